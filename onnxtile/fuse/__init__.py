@@ -1,0 +1,1 @@
+"""Fusion: pattern files, meta-ops as local functions, and the way back."""

@@ -1,0 +1,26 @@
+"""The names under which onnxtile leaves its marks in a model, all in one place."""
+
+from __future__ import annotations
+
+DOMAIN = "onnxtile"
+"""The operator domain of meta-ops and of wrapped tiles."""
+
+_PREFIX = "pkg.onnxtile."
+
+# On a call of a meta-op: what unfuse needs to restore its nodes (JSON).
+FUSED = _PREFIX + "fused"
+# On the model's graph: what unfuse needs to restore the file as a whole (JSON).
+ORIGINAL = _PREFIX + "original"
+
+# On a node that tile emitted: its source node, operator and place in the grid (JSON).
+TILE = _PREFIX + "tile"
+
+# On a value, by plan.
+ARENA = _PREFIX + "arena"
+OFFSET = _PREFIX + "offset"
+SIZE = _PREFIX + "size"
+ALIAS_OF = _PREFIX + "alias_of"
+# On a node, by plan: its place in the schedule, counted from 0.
+STEP = _PREFIX + "step"
+# On the graph, by plan: version, alignment, arena sizes, peak (JSON).
+PLAN = _PREFIX + "plan"

@@ -1,0 +1,1 @@
+"""Models on disk and in memory: load, bind dimensions, resolve shapes, check, save."""

@@ -1,0 +1,1 @@
+"""The pattern language: syntax, parser, matcher."""

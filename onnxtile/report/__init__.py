@@ -1,0 +1,1 @@
+"""Result objects rendered for people and scripts."""

@@ -1,0 +1,1 @@
+"""Tiling: matrix products cut into hardware-bounded pieces."""

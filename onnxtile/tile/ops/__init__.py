@@ -1,0 +1,1 @@
+"""Tileable operators, one file each."""

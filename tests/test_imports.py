@@ -1,0 +1,73 @@
+"""The rooms import one way, and third-party packages stay in the room that knows them."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "onnxtile"
+
+# Upper rooms first. A room imports only from rooms above it.
+ROOMS = [
+    "errors", "keys", "registry", "runtime", "model", "graph", "query", "verify", "fuse", "tile", "plan", "api", "report", "cli", "__main__",
+]  # fmt: skip
+SIBLINGS = {"fuse", "tile", "plan"}
+OWNERS = {
+    "networkx": {"graph"},
+    "onnxruntime": {"runtime"},
+    "lark": {"query"},
+    "rich": {"report", "cli"},
+    "typer": {"cli"},
+    "matplotlib": {"report"},
+    "bokeh": {"report"},
+    "onnx_shape_inference": {"model"},
+}
+# These know no ONNX and are tested with plain data.
+PURE = ["query/syntax.py", "query/parse.py", "tile/limits.py", "tile/grid.py", "plan/problem.py", "plan/check.py", "plan/planners", "report"]
+
+
+def imported_modules(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def room_of(file: Path) -> str:
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+FILES = sorted(f for f in PACKAGE.rglob("*.py") if f != PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_a_room_imports_only_from_rooms_above_it(file: Path) -> None:
+    room = room_of(file)
+    assert room in ROOMS, f"{room} has no place in the list of rooms"
+    for module in imported_modules(file):
+        parts = module.split(".")
+        if parts[0] != "onnxtile" or len(parts) == 1:
+            continue
+        other = parts[1]
+        if other == room:
+            continue
+        assert other in ROOMS[: ROOMS.index(room)], f"{file} imports {module}"
+        assert not {room, other} <= SIBLINGS, f"{file} imports {module}"
+
+
+@pytest.mark.parametrize("package", OWNERS)
+def test_a_third_party_package_is_known_to_one_room(package: str) -> None:
+    users = {room_of(f) for f in FILES if any(m.split(".")[0] == package for m in imported_modules(f))}
+    assert users <= OWNERS[package]
+
+
+@pytest.mark.parametrize("place", PURE)
+def test_pure_rooms_know_no_onnx(place: str) -> None:
+    path = PACKAGE / place
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    assert files
+    for file in files:
+        assert not {m.split(".")[0] for m in imported_modules(file)} & {"onnx", "onnx_ir", "onnxruntime"}, file
