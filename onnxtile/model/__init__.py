@@ -1,1 +1,1 @@
-"""Models on disk and in memory: load, bind dimensions, resolve shapes, check, save."""
+"""Models on disk and in memory: load, bind dimensions, resolve shapes, know the constants, check, save."""

@@ -1,0 +1,116 @@
+"""Dimensions bound by the user: `--dim batch=8` and `--shape pixels=1x3x640x640`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import onnx_ir as ir
+
+from onnxtile.errors import UsageError
+
+
+def bind(model: ir.Model, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Give symbolic dimensions of `model` (in place) their sizes, and inputs their whole shapes, also over static ones.
+
+    Sizes are counts of elements along an axis, at least 1. A symbol that a whole shape binds is bound everywhere. Shapes written in
+    the file that the new sizes make doubtful are dropped, for inference to find again. Returns the symbols that are bound. Raises
+    UsageError for an unknown dimension or input, a wrong rank, a size below 1, or two sizes for one symbol.
+    """
+    if not dims and not shapes:
+        return {}
+    bound = dict(dims)
+    inputs = {value.name or "": value for value in free_inputs(model)}
+    for name, shape in shapes.items():
+        for symbol, size in _symbols_of(_input(inputs, name), shape):
+            if bound.setdefault(symbol, size) != size:
+                raise UsageError(f"the dimension {symbol!r} is bound to {bound[symbol]} and to {size}")
+    for name, size in (*dims.items(), *((name, size) for name, shape in shapes.items() for size in shape)):
+        if size < 1:
+            raise UsageError(f"{name!r} cannot be bound to {size}: a dimension is at least 1")
+    _require_known(dims, inputs.values())
+    overridden = any(_overrides_static(inputs[name], shape) for name, shape in shapes.items())
+    for value in inputs.values():
+        value.shape = _bound_shape(value.shape, bound, drop=False)
+    for name, shape in shapes.items():
+        inputs[name].shape = ir.Shape(shape)
+    for value in _computed_values(model):
+        value.shape = _bound_shape(value.shape, bound, drop=overridden)
+    return bound
+
+
+def free_inputs(model: ir.Model) -> list[ir.Value]:
+    """Return the inputs that must be fed: graph inputs without a default value."""
+    return [value for value in model.graph.inputs if not value.is_initializer()]
+
+
+def symbols(values: Iterable[ir.Value]) -> list[str]:
+    """Return the names of the symbolic dimensions of `values`, each once, in order of appearance."""
+    dims = (dim for value in values for dim in (value.shape or ()))
+    return list(dict.fromkeys(d.value for d in dims if isinstance(d, ir.SymbolicDim) and d.value))
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Return the shape that "1x3x224x224" means. Raises UsageError."""
+    if not re.fullmatch(r"\d+(x\d+)*", text):
+        raise UsageError(f"not a shape: {text!r}", hint="sizes with an x between them, as in 1x3x224x224")
+    return tuple(int(size) for size in text.split("x"))
+
+
+def _input(inputs: Mapping[str, ir.Value], name: str) -> ir.Value:
+    if name in inputs:
+        return inputs[name]
+    raise UsageError(f"the model has no input {name!r}", hint=f"its inputs are {', '.join(inputs) or 'none'}")
+
+
+def _symbols_of(value: ir.Value, shape: tuple[int, ...]) -> Iterator[tuple[str, int]]:
+    if value.shape is None:
+        return
+    if len(value.shape) != len(shape):
+        raise UsageError(f"the input {value.name!r} has {len(value.shape)} dimensions, not {len(shape)}")
+    for dim, size in zip(value.shape, shape, strict=True):
+        if isinstance(dim, ir.SymbolicDim) and dim.value and dim.value.isidentifier():
+            yield dim.value, size
+
+
+def _require_known(dims: Mapping[str, int], inputs: Iterable[ir.Value]) -> None:
+    known = symbols(inputs)
+    for name in dims:
+        if name in known:
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        listed = (
+            f"its dimensions are {', '.join(known)}"
+            if known
+            else "all its dimensions are static; --shape INPUT=... overrides one"
+        )
+        raise UsageError(f"the model has no dimension {name!r}", hint=f"did you mean {near[0]!r}?" if near else listed)
+
+
+def _overrides_static(value: ir.Value, shape: tuple[int, ...]) -> bool:
+    return value.shape is not None and any(
+        isinstance(old, int) and old != new for old, new in zip(value.shape, shape, strict=True)
+    )
+
+
+def _computed_values(model: ir.Model) -> Iterator[ir.Value]:
+    for node in model.graph.all_nodes():
+        yield from node.outputs
+    for graph in model.graph.subgraphs():
+        yield from (value for value in graph.inputs if value not in model.graph.inputs)
+
+
+def _bound_shape(shape: ir.Shape | None, bound: Mapping[str, int], *, drop: bool) -> ir.Shape | None:
+    if shape is None or drop:
+        return None
+    return ir.Shape([_bound_dim(dim, bound) for dim in shape])
+
+
+def _bound_dim(dim: int | ir.SymbolicDim, bound: Mapping[str, int]) -> int | ir.SymbolicDim | None:
+    if isinstance(dim, int) or not dim.value:
+        return dim
+    if dim.value in bound:
+        return bound[dim.value]
+    # An expression such as "2*seq" of a bound symbol: inference will find its value.
+    return None if set(re.findall(r"\w+", dim.value)) & bound.keys() else dim
