@@ -9,8 +9,12 @@ _PREFIX = "pkg.onnxtile."
 
 # On a call of a meta-op: what unfuse needs to restore its nodes (JSON).
 FUSED = _PREFIX + "fused"
+# On a node that fuse had to move: where it stood.
+PLACE = _PREFIX + "place"
 # On the model's graph: what unfuse needs to restore the file as a whole (JSON).
 ORIGINAL = _PREFIX + "original"
+# On a local function that fuse made: the name of its pattern.
+META_OP = _PREFIX + "meta_op"
 
 # On a node that tile emitted: its source node, operator and place in the grid (JSON).
 TILE = _PREFIX + "tile"

@@ -1,0 +1,103 @@
+"""The part of a graph that becomes one meta-op: its nodes, what goes in, what comes out, and the constants that stay inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxtile.graph import dependencies
+from onnxtile.model.constants import Constants, constant_array
+
+SMALL_BYTES = 16
+"""A constant of this size or less (an epsilon, a scale, two axes) is part of what a meta-op is; a larger one is an input."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """`nodes` in an order that depends on the graph alone, `inputs` in the order of the query's first use, `outputs` likewise."""
+
+    nodes: tuple[ir.Node, ...]
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    constants: tuple[ir.Value, ...]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a match does not become a meta-op."""
+
+    reason: str
+
+
+def region(matched: Sequence[ir.Node], constants: Constants) -> Region | Refusal:
+    """Return the region of the `matched` nodes, which stand in the order of the query.
+
+    Constant nodes among them are left out: a constant belongs to a region as its value, small ones inside, others as inputs.
+    """
+    nodes = [node for node in matched if not _is_constant(node, constants)]
+    if not nodes:
+        return Refusal("it has nothing but constants")
+    graph = nodes[0].graph
+    for node in nodes:
+        if node.graph is not graph:
+            return Refusal("its nodes lie in different graphs")
+        for attribute in node.attributes.values():
+            if attribute.is_ref():
+                return Refusal(f"{node.op_type} takes the attribute {attribute.name!r} from the function around it")
+            if attribute.type in {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}:
+                return Refusal(f"{node.op_type} has a body")
+    members = set(nodes)
+    made = {value for node in nodes for value in node.outputs}
+    read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None and value not in made)
+    inside = tuple(value for value in read if value.graph is graph and _is_small(value, constants))
+    outputs = tuple(value for node in nodes for value in node.outputs if _is_read_outside(value, members))
+    if not outputs:
+        return Refusal("nothing reads what it computes")
+    inputs = tuple(value for value in read if value not in inside)
+    return Region(tuple(_sorted(outputs, nodes)), inputs, outputs, inside)
+
+
+def _is_constant(node: ir.Node, constants: Constants) -> bool:
+    return bool(node.outputs) and all(value in constants for value in node.outputs)
+
+
+def _is_small(value: ir.Value, constants: Constants) -> bool:
+    """Tell whether `value` may move into the function: a small initializer or Constant node, known without computing."""
+    if value not in constants or value.is_graph_output():
+        return False
+    if value.const_value is not None:
+        return value.const_value.dtype != ir.DataType.STRING and value.const_value.nbytes <= SMALL_BYTES
+    node = value.producer()
+    if node is None or node.op_type != "Constant":
+        return False
+    if not node.attributes.keys() & {"value", "value_float", "value_int", "value_floats", "value_ints"}:
+        return False
+    tensor = node.attributes.get("value")
+    if tensor is not None and (tensor.is_ref() or tensor.as_tensor().dtype == ir.DataType.STRING):
+        return False
+    return constant_array(node).nbytes <= SMALL_BYTES
+
+
+def _is_read_outside(value: ir.Value, members: set[ir.Node]) -> bool:
+    return value.is_graph_output() or any(reader not in members for reader in value.consumers())
+
+
+def _sorted(outputs: Iterable[ir.Value], nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """Return `nodes` producers first, in the order in which a walk up from the outputs meets them: the same for any file order."""
+    members = set(nodes)
+    done: dict[ir.Node, None] = {}
+    stack = [(producer, False) for value in reversed(list(outputs)) if (producer := value.producer()) is not None]
+    while stack:
+        node, ready = stack.pop()
+        if node in done:
+            continue
+        if ready:
+            done[node] = None
+            continue
+        stack.append((node, True))
+        above = [value.producer() for value in dependencies(node)]
+        stack.extend((p, False) for p in reversed(above) if p is not None and p in members and p not in done)
+    # What leads to no output (a result that nobody reads) comes last, in the order of the match.
+    return [*done, *(node for node in nodes if node not in done)]

@@ -1,0 +1,126 @@
+"""Orders and convexity on an onnx_ir graph (the only room that knows networkx)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import networkx as nx
+import onnx_ir as ir
+
+
+def node_id(node: ir.Node) -> str:
+    """Return the name by which results refer to `node`: its own, or its first output's where it has none."""
+    return node.name or next((value.name for value in node.outputs if value.name), "") or ""
+
+
+def node_ids(nodes: Iterable[ir.Node]) -> dict[ir.Node, str]:
+    """Return the name by which results refer to each node: its own, or its first output's where that is empty or repeated."""
+    nodes = list(nodes)
+    counts: dict[str | None, int] = {}
+    for node in nodes:
+        counts[node.name] = counts.get(node.name, 0) + 1
+    return {
+        node: (node.name if node.name and counts[node.name] == 1 else None)
+        or next((value.name for value in node.outputs if value.name), None)
+        or node.name
+        or node.op_type
+        for node in nodes
+    }
+
+
+def dependencies(node: ir.Node) -> Iterable[ir.Value]:
+    """Yield the values `node` reads: its inputs, and what its bodies capture from the graphs around them."""
+    yield from (value for value in node.inputs if value is not None)
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield from _captured(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            for body in attribute.as_graphs():
+                yield from _captured(body)
+
+
+def _captured(body: ir.Graph) -> Iterable[ir.Value]:
+    own: set[ir.Value] = {*body.inputs, *body.initializers.values()}
+    for node in body:
+        yield from (value for value in dependencies(node) if value not in own)
+        own.update(node.outputs)
+    yield from (value for value in body.outputs if value is not None and value not in own)
+
+
+class Order:
+    """A topological order of one graph, kept while sets of nodes are contracted into one.
+
+    A set is convex when no path leaves it and comes back; only such a set can become one node without making a cycle. Positions are
+    those of the file, so everything between two nodes lies between their positions.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self._slots: list[ir.Node | None] = list(graph)
+        self._position = {node: i for i, node in enumerate(graph)}
+
+    def position(self, node: ir.Node) -> int:
+        """Return where `node` stands, counted from 0."""
+        return self._position[node]
+
+    def between(self, members: Collection[ir.Node]) -> set[ir.Node] | None:
+        """Return the other nodes that must stand after `members` once these are one node; None where the set is not convex.
+
+        They are the nodes between the first and the last member that depend on one of them.
+        """
+        first, last = min(map(self.position, members)), max(map(self.position, members))
+        # What only the last member gives away is read after all members: the usual case, and no search.
+        if all(node is self._slots[last] or not _is_read_outside(node, members) for node in members):
+            return set()
+        window = nx.DiGraph()
+        for node in (n for n in self._slots[first : last + 1] if n is not None):
+            target = _SET if node in members else node
+            for value in dependencies(node):
+                producer = value.producer()
+                if producer is None or self._position.get(producer, -1) < first:
+                    continue
+                source = _SET if producer in members else producer
+                if source is not target:
+                    window.add_edge(source, target)
+        after: set[ir.Node] = nx.descendants(window, _SET) if _SET in window else set()
+        return None if any(window.has_edge(node, _SET) for node in after) else after
+
+    def _others(self, first: int, last: int, members: Collection[ir.Node]) -> Iterable[ir.Node]:
+        return (node for node in self._slots[first : last + 1] if node is not None and node not in members)
+
+    def contract(self, members: Collection[ir.Node], call: ir.Node, after: set[ir.Node]) -> None:
+        """Put `call`, a node of no graph yet, in the place of the last of `members`, and the nodes `after` behind it.
+
+        `members` stay in the graph, for the caller to remove; `after` is what `between` returned.
+        """
+        first, last = min(map(self.position, members)), max(map(self.position, members))
+        final = self._slots[last]
+        assert final is not None
+        moved = sorted(after, key=self.position)
+        self._graph.insert_after(final, [call])
+        if moved:
+            self._graph.remove(moved)
+            self._graph.insert_after(call, moved)
+        if not moved:
+            for node in members:
+                self._slots[self._position.pop(node)] = None
+            self._place(call, last)
+            return
+        before = [node for node in self._others(first, last, members) if node not in after]
+        for node in members:
+            del self._position[node]
+        self._slots[first : last + 1] = [None] * (last + 1 - first)
+        # The members free at least as many places as the call takes.
+        for place, node in enumerate([*before, call, *moved], start=last - len(before) - len(moved)):
+            self._place(node, place)
+
+    def _place(self, node: ir.Node, place: int) -> None:
+        self._slots[place] = node
+        self._position[node] = place
+
+
+_SET = object()
+
+
+def _is_read_outside(node: ir.Node, members: Collection[ir.Node]) -> bool:
+    return any(reader not in members for value in node.outputs for reader in value.consumers())

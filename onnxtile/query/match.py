@@ -1,0 +1,137 @@
+"""Where a query matches in a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.query.evaluate import Facts, holds
+from onnxtile.query.machine import Budget, Failure, Found, Machine
+from onnxtile.query.names import meanings, require_known
+from onnxtile.query.parse import parse
+from onnxtile.query.program import Program, compile_query
+from onnxtile.query.syntax import ANY_NODE, PRODUCER, Node
+from onnxtile.query.vertex import Vertex, identify, is_constant, neighbours
+
+_STEPS_PER_VERTEX = 200
+_STEPS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Match:
+    """A subgraph that a query describes: its root, all its vertices in the order of the query, and its anchors.
+
+    Constants are vertices too: a node, or an initializer (an `onnx_ir.Value`).
+    """
+
+    root: Vertex
+    vertices: tuple[Vertex, ...]
+    anchors: Mapping[str, Vertex]
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """The nodes among the vertices, in the order of the query."""
+        return tuple(vertex for vertex in self.vertices if isinstance(vertex, ir.Node))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the names of root, vertices and anchors, for JSON."""
+        return {
+            "root": identify(self.root),
+            "nodes": [identify(vertex) for vertex in self.vertices],
+            "anchors": {key: identify(vertex) for key, vertex in self.anchors.items()},
+        }
+
+
+def compiled(query: str, known: Collection[str] = ()) -> Program:
+    """Return the program of a query's text. Raises QueryError; `known` are operator names beside those of schemas and aliases."""
+    parsed = parse(query)
+    require_known(parsed, known)
+    return compile_query(parsed)
+
+
+class Matcher:
+    """Finds programs in one model. What they need to know of it is gathered once.
+
+    Graphs may be edited between two searches, as long as `constants` still holds.
+    """
+
+    def __init__(self, model: ir.Model, constants: Constants) -> None:
+        self._model = model
+        self._constants = constants
+        self._shapes: Callable[[], Shapes] = cache(lambda: resolve(model))
+
+    def find(self, program: Program, observe: Callable[[Failure], None] | None = None) -> list[Match]:
+        """Return the matches of `program` in all graphs of the model, root by root in the order of the file.
+
+        Matches may overlap. Each way over a `~` edge makes a match of its own; a set of vertices with its anchors is listed once.
+        """
+        vertices = list(self._vertices())
+        budget = Budget(_STEPS + _STEPS_PER_VERTEX * len(vertices))
+        machine = Machine(program, self._neighbours, self._acceptor(program), budget, observe)
+        found: dict[object, Match] = {}
+        for root in vertices:
+            if not any(self._is(root, node.type) for node in program.roots):
+                continue
+            for one in machine.run(root):
+                found.setdefault(_identity(one), Match(root, one.vertices, one.bound))
+        return list(found.values())
+
+    def _vertices(self) -> Iterator[Vertex]:
+        for graph in self._model.graphs():
+            yield from (value for value in graph.initializers.values() if value in self._constants)
+            yield from graph
+        for function in self._model.functions.values():
+            yield from function.graph
+
+    def _neighbours(self, vertex: Vertex, edge: Any) -> Iterator[Vertex]:
+        return neighbours(vertex, edge, self._constants)
+
+    def _acceptor(self, program: Program) -> Callable[[Vertex, Node], bool]:
+        facts = Facts(self._constants, self._shapes, dict(self._model.graph.opset_imports), program.query.text)
+
+        def accepts(vertex: Vertex, node: Node) -> bool:
+            return self._is(vertex, node.type) and (node.test is None or holds(node.test, vertex, facts))
+
+        return accepts
+
+    def _is(self, vertex: Vertex, type_: str) -> bool:
+        if type_ == ANY_NODE:
+            return True
+        if type_ == PRODUCER:
+            return is_constant(vertex, self._constants)
+        return isinstance(vertex, ir.Node) and (vertex.domain, vertex.op_type) in meanings(type_)
+
+
+def _identity(found: Found) -> object:
+    return (
+        found.vertices[0],
+        frozenset(found.vertices),
+        tuple(sorted((key, id(vertex)) for key, vertex in found.bound.items())),
+    )
+
+
+def disjoint(matches: Iterable[Match], constants: Constants) -> list[Match]:
+    """Return the longest of `matches` that share no node; constants may be shared.
+
+    The choice does not depend on the order of the matches: of equally long ones the root whose name comes first counts.
+    """
+    taken: set[Vertex] = set()
+    chosen = []
+    for match in sorted(matches, key=lambda m: (-len(m.vertices), *(_name(vertex) for vertex in m.vertices))):
+        nodes = {vertex for vertex in match.vertices if not is_constant(vertex, constants)}
+        if nodes and not nodes & taken:
+            taken |= nodes
+            chosen.append(match)
+    return chosen
+
+
+def _name(vertex: Vertex) -> str:
+    """Return a name that no other vertex of the graph has: that of its first value."""
+    value = vertex if isinstance(vertex, ir.Value) else next((v for v in vertex.outputs if v.name), None)
+    return (value.name or "") if value is not None else (vertex.name or "")

@@ -1,0 +1,183 @@
+"""From the text of a query to its clauses, with errors that show where and what was expected."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+from typing import Any, cast
+
+import lark
+
+from onnxtile.errors import QueryError
+from onnxtile.query import syntax
+
+_MAX_LENGTH = 20_000
+_MAX_DEPTH = 50
+
+# What the grammar's terminals are to a reader of the message.
+_READABLE = {
+    "TYPE": "an operator name",
+    "ANY": "'.'",
+    "ANCHOR": "an anchor's name",
+    "FORWARD": "a forward edge such as '->'",
+    "BACKWARD": "a backward edge such as '<-'",
+    "COMPARE": "a comparison such as '=='",
+    "COUNT": "a number",
+    "NUMBER": "a number",
+    "STRING": "a string",
+    "NAME": "an attribute's name",
+    "LPAR": "'('",
+    "RPAR": "')'",
+    "LSQB": "'['",
+    "RSQB": "']'",
+    "LBRACE": "'{'",
+    "RBRACE": "'}'",
+    "HASH": "'#'",
+    "SEMICOLON": "';'",
+    "DOLLAR": "'$'",
+    "OPTIONAL": "'?'",
+    "STAR": "'*'",
+    "PLUS": "'+'",
+    "AMPERSAND": "'&'",
+    "VBAR": "'|'",
+    "AND": "'and'",
+    "OR": "'or'",
+    "NOT": "'not'",
+    "COMMA": "','",
+    "DOT": "'.'",
+    "$END": "the end",
+}
+
+
+def parse(text: str) -> syntax.Query:
+    """Return the query that `text` means. Raises QueryError with the line, a caret and what was expected."""
+    if len(text) > _MAX_LENGTH:
+        raise QueryError(f"the query is longer than {_MAX_LENGTH:,} characters", text, (_MAX_LENGTH, _MAX_LENGTH + 1))
+    _limit_depth(text)
+    try:
+        tree = _grammar().parse(text)
+    except lark.exceptions.UnexpectedInput as error:
+        raise _readable(error, text) from None
+    return syntax.Query(text, cast("tuple[syntax.Clause, ...]", _Builder().transform(tree)))
+
+
+@cache
+def _grammar() -> lark.Lark:
+    grammar = resources.files("onnxtile.query").joinpath("grammar.lark").read_text("utf-8")
+    return lark.Lark(grammar, parser="lalr", propagate_positions=True, maybe_placeholders=True)
+
+
+def _limit_depth(text: str) -> None:
+    depth = 0
+    for position, character in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth > _MAX_DEPTH:
+            raise QueryError(f"blocks are nested deeper than {_MAX_DEPTH}", text, (position, position + 1))
+
+
+def _readable(error: lark.exceptions.UnexpectedInput, text: str) -> QueryError:
+    expected = getattr(error, "expected", None) or getattr(error, "allowed", None) or set()
+    wanted = sorted({_READABLE.get(name, name) for name in expected})
+    start = error.pos_in_stream if error.pos_in_stream is not None and error.pos_in_stream >= 0 else len(text)
+    token = getattr(error, "token", None)
+    if token is not None and token.type == "$END":
+        start, found = len(text), "the query ends here"
+    else:
+        found = f"{(str(token) if token else text[start : start + 1])!r} cannot stand here"
+    stop = start + (len(token) if token else 1)
+    return QueryError(f"{found}; expected {_listed(wanted)}", text, (start, stop))
+
+
+def _listed(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _span(meta: Any) -> syntax.Span:
+    return (meta.start_pos, meta.end_pos)
+
+
+@lark.v_args(meta=True)
+class _Builder(lark.Transformer[Any, Any]):
+    """Turns the parse tree into syntax objects, bottom up; method names are the grammar's rules."""
+
+    def start(self, _meta: Any, clauses: list[syntax.Clause]) -> tuple[syntax.Clause, ...]:
+        return tuple(clauses)
+
+    def sequence(self, meta: Any, children: list[Any]) -> syntax.Sequence:
+        return syntax.Sequence(tuple(children[::2]), tuple(children[1::2]), _span(meta))
+
+    def node(self, meta: Any, children: list[Any]) -> syntax.Node:
+        type_, anchor, test, repeat = children
+        return syntax.Node(str(type_), anchor and str(anchor), test, repeat or syntax.ONCE, _span(meta))
+
+    def end(self, meta: Any, _children: list[Any]) -> syntax.End:
+        return syntax.End(_span(meta))
+
+    def block(self, meta: Any, children: list[Any]) -> syntax.Block:
+        body, repeat = children
+        return syntax.Block(body, repeat or syntax.ONCE, _span(meta))
+
+    def parallel(self, meta: Any, branches: list[syntax.Clause]) -> syntax.Parallel:
+        return syntax.Parallel(tuple(branches), _span(meta))
+
+    def alternative(self, meta: Any, branches: list[syntax.Clause]) -> syntax.Alternative:
+        return syntax.Alternative(tuple(branches), _span(meta))
+
+    def edge(self, meta: Any, children: list[lark.Token]) -> syntax.Edge:
+        (token,) = children
+        text = re.sub(r"\s", "", str(token))
+        forward = token.type == "FORWARD"
+        exclusive = "~" not in text
+        # Forward `-OUT-IN>` or `-IN>`, backward `<IN-OUT-` or `<IN-`: strip the arrow, then read it in its direction.
+        inner = text[1:-1]
+        first, dash, second = inner.partition("-")
+        source, target = (first if dash else "", second if dash else first) if forward else (second, first)
+        return syntax.Edge(forward, _position(source), _position(target), exclusive, _span(meta))
+
+    def quantifier(self, _meta: Any, children: list[lark.Token]) -> syntax.Repeat:
+        (token,) = children
+        if token.type == "COUNT":
+            return syntax.Repeat(int(token), int(token))
+        return {"?": syntax.Repeat(0, 1), "*": syntax.Repeat(0, None), "+": syntax.Repeat(1, None)}[str(token)]
+
+    def any_of(self, _meta: Any, operands: list[Any]) -> syntax.Logic:
+        return operands[0] if len(operands) == 1 else syntax.Logic("or", tuple(operands))
+
+    def all_of(self, _meta: Any, operands: list[Any]) -> syntax.Logic:
+        return operands[0] if len(operands) == 1 else syntax.Logic("and", tuple(operands))
+
+    def negated(self, _meta: Any, operands: list[Any]) -> syntax.Not:
+        return syntax.Not(operands[0])
+
+    def comparison(self, meta: Any, children: list[Any]) -> Any:
+        left, operator, right = children
+        if operator is None:
+            return left
+        sign = "≈" if operator == "~=" else str(operator)
+        return syntax.Comparison(left, cast("Any", sign), right, _span(meta))
+
+    def number(self, _meta: Any, children: list[lark.Token]) -> syntax.Number:
+        text = str(children[0])
+        return syntax.Number(int(text) if re.fullmatch(r"[-+]?\d+", text) else float(text))
+
+    def text(self, _meta: Any, children: list[lark.Token]) -> syntax.Text:
+        return syntax.Text(str(children[0])[1:-1])
+
+    def name(self, meta: Any, children: list[lark.Token]) -> syntax.Name:
+        return syntax.Name(str(children[0]), _span(meta))
+
+    def index(self, meta: Any, children: list[Any]) -> syntax.Index:
+        return syntax.Index(children[0], int(children[1]), _span(meta))
+
+    def field(self, meta: Any, children: list[Any]) -> syntax.Field:
+        return syntax.Field(children[0], str(children[1]), _span(meta))
+
+    def list_of(self, _meta: Any, items: list[Any]) -> syntax.ListOf:
+        return syntax.ListOf(tuple(item for item in items if item is not None))
+
+
+def _position(text: str) -> int | None:
+    if text == "*":
+        return None
+    return int(text) if text else 0

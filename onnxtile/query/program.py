@@ -1,0 +1,319 @@
+"""From a query to a program for the matcher, as a regular expression is compiled for a backtracking machine.
+
+(R. Cox, "Regular Expression Matching: the Virtual Machine Approach", https://swtch.com/~rsc/regexp/regexp2.html.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from onnxtile.errors import QueryError
+from onnxtile.query.syntax import (
+    ONCE,
+    Alternative,
+    Block,
+    Clause,
+    Edge,
+    End,
+    Item,
+    Node,
+    Parallel,
+    Query,
+    Repeat,
+    Sequence,
+    Span,
+)
+
+_MAX_INSTRUCTIONS = 5_000
+
+
+@dataclass(frozen=True)
+class Step:
+    """Go over `edge` to a vertex that is `node`; without an edge, `node` is the root."""
+
+    edge: Edge | None
+    node: Node
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Fail if over `edge` there is a vertex that is not in the match."""
+
+    edge: Edge
+    span: Span
+
+
+@dataclass(frozen=True)
+class Goto:
+    """Go to the vertex that the anchor of `node` is bound to; fail where it is not bound."""
+
+    node: Node
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Go on at `first`, and on failure at `second`; where `soft`, `second` counts only if nothing matched by way of `first`."""
+
+    first: int
+    second: int
+    soft: bool
+
+
+@dataclass(frozen=True)
+class Jump:
+    """Go on at `to`."""
+
+    to: int
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Remember where we are."""
+
+
+@dataclass(frozen=True)
+class Return:
+    """Go back to the last mark, and forget it unless more branches start there."""
+
+    keep: bool
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Remember how much has matched."""
+
+
+@dataclass(frozen=True)
+class Grown:
+    """Fail unless more has matched than when it was last measured, so that no loop runs on the spot."""
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Unbind `anchors`: each round of a repetition binds its own."""
+
+    anchors: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Accept:
+    """Everything matched."""
+
+
+Instruction: TypeAlias = Step | Stop | Goto | Fork | Jump | Mark | Return | Measure | Grown | Forget | Accept
+
+
+@dataclass(frozen=True)
+class Program:
+    """The instructions of a query, and the nodes of which one must be the root."""
+
+    query: Query
+    instructions: tuple[Instruction, ...]
+    roots: tuple[Node, ...]
+
+
+def compile_query(query: Query) -> Program:
+    """Return the program of `query`. Raises QueryError for a clause that is not connected to the ones before it."""
+    compiler = _Compiler(query.text)
+    for position, clause in enumerate(query.clauses):
+        compiler.clause(clause, first=position == 0)
+    compiler.emit(Accept())
+    instructions = tuple(compiler.instructions)
+    return Program(query, instructions, _roots(instructions))
+
+
+def nodes_of(clause: Clause) -> Iterator[Node]:
+    """Yield the nodes of a clause in the order of the text."""
+    match clause:
+        case Node():
+            yield clause
+        case Block():
+            yield from nodes_of(clause.body)
+        case Sequence():
+            for item in clause.items:
+                yield from nodes_of(item)
+        case Parallel() | Alternative():
+            for branch in clause.branches:
+                yield from nodes_of(branch)
+        case End():
+            return
+
+
+class _Compiler:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.instructions: list[Instruction] = []
+        self._known: set[str] = set()
+
+    def emit(self, instruction: Instruction) -> int:
+        if len(self.instructions) >= _MAX_INSTRUCTIONS:
+            raise QueryError(
+                "the query is too large once its repetitions are written out", self._text, (0, len(self._text))
+            )
+        self.instructions.append(instruction)
+        return len(self.instructions) - 1
+
+    def clause(self, clause: Clause, *, first: bool) -> None:
+        if first:
+            self._clause(clause, None)
+            return
+        start = _first_node(clause)
+        if start is not None and start.key in self._known:
+            self._clause(clause, None)
+            return
+        turned = _started_at_anchor(clause, self._known)
+        if turned is None:
+            reason = "this clause is not connected to the ones before it"
+            raise QueryError(reason, self._text, clause.span, hint="share an anchor with them")
+        before, after = turned
+        for part in (part for part in (before, after) if part is not None):
+            self._clause(part, None)
+
+    def _clause(self, clause: Clause, edge: Edge | None) -> None:
+        """Emit `clause`, entered over `edge`."""
+        match clause:
+            case Sequence():
+                for item, incoming in zip(clause.items, (edge, *clause.edges), strict=True):
+                    self._item(item, incoming)
+            case Parallel() if edge is None:
+                # Without an edge there is nothing to start from together: each branch stands for itself.
+                self._alternative(Alternative(clause.branches, clause.span), edge)
+            case Parallel():
+                self._parallel(clause, edge)
+            case Alternative():
+                self._alternative(clause, edge)
+            case Node() | End() | Block():
+                self._item(clause, edge)
+
+    def _item(self, item: Item, edge: Edge | None) -> None:
+        if isinstance(item, End):
+            if edge is None:
+                raise QueryError("'$' needs an edge before it", self._text, item.span)
+            self.emit(Stop(edge, item.span))
+            return
+        if item.repeat == ONCE:
+            self._once(item, edge)
+        else:
+            self._repeated(item, edge, item.repeat)
+
+    def _once(self, item: Node | Block, edge: Edge | None) -> None:
+        if isinstance(item, Block):
+            self._clause(item.body, edge)
+        elif edge is None and item.key in self._known:
+            self.emit(Goto(item))
+        else:
+            self.emit(Step(edge, item))
+            if item.key is not None:
+                self._known.add(item.key)
+
+    def _repeated(self, item: Node | Block, edge: Edge | None, repeat: Repeat) -> None:
+        own = frozenset(n.key for n in nodes_of(item) if n.key is not None) - self._known
+        # What is repeated at the root has no edge of its own to come back over: the plain one.
+        again = edge or Edge(forward=True, output=0, input=0, exclusive=True, span=item.span)
+        exits: list[int] = []
+        for turn in range(repeat.least if repeat.most is None else repeat.most):
+            if turn >= min(repeat.least, 1):
+                exits.append(self.emit(Jump(0)))
+            if turn:
+                self.emit(Forget(own))
+            self._once(item, again if turn else edge)
+        if repeat.most is None:
+            exits.append(self._loop(item, again if repeat.least else edge, own))
+        end = len(self.instructions)
+        for place in exits:
+            self.instructions[place] = Fork(place + 1, end, soft=True)
+
+    def _loop(self, item: Node | Block, edge: Edge | None, own: frozenset[str]) -> int:
+        """Emit a loop of any number of turns; return the place of the fork that leaves it."""
+        top = self.emit(Jump(0))
+        self.emit(Measure())
+        self.emit(Forget(own))
+        self._once(item, edge)
+        self.emit(Grown())
+        self.emit(Jump(top))
+        return top
+
+    def _alternative(self, clause: Alternative, edge: Edge | None) -> None:
+        before = set(self._known)
+        ends: list[int] = []
+        for position, branch in enumerate(clause.branches):
+            self._known = set(before)
+            last = position == len(clause.branches) - 1
+            fork = None if last else self.emit(Jump(0))
+            self._clause(branch, edge)
+            if fork is not None:
+                ends.append(self.emit(Jump(0)))
+                self.instructions[fork] = Fork(fork + 1, len(self.instructions), soft=False)
+        # An anchor of any branch may be named later; where its branch was not taken, that clause fails.
+        self._known = before | {n.key for n in nodes_of(clause) if n.key is not None}
+        for place in ends:
+            self.instructions[place] = Jump(len(self.instructions))
+
+    def _parallel(self, clause: Parallel, edge: Edge | None) -> None:
+        self.emit(Mark())
+        for position, branch in enumerate(clause.branches):
+            if position:
+                self.emit(Return(keep=position < len(clause.branches) - 1))
+            self._clause(branch, edge)
+
+
+def _first_node(clause: Clause) -> Node | None:
+    return next(nodes_of(clause), None)
+
+
+def _started_at_anchor(clause: Clause, known: set[str]) -> tuple[Clause | None, Clause] | None:
+    """Return `clause` as two that both start at a known anchor: what stands before it, turned round, and what follows."""
+    if not isinstance(clause, Sequence):
+        return None
+    for position, item in enumerate(clause.items):
+        if not (isinstance(item, Node) and item.key in known and item.repeat == ONCE):
+            continue
+        before = _turned(Sequence(clause.items[: position + 1], clause.edges[:position], clause.span))
+        rest = clause.items[position:]
+        after: Clause = Sequence(rest, clause.edges[position:], clause.span) if len(rest) > 1 else item
+        return before, after
+    return None
+
+
+def _turned(clause: Clause) -> Clause:
+    """Return `clause` read from its end: the same nodes and edges, entered from the other side."""
+    match clause:
+        case Sequence():
+            edges = tuple(replace(edge, forward=not edge.forward) for edge in reversed(clause.edges))
+            items = tuple(_turned_item(item) for item in reversed(clause.items))
+            return Sequence(items, edges, clause.span)
+        case Alternative():
+            return replace(clause, branches=tuple(_turned(branch) for branch in clause.branches))
+        case Block():
+            return _turned_item(clause)
+    return clause
+
+
+def _turned_item(item: Item) -> Item:
+    return replace(item, body=_turned(item.body)) if isinstance(item, Block) else item
+
+
+def _roots(instructions: tuple[Instruction, ...]) -> tuple[Node, ...]:
+    """Return the nodes with which a match can begin: the first steps on every way through the forks."""
+    roots: list[Node] = []
+    todo, seen = [0], set()
+    while todo:
+        place = todo.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        instruction = instructions[place]
+        match instruction:
+            case Step():
+                roots.append(instruction.node)
+            case Fork():
+                todo += [instruction.second, instruction.first]
+            case Jump():
+                todo.append(instruction.to)
+            case Mark() | Measure() | Forget():
+                todo.append(place + 1)
+            case _:
+                pass
+    return tuple(roots)

@@ -1,0 +1,186 @@
+"""What a query is made of, once it is read: clauses of nodes, edges, blocks and quantifiers, each with its span in the text.
+
+The language is Eclipse Aidge's graph query language (https://eclipse.dev/aidge, "Graph matching"), with expressions as tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Span: TypeAlias = tuple[int, int]
+"""A half-open range of characters of the query's text, counted from 0."""
+
+ANY_NODE = "."
+END = "$"
+PRODUCER = "Producer"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A literal number of a test."""
+
+    value: int | float
+
+
+@dataclass(frozen=True)
+class Text:
+    """A literal string of a test."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name in a test: an attribute of the node, or one of the test language's own words (`value`, `shape`, `true` ...)."""
+
+    value: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class Index:
+    """`base[position]`: an element of a list-valued attribute, shape, input or output; positions count from the end below 0."""
+
+    base: Expression
+    position: int
+    span: Span
+
+
+@dataclass(frozen=True)
+class Field:
+    """`base.name`: a property (shape, rank, dtype, value) of an input or output."""
+
+    base: Expression
+    name: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A literal list of a test."""
+
+    items: tuple[Expression, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`left operator right`; ≈ is equality within the precision of the element type."""
+
+    left: Expression
+    operator: Literal["==", "!=", "<", "<=", ">", ">=", "≈", "in"]
+    right: Expression
+    span: Span
+
+
+@dataclass(frozen=True)
+class Not:
+    """The negation of a test."""
+
+    operand: Expression
+
+
+@dataclass(frozen=True)
+class Logic:
+    """`and` or `or` between tests, evaluated from the left as far as needed."""
+
+    operator: Literal["and", "or"]
+    operands: tuple[Expression, ...]
+
+
+Expression: TypeAlias = Number | Text | Name | Index | Field | ListOf | Comparison | Not | Logic
+
+
+@dataclass(frozen=True)
+class Edge:
+    """From one node of a sequence to the next. `output` and `input` are positions, None for any.
+
+    A forward edge leads from `output` of the node on the left to `input` of the node on the right, a backward edge from
+    `output` of the right to `input` of the left. Over an `exclusive` edge (`-`) the output goes nowhere else.
+    """
+
+    forward: bool
+    output: int | None
+    input: int | None
+    exclusive: bool
+    span: Span
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """How often an item may stand: at least `least` times, at most `most` times (None: no limit)."""
+
+    least: int
+    most: int | None
+
+
+ONCE = Repeat(1, 1)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node: its type (or `.` for any), its anchor and its test."""
+
+    type: str
+    anchor: str | None
+    test: Expression | None
+    repeat: Repeat
+    span: Span
+
+    @property
+    def key(self) -> str | None:
+        """The anchor with its type, which together say which node is meant: `Sub#1`; None without an anchor."""
+        return None if self.anchor is None else f"{self.type}#{self.anchor}"
+
+
+@dataclass(frozen=True)
+class End:
+    """`$`: over the edge before it there is no further node."""
+
+    span: Span
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part in parentheses, which a quantifier can repeat."""
+
+    body: Clause
+    repeat: Repeat
+    span: Span
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Items joined by edges; `edges[i]` leads from `items[i]` to `items[i + 1]`."""
+
+    items: tuple[Item, ...]
+    edges: tuple[Edge, ...]
+    span: Span
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Branches that all start where the edge before the block leads from; all must match."""
+
+    branches: tuple[Clause, ...]
+    span: Span
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Branches of which the first that matches counts."""
+
+    branches: tuple[Clause, ...]
+    span: Span
+
+
+Item: TypeAlias = Node | End | Block
+Clause: TypeAlias = Node | End | Block | Sequence | Parallel | Alternative
+
+
+@dataclass(frozen=True)
+class Query:
+    """A whole query: clauses that must all match around one root, the first node of the first clause."""
+
+    text: str
+    clauses: tuple[Clause, ...]
