@@ -1,0 +1,193 @@
+"""The blocks of one operand: cut when the model is written where it is constant, by Split when it runs where it is not."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.runtime import Array
+from onnxtile.tile.grid import Axis
+from onnxtile.tile.product import ConstantTable, Operand, as_scalar, normal_range
+from onnxtile.tile.writer import Dims, Writer, label
+
+BlockKey = tuple[ir.Value, bool, float, Axis, Axis, ir.Graph]
+BlockCache = dict[BlockKey, dict[tuple[int, int], ir.Value]]
+"""Blocks by the constant they were cut from and how, so that every site that cuts it so uses the same initializers."""
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """An operand with the cuts of its rows and columns. `letters` name the operand and the two axes, as in ("b", "k", "n")."""
+
+    operand: Operand
+    rows: Axis
+    columns: Axis
+    letters: tuple[str, str, str]
+    scale: float = 1.0
+    """What the blocks of a constant are multiplied by when they are written."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there is more than one block."""
+        return self.rows.is_cut or self.columns.is_cut
+
+    def dims(self, row: int | None, column: int | None) -> Dims:
+        """Return the dimensions of a block; None stands for the whole side."""
+        dims = list(self.operand.dims)
+        for axis, cuts, index in zip(self.operand.axes, (self.rows, self.columns), (row, column), strict=True):
+            if axis is not None and index is not None:
+                dims[axis] = cuts.width(index)
+        return tuple(dims)
+
+    def slices(self, row: int, column: int) -> tuple[slice, ...]:
+        """Return the index of a block in the operand as the product reads it."""
+        index = [slice(None)] * len(self.operand.dims)
+        for axis, cuts, i in zip(self.operand.axes, (self.rows, self.columns), (row, column), strict=True):
+            if axis is not None:
+                index[axis] = cuts.stretch(i)
+        return tuple(index)
+
+
+class Blocks(ABC):
+    """Gives the value that holds a block, and writes what it takes to make it when it is first asked for."""
+
+    @abstractmethod
+    def block(self, row: int, column: int) -> ir.Value:
+        """Return the value of the block at (row, column)."""
+
+
+@dataclass(frozen=True)
+class ConstantBlocks(Blocks):
+    """Blocks that are views of the constant's memory; multiplied only when they are saved, where there is a factor."""
+
+    cutting: Cutting
+    writer: Writer
+    array: Array
+    made: dict[tuple[int, int], ir.Value]
+
+    def block(self, row: int, column: int) -> ir.Value:
+        """Return the initializer that holds the block."""
+        place = (row, column)
+        if place not in self.made:
+            self.made[place] = self._write(row, column)
+        return self.made[place]
+
+    def _write(self, row: int, column: int) -> ir.Value:
+        name, first, second = self.cutting.letters
+        cut = self.cutting
+        view = (self.array.T if cut.operand.transposed else self.array)[cut.slices(row, column)]
+        return self.writer.constant(
+            _tensor(view, cut.scale, self.writer.product.dtype), label(name, {first: row, second: column})
+        )
+
+
+@dataclass
+class SplitBlocks(Blocks):
+    """Blocks of a value known only when the model runs: Transpose where it is asked for, then Split, once or twice.
+
+    The side that the outer loop walks (`outer`: 0 rows, 1 columns) is split first; its panels are split when the loop reaches them.
+    """
+
+    cutting: Cutting
+    writer: Writer
+    outer: int
+    _sizes: dict[int, ir.Value | list[int]] = field(default_factory=dict)
+    _panels: list[ir.Value] = field(default_factory=list)
+    _blocks: dict[int, list[ir.Value]] = field(default_factory=dict)
+
+    def block(self, row: int, column: int) -> ir.Value:
+        """Return the output of Split that holds the block."""
+        outer, inner = (row, column) if self.outer == 0 else (column, row)
+        if not self._panels:
+            self._panels = self._split(self._whole(), self.outer, None)
+        if outer not in self._blocks:
+            self._blocks[outer] = self._split(self._panels[outer], 1 - self.outer, outer)
+        return self._blocks[outer][inner]
+
+    def _whole(self) -> ir.Value:
+        operand = self.cutting.operand
+        if not operand.transposed:
+            return operand.value
+        stem = f"transpose_{self.cutting.letters[0]}"
+        return self.writer.node("Transpose", [operand.value], stem, {}, operand.dims, [ir.AttrInt64s("perm", (1, 0))])
+
+    def _split(self, value: ir.Value, side: int, panel: int | None) -> list[ir.Value]:
+        """Split `value` along `side`; `panel` is its place along the other side, None where it is whole there."""
+        cuts = (self.cutting.rows, self.cutting.columns)[side]
+        axis = self.cutting.operand.axes[side]
+        if axis is None or not cuts.is_cut:
+            return [value]
+        name, *axes = self.cutting.letters
+        if side not in self._sizes:
+            self._sizes[side] = self.writer.split_sizes(cuts.widths, f"{name}_{axes[side]}_sizes")
+        place = {} if panel is None or not self._outer_is_cut else {axes[1 - side]: panel}
+        parts = []
+        for index in range(cuts.count):
+            row, column = (index, panel) if side == 0 else (panel, index)
+            at = place | {axes[side]: index}
+            parts.append((label(name, {a: at[a] for a in axes if a in at}), self.cutting.dims(row, column)))
+        return self.writer.split(value, axis, self._sizes[side], f"split_{name}", place, parts)
+
+    @property
+    def _outer_is_cut(self) -> bool:
+        return (self.cutting.rows, self.cutting.columns)[self.outer].is_cut
+
+
+@dataclass(frozen=True)
+class WholeBlock(Blocks):
+    """An operand that is its own only block."""
+
+    value: ir.Value
+
+    def block(self, row: int, column: int) -> ir.Value:  # noqa: ARG002 - there is one place only
+        """Return the operand itself."""
+        return self.value
+
+
+def blocks_of(
+    cutting: Cutting, writer: Writer, constants: ConstantTable, cache: BlockCache, *, graph: ir.Graph, outer: int
+) -> Blocks:
+    """Return the blocks of an operand that is used in `graph`."""
+    operand = cutting.operand
+    if not cutting.is_cut and not operand.transposed and cutting.scale == 1.0:
+        return WholeBlock(operand.value)
+    if not operand.constant:
+        return SplitBlocks(cutting, writer, outer)
+    key = (operand.value, operand.transposed, cutting.scale, cutting.rows, cutting.columns, graph)
+    return ConstantBlocks(cutting, writer, constants.array(operand.value), cache.setdefault(key, {}))
+
+
+def scaled(cutting: Cutting, scale: float, constants: ConstantTable, dtype: ir.DataType) -> Cutting | None:
+    """Return `cutting` with its constant multiplied by `scale`; None where it is no constant or would lose digits by it.
+
+    Digits are lost where an element would leave the range of normal numbers, upwards or downwards.
+    """
+    if not cutting.operand.constant:
+        return None
+    sizes = np.abs(constants.array(cutting.operand.value).astype(np.float64, copy=False))
+    sizes = sizes[(sizes > 0) & np.isfinite(sizes)]
+    least, most = normal_range(dtype)
+    factor = abs(float(as_scalar(scale, dtype)))
+    fits = not sizes.size or (sizes.max() * factor <= most and sizes.min() * factor >= least)
+    return replace(cutting, scale=scale) if fits else None
+
+
+def times(array: Array, factor: float, dtype: ir.DataType) -> Array:
+    """Return `array` times `factor`, rounded once to `dtype`; half precision is multiplied in float32 as Gemm's kernels do."""
+    wide = np.dtype(np.float64 if dtype is ir.DataType.DOUBLE else np.float32)
+    product: Array = np.multiply(array.astype(wide, copy=False), np.float32(factor).astype(wide))
+    return product.astype(dtype.numpy())
+
+
+def _tensor(view: Array, scale: float, dtype: ir.DataType) -> ir.TensorProtocol:
+    if scale == 1.0:
+        return ir.Tensor(view, dtype)
+    return ir.LazyTensor(partial(_multiplied, view, scale, dtype), dtype, ir.Shape(view.shape))
+
+
+def _multiplied(view: Array, scale: float, dtype: ir.DataType) -> ir.TensorProtocol:
+    return ir.Tensor(times(view, scale, dtype), dtype)

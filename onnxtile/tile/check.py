@@ -1,0 +1,247 @@
+"""Judges each tiled node alone, by running it and the node it stands for on random inputs.
+
+A sum in another order rounds otherwise, so the two are not compared with each other: both are compared with a float64
+product, and the tiles may be no more than twice as far from it as the original is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxtile.runtime import Array, Session
+from onnxtile.tile.product import INTEGERS, ConstantTable, Product, epsilon
+from onnxtile.tile.result import TiledNode
+
+_IR_VERSION = 10
+_SLACK = 4
+"""Units in the last place by which tiles may be off where the original happens to be exact."""
+
+
+@dataclass(frozen=True)
+class TileVerdict:
+    """How far the tiles and the original node were from a float64 product, at worst over all trials.
+
+    Errors are relative to the size of each element of the result: its absolute value, or where its terms cancel the root of
+    the sum of their squares. `also` names further nodes that are equal but for their weights and were not run.
+    """
+
+    node: str
+    error: float
+    original_error: float
+    tolerance: float
+    passed: bool
+    also: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {**vars(self), "also": list(self.also)}
+
+
+def check_tiles(
+    sites: Iterable[TiledNode], constants: ConstantTable, opset: int, *, trials: int = 1, seed: int = 0
+) -> tuple[TileVerdict, ...]:
+    """Run every site on `trials` sets of random inputs, constants as they are in the model; equal sites once.
+
+    Float tiles pass when their error is at most twice the original's plus 4 ulps, integers when they are equal.
+    Call it with the table of constants that the tiling used, before the model is changed further. Raises
+    ModelError where onnxruntime has no kernel for the node, as for bfloat16.
+    """
+    groups: dict[tuple[object, ...], list[TiledNode]] = {}
+    for site in sites:
+        groups.setdefault(_signature(site), []).append(site)
+    return tuple(
+        _check(group[0], constants, opset, trials, seed, tuple(site.node for site in group[1:]))
+        for group in groups.values()
+    )
+
+
+def _signature(site: TiledNode) -> tuple[object, ...]:
+    product = site.product
+    operands = [(o.dims, o.transposed, o.constant) for o in (product.a, product.b)]
+    bias = product.bias and (product.bias.dims, product.bias.beta, product.bias.constant)
+    same = product.a.value is product.b.value
+    return (site.op, *operands, same, product.dtype, product.alpha, bias, site.grid)
+
+
+def _check(
+    site: TiledNode, constants: ConstantTable, opset: int, trials: int, seed: int, also: tuple[str, ...]
+) -> TileVerdict:
+    product = site.product
+    tiled = _Alone.of_tiles(site, opset)
+    # No runtime kernel multiplies integers in a Gemm; their exact result is known without it.
+    original = None if product.dtype in INTEGERS else _Alone.of_original(site, opset)
+    random = np.random.default_rng(seed)
+    outcomes = [_trial(product, tiled, original, _feeds(product, constants, random)) for _ in range(trials)]
+    error, original_error, tolerance = max(outcomes, key=_excess)
+    return TileVerdict(site.node, error, original_error, tolerance, error <= tolerance, also)
+
+
+def _excess(outcome: tuple[float, float, float]) -> float:
+    error, _, tolerance = outcome
+    return error - tolerance
+
+
+def _trial(
+    product: Product, tiled: _Alone, original: _Alone | None, feeds: Mapping[str, Array]
+) -> tuple[float, float, float]:
+    """Run once; return the error of the tiles, the error of the original, and what is tolerated."""
+    got = tiled.run(feeds)
+    if original is None:
+        return (0.0 if np.array_equal(got, _exact(product, feeds)) else float("inf")), 0.0, 0.0
+    reference = _Reference.of(product, feeds)
+    expected = original.run(feeds)
+    error, original_error = reference.error(got, expected), reference.error(expected, expected)
+    return error, original_error, 2 * original_error + _SLACK * epsilon(product.dtype)
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """A part of the model in a session of its own; constants are fed as its inputs, so that no weight is copied into a file."""
+
+    session: Session
+    output: str
+    constants: Mapping[str, Array]
+
+    @classmethod
+    def of_original(cls, site: TiledNode, opset: int) -> _Alone:
+        outer = _outer_values(site.product)
+        inputs = [_typed(name, site.product.dtype, dims) for name, (_, dims) in outer.items()]
+        output = site.original.output[0]
+        return cls(_session([site.original], inputs, [], output, site, opset), output, {})
+
+    @classmethod
+    def of_tiles(cls, site: TiledNode, opset: int) -> _Alone:
+        outer = _outer_values(site.product)
+        made = {value for node in site.emitted for value in node.outputs}
+        read = dict.fromkeys(value for node in site.emitted for value in node.inputs if value is not None)
+        sizes = {node.inputs[1] for node in site.emitted if node.op_type == "Split" and len(node.inputs) > 1}
+        blocks = [v for v in read if v not in made and v not in sizes and v.name not in outer]
+        used = {v.name for v in read}
+        inputs = [_typed(name, site.product.dtype, dims) for name, (_, dims) in outer.items() if name in used]
+        inputs += [_typed(_name(v), site.product.dtype, _array(v).shape) for v in blocks]
+        # Split takes its sizes from the model, as hardware compilers ask for.
+        initializers = [onnx.numpy_helper.from_array(_array(v), _name(v)) for v in read if v in sizes]
+        output = _name(site.emitted[-1].outputs[0])
+        nodes = [_bare(node) for node in site.emitted]
+        session = _session(nodes, inputs, initializers, output, site, opset)
+        return cls(session, output, {_name(v): np.ascontiguousarray(_array(v)) for v in blocks})
+
+    def run(self, feeds: Mapping[str, Array]) -> Array:
+        wanted = {feed.name for feed in self.session.inputs}
+        known = {name: array for name, array in feeds.items() if name in wanted}
+        result: Array = self.session.run(known | dict(self.constants))[self.output]
+        return result
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """The product in float64, and the size of each of its elements."""
+
+    result: Array
+    size: Array
+
+    @classmethod
+    def of(cls, product: Product, feeds: Mapping[str, Array]) -> _Reference:
+        a, b, c = _factors(product, feeds, np.float64)
+        alpha = float(np.float32(product.alpha))
+        with np.errstate(all="ignore"):
+            result = alpha * (a @ b) + c
+            size = np.sqrt(alpha**2 * ((a * a) @ (b * b)) + c * c)
+            return cls(result, np.maximum(np.abs(result), size))
+
+    def error(self, got: Array, original: Array) -> float:
+        """Return the worst error of `got` relative to the size of its element.
+
+        Where the original is not finite, `got` must be so in the same way; an infinite error is returned where it is not.
+        """
+        wide, first = got.astype(np.float64), original.astype(np.float64)
+        finite = np.isfinite(first)
+        if not np.array_equal(wide[~finite], first[~finite], equal_nan=True):
+            return float("inf")
+        off = np.abs(wide - self.result)[finite]
+        size = self.size[finite]
+        relative = np.divide(off, size, out=np.where(off > 0, np.inf, 0.0), where=size > 0)
+        worst = float(relative.max(initial=0.0))
+        return worst if np.isfinite(worst) else float("inf")
+
+
+def _exact(product: Product, feeds: Mapping[str, Array]) -> Array:
+    """Return the product of integers, which wrap around in numpy as they do in onnxruntime."""
+    a, b, c = _factors(product, feeds, product.dtype.numpy())
+    result: Array = np.asarray(a @ b + c).astype(product.dtype.numpy())
+    return result
+
+
+def _factors(product: Product, feeds: Mapping[str, Array], dtype: Any) -> tuple[Array, Array, Array]:
+    a, b = (feeds[_name(o.value)].astype(dtype) for o in (product.a, product.b))
+    a, b = (x.T if o.transposed else x for x, o in ((a, product.a), (b, product.b)))
+    if product.bias is None or not product.adds_bias:
+        return a, b, np.zeros((), dtype)
+    beta = np.asarray(np.float32(product.bias.beta)).astype(dtype)
+    return a, b, np.asarray(beta * feeds[_name(product.bias.value)].astype(dtype))
+
+
+def _feeds(product: Product, constants: ConstantTable, random: np.random.Generator) -> dict[str, Array]:
+    """Return what the operands hold: constants as they are, the others at random."""
+    return {
+        name: np.ascontiguousarray(constants.array(value))
+        if value in constants
+        else _random(random, dims, product.dtype)
+        for name, (value, dims) in _outer_values(product).items()
+    }
+
+
+def _random(random: np.random.Generator, dims: Sequence[int], dtype: ir.DataType) -> Array:
+    if dtype in INTEGERS:
+        least = 0 if dtype in {ir.DataType.UINT32, ir.DataType.UINT64} else -1000
+        return random.integers(least, 1000, dims).astype(dtype.numpy())
+    return random.standard_normal(dims).astype(dtype.numpy())
+
+
+def _outer_values(product: Product) -> dict[str, tuple[ir.Value, tuple[int, ...]]]:
+    """Return the operands and the bias by name, with their dimensions in the model."""
+    outer = {_name(o.value): (o.value, o.stored) for o in (product.a, product.b)}
+    if product.bias is not None:
+        outer[_name(product.bias.value)] = (product.bias.value, product.bias.dims)
+    return outer
+
+
+def _session(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    initializers: Sequence[onnx.TensorProto],
+    output: str,
+    site: TiledNode,
+    opset: int,
+) -> Session:
+    result = _typed(output, site.product.dtype, site.product.dims)
+    graph = onnx.helper.make_graph(nodes, "alone", inputs, [result], initializers)
+    opsets = [onnx.helper.make_opsetid("", opset)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+    return Session(model.SerializeToString())
+
+
+def _bare(node: ir.Node) -> onnx.NodeProto:
+    proto: onnx.NodeProto = ir.to_proto(node)
+    proto.ClearField("metadata_props")
+    return proto
+
+
+def _typed(name: str, dtype: ir.DataType, dims: Sequence[int]) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, int(dtype), list(dims))
+
+
+def _array(value: ir.Value) -> Array:
+    assert value.const_value is not None
+    return value.const_value.numpy()
+
+
+def _name(value: ir.Value) -> str:
+    assert value.name is not None
+    return value.name

@@ -1,0 +1,86 @@
+"""How a matrix product is cut: full tiles of the bound, then one ragged tile for what is left over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from onnxtile.tile.limits import Limits
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of `size` elements, cut into stretches of `step`; the last may be shorter.
+
+    Full tiles first is what hardware with a fixed tile size runs fastest; balanced cuts would make every tile a partial one.
+    """
+
+    size: int
+    step: int
+
+    @classmethod
+    def of(cls, size: int, bound: int | None) -> Axis:
+        """Return an axis of `size` (at least 1) cut so that no stretch is above `bound`."""
+        return cls(size, size if bound is None else min(size, bound))
+
+    @property
+    def count(self) -> int:
+        """How many stretches there are."""
+        return -(-self.size // self.step)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there is more than one stretch."""
+        return self.count > 1
+
+    def stretch(self, index: int) -> slice:
+        """Return the half-open range of elements in stretch `index`."""
+        start = index * self.step
+        return slice(start, min(start + self.step, self.size))
+
+    def width(self, index: int) -> int:
+        """Return the number of elements in stretch `index`."""
+        return min(self.step, self.size - index * self.step)
+
+    @property
+    def widths(self) -> list[int]:
+        """The number of elements in each stretch, in order."""
+        return [self.width(index) for index in range(self.count)]
+
+
+@dataclass(frozen=True)
+class TileGrid:
+    """The cuts of M, K and N; each combination of stretches is one matrix product."""
+
+    m: Axis
+    k: Axis
+    n: Axis
+
+    @classmethod
+    def of(cls, m: int, k: int, n: int, limits: Limits) -> TileGrid:
+        """Return the grid of an (m × k) times (k × n) product in which no tile is above `limits`."""
+        return cls(Axis.of(m, limits.m), Axis.of(k, limits.k), Axis.of(n, limits.n))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The number of stretches along M, K and N."""
+        return self.m.count, self.k.count, self.n.count
+
+    @property
+    def matmuls(self) -> int:
+        """How many matrix products there are."""
+        return self.m.count * self.k.count * self.n.count
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there is more than one tile."""
+        return self.matmuls > 1
+
+    def places(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the place (m, k, n) of each tile in loop order.
+
+        K is the innermost loop: the partial sums of one output block follow one another, so that few are alive at a time.
+        """
+        for m, n, k in product(range(self.m.count), range(self.n.count), range(self.k.count)):
+            yield m, k, n

@@ -1,0 +1,50 @@
+"""Names for what tile writes, and for the nodes it speaks about."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+
+class Names:
+    """The names of a model: which node is called what, and which names are still free.
+
+    Values and nodes of all graphs count, since a body sees the values of the graphs around it.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._nodes = Counter(node.name for node in all_nodes(model))
+        self._taken = {name for name in self._nodes if name}
+        self._taken.update(value.name for value in _values(model) if value.name)
+
+    def of(self, node: ir.Node) -> str:
+        """Return the name of `node`, or its first output where the name is empty or repeated."""
+        if node.name and self._nodes[node.name] == 1:
+            return node.name
+        return next((value.name for value in node.outputs if value.name), "")
+
+    def fresh(self, wanted: str) -> str:
+        """Return `wanted`, with a number behind it where the model uses that name already, and take it."""
+        name, number = wanted, 0
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._taken.add(name)
+        return name
+
+
+def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the nodes of the main graph, of the bodies inside it, and of local functions."""
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        yield from function.all_nodes()
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    for graph in model.graphs():
+        yield from graph.inputs
+        yield from graph.initializers.values()
+    for node in all_nodes(model):
+        yield from node.outputs

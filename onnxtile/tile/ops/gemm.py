@@ -1,0 +1,61 @@
+"""Gemm: alpha · A' · B' + beta · C."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxtile.tile.product import (
+    Bias,
+    Facts,
+    NotTiled,
+    Operand,
+    Product,
+    Tileable,
+    require_factor,
+    require_fit,
+    required_input,
+)
+
+
+class Gemm(Tileable):
+    """https://onnx.ai/onnx/operators/onnx__Gemm.html; C may be absent since opset 11, and broadcasts to (M, N) one way only."""
+
+    name = "Gemm"
+
+    def restate(self, node: ir.Node, facts: Facts) -> Product:
+        """Return the product, with the bias where there is one."""
+        a = _factor(node, 0, "transA", facts)
+        b = _factor(node, 1, "transB", facts)
+        dtype = facts.dtype(a.value)
+        alpha = node.attributes.get_float("alpha", 1.0)
+        require_factor("alpha", alpha, dtype)
+        dims = (a.size(0), b.size(1))
+        bias = _bias(node, dims, dtype, facts)
+        return require_fit(Product(a, b, dims, (0, 1), dtype, alpha, bias))
+
+
+def _factor(node: ir.Node, index: int, attribute: str, facts: Facts) -> Operand:
+    value = required_input(node, index)
+    dims = facts.sizes(value)
+    if len(dims) != 2:
+        raise NotTiled(f"{value.name!r} has {len(dims)} dimensions, Gemm multiplies matrices")
+    transposed = bool(node.attributes.get_int(attribute, 0))
+    return Operand(value, dims[::-1] if transposed else dims, (0, 1), transposed, value in facts.constants)
+
+
+def _bias(node: ir.Node, dims: tuple[int, int], dtype: ir.DataType, facts: Facts) -> Bias | None:
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    beta = node.attributes.get_float("beta", 1.0)
+    if value is None:
+        return None
+    if beta != 0.0:
+        require_factor("beta", beta, dtype)
+    sizes = facts.sizes(value)
+    # Aligned at the last axis, each size must be 1 or that of the result.
+    fits = len(sizes) <= 2 and all(size in {1, full} for size, full in zip(sizes[::-1], dims[::-1], strict=False))
+    if not fits:
+        raise NotTiled(f"its bias of shape {list(sizes)} does not broadcast to {list(dims)}")
+    return Bias(value, sizes, beta, value in facts.constants)
+
+
+GEMM = Gemm()

@@ -1,0 +1,68 @@
+"""What tile did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from onnxtile.tile.grid import TileGrid
+from onnxtile.tile.product import Product
+
+
+@dataclass(frozen=True)
+class TiledNode:
+    """A node that became a grid of MatMuls, and what it takes to judge that by running: the node as it was and what stands for it."""
+
+    node: str
+    op: str
+    product: Product = field(repr=False)
+    grid: TileGrid
+    original: onnx.NodeProto = field(repr=False, compare=False)
+    emitted: tuple[ir.Node, ...] = field(repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return sizes in elements, the grid as stretches along M, K and N, and the number of MatMuls."""
+        return {
+            "node": self.node,
+            "op": self.op,
+            "m": self.product.m,
+            "k": self.product.k,
+            "n": self.product.n,
+            "grid": list(self.grid.shape),
+            "matmuls": self.grid.matmuls,
+        }
+
+
+@dataclass(frozen=True)
+class SkippedNode:
+    """A node of a tileable operator that was left as it is, and why."""
+
+    node: str
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the node and the reason."""
+        return {"node": self.node, "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class TileResult:
+    """Every node of a tileable operator, in the order of the model: tiled, or skipped with a reason."""
+
+    tiled: tuple[TiledNode, ...]
+    skipped: tuple[SkippedNode, ...]
+
+    @property
+    def matmuls(self) -> int:
+        """How many MatMuls stand for the tiled nodes."""
+        return sum(site.grid.matmuls for site in self.tiled)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the lists `tiled` and `skipped`, ready for JSON."""
+        return {
+            "tiled": [site.to_dict() for site in self.tiled],
+            "skipped": [node.to_dict() for node in self.skipped],
+        }

@@ -1,0 +1,143 @@
+"""Tiles every product of a model: find them all, refuse what would explode, then rewrite the graph in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxtile.errors import UsageError
+from onnxtile.model.save import raise_ir_version
+from onnxtile.registry import discover
+from onnxtile.tile.blocks import BlockCache
+from onnxtile.tile.emit import emit, most_nodes
+from onnxtile.tile.grid import TileGrid
+from onnxtile.tile.limits import Limits
+from onnxtile.tile.names import Names
+from onnxtile.tile.product import FIRST_OPSET, ConstantTable, Facts, NotTiled, Product, ShapeTable, Tileable
+from onnxtile.tile.prune import prune
+from onnxtile.tile.result import SkippedNode, TiledNode, TileResult
+from onnxtile.tile.writer import Writer
+
+MOST_NODES = 1_000_000
+"""A model of more nodes than this loads nowhere in reasonable time."""
+
+
+@dataclass(frozen=True)
+class _Site:
+    node: ir.Node
+    name: str
+    product: Product
+    grid: TileGrid
+
+
+def tile(model: ir.Model, limits: Limits, shapes: ShapeTable, constants: ConstantTable) -> TileResult:
+    """Cut every tileable node of `model`, in place, into products within `limits`.
+
+    `shapes` and `constants` describe the model as it comes in. Values keep their names, types and roles; constants that
+    only the old nodes used are removed. The IR version becomes 10 at least where anything is tiled, for the marks on the
+    nodes. Raises UsageError, before anything is changed, where more than a million nodes would be written.
+    """
+    names = Names(model)
+    found = list(_examine(model, limits, Facts(shapes, constants, _opset(model)), names))
+    sites = [site for site in found if isinstance(site, _Site)]
+    _refuse_explosion(sites, limits)
+    if sites:
+        raise_ir_version(model)
+    # From the last node to the first: a constant that is the result of a product may be read while that product still stands.
+    done: dict[ir.Node, TiledNode | SkippedNode] = {}
+    cache: BlockCache = {}
+    for site in reversed(sites):
+        done[site.node] = _rewrite(site, _opset(model), names, constants, cache)
+    reported = [done[entry.node] if isinstance(entry, _Site) else entry for entry in found]
+    return TileResult(
+        tiled=tuple(entry for entry in reported if isinstance(entry, TiledNode)),
+        skipped=tuple(entry for entry in reported if isinstance(entry, SkippedNode)),
+    )
+
+
+def _opset(model: ir.Model) -> int:
+    return model.graph.opset_imports.get("", 0)
+
+
+def _examine(model: ir.Model, limits: Limits, facts: Facts, names: Names) -> Iterator[_Site | SkippedNode]:
+    """Yield what can be tiled and what cannot, in the order of the model, and change nothing."""
+    operators = discover("onnxtile.tile.ops", Tileable)  # type: ignore[type-abstract]
+    for node in model.graph.all_nodes():
+        if node.domain == "" and node.op_type in operators:
+            yield _examine_node(node, operators[node.op_type], limits, facts, names)
+    for function in model.functions.values():
+        where = f"it stands inside the local function {function.domain}::{function.name}"
+        for node in function.all_nodes():
+            if node.domain == "" and node.op_type in operators:
+                yield SkippedNode(names.of(node), where)
+
+
+def _examine_node(node: ir.Node, operator: Tileable, limits: Limits, facts: Facts, names: Names) -> _Site | SkippedNode:
+    name = names.of(node)
+    if facts.opset < FIRST_OPSET:
+        return SkippedNode(name, f"opset {facts.opset} is too old: raise the model to {FIRST_OPSET} at least")
+    try:
+        product = operator.restate(node, facts)
+    except NotTiled as reason:
+        return SkippedNode(name, str(reason))
+    grid = TileGrid.of(product.m, product.k, product.n, limits)
+    if not grid.is_cut:
+        return SkippedNode(name, f"{product.m}×{product.k}×{product.n} is within the limits")
+    return _Site(node, name, product, grid)
+
+
+def _refuse_explosion(sites: list[_Site], limits: Limits) -> None:
+    """Raise UsageError, with what to raise, where tiling would write more than a million nodes."""
+    counts = [most_nodes(site.product, site.grid) for site in sites]
+    total = sum(counts)
+    if total <= MOST_NODES:
+        return
+    worst = sites[counts.index(max(counts))]
+    grid = worst.grid
+    axis = max("mkn", key=lambda letter: getattr(grid, letter).count)
+    cuts = getattr(grid, axis)
+    raise UsageError(
+        f"tiling would write {total:,} nodes, {max(counts):,} of them for {worst.name!r}; the most is {MOST_NODES:,}",
+        hint=f"raise --max-{axis} (now {getattr(limits, axis)}), which cuts {cuts.size} into {cuts.count} there",
+    )
+
+
+def _rewrite(
+    site: _Site, opset: int, names: Names, constants: ConstantTable, cache: BlockCache
+) -> TiledNode | SkippedNode:
+    """Replace the node of `site` in its graph."""
+    node, product = site.node, site.product
+    graph = node.graph
+    if not isinstance(graph, ir.Graph):
+        return SkippedNode(site.name, "it was the constant operand of a tiled node only, and is gone")
+    writer = Writer(site.name, node.op_type, product, site.grid, opset, names)
+    result = emit(writer, constants, cache, graph)
+    original = ir.to_proto(node)
+    for constant in writer.constants:
+        graph.register_initializer(constant)
+    graph.insert_before(node, writer.nodes)
+    _take_over(node, writer.nodes[-1], result)
+    graph.remove(node, safe=True)
+    operands = [product.a.value, product.b.value] + ([product.bias.value] if product.bias is not None else [])
+    prune(operands, constants)
+    return TiledNode(site.name, node.op_type, product, site.grid, original, tuple(writer.nodes))
+
+
+def _take_over(old: ir.Node, last: ir.Node, result: ir.Value) -> None:
+    """Let `result`, made by `last`, stand wherever the output of `old` stood, under its name."""
+    value = old.outputs[0]
+    result.type, result.shape, result.doc_string = (
+        value.type or result.type,
+        value.shape or result.shape,
+        value.doc_string,
+    )
+    result.metadata_props.update(value.metadata_props)
+    result.meta.update(value.meta)
+    value.replace_all_uses_with(result, replace_graph_outputs=True)
+    result.name = value.name
+    last.doc_string = old.doc_string
+    last.metadata_props.update(
+        {key: text for key, text in old.metadata_props.items() if key not in last.metadata_props}
+    )

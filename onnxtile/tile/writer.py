@@ -1,0 +1,118 @@
+"""Makes the nodes and constants of one site, each with its name, its type and its mark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.tile.grid import TileGrid
+from onnxtile.tile.names import Names
+from onnxtile.tile.product import Product
+
+Dims = tuple[int, ...]
+Part = tuple[str, Dims]
+"""The stem of an output's name, and its dimensions."""
+Place = dict[str, int]
+"""Where in the grid a node belongs: the number of the stretch along those of "m", "k" and "n" that it has one of."""
+
+
+def label(stem: str, place: Place) -> str:
+    """Return a readable name for something at `place`: tile_m0_k1_n2."""
+    return "_".join((stem, *(f"{axis}{index}" for axis, index in place.items())))
+
+
+@dataclass
+class Writer:
+    """Collects what one site becomes, in the order in which it is made; the graph is not touched."""
+
+    site: str
+    op: str
+    product: Product
+    grid: TileGrid
+    opset: int
+    names: Names = field(repr=False)
+    nodes: list[ir.Node] = field(default_factory=list)
+    constants: list[ir.Value] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        sizes = {"m": self.product.m, "k": self.product.k, "n": self.product.n}
+        self._mark = {"node": self.site, "op": self.op, **sizes, "grid": list(self.grid.shape)}
+        self._shapes: dict[Dims, ir.Shape] = {}
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value],
+        stem: str,
+        place: Place,
+        dims: Dims,
+        attributes: Iterable[ir.Attr] = (),
+    ) -> ir.Value:
+        """Write a node with one output of size `dims`; return the output, which is called as the node is."""
+        name = self._fresh(label(stem, place))
+        output = self._value(name, dims)
+        self._add(op, inputs, attributes, [output], name, (stem, place))
+        return output
+
+    def concat(self, blocks: Sequence[ir.Value], axis: int | None, place: Place, dims: Dims) -> ir.Value:
+        """Write a Concat of `blocks`; a single block is returned as it is."""
+        if axis is None or len(blocks) == 1:
+            return blocks[0]
+        return self.node("Concat", blocks, "concat", place, dims, [ir.AttrInt64("axis", axis)])
+
+    def split(
+        self, value: ir.Value, axis: int, sizes: ir.Value | list[int], stem: str, place: Place, parts: Sequence[Part]
+    ) -> list[ir.Value]:
+        """Write a Split along `axis` into `parts`; `sizes` as `split_sizes` made them."""
+        outputs = [self._value(self._fresh(name), dims) for name, dims in parts]
+        attributes = [ir.AttrInt64("axis", axis)]
+        inputs = [value]
+        if isinstance(sizes, ir.Value):
+            inputs.append(sizes)
+        else:
+            attributes.append(ir.AttrInt64s("split", sizes))
+        self._add("Split", inputs, attributes, outputs, self._fresh(label(stem, place)), (stem, place))
+        return outputs
+
+    def split_sizes(self, sizes: list[int], stem: str) -> ir.Value | list[int]:
+        """Return the sizes in the form that Split takes in this opset: an input since 13, an attribute before.
+
+        One constant serves every Split of the same sizes.
+        """
+        if self.opset < 13:
+            return sizes
+        return self.constant(ir.tensor(sizes, dtype=ir.DataType.INT64), stem)
+
+    def constant(self, tensor: ir.TensorProtocol, stem: str) -> ir.Value:
+        """Write an initializer that holds `tensor`."""
+        tensor.name = name = self._fresh(stem)
+        shape = ir.Shape(tensor.shape.numpy())
+        value = ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self.constants.append(value)
+        return value
+
+    def _fresh(self, stem: str) -> str:
+        return self.names.fresh(f"{self.site}/{stem}")
+
+    def _value(self, name: str, dims: Dims) -> ir.Value:
+        if dims not in self._shapes:
+            self._shapes[dims] = ir.Shape(dims, frozen=True)
+        return ir.Value(name=name, shape=self._shapes[dims], type=ir.TensorType(self.product.dtype))
+
+    def _add(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value],
+        attributes: Iterable[ir.Attr],
+        outputs: Sequence[ir.Value],
+        name: str,
+        part: tuple[str, Place],
+    ) -> None:
+        stem, place = part
+        mark = json.dumps(self._mark | {"part": stem, "at": place})
+        node = ir.Node("", op, inputs, attributes, outputs=outputs, name=name, metadata_props={keys.TILE: mark})
+        self.nodes.append(node)
