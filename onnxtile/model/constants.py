@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError
-from onnxtile.model.save import to_bytes
+from onnxtile.model.save import MAX_IR_VERSION, external_folder, to_bytes
 from onnxtile.runtime import Array, Session
 
 _RANDOM = {
@@ -22,36 +20,40 @@ _RANDOM = {
 }
 
 
+_GRAPHS = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
+_PURE_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
+"""What an operator of any other domain computes, and whether twice the same, only its own runtime knows."""
+
+
 class Constants:
-    """The constant values of a model: initializers, Constant nodes, and results of operators of constants only.
+    """The constant values of a model: initializers, Constant nodes, and results of operators and functions of constants only.
 
     Which values those are is known from the graph alone; their bytes are read or computed only when `array` asks. An initializer that
     is also a graph input is a default that the user may override, so not a constant, unless the model is older than IR version 4, where
-    every initializer had to be listed so. An operator with random results, or with a body, is never constant.
+    every initializer had to be listed so. An operator with random results, of an unknown domain, or with a body, is never constant.
     """
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._values: set[ir.Value] = set()
         self._arrays: dict[ir.Value, Array] = {}
+        self._pure = _pure_functions(model)
         for graph in model.graphs():
             self._values.update(
                 v for v in graph.initializers.values() if model.ir_version < 4 or not v.is_graph_input()
             )
-        self._extend(model.graph.all_nodes())
-
-    def _extend(self, nodes: Iterable[ir.Node]) -> None:
-        random_functions = {
-            f.identifier() for f in self._model.functions.values() if any(n.op_type in _RANDOM for n in f.all_nodes())
-        }
-        for node in nodes:
-            if node.op_type in _RANDOM or node.op_identifier() in random_functions:
-                continue
-            if any(a.type in {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS} for a in node.attributes.values()):
-                continue
-            inputs = [value for value in node.inputs if value is not None]
-            if node.op_type == "Constant" or (inputs and all(value in self._values for value in inputs)):
+        for node in model.graph.all_nodes():
+            if self._keeps_constant(node):
                 self._values.update(node.outputs)
+
+    def _keeps_constant(self, node: ir.Node) -> bool:
+        if node.op_type == "Constant" and node.domain in _PURE_DOMAINS:
+            return True
+        if not _is_pure(node, self._model, self._pure):
+            return False
+        inputs = [value for value in node.inputs if value is not None]
+        known = bool(inputs) or node.op_identifier() in self._pure
+        return known and all(value in self._values for value in inputs)
 
     def __contains__(self, value: ir.Value | None) -> bool:
         return value in self._values
@@ -60,39 +62,82 @@ class Constants:
         """Return the elements of the constant `value`, in its own shape and element type. Raises KeyError where it is none.
 
         Arrays of initializers are views of the model's memory or of a mapped file: copy before writing. What operators
-        compute is computed once, by onnxruntime.
+        compute is computed once, by onnxruntime. Raises ModelError where a Constant holds no tensor, or onnxruntime lacks an operator.
         """
         if value not in self._values:
             raise KeyError(value.name)
         if value.const_value is not None:
             return value.const_value.numpy()
         if value not in self._arrays:
-            self._arrays[value] = self._compute(value)
+            node = value.producer()
+            assert node is not None
+            held = node.op_type == "Constant" and node.domain in _PURE_DOMAINS
+            self._arrays[value] = constant_array(node) if held else self._compute(value)
         return self._arrays[value]
 
     def _compute(self, value: ir.Value) -> Array:
-        node = value.producer()
-        assert node is not None
-        if node.op_type == "Constant":
-            return constant_array(node)
-        arrays = {v.name or "": self.array(v) for v in node.inputs if v is not None}
-        inputs = {name: _typed(name, array) for name, array in arrays.items()}
-        outputs = [ir.Value(name=v.name) for v in node.outputs]
-        operands = [inputs[v.name or ""] if v is not None else None for v in node.inputs]
-        copy = ir.Node(
-            node.domain, node.op_type, operands, node.attributes.values(), overload=node.overload, outputs=outputs
-        )
+        """Run the operators that `value` comes from, back to what is held somewhere, in one go."""
+        leaves, nodes = self._origin(value)
+        arrays = {leaf.name or "": self.array(leaf) for leaf in leaves}
+        made = {leaf: _typed(leaf.name, arrays[leaf.name or ""]) for leaf in leaves}
+        inputs = list(made.values())
+        copies = []
+        for node in nodes:
+            operands = [made[v] if v is not None else None for v in node.inputs]
+            outputs = [ir.Value(name=v.name) for v in node.outputs]
+            attributes = node.attributes.values()
+            copies.append(
+                ir.Node(node.domain, node.op_type, operands, attributes, overload=node.overload, outputs=outputs)
+            )
+            made.update(zip(node.outputs, outputs, strict=True))
         opsets = dict(self._model.graph.opset_imports)
-        named = [v for v in outputs if v.name]
-        graph = ir.Graph(list(inputs.values()), named, nodes=[copy], opset_imports=opsets, name="constant")
-        functions = [f.clone() for f in self._model.functions.values()]
-        alone = ir.Model(graph, ir_version=max(8, self._model.ir_version), functions=functions)
+        graph = ir.Graph(inputs, [made[value]], nodes=copies, opset_imports=opsets, name="constant")
+        used = any(node.op_identifier() in self._model.functions for node in nodes)
+        functions = [f.clone() for f in self._model.functions.values()] if used else []
+        alone = ir.Model(graph, ir_version=min(max(self._model.ir_version, 8), MAX_IR_VERSION), functions=functions)
+        session = Session(to_bytes(alone), external=external_folder(alone))
         name = value.name or ""
-        return np.asarray(Session(to_bytes(alone)).run(arrays, [name])[name])
+        return np.asarray(session.run(arrays, [name])[name])
+
+    def _origin(self, value: ir.Value) -> tuple[list[ir.Value], list[ir.Node]]:
+        """Return the held or already computed values that `value` is computed from, and the operators between, in order."""
+        leaves: dict[ir.Value, None] = {}
+        nodes: dict[ir.Node, None] = {}
+        todo: list[tuple[ir.Value, bool]] = [(value, False)]
+        while todo:
+            current, ready = todo.pop()
+            node = current.producer()
+            if ready and node is not None:
+                nodes.setdefault(node)
+            elif node is None or current in self._arrays or node.op_type == "Constant":
+                leaves.setdefault(current)
+            elif node not in nodes:
+                todo.append((current, True))
+                todo.extend((v, False) for v in node.inputs if v is not None)
+        computed = {output for node in nodes for output in node.outputs}
+        return [leaf for leaf in leaves if leaf not in computed], list(nodes)
+
+
+def _pure_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
+    """Return which functions of the model compute the same from the same: those that reach no random operator."""
+    pure = set(model.functions)
+    while True:
+        left = {key for key in pure if all(_is_pure(n, model, pure) for n in model.functions[key].all_nodes())}
+        if left == pure:
+            return pure
+        pure = left
+
+
+def _is_pure(node: ir.Node, model: ir.Model, pure: set[ir.OperatorIdentifier]) -> bool:
+    if node.op_identifier() in model.functions:
+        return node.op_identifier() in pure
+    if node.op_type in _RANDOM or node.domain not in _PURE_DOMAINS:
+        return False
+    return not any(a.type in _GRAPHS for a in node.attributes.values())
 
 
 def constant_array(node: ir.Node) -> Array:
-    """Return the elements that a Constant node holds. Raises ModelError for strings and sparse tensors, which are no arrays."""
+    """Return the elements that a Constant node holds, strings as objects. Raises ModelError for a sparse tensor."""
     for name, attribute in node.attributes.items():
         if name == "value" and not attribute.is_ref():
             return attribute.as_tensor().numpy()
@@ -100,9 +145,21 @@ def constant_array(node: ir.Node) -> Array:
             return np.asarray(attribute.value, np.float32)
         if name in {"value_int", "value_ints"}:
             return np.asarray(attribute.value, np.int64)
+        if name in {"value_string", "value_strings"}:
+            return np.asarray(attribute.value, object)
     raise ModelError(f"the Constant node {node.name!r} holds no tensor")
 
 
 def _typed(name: str | None, array: Array) -> ir.Value:
-    tensor = ir.tensor(array)
-    return ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype))
+    dtype = ir.DataType.STRING if array.dtype.kind in "OSU" else ir.DataType.from_numpy(array.dtype)
+    return ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(dtype))
+
+
+def constant_attribute(value: ir.Value) -> ir.Attr:
+    """Return the attribute of a Constant node that makes `value`, which is an initializer or a Constant node's output."""
+    node = value.producer()
+    if node is not None:
+        return next(iter(node.attributes.values()))
+    if value.const_value is None:
+        raise KeyError(value.name)
+    return ir.AttrTensor("value", value.const_value)

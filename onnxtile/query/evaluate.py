@@ -206,5 +206,5 @@ def _precision(array: np.ndarray[Any, Any]) -> float:
     if array.dtype.kind == "V":
         import ml_dtypes
 
-        return float(ml_dtypes.finfo(array.dtype).eps)
-    return float(np.finfo(array.dtype.type).eps)
+        return float(ml_dtypes.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]
+    return float(np.spacing(np.ones(1, array.dtype))[0])

@@ -1,0 +1,136 @@
+"""Meta-ops as model-local functions: one function for all sites with equal bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.fuse.region import Region
+from onnxtile.model.constants import constant_attribute
+
+OPSET_VERSION = 1
+
+
+class Functions:
+    """The functions that fuse has made in one model, found again by what is in them."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._by_body: dict[tuple[str, Hashable], ir.Function] = {}
+        for function in model.functions.values():
+            if keys.META_OP in function.metadata_props:
+                self._by_body[function.name, _function_key(function)] = function
+
+    def of(self, region: Region, name: str, doc: str) -> ir.Function:
+        """Return the function `name` whose body is `region`, made now unless an equal one is there.
+
+        Functions of one name and different bodies differ in their overload.
+        """
+        key = (name, _region_key(region))
+        if key not in self._by_body:
+            function = self._make(region, name, doc)
+            self._model.functions[function.identifier()] = function
+            self._by_body[key] = function
+        return self._by_body[key]
+
+    def _make(self, region: Region, name: str, doc: str) -> ir.Function:
+        overload, count = "", 1
+        while (keys.DOMAIN, name, overload) in self._model.functions:
+            count += 1
+            overload = str(count)
+        opsets = self._model.graph.opset_imports
+        body, inputs, outputs = _body(region)
+        domains = dict.fromkeys(node.domain for node in body)
+        graph = ir.Graph(
+            inputs,
+            outputs,
+            nodes=body,
+            name=name,
+            opset_imports={domain: opsets.get(domain, OPSET_VERSION) for domain in domains},
+        )
+        function = ir.Function(keys.DOMAIN, name, overload, graph=graph, attributes=())
+        function.doc_string = doc
+        function.metadata_props[keys.META_OP] = name
+        return function
+
+
+def _body(region: Region) -> tuple[list[ir.Node], list[ir.Value], list[ir.Value]]:
+    """Return copies of the nodes of `region` with names of their own, small constants first."""
+    copies = {value: ir.Value(name=f"x{i}") for i, value in enumerate(region.inputs)}
+    outputs = {value: f"y{i}" for i, value in enumerate(region.outputs)}
+    body = []
+    for i, value in enumerate(region.constants):
+        copies[value] = ir.Value(name=f"c{i}")
+        body.append(
+            ir.Node("", "Constant", [], [constant_attribute(value)], outputs=[copies[value]], name=f"Constant_{i}")
+        )
+    count = 0
+    for i, node in enumerate(region.nodes):
+        for value in node.outputs:
+            copies[value] = ir.Value(name=outputs.get(value, f"v{count}") if value.name else "")
+            count += value not in outputs
+        operands = [None if value is None else copies[value] for value in node.inputs]
+        made = [copies[value] for value in node.outputs]
+        name = f"{node.op_type}_{i}"
+        copy = ir.Node(
+            node.domain,
+            node.op_type,
+            operands,
+            node.attributes.values(),
+            overload=node.overload,
+            outputs=made,
+            name=name,
+        )
+        body.append(copy)
+    return body, [copies[value] for value in region.inputs], [copies[value] for value in region.outputs]
+
+
+def _region_key(region: Region) -> Hashable:
+    numbers: dict[ir.Value, int] = {}
+    for value in (*region.inputs, *region.constants):
+        numbers[value] = len(numbers)
+    constants = tuple(_attribute_key(constant_attribute(value)) for value in region.constants)
+    return (
+        len(region.inputs),
+        constants,
+        *_nodes_key(region.nodes, numbers),
+        tuple(numbers[v] for v in region.outputs),
+    )
+
+
+def _function_key(function: ir.Function) -> Hashable:
+    """Return the key of the region that `function` was made from: `_body` puts the constants first."""
+    nodes = list(function)
+    constants = [node for node in nodes if node.op_type == "Constant" and (node.name or "").startswith("Constant_")]
+    numbers: dict[ir.Value, int] = {}
+    for value in (*function.inputs, *(node.outputs[0] for node in constants)):
+        numbers[value] = len(numbers)
+    attributes = tuple(_attribute_key(next(iter(node.attributes.values()))) for node in constants)
+    rest = [node for node in nodes if node not in constants]
+    return (len(function.inputs), attributes, *_nodes_key(rest, numbers), tuple(numbers[v] for v in function.outputs))
+
+
+def _nodes_key(nodes: list[ir.Node] | tuple[ir.Node, ...], numbers: dict[ir.Value, int]) -> tuple[Hashable, ...]:
+    """Number what `nodes` make, in `numbers`, and return what they do in these numbers."""
+    keyed = []
+    for node in nodes:
+        reads = tuple(None if value is None else numbers[value] for value in node.inputs)
+        for value in node.outputs:
+            numbers[value] = len(numbers)
+        attributes = tuple(sorted((_attribute_key(a) for a in node.attributes.values()), key=repr))
+        unnamed = tuple(not value.name for value in node.outputs)
+        keyed.append((node.op_identifier(), attributes, reads, unnamed))
+    return tuple(keyed)
+
+
+def _attribute_key(attribute: ir.Attr) -> Hashable:
+    if attribute.type in {ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING}:
+        return attribute.name, attribute.type.value, attribute.value
+    if attribute.type in {ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS}:
+        return attribute.name, attribute.type.value, tuple(attribute.value)
+    if attribute.type == ir.AttributeType.TENSOR:
+        tensor = attribute.as_tensor()
+        return attribute.name, attribute.type.value, tensor.dtype.value, tuple(tensor.shape.numpy()), tensor.tobytes()
+    return attribute.name, attribute.type.value, ir.to_proto(attribute).SerializeToString(deterministic=True)

@@ -1,0 +1,214 @@
+"""Fusion: each match of a pattern becomes a call of a local function, in place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.fuse.metaop import OPSET_VERSION, Functions
+from onnxtile.fuse.patterns import Pattern
+from onnxtile.fuse.record import ConstantRecord, Record, dumps, of_node, of_value
+from onnxtile.fuse.region import Refusal, Region, region
+from onnxtile.graph import Order, node_id
+from onnxtile.model.constants import Constants
+from onnxtile.model.save import raise_ir_version
+from onnxtile.query.match import Match, Matcher, disjoint
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A match that was left alone: the name of its root, and why."""
+
+    root: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PatternResult:
+    """What one pattern did: how often it matched, the names of the calls it made, and the matches it had to leave alone."""
+
+    name: str
+    matches: int
+    calls: tuple[str, ...]
+    refused: tuple[Refused, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON of one pattern."""
+        refused = [{"root": r.root, "reason": r.reason} for r in self.refused]
+        return {
+            "name": self.name,
+            "matches": self.matches,
+            "fused": len(self.calls),
+            "calls": list(self.calls),
+            "refused": refused,
+        }
+
+
+def fuse(model: ir.Model, patterns: Iterable[Pattern]) -> list[PatternResult]:
+    """Fuse `model` in place with one pattern after the other; later patterns may name the meta-ops of earlier ones.
+
+    Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, where something
+    outside reads more of its values than the pattern allows, or where a function cannot say what its nodes say.
+    """
+    fuser = _Fuser(model)
+    results = [fuser.apply(pattern) for pattern in patterns]
+    fuser.finish()
+    return results
+
+
+@dataclass
+class _Places:
+    """Where each node of one graph stood in the file, and the graph's order as it is now."""
+
+    order: Order
+    original: dict[ir.Node, int]
+
+
+@dataclass
+class _Fuser:
+    model: ir.Model
+    constants: Constants = field(init=False)
+    places: dict[ir.Graph, _Places] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ir_version = self.model.ir_version
+        self.inputs = [value.name or "" for value in self.model.graph.inputs]
+        self.constants = Constants(self.model)
+        self.had_domain = keys.DOMAIN in self.model.graph.opset_imports
+        raise_ir_version(self.model)
+        self.history = json.loads(self.model.graph.metadata_props.get(keys.ORIGINAL, "[]"))
+        self.functions = Functions(self.model)
+        self.matcher = Matcher(self.model, self.constants)
+        self.names = {node.name for graph in self.model.graphs() for node in graph}
+        self.fused = 0
+
+    def apply(self, pattern: Pattern) -> PatternResult:
+        matches = 0
+        calls: list[str] = []
+        refused: list[Refused] = []
+        for program in pattern.programs:
+            found = self.matcher.find(program)
+            matches += len(found)
+            for match in disjoint(found, self.constants):
+                outcome = self._contract(match, pattern)
+                if isinstance(outcome, Refusal):
+                    refused.append(Refused(match.to_dict()["root"], outcome.reason))
+                else:
+                    calls.append(outcome)
+        self.fused += len(calls)
+        return PatternResult(pattern.name, matches, tuple(calls), tuple(refused))
+
+    def finish(self) -> None:
+        """Leave on the model what unfuse needs, if anything was fused; else leave the model as it was."""
+        if not self.fused:
+            self.model.ir_version = self.ir_version
+            return
+        original: dict[str, object] = {
+            "run": len(self.history) + 1,
+            "ir_version": self.ir_version,
+            "domain": self.had_domain,
+        }
+        now = {value.name for value in self.model.graph.inputs}
+        dropped = [name for name in self.inputs if name not in now]
+        if dropped:
+            original["inputs"] = self.inputs
+        self.model.graph.metadata_props[keys.ORIGINAL] = json.dumps([*self.history, original], separators=(",", ":"))
+        self.model.graph.opset_imports[keys.DOMAIN] = OPSET_VERSION
+
+    def _contract(self, match: Match, pattern: Pattern) -> str | Refusal:
+        part = region(match.nodes, self.constants)
+        if isinstance(part, Refusal):
+            return part
+        if pattern.outputs is not None and len(part.outputs) > pattern.outputs:
+            names = ", ".join(repr(value.name) for value in part.outputs)
+            return Refusal(f"{names} are read outside; the pattern allows {pattern.outputs} of its values to be")
+        graph = part.nodes[0].graph
+        assert isinstance(graph, ir.Graph)
+        places = self._places(graph)
+        after = places.order.between(part.nodes)
+        if after is None:
+            return Refusal("a path leaves it and comes back: as one node it would be part of a cycle")
+        function = self.functions.of(part, pattern.name, pattern.doc)
+        call = self._call(part, function, places)
+        for node in after:
+            place = places.original.get(node)
+            if place is not None:
+                node.metadata_props.setdefault(keys.PLACE, f"{len(self.history) + 1}:{place}")
+        self._replace(part, call, places.order, after)
+        return node_id(call)
+
+    def _places(self, graph: ir.Graph) -> _Places:
+        if graph not in self.places:
+            self.places[graph] = _Places(Order(graph), {node: place for place, node in enumerate(graph)})
+        return self.places[graph]
+
+    def _call(self, part: Region, function: ir.Function, places: _Places) -> ir.Node:
+        nodes = tuple(of_node(node, places.original.get(node)) for node in part.nodes)
+        constants = tuple(_constant_record(value, places.original) for value in part.constants)
+        record = Record(len(self.history) + 1, nodes, constants)
+        outputs = [
+            ir.Value(
+                name=None, shape=v.shape, type=v.type, doc_string=v.doc_string, metadata_props=dict(v.metadata_props)
+            )
+            for v in part.outputs
+        ]
+        name = self._unique(f"{_common_path(part.nodes) or f'{part.outputs[0].name}/'}{function.name}")
+        metadata = {keys.FUSED: dumps(record)}
+        return ir.Node(
+            keys.DOMAIN,
+            function.name,
+            part.inputs,
+            overload=function.overload,
+            outputs=outputs,
+            name=name,
+            metadata_props=metadata,
+        )
+
+    def _unique(self, name: str) -> str:
+        candidate, count = name, 1
+        while candidate in self.names:
+            count += 1
+            candidate = f"{name}_{count}"
+        self.names.add(candidate)
+        return candidate
+
+    def _replace(self, part: Region, call: ir.Node, order: Order, after: set[ir.Node]) -> None:
+        names = [value.name for value in part.outputs]
+        order.contract(part.nodes, call, after)
+        for old, new in zip(part.outputs, call.outputs, strict=True):
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+        graph = call.graph
+        assert isinstance(graph, ir.Graph)
+        graph.remove(part.nodes, safe=True)
+        for old, new, name in zip(part.outputs, call.outputs, names, strict=True):
+            old.name = None
+            new.name = name
+        for value in part.constants:
+            self._drop(value, graph)
+
+    def _drop(self, value: ir.Value, graph: ir.Graph) -> None:
+        """Remove a constant that nothing reads any more."""
+        if value.uses() or value.is_graph_output():
+            return
+        node = value.producer()
+        if node is not None:
+            graph.remove(node, safe=True)
+        elif not value.is_graph_input():
+            graph.initializers.pop(value.name or "", None)
+
+
+def _constant_record(value: ir.Value, places: dict[ir.Node, int]) -> ConstantRecord:
+    node = value.producer()
+    return ConstantRecord(of_value(value), None if node is None else of_node(node, places.get(node)))
+
+
+def _common_path(nodes: Collection[ir.Node]) -> str:
+    """Return the path that the names of `nodes` share, with its separator: exporters name nodes after modules."""
+    paths = [node.name.split("/")[:-1] for node in nodes if node.name]
+    shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
+    return "".join(f"{part}/" for part in shared)
