@@ -164,8 +164,7 @@ class _Reference:
         finite = np.isfinite(first)
         if not np.array_equal(wide[~finite], first[~finite], equal_nan=True):
             return float("inf")
-        off = np.abs(wide - self.result)[finite]
-        size = self.size[finite]
+        off, size = np.abs(wide[finite] - self.result[finite]), self.size[finite]
         relative = np.divide(off, size, out=np.where(off > 0, np.inf, 0.0), where=size > 0)
         worst = float(relative.max(initial=0.0))
         return worst if np.isfinite(worst) else float("inf")

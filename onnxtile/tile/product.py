@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -90,6 +91,11 @@ class Product:
     bias: Bias | None = None
 
     @property
+    def values(self) -> list[ir.Value]:
+        """The operands and the bias."""
+        return [self.a.value, self.b.value, *([] if self.bias is None else [self.bias.value])]
+
+    @property
     def adds_bias(self) -> bool:
         """Whether the bias is read at all: with beta = 0 Gemm leaves it out, whatever it holds."""
         return self.bias is not None and self.bias.beta != 0.0
@@ -117,6 +123,8 @@ class Facts:
     shapes: ShapeTable = field(repr=False)
     constants: ConstantTable = field(repr=False)
     opset: int
+    symbols: frozenset[str]
+    """The symbolic dimensions of the model's inputs: those that can be bound; inference may invent others."""
 
     def sizes(self, value: ir.Value) -> tuple[int, ...]:
         """Return the dimensions of `value`. Raises NotTiled, and says what to bind, where one is not a number."""
@@ -124,10 +132,13 @@ class Facts:
         if dims is None:
             raise NotTiled(f"the shape of {value.name!r} is not known")
         for axis, dim in enumerate(dims):
-            if isinstance(dim, str):
-                raise NotTiled(f"axis {axis} of {value.name!r} has the size {dim!r}: bind it with --dim {dim}=N")
-            if dim is None:
+            if isinstance(dim, int):
+                continue
+            bindable = [word for word in re.findall(r"\w+", dim or "") if word in self.symbols]
+            if not bindable:
                 raise NotTiled(f"the size of axis {axis} of {value.name!r} is not known")
+            options = " ".join(f"--dim {symbol}=N" for symbol in dict.fromkeys(bindable))
+            raise NotTiled(f"axis {axis} of {value.name!r} has the size {dim!r}: bind it with {options}")
         return tuple(dim for dim in dims if isinstance(dim, int))
 
     def dtype(self, value: ir.Value) -> ir.DataType:

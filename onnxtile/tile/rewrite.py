@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxtile.errors import UsageError
+from onnxtile.model.dims import free_inputs, symbols
 from onnxtile.model.save import raise_ir_version
 from onnxtile.registry import discover
 from onnxtile.tile.blocks import BlockCache
@@ -40,7 +41,8 @@ def tile(model: ir.Model, limits: Limits, shapes: ShapeTable, constants: Constan
     nodes. Raises UsageError, before anything is changed, where more than a million nodes would be written.
     """
     names = Names(model)
-    found = list(_examine(model, limits, Facts(shapes, constants, _opset(model)), names))
+    facts = Facts(shapes, constants, _opset(model), frozenset(symbols(free_inputs(model))))
+    found = list(_examine(model, limits, facts, names))
     sites = [site for site in found if isinstance(site, _Site)]
     _refuse_explosion(sites, limits)
     if sites:
@@ -112,6 +114,7 @@ def _rewrite(
     graph = node.graph
     if not isinstance(graph, ir.Graph):
         return SkippedNode(site.name, "it was the constant operand of a tiled node only, and is gone")
+    _fold(product, constants)
     writer = Writer(site.name, node.op_type, product, site.grid, opset, names)
     result = emit(writer, constants, cache, graph)
     original = ir.to_proto(node)
@@ -120,9 +123,15 @@ def _rewrite(
     graph.insert_before(node, writer.nodes)
     _take_over(node, writer.nodes[-1], result)
     graph.remove(node, safe=True)
-    operands = [product.a.value, product.b.value] + ([product.bias.value] if product.bias is not None else [])
-    prune(operands, constants)
+    prune(product.values, constants)
     return TiledNode(site.name, node.op_type, product, site.grid, original, tuple(writer.nodes))
+
+
+def _fold(product: Product, constants: ConstantTable) -> None:
+    """Compute the constants of `product` that operators make, which may be tiled next, while those still stand."""
+    for value in product.values:
+        if value in constants and value.producer() is not None:
+            constants.array(value)
 
 
 def _take_over(old: ir.Node, last: ir.Node, result: ir.Value) -> None:

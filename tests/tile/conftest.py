@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
+from onnxtile import keys
 from onnxtile.model.check import check
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
@@ -125,9 +126,11 @@ class Tiled:
     def require_sound(self) -> None:
         """Assert what holds for every tiled model: valid, no product above the limits by freshly inferred shapes, no idle nodes."""
         check(self.model)
+        marked = [node for node in self.model.graph.all_nodes() if keys.TILE in node.metadata_props]
+        assert sum(node.op_type == "MatMul" for node in marked) == self.result.matmuls
         shapes = resolve(self.model)
         for node in self.model.graph.all_nodes():
-            if node.op_type == "MatMul":
+            if node.op_type == "MatMul" and keys.TILE in node.metadata_props:
                 require_within(node, self.limits, [shapes.dims(value) for value in node.inputs if value is not None])
             assert not (node.op_type == "Split" and len(node.outputs) == 1), node
             assert not (node.op_type in {"Sum", "Concat"} and len(node.inputs) == 1), node

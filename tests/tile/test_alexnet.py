@@ -1,0 +1,53 @@
+"""AlexNet as it comes with onnx: its three large layers at the size of a 64 × 64 unit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxtile.runtime import Array, Session
+from onnxtile.tile.limits import Limits
+
+if TYPE_CHECKING:
+    from tests.tile.conftest import Bench, Tiled
+
+FILE = Path(onnx.__file__).parent / "backend/test/data/light/light_bvlc_alexnet.onnx"
+
+
+@pytest.fixture(scope="module")
+def tiled(bench: Bench) -> Tiled:
+    """Return AlexNet at 64; that nothing is above 64 is asserted by the bench."""
+    return bench.tile(onnx.load(FILE), Limits.of(max=64))
+
+
+def test_its_layers_become_so_many_matmuls(tiled: Tiled) -> None:
+    assert [site["matmuls"] for site in tiled.result.to_dict()["tiled"]] == [9216, 4096, 1024]
+    assert tiled.count("MatMul") == 9216 + 4096 + 1024 and tiled.count("Gemm") == 0
+    assert not tiled.result.skipped
+
+
+def test_the_weights_that_operators_made_are_folded_and_gone(tiled: Tiled) -> None:
+    left = {node.outputs[0].name for node in tiled.nodes if node.op_type == "ConstantOfShape"}
+    assert {"fc6_w_0", "fc7_w_0", "fc8_w_0"}.isdisjoint(left) and "conv1_w_0" in left
+
+
+def test_its_outputs_are_the_same(tiled: Tiled) -> None:
+    image = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
+    expected = Session(FILE.read_bytes()).run({"data_0": image})["prob_1"]
+    np.testing.assert_allclose(tiled.run({"data_0": image})["prob_1"], expected, rtol=1e-4, atol=1e-7)
+
+
+def test_a_layer_of_its_shape_with_weights_that_differ(bench: Bench) -> None:
+    # All of AlexNet's weights are 0.02 in that file, which would hide two blocks in each other's place.
+    case = bench.case(m=1, k=4096, n=1000, trans_b=True, bias=(1000,), constants="bc")
+    tiled = bench.judge(case, Limits.of(max=64))
+    assert tiled.result.matmuls == 1024
+    (verdict,) = tiled.verdicts()
+    assert verdict.passed, verdict
+    image: Array = case.feeds()["a"]
+    expected = Session(case.model().SerializeToString()).run({"a": image})["y"]
+    np.testing.assert_allclose(tiled.run({"a": image})["y"], expected, rtol=0, atol=1e-4 * np.abs(expected).max())
