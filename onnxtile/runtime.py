@@ -6,6 +6,8 @@ exactly the kernels it is written with, and two runs of the same kernels give th
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,17 @@ import numpy as np
 from onnxtile.errors import ModelError
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+_WITHOUT_NUMPY = {
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(float8e4m3fn)": "float8_e4m3fn",
+    "tensor(float8e4m3fnuz)": "float8_e4m3fnuz",
+    "tensor(float8e5m2)": "float8_e5m2",
+    "tensor(float8e5m2fnuz)": "float8_e5m2fnuz",
+    "tensor(int4)": "int4",
+    "tensor(uint4)": "uint4",
+}
+"""Element types that numpy lacks, by onnxruntime's names, and their names in ml_dtypes."""
 
 
 @dataclass(frozen=True)
@@ -69,20 +82,26 @@ class Session:
         return [o.name for o in self._session.get_outputs()]
 
     def run(self, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None) -> dict[str, Any]:
-        """Run once; return the values of `outputs` (all of them by default) by name."""
+        """Run once; return the values of `outputs` (all of them by default) by name, each in its own element type."""
         names = list(outputs) if outputs is not None else self.outputs
+        types = {o.name: o.type for o in self._session.get_outputs()}
         with _refusals("run"):
-            values = self._session.run(names, {name: _fed(value) for name, value in feeds.items()})
+            fed = {name: _fed(value) for name, value in feeds.items()}
+            if any(types.get(name) in _WITHOUT_NUMPY for name in names):
+                boxes = self._session.run_with_ort_values(names, {name: _boxed(value) for name, value in fed.items()})
+                values = [_taken(box, types[name]) for name, box in zip(names, boxes, strict=True)]
+            else:
+                values = self._session.run(names, fed)
         return dict(zip(names, values, strict=True))
 
     def run_in_place(self, inputs: Mapping[str, Binding], outputs: Mapping[str, Binding]) -> None:
         """Run once on tensors at given addresses: inputs are read, and outputs written, where the bindings say."""
         binding = self._session.io_binding()
-        for name, b in inputs.items():
-            binding.bind_input(name, "cpu", 0, b.element_type, b.shape, b.address)
-        for name, b in outputs.items():
-            binding.bind_output(name, "cpu", 0, b.element_type, b.shape, b.address)
         with _refusals("run"):
+            for name, b in inputs.items():
+                binding.bind_input(name, "cpu", 0, b.element_type, b.shape, b.address)
+            for name, b in outputs.items():
+                binding.bind_output(name, "cpu", 0, b.element_type, b.shape, b.address)
             self._session.run_with_iobinding(binding)
 
 
@@ -104,10 +123,46 @@ class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
 
 def _fed(value: Any) -> Any:
     """Return `value` as onnxruntime takes it: element types that numpy lacks (bfloat16, float8, int4) go in as an OrtValue."""
-    if isinstance(value, np.ndarray) and value.dtype.kind == "V":
-        import onnxruntime
-        from onnx import helper
+    if not isinstance(value, np.ndarray) or value.dtype.name not in _WITHOUT_NUMPY.values():
+        return value
+    import onnxruntime
+    from onnx import helper
 
-        element_type = helper.np_dtype_to_tensor_dtype(value.dtype)
-        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(value, element_type)
-    return value
+    held = _packed(value) if value.dtype.name in {"int4", "uint4"} else value
+    element_type = helper.np_dtype_to_tensor_dtype(value.dtype)
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(held, element_type)
+
+
+def _boxed(value: Any) -> Any:
+    import onnxruntime
+
+    if isinstance(value, onnxruntime.OrtValue):
+        return value
+    return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value))
+
+
+def _taken(box: Any, type_name: str) -> Any:
+    """Return a copy of what an OrtValue holds."""
+    if type_name not in _WITHOUT_NUMPY:
+        return box.numpy()
+    import ml_dtypes
+
+    dtype = np.dtype(getattr(ml_dtypes, _WITHOUT_NUMPY[type_name]))
+    shape = tuple(box.shape())
+    held = np.frombuffer(bytearray(ctypes.string_at(box.data_ptr(), box.tensor_size_in_bytes())), np.uint8)
+    return _unpacked(held, shape, dtype) if dtype.name in {"int4", "uint4"} else held.view(dtype).reshape(shape)
+
+
+def _packed(value: Array) -> Array:
+    """Return an array of the shape of `value` whose first bytes hold its four-bit elements two to a byte, low half first."""
+    halves = value.astype(np.int8).ravel().view(np.uint8) & 15
+    pairs = np.append(halves, np.zeros(halves.size % 2, np.uint8)).reshape(-1, 2)
+    held = np.zeros(halves.size, np.uint8)
+    held[: len(pairs)] = pairs[:, 0] | pairs[:, 1] << 4
+    return held.view(value.dtype).reshape(value.shape)
+
+
+def _unpacked(held: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    halves = np.stack([held & 15, held >> 4], axis=-1).ravel()[: math.prod(shape)].astype(np.int8)
+    elements = halves if dtype.name == "uint4" else (halves ^ 8) - 8
+    return elements.astype(dtype).reshape(shape)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import EncodeError
 
 from onnxtile.errors import ModelError
 
@@ -17,24 +20,116 @@ def check(model: ir.Model) -> None:
     An operator that no schema and no function of the model defines is an error in the standard domains; other domains are
     for the runtime to know.
     """
-    try:
-        onnx.checker.check_model(skeleton(model.clone()))
-    except onnx.checker.ValidationError as error:
-        reason = str(error).split("==> Context")[0]
-        raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}") from None
+    _check(skeleton(model))
+
+
+def check_proto(proto: onnx.ModelProto) -> None:
+    """Raise ModelError with the checker's reason unless `proto` keeps to the ONNX specification; external data is not looked at."""
+    if proto.graph.sparse_initializer:
+        raise ModelError("the model has sparse initializers, which onnxtile does not know", hint="store them densely")
+    if any(not tensor.name for tensor in proto.graph.initializer):
+        raise ModelError("the model is not valid ONNX: an initializer has no name")
+    _check(_light(proto))
 
 
 def skeleton(model: ir.Model) -> onnx.ModelProto:
-    """Return `model`, which is used up, as a ModelProto in which large initializers are typed inputs without their bytes."""
+    """Return `model`, which stays as it is, as a ModelProto in which large constants are typed inputs without their bytes.
+
+    Large are those of the main graph that take more than INLINE_BYTES, be they initializers or Constant nodes. Smaller ones are in the
+    ModelProto even where the model keeps them in an external file.
+    """
     graph = model.graph
-    for name, value in list(graph.initializers.items()):
+    inputs = list(graph.inputs)
+    kept = []
+    for value in graph.initializers.values():
         tensor = value.const_value
-        if tensor is None or tensor.nbytes <= INLINE_BYTES:
-            continue
-        value.shape = ir.Shape(tensor.shape)
-        value.dtype = tensor.dtype
-        del graph.initializers[name]
-        if not value.is_graph_input():
-            graph.inputs.append(value)
-        value.const_value = None
-    return ir.to_proto(model)
+        if tensor is None or _inline(tensor):
+            kept.append(_with_bytes(value))
+        elif not value.is_graph_input():
+            inputs.append(_stand_in(value, tensor))
+    nodes = []
+    for node in graph:
+        constant = _constant(node)
+        if constant is None or _inline(constant):
+            nodes.append(node)
+        else:
+            inputs.append(_stand_in(node.outputs[0], constant))
+    view = ir.GraphView(
+        inputs, graph.outputs, nodes=nodes, initializers=kept, opset_imports=graph.opset_imports, name=graph.name
+    )
+    # A graph view is what the serialiser takes in a graph's place; the annotation of Model has not heard of it.
+    shell = ir.Model(view, ir_version=model.ir_version, functions=list(model.functions.values()))  # type: ignore[arg-type]
+    try:
+        return ir.to_proto(shell)
+    except (ValueError, TypeError, AttributeError, OSError, ir.serde.SerdeError) as error:
+        raise ModelError(f"the model cannot be written: {' '.join(str(error.__cause__ or error).split())}") from error
+
+
+def _check(proto: onnx.ModelProto) -> None:
+    try:
+        onnx.checker.check_model(proto)
+    except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
+        reason = str(error).split("==> Context", maxsplit=1)[0]
+        raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}") from None
+    except (ValueError, EncodeError) as error:
+        raise ModelError(f"the model cannot be checked: {' '.join(str(error).split())}") from None
+
+
+def _light(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of `proto` in which external and large constants are typed inputs: nothing large is copied."""
+    light = onnx.ModelProto()
+    for name in ("ir_version", "model_version", "domain"):
+        if proto.HasField(name):
+            setattr(light, name, getattr(proto, name))
+    light.opset_import.extend(proto.opset_import)
+    light.functions.extend(proto.functions)
+    light.metadata_props.extend(proto.metadata_props)
+    graph, old = light.graph, proto.graph
+    graph.name = old.name
+    graph.input.extend(old.input)
+    graph.output.extend(old.output)
+    graph.value_info.extend(old.value_info)
+    inputs = {info.name for info in old.input}
+    for tensor in old.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.ByteSize() <= INLINE_BYTES:
+            graph.initializer.append(tensor)
+        elif tensor.name not in inputs:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    graph.node.extend(_light_nodes(graph, old.node))
+    return light
+
+
+def _light_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
+    for node in nodes:
+        if node.op_type != "Constant" or node.ByteSize() <= INLINE_BYTES or len(node.attribute) != 1:
+            yield node
+        elif len(node.output) == 1 and node.attribute[0].name == "value" and node.attribute[0].HasField("t"):
+            tensor = node.attribute[0].t
+            graph.input.append(onnx.helper.make_tensor_value_info(node.output[0], tensor.data_type, tensor.dims))
+        else:
+            yield node
+
+
+def _inline(tensor: ir.TensorProtocol) -> bool:
+    return tensor.nbytes <= INLINE_BYTES
+
+
+def _constant(node: ir.Node) -> ir.TensorProtocol | None:
+    """Return the tensor of a Constant node, None for other nodes and other forms (which are small)."""
+    if node.op_type != "Constant" or node.domain not in {"", "ai.onnx"} or len(node.outputs) != 1:
+        return None
+    attribute = node.attributes.get("value")
+    return None if attribute is None or attribute.is_ref() else attribute.as_tensor()
+
+
+def _stand_in(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+    return ir.Value(name=value.name, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype))
+
+
+def _with_bytes(value: ir.Value) -> ir.Value:
+    """Return `value`, or one like it whose tensor is in memory where that of `value` is in a file."""
+    tensor = value.const_value
+    if not isinstance(tensor, ir.ExternalTensor):
+        return value
+    inline = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=ir.Shape(tensor.shape), name=tensor.name)
+    return ir.Value(name=value.name, shape=value.shape, type=value.type, const_value=inline)

@@ -61,7 +61,9 @@ def parse_shape(text: str) -> tuple[int, ...]:
 def _input(inputs: Mapping[str, ir.Value], name: str) -> ir.Value:
     if name in inputs:
         return inputs[name]
-    raise UsageError(f"the model has no input {name!r}", hint=f"its inputs are {', '.join(inputs) or 'none'}")
+    near = difflib.get_close_matches(name, inputs, n=1)
+    listed = f"its inputs are {', '.join(inputs) or 'none'}"
+    raise UsageError(f"the model has no input {name!r}", hint=f"did you mean {near[0]!r}?" if near else listed)
 
 
 def _symbols_of(value: ir.Value, shape: tuple[int, ...]) -> Iterator[tuple[str, int]]:
@@ -112,5 +114,12 @@ def _bound_dim(dim: int | ir.SymbolicDim, bound: Mapping[str, int]) -> int | ir.
         return dim
     if dim.value in bound:
         return bound[dim.value]
-    # An expression such as "2*seq" of a bound symbol: inference will find its value.
-    return None if set(re.findall(r"\w+", dim.value)) & bound.keys() else dim
+    return _evaluated(dim, bound) if set(re.findall(r"\w+", dim.value)) & bound.keys() else dim
+
+
+def _evaluated(dim: ir.SymbolicDim, bound: Mapping[str, int]) -> int | ir.SymbolicDim | None:
+    """Return what an expression such as "2*seq" of bound symbols comes to; None, for inference to find, where it cannot be read."""
+    try:
+        return dim.evaluate(bound)
+    except (ValueError, ArithmeticError, TypeError):
+        return None

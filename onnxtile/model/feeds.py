@@ -26,7 +26,7 @@ _KEEPS_VALUES = {
     "Concat",
     "Tile",
 }
-_INDEX_INPUT = {"Gather": 1, "GatherElements": 1, "GatherND": 1}
+_INDEX_INPUT = {"Gather": 1, "GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "ScatterND": 1}
 
 
 def sample_feeds(model: ir.Model, sizes: Sizes, *, seed: int = 0) -> dict[str, Array]:
@@ -45,6 +45,8 @@ def sample_feeds(model: ir.Model, sizes: Sizes, *, seed: int = 0) -> dict[str, A
 
 def draw(generator: np.random.Generator, value: ir.Value, sizes: Sizes, *, limit: int | None = None) -> Array:
     """Return a random array of the type and shape of `value`; integers lie in [0, `limit`), by default 0 or 1."""
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        raise ModelError(f"the input {value.name!r} is a {_kind(value.type)}, and sample inputs are tensors only")
     shape, dtype = sizes(value), value.dtype
     if shape is None or dtype is None:
         raise ModelError(
@@ -59,8 +61,12 @@ def draw(generator: np.random.Generator, value: ir.Value, sizes: Sizes, *, limit
     if dtype in {ir.DataType.COMPLEX64, ir.DataType.COMPLEX128}:
         return (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype.numpy())
     # Eight-bit integers are quantised data, of which every value is meant; wider ones are more often counts, indices and masks.
-    high = limit or (100 if dtype.itemsize <= 1 else 2)
+    high = limit or (100 if dtype.bitwidth == 8 else 2)
     return generator.integers(0, high, shape).astype(dtype.numpy())
+
+
+def _kind(type_: ir.TypeProtocol) -> str:
+    return type(type_).__name__.removesuffix("Type").lower()
 
 
 def _index_limit(value: ir.Value, sizes: Sizes) -> int | None:
@@ -83,7 +89,7 @@ def _indexed_lengths(node: ir.Node, sizes: Sizes) -> list[int]:
     shape = sizes(data) if data is not None else None
     if not shape:
         return []
-    if node.op_type == "GatherND":
+    if node.op_type in {"GatherND", "ScatterND"}:
         return list(shape)
     axis = node.attributes.get_int("axis", 0)
-    return [shape[axis]]
+    return [shape[axis]] if -len(shape) <= axis < len(shape) else []

@@ -3,42 +3,67 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
+from google.protobuf import json_format, text_format
 from google.protobuf.message import DecodeError
 
 from onnxtile.errors import ModelError
-from onnxtile.model.check import check
+from onnxtile.model.check import check, check_proto
+from onnxtile.model.collector import collector_paused
 
 Source: TypeAlias = str | Path | onnx.ModelProto | ir.Model
 
+_NOT_A_MODEL = (DecodeError, ValueError, onnx.parser.ParseError, text_format.ParseError, json_format.ParseError)
 
+
+@collector_paused()
 def load(source: Source) -> ir.Model:
     """Return `source` as an onnx_ir model of its own: editing it changes neither the file nor the caller's object.
 
-    Weights in external files stay there and are mapped when they are read. Raises ModelError where the file is missing, is
-    not ONNX, is truncated, breaks the ONNX specification, or where its external data is not there.
+    Weights in external files stay there and are mapped when they are read; those of a ModelProto or a model are shared,
+    not copied. Raises ModelError where the file is missing, is not ONNX, is truncated, breaks the ONNX specification, or where its external
+    data is not there.
     """
     if isinstance(source, ir.Model):
+        _require_names(source)
+        check(source)
         model = source.clone()
+        _own_tensors(model)
     elif isinstance(source, onnx.ModelProto):
         model = _deserialise(source, "the ModelProto")
+        _own_tensors(model)
     else:
-        model = _read(Path(source))
-    _name_values(model)
-    check(model)
+        return _read(Path(source))
+    for tensor in external_tensors(model):
+        _require_data(tensor, "the model")
     return model
 
 
 def digest(source: Source) -> str | None:
-    """Return the SHA-256 of the model file in hexadecimal; None for a model that is not a file."""
+    """Return the SHA-256 of the model file in hexadecimal; None for a model that is not a file. Raises ModelError."""
     if not isinstance(source, str | Path):
         return None
-    with Path(source).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with Path(source).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ModelError(f"{source}: {error.strerror or error}") from None
+
+
+class _Weights(ir.ExternalTensor):
+    """A tensor in a file of which `load` has seen that it lies in the model's folder.
+
+    onnx_ir would refuse a file that has a second hard link; here that is how one weights file serves several models.
+    """
+
+    def _check_path_containment(self) -> None:
+        return
 
 
 def _read(path: Path) -> ir.Model:
@@ -48,14 +73,16 @@ def _read(path: Path) -> ir.Model:
         raise ModelError(f"{path}: no such file") from None
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror or error}") from None
-    except (DecodeError, ValueError, UnicodeDecodeError) as error:
+    except _NOT_A_MODEL as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{path}: not an ONNX model, or a truncated one ({reason})") from None
     model = _deserialise(proto, str(path))
     folder = path.parent.resolve()
-    ir.external_data.set_base_dir(model.graph, folder)
     for tensor in external_tensors(model):
-        _require_data(tensor, folder, path)
+        _require_inside(tensor, folder, path)
+        tensor.base_dir = folder
+        _require_data(tensor, str(path))
+    _use_checked_weights(model)
     return model
 
 
@@ -64,38 +91,130 @@ def _deserialise(proto: onnx.ModelProto, name: str) -> ir.Model:
     if proto.ir_version < 1 or not proto.HasField("graph"):
         raise ModelError(f"{name}: not an ONNX model (it has no graph)")
     try:
-        return ir.from_proto(proto)
-    except (ValueError, TypeError, KeyError, AttributeError, NotImplementedError, ir.serde.SerdeError) as error:
+        check_proto(proto)
+        model = ir.from_proto(proto)
+        for tensor in _tensors(model):
+            _require_bytes(tensor)
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}", hint=error.hint) from None
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         cause = error.__cause__ or error
         raise ModelError(f"{name}: not a valid ONNX model ({' '.join(str(cause).split())})") from None
+    return model
 
 
 def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
-    """Return the initializers of all graphs whose bytes lie in external files, in order."""
-    values = (value for graph in model.graphs() for value in graph.initializers.values())
-    return [v.const_value for v in values if isinstance(v.const_value, ir.ExternalTensor)]
+    """Return the constants of all graphs and functions whose bytes lie in external files, in order."""
+    return [tensor for tensor in _tensors(model) if isinstance(tensor, ir.ExternalTensor)]
 
 
-def _require_data(tensor: ir.ExternalTensor, folder: Path, model: Path) -> None:
-    """Raise ModelError unless the bytes of `tensor` are there, inside the model's folder (as the ONNX specification asks)."""
-    file = Path(tensor.path).resolve()
-    if not file.is_relative_to(folder):
+def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Yield every tensor of the model: initializers, and attributes of nodes (of Constant, above all)."""
+    for graph in model.graphs():
+        yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
+    nodes = itertools.chain(model.graph.all_nodes(), *(function.all_nodes() for function in model.functions.values()))
+    yield from (tensor for node in nodes for tensor in _attribute_tensors(node))
+
+
+def _attribute_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol]:
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.TENSOR:
+            yield attribute.as_tensor()
+        elif attribute.type == ir.AttributeType.TENSORS:
+            yield from attribute.as_tensors()
+
+
+def _require_bytes(tensor: ir.TensorProtocol) -> None:
+    """Raise ModelError unless a tensor inside the file has the elements that its shape asks for."""
+    if tensor.dtype == ir.DataType.STRING or isinstance(tensor, ir.ExternalTensor):
+        return
+    if isinstance(tensor.raw, onnx.TensorProto) and tensor.raw.HasField("raw_data"):
+        present, wanted = len(tensor.raw.raw_data), tensor.nbytes
+    else:
+        present, wanted = tensor.numpy().size, tensor.size
+    if present != wanted:
+        raise ModelError(f"the tensor {tensor.name!r} of shape {list(tensor.shape)} is truncated")
+
+
+def _require_inside(tensor: ir.ExternalTensor, folder: Path, model: Path) -> None:
+    """Raise ModelError unless the file of `tensor` is inside the model's folder, as the ONNX specification asks."""
+    if not (folder / tensor.location).resolve().is_relative_to(folder):
         raise ModelError(
             f"{model}: the external data of {tensor.name!r} lies outside the model's folder: {tensor.location}"
         )
+
+
+def _require_data(tensor: ir.ExternalTensor, model: str) -> None:
+    """Raise ModelError unless the bytes of `tensor` are there."""
+    file = Path(tensor.path)
     if not file.is_file():
         raise ModelError(
-            f"{model}: the external data file {tensor.location!r} of {tensor.name!r} is missing",
-            hint=f"it belongs beside {model}",
+            f"{model}: the external data file {str(tensor.location)!r} of {tensor.name!r} is missing",
+            hint=f"it belongs into {file.parent}",
         )
-    end = (tensor.offset or 0) + (tensor.length if tensor.length is not None else tensor.nbytes)
-    if file.stat().st_size < end:
+    start, length = tensor.offset or 0, tensor.length if tensor.length is not None else tensor.nbytes
+    if start < 0 or length != tensor.nbytes:
         raise ModelError(
-            f"{model}: the external data file {tensor.location!r} is truncated: {tensor.name!r} ends at byte {end}"
+            f"{model}: {tensor.name!r} needs {tensor.nbytes} bytes of external data, and {length} at {start} are given"
+        )
+    if file.stat().st_size < start + length:
+        raise ModelError(
+            f"{model}: the external data file {str(tensor.location)!r} is truncated: {tensor.name!r} ends at byte {start + length}"
         )
 
 
-def _name_values(model: ir.Model) -> None:
+def _use_checked_weights(model: ir.Model) -> None:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = _checked(value.const_value)
+
+
+def _checked(tensor: ir.ExternalTensor) -> _Weights:
+    return _Weights(
+        tensor.location,
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=ir.Shape(tensor.shape),
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
+        base_dir=tensor.base_dir,
+    )
+
+
+def _own_tensors(model: ir.Model) -> None:
+    """Give `model` tensors and types of its own, with the caller's bytes: renaming a value renames its tensor, too."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = _own(value.const_value)
+        outputs = (output for node in graph for output in node.outputs)
+        for value in (*graph.inputs, *graph.initializers.values(), *outputs):
+            if isinstance(value.type, ir.TensorType):
+                value.type = ir.TensorType(value.type.dtype)
+
+
+def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if isinstance(tensor, ir.ExternalTensor):
+        return _checked(tensor)
+    if isinstance(tensor, ir.StringTensor):
+        return ir.StringTensor(tensor.raw, shape=ir.Shape(tensor.shape), name=tensor.name)
+    if tensor.dtype == ir.DataType.STRING:
+        return tensor
+    return ir.LazyTensor(
+        lambda: tensor,
+        dtype=tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+    )
+
+
+def _require_names(model: ir.Model) -> None:
     """Refuse what cannot be referred to: the specification gives every value a name, and so do all tools but hand-made models."""
     for node in model.graph.all_nodes():
         for value in node.outputs:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError, UsageError
 from onnxtile.model.load import external_tensors
+from onnxtile.model.weights import carry, free_name
 
 MIN_IR_VERSION = 10
 """The first with metadata on nodes, functions and values."""
+MAX_IR_VERSION = 13
+"""The last that onnxruntime loads."""
 
 _PROTOBUF_BYTES = 2**31 - 1
+_GRAPH_BYTES = 2**26
+"""Room that is left for everything but constants in a file of at most 2 GiB."""
 _EXTERNAL_FROM = 1024
 
 
 def raise_ir_version(model: ir.Model) -> None:
-    """Let `model` (in place) carry metadata: IR version 10 at least.
+    """Let `model` (in place) carry metadata: IR version 10 at least, 13 at most, which is the last that onnxruntime loads.
 
     Before IR version 4 every initializer had to be listed as an input; from then on such an input is one that the user may
     override, so the listing is dropped.
@@ -28,16 +34,16 @@ def raise_ir_version(model: ir.Model) -> None:
     if model.ir_version < 4:
         inputs = [value for value in model.graph.inputs if not value.is_initializer()]
         model.graph.inputs[:] = inputs
-    model.ir_version = max(model.ir_version, MIN_IR_VERSION)
+    model.ir_version = min(max(model.ir_version, MIN_IR_VERSION), MAX_IR_VERSION)
 
 
 def to_bytes(model: ir.Model) -> bytes:
     """Return `model` as the bytes of an ONNX file; external weights stay references. Raises ModelError above 2 GiB."""
+    if _inline_bytes(model) > _PROTOBUF_BYTES:
+        raise _too_large()
     proto = ir.to_proto(model)
     if proto.ByteSize() > _PROTOBUF_BYTES:
-        raise ModelError(
-            "the model's constants take more than 2 GiB in one file", hint="give -o OUT, which may use external data"
-        )
+        raise _too_large()
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
 
@@ -49,16 +55,25 @@ def external_folder(model: ir.Model) -> Path | None:
 
 
 def save(model: ir.Model, path: Path, *, source: Path | None = None, force: bool = False) -> None:
-    """Write `model` to `path`.
+    """Write `model`, which stays as it is, to `path`. On an error every file is as it was before.
 
-    External weights stay where they are when `path` is in the same folder; elsewhere they are hard-linked, or copied where that
-    cannot be. Raises UsageError where `path` is the `source` and `force` is off, or its folder does not exist.
+    External weights stay where they are when `path` is in the same folder; elsewhere they are hard-linked, or copied with holes kept
+    where that cannot be. Constants in memory that do not fit into one file (2 GiB) go to `path`.data beside it. Raises UsageError where
+    `path` is the `source` and `force` is off, its folder does not exist, or it cannot be written.
     """
     require_writable(path, source=source, force=force)
-    _carry_external(model, path)
-    if _inline_bytes(model) > _PROTOBUF_BYTES - 2**26:
-        _externalise(model, path)
-    write_whole(path, to_bytes(model))
+    if path.exists() and any(path.samefile(tensor.path) for tensor in external_tensors(model)):
+        raise UsageError(f"{path} is a weights file of the model", hint="name another file with -o")
+    made: list[Path] = []
+    try:
+        made.extend(carry(external_tensors(model), path.parent.resolve()))
+        if _inline_bytes(model) > _PROTOBUF_BYTES - _GRAPH_BYTES:
+            model = _externalised(model, path, made)
+        write_whole(path, to_bytes(model))
+    except BaseException:
+        for file in made:
+            file.unlink(missing_ok=True)
+        raise
 
 
 def require_writable(path: Path, *, source: Path | None = None, force: bool = False) -> None:
@@ -72,13 +87,24 @@ def require_writable(path: Path, *, source: Path | None = None, force: bool = Fa
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that the file is the old one or the whole new one at any time."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    """Write `data` to `path` so that the file is the old one or the whole new one at any time.
+
+    A device or a pipe is written to, not replaced. Raises UsageError where the system refuses.
+    """
+    with _refusals(path):
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            _replace(path, data)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(prefix=".onnxtile.", dir=path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -91,66 +117,46 @@ def _umask() -> int:
     return mask
 
 
-def _inline_bytes(model: ir.Model) -> int:
-    values = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
-    return sum(t.nbytes for t in values if t is not None and not isinstance(t, ir.ExternalTensor))
-
-
-def _carry_external(model: ir.Model, path: Path) -> None:
-    """Make the external data of `model` reachable from the folder of `path`."""
-    folder = path.parent.resolve()
-    for source in sorted({(Path(t.base_dir), os.fspath(t.location)) for t in external_tensors(model)}):
-        base, location = source
-        if base.resolve() == folder:
-            continue
-        target = folder / location
-        if target.exists() and target.samefile(base / location):
-            continue
-        if target.exists():
-            raise UsageError(
-                f"{target} exists and is not the weights file of the model", hint="write into another folder"
-            )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _link_or_copy(base / location, target)
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """Turn what the system says (no permission, no space left) into one line."""
     try:
-        os.link(source.resolve(), target)
-    except OSError:
-        _copy_with_holes(source, target)
+        yield
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def _copy_with_holes(source: Path, target: Path) -> None:
-    """Copy a file whose unwritten stretches (holes) take no room, so that they take none in the copy either."""
-    with source.open("rb") as old, target.open("wb") as new:
-        size = os.fstat(old.fileno()).st_size
-        new.truncate(size)
-        position = 0
-        while position < size:
-            try:
-                start = os.lseek(old.fileno(), position, os.SEEK_DATA)
-            except OSError:
-                break  # nothing but a hole is left
-            position = os.lseek(old.fileno(), start, os.SEEK_HOLE)
-            old.seek(start)
-            new.seek(start)
-            _copy_bytes(old.fileno(), new.fileno(), start, position)
-    shutil.copymode(source, target)
+def _too_large() -> ModelError:
+    return ModelError(
+        "the model's constants take more than 2 GiB in one file", hint="give -o OUT, which may use external data"
+    )
 
 
-def _copy_bytes(source: int, target: int, start: int, stop: int) -> None:
-    while start < stop:
-        start += os.pwrite(target, os.pread(source, min(stop - start, 2**24), start), start)
+def _inline_values(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None and not isinstance(value.const_value, ir.ExternalTensor):
+                yield value, value.const_value
 
 
-def _externalise(model: ir.Model, path: Path) -> None:
-    """Move the large in-memory constants of `model` to one file beside `path`."""
+def _inline_bytes(model: ir.Model) -> int:
+    return sum(tensor.nbytes for _, tensor in _inline_values(model))
+
+
+def _externalised(model: ir.Model, path: Path, made: list[Path]) -> ir.Model:
+    """Return a copy of `model` whose large in-memory constants are in one file beside `path`; note that file in `made`."""
+    folder = path.parent.resolve()
+    model = model.clone()
+    name = free_name(folder, f"{path.name}.data", external_tensors(model))
     values = [
-        v for graph in model.graphs() for v in graph.initializers.values()
-        if v.const_value is not None and not isinstance(v.const_value, ir.ExternalTensor) and v.const_value.nbytes > _EXTERNAL_FROM
-    ]  # fmt: skip
-    tensors = [v.const_value for v in values if v.const_value is not None]
-    moved = ir.external_data.convert_tensors_to_external(tensors, path.parent.resolve(), f"{path.name}.data")
-    for value, tensor in zip(values, moved, strict=True):
+        (value, tensor)
+        for value, tensor in _inline_values(model)
+        if tensor.nbytes > _EXTERNAL_FROM and tensor.dtype != ir.DataType.STRING
+    ]
+    if not (folder / name).exists():
+        made.append(folder / name)
+    with _refusals(folder / name):
+        moved = ir.external_data.convert_tensors_to_external([tensor for _, tensor in values], folder, name)
+    for (value, _), tensor in zip(values, moved, strict=True):
         value.const_value = tensor
+    return model

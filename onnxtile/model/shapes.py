@@ -6,28 +6,18 @@ unknown is taken from what the file declares, and last from runs on sample input
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-import onnx
 import onnx_ir as ir
-import onnx_shape_inference
 
 from onnxtile.errors import ModelError
-from onnxtile.model.check import skeleton
+from onnxtile.model.collector import collector_paused
 from onnxtile.model.dims import free_inputs
-from onnxtile.model.feeds import sample_feeds
-from onnxtile.model.save import external_folder, raise_ir_version, to_bytes
-from onnxtile.runtime import Session
+from onnxtile.model.infer import Dim, Dims, Known, declared, infer, values
+from onnxtile.model.sample import sampled
 
-Dim: TypeAlias = int | str | None
-Dims: TypeAlias = tuple[Dim, ...]
-
-_SAMPLES = 2
-"""Runs whose shapes must agree: a shape that differs between them depends on the data."""
+__all__ = ["Dim", "Dims", "Shapes", "resolve"]
 
 
 @dataclass(frozen=True)
@@ -58,138 +48,30 @@ class Shapes:
         return self._reasons.get(value, "no shape inference knows it")
 
 
+@collector_paused()
 def resolve(model: ir.Model, *, run: bool = False) -> Shapes:
     """Return what can be known of the values of `model`, which stays as it is.
 
-    With `run`, and every input's shape known, shapes that inference left open are read off runs on sample inputs.
-    Raises ModelError where two engines contradict each other, and where onnxruntime refuses the model in a run.
+    With `run`, and every input's shape known, shapes that inference left open are read off runs on sample inputs, unless they depend on
+    the data: then `Shapes.reason` names the operator. Raises ModelError where two engines contradict each other, and where onnxruntime
+    refuses the model in a run.
     """
-    originals = list(_values(model))
-    declared = _declared(originals)
-    copy = model.clone()
-    values = list(_values(copy))
-    for value in _computed(copy):
-        value.shape = None
-    for value in values:
-        value.shape = _sane(value.shape)
-    _infer_symbolic(copy)
-    inferred = _declared(values)
-    from_onnx = _infer_onnx(copy.clone())
-    tables = [
-        _Row(
-            inferred[value],
-            from_onnx.get(value.name or "", _NOTHING) if value.name in from_onnx else _NOTHING,
-            declared[original],
-        )
-        for value, original in zip(values, originals, strict=True)
-    ]
-    merged = {original: _merge(original, row) for original, row in zip(originals, tables, strict=True)}
+    originals = values(model)
+    from_file = [declared(value) for value in originals]
+    symbolic, from_onnx = infer(model.clone())
+    rows = zip(originals, symbolic, from_onnx, from_file, strict=True)
+    merged = {value: _merge(value, first, second, file) for value, first, second, file in rows}
     dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
     dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
     shapes = Shapes(dtypes, dims)
-    return _sampled(model, shapes) if run else shapes
+    return _with_samples(model, shapes) if run else shapes
 
 
-@dataclass(frozen=True)
-class _Known:
-    dtype: ir.DataType | None
-    dims: Dims | None
-
-
-@dataclass(frozen=True)
-class _Row:
-    symbolic: _Known
-    onnx: _Known
-    declared: _Known
-
-
-_NOTHING = _Known(None, None)
-
-
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    """Yield every value of all graphs once, in an order that a clone shares."""
-    for graph in model.graphs():
-        seen = dict.fromkeys((*graph.inputs, *graph.initializers.values()))
-        yield from seen
-        for node in graph:
-            yield from node.outputs
-
-
-def _computed(model: ir.Model) -> Iterator[ir.Value]:
-    for node in model.graph.all_nodes():
-        yield from node.outputs
-
-
-def _declared(values: list[ir.Value]) -> dict[ir.Value, _Known]:
-    return {value: _Known(_dtype(value), _dims(value)) for value in values}
-
-
-def _dtype(value: ir.Value) -> ir.DataType | None:
-    tensor = value.const_value
-    if tensor is not None:
-        return tensor.dtype
-    return value.dtype if isinstance(value.type, ir.TensorType) else None
-
-
-def _dims(value: ir.Value) -> Dims | None:
-    tensor = value.const_value
-    if tensor is not None:
-        return tuple(int(size) for size in tensor.shape.numpy())
-    if value.shape is None:
-        return None
-    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-
-
-def _sane(shape: ir.Shape | None) -> ir.Shape | None:
-    """Drop the dimension names that cannot be read as an expression ("?", "unk__12:0"): they say nothing."""
-    if shape is None or shape.is_static():
-        return shape
-    dims = (d if isinstance(d, int) or (d.value and re.fullmatch(r"[A-Za-z_]\w*", d.value)) else None for d in shape)
-    return ir.Shape(list(dims))
-
-
-def _infer_symbolic(model: ir.Model) -> None:
-    """Infer in place. An operator that the engine stumbles over leaves what follows unknown, for the next engine."""
-    logger = logging.getLogger("onnx_shape_inference")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        onnx_shape_inference.infer_symbolic_shapes(model, warn_on_missing=False)
-    except (onnx_shape_inference.ShapeInferenceError, onnx_shape_inference.OpUsageError, ValueError) as error:
-        raise ModelError(f"the shapes contradict each other: {' '.join(str(error).split())}") from None
-    finally:
-        logger.setLevel(level)
-
-
-def _infer_onnx(model: ir.Model) -> dict[str, _Known]:
-    """Return what onnx infers for the values of the main graph, by name; `model` is used up."""
-    for value in _computed(model):
-        value.shape = None
-    try:
-        proto = onnx.shape_inference.infer_shapes(skeleton(model), data_prop=True)
-    except onnx.shape_inference.InferenceError as error:
-        raise ModelError(f"the shapes contradict each other: {' '.join(str(error).split())}") from None
-    return {info.name: _from_proto(info.type) for info in (*proto.graph.value_info, *proto.graph.output)}
-
-
-def _from_proto(type_: onnx.TypeProto) -> _Known:
-    if not type_.HasField("tensor_type"):
-        return _NOTHING
-    tensor = type_.tensor_type
-    dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
-    if not tensor.HasField("shape"):
-        return _Known(dtype, None)
-    dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim)
-    return _Known(dtype, dims)
-
-
-def _merge(value: ir.Value, row: _Row) -> _Known:
+def _merge(value: ir.Value, symbolic: Known, from_onnx: Known, from_file: Known) -> Known:
     """Return the union of what the engines know; what the file declares counts only where they know nothing."""
-    known = row.symbolic
-    for other in (row.onnx, row.declared):
-        strict = other is row.onnx
-        known = _Known(known.dtype or other.dtype, _merge_dims(value, known.dims, other.dims, strict=strict))
-    return known
+    dims = _merge_dims(value, symbolic.dims, from_onnx.dims, strict=True)
+    dims = _merge_dims(value, dims, from_file.dims, strict=False)
+    return Known(symbolic.dtype or from_onnx.dtype or from_file.dtype, dims)
 
 
 def _merge_dims(value: ir.Value, first: Dims | None, second: Dims | None, *, strict: bool) -> Dims | None:
@@ -209,42 +91,21 @@ def _better(a: Dim, b: Dim) -> Dim:
     return b if isinstance(b, int) or a is None else a
 
 
-def _sampled(model: ir.Model, shapes: Shapes) -> Shapes:
+def _with_samples(model: ir.Model, shapes: Shapes) -> Shapes:
     """Return `shapes` with what sample runs show of the main graph's values that inference left open."""
-    open_ = [
-        v for node in model.graph for v in node.outputs if v.name and shapes.sizes(v) is None and _may_be_tensor(v)
-    ]
+    outputs = (value for node in model.graph for value in node.outputs)
+    open_ = [v for v in outputs if v.name and shapes.sizes(v) is None and _may_be_tensor(v)]
     if not open_ or any(shapes.sizes(value) is None for value in free_inputs(model)):
         return shapes
-    session = _exposing(model, [value.name or "" for value in open_])
-    runs = []
-    for seed in range(_SAMPLES):
-        found = session.run(sample_feeds(model, shapes.sizes, seed=seed), [value.name or "" for value in open_])
-        runs.append({name: array for name, array in found.items() if hasattr(array, "shape")})
-    dtypes, dims, reasons = dict(shapes._dtypes), dict(shapes._dims), dict(shapes._reasons)
-    for value in open_:
-        seen = [run[value.name or ""] for run in runs if value.name in run]
-        if not seen:
-            continue
-        if len({array.shape for array in seen}) > 1:
-            reasons[value] = (
-                f"its shape depends on the data (runs gave {' and '.join(str(list(a.shape)) for a in seen)})"
-            )
-            continue
-        dims[value] = tuple(int(size) for size in seen[0].shape)
-        dtypes.setdefault(value, ir.DataType.from_numpy(seen[0].dtype))
-    return Shapes(dtypes, dims, reasons)
+    found = sampled(model, open_, shapes.sizes)
+    dtypes, dims = dict(shapes._dtypes), dict(shapes._dims)
+    for value, known in found.known.items():
+        if known.dims is not None:
+            dims[value] = known.dims
+        if known.dtype is not None:
+            dtypes.setdefault(value, known.dtype)
+    return Shapes(dtypes, dims, found.reasons)
 
 
 def _may_be_tensor(value: ir.Value) -> bool:
     return value.type is None or isinstance(value.type, ir.TensorType)
-
-
-def _exposing(model: ir.Model, names: list[str]) -> Session:
-    """Return a session of `model` with the values `names` of its main graph as outputs."""
-    copy = model.clone()
-    raise_ir_version(copy)
-    by_name = {value.name: value for node in copy.graph for value in node.outputs}
-    present = {value.name for value in copy.graph.outputs}
-    copy.graph.outputs.extend(by_name[name] for name in names if name not in present)
-    return Session(to_bytes(copy), external=external_folder(model))

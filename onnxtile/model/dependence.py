@@ -1,0 +1,88 @@
+"""Which shapes depend on the data: no sample run can tell their sizes, however many agree."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+# The size of the output depends on the elements of the input itself.
+_COUNTS = {"NonZero", "Compress", "Unique", "NonMaxSuppression", "StringSplit", "TfIdfVectorizer", "ImageDecoder"}
+# These inputs say the shape of the output: it depends on the data when their elements do.
+_SHAPE_INPUTS = {
+    "AffineGrid": (1,),
+    "BlackmanWindow": (0,),
+    "CenterCropPad": (1,),
+    "Col2Im": (1, 2),
+    "ConstantOfShape": (0,),
+    "DFT": (1, 2),
+    "Expand": (1,),
+    "HammingWindow": (0,),
+    "HannWindow": (0,),
+    "If": (0,),
+    "Loop": (0, 1),
+    "MaxUnpool": (2,),
+    "MelWeightMatrix": (0, 1),
+    "OneHot": (1,),
+    "Pad": (1, 3),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (2, 3),
+    "STFT": (1, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "SplitToSequence": (1,),
+    "SequenceAt": (1,),
+    "SequenceErase": (1,),
+    "SequenceInsert": (2,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Unsqueeze": (1,),
+    "Upsample": (1,),
+}
+_FROM_SHAPE = {"Shape", "Size", "SequenceLength"}
+_REDUCES = "Reduce"  # ReduceSum and its kind take their axes as input 1
+
+
+def data_dependent(model: ir.Model) -> dict[ir.Value, ir.Node]:
+    """Return the values of the main graph whose shape depends on the elements of its inputs, each with the operator where that begins.
+
+    An operator of an unknown domain is taken to have an output shape that depends on its inputs' shapes alone, a function
+    likewise; runs on different samples are what would show otherwise.
+    """
+    elements = {value: True for value in model.graph.inputs if not value.is_initializer()}
+    shapes: dict[ir.Value, ir.Node] = {}
+    for node in model.graph:
+        cause = _cause(node, elements, shapes)
+        if cause is not None:
+            shapes.update(dict.fromkeys(node.outputs, cause))
+        if node.op_type in _FROM_SHAPE:
+            live = cause is not None
+        else:
+            live = cause is not None or any(value in elements for value in _operands(node))
+        if live:
+            elements.update(dict.fromkeys(node.outputs, True))
+    return shapes
+
+
+def _operands(node: ir.Node) -> list[ir.Value]:
+    """Return the inputs of `node`, with the outer values that its bodies use."""
+    operands = [value for value in node.inputs if value is not None]
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            inner = attribute.as_graph().all_nodes()
+            operands.extend(value for node in inner for value in node.inputs if value is not None)
+    return operands
+
+
+def _cause(node: ir.Node, elements: dict[ir.Value, bool], shapes: dict[ir.Value, ir.Node]) -> ir.Node | None:
+    for value in _operands(node):
+        if value in shapes:
+            return shapes[value]
+    if node.domain not in {"", "ai.onnx"}:
+        return None
+    if node.op_type in _COUNTS and any(value in elements for value in node.inputs):
+        return node
+    positions = _SHAPE_INPUTS.get(node.op_type, (1,) if node.op_type.startswith(_REDUCES) else ())
+    if any(position < len(node.inputs) and node.inputs[position] in elements for position in positions):
+        return node
+    return None

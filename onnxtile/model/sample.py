@@ -1,0 +1,74 @@
+"""Shapes read off runs on sample inputs: the last resort, for what no inference knows and the data does not decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxtile.model.dependence import data_dependent
+from onnxtile.model.feeds import Sizes, sample_feeds
+from onnxtile.model.infer import Known
+from onnxtile.model.save import external_folder, raise_ir_version, to_bytes
+from onnxtile.runtime import Session
+
+_SAMPLES = 2
+"""Runs whose shapes must agree: a shape that differs between them depends on the data."""
+
+
+@dataclass
+class Samples:
+    """What the runs show: element types and shapes of values, or the reason why a value has none."""
+
+    known: dict[ir.Value, Known] = field(default_factory=dict)
+    reasons: dict[ir.Value, str] = field(default_factory=dict)
+
+
+def sampled(model: ir.Model, values: Iterable[ir.Value], sizes: Sizes) -> Samples:
+    """Return what runs of `model`, which stays as it is, show of the values `values` of its main graph.
+
+    Raises ModelError where onnxruntime refuses the model.
+    """
+    found = Samples()
+    dependent = data_dependent(model)
+    open_ = []
+    for value in values:
+        if value in dependent:
+            cause = dependent[value]
+            found.reasons[value] = f"its shape depends on the data ({cause.op_type} {cause.name or ''}".rstrip() + ")"
+        else:
+            open_.append(value)
+    if not open_:
+        return found
+    names = [value.name or "" for value in open_]
+    session = _exposing(model, names)
+    runs = [session.run(sample_feeds(model, sizes, seed=seed), names) for seed in range(_SAMPLES)]
+    for value in open_:
+        _compare(value, [run[value.name or ""] for run in runs], found)
+    return found
+
+
+def _compare(value: ir.Value, seen: list[Any], found: Samples) -> None:
+    if not all(hasattr(array, "shape") for array in seen):
+        found.reasons[value] = "it is no tensor"
+        return
+    shapes = {tuple(int(size) for size in array.shape): None for array in seen}
+    if len(shapes) > 1:
+        listed = " and ".join(str(list(shape)) for shape in shapes)
+        found.reasons[value] = f"its shape depends on the data (runs gave {listed})"
+        return
+    dtype = seen[0].dtype
+    element = ir.DataType.STRING if dtype.kind in "OSU" else ir.DataType.from_numpy(dtype)
+    found.known[value] = Known(element, next(iter(shapes)))
+
+
+def _exposing(model: ir.Model, names: list[str]) -> Session:
+    """Return a session of `model` with the values `names` of its main graph as outputs."""
+    copy = model.clone()
+    raise_ir_version(copy)
+    by_name = {value.name: value for node in copy.graph for value in node.outputs}
+    present = {value.name for value in copy.graph.outputs}
+    copy.graph.outputs.extend(by_name[name] for name in names if name not in present)
+    return Session(to_bytes(copy), external=external_folder(model))
