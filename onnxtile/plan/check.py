@@ -1,0 +1,198 @@
+"""The independent check of a plan, which trusts neither the planner nor the live ranges it was given.
+
+It knows a plan as plain data and shares no computation with the planners: what a problem or a plan says about itself (bound, peak,
+footprints) is not asked. Like google/minimalloc's validator it names the failure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnxtile.errors import CheckFailed
+from onnxtile.plan.problem import Buffer, Plan, Problem
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """A tensor with an address: `size` bytes at `offset` of the arena, inside the buffer `owner`.
+
+    `steps` are those at which a node writes or reads it, in any order, with the last step of all for what must outlive the
+    run. `element` is its element type by name, and `granule` the bytes that its address must be a multiple of. `source`
+    is the tensor whose bytes it takes over, by the rule `rule`; None where it owns its bytes.
+    """
+
+    name: str
+    owner: str
+    offset: int
+    size: int
+    steps: tuple[int, ...]
+    element: str
+    granule: int = 1
+    source: str | None = None
+    rule: str | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is wrong with a plan: the buffers or tensors concerned, and the step at which it shows (None: at all steps)."""
+
+    reason: str
+    names: tuple[str, ...]
+    step: int | None = None
+
+    def __str__(self) -> str:
+        return self.reason if self.step is None else f"{self.reason} (step {self.step})"
+
+
+def check(problem: Problem, plan: Plan, tenants: Iterable[Tenant] = ()) -> tuple[Failure, ...]:
+    """Return everything that is wrong with `plan`; nothing, if it is sound.
+
+    Every buffer has an offset, aligned, not negative, below the plan's size and the capacity; no two buffers that are live at one
+    step share a byte; every tenant lies and lives inside its buffer, and takes over another's bytes only as its rule allows.
+    """
+    failures = list(_placement_failures(problem, plan))
+    placed = [buffer for buffer in problem.buffers if buffer.name in plan.offsets]
+    failures += _overlaps([(plan.offsets[b.name], b) for b in placed])
+    failures += _tenant_failures({b.name: b for b in placed}, plan.offsets, list(tenants))
+    return tuple(failures)
+
+
+def require(problem: Problem, plan: Plan, tenants: Iterable[Tenant] = ()) -> None:
+    """Raise CheckFailed with the first thing that is wrong with `plan`, if there is one."""
+    failures = check(problem, plan, tenants)
+    if failures:
+        more = f", and {len(failures) - 1} more" if len(failures) > 1 else ""
+        raise CheckFailed(f"the plan is not sound: {failures[0]}{more}")
+
+
+def _placement_failures(problem: Problem, plan: Plan) -> Iterator[Failure]:
+    names = {buffer.name for buffer in problem.buffers}
+    for name in plan.offsets:
+        if name not in names:
+            yield Failure(f"the plan places {name!r}, which is no buffer", (name,))
+    if problem.capacity is not None and plan.size > problem.capacity:
+        yield Failure(f"the arena of {plan.size} bytes is larger than its capacity of {problem.capacity}", ())
+    for buffer in problem.buffers:
+        yield from _offset_failures(problem, plan, buffer)
+
+
+def _offset_failures(problem: Problem, plan: Plan, buffer: Buffer) -> Iterator[Failure]:
+    offset = plan.offsets.get(buffer.name)
+    if offset is None:
+        yield Failure(f"{buffer.name!r} has no offset", (buffer.name,), buffer.lower)
+        return
+    alignment = problem.alignment if buffer.alignment is None else buffer.alignment
+    if offset < 0:
+        yield Failure(f"{buffer.name!r} starts at {offset}, before the arena", (buffer.name,), buffer.lower)
+    if offset % alignment:
+        yield Failure(f"{buffer.name!r} at {offset} is not aligned to {alignment}", (buffer.name,), buffer.lower)
+    if buffer.size and offset + buffer.size > plan.size:
+        reason = f"{buffer.name!r} ends at {offset + buffer.size}, beyond the arena of {plan.size} bytes"
+        yield Failure(reason, (buffer.name,), buffer.lower)
+
+
+def _overlaps(placed: Sequence[tuple[int, Buffer]]) -> list[Failure]:
+    """Return a failure for each buffer that is born onto live ones, by a sweep over the steps in O(n log n) comparisons.
+
+    The live buffers are kept in the order of their offsets. As long as no two of them overlap, only the two next to a newborn
+    can touch it; one that does is reported and left out, so that this stays true.
+    """
+    events = [(b.lower, 1, i) for i, (_, b) in enumerate(placed) if b.size]
+    events += [(b.upper, 0, i) for i, (_, b) in enumerate(placed) if b.size]
+    live: list[tuple[int, int]] = []
+    left_out: set[int] = set()
+    failures = []
+    for step, born, i in sorted(events):
+        offset, buffer = placed[i]
+        at = bisect_left(live, (offset, i))
+        if not born:
+            if i not in left_out:
+                del live[at]
+            continue
+        hit = _touched(placed, live[max(at - 1, 0) : at + 1], offset, offset + buffer.size)
+        if hit is None:
+            insort(live, (offset, i))
+            continue
+        left_out.add(i)
+        other_offset, other = placed[hit]
+        reason = (
+            f"{other.name!r} in [{other_offset}, {other_offset + other.size}) and {buffer.name!r} in "
+            f"[{offset}, {offset + buffer.size}) are live together"
+        )
+        failures.append(Failure(reason, (other.name, buffer.name), step))
+    return failures
+
+
+def _touched(placed: Sequence[tuple[int, Buffer]], near: Sequence[tuple[int, int]], start: int, end: int) -> int | None:
+    return next((i for offset, i in near if offset < end and start < offset + placed[i][1].size), None)
+
+
+def _tenant_failures(
+    buffers: Mapping[str, Buffer], offsets: Mapping[str, int], tenants: Sequence[Tenant]
+) -> Iterator[Failure]:
+    by_name = {tenant.name: tenant for tenant in tenants}
+    for name, count in Counter(tenant.name for tenant in tenants).items():
+        if count > 1:
+            yield Failure(f"{name!r} has {count} addresses", (name,))
+    for tenant in tenants:
+        buffer = buffers.get(tenant.owner)
+        if buffer is None:
+            yield Failure(f"{tenant.name!r} lies in {tenant.owner!r}, which has no place", (tenant.name, tenant.owner))
+            continue
+        yield from _residence_failures(tenant, buffer, offsets[buffer.name])
+        yield from _takeover_failures(tenant, by_name)
+
+
+def _residence_failures(tenant: Tenant, buffer: Buffer, start: int) -> Iterator[Failure]:
+    names = (tenant.name, buffer.name)
+    if not start <= tenant.offset <= tenant.offset + tenant.size <= start + buffer.size:
+        reason = (
+            f"{tenant.name!r} in [{tenant.offset}, {tenant.offset + tenant.size}) lies outside of {buffer.name!r} in "
+            f"[{start}, {start + buffer.size})"
+        )
+        yield Failure(reason, names)
+    if tenant.offset % tenant.granule:
+        yield Failure(f"{tenant.name!r} at {tenant.offset} is not aligned to its elements of {tenant.granule}", names)
+    for step in sorted(tenant.steps):
+        if not buffer.lower <= step < buffer.upper:
+            reason = (
+                f"{tenant.name!r} is in use outside of the life [{buffer.lower}, {buffer.upper}) of {buffer.name!r}"
+            )
+            yield Failure(reason, names, step)
+            return
+
+
+def _takeover_failures(tenant: Tenant, by_name: Mapping[str, Tenant]) -> Iterator[Failure]:
+    if tenant.source is None:
+        if tenant.name != tenant.owner:
+            yield Failure(
+                f"{tenant.name!r} shares the bytes of {tenant.owner!r} by no rule", (tenant.name, tenant.owner)
+            )
+        return
+    names = (tenant.name, tenant.source)
+    source = by_name.get(tenant.source)
+    rule = RULES.get(tenant.rule or "")
+    if source is None or rule is None or source.owner != tenant.owner:
+        yield Failure(f"{tenant.name!r} cannot share the bytes of {tenant.source!r} by {tenant.rule!r}", names)
+        return
+    broken = rule(tenant, source)
+    if broken:
+        yield Failure(f"{tenant.name!r} is no lawful {tenant.rule} of {tenant.source!r}: {broken}", names)
+
+
+def _view(tenant: Tenant, source: Tenant) -> str | None:
+    """A view is the same bytes under another shape: it writes nothing, so its source may be read before, while and after."""
+    if (tenant.element, tenant.size) != (source.element, source.size):
+        return f"{tenant.size} bytes of {tenant.element} are not {source.size} bytes of {source.element}"
+    if tenant.offset != source.offset:
+        return f"it is at {tenant.offset}, not at {source.offset}"
+    if min(tenant.steps) < min(source.steps):
+        return "it is there before its source"
+    return None
+
+
+RULES: Mapping[str, Callable[[Tenant, Tenant], str | None]] = {"view": _view}
+"""By the name of a rule: what breaks it, given a tenant and the one whose bytes it takes over; None where it is kept."""
