@@ -1,0 +1,162 @@
+"""Local verification: each different site alone, the nodes as they were beside the call that stands for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.fuse.record import NodeRecord, Record, loads
+from onnxtile.model.constants import Constants
+from onnxtile.model.feeds import draw
+from onnxtile.model.save import MIN_IR_VERSION
+from onnxtile.model.shapes import Shapes
+from onnxtile.runtime import Array
+from onnxtile.verify import OutputError, compare_values, session
+
+
+@dataclass(frozen=True)
+class SiteVerdict:
+    """What running one site alone showed; `also` counts further sites that are the same, and were not run."""
+
+    call: str
+    outputs: tuple[OutputError, ...]
+    also: int
+    skipped: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Whether all outputs agree; also where the site could not be run alone, which `skipped` then explains."""
+        return all(output.equal for output in self.outputs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of one site."""
+        outputs = [output.to_dict() for output in self.outputs]
+        skipped = {"skipped": self.skipped} if self.skipped else {}
+        return {"call": self.call, "equal": self.equal, "outputs": outputs, "also": self.also, **skipped}
+
+
+def check_sites(original: ir.Model, fused: ir.Model, shapes: Shapes, *, seed: int = 0) -> tuple[SiteVerdict, ...]:
+    """Run each different call of the last run of fuse beside the nodes of `original` it stands for, on random inputs.
+
+    Constants are fed as they are. `shapes` are those of `original`, all inputs bound. Sites that share function, shapes and
+    element types are run once. Raises ModelError where onnxruntime refuses a part.
+    """
+    sites = _Sites(original, fused, shapes)
+    groups: dict[tuple[object, ...], list[ir.Node]] = {}
+    for call in _calls(fused):
+        groups.setdefault(sites.signature(call), []).append(call)
+    generator = np.random.default_rng(seed)
+    return tuple(sites.run(group[0], len(group) - 1, generator) for group in groups.values())
+
+
+def _calls(model: ir.Model) -> Iterator[ir.Node]:
+    for graph in model.graphs():
+        yield from (node for node in graph if keys.FUSED in node.metadata_props)
+
+
+class _Sites:
+    def __init__(self, original: ir.Model, fused: ir.Model, shapes: Shapes) -> None:
+        self._original = original
+        self._fused = fused
+        self._shapes = shapes
+        self._constants = Constants(original)
+        self._values = {v.name: v for graph in original.graphs() for v in (*graph.inputs, *graph.initializers.values())}
+        self._values |= {v.name: v for node in original.graph.all_nodes() for v in node.outputs if v.name}
+
+    def signature(self, call: ir.Node) -> tuple[object, ...]:
+        """Return what decides the outcome of a run besides the numbers fed."""
+        reads = [None if value is None else self._values.get(value.name) for value in call.inputs]
+        known = tuple(v and (self._shapes.dtype(v), self._shapes.dims(v), v in self._constants) for v in reads)
+        return (call.op_identifier(), known)
+
+    def run(self, call: ir.Node, also: int, generator: np.random.Generator) -> SiteVerdict:
+        inputs = list(dict.fromkeys(self._values[v.name] for v in call.inputs if v is not None))
+        outputs = [self._values[v.name] for v in call.outputs if v.name]
+        unknown = [v for v in inputs if v not in self._constants and self._shapes.sizes(v) is None]
+        if unknown:
+            return SiteVerdict(call.name or "", (), also, f"the shape of {unknown[0].name!r} is not known")
+        feeds = {v.name or "": self._feed(v, generator) for v in inputs}
+        expected = session(self._part(self._nodes(call), inputs, outputs, self._original)).run(feeds)
+        copy = ir.Node(call.domain, call.op_type, call.inputs, overload=call.overload, outputs=_named(call.outputs))
+        got = session(self._part([copy], inputs, copy.outputs, self._fused)).run(feeds)
+        errors = (compare_values(name, value, got[name]) for name, value in expected.items())
+        return SiteVerdict(call.name or "", tuple(errors), also)
+
+    def _feed(self, value: ir.Value, generator: np.random.Generator) -> Array:
+        if value in self._constants:
+            return self._constants.array(value)
+        typed = ir.Value(name=value.name, type=self._type(value))
+        return draw(generator, typed, lambda _: self._shapes.sizes(value))
+
+    def _type(self, value: ir.Value) -> ir.TensorType:
+        dtype = self._shapes.dtype(value)
+        return ir.TensorType(dtype if dtype is not None else ir.DataType.FLOAT)
+
+    def _nodes(self, call: ir.Node) -> list[ir.Node]:
+        """Return the original nodes that `call` stands for, in the order of the file, with the constants it took in."""
+        names = set(_outputs_of(loads(call.metadata_props[keys.FUSED])))
+        makers = {self._values[name].producer() for name in names if name in self._values}
+        graph = next(node.graph for node in makers if node is not None)
+        assert isinstance(graph, ir.Graph)
+        return [node for node in graph if node in makers]
+
+    def _part(self, nodes: list[ir.Node], inputs: list[ir.Value], outputs: Any, model: ir.Model) -> ir.Model:
+        """Return a model of `nodes` alone, copied; small constants come along as initializers."""
+        copies = {value.name or "": self._input(value) for value in inputs}
+        read = (value for node in nodes for value in node.inputs if value is not None)
+        initializers = [
+            _initializer(v) for v in dict.fromkeys(read) if v.name not in copies and v.const_value is not None
+        ]
+        copies.update({value.name or "": value for value in initializers})
+        body = []
+        for node in nodes:
+            made = _named(node.outputs)
+            copies.update({value.name: value for value in made if value.name})
+            operands = [None if value is None else copies[value.name or ""] for value in node.inputs]
+            attributes = node.attributes.values()
+            body.append(ir.Node(node.domain, node.op_type, operands, attributes, overload=node.overload, outputs=made))
+        graph = ir.Graph(
+            [copies[value.name or ""] for value in inputs],
+            [copies[value.name or ""] for value in outputs if value.name],
+            nodes=body,
+            initializers=initializers,
+            opset_imports=dict(model.graph.opset_imports),
+            name="site",
+        )
+        functions = [function.clone() for function in model.functions.values()]
+        return ir.Model(graph, ir_version=max(MIN_IR_VERSION, model.ir_version), functions=functions)
+
+    def _input(self, value: ir.Value) -> ir.Value:
+        dims = self._constants.array(value).shape if value in self._constants else self._shapes.dims(value)
+        return ir.Value(name=value.name, type=self._type(value), shape=None if dims is None else ir.Shape(dims))
+
+
+def _initializer(value: ir.Value) -> ir.Value:
+    tensor = value.const_value
+    assert tensor is not None
+    return ir.Value(name=value.name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=value.shape)
+
+
+def _named(values: Any) -> list[ir.Value]:
+    return [ir.Value(name=value.name) for value in values]
+
+
+def _outputs_of(record: Record) -> Iterator[str]:
+    """Yield the names of all values that the nodes of `record` make, those of meta-ops within included."""
+    for constant in record.constants:
+        if constant.node is not None:
+            yield constant.value.name
+    for node in record.nodes:
+        yield from _outputs_of_node(node)
+
+
+def _outputs_of_node(node: NodeRecord) -> Iterator[str]:
+    if keys.FUSED in node.metadata:
+        yield from _outputs_of(loads(node.metadata[keys.FUSED]))
+        return
+    yield from (value.name for value in node.outputs)

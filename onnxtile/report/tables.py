@@ -1,0 +1,145 @@
+"""Results as tables for a terminal; in a pipe the same tables come as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from rich.table import Table
+from rich.text import Text
+
+Result: TypeAlias = Mapping[str, Any]
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Return a table whose first column is text and whose other columns are numbers, aligned to the right."""
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for i, column in enumerate(columns):
+        made.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(_shown(cell)) for cell in row))
+    return made
+
+
+def plain(part: Table | Text) -> Table | Text:
+    """Return `part` without the lines around its cells, as scripts and files want it."""
+    if isinstance(part, Table):
+        part.box = None
+        part.pad_edge = False
+    return part
+
+
+def for_match(result: Result) -> list[Table | Text]:
+    """Return the tables of a `match` result."""
+    rows = [
+        (m["root"], " ".join(m["nodes"][1:]), " ".join(f"{k}={v}" for k, v in m["anchors"].items()))
+        for m in result["matches"]
+    ]
+    made = Table(
+        "root", "further nodes", "anchors", title=f"{len(rows)} matches", title_justify="left", title_style="bold"
+    )
+    for row in rows:
+        made.add_row(*(Text(cell) for cell in row))
+    return [made] if rows else [Text("no match")]
+
+
+def for_fuse(result: Result) -> list[Table | Text]:
+    """Return the tables of a `fuse` result."""
+    rows = [(p["name"], p["matches"], p["fused"], len(p["refused"])) for p in result["patterns"]]
+    title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
+    refused = [(p["name"], r["root"], r["reason"]) for p in result["patterns"] for r in p["refused"]]
+    tables: list[Table | Text] = [table(title, ("pattern", "matches", "fused", "refused"), rows)]
+    if refused:
+        tables.append(table("left alone", ("pattern", "root", "reason"), refused))
+    return [*tables, *_verdict(result)]
+
+
+def for_unfuse(result: Result) -> list[Table | Text]:
+    """Return the tables of an `unfuse` result."""
+    return [table("undone", ("meta-op", "calls"), result["unfused"].items()), *_verdict(result)]
+
+
+def for_tile(result: Result) -> list[Table | Text]:
+    """Return the tables of a `tile` result."""
+    rows = [
+        (t["node"], t["op"], t["m"], t["k"], t["n"], "×".join(map(str, t["grid"])), t["matmuls"])
+        for t in result["tiled"]
+    ]
+    title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
+    tables: list[Table | Text] = [table(title, ("node", "operator", "M", "K", "N", "grid", "MatMuls"), rows)]
+    if result["skipped"]:
+        tables.append(table("left alone", ("node", "reason"), [(s["node"], s["reason"]) for s in result["skipped"]]))
+    return [*tables, *_verdict(result)]
+
+
+def for_plan(result: Result) -> list[Table | Text]:
+    """Return the tables of a `plan` result."""
+    rows: list[tuple[str, object]] = [(f"arena {a['name']!r}", f"{a['size']:,} bytes") for a in result["arenas"]]
+    buffers = [b for b in result["buffers"] if b.get("alias") is None]
+    rows += [
+        ("peak of the schedule", f"{result['peak']:,} bytes"),
+        ("lower bound", f"{result['lower_bound']:,} bytes"),
+        ("optimal", "yes" if result["optimal"] else "not proved"),
+        ("buffers", len(buffers)),
+        ("aliases", len(result["buffers"]) - len(buffers)),
+        ("constants", len(result["constants"])),
+        ("outside the arena", len(result["outside"])),
+        ("unplanned", len(result["unplanned"])),
+    ]
+    tables: list[Table | Text] = [table("plan", ("what", "value"), rows)]
+    if result["unplanned"]:
+        tables.append(table("unplanned", ("tensor", "reason"), [(u["name"], u["reason"]) for u in result["unplanned"]]))
+    verdict = result.get("verdict")
+    if verdict:
+        state = "equal bit for bit" if verdict["equal"] else "DIFFERS"
+        tables.append(Text(f"run inside the arena: {state} ({verdict['runs']} runs)"))
+    return tables
+
+
+def for_verify(result: Result) -> list[Table | Text]:
+    """Return the tables of a `verify` result."""
+    rows = [
+        (
+            o["name"],
+            f"{o['max_abs']:.3g}",
+            f"{o['max_rel']:.3g}",
+            f"{o['tolerance']:.3g}",
+            "yes" if o["equal"] else "NO",
+            o.get("reason", ""),
+        )
+        for o in result["outputs"]
+    ]
+    return [table("outputs", ("output", "worst absolute", "worst relative", "tolerance", "equal", ""), rows)]
+
+
+def for_demo(result: Result) -> list[Table | Text]:
+    """Return the table of the demo: one row a model."""
+    columns = ("model", "nodes", "meta-ops", "MatMul tiles", "activation bytes", "arena bytes", "worst error")
+    rows = [
+        (
+            s["model"],
+            s["nodes"],
+            s["meta_ops"],
+            s["tiles"],
+            f"{s['activations']:,}",
+            f"{s['arena']:,}",
+            f"{s['error']:.1e}",
+        )
+        for s in result["stages"]
+    ]
+    return [table("onnxtile demo", columns, rows)]
+
+
+def _verdict(result: Result) -> list[Table | Text]:
+    verdict = result.get("verdict")
+    if verdict is None:
+        return [Text("not verified")]
+    worst = max((output["max_rel"] for output in verdict["outputs"]), default=0.0)
+    sites = f", and {len(result['sites'])} different sites alone" if result.get("sites") else ""
+    dims = ", ".join(f"{name}={size}" for name, size in verdict["dims"].items())
+    where = f" at {dims}" if dims else ""
+    return [Text(f"verified: {verdict['runs']} runs{where}{sites}; worst relative error {worst:.2g}")]
+
+
+def _shown(cell: object) -> str:
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
