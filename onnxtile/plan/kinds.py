@@ -1,0 +1,43 @@
+"""Which values are no tensors: sequences, optionals and maps have no fixed bytes."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from onnxtile.model.check import skeleton
+from onnxtile.model.shapes import Shapes
+
+
+def containers(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtocol]:
+    """Return the type of each value of the main graph that is a sequence, an optional or a sparse tensor.
+
+    Where the file says nothing about a value, onnx's type inference is asked; what it does not know either is not in the table.
+    """
+    values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs if value.name)]
+    found = {value: value.type for value in values if _is_container(value.type)}
+    open_ = {value.name or "": value for value in values if value.type is None and shapes.dtype(value) is None}
+    if open_:
+        found.update({open_[name]: type_ for name, type_ in _inferred(model).items() if name in open_})
+    return {value: type_ for value, type_ in found.items() if type_ is not None}
+
+
+def _is_container(type_: ir.TypeProtocol | None) -> bool:
+    return type_ is not None and not isinstance(type_, ir.TensorType)
+
+
+def _inferred(model: ir.Model) -> dict[str, ir.TypeProtocol]:
+    try:
+        graph = onnx.shape_inference.infer_shapes(skeleton(model)).graph
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return {}
+    types = {
+        info.name: ir.serde.deserialize_type_proto_for_type(info.type) for info in (*graph.value_info, *graph.output)
+    }
+    return {name: type_ for name, type_ in types.items() if type_ is not None and _is_container(type_)}
+
+
+def kind_name(type_: ir.TypeProtocol) -> str:
+    """Return what a type is called in a sentence: "sequence", "optional", "sparse tensor"."""
+    name = type(type_).__name__.removesuffix("Type")
+    return "sparse tensor" if name == "SparseTensor" else name.lower()

@@ -1,0 +1,90 @@
+"""What a plan says, as plain data that `--json` writes and the reports draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+VERSION = 1
+"""Of the JSON that `PlanResult.to_dict` makes; docs/plan.schema.json describes it."""
+
+
+@dataclass(frozen=True)
+class PlannedBuffer:
+    """A tensor at an address: `size` bytes from `offset` of the arena `arena`, in use from `first_step` to `last_step` inclusive.
+
+    `kind` is "output" for what the caller reads, else "activation". `alias` names the tensor that owns the bytes, where it is another.
+    """
+
+    name: str
+    arena: str
+    offset: int
+    size: int
+    first_step: int
+    last_step: int
+    kind: str
+    alias: str | None = None
+
+
+@dataclass(frozen=True)
+class Arena:
+    """One block of memory: its bytes in this plan, and how many there may be (None: no limit)."""
+
+    name: str
+    capacity: int | None
+    size: int
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant that a step reads: its bytes; None where its elements have no fixed size, as strings."""
+
+    name: str
+    size: int | None
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A value without an address in the arena, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """Where every tensor of a model lies while it runs. Sizes and offsets are bytes, steps count the nodes of `schedule` from 0.
+
+    `peak` is the largest sum of bytes that are live in one step, each buffer rounded up to the alignment, and `peak_step` the
+    first such step; `lower_bound` is what no plan of this schedule can go below, `optimal` says that this one is there.
+    `unshared` is the sum of all buffers, had each bytes of its own and none an alias.
+    """
+
+    digest: str | None
+    dims: Mapping[str, int]
+    alignment: int
+    planner: str
+    arenas: tuple[Arena, ...]
+    peak: int
+    peak_step: int
+    lower_bound: int
+    optimal: bool
+    unshared: int
+    schedule: tuple[str, ...] = field(repr=False)
+    buffers: tuple[PlannedBuffer, ...] = field(repr=False)
+    constants: tuple[Constant, ...] = field(repr=False)
+    outside: tuple[Excluded, ...] = field(repr=False)
+    unplanned: tuple[Excluded, ...] = field(repr=False)
+
+    @property
+    def arena_size(self) -> int:
+        """The bytes of all arenas together."""
+        return sum(arena.size for arena in self.arenas)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
+        rows = ("arenas", "buffers", "constants", "outside", "unplanned")
+        plain = {key: value for key, value in vars(self).items() if key not in rows}
+        plain |= {"dims": dict(self.dims), "schedule": list(self.schedule)}
+        return {"version": VERSION, **plain, **{key: [dict(vars(row)) for row in getattr(self, key)] for key in rows}}

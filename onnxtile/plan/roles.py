@@ -1,0 +1,109 @@
+"""The role of each value of a model: it owns bytes of the arena, shares another's, or lies outside, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxtile.graph import dependencies, node_id
+from onnxtile.plan.alias import Alias, Facts, aliases
+from onnxtile.plan.bytes import tensor_bytes
+from onnxtile.plan.kinds import containers, kind_name
+from onnxtile.plan.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Roles:
+    """A role for each value.
+
+    `owners` gives the value whose bytes each tensor of the arena lies in: its own, or another's, which `shares` explains.
+    `constants` are those that a step or the world outside reads. `outside` and `unplanned` give the reason.
+    """
+
+    owners: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    shares: dict[ir.Value, Alias] = field(default_factory=dict)
+    constants: dict[ir.Value, None] = field(default_factory=dict)
+    outside: dict[ir.Value, str] = field(default_factory=dict)
+    unplanned: dict[ir.Value, str] = field(default_factory=dict)
+
+
+def assign(schedule: Schedule, facts: Facts) -> Roles:
+    """Return the role of every value of the model that is read or made in a step of `schedule`, and of what its bodies make."""
+    roles = Roles()
+    outputs = set(facts.model.graph.outputs)
+    no_tensors = containers(facts.model, facts.shapes)
+    for value in facts.model.graph.inputs:
+        if value not in facts.constants:
+            roles.outside[value] = "a graph input"
+    for node in schedule.nodes:
+        roles.constants.update((value, None) for value in _constants_read(node, outputs, facts))
+        possible = {alias.value: alias for alias in aliases(node, facts)}
+        for value in node.outputs:
+            # A constant that is a graph output is written into the arena by the node that makes it.
+            if not value.name or (value in facts.constants and value not in outputs):
+                continue
+            reason = _no_fixed_bytes(value, facts, no_tensors)
+            if reason is not None:
+                roles.outside[value] = reason
+            else:
+                _place(value, possible.get(value), value in outputs, facts, roles)
+        for value in _made_inside(node):
+            roles.outside[value] = f"made inside {node_id(node)!r}, which runs as one kernel"
+    for value in outputs:
+        if value.producer() is None and value in facts.constants:
+            roles.constants[value] = None
+    return roles
+
+
+def _constants_read(node: ir.Node, outputs: set[ir.Value], facts: Facts) -> Iterator[ir.Value]:
+    """Yield the constants that `node` reads, unless it is itself one of those that are computed before the run."""
+    if all(value in facts.constants and value not in outputs for value in node.outputs):
+        return
+    yield from (v for v in dependencies(node) if v in facts.constants and (v not in outputs or v.producer() is None))
+
+
+def _no_fixed_bytes(value: ir.Value, facts: Facts, no_tensors: dict[ir.Value, ir.TypeProtocol]) -> str | None:
+    if value in no_tensors:
+        return f"a {kind_name(no_tensors[value])} has no fixed bytes"
+    if facts.shapes.dtype(value) == ir.DataType.STRING:
+        return "strings have no fixed bytes"
+    return None
+
+
+def _place(value: ir.Value, alias: Alias | None, is_output: bool, facts: Facts, roles: Roles) -> None:
+    if tensor_bytes(value, facts.shapes) is None:
+        roles.unplanned[value] = _why_unknown(value, facts)
+    elif alias is None:
+        roles.owners[value] = value
+    elif alias.source in roles.owners:
+        roles.owners[value] = roles.owners[alias.source]
+        roles.shares[value] = alias
+    elif is_output:
+        # What it is a view of lies outside of the arena, and outputs lie inside: it gets a copy.
+        roles.owners[value] = value
+    else:
+        roles.outside[value] = f"a view of {alias.source.name!r}, which lies outside"
+
+
+def _why_unknown(value: ir.Value, facts: Facts) -> str:
+    if facts.shapes.sizes(value) is not None:
+        return "its element type is not known"
+    return facts.shapes.reason(value)
+
+
+def _made_inside(node: ir.Node) -> Iterator[ir.Value]:
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield from _made_in(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            for body in attribute.as_graphs():
+                yield from _made_in(body)
+
+
+def _made_in(body: ir.Graph) -> Iterator[ir.Value]:
+    yield from body.inputs
+    for node in body:
+        yield from (value for value in node.outputs if value.name)
+        yield from _made_inside(node)

@@ -1,0 +1,49 @@
+"""The steps at which each value is written and read, told by the graph's own def-use chains.
+
+The check of a plan compares lives with these. They are found from the other end than the lives in plan.live: from each value to its readers
+instead of from each node to what it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx_ir as ir
+
+from onnxtile.plan.schedule import Schedule
+
+
+def steps_of_use(model: ir.Model, schedule: Schedule, values: Iterable[ir.Value]) -> dict[ir.Value, tuple[int, ...]]:
+    """Return for each of `values` the steps that write or read it; the last step of all is one of them for a graph output."""
+    steps: dict[ir.Node, int] = {}
+    handed_out: dict[ir.Value, set[int]] = {}
+    for step, node in enumerate(schedule.nodes):
+        steps[node] = step
+        for body in _bodies(node):
+            steps.update((inner, step) for inner in body)
+            for value in body.outputs:
+                handed_out.setdefault(value, set()).add(step)
+    found = {}
+    outputs = set(model.graph.outputs)
+    for value in values:
+        producer = value.producer()
+        own = {steps[producer]} if producer is not None else set()
+        read = {steps[reader] for reader in value.consumers()}
+        last = {schedule.end - 1} if value in outputs else set()
+        found[value] = tuple(sorted(own | read | last | handed_out.get(value, set())))
+    return found
+
+
+def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """Yield the bodies of `node`, and of the nodes in them, at any depth."""
+    todo = [node]
+    while todo:
+        for attribute in todo.pop().attributes.values():
+            bodies: Iterable[ir.Graph] = ()
+            if attribute.type == ir.AttributeType.GRAPH:
+                bodies = [attribute.as_graph()]
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                bodies = attribute.as_graphs()
+            for body in bodies:
+                yield body
+                todo.extend(body)
