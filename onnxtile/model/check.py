@@ -50,7 +50,7 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
     nodes = []
     for node in graph:
         constant = _constant(node)
-        if constant is None or _inline(constant):
+        if constant is None or (_inline(constant) and not isinstance(constant, ir.ExternalTensor)):
             nodes.append(node)
         else:
             inputs.append(_stand_in(node.outputs[0], constant))
@@ -91,7 +91,7 @@ def _light(proto: onnx.ModelProto) -> onnx.ModelProto:
     graph.value_info.extend(old.value_info)
     inputs = {info.name for info in old.input}
     for tensor in old.initializer:
-        if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.ByteSize() <= INLINE_BYTES:
+        if _is_light(tensor):
             graph.initializer.append(tensor)
         elif tensor.name not in inputs:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
@@ -101,13 +101,22 @@ def _light(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _light_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
     for node in nodes:
-        if node.op_type != "Constant" or node.ByteSize() <= INLINE_BYTES or len(node.attribute) != 1:
+        tensor = _held(node)
+        if tensor is None or _is_light(tensor):
             yield node
-        elif len(node.output) == 1 and node.attribute[0].name == "value" and node.attribute[0].HasField("t"):
-            tensor = node.attribute[0].t
-            graph.input.append(onnx.helper.make_tensor_value_info(node.output[0], tensor.data_type, tensor.dims))
         else:
-            yield node
+            graph.input.append(onnx.helper.make_tensor_value_info(node.output[0], tensor.data_type, tensor.dims))
+
+
+def _held(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    if node.op_type != "Constant" or len(node.output) != 1 or len(node.attribute) != 1:
+        return None
+    attribute = node.attribute[0]
+    return attribute.t if attribute.name == "value" and attribute.HasField("t") else None
+
+
+def _is_light(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.ByteSize() <= INLINE_BYTES
 
 
 def _inline(tensor: ir.TensorProtocol) -> bool:

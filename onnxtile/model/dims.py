@@ -53,7 +53,7 @@ def symbols(values: Iterable[ir.Value]) -> list[str]:
 
 def parse_shape(text: str) -> tuple[int, ...]:
     """Return the shape that "1x3x224x224" means. Raises UsageError."""
-    if not re.fullmatch(r"\d+(x\d+)*", text):
+    if not re.fullmatch(r"[0-9]+(x[0-9]+)*", text):
         raise UsageError(f"not a shape: {text!r}", hint="sizes with an x between them, as in 1x3x224x224")
     return tuple(int(size) for size in text.split("x"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -14,7 +15,7 @@ from google.protobuf import json_format, text_format
 from google.protobuf.message import DecodeError
 
 from onnxtile.errors import ModelError
-from onnxtile.model.check import check, check_proto
+from onnxtile.model.check import INLINE_BYTES, check, check_proto
 from onnxtile.model.collector import collector_paused
 
 Source: TypeAlias = str | Path | onnx.ModelProto | ir.Model
@@ -26,9 +27,9 @@ _NOT_A_MODEL = (DecodeError, ValueError, onnx.parser.ParseError, text_format.Par
 def load(source: Source) -> ir.Model:
     """Return `source` as an onnx_ir model of its own: editing it changes neither the file nor the caller's object.
 
-    Weights in external files stay there and are mapped when they are read; those of a ModelProto or a model are shared,
-    not copied. Raises ModelError where the file is missing, is not ONNX, is truncated, breaks the ONNX specification, or where its external
-    data is not there.
+    Weights in external files stay there and are mapped when they are read, save for those of at most 1024 bytes, which come
+    into memory; those of a ModelProto or a model are shared, not copied. Raises ModelError where the file is missing, is not
+    ONNX, is truncated, breaks the ONNX specification, or where its external data is not there.
     """
     if isinstance(source, ir.Model):
         _require_names(source)
@@ -68,7 +69,9 @@ class _Weights(ir.ExternalTensor):
 
 def _read(path: Path) -> ir.Model:
     try:
-        proto = onnx.load(path, load_external_data=False)
+        with warnings.catch_warnings():  # that ONNX text is experimental
+            warnings.simplefilter("ignore", UserWarning)
+            proto = onnx.load(path, load_external_data=False)
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None
     except OSError as error:
@@ -93,6 +96,7 @@ def _deserialise(proto: onnx.ModelProto, name: str) -> ir.Model:
     try:
         check_proto(proto)
         model = ir.from_proto(proto)
+        _require_text(model)
         for tensor in _tensors(model):
             _require_bytes(tensor)
     except ModelError as error:
@@ -101,6 +105,14 @@ def _deserialise(proto: onnx.ModelProto, name: str) -> ir.Model:
         cause = error.__cause__ or error
         raise ModelError(f"{name}: not a valid ONNX model ({' '.join(str(cause).split())})") from None
     return model
+
+
+def _require_text(model: ir.Model) -> None:
+    """Raise ModelError where a name is not UTF-8: it comes out of the file as bytes."""
+    for node in model.graph.all_nodes():
+        names = (node.domain, node.op_type, node.name, node.overload, *(value.name for value in node.outputs))
+        if any(isinstance(name, bytes) for name in names):
+            raise ModelError("not valid ONNX: a name is not UTF-8")
 
 
 def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
@@ -166,10 +178,24 @@ def _require_data(tensor: ir.ExternalTensor, model: str) -> None:
 
 
 def _use_checked_weights(model: ir.Model) -> None:
+    """Map the external weights of `model` as files that were looked at; small ones, which may be shapes, come into memory.
+
+    onnxruntime refuses a model whose shape operands lie in an external file.
+    """
     for graph in model.graphs():
         for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = _checked(value.const_value)
+            tensor = value.const_value
+            if not isinstance(tensor, ir.ExternalTensor):
+                continue
+            checked = _checked(tensor)
+            value.const_value = checked if tensor.nbytes > INLINE_BYTES else _in_memory(checked)
+
+
+def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    array = tensor.numpy().copy()
+    tensor.release()
+    shape = ir.Shape(tensor.shape.numpy())
+    return ir.Tensor(array, dtype=tensor.dtype, shape=shape, name=tensor.name, doc_string=tensor.doc_string)
 
 
 def _checked(tensor: ir.ExternalTensor) -> _Weights:

@@ -1,0 +1,180 @@
+"""Constants: which values are, and what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxtile.errors import ModelError
+from onnxtile.model.constants import Constants, constant_array, constant_attribute
+from onnxtile.model.load import load
+from onnxtile.runtime import Array
+
+Text = Callable[..., onnx.ModelProto]
+ValueOf = Callable[[ir.Model, str], ir.Value]
+
+
+def test_initializers_and_what_follows_from_them_are_constant(text: Text, value_of: ValueOf) -> None:
+    model = load(
+        text("g (float[2] x) => (float[2] y) <float[2] w = {1, 4}> { a = Sqrt(w) b = Add(a, w) y = Mul(x, b) }")
+    )
+    constants = Constants(model)
+    assert [name for name in ("x", "w", "a", "b", "y") if value_of(model, name) in constants] == ["w", "a", "b"]
+    np.testing.assert_array_equal(constants.array(value_of(model, "b")), np.array([2, 6], np.float32))
+    np.testing.assert_array_equal(constants.array(value_of(model, "w")), np.array([1, 4], np.float32))
+    assert None not in constants
+    with pytest.raises(KeyError):
+        constants.array(value_of(model, "y"))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "expected"),
+    [
+        ("value = float[2] {1, 2}", np.array([1, 2], np.float32)),
+        ("value_float = 1.5", np.float32(1.5)),
+        ("value_floats = [1.5, 2.0]", np.array([1.5, 2], np.float32)),
+        ("value_int = 3", np.int64(3)),
+        ("value_ints = [3, 4]", np.array([3, 4], np.int64)),
+        ('value_string = "a"', np.asarray("a", object)),
+        ('value_strings = ["a", "b"]', np.asarray(["a", "b"], object)),
+    ],
+)
+def test_a_constant_node_holds_what_its_attribute_says(text: Text, attribute: str, expected: Array) -> None:
+    kind = {"f": "float", "i": "int64", "O": "string"}[expected.dtype.kind]
+    model = load(text(f"g () => ({kind}[N] y) {{ y = Constant <{attribute}> () }}"))
+    value = model.graph.outputs[0]
+    array = Constants(model).array(value)
+    assert array.dtype == expected.dtype
+    np.testing.assert_array_equal(array, expected)
+    assert constant_attribute(value).name == attribute.split(maxsplit=1)[0]
+
+
+def test_a_sparse_constant_is_refused() -> None:
+    values, indices = (
+        numpy_helper.from_array(np.ones(1, np.float32), "v"),
+        numpy_helper.from_array(np.zeros(1, np.int64), "i"),
+    )
+    node = helper.make_node("Constant", [], ["y"], sparse_value=helper.make_sparse_tensor(values, indices, [3]))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])
+    graph = helper.make_graph([node], "g", [], [y])
+    with pytest.raises(ModelError):
+        constant_array(
+            load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)).graph.node(0)
+        )
+
+
+def test_a_chain_from_constant_of_shape(text: Text, value_of: ValueOf) -> None:
+    model = load(
+        text(
+            "g (float[2] x) => (float[2, 3] y) <int64[2] s = {2, 3}, float[1] k = {5}>"
+            " { z = ConstantOfShape(s) f = Add(z, k) y = Add(f, x2) }".replace(
+                "y = ", "x2 = Unsqueeze(x, o) y = "
+            ).replace("{ z", "{ o = Constant <value_ints = [1]> () z")
+        )
+    )
+    np.testing.assert_array_equal(Constants(model).array(value_of(model, "f")), np.full((2, 3), 5, np.float32))
+
+
+def test_a_long_chain_of_constants_is_no_deep_recursion() -> None:
+    nodes = [helper.make_node("Add", [f"v{i}", "v0"], [f"v{i + 1}"]) for i in range(3000)]
+    y = helper.make_tensor_value_info("v3000", TensorProto.FLOAT, [1])
+    graph = helper.make_graph(nodes, "g", [], [y], [numpy_helper.from_array(np.ones(1, np.float32), "v0")])
+    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
+    constants = Constants(model)
+    np.testing.assert_array_equal(constants.array(model.graph.outputs[0]), [3001])
+    np.testing.assert_array_equal(constants.array(model.graph.node(10).outputs[0]), [12])
+
+
+@pytest.mark.parametrize(("ir_version", "constant"), [(3, True), (4, False), (10, False)])
+def test_an_initializer_that_is_an_input_may_be_overridden_from_ir_version_4(
+    text: Text, value_of: ValueOf, ir_version: int, constant: bool
+) -> None:
+    graph = "g (float[3] x, float[3] w) => (float[3] y) <float[3] w = {1, 2, 3}> { y = Add(x, w) }"
+    model = load(text(graph, ir_version=ir_version, opset=7))
+    assert (value_of(model, "w") in Constants(model)) is constant
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "y = RandomNormalLike(w)",
+        "y = RandomUniform <shape = [3]> ()",
+        "y = Bernoulli(w)",
+        "y = foo.Anything(w)",
+        "y = local.noise(w)",
+        "y = local.outer(w)",
+        "t = Constant <value = bool {1}> () y = If (t) <then_branch = a () => (float[3] p) { p = Relu(w) },"
+        " else_branch = b () => (float[3] q) { q = Abs(w) }>",
+    ],
+)
+def test_chance_unknown_domains_and_bodies_are_not_constant(text: Text, node: str) -> None:
+    functions = (
+        '<domain: "local", opset_import: ["": 17]> noise (a) => (b) { n = RandomNormalLike(a) b = Add(a, n) }'
+        '<domain: "local", opset_import: ["": 17, "local": 1]> outer (a) => (b) { b = local.noise(a) }'
+    )
+    model = load(text(f"g () => (float[3] y) <float[3] w = {{1, 2, 3}}> {{ {node} }}", functions=functions))
+    assert model.graph.outputs[0] not in Constants(model)
+
+
+def test_functions_of_constants_are_constant(text: Text, value_of: ValueOf) -> None:
+    functions = (
+        '<domain: "local", opset_import: ["": 17]> twice (a) => (b) { b = Add(a, a) }'
+        '<domain: "local", opset_import: ["": 17]> five () => (b) { b = Constant <value = float[1] {5}> () }'
+    )
+    graph = "g () => (float[1] y) <float[1] w = {1}> { a = local.twice(w) f = local.five() y = Add(a, f) }"
+    model = load(text(graph, functions=functions))
+    np.testing.assert_array_equal(Constants(model).array(value_of(model, "y")), [7])
+
+
+def test_values_in_bodies_see_the_constants_around_them(text: Text, value_of: ValueOf) -> None:
+    model = load(
+        text(
+            "g (bool c, float[1] x) => (float[1] y) <float[1] w = {1}> { v = Add(w, w) y = If (c) <"
+            "then_branch = a () => (float[1] p) { k = Constant <value = float[1] {2}> () m = Add(k, v) p = Mul(m, x) },"
+            "else_branch = b () => (float[1] q) { k = Constant <value = float[1] {9}> () q = Mul(k, v) }> }"
+        )
+    )
+    constants = Constants(model)
+    np.testing.assert_array_equal(constants.array(value_of(model, "m")), [4])
+    np.testing.assert_array_equal(constants.array(value_of(model, "q")), [18])
+    assert value_of(model, "p") not in constants
+    assert value_of(model, "y") not in constants
+
+
+def test_an_operator_with_several_outputs(text: Text, value_of: ValueOf) -> None:
+    graph = "g () => (float[2] y) <float[4] w = {1, 2, 3, 4}> { a, b = Split <axis = 0> (w) y = Sub(b, a) }"
+    model = load(text(graph, opset=11))
+    constants = Constants(model)
+    np.testing.assert_array_equal(constants.array(value_of(model, "a")), [1, 2])
+    np.testing.assert_array_equal(constants.array(value_of(model, "y")), [2, 2])
+
+
+@pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT16", "INT4", "UINT4", "FLOAT8E4M3FN"])
+def test_element_types_that_numpy_lacks(kind: str) -> None:
+    number = getattr(TensorProto, kind)
+    nodes = [helper.make_node("Cast", ["w"], ["f"], to=1), helper.make_node("Cast", ["f"], ["y"], to=number)]
+    y = helper.make_tensor_value_info("y", number, [3])
+    graph = helper.make_graph(nodes, "g", [], [y], [helper.make_tensor("w", number, [3], [1, 2, 3])])
+    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    array = Constants(model).array(model.graph.outputs[0])
+    assert ir.DataType.from_numpy(array.dtype) == ir.DataType[kind]
+    np.testing.assert_array_equal(array.astype(np.float32), [1, 2, 3])
+
+
+def test_strings_are_computed(text: Text) -> None:
+    model = load(
+        text('g () => (string[2] y) { a = Constant <value_strings = ["a", "b"]> () y = StringConcat(a, a) }', opset=20)
+    )
+    assert Constants(model).array(model.graph.outputs[0]).tolist() == ["aa", "bb"]
+
+
+def test_the_model_stays_as_it_is(text: Text) -> None:
+    model = load(text("g () => (float[2] y) <float[2] w = {1, 4}> { a = Sqrt(w) y = Add(a, w) }"))
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    Constants(model).array(model.graph.outputs[0])
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before

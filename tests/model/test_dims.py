@@ -1,0 +1,131 @@
+"""Binding dimensions: what `--dim` and `--shape` say, and what they cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from onnxtile.errors import UsageError
+from onnxtile.model.dims import bind, free_inputs, parse_shape, symbols
+from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
+
+Text = Callable[..., onnx.ModelProto]
+ValueOf = Callable[[ir.Model, str], ir.Value]
+
+
+@pytest.fixture(name="two")
+def _two(text: Text) -> ir.Model:
+    return load(
+        text(
+            "g (float[batch, seq, 4] x, float[batch, 4] z) => (float[batch, seq, 4] y)"
+            " { h = Relu(x) u = Unsqueeze(z, one) y = Add(h, u) }".replace(
+                "u = ", "one = Constant <value = int64[1] {1}> () u = "
+            )
+        )
+    )
+
+
+def dims(model: ir.Model, name: str) -> list[int | str | None]:
+    shape = next(v for v in model.graph.inputs if v.name == name).shape
+    assert shape is not None
+    return [d if isinstance(d, int) else d.value for d in shape]
+
+
+def test_a_symbol_is_bound_wherever_it_stands(two: ir.Model) -> None:
+    assert bind(two, {"batch": 2, "seq": 8}, {}) == {"batch": 2, "seq": 8}
+    assert dims(two, "x") == [2, 8, 4]
+    assert dims(two, "z") == [2, 4]
+    assert resolve(two).sizes(two.graph.outputs[0]) == (2, 8, 4)
+
+
+def test_a_shape_binds_the_symbols_it_meets(two: ir.Model) -> None:
+    assert bind(two, {}, {"x": (3, 5, 4)}) == {"batch": 3, "seq": 5}
+    assert dims(two, "z") == [3, 4]
+
+
+def test_nothing_to_bind_changes_nothing(two: ir.Model) -> None:
+    assert bind(two, {}, {}) == {}
+    assert dims(two, "x") == ["batch", "seq", 4]
+
+
+@pytest.mark.parametrize(
+    ("dims_", "shapes", "message", "hint"),
+    [
+        ({"btach": 1}, {}, "btach", "'batch'"),
+        ({"zzz": 1}, {}, "zzz", "batch, seq"),
+        ({}, {"xx": (1, 2, 4)}, "xx", "'x'"),
+        ({}, {"pixels": (1, 2, 4)}, "pixels", "x, z"),
+        ({"batch": 0}, {}, "0", None),
+        ({"batch": -1}, {}, "-1", None),
+        ({}, {"x": (1, 0, 4)}, "0", None),
+        ({"batch": 2}, {"x": (3, 5, 4)}, "2 and to 3", None),
+        ({}, {"x": (2, 5, 4), "z": (3, 4)}, "2 and to 3", None),
+        ({}, {"x": (5, 4)}, "3 dimensions, not 2", None),
+    ],
+)
+def test_what_cannot_be_bound_is_refused_and_nothing_is_changed(
+    two: ir.Model, dims_: dict[str, int], shapes: dict[str, tuple[int, ...]], message: str, hint: str | None
+) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        bind(two, dims_, shapes)
+    assert hint is None or hint in (caught.value.hint or "")
+    assert dims(two, "x") == ["batch", "seq", 4]
+
+
+def test_a_shape_over_a_static_one_drops_what_the_file_said(text: Text, value_of: ValueOf) -> None:
+    model = load(text("g (float[1, 3] x) => (float[1, 6] y) { h = Relu(x) y = Concat <axis = 1> (h, h) }"))
+    bind(model, {}, {"x": (7, 5)})
+    assert resolve(model).sizes(value_of(model, "y")) == (7, 10)
+
+
+def test_a_static_model_says_what_else_to_do(text: Text) -> None:
+    model = load(text("g (float[1, 3] x) => (float[1, 3] y) { y = Relu(x) }"))
+    with pytest.raises(UsageError) as caught:
+        bind(model, {"batch": 2}, {})
+    assert "--shape" in (caught.value.hint or "")
+
+
+def test_unnamed_dimensions_are_bound_by_a_shape_and_not_with_each_other(small: onnx.ModelProto) -> None:
+    for dim in small.graph.input[0].type.tensor_type.shape.dim:
+        dim.dim_param = "?"
+    model = load(small)
+    assert bind(model, {}, {"x": (2, 3)}) == {}
+    assert dims(model, "x") == [2, 3]
+
+
+def test_an_expression_of_bound_symbols_gets_its_value(small: onnx.ModelProto) -> None:
+    small.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "2*seq + past"
+    model = load(small)
+    with pytest.raises(UsageError, match="'seq'"):
+        bind(model, {"seq": 4}, {})
+    other = ir.Value(name="o", shape=ir.Shape(["seq", "past"]), type=ir.TensorType(ir.DataType.FLOAT))
+    model.graph.inputs.append(other)
+    bind(model, {"seq": 4, "past": 3}, {})
+    assert dims(model, "x") == [11, 3]
+
+
+def test_initializers_are_no_free_inputs(text: Text) -> None:
+    proto = text("g (float[3] x, float[3] w) => (float[3] y) <float[3] w = {1, 2, 3}> { y = Add(x, w) }", ir_version=3)
+    model = load(proto)
+    assert [v.name for v in free_inputs(model)] == ["x"]
+    with pytest.raises(UsageError):
+        bind(model, {}, {"w": (3,)})
+
+
+def test_symbols_come_once_in_order(two: ir.Model) -> None:
+    assert symbols(two.graph.inputs) == ["batch", "seq"]
+
+
+@pytest.mark.parametrize(("said", "meant"), [("1x3x224x224", (1, 3, 224, 224)), ("7", (7,)), ("0", (0,))])
+def test_a_shape_is_read(said: str, meant: tuple[int, ...]) -> None:
+    assert parse_shape(said) == meant
+
+
+@pytest.mark.parametrize("said", ["", "x", "1x", "x1", "1,2", "-1x2", "1 x 2", "1x2\n", "٣"])
+def test_what_is_no_shape_is_refused(said: str) -> None:
+    with pytest.raises(UsageError):
+        parse_shape(said)

@@ -1,0 +1,102 @@
+"""Sample inputs: of the right type and shape, and inside what their consumers allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+
+from onnxtile.errors import ModelError
+from onnxtile.model.feeds import draw, sample_feeds
+from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
+from onnxtile.runtime import Array
+
+Text = Callable[..., onnx.ModelProto]
+
+
+def feeds(model: ir.Model, seed: int = 0) -> dict[str, Array]:
+    return sample_feeds(model, resolve(model).sizes, seed=seed)
+
+
+def test_the_same_seed_gives_the_same_and_another_gives_other(text: Text) -> None:
+    model = load(text("g (float[2, 3] x) => (float[2, 3] y) { y = Relu(x) }"))
+    np.testing.assert_array_equal(feeds(model)["x"], feeds(model)["x"])
+    assert not np.array_equal(feeds(model)["x"], feeds(model, 1)["x"])
+
+
+@pytest.mark.parametrize("kind", sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED", "INT2", "UINT2"}))
+def test_every_element_type_is_drawn(kind: str) -> None:
+    if kind not in ir.DataType.__members__:
+        pytest.skip("not known to onnx_ir")
+    value = ir.Value(name="x", shape=ir.Shape([50]), type=ir.TensorType(ir.DataType[kind]))
+    array = draw(np.random.default_rng(0), value, lambda _: (50,))
+    assert array.shape == (50,)
+    if kind != "STRING":
+        assert ir.DataType.from_numpy(array.dtype) == ir.DataType[kind]
+    if kind in {"INT32", "INT64", "UINT8", "INT4"}:
+        assert array.astype(np.int64).min() >= 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Gather(t, i)",
+        "j = Unsqueeze(i, a) y = Gather(t, j)",
+        "j = Cast <to = 6> (i) y = Gather(t, j)",
+        "j = Identity(i) k = Identity(j) y = Gather(t, k)",
+    ],
+)
+def test_indices_reach_the_whole_axis_and_no_further(text: Text, body: str) -> None:
+    model = load(
+        text(
+            f"g (int64[500] i) => (float[A, B] y) <float[7, 1] t = {{0, 1, 2, 3, 4, 5, 6}}, int64[1] a = {{0}}> {{ {body} }}"
+        )
+    )
+    assert set(feeds(model)["i"].tolist()) == set(range(7))
+
+
+def test_the_shortest_axis_decides(text: Text) -> None:
+    model = load(
+        text(
+            "g (int64[500] i) => (float[A] y) <float[7] t = {0, 1, 2, 3, 4, 5, 6}, float[3] u = {0, 1, 2}>"
+            " { a = Gather(t, i) b = Gather(u, i) y = Add(a, b) }"
+        )
+    )
+    assert feeds(model)["i"].max() == 2
+
+
+def test_other_integers_are_0_or_1(text: Text) -> None:
+    model = load(text("g (int64[100] i, bool[100] b) => (int64[100] y) { y = Where(b, i, i) }"))
+    assert set(feeds(model)["i"].tolist()) == {0, 1}
+    assert set(feeds(model)["b"].tolist()) == {False, True}
+
+
+def test_defaults_are_not_fed(text: Text) -> None:
+    model = load(text("g (float[3] x, float[3] w) => (float[3] y) <float[3] w = {1, 2, 3}> { y = Add(x, w) }", opset=7))
+    assert list(feeds(model)) == ["x"]
+
+
+def test_an_input_without_a_shape_is_an_error_that_says_what_to_do(small: onnx.ModelProto) -> None:
+    with pytest.raises(ModelError, match="'x'") as caught:
+        feeds(load(small))
+    assert "--shape x=" in (caught.value.hint or "")
+
+
+def test_inputs_that_are_no_tensors_are_an_error() -> None:
+    x = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [2])
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, [])
+    graph = helper.make_graph([helper.make_node("SequenceLength", ["x"], ["y"])], "g", [x], [y])
+    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
+    with pytest.raises(ModelError, match="sequence"):
+        feeds(model)
+
+
+def test_floats_are_of_the_type_they_should_be() -> None:
+    value = ir.Value(name="x", shape=ir.Shape([2]), type=ir.TensorType(ir.DataType.BFLOAT16))
+    assert draw(np.random.default_rng(0), value, lambda _: (2,)).dtype == ml_dtypes.bfloat16

@@ -1,0 +1,355 @@
+"""Loading: whatever comes in, a model comes out or a ModelError."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxtile.errors import ModelError, OnnxtileError
+from onnxtile.model.constants import Constants
+from onnxtile.model.load import digest, external_tensors, load
+from onnxtile.model.save import to_bytes
+from onnxtile.model.shapes import resolve
+
+Text = Callable[..., onnx.ModelProto]
+
+SEED = onnx.parser.parse_model(
+    """<ir_version: 10, opset_import: ["": 17, "local": 1]>
+    g (float[N, 1] x) => (float[N, 8] y) <float[1, 8] w = {1, 2, 3, 4, 5, 6, 7, 8}, int64[2] s = {-1, 8}> {
+      c = Constant <value_ints = [1, 2]> ()
+      a = MatMul(x, w)
+      b = Reshape(a, s)
+      e = local.act(b)
+      t = Constant <value = bool {1}> ()
+      y = If (t) <then_branch = tg () => (float[N, 8] tb) { tb = Relu(e) },
+                  else_branch = eg () => (float[N, 8] eb) { k = Constant <value = float {2}> () eb = Mul(e, k) }>
+    }
+    <domain: "local", opset_import: ["": 17]> act (x) => (y) { h = Sigmoid(x) y = Mul(x, h) }"""
+).SerializeToString()
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(ModelError) as caught:
+        load(path)
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"this is a text, not a model\n" * 10,
+        b"PK\x03\x04" + bytes(100),
+        b"\x89PNG\r\n\x1a\n" + bytes(range(256)),
+        b"\x08\x0a",
+        bytes(10_000),
+    ],
+    ids=["empty", "newline", "text", "zip", "png", "version only", "zeros"],
+)
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    refused(path)
+
+
+@pytest.mark.parametrize("ending", ["json", "textproto", "onnxtxt"])
+def test_a_text_format_with_other_content_is_refused(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"m.{ending}"
+    path.write_text("neither { this nor that")
+    refused(path)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    assert "no such file" in refused(tmp_path / "none.onnx")
+    assert "directory" in refused(tmp_path).lower()
+    with pytest.raises(ModelError):
+        digest(tmp_path / "none.onnx")
+
+
+def test_a_model_cut_off_anywhere_is_refused_or_still_valid(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    accepted = []
+    for length in range(len(SEED)):
+        path.write_bytes(SEED[:length])
+        try:
+            load(path)
+        except ModelError:
+            continue
+        accepted.append(length)
+    # Only where the function is missing as a whole can nobody see that there was one.
+    assert len(accepted) <= 1
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32))
+def test_mutated_bytes_give_a_model_that_can_be_used_or_an_error_of_ours(tmp_path: Path, seed: int) -> None:
+    generator = random.Random(seed)
+    data = bytearray(SEED)
+    for _ in range(generator.randint(1, 4)):
+        place = generator.randrange(len(data))
+        data[place : place + generator.randint(0, 3)] = generator.randbytes(generator.randint(0, 3))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data)
+    try:
+        model = load(path)
+        constants = Constants(model)
+        resolve(model)
+        for node in model.graph.all_nodes():
+            for output in node.outputs:
+                _ = constants.array(output) if output in constants else None
+        to_bytes(model)
+    except OnnxtileError:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        ("g (float[1] x) => (float[1] y) { y = Nonsense(x) }", "Nonsense"),
+        ("g (float[1] x) => (float[1] y) { y = Relu(h) h = Abs(x) }", "sorted"),
+        ("g (float[1] x) => (float[1] y) { h = Add(x, y) y = Relu(h) }", "sorted"),
+        ("g (float[1] x) => (float[1] y) { y = Relu(x) y = Abs(x) }", "SSA"),
+        ("g (float[1] x) => (float[1] y) { x = Relu(x) y = Abs(x) }", "SSA"),
+        ("g (float[1] x) => (float[1] y) { y = Relu(nowhere) }", "nowhere"),
+        ("g (float[1] x) => (float[1] y) { h = Relu(x) }", "y"),
+        ("g (float[1] x) => (float[1] y) { y = Relu(x, x) }", "Relu"),
+        ("g (float[1] x) => (float[1] y) { y = Relu <alpha = 1.0> (x) }", "alpha"),
+    ],
+    ids=["operator", "order", "cycle", "twice", "over an input", "undefined", "no output", "inputs", "attribute"],
+)
+def test_a_graph_that_breaks_the_specification_is_refused(text: Text, graph: str, reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        load(text(graph))
+
+
+def test_an_unsorted_model_of_the_caller_is_refused(small: onnx.ModelProto) -> None:
+    model = ir.from_proto(small)
+    model.graph.insert_before(model.graph.node(0), model.graph.node(1))
+    with pytest.raises(ModelError, match="sorted"):
+        load(model)
+
+
+def test_an_unknown_domain_is_for_the_runtime_to_know(text: Text) -> None:
+    model = load(text("g (float[1] x) => (float[1] y) { y = foo.Bar <a = 1> (x) }"))
+    assert model.graph.node(0).op_type == "Bar"
+
+
+def test_a_domain_without_a_version_is_refused() -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = foo.Bar(x) }'
+    )
+    with pytest.raises(ModelError, match="foo"):
+        load(proto)
+
+
+def test_tensors_with_too_few_bytes_sparse_ones_and_ones_without_name_are_refused(small: onnx.ModelProto) -> None:
+    short = onnx.ModelProto.FromString(small.SerializeToString())
+    short.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones(3, np.float32), "w"))
+    short.graph.initializer[0].raw_data = bytes(11)
+    with pytest.raises(ModelError):
+        load(short)
+    large = onnx.ModelProto.FromString(small.SerializeToString())
+    large.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((1000, 3), np.float32), "w"))
+    large.graph.initializer[0].raw_data = bytes(11_999)
+    with pytest.raises(ModelError, match="truncated"):
+        load(large)
+    unnamed = onnx.ModelProto.FromString(small.SerializeToString())
+    unnamed.graph.initializer[0].name = ""
+    with pytest.raises(ModelError, match="no name"):
+        load(unnamed)
+    sparse = onnx.ModelProto.FromString(small.SerializeToString())
+    values, indices = (
+        numpy_helper.from_array(np.ones(1, np.float32), "v"),
+        numpy_helper.from_array(np.zeros(1, np.int64), "i"),
+    )
+    sparse.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
+    with pytest.raises(ModelError, match="sparse"):
+        load(sparse)
+
+
+def test_names_that_are_not_text_are_refused(tmp_path: Path, text: Text) -> None:
+    path = tmp_path / "m.onnx"
+    proto = text("g (float[1] x) => (float[1] y) { y = foo.QQQQ(x) }")
+    path.write_bytes(proto.SerializeToString().replace(b"QQQQ", b"Q\xff\xfeQ"))
+    refused(path)
+
+
+def test_external_data_is_mapped_when_read(external: Path) -> None:
+    model = load(external)
+    assert [tensor.location for tensor in external_tensors(model)] == ["w.bin"]
+    weights = model.graph.initializers["w"].const_value
+    assert weights is not None
+    np.testing.assert_array_equal(weights.numpy(), np.arange(1000))
+
+
+def test_external_data_that_has_a_second_link_is_read(external: Path, tmp_path: Path) -> None:
+    os.link(external.parent / "w.bin", tmp_path / "again.bin")
+    weights = load(external).graph.initializers["w"].const_value
+    assert weights is not None
+    np.testing.assert_array_equal(weights.numpy(), np.arange(1000))
+
+
+def test_external_data_that_is_missing_or_truncated_is_refused(external: Path) -> None:
+    data = external.parent / "w.bin"
+    with data.open("r+b") as file:
+        file.truncate(3999)
+    assert "truncated" in refused(external)
+    data.unlink()
+    assert "missing" in refused(external)
+    data.mkdir()
+    assert "missing" in refused(external)
+
+
+@pytest.mark.parametrize("location", ["../w.bin", "/etc/hostname", "a/../../w.bin"])
+def test_external_data_outside_the_folder_is_refused(external: Path, location: str) -> None:
+    (external.parent.parent / "w.bin").write_bytes((external.parent / "w.bin").read_bytes())
+    proto = onnx.load(external, load_external_data=False)
+    for tensor in proto.graph.initializer:
+        entry = next(e for e in tensor.external_data if e.key == "location")
+        entry.value = location
+    external.write_bytes(proto.SerializeToString())
+    assert "outside" in refused(external)
+
+
+@pytest.mark.parametrize(("key", "value"), [("offset", "-8"), ("length", "-1"), ("length", "12"), ("offset", "many")])
+def test_external_data_with_odd_numbers_is_refused(external: Path, key: str, value: str) -> None:
+    proto = onnx.load(external, load_external_data=False)
+    entries = proto.graph.initializer[0].external_data
+    kept = [(e.key, e.value) for e in entries if e.key != key]
+    del entries[:]
+    for name, content in (*kept, (key, value)):
+        entries.add(key=name, value=content)
+    external.write_bytes(proto.SerializeToString())
+    refused(external)
+
+
+def test_external_data_of_a_model_in_memory_must_be_there_too(
+    external: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proto = onnx.load(external, load_external_data=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError, match="missing"):
+        load(proto)
+    monkeypatch.chdir(external.parent)
+    assert len(external_tensors(load(proto))) == 2
+
+
+def test_external_data_of_a_constant_node_is_seen(external: Path) -> None:
+    proto = onnx.load(external, load_external_data=False)
+    weights = proto.graph.initializer[0]
+    node = helper.make_node("Constant", [], ["w"], value=weights)
+    del proto.graph.initializer[0]
+    proto.graph.node.insert(0, node)
+    external.write_bytes(proto.SerializeToString())
+    assert len(external_tensors(load(external))) == 1
+    (external.parent / "w.bin").unlink()
+    assert "missing" in refused(external)
+
+
+def test_the_callers_proto_stays_as_it_is(small: onnx.ModelProto) -> None:
+    before = small.SerializeToString(deterministic=True)
+    edit(load(small))
+    assert small.SerializeToString(deterministic=True) == before
+
+
+def test_the_callers_model_stays_as_it_is(small: onnx.ModelProto) -> None:
+    theirs = ir.from_proto(small)
+    before = ir.to_proto(theirs).SerializeToString(deterministic=True)
+    edit(load(theirs))
+    tensor = theirs.graph.initializers["w"].const_value
+    assert tensor is not None
+    assert tensor.name == "w"
+    assert ir.to_proto(theirs).SerializeToString(deterministic=True) == before
+
+
+def edit(model: ir.Model) -> None:
+    model.graph.initializers["w"].name = "renamed"
+    for value in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs)):
+        value.dtype = ir.DataType.INT8
+        value.shape = ir.Shape([7])
+    model.graph.remove(model.graph.node(-1), safe=False)
+    model.graph.opset_imports["onnxtile"] = 1
+
+
+def test_weights_in_memory_are_shared_not_copied() -> None:
+    weights = np.ones((1000, 1000), np.float32)
+    value = ir.Value(name="w", const_value=ir.Tensor(weights, name="w"))
+    x = ir.Value(name="x", shape=ir.Shape([1000, 1000]), type=ir.TensorType(ir.DataType.FLOAT))
+    node = ir.Node("", "Add", [x, value], outputs=[ir.Value(name="y", shape=x.shape, type=x.type)])
+    graph = ir.Graph([x], node.outputs, nodes=[node], initializers=[value], opset_imports={"": 17}, name="g")
+    loaded = load(ir.Model(graph, ir_version=10)).graph.initializers["w"].const_value
+    assert loaded is not None
+    assert np.shares_memory(loaded.numpy(), weights)
+
+
+@pytest.mark.parametrize(
+    "kind", ["FLOAT16", "BFLOAT16", "FLOAT8E4M3FN", "INT4", "UINT4", "BOOL", "STRING", "COMPLEX64"]
+)
+def test_every_element_type_survives(kind: str) -> None:
+    number = getattr(TensorProto, kind)
+    content: Any = [b"a", b"b", b"c"] if kind == "STRING" else [1, 0, 1]
+    tensor = helper.make_tensor("w", number, [3], content)
+    y = helper.make_tensor_value_info("y", number, [3])
+    graph = helper.make_graph([helper.make_node("foo.Id", ["w"], ["y"], domain="foo")], "g", [], [y], [tensor])
+    proto = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("foo", 1)], ir_version=10
+    )
+    again = onnx.load_from_string(to_bytes(load(proto))).graph.initializer[0]
+    assert again.data_type == number
+    np.testing.assert_array_equal(numpy_helper.to_array(again), numpy_helper.to_array(tensor))
+
+
+def test_a_path_may_be_a_string_and_has_a_digest(tmp_path: Path, small: onnx.ModelProto) -> None:
+    path = tmp_path / "ä m.onnx"
+    onnx.save(small, path)
+    assert len(load(str(path)).graph) == 2
+    assert len(digest(str(path)) or "") == 64
+    assert digest(small) is None
+
+
+def test_the_collector_runs_again_afterwards(small: onnx.ModelProto, tmp_path: Path) -> None:
+    load(small)
+    with pytest.raises(ModelError):
+        load(tmp_path / "none.onnx")
+    assert gc.isenabled()
+
+
+def test_large_constants_are_not_in_what_the_checker_sees() -> None:
+    big = numpy_helper.from_array(np.zeros(100_000, np.float32), "c")
+    nodes = [helper.make_node("Constant", [], ["c"], value=big), helper.make_node("Add", ["c", "w"], ["y"])]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [100_000])
+    graph = helper.make_graph(nodes, "g", [], [y], [numpy_helper.from_array(np.zeros(100_000, np.float32), "w")])
+    from onnxtile.model.check import _light, skeleton
+
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    assert _light(proto).ByteSize() < 300
+    model = load(proto)
+    assert skeleton(model).ByteSize() < 300
+    assert len(model.graph) == 2
+
+
+def test_a_graph_of_many_nodes_loads_and_resolves_in_proportion() -> None:
+    nodes = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(20_000)]
+    x = helper.make_tensor_value_info("v0", TensorProto.FLOAT, [2, 8])
+    y = helper.make_tensor_value_info("v20000", TensorProto.FLOAT, [2, 8])
+    proto = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=10
+    )
+    model = load(proto)
+    assert resolve(model).sizes(model.graph.outputs[0]) == (2, 8)

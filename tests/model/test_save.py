@@ -1,0 +1,365 @@
+"""Saving: whole or not at all, the weights where they were, the same bytes every time."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxtile.errors import ModelError, UsageError
+from onnxtile.model import save as room
+from onnxtile.model import weights
+from onnxtile.model.load import external_tensors, load
+from onnxtile.model.save import external_folder, raise_ir_version, require_writable, save, to_bytes, write_whole
+from onnxtile.runtime import Session
+
+Text = Callable[..., onnx.ModelProto]
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+def run(path: Path) -> Any:
+    x = np.ones(1000, np.float32)
+    return Session(path).run({"x": x})["y"]
+
+
+def test_a_model_comes_back_as_it_was(small: onnx.ModelProto, tmp_path: Path) -> None:
+    model = load(small)
+    path = tmp_path / "m.onnx"
+    save(model, path)
+    onnx.checker.check_model(path, full_check=True)
+    assert [n.op_type for n in load(path).graph] == ["Relu", "Add"]
+    assert listing(tmp_path) == ["m.onnx"]
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(
+    small: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"old")
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(UsageError, match="No space left"):
+        save(load(small), path)
+    assert path.read_bytes() == b"old"
+    assert listing(tmp_path) == ["m.onnx"]
+
+
+def test_an_interruption_leaves_the_old_file_and_nothing_else(
+    external: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(room, "write_whole", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        save(load(external), out / "m.onnx")
+    assert listing(out) == []
+    assert (external.parent / "w.bin").stat().st_nlink == 1
+
+
+def test_the_input_is_overwritten_only_by_force(small: onnx.ModelProto, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(small, path)
+    model = load(path)
+    before = path.read_bytes()
+    (tmp_path / "link.onnx").symlink_to(path)
+    for same in (path, tmp_path / "link.onnx", tmp_path / ".." / tmp_path.name / "m.onnx"):
+        with pytest.raises(UsageError, match="overwritten") as caught:
+            save(model, same, source=path)
+        assert "--force" in (caught.value.hint or "")
+    assert path.read_bytes() == before
+    save(model, path, source=path, force=True)
+    save(model, tmp_path / "other.onnx", source=path)
+    save(model, tmp_path / "other.onnx", source=path)
+
+
+def test_places_that_cannot_be_written_are_refused_first(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        require_writable(tmp_path / "none" / "m.onnx")
+    with pytest.raises(UsageError, match="folder"):
+        require_writable(tmp_path)
+
+
+def test_no_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> tuple[int, str]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    with pytest.raises(UsageError, match="Permission denied"):
+        write_whole(tmp_path / "m.onnx", b"")
+
+
+def test_permissions_are_those_of_any_new_file_or_of_the_old_one(tmp_path: Path) -> None:
+    mask = os.umask(0o027)
+    try:
+        write_whole(tmp_path / "new", b"1")
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+    (tmp_path / "new").chmod(0o604)
+    write_whole(tmp_path / "new", b"2")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o604
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(pipe, b"bytes")
+        assert os.read(reader, 10) == b"bytes"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_a_long_name_is_no_obstacle(tmp_path: Path) -> None:
+    write_whole(tmp_path / ("n" * 250), b"")
+
+
+def test_weights_stay_where_they_are_in_the_same_folder(external: Path) -> None:
+    before = (external.parent / "w.bin").stat()
+    save(load(external), external.parent / "o.onnx")
+    assert listing(external.parent) == ["m.onnx", "o.onnx", "w.bin"]
+    assert (external.parent / "w.bin").stat() == before
+    assert (external.parent / "o.onnx").stat().st_size < 1000
+    np.testing.assert_array_equal(run(external.parent / "o.onnx"), np.arange(1000) + 1)
+
+
+def test_weights_are_linked_into_another_folder(external: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    model = load(external)
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    save(model, out / "o.onnx")
+    assert (out / "w.bin").samefile(external.parent / "w.bin")
+    np.testing.assert_array_equal(run(out / "o.onnx"), np.arange(1000) + 1)
+    # Once more, from the copy, and over it: nothing is in the way.
+    save(load(out / "o.onnx"), out / "o.onnx", source=out / "o.onnx", force=True)
+    save(load(external), out / "o.onnx")
+    weights_ = load(out / "o.onnx").graph.initializers["w"].const_value
+    assert weights_ is not None
+    np.testing.assert_array_equal(weights_.numpy(), np.arange(1000))
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+    assert external_folder(model) == external.parent
+
+
+def test_weights_in_a_folder_below_come_along(external: Path, tmp_path: Path) -> None:
+    (external.parent / "sub").mkdir()
+    (external.parent / "w.bin").rename(external.parent / "sub" / "w.bin")
+    proto = onnx.load(external, load_external_data=False)
+    for tensor in proto.graph.initializer:
+        next(e for e in tensor.external_data if e.key == "location").value = "sub/w.bin"
+    onnx.save(proto, external)
+    out = tmp_path / "out"
+    out.mkdir()
+    save(load(external), out / "o.onnx")
+    assert listing(out) == ["o.onnx", "sub", "sub/w.bin"]
+    np.testing.assert_array_equal(run(out / "o.onnx"), np.arange(1000) + 1)
+
+
+def other_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+
+
+def test_weights_are_copied_to_another_device(external: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other_device(monkeypatch)
+    out = tmp_path / "out"
+    out.mkdir()
+    save(load(external), out / "o.onnx")
+    assert not (out / "w.bin").samefile(external.parent / "w.bin")
+    assert (out / "w.bin").read_bytes() == (external.parent / "w.bin").read_bytes()
+    save(load(external), out / "o.onnx")
+    assert listing(out) == ["o.onnx", "w.bin"]
+
+
+def test_a_copy_keeps_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other_device(monkeypatch)
+    monkeypatch.setattr(weights, "_CHUNK", 1000)
+    source, folder = tmp_path / "w.bin", tmp_path / "out"
+    folder.mkdir()
+    with source.open("wb") as file:
+        file.seek(2**26)
+        file.write(os.urandom(5000))
+        file.truncate(2**27)
+    tensor = ir.ExternalTensor("w.bin", 0, 4, ir.DataType.FLOAT, shape=ir.Shape([1]), name="w", base_dir=tmp_path)
+    assert weights.carry([tensor], folder) == [folder / "w.bin"]
+    assert (folder / "w.bin").read_bytes() == source.read_bytes()
+    assert (folder / "w.bin").stat().st_blocks * 512 <= source.stat().st_blocks * 512 + 2**16
+
+
+def test_a_copy_that_fails_leaves_nothing(external: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other_device(monkeypatch)
+
+    def refuse(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(UsageError, match="No space left"):
+        save(load(external), out / "o.onnx")
+    assert listing(out) == []
+
+
+def test_another_file_of_the_weights_name_is_left_alone(external: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "w.bin").write_bytes(b"mine")
+    with pytest.raises(UsageError, match=r"w\.bin exists"):
+        save(load(external), out / "o.onnx")
+    assert listing(out) == ["w.bin"]
+    assert (out / "w.bin").read_bytes() == b"mine"
+
+
+def test_the_weights_file_is_never_the_output(external: Path) -> None:
+    with pytest.raises(UsageError, match="weights file"):
+        save(load(external), external.parent / "w.bin", force=True)
+
+
+def large(text: Text) -> ir.Model:
+    proto = text(
+        "g (float[1000] x) => (float[1000] y) { h = Add(x, a) y = Mul(h, b) }".replace("(x, a)", "(x, x)").replace(
+            "(h, b)", "(h, x)"
+        )
+    )
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        proto.graph.initializer.append(numpy_helper.from_array(np.full(1000, value, np.float32), name))
+    proto.graph.node[0].input[1] = "a"
+    proto.graph.node[1].input[1] = "b"
+    return load(proto)
+
+
+def test_what_does_not_fit_into_one_file_goes_beside_it(
+    text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = large(text)
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    monkeypatch.setattr(room, "_PROTOBUF_BYTES", 6000)
+    monkeypatch.setattr(room, "_GRAPH_BYTES", 1000)
+    with pytest.raises(ModelError, match="2 GiB"):
+        to_bytes(model)
+    path = tmp_path / "m.onnx"
+    save(model, path)
+    assert listing(tmp_path) == ["m.onnx", "m.onnx.data"]
+    np.testing.assert_array_equal(run(path), np.full(1000, 4))
+    assert external_tensors(model) == []
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+    # Over itself, with the weights that it maps while it writes.
+    again = load(path)
+    value = again.graph.initializers["a"]
+    value.const_value = ir.Tensor(np.full(1000, 5, np.float32), name="a")
+    monkeypatch.setattr(room, "_PROTOBUF_BYTES", 3000)
+    save(again, path, source=path, force=True)
+    np.testing.assert_array_equal(run(path), np.full(1000, 12))
+    assert listing(tmp_path) == ["m.onnx", "m.onnx.data", "m.onnx.data.1"]
+
+
+def test_a_failure_leaves_no_weights_beside(text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_PROTOBUF_BYTES", 6000)
+    monkeypatch.setattr(room, "_GRAPH_BYTES", 1000)
+
+    def refuse(*_: object) -> None:
+        raise UsageError("no")
+
+    monkeypatch.setattr(room, "write_whole", refuse)
+    with pytest.raises(UsageError):
+        save(large(text), tmp_path / "m.onnx")
+    assert listing(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_more_than_2_gib_in_memory(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if not request.config.getoption("--slow", default=False):
+        pytest.skip("3 GiB; run with --slow")
+    wide = np.zeros((2**28, 1), np.float32)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2**28])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])
+    model = helper.make_model(
+        helper.make_graph([helper.make_node("MatMul", ["x", "w0"], ["y"])], "g", [x], [y], []),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=10,
+    )
+    graph = ir.from_proto(model)
+    for name in ("w0", "w1", "w2"):
+        value = next((v for v in graph.graph.node(0).inputs if v and v.name == name), None) or ir.Value(name=name)
+        value.const_value = ir.Tensor(wide, name=name)
+        graph.graph.initializers.add(value)
+    loaded = load(graph)
+    path = tmp_path / "m.onnx"
+    save(loaded, path)
+    assert path.stat().st_size < 2000
+    assert load(path).graph.initializers["w0"].const_value is not None
+
+
+BYTES = """
+import hashlib, sys
+from onnxtile.model.load import load
+from onnxtile.model.save import to_bytes
+print(hashlib.sha256(to_bytes(load(sys.argv[1]))).hexdigest())
+"""
+
+
+def test_the_bytes_do_not_depend_on_the_hash_seed(small: onnx.ModelProto, tmp_path: Path) -> None:
+    for index in range(20):
+        small.metadata_props.add(key=f"key {index}", value=str(index))
+        small.graph.node[0].metadata_props.add(key=f"key {index}", value=str(index))
+    path = tmp_path / "m.onnx"
+    onnx.save(small, path)
+    found = set()
+    for seed in ("0", "1", "42"):
+        command = [sys.executable, "-c", BYTES, str(path)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed}
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 10), (8, 10), (10, 10), (12, 12), (13, 13), (14, 13)])
+def test_the_ir_version_carries_metadata_and_loads_in_onnxruntime(
+    small: onnx.ModelProto, before: int, after: int
+) -> None:
+    model = ir.from_proto(small)
+    model.ir_version = before
+    raise_ir_version(model)
+    assert model.ir_version == after
+
+
+@pytest.mark.skipif(not LIGHT.is_dir(), reason="this onnx wheel has no light models")
+@pytest.mark.parametrize("name", ["light_squeezenet", "light_shufflenet"])
+def test_initializers_of_old_models_are_no_inputs_afterwards(name: str, tmp_path: Path) -> None:
+    source = LIGHT / f"{name}.onnx"
+    model = load(source)
+    assert model.ir_version == 3
+    raise_ir_version(model)
+    assert len(model.graph.inputs) == 1
+    save(model, tmp_path / "m.onnx")
+    shape = [1, 3, 224, 224]
+    feeds = {Session(source).inputs[0].name: np.random.default_rng(0).random(shape, np.float32)}
+    before, after = Session(source).run(feeds), Session(tmp_path / "m.onnx").run(feeds)
+    for key, array in before.items():
+        np.testing.assert_array_equal(after[key], array)

@@ -1,0 +1,282 @@
+"""Shapes: what several engines know together, what runs add, and what nobody can know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnx_shape_inference
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxtile.errors import ModelError
+from onnxtile.model import infer as engines
+from onnxtile.model.dims import bind
+from onnxtile.model.load import load
+from onnxtile.model.shapes import Shapes, resolve
+
+Text = Callable[..., onnx.ModelProto]
+ValueOf = Callable[[ir.Model, str], ir.Value]
+ZOO = Path(__file__).parents[3] / "shared" / "zoo"
+
+
+def unknown(model: ir.Model, shapes: Shapes) -> list[str]:
+    outputs = (value for node in model.graph for value in node.outputs)
+    return [value.name or "" for value in outputs if shapes.sizes(value) is None]
+
+
+def test_sizes_symbols_and_element_types(text: Text, value_of: ValueOf) -> None:
+    model = load(text("g (float[N, 3] x) => (int64[N, 3] y) { h = Relu(x) y = Cast <to = 7> (h) }"))
+    shapes = resolve(model)
+    assert shapes.dims(value_of(model, "h")) == ("N", 3)
+    assert shapes.sizes(value_of(model, "h")) is None
+    assert shapes.dtype(value_of(model, "h")) == ir.DataType.FLOAT
+    assert shapes.dtype(value_of(model, "y")) == ir.DataType.INT64
+    assert value_of(model, "h").shape is None
+
+
+def test_what_the_file_declares_does_not_overrule_what_follows_from_the_graph(text: Text, value_of: ValueOf) -> None:
+    proto = text("g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) y = Abs(h) }")
+    proto.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.INT8, [9]))
+    model = load(proto)
+    shapes = resolve(model)
+    assert shapes.sizes(value_of(model, "h")) == (2, 3)
+    assert shapes.dtype(value_of(model, "h")) == ir.DataType.FLOAT
+    assert shapes.sizes(value_of(model, "y")) == (2, 3)
+
+
+def test_an_unknown_operator_keeps_what_the_file_declares_and_passes_it_on(text: Text, value_of: ValueOf) -> None:
+    proto = text("g (float[2, 3] x) => (float[M] y) { h = foo.Bar(x) r = Relu(h) y = foo.Bar(r) }")
+    proto.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.FLOAT, [9]))
+    model = load(proto)
+    shapes = resolve(model)
+    assert shapes.sizes(value_of(model, "h")) == (9,)
+    assert shapes.sizes(value_of(model, "r")) == (9,)
+    assert shapes.dims(value_of(model, "y")) == ("M",)
+    assert "inference" in shapes.reason(value_of(model, "y"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Add(x, w)",
+        "y = MatMul(x, w)",
+        "y = Transpose <perm = [0, 1, 2]> (x)",
+    ],
+)
+def test_shapes_that_contradict_each_other_are_an_error(text: Text, body: str) -> None:
+    zeros = ", ".join(["0"] * 20)
+    model = load(text(f"g (float[2, 3] x) => (float[A, B] y) <float[4, 5] w = {{{zeros}}}> {{ {body} }}"))
+    with pytest.raises(ModelError):
+        resolve(model, run=True)
+
+
+def test_engines_that_contradict_each_other_are_an_error(
+    small: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(model: ir.Model, **_: object) -> ir.Model:
+        model.graph.node(0).outputs[0].shape = ir.Shape([7, 7, 7])
+        return model
+
+    monkeypatch.setattr(onnx_shape_inference, "infer_symbolic_shapes", wrong)
+    with pytest.raises(ModelError, match="contradicts itself on 'h'"):
+        resolve(load(small))
+
+
+def test_an_engine_that_stumbles_leaves_the_word_to_the_other(
+    text: Text, value_of: ValueOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumble(*_: object, **__: object) -> ir.Model:
+        raise onnx_shape_inference.ShapeInferenceError(node_name="n", op_type="Relu", domain="", message="no idea")
+
+    monkeypatch.setattr(onnx_shape_inference, "infer_symbolic_shapes", stumble)
+    model = load(text("g (float[2, 3] x) => (float[A, B] y) { y = Relu(x) }"))
+    assert resolve(model).sizes(value_of(model, "y")) == (2, 3)
+    contradictory = load(text("g (float[2, 3] x) => (float[A, B] y) { y = Transpose <perm = [0, 1, 2]> (x) }"))
+    with pytest.raises(ModelError, match="no idea"):
+        resolve(contradictory)
+
+
+@pytest.mark.parametrize("name", ["?", "unk__12:0", "a b", "2*", "", "N-1", "1x"])
+def test_odd_names_of_dimensions_do_no_harm(small: onnx.ModelProto, value_of: ValueOf, name: str) -> None:
+    for info in (*small.graph.input, *small.graph.output):
+        info.type.tensor_type.shape.dim[0].dim_param = name
+    model = load(small)
+    dims = resolve(model).dims(value_of(model, "h"))
+    assert dims is not None
+    assert dims[1] == 3
+
+
+def test_values_in_bodies_have_shapes_each_its_own(text: Text, value_of: ValueOf) -> None:
+    model = load(
+        text(
+            "g (bool c, float[2, 3] x) => (float[A, B] y) <float[1] k = {2}> { y = If (c) <"
+            "then_branch = a () => (float[A, B] p) { m = Mul(x, k) p = Relu(m) },"
+            "else_branch = b () => (float[A, B] q) { m = Transpose(x) n = Transpose(m) q = Abs(n) }> }"
+        )
+    )
+    shapes = resolve(model)
+    found = [shapes.sizes(v) for g in model.graphs() for n in g for v in n.outputs if v.name == "m"]
+    assert found == [(2, 3), (3, 2)]
+    assert shapes.sizes(value_of(model, "y")) == (2, 3)
+
+
+def test_a_loop(text: Text, value_of: ValueOf) -> None:
+    model = load(
+        text(
+            "g (float[4] x) => (float[4] y) <int64 n = {3}, bool t = {1}> { y = Loop (n, t, x) <body = b "
+            "(int64 i, bool c, float[4] s) => (bool d, float[4] r) { d = Identity(c) r = Add(s, s) }> }"
+        )
+    )
+    assert resolve(model, run=True).sizes(value_of(model, "y")) == (4,)
+    assert resolve(model).sizes(value_of(model, "r")) == (4,)
+
+
+def test_calls_of_functions(text: Text, value_of: ValueOf) -> None:
+    functions = (
+        '<domain: "local", opset_import: ["": 17]> up (a) => (b) { s = Shape(a) z = ConstantOfShape(s) b = Add(a, z) }'
+    )
+    model = load(text("g (float[2, 3] x) => (float[A, B] y) { y = local.up(x) }", functions=functions))
+    assert resolve(model).sizes(value_of(model, "y")) == (2, 3)
+
+
+# What inference lacks, a run shows: here the values that a Where passes on.
+CHAIN = (
+    (
+        "g (float[2, 3] x) => (float[A, B] y) <int64[2] o = {1, 1}, int64[2] m = {-1, 3}, int64[2] n = {-1, -1}>"
+        " { e = Equal(m, n) s = Where(e, o, m) t = Abs(s) y = Expand(r, t) }"
+    )
+    .replace("y = Expand", "z = Constant <value = float[1, 1] {1}> () y = Expand")
+    .replace("Expand(r", "Expand(z")
+)
+
+
+def test_a_run_shows_what_inference_lacks(text: Text, value_of: ValueOf) -> None:
+    model = load(text(CHAIN))
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    assert resolve(model, run=True).sizes(value_of(model, "y")) == (1, 3)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        ("n = NonZero(x) y = Transpose(n)", "NonZero"),
+        ("f = Flatten <axis = 0> (x) u = Unique(f) y = Neg(u)", "Unique"),
+        ("c = Greater(x, k) f = Reshape(c, m) g = Reshape(x, m) y = Compress(g, f)", "Compress"),
+        ("a = ReduceMax <keepdims = 0> (x) b = Abs(a) i = Cast <to = 7> (b) y = Range(z, i, o)", "Range"),
+        ("a = ReduceMax <keepdims = 0> (x) i = Cast <to = 7> (a) j = Mul(i, z) l = Add(j, o) q = Reshape(l, m)"
+         " y = ConstantOfShape(q)", "ConstantOfShape"),
+        ("n = NonZero(x) s = Shape(n) y = ConstantOfShape(s)", "NonZero"),
+    ],
+)  # fmt: skip
+def test_shapes_that_depend_on_the_data_stay_unknown_with_the_reason(text: Text, body: str, cause: str) -> None:
+    inits = "<float k = {0}, int64[1] m = {-1}, int64 z = {0}, int64 o = {1}>"
+    proto = text(f"g (float[4, 4] x) => (float[A] y) {inits} {{ {body} }}")
+    del proto.graph.output[0].type.tensor_type.shape.dim[:]
+    onnx_types = {"ConstantOfShape": 1, "Range": 7, "NonZero": 7, "Unique": 1, "Compress": 1}
+    proto.graph.output[0].type.tensor_type.elem_type = 1 if "y = ConstantOfShape" in body else onnx_types[cause]
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    proto.graph.output[0].type.tensor_type.shape.dim.add().dim_param = "A"
+    if "Transpose" in body:
+        proto.graph.output[0].type.tensor_type.shape.dim.add().dim_param = "B"
+    model = load(proto)
+    shapes = resolve(model, run=True)
+    output = model.graph.outputs[0]
+    assert shapes.sizes(output) is None
+    assert f"depends on the data ({cause}" in shapes.reason(output)
+
+
+def test_runs_that_disagree_are_told(monkeypatch: pytest.MonkeyPatch, text: Text) -> None:
+    # As an operator of a domain that nobody looks into would.
+    monkeypatch.setattr("onnxtile.model.sample.data_dependent", lambda _: {})
+    model = load(text("g (bool[4, 4] x) => (int64[2, A] y) { y = NonZero(x) }"))
+    shapes = resolve(model, run=True)
+    assert "runs gave" in shapes.reason(model.graph.outputs[0])
+
+
+def test_token_ids_stay_inside_the_table(text: Text, value_of: ValueOf) -> None:
+    rows = ", ".join(["0.5"] * 6)
+    model = load(
+        text(
+            f"g (int64[1, 5] ids) => (float[A, B, C] y) <float[3, 2] table = {{{rows}}}, int64[2] m = {{-1, 1}},"
+            " int64[2] o = {1, 1}, int64[2] n = {-1, -1}>"
+            " { h = Gather(table, ids) e = Equal(m, n) s = Where(e, o, m) y = Expand(h, s) }"
+        )
+    )
+    assert resolve(model, run=True).sizes(value_of(model, "y")) == (1, 5, 2)
+
+
+def test_sequences_and_strings_are_no_obstacle(text: Text, value_of: ValueOf) -> None:
+    model = load(
+        text(
+            "g (float[2, 3] x) => (float[A, B] y) { s = SequenceConstruct(x, x) i = Constant <value_int = 0> () y = SequenceAt(s, i) }"
+        )
+    )
+    shapes = resolve(model, run=True)
+    assert shapes.dtype(value_of(model, "s")) is None
+    assert shapes.sizes(value_of(model, "s")) is None
+    assert shapes.sizes(value_of(model, "y")) == (2, 3)
+    strings = load(text('g (string[2] x) => (string[A] y) { y = StringNormalizer <case_change_action = "UPPER"> (x) }'))
+    assert resolve(strings, run=True).dtype(strings.graph.outputs[0]) == ir.DataType.STRING
+
+
+@pytest.mark.parametrize("kind", ["FLOAT16", "BFLOAT16", "INT4", "FLOAT8E4M3FN"])
+def test_element_types_that_numpy_lacks_are_run(kind: str) -> None:
+    number = getattr(TensorProto, kind)
+    nodes = [
+        helper.make_node("Equal", ["m", "n"], ["e"]),
+        helper.make_node("Where", ["e", "o", "m"], ["s"]),
+        helper.make_node("Cast", ["x"], ["f"], to=1),
+        helper.make_node("Reshape", ["f", "s"], ["r"]),
+        helper.make_node("Cast", ["r"], ["y"], to=number),
+    ]
+    inits = [
+        numpy_helper.from_array(np.array(v, np.int64), n) for n, v in {"m": [-1, 2], "n": [-1, -1], "o": [3, 3]}.items()
+    ]
+    x, y = helper.make_tensor_value_info("x", number, [6]), helper.make_tensor_value_info("y", number, ["A", "B"])
+    graph = helper.make_graph(nodes, "g", [x], [y], inits)
+    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    shapes = resolve(model, run=True)
+    assert shapes.sizes(model.graph.outputs[0]) == (3, 2)
+    assert shapes.dtype(model.graph.outputs[0]) == ir.DataType[kind]
+
+
+def test_a_run_that_onnxruntime_refuses_is_an_error(text: Text) -> None:
+    model = load(text("g (float[2] x) => (float[A] y) { y = foo.Bar(x) }"))
+    with pytest.raises(ModelError, match="onnxruntime"):
+        resolve(model, run=True)
+
+
+def test_without_sizes_of_the_inputs_nothing_is_run(text: Text) -> None:
+    model = load(text("g (float[N] x) => (float[A] y) { y = foo.Bar(x) }"))
+    assert resolve(model, run=True).dims(model.graph.outputs[0]) == ("A",)
+
+
+def test_external_weights_are_read_for_a_run(external: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load(external)
+    monkeypatch.setattr(engines, "_infer_symbolic", lambda _: None)
+    monkeypatch.setattr(
+        engines, "_infer_onnx", lambda _, graphs: [engines.NOTHING for g in graphs for _ in engines._graph_values(g)]
+    )
+    model.graph.outputs[0].shape = None
+    assert resolve(model, run=True).sizes(model.graph.outputs[0]) == (1000,)
+
+
+@pytest.mark.skipif(not ZOO.is_dir(), reason="the zoo of models is not here")
+@pytest.mark.parametrize("name", ["bert_ts14", "swin_ts14", "dinov2div_ts14_sim0436", "gpt2_dy20", "clip_text_ts14"])
+def test_static_models_of_the_zoo_are_known_through_and_through(name: str) -> None:
+    model = load(ZOO / f"{name}.onnx")
+    assert unknown(model, resolve(model, run=True)) == []
+
+
+@pytest.mark.skipif(not ZOO.is_dir(), reason="the zoo of models is not here")
+@pytest.mark.parametrize("name", ["bert_dy20dyn", "gpt2_ts14dyn", "llama_ts14dyn_sim"])
+def test_symbolic_models_of_the_zoo_are_known_once_bound(name: str) -> None:
+    model = load(ZOO / f"{name}.onnx")
+    names = dict.fromkeys(d.value for v in model.graph.inputs for d in v.shape or () if isinstance(d, ir.SymbolicDim))
+    bind(model, {name: 8 for name in names if name}, {})
+    assert unknown(model, resolve(model, run=True)) == []

@@ -1,0 +1,112 @@
+"""onnxruntime: what it refuses is one line, and tensors go in and out where they should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from onnxtile.errors import ModelError
+from onnxtile.runtime import Array, Binding, Session
+
+
+def model(body: str, *, opset: int = 21) -> bytes:
+    data: bytes = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {body}').SerializeToString()
+    return data
+
+
+ADD = model("g (float[N, 2] a, float[N, 2] b) => (float[N, 2] s, float[N, 2] d) { s = Add(a, b) d = Sub(a, b) }")
+
+
+def test_inputs_and_outputs_are_named() -> None:
+    session = Session(ADD)
+    assert [(f.name, f.shape, f.type) for f in session.inputs] == [
+        ("a", ("N", 2), "tensor(float)"),
+        ("b", ("N", 2), "tensor(float)"),
+    ]
+    assert session.outputs == ["s", "d"]
+
+
+def test_a_run_gives_what_is_asked_for() -> None:
+    feeds = {"a": np.ones((3, 2), np.float32), "b": np.ones((3, 2), np.float32)}
+    assert set(Session(ADD).run(feeds)) == {"s", "d"}
+    found = Session(ADD).run(feeds, ["d"])
+    assert list(found) == ["d"]
+    np.testing.assert_array_equal(found["d"], np.zeros((3, 2)))
+
+
+def test_a_path_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(ADD)
+    assert Session(tmp_path / "m.onnx").outputs == ["s", "d"]
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model"])
+def test_what_is_no_model_is_refused_in_one_line(content: bytes) -> None:
+    with pytest.raises(ModelError, match="onnxruntime cannot load the model") as caught:
+        Session(content)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "feeds",
+    [
+        {},
+        {"a": np.ones((3, 2), np.float32)},
+        {"a": np.ones((3, 2), np.float32), "b": np.ones((3, 2), np.float64)},
+        {"a": np.ones((3, 2), np.float32), "b": np.ones((3, 3), np.float32)},
+        {"a": np.ones((3, 2), np.float32), "b": np.ones((3, 2), np.float32), "c": np.ones(1, np.float32)},
+    ],
+    ids=["none", "one", "type", "shape", "unknown"],
+)
+def test_wrong_feeds_are_refused_in_one_line(feeds: dict[str, Array]) -> None:
+    with pytest.raises(ModelError, match="onnxruntime cannot run the model") as caught:
+        Session(ADD).run(feeds)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_in_place_reads_and_writes_where_it_is_told() -> None:
+    arena = np.zeros(16, np.float32)
+    arena[:2], arena[2:4] = [1, 2], [10, 20]
+    at = [Binding(arena.ctypes.data + 8 * i, (1, 2), onnx.TensorProto.FLOAT) for i in range(4)]
+    Session(ADD).run_in_place({"a": at[0], "b": at[1]}, {"s": at[2], "d": at[3]})
+    np.testing.assert_array_equal(arena[:8], [1, 2, 10, 20, 11, 22, -9, -18])
+
+
+def test_a_run_in_place_with_an_unknown_name_is_refused() -> None:
+    arena = np.zeros(16, np.float32)
+    at = Binding(arena.ctypes.data, (1, 2), onnx.TensorProto.FLOAT)
+    with pytest.raises(ModelError):
+        Session(ADD).run_in_place({"nobody": at}, {"s": at})
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("float16", np.float16),
+        ("bfloat16", ml_dtypes.bfloat16),
+        ("float8e4m3fn", ml_dtypes.float8_e4m3fn),
+        ("int4", ml_dtypes.int4),
+        ("uint4", ml_dtypes.uint4),
+    ],
+)
+@pytest.mark.parametrize("count", [0, 1, 5, 6])
+def test_element_types_that_numpy_lacks_go_in_and_out(kind: str, dtype: type, count: int) -> None:
+    number = getattr(onnx.TensorProto, kind.upper())
+    data = model(
+        f"g ({kind}[N] x) => (float[N] f, {kind}[N] y) {{ f = Cast <to = 1> (x) y = Cast <to = {number}> (f) }}"
+    )
+    x: Array = np.array([0, 1, 7, 3, 2, 5][:count]).astype(dtype)
+    if kind == "int4" and count > 2:
+        x[2] = -8
+    found = Session(data).run({"x": x})
+    np.testing.assert_array_equal(found["f"], x.astype(np.float32))
+    assert found["y"].dtype == x.dtype
+    np.testing.assert_array_equal(found["y"].astype(np.float32), x.astype(np.float32))
+
+
+def test_strings_go_in_and_out() -> None:
+    session = Session(model("g (string[N] x) => (string[N] y) { y = Identity(x) }", opset=17))
+    assert session.run({"x": np.array(["a", "ß"], object)})["y"].tolist() == ["a", "ß"]
