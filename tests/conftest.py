@@ -1,6 +1,7 @@
 """What all tests share: where the models are, and the switch for slow checks."""
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,19 +42,31 @@ def transformer() -> Path:
 
 
 @pytest.fixture(scope="session")
-def dinov2() -> Path:
-    """DINOv2, 12 blocks, 614 nodes, attention scaled by a Div, simplified."""
-    path = ZOO / "dinov2div_ts14_sim0436.onnx"
-    if not path.exists():
-        pytest.skip("the zoo is not beside this checkout")
-    return path
+def zoo() -> Callable[[str], Path]:
+    """Return a model of the zoo beside the checkout by its name, such as "bert_ts14"."""
+
+    def find(name: str) -> Path:
+        path = ZOO / f"{name}.onnx"
+        if not path.exists():
+            pytest.skip("the zoo is not beside this checkout")
+        return path
+
+    return find
 
 
-def light(name: str) -> Path:
-    """Return a light model of the onnx wheel, such as "resnet50"."""
-    return _packaged("onnx", "backend", "test", "data", "light", f"light_{name}.onnx")
+@pytest.fixture(scope="session")
+def light() -> Callable[[str], Path]:
+    """Return a light model of the onnx wheel by its name, such as "resnet50"."""
+    return lambda name: _packaged("onnx", "backend", "test", "data", "light", f"light_{name}.onnx")
 
 
-def rapidocr(name: str) -> Path:
-    """Return a model of the rapidocr-onnxruntime wheel, such as "ch_PP-OCRv4_det_infer"."""
-    return _packaged("rapidocr_onnxruntime", "models", f"{name}.onnx")
+@pytest.fixture(scope="session")
+def rapidocr() -> Callable[[str], Path]:
+    """Return a model of the rapidocr-onnxruntime wheel by its name, such as "ch_PP-OCRv4_det_infer"."""
+    return lambda name: _packaged("rapidocr_onnxruntime", "models", f"{name}.onnx")
+
+
+@pytest.fixture(scope="session")
+def silero() -> Callable[[str], Path]:
+    """Return a model of the silero-vad wheel by its name, such as "silero_vad"."""
+    return lambda name: _packaged("silero_vad", "data", f"{name}.onnx")
