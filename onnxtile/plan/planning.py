@@ -60,9 +60,9 @@ def plan(
         peak_step=peak_step,
         lower_bound=problem.lower_bound,
         optimal=offsets.size == problem.lower_bound,
-        unshared=sum(align(_bytes(value, shapes), alignment) for value in roles.owners),
+        activation_bytes=sum(align(_bytes(value, shapes), alignment) for value in roles.owners),
         schedule=schedule.ids,
-        buffers=_planned(model, roles, lives, shapes, offsets),
+        buffers=_planned(model, roles, lives, problem, offsets),
         constants=tuple(Constant(_name(v), tensor_bytes(v, shapes)) for v in roles.constants),
         outside=_excluded(roles.outside),
         unplanned=_excluded(roles.unplanned),
@@ -102,23 +102,28 @@ def _buffers(roles: Roles, lives: Mapping[ir.Value, Life], shapes: Shapes) -> tu
 
 
 def _planned(
-    model: ir.Model, roles: Roles, lives: Mapping[ir.Value, Life], shapes: Shapes, offsets: Plan
+    model: ir.Model, roles: Roles, lives: Mapping[ir.Value, Life], problem: Problem, offsets: Plan
 ) -> tuple[PlannedBuffer, ...]:
     outputs: Sequence[ir.Value] = model.graph.outputs
     kinds = dict.fromkeys(outputs, "output")
-    return tuple(
-        PlannedBuffer(
-            name=_name(value),
-            arena=ARENA,
-            offset=offsets.offsets[_name(owner)],
-            size=_bytes(value, shapes),
-            first_step=lives[value][0],
-            last_step=lives[value][1] - 1,
-            kind=kinds.get(value, "activation"),
-            alias=_name(owner) if owner is not value else None,
+    buffers = {buffer.name: buffer for buffer in problem.buffers}
+    planned = []
+    for value, owner in roles.owners.items():
+        buffer = buffers[_name(owner)]
+        first, end = (buffer.lower, buffer.upper) if owner is value else lives[value]
+        planned.append(
+            PlannedBuffer(
+                name=_name(value),
+                arena=ARENA,
+                offset=offsets.offsets[buffer.name],
+                size=buffer.size,
+                first=first,
+                last=end - 1,
+                kind=kinds.get(value, "activation"),
+                alias=buffer.name if owner is not value else None,
+            )
         )
-        for value, owner in roles.owners.items()
-    )
+    return tuple(planned)
 
 
 def _excluded(reasons: Mapping[ir.Value, str]) -> tuple[Excluded, ...]:

@@ -12,17 +12,18 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class PlannedBuffer:
-    """A tensor at an address: `size` bytes from `offset` of the arena `arena`, in use from `first_step` to `last_step` inclusive.
+    """A tensor at an address: `size` bytes from `offset` of the arena `arena`, in use from `first` to `last` inclusive.
 
-    `kind` is "output" for what the caller reads, else "activation". `alias` names the tensor that owns the bytes, where it is another.
+    `kind` is "output" for what the caller reads, else "activation". `alias` names the tensor that owns the bytes, where it is another;
+    a tensor that owns its bytes has the life of all that lies in them.
     """
 
     name: str
     arena: str
     offset: int
     size: int
-    first_step: int
-    last_step: int
+    first: int
+    last: int
     kind: str
     alias: str | None = None
 
@@ -58,7 +59,7 @@ class PlanResult:
 
     `peak` is the largest sum of bytes that are live in one step, each buffer rounded up to the alignment, and `peak_step` the
     first such step; `lower_bound` is what no plan of this schedule can go below, `optimal` says that this one is there.
-    `unshared` is the sum of all buffers, had each bytes of its own and none an alias.
+    `activation_bytes` is the sum of all buffers, had each bytes of its own and none an alias.
     """
 
     digest: str | None
@@ -70,7 +71,7 @@ class PlanResult:
     peak_step: int
     lower_bound: int
     optimal: bool
-    unshared: int
+    activation_bytes: int
     schedule: tuple[str, ...] = field(repr=False)
     buffers: tuple[PlannedBuffer, ...] = field(repr=False)
     constants: tuple[Constant, ...] = field(repr=False)
