@@ -7,10 +7,11 @@ constant values of its inputs and outputs. What is not known makes a comparison 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from math import prod
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -31,7 +32,10 @@ _ORDER: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_FIELDS = ("shape", "rank", "dtype", "value")
+_FIELDS = ("constant", "dtype", "op", "rank", "shape", "size", "value")
+
+Scope: TypeAlias = Vertex | Mapping[str, Vertex]
+"""What the names of an expression mean: properties of one vertex, or anchors."""
 
 
 @dataclass(frozen=True)
@@ -51,47 +55,55 @@ class Facts:
     text: str
 
 
-def holds(test: Expression, vertex: Vertex, facts: Facts) -> bool:
-    """Tell whether `test` is true of `vertex`. Raises QueryError for a name that the operator does not have."""
-    result = _evaluate(test, vertex, facts)
-    return not isinstance(result, Unknown) and bool(np.all(result))
+def holds(test: Expression, scope: Scope, facts: Facts) -> bool:
+    """Tell whether `test` is true in `scope`. Raises QueryError for a name that the operator does not have."""
+    result = _evaluate(test, scope, facts)
+    if isinstance(result, Unknown):
+        return False
+    return True if isinstance(result, ir.Value | ir.Node) else bool(np.all(result))
 
 
-def _evaluate(test: Expression, vertex: Vertex, facts: Facts) -> Any:
+def _evaluate(test: Expression, scope: Scope, facts: Facts) -> Any:
     match test:
         case Number() | Text():
             return test.value
         case ListOf():
-            return [_evaluate(item, vertex, facts) for item in test.items]
+            return [_evaluate(item, scope, facts) for item in test.items]
         case Not():
-            result = _evaluate(test.operand, vertex, facts)
-            return result if isinstance(result, Unknown) else not bool(np.all(result))
+            result = _evaluate(test.operand, scope, facts)
+            return result if isinstance(result, Unknown) else not holds(test.operand, scope, facts)
         case Logic():
-            ways = (holds(operand, vertex, facts) for operand in test.operands)
+            ways = (holds(operand, scope, facts) for operand in test.operands)
             return all(ways) if test.operator == "and" else any(ways)
         case Comparison():
-            return _compare(test, vertex, facts)
+            return _compare(test, scope, facts)
         case _:
-            return _look_up(test, vertex, facts)
+            return _look_up(test, scope, facts)
 
 
-def _look_up(reference: Name | Index | Field, vertex: Vertex, facts: Facts) -> Any:
-    match reference:
-        case Name():
-            return _named(reference, vertex, facts)
-        case Index():
-            base = _evaluate(reference.base, vertex, facts)
-            return _element(base, reference, facts)
-        case Field():
-            base = _evaluate(reference.base, vertex, facts)
-            if not isinstance(base, ir.Value):
-                raise QueryError("only inputs[i] and outputs[i] have properties", facts.text, reference.span)
-            return _property(base, reference, facts)
+def _look_up(reference: Name | Index | Field, scope: Scope, facts: Facts) -> Any:
+    if isinstance(reference, Name):
+        return _anchored(reference, scope) if isinstance(scope, Mapping) else _named(reference, scope, facts)
+    base = _evaluate(reference.base, scope, facts)
+    if isinstance(base, Unknown):
+        return base
+    if isinstance(reference, Index):
+        return _element(base, reference, facts)
+    if isinstance(base, ir.Node):
+        return _named(Name(reference.name, reference.span), base, facts)
+    if isinstance(base, ir.Value):
+        return _property(base, reference, facts)
+    raise QueryError("only nodes, their inputs and their outputs have properties", facts.text, reference.span)
+
+
+def _anchored(name: Name, anchors: Mapping[str, Vertex]) -> Any:
+    if name.value in _WORDS:
+        return _WORDS[name.value]
+    bound = [vertex for key, vertex in anchors.items() if key.partition("#")[2] == name.value]
+    return bound[0] if bound else Unknown(f"the anchor #{name.value} is not bound")
 
 
 def _element(base: Any, reference: Index, facts: Facts) -> Any:
-    if isinstance(base, Unknown):
-        return base
     if not isinstance(base, list | tuple | np.ndarray):
         raise QueryError("this has no elements", facts.text, reference.span)
     if not -len(base) <= reference.position < len(base):
@@ -107,45 +119,87 @@ def _named(name: Name, vertex: Vertex, facts: Facts) -> Any:
     if word == "value" and is_constant(vertex, facts.constants):
         return facts.constants.array(vertex if isinstance(vertex, ir.Value) else vertex.outputs[0])
     if isinstance(vertex, ir.Value):
-        outputs = [vertex]
-        return outputs if word == "outputs" else _property(vertex, Field(name, word, name.span), facts)
+        return [vertex] if word == "outputs" else _property(vertex, Field(name, word, name.span), facts)
     if word == "inputs":
         return list(vertex.inputs)
     if word == "outputs":
         return list(vertex.outputs)
+    if word in {"constant", "data"}:
+        return _operand(vertex, facts, constant=word == "constant")
     return _attribute(vertex, name, facts)
 
 
+def _operand(node: ir.Node, facts: Facts, *, constant: bool) -> Any:
+    """Return the only input of `node` that is a constant, or the only one that is none."""
+    found = [value for value in node.inputs if value is not None and (value in facts.constants) == constant]
+    kind = "constant" if constant else "computed"
+    return found[0] if len(found) == 1 else Unknown(f"{node.op_type} has {len(found)} {kind} inputs, not 1")
+
+
 def _property(value: ir.Value, reference: Field, facts: Facts) -> Any:
-    if reference.name not in _FIELDS:
-        raise QueryError(f"there is no {reference.name!r}; there are {', '.join(_FIELDS)}", facts.text, reference.span)
-    if reference.name == "value":
-        return facts.constants.array(value) if value in facts.constants else Unknown(f"{value.name!r} is not constant")
-    shapes = facts.shapes()
-    if reference.name == "dtype":
-        dtype = shapes.dtype(value)
+    word, known = reference.name, value in facts.constants
+    if word not in _FIELDS:
+        raise QueryError(f"there is no {word!r}; there are {', '.join(_FIELDS)}", facts.text, reference.span)
+    if word == "constant":
+        return known
+    if word == "op":
+        producer = value.producer()
+        return "" if producer is None else producer.op_type
+    if word == "value":
+        return facts.constants.array(value) if known else Unknown(f"{value.name!r} is not constant")
+    return _typed_property(value, word, facts)
+
+
+def _typed_property(value: ir.Value, word: str, facts: Facts) -> Any:
+    """Return a property of the type; a constant's is known without inference."""
+    constant = facts.constants.array(value) if value in facts.constants else None
+    if word == "dtype":
+        dtype = ir.DataType.from_numpy(constant.dtype) if constant is not None else facts.shapes().dtype(value)
         return Unknown(f"the element type of {value.name!r} is not known") if dtype is None else dtype.name.lower()
-    dims = shapes.dims(value)
+    dims = constant.shape if constant is not None else facts.shapes().dims(value)
     if dims is None:
         return Unknown(f"the shape of {value.name!r} is not known")
-    return len(dims) if reference.name == "rank" else list(dims)
+    if word == "rank":
+        return len(dims)
+    if word == "shape":
+        return list(dims)
+    sizes = [dim for dim in dims if isinstance(dim, int)]
+    return prod(sizes) if len(sizes) == len(dims) else Unknown(f"the size of {value.name!r} is not known")
 
 
 def _attribute(node: ir.Node, name: Name, facts: Facts) -> Any:
+    """Return an attribute, or an input by the name that the operator's schema gives it (`axes`, `shape`, `min` ...)."""
     attribute = node.attributes.get(name.value)
     if attribute is not None:
         return Unknown("the function's caller says it") if attribute.is_ref() else _plain(attribute.value)
-    defaults = _defaults(node.domain, node.op_type, facts.opsets.get(node.domain, 1))
-    if defaults is None or name.value in defaults:
-        default = defaults and defaults[name.value]
-        return Unknown(f"{node.op_type} {node.name!r} does not give {name.value!r}") if default is None else default
-    listed = ", ".join(sorted(defaults)) or "none"
-    raise QueryError(f"{node.op_type} has no attribute {name.value!r}; it has {listed}", facts.text, name.span)
+    signature = _signature(node.domain, node.op_type, facts.opsets.get(node.domain, 1))
+    absent = Unknown(f"{node.op_type} {node.name!r} does not give {name.value!r}")
+    if signature is None:
+        return absent
+    if name.value in signature.attributes:
+        default = signature.attributes[name.value]
+        return absent if default is None else default
+    if name.value in signature.inputs:
+        position = signature.inputs.index(name.value)
+        value = node.inputs[position] if position < len(node.inputs) else None
+        return absent if value is None else value
+    if name.value in _ever(node.domain, node.op_type):
+        return absent
+    listed = ", ".join(sorted({*signature.attributes, *signature.inputs})) or "none"
+    raise QueryError(f"{node.op_type} has no {name.value!r}; it has {listed}", facts.text, name.span)
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """The attributes of an operator with their default values (None: no default), and the names of its inputs."""
+
+    attributes: Mapping[str, Any]
+    inputs: tuple[str, ...]
 
 
 @cache
-def _defaults(domain: str, op_type: str, version: int) -> dict[str, Any] | None:
-    """Return the attributes of an operator with their default values (None: no default); None where no schema knows it."""
+def _signature(domain: str, op_type: str, version: int) -> _Signature | None:
+    """Return what the schema says of an operator; None where no schema knows it."""
     try:
         schema = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
@@ -154,7 +208,14 @@ def _defaults(domain: str, op_type: str, version: int) -> dict[str, Any] | None:
     for name, attribute in schema.attributes.items():
         given = attribute.default_value.name
         found[name] = _plain(onnx.helper.get_attribute_value(attribute.default_value)) if given else None
-    return found
+    return _Signature(found, tuple(parameter.name for parameter in schema.inputs))
+
+
+@cache
+def _ever(domain: str, op_type: str) -> frozenset[str]:
+    """Return the names of attributes and inputs that an operator has in any version: `axes` was one, then the other."""
+    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == op_type and s.domain == domain]
+    return frozenset(name for s in schemas for name in (*s.attributes, *(parameter.name for parameter in s.inputs)))
 
 
 def _plain(value: Any) -> Any:
@@ -163,8 +224,13 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _compare(test: Comparison, vertex: Vertex, facts: Facts) -> Any:
-    left, right = _evaluate(test.left, vertex, facts), _evaluate(test.right, vertex, facts)
+def _compare(test: Comparison, scope: Scope, facts: Facts) -> Any:
+    left, right = _evaluate(test.left, scope, facts), _evaluate(test.right, scope, facts)
+    if test.operator in {"==", "!=", "in"} and isinstance(left, ir.Value):
+        others = right if test.operator == "in" else [right]
+        if all(other is None or isinstance(other, ir.Value) for other in others):
+            return any(other is left for other in others) == (test.operator != "!=")
+    left, right = _content(left, facts), _content(right, facts)
     for side in (left, right):
         if isinstance(side, Unknown):
             return side
@@ -178,6 +244,13 @@ def _compare(test: Comparison, vertex: Vertex, facts: Facts) -> Any:
         return np.all(_ORDER[test.operator](left, right))
     except TypeError:
         raise QueryError("these cannot be compared", facts.text, test.span) from None
+
+
+def _content(side: Any, facts: Facts) -> Any:
+    """Return the elements of a constant input; everything else as it is."""
+    if not isinstance(side, ir.Value):
+        return side
+    return facts.constants.array(side) if side in facts.constants else Unknown(f"{side.name!r} is not constant")
 
 
 def _equal(left: Any, right: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from onnxtile.errors import QueryError
 from onnxtile.query.program import (
     Accept,
+    Check,
     Forget,
     Fork,
     Goto,
@@ -30,6 +31,7 @@ from onnxtile.query.vertex import Vertex
 
 Neighbours: TypeAlias = Callable[[Vertex, Edge], Iterator[Vertex]]
 Accepts: TypeAlias = Callable[[Vertex, Node], bool]
+Holds: TypeAlias = Callable[[Check, Mapping[str, Vertex]], bool]
 
 MAX_NODES = 10_000
 """Vertices in one match; a query that takes in more says too little."""
@@ -76,19 +78,21 @@ _FAIL = -1
 
 
 class Machine:
-    """Runs a program at one root after the other. `neighbours` and `accepts` say what the graph is; `observe` hears of failures."""
+    """Runs a program at one root after the other. `neighbours`, `accepts` and `holds` say what the graph is; `observe` hears of failures."""
 
     def __init__(
         self,
         program: Program,
         neighbours: Neighbours,
         accepts: Accepts,
+        holds: Holds,
         budget: Budget,
         observe: Callable[[Failure], None] | None = None,
     ) -> None:
         self._program = program
         self._neighbours = neighbours
         self._accepts = accepts
+        self._holds = holds
         self._budget = budget
         self._observe = observe
 
@@ -147,6 +151,8 @@ class Machine:
                 return self._goto(instruction, place)
             case Stop():
                 return self._stop(instruction, place)
+            case Check():
+                return place + 1 if self._holds(instruction, self._bound) else _FAIL
             case _:
                 return self._keep_books(instruction, place)
 

@@ -15,7 +15,7 @@ from onnxtile.query.evaluate import Facts, holds
 from onnxtile.query.machine import Budget, Failure, Found, Machine
 from onnxtile.query.names import meanings, require_known
 from onnxtile.query.parse import parse
-from onnxtile.query.program import Program, compile_query
+from onnxtile.query.program import Check, Program, compile_query
 from onnxtile.query.syntax import ANY_NODE, PRODUCER, Node
 from onnxtile.query.vertex import Vertex, identify, is_constant, neighbours
 
@@ -73,7 +73,7 @@ class Matcher:
         """
         vertices = list(self._vertices())
         budget = Budget(_STEPS + _STEPS_PER_VERTEX * len(vertices))
-        machine = Machine(program, self._neighbours, self._acceptor(program), budget, observe)
+        machine = Machine(program, self._neighbours, self._acceptor(program), self._holds, budget, observe)
         found: dict[object, Match] = {}
         for root in vertices:
             if not any(self._is(root, node.type) for node in program.roots):
@@ -93,12 +93,18 @@ class Matcher:
         return neighbours(vertex, edge, self._constants)
 
     def _acceptor(self, program: Program) -> Callable[[Vertex, Node], bool]:
-        facts = Facts(self._constants, self._shapes, dict(self._model.graph.opset_imports), program.query.text)
+        facts = self._facts(program.query.text)
 
         def accepts(vertex: Vertex, node: Node) -> bool:
             return self._is(vertex, node.type) and (node.test is None or holds(node.test, vertex, facts))
 
         return accepts
+
+    def _holds(self, check: Check, bound: Mapping[str, Vertex]) -> bool:
+        return holds(check.condition, bound, self._facts(check.text))
+
+    def _facts(self, text: str) -> Facts:
+        return Facts(self._constants, self._shapes, dict(self._model.graph.opset_imports), text)
 
     def _is(self, vertex: Vertex, type_: str) -> bool:
         if type_ == ANY_NODE:

@@ -56,16 +56,27 @@ def parse(text: str) -> syntax.Query:
         raise QueryError(f"the query is longer than {_MAX_LENGTH:,} characters", text, (_MAX_LENGTH, _MAX_LENGTH + 1))
     _limit_depth(text)
     try:
-        tree = _grammar().parse(text)
+        tree = _grammar().parse(text, start="start")
     except lark.exceptions.UnexpectedInput as error:
         raise _readable(error, text) from None
     return syntax.Query(text, cast("tuple[syntax.Clause, ...]", _Builder().transform(tree)))
 
 
+def parse_condition(text: str) -> syntax.Expression:
+    """Return the expression over anchors that `text` means. Raises QueryError."""
+    _limit_depth(text)
+    try:
+        tree = _grammar().parse(text, start="condition")
+    except lark.exceptions.UnexpectedInput as error:
+        raise _readable(error, text) from None
+    return cast("syntax.Expression", _Builder().transform(tree))
+
+
 @cache
 def _grammar() -> lark.Lark:
     grammar = resources.files("onnxtile.query").joinpath("grammar.lark").read_text("utf-8")
-    return lark.Lark(grammar, parser="lalr", propagate_positions=True, maybe_placeholders=True)
+    starts = ["start", "condition"]
+    return lark.Lark(grammar, parser="lalr", start=starts, propagate_positions=True, maybe_placeholders=True)
 
 
 def _limit_depth(text: str) -> None:
@@ -103,6 +114,9 @@ class _Builder(lark.Transformer[Any, Any]):
 
     def start(self, _meta: Any, clauses: list[syntax.Clause]) -> tuple[syntax.Clause, ...]:
         return tuple(clauses)
+
+    def condition(self, _meta: Any, children: list[Any]) -> Any:
+        return children[0]
 
     def sequence(self, meta: Any, children: list[Any]) -> syntax.Sequence:
         return syntax.Sequence(tuple(children[::2]), tuple(children[1::2]), _span(meta))

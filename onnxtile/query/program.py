@@ -17,6 +17,7 @@ from onnxtile.query.syntax import (
     Clause,
     Edge,
     End,
+    Expression,
     Item,
     Node,
     Parallel,
@@ -98,11 +99,19 @@ class Forget:
 
 
 @dataclass(frozen=True)
+class Check:
+    """Fail unless `condition` holds of the nodes that the anchors are bound to; `text` is where it was written."""
+
+    condition: Expression
+    text: str
+
+
+@dataclass(frozen=True)
 class Accept:
     """Everything matched."""
 
 
-Instruction: TypeAlias = Step | Stop | Goto | Fork | Jump | Mark | Return | Measure | Grown | Forget | Accept
+Instruction: TypeAlias = Step | Stop | Goto | Fork | Jump | Mark | Return | Measure | Grown | Forget | Check | Accept
 
 
 @dataclass(frozen=True)
@@ -114,11 +123,16 @@ class Program:
     roots: tuple[Node, ...]
 
 
-def compile_query(query: Query) -> Program:
-    """Return the program of `query`. Raises QueryError for a clause that is not connected to the ones before it."""
+def compile_query(query: Query, where: tuple[tuple[Expression, str], ...] = ()) -> Program:
+    """Return the program of `query`, of whose matches those count for which every condition of `where` holds.
+
+    A condition is an expression over anchors, with its text. Raises QueryError for a clause that is not connected to the ones before it.
+    """
     compiler = _Compiler(query.text)
     for position, clause in enumerate(query.clauses):
         compiler.clause(clause, first=position == 0)
+    for condition, text in where:
+        compiler.emit(Check(condition, text))
     compiler.emit(Accept())
     instructions = tuple(compiler.instructions)
     return Program(query, instructions, _roots(instructions))
