@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from onnxtile.runtime import Array
 from onnxtile.tile.grid import Axis
-from onnxtile.tile.product import ConstantTable, Operand, as_scalar, normal_range
-from onnxtile.tile.writer import Dims, Writer, label
+from onnxtile.tile.product import ConstantTable, Dims, Operand, as_scalar, normal_range
+from onnxtile.tile.writer import Writer, label
 
 BlockKey = tuple[ir.Value, bool, float, Axis, Axis, ir.Graph]
 BlockCache = dict[BlockKey, dict[tuple[int, int], ir.Value]]
@@ -39,7 +39,7 @@ class Cutting:
         """Return the dimensions of a block; None stands for the whole side."""
         dims = list(self.operand.dims)
         for axis, cuts, index in zip(self.operand.axes, (self.rows, self.columns), (row, column), strict=True):
-            if axis is not None and index is not None:
+            if axis is not None and index is not None and cuts.is_cut:
                 dims[axis] = cuts.width(index)
         return tuple(dims)
 

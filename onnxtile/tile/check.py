@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.runtime import Array, Session
-from onnxtile.tile.product import INTEGERS, ConstantTable, Product, epsilon
+from onnxtile.tile.product import INTEGERS, ConstantTable, Dims, Product, epsilon
 from onnxtile.tile.result import TiledNode
 
 _IR_VERSION = 10
@@ -204,11 +204,22 @@ def _random(random: np.random.Generator, dims: Sequence[int], dtype: ir.DataType
 
 
 def _outer_values(product: Product) -> dict[str, tuple[ir.Value, tuple[int, ...]]]:
-    """Return the operands and the bias by name, with their dimensions in the model."""
-    outer = {_name(o.value): (o.value, o.stored) for o in (product.a, product.b)}
+    """Return the operands and the bias by name, with their dimensions in the model, symbols replaced by a number."""
+    outer: list[tuple[ir.Value, Dims]] = [(o.value, o.stored) for o in (product.a, product.b)]
     if product.bias is not None:
-        outer[_name(product.bias.value)] = (product.bias.value, product.bias.dims)
-    return outer
+        outer.append((product.bias.value, product.bias.dims))
+    size = _free_size(product)
+    return {_name(v): (v, tuple(dim if isinstance(dim, int) else size for dim in dims)) for v, dims in outer}
+
+
+def _free_size(product: Product) -> int:
+    """Return the size for whatever is known only when the model runs: that which it meets in the other batch, else 3.
+
+    It is the same for all symbols, so that those which must be equal are; 1, which broadcasts to any, where it meets several.
+    """
+    pairs = list(zip(product.a.batch[::-1], product.b.batch[::-1], strict=False))
+    met = {b for a, b in (*pairs, *((b, a) for a, b in pairs)) if not isinstance(a, int) and isinstance(b, int)} - {1}
+    return (met.pop() if met else 3) if len(met) < 2 else 1
 
 
 def _session(
@@ -232,7 +243,7 @@ def _bare(node: ir.Node) -> onnx.NodeProto:
     return proto
 
 
-def _typed(name: str, dtype: ir.DataType, dims: Sequence[int]) -> onnx.ValueInfoProto:
+def _typed(name: str, dtype: ir.DataType, dims: Dims) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(name, int(dtype), list(dims))
 
 

@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from onnxtile.tile.blocks import BlockCache, Blocks, Cutting, blocks_of, scaled, times
 from onnxtile.tile.grid import TileGrid
-from onnxtile.tile.product import INTEGERS, Bias, ConstantTable, Product, as_scalar
-from onnxtile.tile.writer import Dims, Place, Writer
+from onnxtile.tile.product import INTEGERS, Bias, ConstantTable, Dims, Product, as_scalar
+from onnxtile.tile.writer import Place, Writer
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,6 @@ def _dims(writer: Writer, m: int, n: int | None) -> Dims:
     """Return the dimensions of the block at (m, n) of the result; None stands for the whole side."""
     dims = list(writer.product.dims)
     for axis, cuts, index in zip(writer.product.axes, (writer.grid.m, writer.grid.n), (m, n), strict=True):
-        if axis is not None and index is not None:
+        if axis is not None and index is not None and cuts.is_cut:
             dims[axis] = cuts.width(index)
     return tuple(dims)

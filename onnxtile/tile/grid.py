@@ -13,20 +13,26 @@ from onnxtile.tile.limits import Limits
 class Axis:
     """One axis of `size` elements, cut into stretches of `step`; the last may be shorter.
 
+    The size is None where it is known only when the model runs; such an axis is one stretch.
     Full tiles first is what hardware with a fixed tile size runs fastest; balanced cuts would make every tile a partial one.
     """
 
-    size: int
-    step: int
+    size: int | None
+    step: int | None
 
     @classmethod
-    def of(cls, size: int, bound: int | None) -> Axis:
-        """Return an axis of `size` (at least 1) cut so that no stretch is above `bound`."""
+    def of(cls, size: int | None, bound: int | None) -> Axis:
+        """Return an axis of `size` (at least 1) cut so that no stretch is above `bound`, which an unknown size must not have."""
+        if size is None:
+            assert bound is None
+            return cls(None, None)
         return cls(size, size if bound is None else min(size, bound))
 
     @property
     def count(self) -> int:
         """How many stretches there are."""
+        if self.size is None or self.step is None:
+            return 1
         return -(-self.size // self.step)
 
     @property
@@ -36,11 +42,14 @@ class Axis:
 
     def stretch(self, index: int) -> slice:
         """Return the half-open range of elements in stretch `index`."""
+        if self.size is None or self.step is None:
+            return slice(None)
         start = index * self.step
         return slice(start, min(start + self.step, self.size))
 
     def width(self, index: int) -> int:
-        """Return the number of elements in stretch `index`."""
+        """Return the number of elements in stretch `index` of an axis whose size is known."""
+        assert self.size is not None and self.step is not None
         return min(self.step, self.size - index * self.step)
 
     @property
@@ -58,8 +67,8 @@ class TileGrid:
     n: Axis
 
     @classmethod
-    def of(cls, m: int, k: int, n: int, limits: Limits) -> TileGrid:
-        """Return the grid of an (m × k) times (k × n) product in which no tile is above `limits`."""
+    def of(cls, m: int | None, k: int | None, n: int | None, limits: Limits) -> TileGrid:
+        """Return the grid of an (m × k) times (k × n) product in which no tile is above `limits`; None is a size not known."""
         return cls(Axis.of(m, limits.m), Axis.of(k, limits.k), Axis.of(n, limits.n))
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import ml_dtypes
@@ -12,7 +12,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.runtime import Array
+from onnxtile.tile.limits import Limits
 
+Dim = int | str | None
+"""A size in elements, the symbols it is made of where it is known only when the model runs, or None where nothing is known."""
+Dims = tuple[Dim, ...]
 Axes = tuple[int | None, int | None]
 """The axes of a tensor along which a matrix's rows and columns lie; None for a vector, which lacks one of the two."""
 
@@ -30,7 +34,7 @@ class ShapeTable(Protocol):
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         """Return the element type, None where it is unknown."""
 
-    def dims(self, value: ir.Value) -> tuple[int | str | None, ...] | None:
+    def dims(self, value: ir.Value) -> Dims | None:
         """Return the dimensions: a number, a symbol's name, or None; None as a whole where the rank is unknown."""
 
 
@@ -49,20 +53,28 @@ class NotTiled(Exception):
 
 @dataclass(frozen=True)
 class Operand:
-    """A factor of the product. `dims` and `axes` are those that the product reads, so after a transposition where there is one."""
+    """A factor of the product: a matrix, a vector, or a batch of matrices along the axes before the last two.
+
+    `dims` and `axes` are those that the product reads, so after a transposition where there is one.
+    """
 
     value: ir.Value
-    dims: tuple[int, ...]
+    dims: Dims
     axes: Axes
     transposed: bool
     constant: bool
 
     @property
-    def stored(self) -> tuple[int, ...]:
+    def stored(self) -> Dims:
         """The dimensions of the value itself."""
         return self.dims[::-1] if self.transposed else self.dims
 
-    def size(self, side: int) -> int:
+    @property
+    def batch(self) -> Dims:
+        """The dimensions before those of the matrix or vector."""
+        return self.dims[: -sum(axis is not None for axis in self.axes)]
+
+    def size(self, side: int) -> Dim:
         """Return the number of rows (side 0) or columns (side 1); 1 where the operand is a vector that lacks them."""
         axis = self.axes[side]
         return 1 if axis is None else self.dims[axis]
@@ -73,18 +85,18 @@ class Bias:
     """What is added last, `beta` times; its dimensions broadcast to those of the product."""
 
     value: ir.Value
-    dims: tuple[int, ...]
+    dims: Dims
     beta: float
     constant: bool
 
 
 @dataclass(frozen=True)
 class Product:
-    """alpha · A · B + beta · C, in `dtype`. `dims` and `axes` are those of the result."""
+    """alpha · A · B + beta · C, in `dtype`. `dims` and `axes` are those of the result; batches broadcast as in numpy."""
 
     a: Operand
     b: Operand
-    dims: tuple[int, ...]
+    dims: Dims
     axes: Axes
     dtype: ir.DataType
     alpha: float = 1.0
@@ -101,17 +113,17 @@ class Product:
         return self.bias is not None and self.bias.beta != 0.0
 
     @property
-    def m(self) -> int:
+    def m(self) -> Dim:
         """Rows of A and of the result."""
         return self.a.size(0)
 
     @property
-    def k(self) -> int:
+    def k(self) -> Dim:
         """Columns of A, rows of B: the axis that is summed over."""
         return self.a.size(1)
 
     @property
-    def n(self) -> int:
+    def n(self) -> Dim:
         """Columns of B and of the result."""
         return self.b.size(1)
 
@@ -126,20 +138,29 @@ class Facts:
     symbols: frozenset[str]
     """The symbolic dimensions of the model's inputs: those that can be bound; inference may invent others."""
 
-    def sizes(self, value: ir.Value) -> tuple[int, ...]:
-        """Return the dimensions of `value`. Raises NotTiled, and says what to bind, where one is not a number."""
+    def dims(self, value: ir.Value) -> Dims:
+        """Return the dimensions of `value`; a symbol only where all its words can be bound. Raises NotTiled for an unknown rank."""
         dims = self.shapes.dims(value)
         if dims is None:
             raise NotTiled(f"the shape of {value.name!r} is not known")
-        for axis, dim in enumerate(dims):
-            if isinstance(dim, int):
-                continue
-            bindable = [word for word in re.findall(r"\w+", dim or "") if word in self.symbols]
-            if not bindable:
-                raise NotTiled(f"the size of axis {axis} of {value.name!r} is not known")
-            options = " ".join(f"--dim {symbol}=N" for symbol in dict.fromkeys(bindable))
-            raise NotTiled(f"axis {axis} of {value.name!r} has the size {dim!r}: bind it with {options}")
-        return tuple(dim for dim in dims if isinstance(dim, int))
+        return tuple(self._dim(dim) for dim in dims)
+
+    def unknown(self, value: ir.Value, axis: int) -> str:
+        """Return why `axis` of `value`, whose size is no number, cannot be cut, and what to bind."""
+        dim = (self.shapes.dims(value) or ())[axis]
+        bindable = [word for word in _words(dim) if word in self.symbols]
+        if not bindable:
+            return f"the size of axis {axis} of {value.name!r} is not known"
+        options = " ".join(f"--dim {symbol}=N" for symbol in dict.fromkeys(bindable))
+        return f"axis {axis} of {value.name!r} has the size {dim!r}: bind it with {options}"
+
+    def _dim(self, dim: Dim) -> Dim:
+        if not isinstance(dim, str):
+            return dim
+        if dim.isdecimal():
+            return int(dim)
+        words = [word for word in _words(dim) if not word.isdecimal()]
+        return dim if words and self.symbols.issuperset(words) else None
 
     def dtype(self, value: ir.Value) -> ir.DataType:
         """Return the element type of `value`. Raises NotTiled where it is unknown or MatMul does not take it."""
@@ -171,12 +192,60 @@ def required_input(node: ir.Node, index: int) -> ir.Value:
 
 
 def require_fit(product: Product) -> Product:
-    """Return `product`. Raises NotTiled where the sizes of its factors contradict each other or it has no element."""
-    if product.b.size(0) != product.k:
-        raise NotTiled(f"its operands do not fit: A has {product.k} columns and B has {product.b.size(0)} rows")
-    if 0 in (product.m, product.k, product.n):
+    """Return `product`, its K a number where either operand knows it.
+
+    Raises NotTiled where the sizes of its factors contradict each other or it has no element.
+    """
+    ka, kb = product.k, product.b.size(0)
+    if isinstance(ka, int) and isinstance(kb, int) and ka != kb:
+        raise NotTiled(f"its operands do not fit: A has {ka} columns and B has {kb} rows")
+    if 0 in (*product.dims, ka, kb):
         raise NotTiled("a product without elements")
-    return product
+    k = kb if isinstance(kb, int) or ka is None else ka
+    return replace(product, a=_with_size(product.a, 1, k), b=_with_size(product.b, 0, k))
+
+
+def require_known(product: Product, limits: Limits, facts: Facts) -> None:
+    """Raise NotTiled, and say what to bind, where a limit holds for an axis whose size is no number."""
+    for operand, side, bound in ((product.a, 0, limits.m), (product.b, 0, limits.k), (product.b, 1, limits.n)):
+        axis = operand.axes[side]
+        if bound is None or axis is None or isinstance(operand.dims[axis], int):
+            continue
+        raise NotTiled(facts.unknown(operand.value, 1 - axis if operand.transposed else axis))
+
+
+def broadcast(first: Dims, second: Dims) -> Dims:
+    """Return the dimensions that two batches broadcast to, as in numpy. Raises NotTiled where they do not."""
+    rank = max(len(first), len(second))
+    pairs = zip(*((1,) * (rank - len(dims)) + dims for dims in (first, second)), strict=True)
+    return tuple(_broadcast(a, b, first, second) for a, b in pairs)
+
+
+def times_sign(dims: Dims) -> str:
+    """Return dimensions as a reader sees them: 3×seq×8."""
+    return "×".join("?" if dim is None else str(dim) for dim in dims)
+
+
+def _broadcast(a: Dim, b: Dim, first: Dims, second: Dims) -> Dim:
+    if b in {a, 1}:
+        return a
+    if a == 1:
+        return b
+    if isinstance(a, int) and isinstance(b, int):
+        raise NotTiled(f"its batches {times_sign(first)} and {times_sign(second)} do not broadcast")
+    # A symbol beside a number above 1 is that number or 1; two symbols may each be 1.
+    return a if isinstance(a, int) else b if isinstance(b, int) else None
+
+
+def _with_size(operand: Operand, side: int, size: Dim) -> Operand:
+    axis = operand.axes[side]
+    if axis is None or operand.dims[axis] == size:
+        return operand
+    return replace(operand, dims=(*operand.dims[:axis], size, *operand.dims[axis + 1 :]))
+
+
+def _words(dim: Dim) -> list[str]:
+    return re.findall(r"\w+", dim) if isinstance(dim, str) else []
 
 
 def normal_range(dtype: ir.DataType) -> tuple[float, float]:

@@ -16,7 +16,17 @@ from onnxtile.tile.emit import emit, most_nodes
 from onnxtile.tile.grid import TileGrid
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.names import Names
-from onnxtile.tile.product import FIRST_OPSET, ConstantTable, Facts, NotTiled, Product, ShapeTable, Tileable
+from onnxtile.tile.product import (
+    FIRST_OPSET,
+    ConstantTable,
+    Facts,
+    NotTiled,
+    Product,
+    ShapeTable,
+    Tileable,
+    require_known,
+    times_sign,
+)
 from onnxtile.tile.prune import prune
 from onnxtile.tile.result import SkippedNode, TiledNode, TileResult
 from onnxtile.tile.writer import Writer
@@ -82,11 +92,14 @@ def _examine_node(node: ir.Node, operator: Tileable, limits: Limits, facts: Fact
         return SkippedNode(name, f"opset {facts.opset} is too old: raise the model to {FIRST_OPSET} at least")
     try:
         product = operator.restate(node, facts)
+        require_known(product, limits, facts)
     except NotTiled as reason:
         return SkippedNode(name, str(reason))
-    grid = TileGrid.of(product.m, product.k, product.n, limits)
+    sizes = (product.m, product.k, product.n)
+    m, k, n = (size if isinstance(size, int) else None for size in sizes)
+    grid = TileGrid.of(m, k, n, limits)
     if not grid.is_cut:
-        return SkippedNode(name, f"{product.m}×{product.k}×{product.n} is within the limits")
+        return SkippedNode(name, f"{times_sign(sizes)} is within the limits")
     return _Site(node, name, product, grid)
 
 

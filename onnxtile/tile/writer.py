@@ -11,9 +11,8 @@ import onnx_ir as ir
 from onnxtile import keys
 from onnxtile.tile.grid import TileGrid
 from onnxtile.tile.names import Names
-from onnxtile.tile.product import Product
+from onnxtile.tile.product import Dims, Product
 
-Dims = tuple[int, ...]
 Part = tuple[str, Dims]
 """The stem of an output's name, and its dimensions."""
 Place = dict[str, int]

@@ -274,10 +274,27 @@ REASONS = {
         "(float[batch,8] x) => (float[r,s] y) <float[8,8] w> { d = Concat<axis = 0>(x, x)  y = MatMul(d, w) }",
         "--dim batch=N",
     ),
-    "batched": (
-        "(float[3,2,8] x) => (float[3,2,8] y) <float[8,8] w> { y = MatMul(x, w) }",
-        "batched product, 3×2×8 by 8×8",
+    "symbolic sequence": (
+        "(float[batch,seq,8] x) => (float[b,s,8] y) <float[8,8] w> { y = MatMul(x, w) }",
+        "axis 1 of 'x' has the size 'seq': bind it with --dim seq=N",
     ),
+    "symbolic columns": (
+        "(float[batch,4,8] x, float[batch,8,seq] z) => (float[b,4,s] y) { y = MatMul(x, z) }",
+        "axis 2 of 'z' has the size 'seq': bind it with --dim seq=N",
+    ),
+    "symbolic columns of a transposed operand": (
+        "(float[4,8] x, float[wide,8] z) => (float[4,s] y) { y = Gemm<transB = 1>(x, z) }",
+        "axis 0 of 'z' has the size 'wide': bind it with --dim wide=N",
+    ),
+    "symbolic sum": (
+        "(float[4,deep] x, float[deep,8] z) => (float[4,8] y) { y = MatMul(x, z) }",
+        "axis 0 of 'z' has the size 'deep': bind it with --dim deep=N",
+    ),
+    "within, in batches": (
+        "(float[batch,2,4] x) => (float[b,2,3] y) <float[4,3] w> { y = MatMul(x, w) }",
+        "2×4×3 is within the limits",
+    ),
+    "empty batch": ("(float[0,2,8] x) => (float[0,2,8] y) <float[8,8] w> { y = MatMul(x, w) }", "without elements"),
     "within": ("(float[2,4] x) => (float[r,s] y) <float[4,3] w> { y = MatMul(x, w) }", "2×4×3 is within the limits"),
     "empty": ("(float[0,8] x) => (float[r,s] y) <float[8,8] w> { y = MatMul(x, w) }", "without elements"),
     "unknown bias": (

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from onnxtile.tile.product import (
     Bias,
+    Dims,
     Facts,
     NotTiled,
     Operand,
@@ -14,6 +15,7 @@ from onnxtile.tile.product import (
     require_factor,
     require_fit,
     required_input,
+    times_sign,
 )
 
 
@@ -36,25 +38,28 @@ class Gemm(Tileable):
 
 def _factor(node: ir.Node, index: int, attribute: str, facts: Facts) -> Operand:
     value = required_input(node, index)
-    dims = facts.sizes(value)
+    dims = facts.dims(value)
     if len(dims) != 2:
         raise NotTiled(f"{value.name!r} has {len(dims)} dimensions, Gemm multiplies matrices")
     transposed = bool(node.attributes.get_int(attribute, 0))
     return Operand(value, dims[::-1] if transposed else dims, (0, 1), transposed, value in facts.constants)
 
 
-def _bias(node: ir.Node, dims: tuple[int, int], dtype: ir.DataType, facts: Facts) -> Bias | None:
+def _bias(node: ir.Node, dims: Dims, dtype: ir.DataType, facts: Facts) -> Bias | None:
     value = node.inputs[2] if len(node.inputs) > 2 else None
     beta = node.attributes.get_float("beta", 1.0)
     if value is None:
         return None
     if beta != 0.0:
         require_factor("beta", beta, dtype)
-    sizes = facts.sizes(value)
+    sizes = facts.dims(value)
     # Aligned at the last axis, each size must be 1 or that of the result.
-    fits = len(sizes) <= 2 and all(size in {1, full} for size, full in zip(sizes[::-1], dims[::-1], strict=False))
-    if not fits:
-        raise NotTiled(f"its bias of shape {list(sizes)} does not broadcast to {list(dims)}")
+    pairs = list(zip(range(len(sizes))[::-1], sizes[::-1], dims[::-1], strict=False))
+    for axis, size, full in pairs:
+        if not isinstance(size, int) and (size is None or size != full):
+            raise NotTiled(facts.unknown(value, axis))
+    if len(sizes) > 2 or any(size not in {1, full} for _, size, full in pairs):
+        raise NotTiled(f"its bias of shape {times_sign(sizes)} does not broadcast to {times_sign(dims)}")
     return Bias(value, sizes, beta, value in facts.constants)
 
 

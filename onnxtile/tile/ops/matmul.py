@@ -1,10 +1,20 @@
-"""MatMul of matrices and vectors."""
+"""MatMul of matrices, vectors and batches of them."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.tile.product import Facts, NotTiled, Operand, Product, Tileable, require_fit, required_input
+from onnxtile.tile.product import (
+    Axes,
+    Facts,
+    NotTiled,
+    Operand,
+    Product,
+    Tileable,
+    broadcast,
+    require_fit,
+    required_input,
+)
 
 
 class MatMul(Tileable):
@@ -13,27 +23,27 @@ class MatMul(Tileable):
     name = "MatMul"
 
     def restate(self, node: ir.Node, facts: Facts) -> Product:
-        """Return the product. A vector on the left is one row, on the right one column, and the result lacks that axis."""
-        a, b = required_input(node, 0), required_input(node, 1)
-        dims_a, dims_b = facts.sizes(a), facts.sizes(b)
-        if not dims_a or not dims_b:
-            raise NotTiled("an operand is a scalar")
-        if len(dims_a) > 2 or len(dims_b) > 2:
-            raise NotTiled(f"a batched product, {_times(dims_a)} by {_times(dims_b)}")
-        rows, columns = dims_a[:-1], dims_b[1:]
-        return require_fit(
-            Product(
-                a=Operand(a, dims_a, (0, 1) if rows else (None, 0), transposed=False, constant=a in facts.constants),
-                b=Operand(b, dims_b, (0, 1) if columns else (0, None), transposed=False, constant=b in facts.constants),
-                dims=rows + columns,
-                axes=(0 if rows else None, len(rows) if columns else None),
-                dtype=facts.dtype(a),
-            )
-        )
+        """Return the product. A vector on the left is one row, on the right one column, and the result lacks that axis.
+
+        The axes before the last two are a batch, which broadcasts and is not cut.
+        """
+        a, b = _operand(node, 0, facts), _operand(node, 1, facts)
+        rows, columns = ((o.size(side),) if o.axes[side] is not None else () for side, o in enumerate((a, b)))
+        batch = broadcast(a.batch, b.batch)
+        axes = (len(batch) if rows else None, len(batch) + len(rows) if columns else None)
+        return require_fit(Product(a, b, batch + rows + columns, axes, facts.dtype(a.value)))
 
 
-def _times(dims: tuple[int, ...]) -> str:
-    return "×".join(map(str, dims))
+def _operand(node: ir.Node, index: int, facts: Facts) -> Operand:
+    value = required_input(node, index)
+    dims = facts.dims(value)
+    if not dims:
+        raise NotTiled("an operand is a scalar")
+    last = len(dims) - 1
+    axes: Axes = (last - 1, last)
+    if last == 0:
+        axes = (None, 0) if index == 0 else (0, None)
+    return Operand(value, dims, axes, transposed=False, constant=value in facts.constants)
 
 
 MATMUL = MatMul()
