@@ -1,4 +1,4 @@
-"""A plan written into its model, as metadata that other tools read or pass on (DESIGN section 6)."""
+"""A plan written into its model, as metadata that other tools read or pass on."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ def annotate(model: ir.Model, result: PlanResult) -> None:
 
     The marks are written only by IR version 10 and later. Raises UsageError where `result` is the plan of another model.
     """
-    nodes = {name: node for node, name in node_ids(model.graph).items()}
+    # Two nodes may share an identifier where a file repeats names; those keep their order.
+    nodes: dict[str, list[ir.Node]] = {}
+    for node, name in node_ids(model.graph).items():
+        nodes.setdefault(name, []).append(node)
     values = {value.name: value for node in model.graph for value in node.outputs if value.name}
-    if set(nodes) != set(result.schedule) or not {buffer.name for buffer in result.buffers} <= values.keys():
+    known = sorted(name for name, same in nodes.items() for _ in same)
+    if known != sorted(result.schedule) or not {buffer.name for buffer in result.buffers} <= values.keys():
         raise UsageError("the plan is not one of this model")
     clear(model)
     for step, name in enumerate(result.schedule):
-        nodes[name].metadata_props[keys.STEP] = str(step)
+        nodes[name].pop(0).metadata_props[keys.STEP] = str(step)
     for buffer in result.buffers:
         marks = values[buffer.name].metadata_props
         marks[keys.ARENA] = buffer.arena

@@ -1,0 +1,132 @@
+"""The proof of a plan by execution: inside the arena the model must give what it gives anywhere else, bit for bit.
+
+It is evidence, beside the check and the table of lawful aliases: a wrong plan can pass by luck, so the run is repeated, on
+other inputs and over another pattern in the arena's bytes each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.errors import ModelError
+from onnxtile.model.constants import Constants
+from onnxtile.model.feeds import sample_feeds
+from onnxtile.model.save import external_folder, raise_ir_version
+from onnxtile.model.save import to_bytes as model_bytes
+from onnxtile.model.shapes import Shapes
+from onnxtile.plan.executor import ArenaExecutor, Site
+from onnxtile.plan.memory import to_bytes
+from onnxtile.plan.result import PlanResult
+from onnxtile.runtime import Array, Session
+
+_PATTERNS = (0xFF, 0xA5, 0x5A)
+"""What the arena holds before a run. As floats: NaN, a small negative number, a large positive one."""
+
+
+@dataclass(frozen=True)
+class ArenaVerdict:
+    """Whether a model gives in its arena what it gives in a plain run.
+
+    `runs` runs on different inputs compared every one of `outputs`; they end with the first that differs. `differing` is the first output
+    that had another bit, `red_zones` whether nothing was written around the arena, `failure` what stopped a run. `kernels`
+    nodes were executed, in `sessions` different sessions; `views` were not, as their bytes are already there.
+    """
+
+    runs: int
+    outputs: tuple[str, ...]
+    differing: str | None
+    red_zones: bool
+    failure: str | None
+    kernels: int
+    sessions: int
+    views: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether every run ended, every output was equal bit for bit, and nothing was written around the arena."""
+        return self.differing is None and self.failure is None and self.red_zones
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {"equal": self.equal, **vars(self), "outputs": list(self.outputs)}
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    differing: str | None = None
+    red_zones: bool = True
+    failure: str | None = None
+
+    @property
+    def sound(self) -> bool:
+        return self == _Outcome()
+
+
+def arena_run(
+    model: ir.Model,
+    result: PlanResult,
+    shapes: Shapes,
+    constants: Constants,
+    *,
+    feeds: Sequence[Mapping[str, Array]] | None = None,
+    repeats: int = 3,
+    seed: int = 0,
+) -> ArenaVerdict:
+    """Run `model` in the arena that `result` plans, and plainly, on the same inputs, and compare all outputs bit for bit.
+
+    `feeds` are the inputs of each run; by default `repeats` sets of random ones. Both ways run unoptimised kernels on one
+    thread. Raises ModelError where onnxruntime cannot run the model or one of its nodes at all, CheckFailed where the plan
+    does not even stay inside the arena.
+    """
+    inputs = feeds if feeds is not None else [sample_feeds(model, shapes.sizes, seed=seed + i) for i in range(repeats)]
+    plain = _plain_session(model)
+    executor = ArenaExecutor(model, result, shapes, constants)
+    outcome, runs = _Outcome(), 0
+    for runs, fed in enumerate(inputs, start=1):
+        expected = plain.run(fed)
+        outcome = _compare(executor, fed, expected, _PATTERNS[(runs - 1) % len(_PATTERNS)])
+        if not outcome.sound:
+            break
+    return ArenaVerdict(
+        runs=runs,
+        outputs=tuple(value.name or "" for value in model.graph.outputs),
+        differing=outcome.differing,
+        red_zones=outcome.red_zones,
+        failure=outcome.failure,
+        kernels=executor.kernels,
+        sessions=executor.sessions,
+        views=executor.views,
+    )
+
+
+def _plain_session(model: ir.Model) -> Session:
+    copy = model.clone()
+    raise_ir_version(copy)
+    return Session(model_bytes(copy), external=external_folder(model))
+
+
+def _compare(executor: ArenaExecutor, fed: Mapping[str, Array], expected: Mapping[str, Any], pattern: int) -> _Outcome:
+    executor.block.fill(pattern)
+    try:
+        found = executor.run(fed)
+    except ModelError as error:
+        # Every kernel has been loaded and the plain run has ended: what a kernel refuses now is what a wrong plan made of its inputs.
+        return _Outcome(red_zones=executor.block.is_intact(pattern), failure=str(error))
+    differing = next((name for name, value in found.items() if not _same(value, expected[name])), None)
+    return _Outcome(differing=differing, red_zones=executor.block.is_intact(pattern))
+
+
+def _same(found: Any, expected: Any) -> bool:
+    """Return whether two values have the same bits."""
+    if isinstance(found, Site):
+        return found.shape == expected.shape and np.array_equal(found.data, to_bytes(expected, found.dtype))
+    if isinstance(found, list):
+        return len(found) == len(expected) and all(map(_same, found, expected))
+    if isinstance(found, np.ndarray) and found.dtype != object:
+        return (found.dtype, found.shape) == (expected.dtype, expected.shape) and found.tobytes() == expected.tobytes()
+    return bool(np.array_equal(found, expected))

@@ -1,0 +1,59 @@
+"""Tensors as bytes: in a block of memory with red zones around it, and in arrays of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+
+from onnxtile.plan.bytes import granule
+from onnxtile.runtime import Array
+
+Bytes = npt.NDArray[np.uint8]
+
+_RED_ZONE = 4096
+"""Bytes before and after a block that nobody may write: a page, so that a stray vector or row still hits it."""
+
+
+class Block:
+    """`size` bytes of memory whose first lies at a multiple of `alignment`, with a red zone before and after."""
+
+    def __init__(self, size: int, alignment: int) -> None:
+        unit = max(alignment, 64)
+        zone = max(_RED_ZONE, unit)
+        memory = np.empty(size + 2 * zone + unit, np.uint8)
+        start = -memory.ctypes.data % unit + zone
+        self._before = memory[start - zone : start]
+        self.bytes: Bytes = memory[start : start + size]
+        self._after = memory[start + size : start + size + zone]
+        self.address = int(memory.ctypes.data) + start
+
+    def fill(self, pattern: int) -> None:
+        """Set every byte, also of the red zones, to `pattern`."""
+        for part in (self._before, self.bytes, self._after):
+            part[:] = pattern
+
+    def is_intact(self, pattern: int) -> bool:
+        """Return whether the red zones still hold `pattern`."""
+        return bool((self._before == pattern).all() and (self._after == pattern).all())
+
+
+def to_bytes(array: Array, dtype: ir.DataType) -> Bytes:
+    """Return the elements of `array` as a tensor in memory has them, aligned to an element; a view of them where that is possible."""
+    if dtype.bitwidth < 8:
+        return np.frombuffer(ir.Tensor(array, dtype=dtype).tobytes(), np.uint8)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if flat.ctypes.data % granule(dtype):
+        flat = flat.copy()
+    return flat.view(np.uint8)
+
+
+def to_array(data: Bytes, dtype: ir.DataType, shape: Sequence[int]) -> Array:
+    """Return the tensor whose bytes are `data`, as an array of its own."""
+    if dtype.bitwidth < 8:
+        proto = onnx.TensorProto(dims=shape, data_type=dtype.value, raw_data=data.tobytes())
+        return ir.TensorProtoTensor(proto).numpy()
+    return np.frombuffer(data.tobytes(), dtype.numpy()).reshape(shape)
