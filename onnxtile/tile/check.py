@@ -238,7 +238,8 @@ def _session(
 
 
 def _bare(node: ir.Node) -> onnx.NodeProto:
-    proto: onnx.NodeProto = ir.to_proto(node)
+    # What ir.to_proto does first, to find out that this is a node, costs as much as loading the session of a large site.
+    proto: onnx.NodeProto = ir.serde.serialize_node(node)
     proto.ClearField("metadata_props")
     return proto
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -68,6 +69,12 @@ class Operand:
     def stored(self) -> Dims:
         """The dimensions of the value itself."""
         return self.dims[::-1] if self.transposed else self.dims
+
+    def stored_axis(self, side: int) -> int:
+        """Return the axis of the value itself along which rows (side 0) or columns (side 1) lie. A vector has one of the two."""
+        axis = self.axes[side]
+        assert axis is not None
+        return len(self.dims) - 1 - axis if self.transposed else axis
 
     @property
     def batch(self) -> Dims:
@@ -149,10 +156,16 @@ class Facts:
         """Return why `axis` of `value`, whose size is no number, cannot be cut, and what to bind."""
         dim = (self.shapes.dims(value) or ())[axis]
         bindable = [word for word in _words(dim) if word in self.symbols]
-        if not bindable:
-            return f"the size of axis {axis} of {value.name!r} is not known"
-        options = " ".join(f"--dim {symbol}=N" for symbol in dict.fromkeys(bindable))
-        return f"axis {axis} of {value.name!r} has the size {dim!r}: bind it with {options}"
+        if bindable:
+            return f"axis {axis} of {value.name!r} has the size {dim!r}: bind it with {_options(bindable)}"
+        reason = f"the size of axis {axis} of {value.name!r} is not known"
+        return (
+            f"{reason}; it may be once all is bound with {_options(sorted(self.symbols))}" if self.symbols else reason
+        )
+
+    def can_bind(self, value: ir.Value, axis: int) -> bool:
+        """Return whether symbols of the model's inputs decide `axis` of `value`."""
+        return not self.symbols.isdisjoint(_words((self.shapes.dims(value) or ())[axis]))
 
     def _dim(self, dim: Dim) -> Dim:
         if not isinstance(dim, str):
@@ -207,11 +220,12 @@ def require_fit(product: Product) -> Product:
 
 def require_known(product: Product, limits: Limits, facts: Facts) -> None:
     """Raise NotTiled, and say what to bind, where a limit holds for an axis whose size is no number."""
-    for operand, side, bound in ((product.a, 0, limits.m), (product.b, 0, limits.k), (product.b, 1, limits.n)):
-        axis = operand.axes[side]
-        if bound is None or axis is None or isinstance(operand.dims[axis], int):
+    a, b = product.a, product.b
+    for sides, bound in (([(a, 0)], limits.m), ([(a, 1), (b, 0)], limits.k), ([(b, 1)], limits.n)):
+        if bound is None or any(isinstance(operand.size(side), int) for operand, side in sides):
             continue
-        raise NotTiled(facts.unknown(operand.value, 1 - axis if operand.transposed else axis))
+        places = [(operand.value, operand.stored_axis(side)) for operand, side in sides]
+        raise NotTiled(facts.unknown(*next((place for place in places if facts.can_bind(*place)), places[0])))
 
 
 def broadcast(first: Dims, second: Dims) -> Dims:
@@ -242,6 +256,10 @@ def _with_size(operand: Operand, side: int, size: Dim) -> Operand:
     if axis is None or operand.dims[axis] == size:
         return operand
     return replace(operand, dims=(*operand.dims[:axis], size, *operand.dims[axis + 1 :]))
+
+
+def _options(symbols: Iterable[str]) -> str:
+    return " ".join(f"--dim {symbol}=N" for symbol in dict.fromkeys(symbols))
 
 
 def _words(dim: Dim) -> list[str]:

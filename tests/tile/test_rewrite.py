@@ -288,7 +288,15 @@ REASONS = {
     ),
     "symbolic sum": (
         "(float[4,deep] x, float[deep,8] z) => (float[4,8] y) { y = MatMul(x, z) }",
+        "axis 1 of 'x' has the size 'deep': bind it with --dim deep=N",
+    ),
+    "symbolic sum known by one operand": (
+        "(float[4,?] x, float[deep,8] z) => (float[4,8] y) { y = MatMul(x, z) }",
         "axis 0 of 'z' has the size 'deep': bind it with --dim deep=N",
+    ),
+    "unknown beside a symbol": (
+        "(float[batch,?,8] x) => (float[b,s,8] y) <float[8,8] w> { y = MatMul(x, w) }",
+        "the size of axis 1 of 'x' is not known; it may be once all is bound with --dim batch=N",
     ),
     "within, in batches": (
         "(float[batch,2,4] x) => (float[b,2,3] y) <float[4,3] w> { y = MatMul(x, w) }",
