@@ -1,0 +1,88 @@
+"""What every planner must do, over all that there are."""
+
+import random
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from onnxtile.errors import UsageError
+from onnxtile.plan.check import check
+from onnxtile.plan.planner import Planner, planner, planners
+from onnxtile.plan.problem import Buffer, Plan, Problem
+from tests.plan.conftest import problems
+
+every_planner = pytest.mark.parametrize("planner", planners().values(), ids=planners())
+
+
+def test_which_there_are() -> None:
+    assert {"naive", "greedy-by-size"} <= planners().keys()
+    assert list(planners()) == sorted(planners())
+
+
+def test_an_unknown_one_is_refused() -> None:
+    with pytest.raises(UsageError, match="there is no planner 'greedy-by-sise'") as e:
+        planner("greedy-by-sise")
+    assert e.value.hint == "did you mean 'greedy-by-size'?"
+
+
+@every_planner
+@given(problem=problems())
+def test_its_plan_is_sound_and_not_below_the_bound(planner: Planner, problem: Problem) -> None:
+    plan = planner.plan(problem)
+    assert check(problem, plan) == ()
+    assert plan.size >= problem.lower_bound
+    assert planner.plan(problem) == plan
+
+
+@every_planner
+def test_no_buffers(planner: Planner) -> None:
+    assert planner.plan(Problem(())) == Plan({}, 0)
+
+
+@every_planner
+def test_buffers_without_bytes(planner: Planner) -> None:
+    problem = Problem((Buffer("a", 0, 0, 9), Buffer("b", 64, 0, 9), Buffer("c", 0, 3, 4)))
+    plan = planner.plan(problem)
+    assert check(problem, plan) == ()
+    assert plan.size == 64
+
+
+@given(problems())
+def test_greedy_by_size_does_not_depend_on_the_order_of_the_buffers(problem: Problem) -> None:
+    turned = replace(problem, buffers=problem.buffers[::-1])
+    greedy = planner("greedy-by-size")
+    assert greedy.plan(turned) == greedy.plan(problem)
+
+
+@given(problems())
+def test_naive_shares_nothing(problem: Problem) -> None:
+    plan = planner("naive").plan(problem)
+    forever = replace(problem, buffers=tuple(replace(b, lower=0, upper=99) for b in problem.buffers))
+    assert check(forever, plan) == ()
+
+
+def test_greedy_by_size_takes_the_tightest_gap() -> None:
+    # At step 1 the gaps [0, 300) and [500, 610) are free; "d" fits both.
+    buffers = (
+        Buffer("a", 300, 0, 1),
+        Buffer("b", 200, 0, 2),
+        Buffer("c", 110, 0, 1),
+        Buffer("top", 100, 0, 2),
+        Buffer("d", 90, 1, 2),
+    )
+    plan = planner("greedy-by-size").plan(Problem(buffers, alignment=1))
+    assert plan.offsets == {"a": 0, "b": 300, "c": 500, "top": 610, "d": 500}
+
+
+@every_planner
+def test_ten_thousand_buffers_with_hundreds_of_overlaps_take_seconds(planner: Planner) -> None:
+    draw = random.Random(0)
+    starts = [draw.randrange(10_000) for _ in range(10_000)]
+    buffers = [Buffer(str(i), draw.randrange(1, 10**6), s, s + draw.randrange(1, 400)) for i, s in enumerate(starts)]
+    problem = Problem(tuple(buffers))
+    begin = time.perf_counter()
+    plan = planner.plan(problem)
+    assert check(problem, plan) == ()
+    assert time.perf_counter() - begin < 10
