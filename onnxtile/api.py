@@ -35,7 +35,7 @@ from onnxtile.verify import Verdict, bound_copy, compare_with, run_original
 
 if TYPE_CHECKING:
     from onnxtile.plan.arena_run import ArenaVerdict
-    from onnxtile.plan.planning import PlanResult
+    from onnxtile.plan.result import PlanResult
 
 Progress: TypeAlias = Callable[[str], None]
 Dims: TypeAlias = Mapping[str, int]
@@ -180,7 +180,7 @@ def _patterns(patterns: Iterable[str | Pattern]) -> list[Pattern]:
     chosen: list[Pattern] = []
     for pattern in patterns:
         chosen += [pattern] if isinstance(pattern, Pattern) else pattern_files.select([pattern])
-    return chosen or pattern_files.pattern_set(pattern_files.DEFAULT_SET)
+    return chosen or pattern_files.pattern_set()
 
 
 def unfuse(model: Source, *, verify: bool = True, progress: Progress = _silent) -> UnfuseResult:

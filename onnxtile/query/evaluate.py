@@ -226,16 +226,18 @@ def _plain(value: Any) -> Any:
 
 def _compare(test: Comparison, scope: Scope, facts: Facts) -> Any:
     left, right = _evaluate(test.left, scope, facts), _evaluate(test.right, scope, facts)
-    if test.operator in {"==", "!=", "in"} and isinstance(left, ir.Value):
-        others = right if test.operator == "in" else [right]
-        if all(other is None or isinstance(other, ir.Value) for other in others):
-            return any(other is left for other in others) == (test.operator != "!=")
+    if isinstance(left, ir.Value) and _is_among(left, right):
+        return test.operator != "!="
+    if isinstance(left, ir.Value) and isinstance(right, list) and test.operator == "in":
+        right = [other for other in right if other in facts.constants]
+        if left not in facts.constants:
+            return False
     left, right = _content(left, facts), _content(right, facts)
     for side in (left, right):
         if isinstance(side, Unknown):
             return side
     if test.operator == "in":
-        return any(_equal(left, item) for item in right)
+        return any(_equal(left, _content(item, facts)) for item in right)
     if test.operator == "≈":
         return _close(left, right)
     if test.operator in {"==", "!="}:
@@ -244,6 +246,11 @@ def _compare(test: Comparison, scope: Scope, facts: Facts) -> Any:
         return np.all(_ORDER[test.operator](left, right))
     except TypeError:
         raise QueryError("these cannot be compared", facts.text, test.span) from None
+
+
+def _is_among(value: ir.Value, others: Any) -> bool:
+    """Tell whether `value` is the other side of a comparison, or one of a list there: the same value, constant or not."""
+    return any(other is value for other in (others if isinstance(others, list) else [others]))
 
 
 def _content(side: Any, facts: Facts) -> Any:

@@ -78,7 +78,10 @@ _FAIL = -1
 
 
 class Machine:
-    """Runs a program at one root after the other. `neighbours`, `accepts` and `holds` say what the graph is; `observe` hears of failures."""
+    """Runs a program at one root after the other.
+
+    `neighbours`, `accepts` and `holds` say what the graph is; `observe` hears of failures.
+    """
 
     def __init__(
         self,

@@ -14,17 +14,21 @@ from onnxtile.query import syntax
 
 _MAX_LENGTH = 20_000
 _MAX_DEPTH = 50
+_MAX_TREE_DEPTH = 4 * _MAX_DEPTH
+_MAX_DIGITS = 9
+_MAX_INT64_DIGITS = 20
 
 # What the grammar's terminals are to a reader of the message.
 _READABLE = {
     "TYPE": "an operator name",
     "ANY": "'.'",
-    "ANCHOR": "an anchor's name",
+    "ANCHOR": "an anchor such as '#1'",
     "FORWARD": "a forward edge such as '->'",
     "BACKWARD": "a backward edge such as '<-'",
     "COMPARE": "a comparison such as '=='",
     "COUNT": "a number",
     "NUMBER": "a number",
+    "POSITION": "a position",
     "STRING": "a string",
     "NAME": "an attribute's name",
     "LPAR": "'('",
@@ -33,7 +37,6 @@ _READABLE = {
     "RSQB": "']'",
     "LBRACE": "'{'",
     "RBRACE": "'}'",
-    "HASH": "'#'",
     "SEMICOLON": "';'",
     "DOLLAR": "'$'",
     "OPTIONAL": "'?'",
@@ -41,9 +44,9 @@ _READABLE = {
     "PLUS": "'+'",
     "AMPERSAND": "'&'",
     "VBAR": "'|'",
-    "AND": "'and'",
-    "OR": "'or'",
-    "NOT": "'not'",
+    "_AND": "'and'",
+    "_OR": "'or'",
+    "_NOT": "'not'",
     "COMMA": "','",
     "DOT": "'.'",
     "$END": "the end",
@@ -52,24 +55,26 @@ _READABLE = {
 
 def parse(text: str) -> syntax.Query:
     """Return the query that `text` means. Raises QueryError with the line, a caret and what was expected."""
-    if len(text) > _MAX_LENGTH:
-        raise QueryError(f"the query is longer than {_MAX_LENGTH:,} characters", text, (_MAX_LENGTH, _MAX_LENGTH + 1))
-    _limit_depth(text)
-    try:
-        tree = _grammar().parse(text, start="start")
-    except lark.exceptions.UnexpectedInput as error:
-        raise _readable(error, text) from None
-    return syntax.Query(text, cast("tuple[syntax.Clause, ...]", _Builder().transform(tree)))
+    return syntax.Query(text, cast("tuple[syntax.Clause, ...]", _built(text, "start")))
 
 
 def parse_condition(text: str) -> syntax.Expression:
     """Return the expression over anchors that `text` means. Raises QueryError."""
-    _limit_depth(text)
+    return cast("syntax.Expression", _built(text, "condition"))
+
+
+def _built(text: str, start: str) -> Any:
+    if len(text) > _MAX_LENGTH:
+        raise QueryError(f"this is longer than {_MAX_LENGTH:,} characters", text, (_MAX_LENGTH, _MAX_LENGTH + 1))
+    _limit_blocks(text)
     try:
-        tree = _grammar().parse(text, start="condition")
+        tree = _grammar().parse(text, start=start)
+        _limit_depth(tree, text)
+        return _Builder(text).transform(tree)
     except lark.exceptions.UnexpectedInput as error:
         raise _readable(error, text) from None
-    return cast("syntax.Expression", _Builder().transform(tree))
+    except lark.exceptions.VisitError as error:
+        raise error.orig_exc from None
 
 
 @cache
@@ -79,7 +84,7 @@ def _grammar() -> lark.Lark:
     return lark.Lark(grammar, parser="lalr", start=starts, propagate_positions=True, maybe_placeholders=True)
 
 
-def _limit_depth(text: str) -> None:
+def _limit_blocks(text: str) -> None:
     depth = 0
     for position, character in enumerate(text):
         depth += {"(": 1, ")": -1}.get(character, 0)
@@ -87,8 +92,21 @@ def _limit_depth(text: str) -> None:
             raise QueryError(f"blocks are nested deeper than {_MAX_DEPTH}", text, (position, position + 1))
 
 
+def _limit_depth(tree: lark.Tree[Any], text: str) -> None:
+    """Raise QueryError where the tree is deeper than what works on it recursively can bear, as after 500 times `not`."""
+    level, depth = [tree], 0
+    while level:
+        depth += 1
+        if depth > _MAX_TREE_DEPTH:
+            raise QueryError("this is nested too deeply", text, _span(level[0].meta))
+        level = [child for parent in level for child in parent.children if isinstance(child, lark.Tree)]
+
+
 def _readable(error: lark.exceptions.UnexpectedInput, text: str) -> QueryError:
-    expected = getattr(error, "expected", None) or getattr(error, "allowed", None) or set()
+    if isinstance(error, lark.exceptions.UnexpectedToken):
+        expected = error.accepts or error.expected
+    else:
+        expected = getattr(error, "allowed", None) or set()
     wanted = sorted({_READABLE.get(name, name) for name in expected})
     start = error.pos_in_stream if error.pos_in_stream is not None and error.pos_in_stream >= 0 else len(text)
     token = getattr(error, "token", None)
@@ -112,6 +130,10 @@ def _span(meta: Any) -> syntax.Span:
 class _Builder(lark.Transformer[Any, Any]):
     """Turns the parse tree into syntax objects, bottom up; method names are the grammar's rules."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
     def start(self, _meta: Any, clauses: list[syntax.Clause]) -> tuple[syntax.Clause, ...]:
         return tuple(clauses)
 
@@ -123,7 +145,7 @@ class _Builder(lark.Transformer[Any, Any]):
 
     def node(self, meta: Any, children: list[Any]) -> syntax.Node:
         type_, anchor, test, repeat = children
-        return syntax.Node(str(type_), anchor and str(anchor), test, repeat or syntax.ONCE, _span(meta))
+        return syntax.Node(str(type_), anchor and str(anchor)[1:].strip(), test, repeat or syntax.ONCE, _span(meta))
 
     def end(self, meta: Any, _children: list[Any]) -> syntax.End:
         return syntax.End(_span(meta))
@@ -147,12 +169,25 @@ class _Builder(lark.Transformer[Any, Any]):
         inner = text[1:-1]
         first, dash, second = inner.partition("-")
         source, target = (first if dash else "", second if dash else first) if forward else (second, first)
-        return syntax.Edge(forward, _position(source), _position(target), exclusive, _span(meta))
+        return syntax.Edge(forward, self._slot(source, meta), self._slot(target, meta), exclusive, _span(meta))
 
-    def quantifier(self, _meta: Any, children: list[lark.Token]) -> syntax.Repeat:
+    def _slot(self, text: str, meta: Any) -> int | None:
+        if text == "*":
+            return None
+        return self._integer(text, _span(meta)) if text else 0
+
+    def _integer(self, text: str, span: syntax.Span) -> int:
+        if len(text) > _MAX_DIGITS:
+            raise QueryError("this number is too large", self._text, span)
+        return int(text)
+
+    def quantifier(self, meta: Any, children: list[lark.Token]) -> syntax.Repeat:
         (token,) = children
         if token.type == "COUNT":
-            return syntax.Repeat(int(token), int(token))
+            most = self._integer(token, _span(meta))
+            if most < 1:
+                raise QueryError("a number of times starts at 1", self._text, _span(meta))
+            return syntax.Repeat(1, most)
         return {"?": syntax.Repeat(0, 1), "*": syntax.Repeat(0, None), "+": syntax.Repeat(1, None)}[str(token)]
 
     def any_of(self, _meta: Any, operands: list[Any]) -> syntax.Logic:
@@ -173,7 +208,8 @@ class _Builder(lark.Transformer[Any, Any]):
 
     def number(self, _meta: Any, children: list[lark.Token]) -> syntax.Number:
         text = str(children[0])
-        return syntax.Number(int(text) if re.fullmatch(r"[-+]?\d+", text) else float(text))
+        whole = re.fullmatch(r"[-+]?\d+", text) and len(text) <= _MAX_INT64_DIGITS
+        return syntax.Number(int(text) if whole else float(text))
 
     def text(self, _meta: Any, children: list[lark.Token]) -> syntax.Text:
         return syntax.Text(str(children[0])[1:-1])
@@ -182,16 +218,10 @@ class _Builder(lark.Transformer[Any, Any]):
         return syntax.Name(str(children[0]), _span(meta))
 
     def index(self, meta: Any, children: list[Any]) -> syntax.Index:
-        return syntax.Index(children[0], int(children[1]), _span(meta))
+        return syntax.Index(children[0], self._integer(children[1], _span(meta)), _span(meta))
 
     def field(self, meta: Any, children: list[Any]) -> syntax.Field:
         return syntax.Field(children[0], str(children[1]), _span(meta))
 
     def list_of(self, _meta: Any, items: list[Any]) -> syntax.ListOf:
         return syntax.ListOf(tuple(item for item in items if item is not None))
-
-
-def _position(text: str) -> int | None:
-    if text == "*":
-        return None
-    return int(text) if text else 0

@@ -168,7 +168,7 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Alternative:
-    """Branches of which the first that matches counts."""
+    """Branches of which one must match; each that does makes a match of its own."""
 
     branches: tuple[Clause, ...]
     span: Span
