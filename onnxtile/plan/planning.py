@@ -45,7 +45,7 @@ def plan(
     facts = Facts(model, shapes, constants)
     roles = assign(schedule, facts)
     lives = live_ranges(model, schedule)
-    problem = Problem(_buffers(roles, lives, shapes), alignment, capacity)
+    problem = Problem(_buffers(roles, lives, shapes, alignment), alignment, capacity)
     offsets = chosen.plan(problem)
     require_capacity(problem, offsets)
     require(problem, offsets, tenants(model, schedule, roles, shapes, offsets))
@@ -93,12 +93,19 @@ def tenants(model: ir.Model, schedule: Schedule, roles: Roles, shapes: Shapes, o
     return tuple(found)
 
 
-def _buffers(roles: Roles, lives: Mapping[ir.Value, Life], shapes: Shapes) -> tuple[Buffer, ...]:
-    """Return a buffer for each owner, which lives as long as anything in it does."""
+def _buffers(roles: Roles, lives: Mapping[ir.Value, Life], shapes: Shapes, alignment: int) -> tuple[Buffer, ...]:
+    """Return a buffer for each owner, which lives as long as anything in it does; no element is split by a small alignment."""
     united: dict[ir.Value, Life] = {}
+    wanted: dict[ir.Value, int] = {}
     for value, owner in roles.owners.items():
         united[owner] = merged(united.get(owner, lives[value]), lives[value])
-    return tuple(Buffer(_name(v), _bytes(v, shapes), *life) for v, life in united.items())
+        dtype = shapes.dtype(value)
+        assert dtype is not None
+        wanted[owner] = max(wanted.get(owner, 1), granule(dtype))
+    return tuple(
+        Buffer(_name(v), _bytes(v, shapes), *life, alignment=wanted[v] if wanted[v] > alignment else None)
+        for v, life in united.items()
+    )
 
 
 def _planned(

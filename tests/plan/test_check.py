@@ -119,7 +119,7 @@ def test_a_buffer_moved_onto_a_live_neighbour_is_refused(problem: Problem, data:
 @given(problems(), st.data())
 def test_a_life_cut_short_is_refused(problem: Problem, data: st.DataObject) -> None:
     plan = planner("greedy-by-size").plan(problem)
-    tenants = [owner(b, plan) for b in problem.buffers]
+    tenants = [replace(owner(b, plan), element="UINT8", granule=1) for b in problem.buffers]
     assert check(problem, plan, tenants) == ()
     long = [b for b in problem.buffers if b.upper - b.lower > 1]
     if not long:
