@@ -129,8 +129,8 @@ class Tiled:
         marked = [node for node in self.model.graph.all_nodes() if keys.TILE in node.metadata_props]
         assert sum(node.op_type == "MatMul" for node in marked) == self.result.matmuls
         shapes = resolve(self.model)
-        for node in self.model.graph.all_nodes():
-            if node.op_type == "MatMul" and keys.TILE in node.metadata_props:
+        for node in marked:
+            if node.op_type == "MatMul":
                 require_within(node, self.limits, [shapes.dims(value) for value in node.inputs if value is not None])
             assert not (node.op_type == "Split" and len(node.outputs) == 1), node
             assert not (node.op_type in {"Sum", "Concat"} and len(node.inputs) == 1), node
