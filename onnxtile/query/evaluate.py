@@ -229,7 +229,7 @@ def _compare(test: Comparison, scope: Scope, facts: Facts) -> Any:
     if isinstance(left, ir.Value) and _is_among(left, right):
         return test.operator != "!="
     if isinstance(left, ir.Value) and isinstance(right, list) and test.operator == "in":
-        right = [other for other in right if other in facts.constants]
+        right = [other for other in right if not isinstance(other, ir.Value) or other in facts.constants]
         if left not in facts.constants:
             return False
     left, right = _content(left, facts), _content(right, facts)
