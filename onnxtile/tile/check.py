@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
-from onnxtile.runtime import Array, Session
-from onnxtile.tile.product import INTEGERS, ConstantTable, Dims, Product, epsilon
+from onnxtile.runtime import Array
+from onnxtile.tile.alone import Alone, name_of, outer_values
+from onnxtile.tile.product import INTEGERS, ConstantTable, Product, epsilon
 from onnxtile.tile.result import TiledNode
 
-_IR_VERSION = 10
 _SLACK = 4
 """Units in the last place by which tiles may be off where the original happens to be exact."""
 
@@ -73,9 +72,9 @@ def _check(
     site: TiledNode, constants: ConstantTable, opset: int, trials: int, seed: int, also: tuple[str, ...]
 ) -> TileVerdict:
     product = site.product
-    tiled = _Alone.of_tiles(site, opset)
+    tiled = Alone.of_tiles(site, opset)
     # No runtime kernel multiplies integers in a Gemm; their exact result is known without it.
-    original = None if product.dtype in INTEGERS else _Alone.of_original(site, opset)
+    original = None if product.dtype in INTEGERS else Alone.of_original(site, opset)
     random = np.random.default_rng(seed)
     outcomes = [_trial(product, tiled, original, _feeds(product, constants, random)) for _ in range(trials)]
     error, original_error, tolerance = max(outcomes, key=_excess)
@@ -88,7 +87,7 @@ def _excess(outcome: tuple[float, float, float]) -> float:
 
 
 def _trial(
-    product: Product, tiled: _Alone, original: _Alone | None, feeds: Mapping[str, Array]
+    product: Product, tiled: Alone, original: Alone | None, feeds: Mapping[str, Array]
 ) -> tuple[float, float, float]:
     """Run once; return the error of the tiles, the error of the original, and what is tolerated."""
     got = tiled.run(feeds)
@@ -98,45 +97,6 @@ def _trial(
     expected = original.run(feeds)
     error, original_error = reference.error(got, expected), reference.error(expected, expected)
     return error, original_error, 2 * original_error + _SLACK * epsilon(product.dtype)
-
-
-@dataclass(frozen=True)
-class _Alone:
-    """A part of the model in a session of its own; constants are fed as its inputs, so that no weight is copied into a file."""
-
-    session: Session
-    output: str
-    constants: Mapping[str, Array]
-
-    @classmethod
-    def of_original(cls, site: TiledNode, opset: int) -> _Alone:
-        outer = _outer_values(site.product)
-        inputs = [_typed(name, site.product.dtype, dims) for name, (_, dims) in outer.items()]
-        output = site.original.output[0]
-        return cls(_session([site.original], inputs, [], output, site, opset), output, {})
-
-    @classmethod
-    def of_tiles(cls, site: TiledNode, opset: int) -> _Alone:
-        outer = _outer_values(site.product)
-        made = {value for node in site.emitted for value in node.outputs}
-        read = dict.fromkeys(value for node in site.emitted for value in node.inputs if value is not None)
-        sizes = {node.inputs[1] for node in site.emitted if node.op_type == "Split" and len(node.inputs) > 1}
-        blocks = [v for v in read if v not in made and v not in sizes and v.name not in outer]
-        used = {v.name for v in read}
-        inputs = [_typed(name, site.product.dtype, dims) for name, (_, dims) in outer.items() if name in used]
-        inputs += [_typed(_name(v), site.product.dtype, _array(v).shape) for v in blocks]
-        # Split takes its sizes from the model, as hardware compilers ask for.
-        initializers = [onnx.numpy_helper.from_array(_array(v), _name(v)) for v in read if v in sizes]
-        output = _name(site.emitted[-1].outputs[0])
-        nodes = [_bare(node) for node in site.emitted]
-        session = _session(nodes, inputs, initializers, output, site, opset)
-        return cls(session, output, {_name(v): np.ascontiguousarray(_array(v)) for v in blocks})
-
-    def run(self, feeds: Mapping[str, Array]) -> Array:
-        wanted = {feed.name for feed in self.session.inputs}
-        known = {name: array for name, array in feeds.items() if name in wanted}
-        result: Array = self.session.run(known | dict(self.constants))[self.output]
-        return result
 
 
 @dataclass(frozen=True)
@@ -178,12 +138,12 @@ def _exact(product: Product, feeds: Mapping[str, Array]) -> Array:
 
 
 def _factors(product: Product, feeds: Mapping[str, Array], dtype: Any) -> tuple[Array, Array, Array]:
-    a, b = (feeds[_name(o.value)].astype(dtype) for o in (product.a, product.b))
+    a, b = (feeds[name_of(o.value)].astype(dtype) for o in (product.a, product.b))
     a, b = (x.T if o.transposed else x for x, o in ((a, product.a), (b, product.b)))
     if product.bias is None or not product.adds_bias:
         return a, b, np.zeros((), dtype)
     beta = np.asarray(np.float32(product.bias.beta)).astype(dtype)
-    return a, b, np.asarray(beta * feeds[_name(product.bias.value)].astype(dtype))
+    return a, b, np.asarray(beta * feeds[name_of(product.bias.value)].astype(dtype))
 
 
 def _feeds(product: Product, constants: ConstantTable, random: np.random.Generator) -> dict[str, Array]:
@@ -192,7 +152,7 @@ def _feeds(product: Product, constants: ConstantTable, random: np.random.Generat
         name: np.ascontiguousarray(constants.array(value))
         if value in constants
         else _random(random, dims, product.dtype)
-        for name, (value, dims) in _outer_values(product).items()
+        for name, (value, dims) in outer_values(product).items()
     }
 
 
@@ -201,58 +161,3 @@ def _random(random: np.random.Generator, dims: Sequence[int], dtype: ir.DataType
         least = 0 if dtype in {ir.DataType.UINT32, ir.DataType.UINT64} else -1000
         return random.integers(least, 1000, dims).astype(dtype.numpy())
     return random.standard_normal(dims).astype(dtype.numpy())
-
-
-def _outer_values(product: Product) -> dict[str, tuple[ir.Value, tuple[int, ...]]]:
-    """Return the operands and the bias by name, with their dimensions in the model, symbols replaced by a number."""
-    outer: list[tuple[ir.Value, Dims]] = [(o.value, o.stored) for o in (product.a, product.b)]
-    if product.bias is not None:
-        outer.append((product.bias.value, product.bias.dims))
-    size = _free_size(product)
-    return {_name(v): (v, tuple(dim if isinstance(dim, int) else size for dim in dims)) for v, dims in outer}
-
-
-def _free_size(product: Product) -> int:
-    """Return the size for whatever is known only when the model runs: that which it meets in the other batch, else 3.
-
-    It is the same for all symbols, so that those which must be equal are; 1, which broadcasts to any, where it meets several.
-    """
-    pairs = list(zip(product.a.batch[::-1], product.b.batch[::-1], strict=False))
-    met = {b for a, b in (*pairs, *((b, a) for a, b in pairs)) if not isinstance(a, int) and isinstance(b, int)} - {1}
-    return (met.pop() if met else 3) if len(met) < 2 else 1
-
-
-def _session(
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Sequence[onnx.ValueInfoProto],
-    initializers: Sequence[onnx.TensorProto],
-    output: str,
-    site: TiledNode,
-    opset: int,
-) -> Session:
-    result = _typed(output, site.product.dtype, site.product.dims)
-    graph = onnx.helper.make_graph(nodes, "alone", inputs, [result], initializers)
-    opsets = [onnx.helper.make_opsetid("", opset)]
-    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
-    return Session(model.SerializeToString())
-
-
-def _bare(node: ir.Node) -> onnx.NodeProto:
-    # What ir.to_proto does first, to find out that this is a node, costs as much as loading the session of a large site.
-    proto: onnx.NodeProto = ir.serde.serialize_node(node)
-    proto.ClearField("metadata_props")
-    return proto
-
-
-def _typed(name: str, dtype: ir.DataType, dims: Dims) -> onnx.ValueInfoProto:
-    return onnx.helper.make_tensor_value_info(name, int(dtype), list(dims))
-
-
-def _array(value: ir.Value) -> Array:
-    assert value.const_value is not None
-    return value.const_value.numpy()
-
-
-def _name(value: ir.Value) -> str:
-    assert value.name is not None
-    return value.name

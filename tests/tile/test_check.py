@@ -65,6 +65,18 @@ def test_a_wrong_tiling_is_noticed(bench: Bench, sabotage: Callable[[Tiled], Non
     assert not verdict.passed and verdict.error > verdict.tolerance
 
 
+def test_a_site_of_more_nodes_than_one_session_takes(bench: Bench) -> None:
+    # 2 bands of 12 × 30 tiles: both bands read the blocks of B, which are made in the first.
+    source = bench.case(op="MatMul", m=8, k=48, n=120).model()
+    tiled = bench.tile(source, FOUR)
+    assert len(tiled.nodes) > 700
+    (verdict,) = tiled.verdicts(trials=2)
+    assert verdict.passed, verdict
+    tiles = [node for node in tiled.nodes if node.op_type == "MatMul"]
+    tiles[-1].replace_input_with(1, tiles[0].inputs[1])
+    assert not tiled.verdicts()[0].passed
+
+
 def test_integers_are_judged_exactly(bench: Bench) -> None:
     tiled = bench.tile(bench.case(op="MatMul", m=8, k=12, n=8, constants="b", dtype=np.int32).model(), FOUR)
     assert tiled.verdicts()[0].passed
