@@ -12,6 +12,7 @@ from onnxtile.errors import UsageError
 from onnxtile.registry import data_folder
 from onnxtile.report.format import format_of
 from onnxtile.tile.limits import Limits
+from onnxtile.verify import Verdict
 
 MODEL = "transformer.onnx"
 MAX = 64
@@ -64,28 +65,29 @@ def demo(folder: Path, *, progress: api.Progress = lambda _stage: None) -> DemoR
     tiled = api.tile(original, Limits.of(max=MAX))
     api.save(tiled.model, folder / "transformer.tiled.onnx")
 
-    stages = []
-    verdicts = {
-        "transformer.onnx": None,
-        "transformer.fused.onnx": fused.verdict,
-        "transformer.tiled.onnx": tiled.verdict,
-    }
-    for name, verdict in verdicts.items():
-        progress(f"plan {name}")
-        planned = api.plan(folder / name)
-        stem = name.removesuffix(".onnx")
-        api.save(planned.model, folder / f"{stem}.planned.onnx")
-        plan = folder / f"{stem}.plan.json"
-        plan.write_bytes(format_of(plan).render(planned.plan.to_dict()))
-        stages.append(
-            Stage(
-                model=name,
-                nodes=planned.model.graph.num_nodes(),
-                meta_ops=fused.fused if name == "transformer.fused.onnx" else 0,
-                tiles=tiled.result.matmuls if name == "transformer.tiled.onnx" else 0,
-                activations=planned.plan.activation_bytes,
-                arena=sum(arena.size for arena in planned.plan.arenas),
-                error=0.0 if verdict is None else verdict.max_rel,
-            )
-        )
-    return DemoResult(folder, tuple(stages))
+    stages = (
+        _stage("original", original, 0, 0, None, progress),
+        _stage("fused", folder / "transformer.fused.onnx", fused.fused, 0, fused.verdict, progress),
+        _stage(f"tiled at {MAX}", folder / "transformer.tiled.onnx", 0, tiled.result.matmuls, tiled.verdict, progress),
+    )
+    return DemoResult(folder, stages)
+
+
+def _stage(
+    title: str, model: Path, meta_ops: int, tiles: int, verdict: Verdict | None, progress: api.Progress
+) -> Stage:
+    """Plan `model`, leave the annotated model and the plan beside it, and return the row of the table."""
+    progress(f"plan {model.name}")
+    planned = api.plan(model)
+    api.save(planned.model, model.with_suffix(".planned.onnx"))
+    target = model.with_suffix(".plan.json")
+    target.write_bytes(format_of(target).render(planned.plan.to_dict()))
+    return Stage(
+        model=title,
+        nodes=planned.model.graph.num_nodes(),
+        meta_ops=meta_ops,
+        tiles=tiles,
+        activations=planned.plan.activation_bytes,
+        arena=sum(arena.size for arena in planned.plan.arenas),
+        error=0.0 if verdict is None else verdict.max_rel,
+    )

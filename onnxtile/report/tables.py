@@ -114,7 +114,7 @@ def for_verify(result: Result) -> list[Table | Text]:
 
 def for_demo(result: Result) -> list[Table | Text]:
     """Return the table of the demo: one row a model."""
-    columns = ("model", "nodes", "meta-ops", "MatMul tiles", "activation bytes", "arena bytes", "worst error")
+    columns = ("model", "nodes", "meta-ops", "tiles", "activations", "arena", "worst error")
     rows = [
         (
             s["model"],
