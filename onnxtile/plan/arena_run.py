@@ -16,13 +16,12 @@ import onnx_ir as ir
 from onnxtile.errors import ModelError
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import sample_feeds
-from onnxtile.model.save import external_folder, raise_ir_version
-from onnxtile.model.save import to_bytes as model_bytes
 from onnxtile.model.shapes import Shapes
-from onnxtile.plan.executor import ArenaExecutor, Site
-from onnxtile.plan.memory import to_bytes
+from onnxtile.plan.executor import ArenaExecutor
+from onnxtile.plan.memory import Site
+from onnxtile.plan.plain import PlainRun
 from onnxtile.plan.result import PlanResult
-from onnxtile.runtime import Array, Session
+from onnxtile.runtime import Array
 
 _PATTERNS = (0xFF, 0xA5, 0x5A)
 """What the arena holds before a run. As floats: NaN, a small negative number, a large positive one."""
@@ -84,7 +83,7 @@ def arena_run(
     does not even stay inside the arena.
     """
     inputs = feeds if feeds is not None else [sample_feeds(model, shapes.sizes, seed=seed + i) for i in range(repeats)]
-    plain = _plain_session(model)
+    plain = PlainRun(model, shapes)
     executor = ArenaExecutor(model, result, shapes, constants)
     outcome, runs = _Outcome(), 0
     for runs, fed in enumerate(inputs, start=1):
@@ -104,12 +103,6 @@ def arena_run(
     )
 
 
-def _plain_session(model: ir.Model) -> Session:
-    copy = model.clone()
-    raise_ir_version(copy)
-    return Session(model_bytes(copy), external=external_folder(model))
-
-
 def _compare(executor: ArenaExecutor, fed: Mapping[str, Array], expected: Mapping[str, Any], pattern: int) -> _Outcome:
     executor.block.fill(pattern)
     try:
@@ -123,8 +116,11 @@ def _compare(executor: ArenaExecutor, fed: Mapping[str, Array], expected: Mappin
 
 def _same(found: Any, expected: Any) -> bool:
     """Return whether two values have the same bits."""
-    if isinstance(found, Site):
-        return found.shape == expected.shape and np.array_equal(found.data, to_bytes(expected, found.dtype))
+    if isinstance(found, Site) and isinstance(expected, Site):
+        alike = (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        return alike and np.array_equal(found.data, expected.data)
+    if isinstance(expected, Site):
+        expected = expected.array()
     if isinstance(found, list):
         return len(found) == len(expected) and all(map(_same, found, expected))
     if isinstance(found, np.ndarray) and found.dtype != object:

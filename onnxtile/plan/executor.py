@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -14,29 +13,10 @@ from onnxtile.model.shapes import Shapes
 from onnxtile.plan.alias import Facts, aliases
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.kernel import Kernel, Kernels
-from onnxtile.plan.memory import Block, Bytes, to_array, to_bytes
+from onnxtile.plan.memory import Block, Site, to_bytes
 from onnxtile.plan.result import PlanResult
 from onnxtile.plan.schedule import own_order
-from onnxtile.runtime import Array, Binding
-
-
-@dataclass(frozen=True)
-class Site:
-    """A tensor in memory: its bytes, where the first of them is, its element type and its shape."""
-
-    data: Bytes
-    address: int
-    dtype: ir.DataType
-    shape: tuple[int, ...]
-
-    @property
-    def binding(self) -> Binding:
-        """The tensor as onnxruntime is told of it."""
-        return Binding(self.address, self.shape, self.dtype.value)
-
-    def array(self) -> Array:
-        """Return a copy of the tensor."""
-        return to_array(self.data, self.dtype, self.shape)
+from onnxtile.runtime import Array
 
 
 class ArenaExecutor:
@@ -82,7 +62,7 @@ class ArenaExecutor:
             if value in self._constants:
                 continue
             default = value.const_value.numpy() if value.const_value is not None else None
-            values[value] = self._own(value, feeds.get(value.name or "", default))
+            values[value] = Site.of(feeds.get(value.name or "", default), self._shapes.dtype(value))
         values |= self._held
         values |= self._sites
         self._link_views(values)
@@ -123,7 +103,7 @@ class ArenaExecutor:
         """Keep the constants among `values` in memory, for all runs."""
         for value in values:
             if value in self._constants and value not in self._sites and value not in self._held:
-                self._held[value] = self._own(value, self._constants.array(value))
+                self._held[value] = Site.of(self._constants.array(value), self._shapes.dtype(value))
 
     def _shares(self, view: ir.Value, source: ir.Value) -> bool:
         """Return whether the plan leaves `view` where `source` is: at the same address, or outside of the arena, both."""
@@ -139,14 +119,6 @@ class ArenaExecutor:
                 source = values.get(alias.source)
                 if alias.value not in self._sites and isinstance(source, Site) and shape is not None:
                     values[alias.value] = Site(source.data, source.address, source.dtype, shape)
-
-    def _own(self, value: ir.Value, array: Any) -> Any:
-        """Return `array` in memory of its own; as it is, where it has no fixed bytes."""
-        dtype = self._shapes.dtype(value)
-        if dtype is None or tensor_bytes(value, self._shapes) is None:
-            return array
-        data = to_bytes(array, dtype)
-        return Site(data, int(data.ctypes.data), dtype, array.shape)
 
     def _run(self, kernel: Kernel, values: dict[ir.Value, Any]) -> None:
         inputs = {name: values[value] for name, value in kernel.inputs}

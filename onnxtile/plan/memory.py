@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,12 +12,42 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.plan.bytes import granule
-from onnxtile.runtime import Array
+from onnxtile.runtime import Array, Binding
 
 Bytes = npt.NDArray[np.uint8]
 
+_NO_FIXED_SIZE = {ir.DataType.UNDEFINED, ir.DataType.STRING}
+
 _RED_ZONE = 4096
 """Bytes before and after a block that nobody may write: a page, so that a stray vector or row still hits it."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A tensor in memory: its bytes, where the first of them is, its element type and its shape."""
+
+    data: Bytes
+    address: int
+    dtype: ir.DataType
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: Any, dtype: ir.DataType | None) -> Any:
+        """Return the array `value` as a tensor in memory; anything that has no fixed bytes (a list, strings) as it is."""
+        if dtype is None or dtype in _NO_FIXED_SIZE or not isinstance(value, np.ndarray | np.generic):
+            return value
+        array = np.asarray(value)
+        data = to_bytes(array, dtype)
+        return cls(data, int(data.ctypes.data), dtype, array.shape)
+
+    @property
+    def binding(self) -> Binding:
+        """The tensor as onnxruntime is told of it."""
+        return Binding(self.address, self.shape, self.dtype.value)
+
+    def array(self) -> Array:
+        """Return a copy of the tensor."""
+        return to_array(self.data, self.dtype, self.shape)
 
 
 class Block:

@@ -1,5 +1,7 @@
 """Views: who shares whose bytes, who does not, and that a run inside the arena agrees."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -180,7 +182,7 @@ def test_dropout_that_trains_has_bytes_of_its_own() -> None:
 
 
 def test_the_training_of_old_dropouts_is_an_attribute() -> None:
-    def case(**attributes: int) -> Case:
+    def case(**attributes: Any) -> Case:
         nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Dropout", ["a"], ["y"], **attributes)]
         values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3]) for name in "xy"]
         graph = helper.make_graph(nodes, "old", values[:1], values[1:])

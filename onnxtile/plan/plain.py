@@ -1,0 +1,53 @@
+"""The run that a run inside the arena is compared with: the whole model at once, memory as onnxruntime likes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.model.save import external_folder, raise_ir_version
+from onnxtile.model.save import to_bytes as model_bytes
+from onnxtile.model.shapes import Shapes
+from onnxtile.plan.bytes import tensor_bytes
+from onnxtile.plan.memory import Site
+from onnxtile.runtime import Array, Session
+
+
+class PlainRun:
+    """`model`, which stays as it is, loaded as a whole. Raises ModelError where onnxruntime refuses it."""
+
+    def __init__(self, model: ir.Model, shapes: Shapes) -> None:
+        copy = model.clone()
+        raise_ir_version(copy)
+        self._session = Session(model_bytes(copy), external=external_folder(model))
+        self._inputs = {value.name or "": shapes.dtype(value) for value in model.graph.inputs}
+        self._outputs = dict.fromkeys(model.graph.outputs)
+        self._shapes = shapes
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+        """Run once; return each graph output by name: a Site, or an ordinary value where it has no fixed bytes.
+
+        Where a node makes each output and all bytes are known they are written in place: elements of less than a byte have no
+        other way out of onnxruntime.
+        """
+        inputs = {name: Site.of(array, self._inputs[name]) for name, array in feeds.items()}
+        outputs = {value.name or "": self._room(value) for value in self._outputs}
+        if all(isinstance(site, Site) for site in (*inputs.values(), *outputs.values())):
+            self._session.run_in_place(
+                {name: site.binding for name, site in inputs.items()},
+                {name: site.binding for name, site in outputs.items() if site is not None},
+            )
+            return dict(outputs)
+        dtypes = {value.name or "": self._shapes.dtype(value) for value in self._outputs}
+        return {name: Site.of(value, dtypes[name]) for name, value in self._session.run(feeds).items()}
+
+    def _room(self, value: ir.Value) -> Site | None:
+        """Return memory for the output `value`; None where its bytes are not known, or no node writes them."""
+        dtype, shape, size = self._shapes.dtype(value), self._shapes.sizes(value), tensor_bytes(value, self._shapes)
+        if dtype is None or shape is None or size is None or value.producer() is None:
+            return None
+        data = np.zeros(size, np.uint8)
+        return Site(data, int(data.ctypes.data), dtype, shape)

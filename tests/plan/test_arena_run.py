@@ -1,0 +1,296 @@
+"""The run inside the arena: right for sound plans of all kinds of graphs, and wrong for wrong ones."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from onnxtile.errors import CheckFailed, ModelError
+from onnxtile.plan.memory import Block, to_array, to_bytes
+from onnxtile.plan.result import PlanResult
+from tests.plan.conftest import Case, aliases, outside, rows
+from tests.plan.test_live import IF, LOOP, NESTED, RESIDUAL, UNREAD
+
+CONCAT = """
+joined (float[1,4,5] x) => (float[1,8,5] y, float[1,2,5] s) {
+  a = Relu(x)
+  b = Sigmoid(x)
+  c = Concat<axis = 1>(a, b)
+  s, t, u, v = Split<axis = 1, num_outputs = 4>(c)
+  y = Concat<axis = 1>(v, u, t, s)
+}
+"""
+
+SHAPES = """
+shapes (float[2,3,4] x) => (float[6,4] y, int64[3] n) {
+  a = Relu(x)
+  n = Shape(a)
+  two = Constant<value = int64[2] {-1, 4}>()
+  b = Reshape(a, two)
+  y = Softmax(b)
+}
+"""
+
+STRINGS = """
+strings (float[2,3] x, string[2] s) => (float[2,3] y, string[2] t) {
+  t = Identity(s)
+  y = Relu(x)
+}
+"""
+
+SEQUENCES = """
+sequences (float[4,3] x) => (float[4,3] y, seq(float[2,3]) parts) {
+  a = Relu(x)
+  two = Constant<value = int64 {2}>()
+  parts = SplitToSequence<axis = 0>(a, two)
+  one = Constant<value = int64 {1}>()
+  second = SequenceAt(parts, one)
+  more = SequenceInsert(parts, second)
+  b = Exp(second)
+  c = ConcatFromSequence<axis = 0>(more)
+  d = Neg(c)
+  from = Constant<value = int64[1] {0}>()
+  to = Constant<value = int64[1] {4}>()
+  e = Slice(d, from, to)
+  y = Sub(e, a)
+}
+"""
+
+EMPTY = """
+empty (float[0,3] x, float[2,3] z) => (float[2,3] y, float[0,3] e) {
+  e = Relu(x)
+  a = Exp(z)
+  y = Concat<axis = 0>(e, a)
+}
+"""
+
+HALVES = """
+halves (float16[3,5] x, bfloat16[4] w) => (float16[3,5] y, bfloat16[4] v, bool[3,5] b, uint8[3,5] u, double[3,5] d) {
+  y = Relu(x)
+  v = Identity(w)
+  zero = Constant<value = float16 {0}>()
+  b = Greater(x, zero)
+  u = Cast<to = 2>(b)
+  d = Cast<to = 11>(y)
+}
+"""
+
+SOUND = {
+    "residual": RESIDUAL,
+    "if": IF,
+    "nested if": NESTED,
+    "loop": LOOP,
+    "unread": UNREAD,
+    "concat and split": CONCAT,
+    "shapes": SHAPES,
+    "strings": STRINGS,
+    "sequences": SEQUENCES,
+    "no elements": EMPTY,
+    "element types": HALVES,
+}
+
+
+@pytest.mark.parametrize("planner", ["naive", "greedy-by-size"])
+@pytest.mark.parametrize("text", SOUND.values(), ids=SOUND)
+def test_a_sound_plan_gives_the_same_bits(text: str, planner: str) -> None:
+    case = Case.of(text)
+    result = case.plan(planner=planner)
+    assert result.unplanned == ()
+    verdict = case.run(result)
+    assert verdict.equal, verdict
+    assert verdict.runs == 3
+    assert verdict.outputs == tuple(value.name or "" for value in case.model.graph.outputs)
+
+
+@pytest.mark.parametrize("alignment", [1, 2, 16, 64, 4096])
+def test_any_alignment(alignment: int) -> None:
+    case = Case.of(CONCAT)
+    result = case.plan(alignment=alignment)
+    assert all(b.offset % max(alignment, 4) == 0 for b in result.buffers if b.alias is None)
+    assert case.run(result).equal
+
+
+def test_both_branches_run() -> None:
+    case = Case.of(IF)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    verdict = case.run(case.plan(), feeds=[{"x": x, "p": np.array(True)}, {"x": x, "p": np.array(False)}])
+    assert (verdict.equal, verdict.runs) == (True, 2)
+
+
+def test_equal_nodes_share_a_session() -> None:
+    text = "same (float[2,3] x) => (float[2,3] y) {\n" + "\n".join(
+        f"  v{i + 1} = Relu({f'v{i}' if i else 'x'})" for i in range(9)
+    )
+    case = Case.of(text + "\n  w = Exp(v9)\n  u = Add(v9, w)\n  y = Add(u, u)\n}")
+    verdict = case.run(case.plan())
+    assert verdict.equal
+    assert (verdict.kernels, verdict.sessions) == (12, 4)
+
+
+def test_sequences_and_strings_are_ordinary_values() -> None:
+    case = Case.of(SEQUENCES)
+    result = case.plan()
+    reason = "a sequence has no fixed bytes"
+    assert outside(result) == {"x": "a graph input", "parts": reason, "more": reason}
+    assert {"a", "second", "b", "c", "d", "e", "y"} == rows(result).keys()
+    assert outside(Case.of(STRINGS).plan())["t"] == "strings have no fixed bytes"
+
+
+def test_functions_travel_with_their_calls() -> None:
+    text = """
+    <ir_version: 10, opset_import: ["" : 20, "local" : 1]>
+    calls (float[2,3] x) => (float[2,3] y) { a = local.twice(x) b = local.twice(a) y = local.other(b) }
+    <domain: "local", opset_import: ["" : 20, "local" : 1]> twice (u) => (w) { v = local.other(u) w = Add(v, v) }
+    <domain: "local", opset_import: ["" : 20]> other (u) => (v) { v = Neg(u) }
+    """
+    case = Case.of(onnx.parser.parse_model(text))
+    result = case.plan()
+    assert rows(result).keys() == {"a", "b", "y"}
+    assert (case.run(result).equal, case.run(result).sessions) == (True, 2)
+
+
+def test_an_overridable_default_is_fed_as_it_stands() -> None:
+    case = Case.of("""
+    default (float[2,3] x, float[3] w) => (float[2,3] y) <float[3] w = {1.0, 2.0, 3.0}> { a = Mul(x, w) y = Relu(a) }
+    """)
+    assert outside(case.plan()) == {"x": "a graph input", "w": "a graph input"}
+    assert case.run(case.plan()).equal
+    x = np.ones((2, 3), np.float32)
+    assert case.run(case.plan(), feeds=[{"x": x}, {"x": x, "w": np.ones(3, np.float32)}]).equal
+
+
+def test_shapes_that_depend_on_the_data_are_unplanned_and_run_outside() -> None:
+    case = Case.of("""
+    nonzero (float[2,3] x) => (float[2,3] y, int64[2,N] i) { a = Relu(x) i = NonZero(a) y = Exp(a) }
+    """)
+    result = case.plan()
+    assert [u.name for u in result.unplanned] == ["i"]
+    assert "depends on the data" in result.unplanned[0].reason
+    assert case.run(result).equal
+
+
+def moved(result: PlanResult, name: str, offset: int) -> PlanResult:
+    changed = tuple(replace(b, offset=offset) if b.name == name else b for b in result.buffers)
+    return replace(result, buffers=changed)
+
+
+@pytest.mark.parametrize(
+    ("text", "mover", "onto"),
+    [(RESIDUAL, "c", "a"), (RESIDUAL, "b", "a"), (UNREAD, "nobody_too", "early"), (IF, "b", "a"), (CONCAT, "b", "a")],
+)
+def test_a_tensor_on_a_live_neighbour_is_noticed(text: str, mover: str, onto: str) -> None:
+    case = Case.of(text)
+    result = case.plan()
+    verdict = case.run(moved(result, mover, rows(result)[onto].offset))
+    assert not verdict.equal
+    assert verdict.differing is not None
+
+
+def test_bytes_clash_in_part() -> None:
+    case = Case.of(RESIDUAL)
+    result = case.plan()
+    verdict = case.run(moved(result, "b", rows(result)["a"].offset + 20))
+    assert not verdict.equal
+
+
+def test_a_view_that_is_moved_is_copied_and_where_it_clashes_noticed() -> None:
+    case = Case.of("""
+    chain (float[2,3] x) => (float[2,3] y, float[6] z) {
+      flat = Constant<value = int64[1] {-1}>()
+      a = Relu(x)
+      b = Exp(x)
+      z = Reshape(a, flat)
+      y = Add(a, b)
+    }
+    """)
+    result = case.plan()
+    assert aliases(result) == {"z": "a"}
+    assert case.run(result).equal
+    assert not case.run(moved(result, "z", rows(result)["b"].offset)).equal
+
+
+def test_a_kernel_that_stumbles_over_clobbered_inputs_is_a_failure() -> None:
+    case = Case.of("""
+    lookup (int64[2] i, float[2] x) => (float[2] y) {
+      one = Constant<value = int64 {1}>()
+      table = Relu(x)
+      at = Mod(i, one)
+      big = Constant<value = int64 {1000}>()
+      clobber = Add(i, big)
+      y = Gather(table, at)
+    }
+    """)
+    result = case.plan()
+    assert case.run(result).equal
+    verdict = case.run(moved(result, "clobber", rows(result)["at"].offset))
+    assert not verdict.equal
+    assert verdict.failure is not None
+    assert "indices" in verdict.failure
+
+
+@pytest.mark.parametrize("offset", [-64, 64 * 3, 10**9])
+def test_a_plan_that_leaves_the_arena_is_not_run(offset: int) -> None:
+    case = Case.of(RESIDUAL)
+    with pytest.raises(CheckFailed, match="'b' outside of the arena"):
+        case.run(moved(case.plan(), "b", offset))
+
+
+def test_a_plan_that_gives_too_few_bytes_is_not_run() -> None:
+    case = Case.of(RESIDUAL)
+    result = case.plan()
+    small = tuple(replace(b, size=b.size - 4) for b in result.buffers)
+    with pytest.raises(CheckFailed, match=r"gives '\w+' 20 bytes"):
+        case.run(replace(result, buffers=small))
+
+
+def test_an_operator_without_a_kernel_is_named() -> None:
+    text = """
+    <ir_version: 10, opset_import: ["" : 20, "nobody.knows" : 1]>
+    unknown (float[2,3] x) => (float[2,3] y) { y = nobody.knows.This(x) }
+    """
+    case = Case.of(onnx.parser.parse_model(text))
+    with pytest.raises(ModelError, match="This"):
+        case.run(case.plan())
+
+
+def test_red_zones_notice_a_write_on_either_side() -> None:
+    block = Block(100, 256)
+    block.fill(0xA5)
+    assert block.address % 256 == 0
+    block.bytes[:] = 1
+    assert block.is_intact(0xA5)
+    for zone, place in ((block._before, -1), (block._after, 0)):
+        block.fill(0xA5)
+        zone[place] = 0
+        assert not block.is_intact(0xA5)
+
+
+@pytest.mark.parametrize("dtype", ["INT4", "UINT4", "FLOAT16", "BFLOAT16", "BOOL", "INT64", "FLOAT8E4M3FN"])
+def test_bytes_of_a_tensor_and_back(dtype: str) -> None:
+    element = ir.DataType[dtype]
+    array = np.array([[0, 1, 1], [1, 0, 1], [1, 1, 0]]).astype(element.numpy())
+    data = to_bytes(array, element)
+    assert data.nbytes == -(-9 * element.bitwidth // 8)
+    back = to_array(data, element, (3, 3))
+    assert back.dtype == array.dtype
+    assert np.array_equal(back.astype(np.float32), array.astype(np.float32))
+
+
+def test_elements_of_half_a_byte() -> None:
+    text = """
+    <ir_version: 10, opset_import: ["" : 21]>
+    quantised (float[3,3] x, float scale) => (float[3,3] y, int4[3,3] q) {
+      zero = Constant<value = int4 {0}>()
+      p = QuantizeLinear<output_dtype = 22>(x, scale, zero)
+      a = DequantizeLinear(p, scale)
+      y = Neg(a)
+      q = QuantizeLinear<output_dtype = 22>(y, scale, zero)
+    }
+    """
+    case = Case.of(onnx.parser.parse_model(text))
+    result = case.plan(alignment=1)
+    assert [rows(result)[name].size for name in "payq"] == [5, 36, 36, 5]
+    x = np.array([[-8, 7, 1], [2, -3, 4], [5, 6, -7]], np.float32)
+    assert case.run(result, feeds=[{"x": x, "scale": np.array(scale, np.float32)} for scale in (1, 0.5, 2)]).equal
