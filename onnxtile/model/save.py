@@ -57,7 +57,7 @@ def external_folder(model: ir.Model) -> Path | None:
 def save(model: ir.Model, path: Path, *, source: Path | None = None, force: bool = False) -> None:
     """Write `model`, which stays as it is, to `path`. On an error every file is as it was before.
 
-    External weights stay where they are when `path` is in the same folder; elsewhere they are hard-linked, or copied with holes kept
+    External weights stay where they are when `path` is in the same folder; elsewhere they are cloned, or copied with holes kept
     where that cannot be. Constants in memory that do not fit into one file (2 GiB) go to `path`.data beside it. Raises UsageError where
     `path` is the `source` and `force` is off, its folder does not exist, or it cannot be written.
     """

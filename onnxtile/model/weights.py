@@ -1,7 +1,11 @@
-"""Files of weights: made reachable from another folder without a copy of their bytes where that can be."""
+"""Files of weights, made reachable from another folder: shared by the file system where it can, else copied.
+
+Never hard-linked: onnx refuses to load weights from a file with two links, and a second link would so break the user's own model.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import filecmp
 import os
 import shutil
@@ -14,13 +18,15 @@ import onnx_ir as ir
 from onnxtile.errors import UsageError
 
 _CHUNK = 2**24
+_FICLONE = 0x40049409
+"""The request of ioctl_ficlone(2)."""
 
 
 def carry(tensors: Iterable[ir.ExternalTensor], folder: Path) -> list[Path]:
     """Make the files of `tensors` reachable from `folder` under their own names. Return the files that this made.
 
-    A hard link where that can be, else a copy with its holes. Raises UsageError where another file of that name is there, or the
-    system refuses; then nothing is left behind.
+    A clone that shares its blocks where the file system has them (btrfs, XFS), else a copy with its holes. Raises UsageError
+    where another file of that name is there, or the system refuses; then nothing is left behind.
     """
     made: list[Path] = []
     try:
@@ -29,7 +35,7 @@ def carry(tensors: Iterable[ir.ExternalTensor], folder: Path) -> list[Path]:
             if base.resolve() == folder or _is_there(source, target):
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
-            _link_or_copy(source, target)
+            _copy_whole(source, target)
             made.append(target)
     except OSError as error:
         _remove(made)
@@ -67,24 +73,27 @@ def _remove(files: list[Path]) -> None:
         file.unlink(missing_ok=True)
 
 
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(source.resolve(), target)
-    except OSError:
-        _copy_whole(source, target)
-
-
 def _copy_whole(source: Path, target: Path) -> None:
     descriptor, name = tempfile.mkstemp(prefix=".onnxtile.", dir=target.parent)
     temporary = Path(name)
     try:
         with source.open("rb") as old, os.fdopen(descriptor, "wb") as new:
-            _copy_with_holes(old.fileno(), new.fileno())
+            if not _cloned(old.fileno(), new.fileno()):
+                _copy_with_holes(old.fileno(), new.fileno())
         shutil.copymode(source, temporary)
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _cloned(source: int, target: int) -> bool:
+    """Let `target` share the blocks of `source` until one is written to; tell whether the file system could."""
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError:
+        return False
+    return True
 
 
 def _copy_with_holes(source: int, target: int) -> None:
