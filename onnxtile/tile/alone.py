@@ -43,7 +43,7 @@ class Alone:
     @classmethod
     def of_original(cls, site: TiledNode, opset: int) -> Alone:
         """Return the node as it was. Raises ModelError where onnxruntime has no kernel for it."""
-        inputs = [typed(name, site.product.dtype, dims) for name, (_, dims) in outer_values(site.product).items()]
+        inputs = [typed(name, dtype, dims) for name, (_, dtype, dims) in outer_values(site.product).items()]
         output = typed(site.original.output[0], site.product.dtype, site.product.dims)
         return cls((_Part(_session([site.original], inputs, [], [output], opset)),), output.name)
 
@@ -104,17 +104,18 @@ class _Cutter:
         if value in self._made:
             return typed(name_of(value), value.dtype or self.site.product.dtype, None)
         if value.name in self._outer:
-            return typed(value.name, self.site.product.dtype, self._outer[value.name][1])
-        return typed(name_of(value), self.site.product.dtype, held_by(value).shape)
+            return typed(value.name, *self._outer[value.name][1:])
+        return typed(name_of(value), value.dtype or self.site.product.dtype, held_by(value).shape)
 
 
-def outer_values(product: Product) -> dict[str, tuple[ir.Value, tuple[int, ...]]]:
-    """Return the operands and the bias by name, with their dimensions in the model, symbols replaced by a number."""
-    outer: list[tuple[ir.Value, Dims]] = [(o.value, o.stored) for o in (product.a, product.b)]
+def outer_values(product: Product) -> dict[str, tuple[ir.Value, ir.DataType, tuple[int, ...]]]:
+    """Return operands, bias and zero points by name, with their type and dimensions in the model, symbols replaced by a number."""
+    operands = (product.a, product.b, product.a.zero, product.b.zero)
+    outer: list[tuple[ir.Value, ir.DataType, Dims]] = [(o.value, o.dtype, o.stored) for o in operands if o is not None]
     if product.bias is not None:
-        outer.append((product.bias.value, product.bias.dims))
+        outer.append((product.bias.value, product.dtype, product.bias.dims))
     size = _free_size(product)
-    return {name_of(v): (v, tuple(dim if isinstance(dim, int) else size for dim in dims)) for v, dims in outer}
+    return {name_of(v): (v, t, tuple(dim if isinstance(dim, int) else size for dim in dims)) for v, t, dims in outer}
 
 
 def _free_size(product: Product) -> int:

@@ -81,7 +81,7 @@ class ConstantBlocks(Blocks):
         cut = self.cutting
         view = (self.array.T if cut.operand.transposed else self.array)[cut.slices(row, column)]
         return self.writer.constant(
-            _tensor(view, cut.scale, self.writer.product.dtype), label(name, {first: row, second: column})
+            _tensor(view, cut.scale, cut.operand.dtype), label(name, {first: row, second: column})
         )
 
 
@@ -113,7 +113,8 @@ class SplitBlocks(Blocks):
         if not operand.transposed:
             return operand.value
         stem = f"transpose_{self.cutting.letters[0]}"
-        return self.writer.node("Transpose", [operand.value], stem, {}, operand.dims, [ir.AttrInt64s("perm", (1, 0))])
+        perm = ir.AttrInt64s("perm", (1, 0))
+        return self.writer.node("Transpose", [operand.value], stem, {}, operand.dims, [perm], operand.dtype)
 
     def _split(self, value: ir.Value, side: int, panel: int | None) -> list[ir.Value]:
         """Split `value` along `side`; `panel` is its place along the other side, None where it is whole there."""
@@ -130,7 +131,9 @@ class SplitBlocks(Blocks):
             row, column = (index, panel) if side == 0 else (panel, index)
             at = place | {axes[side]: index}
             parts.append((label(name, {a: at[a] for a in axes if a in at}), self.cutting.dims(row, column)))
-        return self.writer.split(value, axis, self._sizes[side], f"split_{name}", place, parts)
+        return self.writer.split(
+            (value, self.cutting.operand.dtype), axis, self._sizes[side], f"split_{name}", place, parts
+        )
 
     @property
     def _outer_is_cut(self) -> bool:
@@ -153,6 +156,8 @@ def blocks_of(
 ) -> Blocks:
     """Return the blocks of an operand that is used in `graph`."""
     operand = cutting.operand
+    if operand.axes == (None, None):
+        return WholeBlock(operand.value)
     if not cutting.is_cut and not operand.transposed and cutting.scale == 1.0:
         return WholeBlock(operand.value)
     if not operand.constant:

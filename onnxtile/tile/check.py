@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onnxtile.runtime import Array
 from onnxtile.tile.alone import Alone, name_of, outer_values
-from onnxtile.tile.product import INTEGERS, ConstantTable, Product, epsilon
+from onnxtile.tile.product import BYTES, INTEGERS, ConstantTable, Operand, Product, epsilon
 from onnxtile.tile.result import TiledNode
 
 _SLACK = 4
@@ -62,7 +62,7 @@ def check_tiles(
 
 def _signature(site: TiledNode) -> tuple[object, ...]:
     product = site.product
-    operands = [(o.dims, o.transposed, o.constant) for o in (product.a, product.b)]
+    operands = [(o.dims, o.transposed, o.constant, o.dtype, o.zero and o.zero.value) for o in (product.a, product.b)]
     bias = product.bias and (product.bias.dims, product.bias.beta, product.bias.constant)
     same = product.a.value is product.b.value
     return (site.op, *operands, same, product.dtype, product.alpha, bias, site.grid)
@@ -120,6 +120,8 @@ class _Reference:
 
         Where the original is not finite, `got` must be so in the same way; an infinite error is returned where it is not.
         """
+        if got.shape != original.shape:
+            return float("inf")
         wide, first = got.astype(np.float64), original.astype(np.float64)
         finite = np.isfinite(first)
         if not np.array_equal(wide[~finite], first[~finite], equal_nan=True):
@@ -138,7 +140,7 @@ def _exact(product: Product, feeds: Mapping[str, Array]) -> Array:
 
 
 def _factors(product: Product, feeds: Mapping[str, Array], dtype: Any) -> tuple[Array, Array, Array]:
-    a, b = (feeds[name_of(o.value)].astype(dtype) for o in (product.a, product.b))
+    a, b = (_above_zero(o, feeds, dtype) for o in (product.a, product.b))
     a, b = (x.T if o.transposed else x for x, o in ((a, product.a), (b, product.b)))
     if product.bias is None or not product.adds_bias:
         return a, b, np.zeros((), dtype)
@@ -146,17 +148,25 @@ def _factors(product: Product, feeds: Mapping[str, Array], dtype: Any) -> tuple[
     return a, b, np.asarray(beta * feeds[name_of(product.bias.value)].astype(dtype))
 
 
+def _above_zero(operand: Operand, feeds: Mapping[str, Array], dtype: Any) -> Array:
+    array = feeds[name_of(operand.value)].astype(dtype)
+    if operand.zero is None:
+        return array
+    return np.asarray(array - feeds[name_of(operand.zero.value)].astype(dtype))
+
+
 def _feeds(product: Product, constants: ConstantTable, random: np.random.Generator) -> dict[str, Array]:
     """Return what the operands hold: constants as they are, the others at random."""
     return {
-        name: np.ascontiguousarray(constants.array(value))
-        if value in constants
-        else _random(random, dims, product.dtype)
-        for name, (value, dims) in outer_values(product).items()
+        name: np.ascontiguousarray(constants.array(value)) if value in constants else _random(random, dims, dtype)
+        for name, (value, dtype, dims) in outer_values(product).items()
     }
 
 
 def _random(random: np.random.Generator, dims: Sequence[int], dtype: ir.DataType) -> Array:
+    if dtype in BYTES:
+        bounds = np.iinfo(dtype.numpy())
+        return random.integers(bounds.min, bounds.max, dims, endpoint=True, dtype=dtype.numpy().type)
     if dtype in INTEGERS:
         least = 0 if dtype in {ir.DataType.UINT32, ir.DataType.UINT64} else -1000
         return random.integers(least, 1000, dims).astype(dtype.numpy())

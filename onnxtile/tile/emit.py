@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxtile.tile.blocks import BlockCache, Blocks, Cutting, blocks_of, scaled, times
-from onnxtile.tile.grid import TileGrid
+from onnxtile.tile.blocks import BlockCache, Blocks, Cutting, WholeBlock, blocks_of, scaled, times
+from onnxtile.tile.grid import Axis, TileGrid
 from onnxtile.tile.product import INTEGERS, Bias, ConstantTable, Dims, Product, as_scalar
 from onnxtile.tile.writer import Place, Writer
 
@@ -24,7 +24,15 @@ class _Tiles:
 
     a: Blocks
     b: Blocks
+    zeros: tuple[Blocks | None, Blocks | None]
     alpha: float
+
+    def inputs(self, m: int, k: int, n: int) -> list[ir.Value | None]:
+        """Return the inputs of the tile at (m, k, n): its factors, then their zero points up to the last there is."""
+        zeros: list[ir.Value | None] = [None if zero is None else zero.block(0, n) for zero in self.zeros]
+        while zeros and zeros[-1] is None:
+            zeros.pop()
+        return [self.a.block(m, k), self.b.block(k, n), *zeros]
 
 
 def emit(writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.Graph) -> ir.Value:
@@ -62,7 +70,8 @@ def most_nodes(product: Product, grid: TileGrid) -> int:
         if product.bias is None or not product.adds_bias
         else 1 + (product.bias.beta != 1.0 and not product.bias.constant)
     )
-    return grid.matmuls + sums + concats + a + b + (product.alpha != 1.0) + bias
+    zeros = product.b.zero is not None and product.b.zero.axes[1] is not None and not product.b.zero.constant and gn > 1
+    return zeros + grid.matmuls + sums + concats + a + b + (product.alpha != 1.0) + bias
 
 
 def _cut(writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.Graph) -> _Tiles:
@@ -73,9 +82,16 @@ def _cut(writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.
         b, alpha = folded, 1.0
     elif alpha != 1.0 and (folded := scaled(a, alpha, constants, product.dtype)) is not None:
         a, alpha = folded, 1.0
+    zeros: tuple[Blocks | None, Blocks | None] = (None, None)
+    if product.a.zero is not None:
+        zeros = (WholeBlock(product.a.zero.value), None)
+    if product.b.zero is not None:
+        cutting = Cutting(product.b.zero, Axis(1, 1), grid.n, ("b_zero", "k", "n"))
+        zeros = (zeros[0], blocks_of(cutting, writer, constants, cache, graph=graph, outer=1))
     return _Tiles(
         a=blocks_of(a, writer, constants, cache, graph=graph, outer=0),
         b=blocks_of(b, writer, constants, cache, graph=graph, outer=1),
+        zeros=zeros,
         alpha=alpha,
     )
 
@@ -85,8 +101,8 @@ def _block(writer: Writer, tiles: _Tiles, m: int, n: int) -> ir.Value:
     dims = _dims(writer, m, n)
     partial_sums = []
     for k in range(writer.grid.k.count):
-        factors = [tiles.a.block(m, k), tiles.b.block(k, n)]
-        partial_sums.append(writer.node("MatMul", factors, "tile", {"m": m, "k": k, "n": n}, dims))
+        inputs = tiles.inputs(m, k, n)
+        partial_sums.append(writer.node(writer.product.tile, inputs, "tile", {"m": m, "k": k, "n": n}, dims))
     return _sum(writer, partial_sums, {"m": m, "n": n}, dims)
 
 

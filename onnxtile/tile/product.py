@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -24,6 +24,8 @@ Axes = tuple[int | None, int | None]
 FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 INTEGERS = {ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64}
 """Together the element types that MatMul takes (https://onnx.ai/onnx/operators/onnx__MatMul.html)."""
+BYTES = {ir.DataType.INT8, ir.DataType.UINT8}
+"""The element types of quantized factors."""
 
 FIRST_OPSET = 7
 """Before it, Gemm and Add broadcast only where an attribute says so, and onnxruntime promises nothing."""
@@ -64,6 +66,9 @@ class Operand:
     axes: Axes
     transposed: bool
     constant: bool
+    dtype: ir.DataType
+    zero: Operand | None = None
+    """The zero point that is taken off each element: a single one without axes, or one for each column."""
 
     @property
     def stored(self) -> Dims:
@@ -108,11 +113,14 @@ class Product:
     dtype: ir.DataType
     alpha: float = 1.0
     bias: Bias | None = None
+    tile: str = "MatMul"
+    """The operator that each tile is."""
 
     @property
     def values(self) -> list[ir.Value]:
-        """The operands and the bias."""
-        return [self.a.value, self.b.value, *([] if self.bias is None else [self.bias.value])]
+        """The operands, the bias and the zero points."""
+        others = (self.bias, self.a.zero, self.b.zero)
+        return [self.a.value, self.b.value, *(other.value for other in others if other is not None)]
 
     @property
     def adds_bias(self) -> bool:
@@ -175,13 +183,15 @@ class Facts:
         words = [word for word in _words(dim) if not word.isdecimal()]
         return dim if words and self.symbols.issuperset(words) else None
 
-    def dtype(self, value: ir.Value) -> ir.DataType:
-        """Return the element type of `value`. Raises NotTiled where it is unknown or MatMul does not take it."""
+    def dtype(
+        self, value: ir.Value, operator: str = "MatMul", taken: Set[ir.DataType] = FLOATS | INTEGERS
+    ) -> ir.DataType:
+        """Return the element type of `value`. Raises NotTiled where it is unknown or `operator` does not take it."""
         dtype = self.shapes.dtype(value)
         if dtype is None:
             raise NotTiled(f"the element type of {value.name!r} is not known")
-        if dtype not in FLOATS | INTEGERS:
-            raise NotTiled(f"MatMul does not take the element type {dtype.name.lower()}")
+        if dtype not in taken:
+            raise NotTiled(f"{operator} does not take the element type {dtype.name.lower()}")
         return dtype
 
 

@@ -45,15 +45,16 @@ class Writer:
     def node(
         self,
         op: str,
-        inputs: Sequence[ir.Value],
+        inputs: Sequence[ir.Value | None],
         stem: str,
         place: Place,
         dims: Dims,
         attributes: Iterable[ir.Attr] = (),
+        dtype: ir.DataType | None = None,
     ) -> ir.Value:
-        """Write a node with one output of size `dims`; return the output, which is called as the node is."""
+        """Write a node with one output of size `dims`, of the product's type by default; return the output, which is called as the node."""
         name = self._fresh(label(stem, place))
-        output = self._value(name, dims)
+        output = self._value(name, dims, dtype or self.product.dtype)
         self._add(op, inputs, attributes, [output], name, (stem, place))
         return output
 
@@ -64,12 +65,19 @@ class Writer:
         return self.node("Concat", blocks, "concat", place, dims, [ir.AttrInt64("axis", axis)])
 
     def split(
-        self, value: ir.Value, axis: int, sizes: ir.Value | list[int], stem: str, place: Place, parts: Sequence[Part]
+        self,
+        operand: tuple[ir.Value, ir.DataType],
+        axis: int,
+        sizes: ir.Value | list[int],
+        stem: str,
+        place: Place,
+        parts: Sequence[Part],
     ) -> list[ir.Value]:
-        """Write a Split along `axis` into `parts`; `sizes` as `split_sizes` made them."""
-        outputs = [self._value(self._fresh(name), dims) for name, dims in parts]
+        """Write a Split of a value of some type along `axis` into `parts`; `sizes` as `split_sizes` made them."""
+        value, dtype = operand
+        outputs = [self._value(self._fresh(name), dims, dtype) for name, dims in parts]
         attributes = [ir.AttrInt64("axis", axis)]
-        inputs = [value]
+        inputs: list[ir.Value | None] = [value]
         if isinstance(sizes, ir.Value):
             inputs.append(sizes)
         else:
@@ -97,15 +105,15 @@ class Writer:
     def _fresh(self, stem: str) -> str:
         return self.names.fresh(f"{self.site}/{stem}")
 
-    def _value(self, name: str, dims: Dims) -> ir.Value:
+    def _value(self, name: str, dims: Dims, dtype: ir.DataType) -> ir.Value:
         if dims not in self._shapes:
             self._shapes[dims] = ir.Shape(dims, frozen=True)
-        return ir.Value(name=name, shape=self._shapes[dims], type=ir.TensorType(self.product.dtype))
+        return ir.Value(name=name, shape=self._shapes[dims], type=ir.TensorType(dtype))
 
     def _add(
         self,
         op: str,
-        inputs: Sequence[ir.Value],
+        inputs: Sequence[ir.Value | None],
         attributes: Iterable[ir.Attr],
         outputs: Sequence[ir.Value],
         name: str,

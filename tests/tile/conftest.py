@@ -25,6 +25,7 @@ from onnxtile.tile.result import TileResult
 from onnxtile.tile.rewrite import tile
 
 NAMES = ("a", "b", "c")
+TILES = {"MatMul", "MatMulInteger"}
 
 
 @dataclass(frozen=True)
@@ -127,11 +128,13 @@ class Tiled:
         """Assert what holds for every tiled model: valid, no product above the limits by freshly inferred shapes, no idle nodes."""
         check(self.model)
         marked = [node for node in self.model.graph.all_nodes() if keys.TILE in node.metadata_props]
-        assert sum(node.op_type == "MatMul" for node in marked) == self.result.matmuls
+        assert sum(node.op_type in TILES for node in marked) == self.result.matmuls
         shapes = resolve(self.model)
         for node in marked:
-            if node.op_type == "MatMul":
-                require_within(node, self.limits, [shapes.dims(value) for value in node.inputs if value is not None])
+            if node.op_type in TILES:
+                require_within(
+                    node, self.limits, [shapes.dims(value) for value in node.inputs[:2] if value is not None]
+                )
             assert not (node.op_type == "Split" and len(node.outputs) == 1), node
             assert not (node.op_type in {"Sum", "Concat"} and len(node.inputs) == 1), node
         names = [v.name for n in self.model.graph.all_nodes() for v in n.outputs] + [*self.model.graph.initializers]

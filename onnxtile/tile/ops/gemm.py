@@ -42,7 +42,9 @@ def _factor(node: ir.Node, index: int, attribute: str, facts: Facts) -> Operand:
     if len(dims) != 2:
         raise NotTiled(f"{value.name!r} has {len(dims)} dimensions, Gemm multiplies matrices")
     transposed = bool(node.attributes.get_int(attribute, 0))
-    return Operand(value, dims[::-1] if transposed else dims, (0, 1), transposed, value in facts.constants)
+    return Operand(
+        value, dims[::-1] if transposed else dims, (0, 1), transposed, value in facts.constants, facts.dtype(value)
+    )
 
 
 def _bias(node: ir.Node, dims: Dims, dtype: ir.DataType, facts: Facts) -> Bias | None:

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from onnxtile.tile.product import (
     Axes,
+    Dims,
     Facts,
     NotTiled,
     Operand,
@@ -27,14 +28,20 @@ class MatMul(Tileable):
 
         The axes before the last two are a batch, which broadcasts and is not cut.
         """
-        a, b = _operand(node, 0, facts), _operand(node, 1, facts)
-        rows, columns = ((o.size(side),) if o.axes[side] is not None else () for side, o in enumerate((a, b)))
-        batch = broadcast(a.batch, b.batch)
-        axes = (len(batch) if rows else None, len(batch) + len(rows) if columns else None)
-        return require_fit(Product(a, b, batch + rows + columns, axes, facts.dtype(a.value)))
+        dtype = facts.dtype(required_input(node, 0))
+        a, b = (factor(node, index, facts, dtype) for index in (0, 1))
+        return require_fit(Product(a, b, *placed(a, b), dtype))
 
 
-def _operand(node: ir.Node, index: int, facts: Facts) -> Operand:
+def placed(a: Operand, b: Operand) -> tuple[Dims, Axes]:
+    """Return the dimensions of the product of `a` and `b`, and where its rows and columns lie. Raises NotTiled where batches differ."""
+    rows, columns = ((o.size(side),) if o.axes[side] is not None else () for side, o in enumerate((a, b)))
+    batch = broadcast(a.batch, b.batch)
+    return batch + rows + columns, (len(batch) if rows else None, len(batch) + len(rows) if columns else None)
+
+
+def factor(node: ir.Node, index: int, facts: Facts, dtype: ir.DataType) -> Operand:
+    """Return input `index` (0 or 1) as a factor of elements of `dtype`. Raises NotTiled for a scalar."""
     value = required_input(node, index)
     dims = facts.dims(value)
     if not dims:
@@ -43,7 +50,7 @@ def _operand(node: ir.Node, index: int, facts: Facts) -> Operand:
     axes: Axes = (last - 1, last)
     if last == 0:
         axes = (None, 0) if index == 0 else (0, None)
-    return Operand(value, dims, axes, transposed=False, constant=value in facts.constants)
+    return Operand(value, dims, axes, transposed=False, constant=value in facts.constants, dtype=dtype)
 
 
 MATMUL = MatMul()

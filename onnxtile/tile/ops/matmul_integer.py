@@ -1,0 +1,50 @@
+"""MatMulInteger: (A - zero point) · (B - zero point) of bytes, in int32; partial sums add up to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from onnxtile.tile.ops.matmul import factor, placed
+from onnxtile.tile.product import (
+    BYTES,
+    Axes,
+    Facts,
+    NotTiled,
+    Operand,
+    Product,
+    Tileable,
+    require_fit,
+    required_input,
+    times_sign,
+)
+
+
+class MatMulInteger(Tileable):
+    """https://onnx.ai/onnx/operators/onnx__MatMulInteger.html, with one zero point for A and one, or one a column, for B."""
+
+    name = "MatMulInteger"
+
+    def restate(self, node: ir.Node, facts: Facts) -> Product:
+        """Return the product. Each tile is a MatMulInteger with the zero points that belong to it."""
+        types = [facts.dtype(required_input(node, index), self.name, BYTES) for index in (0, 1)]
+        a, b = (factor(node, index, facts, dtype) for index, dtype in enumerate(types))
+        a, b = replace(a, zero=_zero(node, a, 0, facts)), replace(b, zero=_zero(node, b, 1, facts))
+        return require_fit(Product(a, b, *placed(a, b), ir.DataType.INT32, tile=self.name))
+
+
+def _zero(node: ir.Node, operand: Operand, side: int, facts: Facts) -> Operand | None:
+    value = node.inputs[2 + side] if len(node.inputs) > 2 + side else None
+    if value is None:
+        return None
+    dims = facts.dims(value)
+    axes: Axes = (None, None)
+    if side == 1 and dims not in {(), (1,)} and dims == (operand.size(1),):
+        axes = (None, 0)
+    elif dims not in {(), (1,)}:
+        raise NotTiled(f"its zero point {value.name!r} of shape {times_sign(dims)} is not a single number")
+    return Operand(value, dims, axes, transposed=False, constant=value in facts.constants, dtype=operand.dtype)
+
+
+MATMUL_INTEGER = MatMulInteger()
