@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.errors import ModelError
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import sample_feeds
 from onnxtile.model.shapes import Shapes
-from onnxtile.plan.executor import ArenaExecutor
+from onnxtile.plan.executor import ArenaExecutor, Clash
 from onnxtile.plan.memory import Site
 from onnxtile.plan.plain import PlainRun
 from onnxtile.plan.result import PlanResult
@@ -31,39 +30,29 @@ _PATTERNS = (0xFF, 0xA5, 0x5A)
 class ArenaVerdict:
     """Whether a model gives in its arena what it gives in a plain run.
 
-    `runs` runs on different inputs compared every one of `outputs`; they end with the first that differs. `differing` is the first output
-    that had another bit, `red_zones` whether nothing was written around the arena, `failure` what stopped a run. `kernels`
-    nodes were executed, in `sessions` different sessions; `views` were not, as their bytes are already there.
+    `runs` runs on different inputs compared every one of `outputs`, and every tensor of the arena whenever it was written or read;
+    they end with the first that differs. `differing` is the first tensor that had another bit, noticed at `step` (None: at
+    the end), `red_zones` whether nothing was written around the arena. `kernels` nodes were executed, in `sessions`
+    different sessions; `views` were not, as their bytes are already there.
     """
 
     runs: int
     outputs: tuple[str, ...]
     differing: str | None
+    step: int | None
     red_zones: bool
-    failure: str | None
     kernels: int
     sessions: int
     views: int
 
     @property
     def equal(self) -> bool:
-        """Whether every run ended, every output was equal bit for bit, and nothing was written around the arena."""
-        return self.differing is None and self.failure is None and self.red_zones
+        """Whether every bit was as in the plain run, and nothing was written around the arena."""
+        return self.differing is None and self.red_zones
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
         return {"equal": self.equal, **vars(self), "outputs": list(self.outputs)}
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    differing: str | None = None
-    red_zones: bool = True
-    failure: str | None = None
-
-    @property
-    def sound(self) -> bool:
-        return self == _Outcome()
 
 
 def arena_run(
@@ -85,40 +74,36 @@ def arena_run(
     inputs = feeds if feeds is not None else [sample_feeds(model, shapes.sizes, seed=seed + i) for i in range(repeats)]
     plain = PlainRun(model, shapes)
     executor = ArenaExecutor(model, result, shapes, constants)
-    outcome, runs = _Outcome(), 0
+    clash, intact, runs = None, True, 0
     for runs, fed in enumerate(inputs, start=1):
-        expected = plain.run(fed)
-        outcome = _compare(executor, fed, expected, _PATTERNS[(runs - 1) % len(_PATTERNS)])
-        if not outcome.sound:
+        pattern = _PATTERNS[(runs - 1) % len(_PATTERNS)]
+        executor.block.fill(pattern)
+        clash = _compare(executor.run(fed), plain.run(fed))
+        intact = executor.block.is_intact(pattern)
+        if clash is not None or not intact:
             break
     return ArenaVerdict(
         runs=runs,
         outputs=tuple(value.name or "" for value in model.graph.outputs),
-        differing=outcome.differing,
-        red_zones=outcome.red_zones,
-        failure=outcome.failure,
+        differing=clash.name if clash is not None else None,
+        step=clash.step if clash is not None else None,
+        red_zones=intact,
         kernels=executor.kernels,
         sessions=executor.sessions,
         views=executor.views,
     )
 
 
-def _compare(executor: ArenaExecutor, fed: Mapping[str, Array], expected: Mapping[str, Any], pattern: int) -> _Outcome:
-    executor.block.fill(pattern)
-    try:
-        found = executor.run(fed)
-    except ModelError as error:
-        # Every kernel has been loaded and the plain run has ended: what a kernel refuses now is what a wrong plan made of its inputs.
-        return _Outcome(red_zones=executor.block.is_intact(pattern), failure=str(error))
-    differing = next((name for name, value in found.items() if not _same(value, expected[name])), None)
-    return _Outcome(differing=differing, red_zones=executor.block.is_intact(pattern))
+def _compare(found: Mapping[str, Any] | Clash, expected: Mapping[str, Any]) -> Clash | None:
+    if isinstance(found, Clash):
+        return found
+    return next((Clash(name, None) for name, value in found.items() if not _same(value, expected[name])), None)
 
 
 def _same(found: Any, expected: Any) -> bool:
     """Return whether two values have the same bits."""
     if isinstance(found, Site) and isinstance(expected, Site):
-        alike = (found.dtype, found.shape) == (expected.dtype, expected.shape)
-        return alike and np.array_equal(found.data, expected.data)
+        return found.equals(expected)
     if isinstance(expected, Site):
         expected = expected.array()
     if isinstance(found, list):

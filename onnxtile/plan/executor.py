@@ -1,13 +1,17 @@
-"""Runs a model node by node with every tensor at its planned address."""
+"""Runs a model node by node, twice in lockstep: with every tensor at its planned address, and with memory of its own for each.
+
+A clash is noticed when it happens, also where it would not reach an output: a softmax of equal numbers hides much.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile.errors import CheckFailed
+from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.plan.alias import Facts, aliases
@@ -17,6 +21,31 @@ from onnxtile.plan.memory import Block, Site, to_bytes
 from onnxtile.plan.result import PlanResult
 from onnxtile.plan.schedule import own_order
 from onnxtile.runtime import Array
+
+_Values: TypeAlias = dict[ir.Value, Any]
+"""Of each value a Site, or an ordinary Python value where it has no fixed bytes."""
+
+
+@dataclass(frozen=True)
+class _View:
+    """A node that is not run: each output is the input beside it under another shape."""
+
+    pairs: tuple[tuple[ir.Value, ir.Value], ...]
+
+    @property
+    def reads(self) -> tuple[ir.Value, ...]:
+        return tuple(source for _, source in self.pairs)
+
+
+@dataclass(frozen=True)
+class Clash:
+    """A tensor that does not hold what was written to it, or not what its node computes.
+
+    `step` is that of the node that was to read it, or that has just written it; None after the last one.
+    """
+
+    name: str
+    step: int | None
 
 
 class ArenaExecutor:
@@ -32,43 +61,103 @@ class ArenaExecutor:
         self._shapes = shapes
         self._constants = constants
         self._facts = Facts(model, shapes, constants)
+        self._kernels = Kernels(model, shapes)
         self.block = Block(result.arena_size, result.alignment)
         self._sites = self._planned_sites(result)
-        self._held: dict[ir.Value, Site | Any] = {}
-        self._kernels = Kernels(model, shapes)
-        self.views = 0
-        self._steps: list[Kernel] = []
-        for node in own_order(model).nodes:
-            self._prepare(node)
+        self._held: _Values = {}
+        self._steps: dict[int, Kernel | _View] = {}
+        for step, node in enumerate(own_order(model).nodes):
+            self._prepare(step, node)
         self._hold(model.graph.outputs)
+        self._dead_after = self._last_reads()
 
     @property
     def kernels(self) -> int:
         """How many nodes are run as kernels."""
-        return len(self._steps)
+        return sum(isinstance(step, Kernel) for step in self._steps.values())
+
+    @property
+    def views(self) -> int:
+        """How many nodes are not run, since what they give is there already."""
+        return len(self._steps) - self.kernels
 
     @property
     def sessions(self) -> int:
-        """How many different kernels those are."""
+        """How many different kernels there are."""
         return self._kernels.sessions
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """Run once; return each graph output by name: a Site, or an ordinary value where it has no fixed bytes.
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any] | Clash:
+        """Run once; return each graph output by name (a Site, or an ordinary value), or the first clash.
 
-        Raises ModelError where a kernel refuses what it is given.
+        Raises ModelError where a kernel refuses what it is given outside of the arena, too.
         """
-        values: dict[ir.Value, Any] = {}
+        shadow: _Values = {**self._fed(feeds), **self._held}
+        arena: _Values = {**shadow, **self._sites}
+        for number, step in self._steps.items():
+            if isinstance(step, _View):
+                self._link(step, arena, shadow)
+            else:
+                clash = self._lockstep(number, step, arena, shadow)
+                if clash is not None:
+                    return clash
+            for value in self._dead_after.get(number, ()):
+                shadow.pop(value, None)
+        for output in self._model.graph.outputs:
+            if not _same(arena[output], shadow[output]):
+                return Clash(output.name or "", None)
+        return {output.name or "": arena[output] for output in self._model.graph.outputs}
+
+    def _lockstep(self, number: int, kernel: Kernel, arena: _Values, shadow: _Values) -> Clash | None:
+        for _, value in kernel.inputs:
+            if not _same(arena[value], shadow[value]):
+                return Clash(value.name or "", number)
+        self._run(kernel, shadow, {value: self._room(value) for _, value in kernel.outputs})
+        try:
+            self._run(kernel, arena, {value: self._sites.get(value) for _, value in kernel.outputs})
+        except ModelError:
+            # It has just run on the same inputs elsewhere: where it writes is at fault.
+            return Clash(kernel.outputs[0][1].name or "", number)
+        for _, value in kernel.outputs:
+            if not _same(arena[value], shadow[value]):
+                return Clash(value.name or "", number)
+        return None
+
+    def _link(self, view: _View, arena: _Values, shadow: _Values) -> None:
+        for value, source in view.pairs:
+            shape = self._shapes.sizes(value)
+            assert shape is not None
+            shadow[value] = shadow[source].reshaped(shape)
+            if value not in self._sites:
+                arena[value] = arena[source].reshaped(shape)
+
+    def _run(self, kernel: Kernel, values: _Values, rooms: Mapping[ir.Value, Site | None]) -> None:
+        """Run `kernel` on `values`, and put what it gives into `rooms` and `values`."""
+        inputs = {name: values[value] for name, value in kernel.inputs}
+        if all(isinstance(site, Site) for site in (*inputs.values(), *rooms.values())):
+            outputs = {name: room.binding for name, value in kernel.outputs if (room := rooms[value]) is not None}
+            kernel.session.run_in_place({name: site.binding for name, site in inputs.items()}, outputs)
+            values.update(rooms)
+            return
+        feeds = {name: value.array() if isinstance(value, Site) else value for name, value in inputs.items()}
+        results = kernel.session.run(feeds)
+        for name, value in kernel.outputs:
+            room = rooms[value]
+            if room is not None:
+                room.data[:] = to_bytes(results[name], room.dtype)
+            values[value] = results[name] if room is None else room
+
+    def _fed(self, feeds: Mapping[str, Array]) -> _Values:
+        values: _Values = {}
         for value in self._model.graph.inputs:
-            if value in self._constants:
-                continue
-            default = value.const_value.numpy() if value.const_value is not None else None
-            values[value] = Site.of(feeds.get(value.name or "", default), self._shapes.dtype(value))
-        values |= self._held
-        values |= self._sites
-        self._link_views(values)
-        for kernel in self._steps:
-            self._run(kernel, values)
-        return {output.name or "": values[output] for output in self._model.graph.outputs}
+            if value not in self._constants:
+                default = value.const_value.numpy() if value.const_value is not None else None
+                values[value] = Site.of(feeds.get(value.name or "", default), self._shapes.dtype(value))
+        return values
+
+    def _room(self, value: ir.Value) -> Site | None:
+        """Return memory of its own for what the arena has a place for."""
+        site = self._sites.get(value)
+        return Site.empty(site.dtype, site.shape, len(site.data)) if site is not None else None
 
     def _planned_sites(self, result: PlanResult) -> dict[ir.Value, Site]:
         named = {value.name: value for node in self._model.graph for value in node.outputs if value.name}
@@ -84,26 +173,19 @@ class ArenaExecutor:
             sites[value] = Site(data, self.block.address + buffer.offset, dtype, shape)
         return sites
 
-    def _prepare(self, node: ir.Node) -> None:
-        """Note `node` as a step, unless it is computed before the run or is nothing but views."""
+    def _prepare(self, step: int, node: ir.Node) -> None:
+        """Note how `node` is run, unless it is computed before the run."""
         outputs = [value for value in node.outputs if value.name]
         if all(value in self._constants and value not in self._sites for value in outputs):
             return
-        if {alias.value for alias in aliases(node, self._facts) if self._shares(alias.value, alias.source)} == {
-            *outputs
-        }:
-            self.views += 1
-            self._hold(value for value in node.inputs if value is not None)
+        shared = {a.value: a.source for a in aliases(node, self._facts) if self._shares(a.value, a.source)}
+        if shared.keys() == set(outputs):
+            self._steps[step] = _View(tuple(shared.items()))
+            self._hold(shared.values())
             return
         kernel = self._kernels.of(node)
-        self._hold(value for _, value in kernel.inputs)
-        self._steps.append(kernel)
-
-    def _hold(self, values: Iterable[ir.Value]) -> None:
-        """Keep the constants among `values` in memory, for all runs."""
-        for value in values:
-            if value in self._constants and value not in self._sites and value not in self._held:
-                self._held[value] = Site.of(self._constants.array(value), self._shapes.dtype(value))
+        self._hold(kernel.reads)
+        self._steps[step] = kernel
 
     def _shares(self, view: ir.Value, source: ir.Value) -> bool:
         """Return whether the plan leaves `view` where `source` is: at the same address, or outside of the arena, both."""
@@ -111,27 +193,28 @@ class ArenaExecutor:
             return True
         return source in self._sites and self._sites[view].address == self._sites[source].address
 
-    def _link_views(self, values: dict[ir.Value, Any]) -> None:
-        """Give each view outside of the arena the bytes of its source."""
-        for node in self._model.graph:
-            for alias in aliases(node, self._facts):
-                shape = self._shapes.sizes(alias.value)
-                source = values.get(alias.source)
-                if alias.value not in self._sites and isinstance(source, Site) and shape is not None:
-                    values[alias.value] = Site(source.data, source.address, source.dtype, shape)
+    def _hold(self, values: Iterable[ir.Value]) -> None:
+        """Keep the constants among `values` in memory, for all runs."""
+        for value in values:
+            if value in self._constants and value not in self._sites and value not in self._held:
+                self._held[value] = Site.of(self._constants.array(value), self._shapes.dtype(value))
 
-    def _run(self, kernel: Kernel, values: dict[ir.Value, Any]) -> None:
-        inputs = {name: values[value] for name, value in kernel.inputs}
-        sites = {name: self._sites.get(value) for name, value in kernel.outputs}
-        if all(isinstance(site, Site) for site in (*inputs.values(), *sites.values())):
-            outputs = {name: site.binding for name, site in sites.items() if site is not None}
-            kernel.session.run_in_place({name: site.binding for name, site in inputs.items()}, outputs)
-            return
-        feeds = {name: value.array() if isinstance(value, Site) else value for name, value in inputs.items()}
-        results = kernel.session.run(feeds)
-        for name, value in kernel.outputs:
-            site = sites[name]
-            if site is None:
-                values[value] = results[name]
-            else:
-                site.data[:] = to_bytes(results[name], site.dtype)
+    def _last_reads(self) -> dict[int, list[ir.Value]]:
+        """Return by step what is read there for the last time, so that the run beside the arena need not keep everything."""
+        last: dict[ir.Value, int] = {}
+        for number, step in self._steps.items():
+            last.update(dict.fromkeys(step.reads, number))
+            if isinstance(step, Kernel):
+                last.update({value: number for _, value in step.outputs})
+        found: dict[int, list[ir.Value]] = {}
+        for value, number in last.items():
+            if value not in self._held and not value.is_graph_output():
+                found.setdefault(number, []).append(value)
+        return found
+
+
+def _same(found: Any, expected: Any) -> bool:
+    """Return whether a tensor in the arena has the bytes it should; ordinary values are compared as outputs, at the end."""
+    if found is expected or not isinstance(found, Site):
+        return True
+    return isinstance(expected, Site) and found.equals(expected)

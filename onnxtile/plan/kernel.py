@@ -29,6 +29,11 @@ class Kernel:
     inputs: tuple[tuple[str, ir.Value], ...]
     outputs: tuple[tuple[str, ir.Value], ...]
 
+    @property
+    def reads(self) -> tuple[ir.Value, ...]:
+        """The values that it reads."""
+        return tuple(value for _, value in self.inputs)
+
 
 class Kernels:
     """Makes a Kernel of each node of the main graph of `model`. Equal nodes (operator, attributes, types, shapes) share a session."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,10 +41,30 @@ class Site:
         data = to_bytes(array, dtype)
         return cls(data, int(data.ctypes.data), dtype, array.shape)
 
+    @classmethod
+    def empty(cls, dtype: ir.DataType, shape: tuple[int, ...], size: int) -> Site:
+        """Return memory of its own for a tensor of `size` bytes."""
+        data = np.zeros(size, np.uint8)
+        return cls(data, int(data.ctypes.data), dtype, shape)
+
+    def reshaped(self, shape: tuple[int, ...]) -> Site:
+        """Return the same bytes under another shape."""
+        return Site(self.data, self.address, self.dtype, shape)
+
     @property
     def binding(self) -> Binding:
         """The tensor as onnxruntime is told of it."""
         return Binding(self.address, self.shape, self.dtype.value)
+
+    def equals(self, other: Site) -> bool:
+        """Return whether both hold the same bits in the same shape; what fills up the last byte of packed elements is nobody's."""
+        if (self.dtype, self.shape) != (other.dtype, other.shape):
+            return False
+        used = math.prod(self.shape) * self.dtype.bitwidth % 8
+        if not used:
+            return np.array_equal(self.data, other.data)
+        last = int(self.data[-1] ^ other.data[-1]) & ((1 << used) - 1)
+        return not last and np.array_equal(self.data[:-1], other.data[:-1])
 
     def array(self) -> Array:
         """Return a copy of the tensor."""

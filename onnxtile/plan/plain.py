@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model.save import external_folder, raise_ir_version
@@ -49,5 +48,4 @@ class PlainRun:
         dtype, shape, size = self._shapes.dtype(value), self._shapes.sizes(value), tensor_bytes(value, self._shapes)
         if dtype is None or shape is None or size is None or value.producer() is None:
             return None
-        data = np.zeros(size, np.uint8)
-        return Site(data, int(data.ctypes.data), dtype, shape)
+        return Site.empty(dtype, shape, size)

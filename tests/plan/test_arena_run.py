@@ -1,6 +1,8 @@
 """The run inside the arena: right for sound plans of all kinds of graphs, and wrong for wrong ones."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -8,8 +10,10 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile.errors import CheckFailed, ModelError
+from onnxtile.plan.executor import ArenaExecutor, Clash
 from onnxtile.plan.memory import Block, to_array, to_bytes
 from onnxtile.plan.result import PlanResult
+from onnxtile.runtime import Array, Binding, Session
 from tests.plan.conftest import Case, aliases, outside, rows
 from tests.plan.test_live import IF, LOOP, NESTED, RESIDUAL, UNREAD
 
@@ -211,23 +215,50 @@ def test_a_view_that_is_moved_is_copied_and_where_it_clashes_noticed() -> None:
     assert not case.run(moved(result, "z", rows(result)["b"].offset)).equal
 
 
-def test_a_kernel_that_stumbles_over_clobbered_inputs_is_a_failure() -> None:
+def test_a_clash_is_noticed_where_no_output_shows_it() -> None:
     case = Case.of("""
-    lookup (int64[2] i, float[2] x) => (float[2] y) {
-      one = Constant<value = int64 {1}>()
-      table = Relu(x)
-      at = Mod(i, one)
-      big = Constant<value = int64 {1000}>()
-      clobber = Add(i, big)
-      y = Gather(table, at)
+    hidden (float[2,3] x) => (float[2,3] y) {
+      a = Relu(x)
+      b = Exp(x)
+      c = Sub(b, b)
+      y = Mul(a, c)
     }
     """)
     result = case.plan()
     assert case.run(result).equal
-    verdict = case.run(moved(result, "clobber", rows(result)["at"].offset))
-    assert not verdict.equal
-    assert verdict.failure is not None
-    assert "indices" in verdict.failure
+    verdict = case.run(moved(result, "b", rows(result)["a"].offset))
+    assert (verdict.equal, verdict.differing, verdict.step) == (False, "a", 3)
+
+
+def test_a_kernel_that_stumbles_over_its_own_output_is_a_clash(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case.of(RESIDUAL)
+    result = case.plan()
+    place = rows(result)["c"].offset
+    run = Session.run_in_place
+
+    def refusing(self: Session, inputs: Mapping[str, Binding], outputs: Mapping[str, Binding]) -> None:
+        if any(binding.address == executors[0].block.address + place for binding in outputs.values()):
+            raise ModelError("index out of bounds")
+        run(self, inputs, outputs)
+
+    executors = [ArenaExecutor(case.model, result, case.shapes, case.constants)]
+    monkeypatch.setattr(Session, "run_in_place", refusing)
+    assert executors[0].run({"x": np.ones((2, 3), np.float32)}) == Clash("c", 2)
+
+
+def test_a_write_around_the_arena_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case.of(RESIDUAL)
+    result = case.plan()
+    run = ArenaExecutor.run
+
+    def overrun(self: ArenaExecutor, feeds: Mapping[str, Array]) -> dict[str, Any] | Clash:
+        found = run(self, feeds)
+        self.block._after[0] ^= 1
+        return found
+
+    monkeypatch.setattr(ArenaExecutor, "run", overrun)
+    verdict = case.run(result)
+    assert (verdict.equal, verdict.red_zones, verdict.differing, verdict.runs) == (False, False, None, 1)
 
 
 @pytest.mark.parametrize("offset", [-64, 64 * 3, 10**9])
