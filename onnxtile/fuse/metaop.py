@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import hashlib
+from collections.abc import Hashable, Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxtile import keys
@@ -19,37 +21,45 @@ class Functions:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._by_body: dict[tuple[str, Hashable], ir.Function] = {}
+        self._digests: dict[ir.OperatorIdentifier, str] = {}
+        self.bodies: set[ir.Graph] = set()
         for function in model.functions.values():
             if keys.META_OP in function.metadata_props:
                 self._by_body[function.name, _function_key(function)] = function
+                self.bodies.add(function.graph)
 
-    def of(self, region: Region, name: str, doc: str) -> ir.Function:
+    def of(self, region: Region, name: str, doc: str, opsets: Mapping[str, int]) -> ir.Function:
         """Return the function `name` whose body is `region`, made now unless an equal one is there.
 
-        Functions of one name and different bodies differ in their overload.
+        `opsets` are the imports that the region's operators are read with. Functions of one name and different bodies differ in
+        their overload.
         """
-        key = (name, _region_key(region))
+        opsets = {node.domain: opsets.get(node.domain, OPSET_VERSION) for node in region.nodes} | {
+            "": opsets.get("", 1)
+        }
+        key = (name, _region_key(region, opsets))
         if key not in self._by_body:
-            function = self._make(region, name, doc)
+            function = self._make(region, name, doc, opsets)
             self._model.functions[function.identifier()] = function
             self._by_body[key] = function
+            self.bodies.add(function.graph)
         return self._by_body[key]
 
-    def _make(self, region: Region, name: str, doc: str) -> ir.Function:
+    def digest(self, function: ir.Function) -> str:
+        """Return the digest of one of these functions."""
+        identifier = function.identifier()
+        if identifier not in self._digests:
+            self._digests[identifier] = digest(function)
+        return self._digests[identifier]
+
+    def _make(self, region: Region, name: str, doc: str, opsets: Mapping[str, int]) -> ir.Function:
         overload, count = "", 1
         while (keys.DOMAIN, name, overload) in self._model.functions:
             count += 1
             overload = str(count)
-        opsets = self._model.graph.opset_imports
         body, inputs, outputs = _body(region)
-        domains = dict.fromkeys(node.domain for node in body)
-        graph = ir.Graph(
-            inputs,
-            outputs,
-            nodes=body,
-            name=name,
-            opset_imports={domain: opsets.get(domain, OPSET_VERSION) for domain in domains},
-        )
+        imports = {domain: opsets[domain] for domain in dict.fromkeys(node.domain for node in body)}
+        graph = ir.Graph(inputs, outputs, nodes=body, name=name, opset_imports=imports)
         function = ir.Function(keys.DOMAIN, name, overload, graph=graph, attributes=())
         function.doc_string = doc
         function.metadata_props[keys.META_OP] = name
@@ -87,7 +97,12 @@ def _body(region: Region) -> tuple[list[ir.Node], list[ir.Value], list[ir.Value]
     return body, [copies[value] for value in region.inputs], [copies[value] for value in region.outputs]
 
 
-def _region_key(region: Region) -> Hashable:
+def digest(function: ir.Function) -> str:
+    """Return what identifies the body of `function`: the same for the same operators, attributes, constants and wiring."""
+    return hashlib.sha256(repr(_function_key(function)).encode()).hexdigest()[:16]
+
+
+def _region_key(region: Region, opsets: Mapping[str, int]) -> Hashable:
     numbers: dict[ir.Value, int] = {}
     for value in (*region.inputs, *region.constants):
         numbers[value] = len(numbers)
@@ -95,6 +110,7 @@ def _region_key(region: Region) -> Hashable:
     return (
         len(region.inputs),
         constants,
+        _opsets_key({domain: opsets[domain] for domain in {node.domain for node in region.nodes}}),
         *_nodes_key(region.nodes, numbers),
         tuple(numbers[v] for v in region.outputs),
     )
@@ -109,14 +125,21 @@ def _function_key(function: ir.Function) -> Hashable:
         numbers[value] = len(numbers)
     attributes = tuple(_attribute_key(next(iter(node.attributes.values()))) for node in constants)
     rest = [node for node in nodes if node not in constants]
-    return (len(function.inputs), attributes, *_nodes_key(rest, numbers), tuple(numbers[v] for v in function.outputs))
+    opsets = {domain: function.opset_imports.get(domain, 0) for domain in {node.domain for node in rest}}
+    nodes_key = _nodes_key(rest, numbers)
+    outputs = tuple(numbers.get(v, -1) for v in function.outputs)
+    return (len(function.inputs), attributes, _opsets_key(opsets), *nodes_key, outputs)
+
+
+def _opsets_key(opsets: Mapping[str, int]) -> Hashable:
+    return tuple(sorted(opsets.items()))
 
 
 def _nodes_key(nodes: list[ir.Node] | tuple[ir.Node, ...], numbers: dict[ir.Value, int]) -> tuple[Hashable, ...]:
     """Number what `nodes` make, in `numbers`, and return what they do in these numbers."""
     keyed = []
     for node in nodes:
-        reads = tuple(None if value is None else numbers[value] for value in node.inputs)
+        reads = tuple(None if value is None else numbers.get(value, -1) for value in node.inputs)
         for value in node.outputs:
             numbers[value] = len(numbers)
         attributes = tuple(sorted((_attribute_key(a) for a in node.attributes.values()), key=repr))
@@ -126,9 +149,11 @@ def _nodes_key(nodes: list[ir.Node] | tuple[ir.Node, ...], numbers: dict[ir.Valu
 
 
 def _attribute_key(attribute: ir.Attr) -> Hashable:
-    if attribute.type in {ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING}:
+    if attribute.type in {ir.AttributeType.FLOAT, ir.AttributeType.FLOATS}:  # as the file has them: in 32 bits
+        return attribute.name, attribute.type.value, np.asarray(attribute.value, np.float32).tobytes()
+    if attribute.type in {ir.AttributeType.INT, ir.AttributeType.STRING}:
         return attribute.name, attribute.type.value, attribute.value
-    if attribute.type in {ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS}:
+    if attribute.type in {ir.AttributeType.INTS, ir.AttributeType.STRINGS}:
         return attribute.name, attribute.type.value, tuple(attribute.value)
     if attribute.type == ir.AttributeType.TENSOR:
         tensor = attribute.as_tensor()

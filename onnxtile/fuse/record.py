@@ -6,35 +6,51 @@ is shared by sites whose names differ.
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
+import onnx
 import onnx_ir as ir
+import pydantic
 
 from onnxtile import keys
+
+_QUANTIZATION = "quant_parameter_tensor_names"
+"""Where onnx_ir keeps what a quantization annotation says of a value."""
 
 
 @dataclass(frozen=True)
 class ValueRecord:
-    """A value's name, and what its value_info says: element type (an ONNX number), dimensions, doc string, metadata."""
+    """A value's name, and what its value_info says: element type, dimensions, doc string, metadata, quantization annotation.
+
+    `info` is the whole value_info (protobuf, base64) where element type and dimensions do not say it all, as for a sequence.
+    """
 
     name: str
-    dtype: int | None = None
+    dtype: ir.DataType | None = None
     dims: tuple[int | str | None, ...] | None = None
     doc: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
+    quantization: dict[str, str] = field(default_factory=dict)
+    info: str = ""
 
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """A node's place among the nodes of its graph (counted from 0; None for a call made by the same run), and what is its own."""
+    """A node's place among the nodes of its graph (counted from 0; None for a call made by the same run), and what is its own.
 
-    place: int | None
-    name: str
+    `tensors` are the names of the tensors in its attributes, which sites that share a function need not share.
+    """
+
     outputs: tuple[ValueRecord, ...]
+    place: int | None = None
+    name: str = ""
     doc: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
+    tensors: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,55 +58,167 @@ class ConstantRecord:
     """A constant that moved into the function: a Constant node, or (without one) an initializer."""
 
     value: ValueRecord
-    node: NodeRecord | None
+    node: NodeRecord | None = None
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one call stands for. `run` counts the runs of fuse on the model: the last is undone first."""
+    """What one call stands for. `run` counts the runs of fuse on the model: the last is undone first.
+
+    `body` is the digest of the function that the call was made for.
+    """
 
     run: int
+    body: str
     nodes: tuple[NodeRecord, ...]
-    constants: tuple[ConstantRecord, ...]
+    constants: tuple[ConstantRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class History:
+    """What one run of fuse changed of the model as a whole.
+
+    `domain` tells whether the domain of meta-ops was imported before, `inputs` are the names of all inputs where some had to go,
+    `functions` the identifiers of functions of the user that had to import that domain.
+    """
+
+    run: int
+    ir_version: int
+    domain: bool
+    inputs: tuple[str, ...] | None = None
+    functions: tuple[tuple[str, str, str], ...] = ()
 
 
 def of_value(value: ir.Value) -> ValueRecord:
     """Return the record of a value."""
-    dtype = value.dtype.value if isinstance(value.type, ir.TensorType) and value.dtype is not None else None
+    name, quantization = value.name or "", dict(value.meta.get(_QUANTIZATION) or {})
+    if value.type is not None and not _is_plain(value):
+        info = base64.b64encode(ir.to_proto(value).SerializeToString(deterministic=True)).decode()
+        return ValueRecord(name, quantization=quantization, info=info)
     dims = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
-    return ValueRecord(value.name or "", dtype, dims, value.doc_string or "", dict(value.metadata_props))
+    return ValueRecord(name, value.dtype, dims, value.doc_string or "", dict(value.metadata_props), quantization)
 
 
-def of_node(node: ir.Node, place: int | None) -> NodeRecord:
-    """Return the record of a node that stood at `place`."""
-    metadata = {key: text for key, text in node.metadata_props.items() if key != keys.PLACE}
-    return NodeRecord(place, node.name or "", tuple(of_value(v) for v in node.outputs), node.doc_string or "", metadata)
+def _is_plain(value: ir.Value) -> bool:
+    """Tell whether element type and dimensions say all of the type of `value`."""
+    if not isinstance(value.type, ir.TensorType) or value.type.denotation:
+        return False
+    return value.shape is None or not any(value.shape.get_denotation(i) for i in range(len(value.shape)))
+
+
+def of_node(node: ir.Node, place: int | None, run: int) -> NodeRecord:
+    """Return the record of a node that stood at `place` before this `run`."""
+    metadata = dict(node.metadata_props)
+    moved = {r: p for r, p in places_of(node).items() if r != run}
+    metadata.pop(keys.PLACE, None)
+    if moved:
+        metadata[keys.PLACE] = _places(moved)
+    tensors = {a.name: a.as_tensor().name or "" for a in node.attributes.values() if _is_tensor(a)}
+    outputs = tuple(of_value(v) for v in node.outputs)
+    return NodeRecord(outputs, place, node.name or "", node.doc_string or "", metadata, tensors)
+
+
+def restored_attributes(node: ir.Node, record: NodeRecord) -> list[ir.Attr]:
+    """Return the attributes of `node`, its tensors renamed to what `record` says."""
+    return [
+        ir.AttrTensor(a.name, renamed(a.as_tensor(), record.tensors[a.name]), doc_string=a.doc_string)
+        if a.name in record.tensors and _is_tensor(a) and (a.as_tensor().name or "") != record.tensors[a.name]
+        else a
+        for a in node.attributes.values()
+    ]
+
+
+def renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    """Return a tensor like `tensor`, with the same memory and another name."""
+    return ir.LazyTensor(
+        lambda: tensor,
+        dtype=tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=name,
+        doc_string=tensor.doc_string,
+    )
+
+
+def _is_tensor(attribute: ir.Attr) -> bool:
+    return attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref()
 
 
 def restore_value(value: ir.Value, record: ValueRecord) -> None:
-    """Give `value` what `record` says of it."""
+    """Give `value` what `record` says of it. Raises ValueError where that is damaged."""
     value.name = record.name
-    if record.dtype is not None:
-        value.type = ir.TensorType(ir.DataType(record.dtype))
     value.shape = None if record.dims is None else ir.Shape(record.dims)
+    if record.dtype is not None:
+        value.type = ir.TensorType(record.dtype)
     value.doc_string = record.doc or None
     value.metadata_props.clear()
     value.metadata_props.update(record.metadata)
+    if record.info:
+        proto = onnx.ValueInfoProto.FromString(base64.b64decode(record.info, validate=True))
+        known = ir.from_proto(proto)
+        value.type, value.shape, value.doc_string = known.type, known.shape, known.doc_string
+        value.metadata_props.update(known.metadata_props)
+    if record.quantization:
+        value.meta[_QUANTIZATION] = dict(record.quantization)
 
 
-def dumps(record: Record) -> str:
+def hand_on(old: ir.Value, new: ir.Value) -> None:
+    """Give `new` all that the file says of `old`, save its name."""
+    new.type, new.shape, new.doc_string = old.type, old.shape, old.doc_string
+    new.metadata_props.update(old.metadata_props)
+    if _QUANTIZATION in old.meta:
+        new.meta[_QUANTIZATION] = old.meta[_QUANTIZATION]
+
+
+def places_of(node: ir.Node) -> dict[int, int]:
+    """Return where `node` stood before the runs that moved it, by run. Raises ValueError where that is damaged."""
+    marks = (mark.split(":") for mark in node.metadata_props.get(keys.PLACE, "").split())
+    places = {int(run): int(place) for run, place in marks}
+    if any(number < 0 for number in places.values()) or (keys.PLACE in node.metadata_props and not places):
+        raise ValueError(node.metadata_props[keys.PLACE])
+    return places
+
+
+def note_place(node: ir.Node, run: int, place: int) -> None:
+    """Note on `node`, unless it is there already, that it stood at `place` before this `run`."""
+    node.metadata_props[keys.PLACE] = _places({run: place} | places_of(node))
+
+
+def take_place(node: ir.Node, run: int) -> int | None:
+    """Return where `node` stood before `run`, and remove the note; None where that run did not move it."""
+    places = places_of(node)
+    place = places.pop(run, None)
+    if place is None:
+        return None
+    del node.metadata_props[keys.PLACE]
+    if places:
+        node.metadata_props[keys.PLACE] = _places(places)
+    return place
+
+
+def _places(places: dict[int, int]) -> str:
+    return " ".join(f"{run}:{place}" for run, place in sorted(places.items()))
+
+
+def dumps(record: Record | tuple[History, ...]) -> str:
     """Return `record` as compact JSON, without what is empty."""
     return json.dumps(_plain(record), separators=(",", ":"), ensure_ascii=False)
 
 
 def loads(text: str) -> Record:
-    """Return the record that `dumps` wrote. Raises ValueError, KeyError or TypeError for anything else."""
-    content = json.loads(text)
-    constants = tuple(
-        ConstantRecord(_value(c["value"]), _node(c["node"]) if c.get("node") is not None else None)
-        for c in content.get("constants", ())
-    )
-    return Record(int(content["run"]), tuple(_node(n) for n in content["nodes"]), constants)
+    """Return the record that `dumps` wrote. Raises ValueError for anything else."""
+    record: Record = _adapter(Record).validate_json(text)
+    return record
+
+
+def loads_history(text: str) -> tuple[History, ...]:
+    """Return the history that `dumps` wrote. Raises ValueError for anything else."""
+    history: tuple[History, ...] = _adapter(tuple[History, ...]).validate_json(text)
+    return history
+
+
+@cache
+def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(kind)
 
 
 def _plain(record: Any) -> Any:
@@ -100,21 +228,3 @@ def _plain(record: Any) -> Any:
         return record
     fields = {name: getattr(record, name) for name in record.__dataclass_fields__}
     return {name: _plain(value) for name, value in fields.items() if value is not None and value not in ("", {})}
-
-
-def _node(content: dict[str, Any]) -> NodeRecord:
-    outputs = tuple(_value(value) for value in content["outputs"])
-    return NodeRecord(
-        content.get("place"), content.get("name", ""), outputs, content.get("doc", ""), content.get("metadata", {})
-    )
-
-
-def _value(content: dict[str, Any]) -> ValueRecord:
-    dims = content.get("dims")
-    return ValueRecord(
-        content.get("name", ""),
-        content.get("dtype"),
-        None if dims is None else tuple(dims),
-        content.get("doc", ""),
-        content.get("metadata", {}),
-    )

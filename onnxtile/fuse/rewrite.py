@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -10,9 +9,20 @@ from itertools import takewhile
 import onnx_ir as ir
 
 from onnxtile import keys
+from onnxtile.errors import ModelError
 from onnxtile.fuse.metaop import OPSET_VERSION, Functions
 from onnxtile.fuse.patterns import Pattern
-from onnxtile.fuse.record import ConstantRecord, Record, dumps, of_node, of_value
+from onnxtile.fuse.record import (
+    ConstantRecord,
+    History,
+    Record,
+    dumps,
+    hand_on,
+    loads_history,
+    note_place,
+    of_node,
+    of_value,
+)
 from onnxtile.fuse.region import Refusal, Region, region
 from onnxtile.graph import Order, node_id
 from onnxtile.model.constants import Constants
@@ -81,10 +91,14 @@ class _Fuser:
         self.constants = Constants(self.model)
         self.had_domain = keys.DOMAIN in self.model.graph.opset_imports
         raise_ir_version(self.model)
-        self.history = json.loads(self.model.graph.metadata_props.get(keys.ORIGINAL, "[]"))
+        self.history = history(self.model)
+        self.run = len(self.history) + 1
         self.functions = Functions(self.model)
+        users = [f for f in self.model.functions.values() if keys.META_OP not in f.metadata_props]
+        self.users = {function.graph: function for function in users}
+        self.importing: list[tuple[str, str, str]] = []
         self.matcher = Matcher(self.model, self.constants)
-        self.names = {node.name for graph in self.model.graphs() for node in graph}
+        self.names = {node.name for graph in (*self.model.graphs(), *self.users) for node in graph}
         self.fused = 0
 
     def apply(self, pattern: Pattern) -> PatternResult:
@@ -92,7 +106,7 @@ class _Fuser:
         calls: list[str] = []
         refused: list[Refused] = []
         for program in pattern.programs:
-            found = self.matcher.find(program)
+            found = [match for match in self.matcher.find(program) if not self._is_inside(match)]
             matches += len(found)
             for match in disjoint(found, self.constants):
                 outcome = self._contract(match, pattern)
@@ -108,17 +122,14 @@ class _Fuser:
         if not self.fused:
             self.model.ir_version = self.ir_version
             return
-        original: dict[str, object] = {
-            "run": len(self.history) + 1,
-            "ir_version": self.ir_version,
-            "domain": self.had_domain,
-        }
-        now = {value.name for value in self.model.graph.inputs}
-        dropped = [name for name in self.inputs if name not in now]
-        if dropped:
-            original["inputs"] = self.inputs
-        self.model.graph.metadata_props[keys.ORIGINAL] = json.dumps([*self.history, original], separators=(",", ":"))
+        inputs = tuple(self.inputs) if len(self.inputs) > len(self.model.graph.inputs) else None
+        this = History(self.run, self.ir_version, self.had_domain, inputs, tuple(self.importing))
+        self.model.graph.metadata_props[keys.ORIGINAL] = dumps((*self.history, this))
         self.model.graph.opset_imports[keys.DOMAIN] = OPSET_VERSION
+
+    def _is_inside(self, match: Match) -> bool:
+        """Tell whether `match` lies in the body of a meta-op, which all its calls share."""
+        return match.root.graph in self.functions.bodies
 
     def _contract(self, match: Match, pattern: Pattern) -> str | Refusal:
         part = region(match.nodes, self.constants)
@@ -133,14 +144,24 @@ class _Fuser:
         after = places.order.between(part.nodes)
         if after is None:
             return Refusal("a path leaves it and comes back: as one node it would be part of a cycle")
-        function = self.functions.of(part, pattern.name, pattern.doc)
+        function = self.functions.of(part, pattern.name, pattern.doc, self._opsets(graph))
         call = self._call(part, function, places)
         for node in after:
             place = places.original.get(node)
             if place is not None:
-                node.metadata_props.setdefault(keys.PLACE, f"{len(self.history) + 1}:{place}")
+                note_place(node, self.run, place)
         self._replace(part, call, places.order, after)
         return node_id(call)
+
+    def _opsets(self, graph: ir.Graph) -> dict[str, int]:
+        """Return the imports with which `graph` is read; a function of the user's has its own, and may lack that of meta-ops."""
+        function = self.users.get(graph)
+        if function is None:
+            return dict(self.model.graph.opset_imports)
+        if keys.DOMAIN not in function.opset_imports:
+            function.opset_imports[keys.DOMAIN] = OPSET_VERSION
+            self.importing.append(function.identifier())
+        return dict(function.opset_imports)
 
     def _places(self, graph: ir.Graph) -> _Places:
         if graph not in self.places:
@@ -148,15 +169,12 @@ class _Fuser:
         return self.places[graph]
 
     def _call(self, part: Region, function: ir.Function, places: _Places) -> ir.Node:
-        nodes = tuple(of_node(node, places.original.get(node)) for node in part.nodes)
-        constants = tuple(_constant_record(value, places.original) for value in part.constants)
-        record = Record(len(self.history) + 1, nodes, constants)
-        outputs = [
-            ir.Value(
-                name=None, shape=v.shape, type=v.type, doc_string=v.doc_string, metadata_props=dict(v.metadata_props)
-            )
-            for v in part.outputs
-        ]
+        nodes = tuple(of_node(node, places.original.get(node), self.run) for node in part.nodes)
+        constants = tuple(self._constant_record(value, places.original) for value in part.constants)
+        record = Record(self.run, self.functions.digest(function), nodes, constants)
+        outputs = [ir.Value() for _ in part.outputs]
+        for old, new in zip(part.outputs, outputs, strict=True):
+            hand_on(old, new)
         name = self._unique(f"{_common_path(part.nodes) or f'{part.outputs[0].name}/'}{function.name}")
         metadata = {keys.FUSED: dumps(record)}
         return ir.Node(
@@ -168,6 +186,10 @@ class _Fuser:
             name=name,
             metadata_props=metadata,
         )
+
+    def _constant_record(self, value: ir.Value, places: dict[ir.Node, int]) -> ConstantRecord:
+        node = value.producer()
+        return ConstantRecord(of_value(value), None if node is None else of_node(node, places.get(node), self.run))
 
     def _unique(self, name: str) -> str:
         candidate, count = name, 1
@@ -202,9 +224,13 @@ class _Fuser:
             graph.initializers.pop(value.name or "", None)
 
 
-def _constant_record(value: ir.Value, places: dict[ir.Node, int]) -> ConstantRecord:
-    node = value.producer()
-    return ConstantRecord(of_value(value), None if node is None else of_node(node, places.get(node)))
+def history(model: ir.Model) -> tuple[History, ...]:
+    """Return what earlier runs of fuse left on `model`. Raises ModelError where that is damaged."""
+    text = model.graph.metadata_props.get(keys.ORIGINAL)
+    try:
+        return () if text is None else loads_history(text)
+    except ValueError:
+        raise ModelError("the model was fused before, and the record of that is damaged") from None
 
 
 def _common_path(nodes: Collection[ir.Node]) -> str:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 
 import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.errors import ModelError, UsageError
-from onnxtile.fuse.record import ConstantRecord, Record, loads, restore_value
+from onnxtile.fuse.metaop import digest
+from onnxtile.fuse.record import (
+    ConstantRecord,
+    History,
+    NodeRecord,
+    Record,
+    loads,
+    loads_history,
+    renamed,
+    restore_value,
+    restored_attributes,
+    take_place,
+)
+from onnxtile.graph import dependencies
 
 
 @dataclass(frozen=True)
@@ -29,16 +43,29 @@ def unfuse(model: ir.Model) -> Unfused:
 
     Raises UsageError where there is nothing to undo, ModelError where what fuse left in the model is damaged.
     """
-    history = json.loads(model.graph.metadata_props.get(keys.ORIGINAL, "[]"))
-    if not history:
+    text = model.graph.metadata_props.get(keys.ORIGINAL)
+    if text is None:
         raise UsageError("the model was not fused by onnxtile: there is nothing to undo")
-    calls: dict[str, int] = {}
-    for original in reversed(history):
+    with _refusals("of what fuse did to the model"):
+        history = loads_history(text)
+    undo = _Undo(model)
+    for past in reversed(history):
         for graph in list(_graphs(model)):
-            _unfuse_graph(model, graph, original["run"], calls)
-        _restore_model(model, original)
+            undo.graph(graph, past.run)
+        undo.restore(past)
+    undo.require_all()
     del model.graph.metadata_props[keys.ORIGINAL]
-    return Unfused(dict(sorted(calls.items())))
+    return Unfused(dict(sorted(undo.calls.items())))
+
+
+@contextmanager
+def _refusals(what: str) -> Iterator[None]:
+    """Turn what a damaged record leads to into one line."""
+    try:
+        yield
+    except (ValueError, KeyError) as error:
+        reason = " ".join(str(error).split("\n")[:3])
+        raise ModelError(f"the record {what} is damaged: {' '.join(reason.split())}") from None
 
 
 def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
@@ -48,18 +75,105 @@ def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
             yield function.graph
 
 
-def _restore_model(model: ir.Model, original: dict[str, object]) -> None:
-    called = _called(model)
-    for identifier, function in list(model.functions.items()):
-        if keys.META_OP in function.metadata_props and identifier not in called:
-            del model.functions[identifier]
-    if not original["domain"]:
-        model.graph.opset_imports.pop(keys.DOMAIN, None)
-    names = original.get("inputs")
-    if isinstance(names, list):
-        known = {value.name: value for value in (*model.graph.inputs, *model.graph.initializers.values())}
-        model.graph.inputs[:] = [known[name] for name in names]
-    model.ir_version = int(str(original["ir_version"]))
+class _Undo:
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._digests: dict[ir.OperatorIdentifier, str] = {}
+        self.calls: dict[str, int] = {}
+
+    def graph(self, graph: ir.Graph, run: int) -> None:
+        """Undo in `graph` what the `run` of fuse did there."""
+        places: dict[ir.Node, int] = {}
+        values = {value.name or "": value for node in graph for value in node.outputs}
+        todo = [node for node in graph if keys.FUSED in node.metadata_props]
+        while todo:
+            call = todo.pop()
+            with _refusals(f"of the fused node {call.name!r}"):
+                record = loads(call.metadata_props[keys.FUSED])
+                if record.run != run:
+                    continue
+                expanded = self._expand(call, record, places, values)
+            self.calls[call.op_type] = self.calls.get(call.op_type, 0) + 1
+            todo += [node for node in expanded if keys.FUSED in node.metadata_props]
+        for node in graph:
+            with _refusals(f"of where {node.name!r} stood"):
+                place = take_place(node, run)
+            if place is not None:
+                places[node] = place
+        _reorder(graph, places)
+
+    def restore(self, past: History) -> None:
+        """Give the model as a whole what it had before a run: functions, imports, inputs, IR version."""
+        model = self._model
+        called = _called(model)
+        for identifier, function in list(model.functions.items()):
+            if keys.META_OP in function.metadata_props and identifier not in called:
+                del model.functions[identifier]
+        if not past.domain:
+            model.graph.opset_imports.pop(keys.DOMAIN, None)
+        for identifier in past.functions:
+            if identifier in model.functions:
+                model.functions[identifier].opset_imports.pop(keys.DOMAIN, None)
+        if past.inputs is not None:
+            known = {value.name: value for value in (*model.graph.inputs, *model.graph.initializers.values())}
+            with _refusals("of the model's inputs"):
+                model.graph.inputs[:] = [known[name] for name in past.inputs]
+        model.ir_version = past.ir_version
+
+    def require_all(self) -> None:
+        """Raise ModelError where a call of a meta-op is left: its record is gone."""
+        for node in (node for graph in _graphs(self._model) for node in graph):
+            function = self._model.functions.get(node.op_identifier())
+            if node.domain == keys.DOMAIN and (function is None or keys.META_OP in function.metadata_props):
+                raise ModelError(f"the fused node {node.name!r} has lost its record: it cannot be unfused")
+
+    def _body(self, call: ir.Node, record: Record) -> ir.Function:
+        """Return the function that `call` calls. Raises ModelError where it is not the one that fuse made."""
+        function = self._model.functions.get(call.op_identifier())
+        if function is None:
+            raise ModelError(f"the function of the fused node {call.name!r} is missing")
+        key = function.identifier()
+        if key not in self._digests:
+            self._digests[key] = digest(function)
+        if self._digests[key] != record.body or len(function.inputs) != len(call.inputs):
+            raise ModelError(f"the function of the fused node {call.name!r} was changed since: it cannot be unfused")
+        body = list(function)
+        kept = [
+            (node.outputs, own.outputs) for node, own in zip(body[len(record.constants) :], record.nodes, strict=True)
+        ]
+        if any(len(outputs) != len(known) for outputs, known in kept) or len(function.outputs) != len(call.outputs):
+            raise ValueError("it has other outputs than the function")
+        return function
+
+    def _expand(
+        self, call: ir.Node, record: Record, places: dict[ir.Node, int], known: dict[str, ir.Value]
+    ) -> list[ir.Node]:
+        """Put the body of `call` in its place, with the names of `record`; return the new nodes."""
+        function = self._body(call, record)
+        graph = call.graph
+        assert isinstance(graph, ir.Graph)
+        count = len(record.constants)
+        body = list(function)
+        values: dict[ir.Value, ir.Value | None] = dict(zip(function.inputs, call.inputs, strict=True))
+        for node, constant in zip(body[:count], record.constants, strict=True):
+            value = graph.initializers.get(constant.value.name) or known.get(constant.value.name)
+            if value is None:
+                value = known[constant.value.name] = _constant(graph, call, node, constant, places)
+            values[node.outputs[0]] = value
+        made = []
+        for node, own in zip(body[count:], record.nodes, strict=True):
+            outputs = [ir.Value() for _ in node.outputs]
+            values.update(zip(node.outputs, outputs, strict=True))
+            operands = [None if value is None else values[value] for value in node.inputs]
+            made.append(_copy(node, own, operands, outputs))
+            if own.place is not None:
+                places[made[-1]] = own.place
+        _hand_over(call, function, values)
+        graph.insert_before(call, made)
+        graph.remove(call, safe=True)
+        for copy, own in zip(made, record.nodes, strict=True):
+            _restore_names(copy, own)
+        return made
 
 
 def _called(model: ir.Model) -> set[ir.OperatorIdentifier]:
@@ -74,66 +188,18 @@ def _called(model: ir.Model) -> set[ir.OperatorIdentifier]:
     return called
 
 
-def _unfuse_graph(model: ir.Model, graph: ir.Graph, run: int, calls: dict[str, int]) -> None:
-    places: dict[ir.Node, int] = {}
-    todo = [node for node in graph if keys.FUSED in node.metadata_props]
-    while todo:
-        call = todo.pop()
-        record = _record(call)
-        if record.run != run:
-            continue
-        expanded = _expand(model, call, record, places)
-        calls[call.op_type] = calls.get(call.op_type, 0) + 1
-        todo += [node for node in expanded if keys.FUSED in node.metadata_props]
-    for node in graph:
-        moved_run, _, place = node.metadata_props.get(keys.PLACE, "").partition(":")
-        if place and int(moved_run) == run:
-            places[node] = int(place)
-            del node.metadata_props[keys.PLACE]
-    _reorder(graph, places)
+def _copy(node: ir.Node, own: NodeRecord, operands: list[ir.Value | None], outputs: list[ir.Value]) -> ir.Node:
+    """Return `node` of a function as the node that `own` describes."""
+    return ir.Node(
+        node.domain, node.op_type, operands, restored_attributes(node, own), overload=node.overload, outputs=outputs,
+        name=own.name or None, doc_string=own.doc or None, metadata_props=dict(own.metadata),
+    )  # fmt: skip
 
 
-def _record(call: ir.Node) -> Record:
-    try:
-        return loads(call.metadata_props[keys.FUSED])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"the record of the fused node {call.name!r} is damaged: {error!r}") from None
-
-
-def _expand(model: ir.Model, call: ir.Node, record: Record, places: dict[ir.Node, int]) -> list[ir.Node]:
-    """Put the body of `call` in its place, with the names of `record`; return the new nodes."""
-    function = model.functions.get(call.op_identifier())
-    if function is None:
-        raise ModelError(f"the function of the fused node {call.name!r} is missing")
-    graph = call.graph
-    assert isinstance(graph, ir.Graph)
-    count = len(record.constants)
-    body = list(function)
-    if len(body) != count + len(record.nodes) or len(function.inputs) != len(call.inputs):
-        raise ModelError(f"the function of the fused node {call.name!r} was changed since: it cannot be unfused")
-    values: dict[ir.Value, ir.Value | None] = dict(zip(function.inputs, call.inputs, strict=True))
-    for node, constant in zip(body[:count], record.constants, strict=True):
-        values[node.outputs[0]] = _constant(graph, call, node, constant, places)
-    made = []
-    for node, own in zip(body[count:], record.nodes, strict=True):
-        outputs = [ir.Value() for _ in node.outputs]
-        values.update(zip(node.outputs, outputs, strict=True))
-        operands = [None if value is None else values[value] for value in node.inputs]
-        copy = ir.Node(
-            node.domain, node.op_type, operands, node.attributes.values(), overload=node.overload, outputs=outputs,
-            name=own.name or None, doc_string=own.doc or None, metadata_props=dict(own.metadata),
-        )  # fmt: skip
-        made.append(copy)
-        if own.place is not None:
-            places[copy] = own.place
-    _hand_over(call, function, values)
-    graph.insert_before(call, made)
-    graph.remove(call, safe=True)
-    for copy, own in zip(made, record.nodes, strict=True):
-        copy.name = own.name  # the graph gave a name to one that had none
-        for value, known in zip(copy.outputs, own.outputs, strict=True):
-            restore_value(value, known)
-    return made
+def _restore_names(copy: ir.Node, own: NodeRecord) -> None:
+    copy.name = own.name  # the graph gave a name to one that had none
+    for value, known in zip(copy.outputs, own.outputs, strict=True):
+        restore_value(value, known)
 
 
 def _hand_over(call: ir.Node, function: ir.Function, values: dict[ir.Value, ir.Value | None]) -> None:
@@ -148,32 +214,25 @@ def _hand_over(call: ir.Node, function: ir.Function, values: dict[ir.Value, ir.V
 def _constant(
     graph: ir.Graph, call: ir.Node, node: ir.Node, record: ConstantRecord, places: dict[ir.Node, int]
 ) -> ir.Value:
-    """Return the constant of `record`: the one that is still in the graph, or a new one with the value the function holds."""
-    name = record.value.name
-    if name in graph.initializers:
-        return graph.initializers[name]
+    """Return the constant of `record`, made anew with the value that the function holds."""
     if record.node is None:
-        tensor = next(iter(node.attributes.values())).as_tensor()
+        tensor = renamed(next(iter(node.attributes.values())).as_tensor(), record.value.name)
         value = ir.Value(
-            name=name, const_value=tensor, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype)
+            name=record.value.name,
+            const_value=tensor,
+            shape=ir.Shape(tensor.shape.numpy()),
+            type=ir.TensorType(tensor.dtype),
         )
         restore_value(value, record.value)
         graph.register_initializer(value)
         return value
-    for other in graph:
-        if any(value.name == name for value in other.outputs):
-            return next(value for value in other.outputs if value.name == name)
     value = ir.Value()
-    own = record.node
-    copy = ir.Node(
-        "", "Constant", [], node.attributes.values(), outputs=[value],
-        name=own.name or None, doc_string=own.doc or None, metadata_props=dict(own.metadata),
-    )  # fmt: skip
+    copy = _copy(node, record.node, [], [value])
     graph.insert_before(call, [copy])
-    copy.name = own.name
+    _restore_names(copy, record.node)
     restore_value(value, record.value)
-    if own.place is not None:
-        places[copy] = own.place
+    if record.node.place is not None:
+        places[copy] = record.node.place
     return value
 
 
@@ -185,13 +244,12 @@ def _reorder(graph: ir.Graph, places: dict[ir.Node, int]) -> None:
     if not places:
         return
     nodes = list(graph)
-    by_place = {place: node for node, place in places.items()}
     others = iter([node for node in nodes if node not in places])
     ordered: list[ir.Node] = []
-    for place in range(max(len(nodes), max(by_place) + 1)):
-        node = by_place.get(place) or next(others, None)
-        if node is not None:
-            ordered.append(node)
+    for node, place in sorted(places.items(), key=lambda item: item[1]):
+        ordered.extend(islice(others, max(0, place - len(ordered))))
+        ordered.append(node)
+    ordered.extend(others)
     graph.remove(nodes)
     graph.extend(ordered)
     if not _is_sorted(graph):
@@ -201,8 +259,8 @@ def _reorder(graph: ir.Graph, places: dict[ir.Node, int]) -> None:
 def _is_sorted(graph: ir.Graph) -> bool:
     seen: set[ir.Node] = set()
     for node in graph:
-        for value in node.inputs:
-            producer = value.producer() if value is not None else None
+        for value in dependencies(node):
+            producer = value.producer()
             if producer is not None and producer.graph is graph and producer not in seen:
                 return False
         seen.add(node)
