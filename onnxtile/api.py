@@ -5,7 +5,7 @@ The caller's model is never changed. Nothing is printed; `progress` hears the na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import onnx_ir as ir
 
 from onnxtile.errors import Mismatch
+from onnxtile.fuse import author
 from onnxtile.fuse import patterns as pattern_files
 from onnxtile.fuse.check import SiteVerdict, check_sites
 from onnxtile.fuse.patterns import Pattern
@@ -183,6 +184,37 @@ def _patterns(patterns: Iterable[str | Pattern]) -> list[Pattern]:
     return chosen or pattern_files.pattern_set()
 
 
+@dataclass(frozen=True)
+class PatternDraft:
+    """A pattern file for nodes that were chosen, ready to edit, and how often its query matches in their model."""
+
+    name: str
+    query: str
+    text: str
+    matches: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `pattern new`."""
+        return dict(vars(self))
+
+
+def draft_pattern(
+    model: Source, nodes: Sequence[str], name: str = "MyMetaOp", *, progress: Progress = _silent
+) -> PatternDraft:
+    """Write the query for the nodes called `nodes` (a node without a name is called by its first output).
+
+    Raises UsageError where a node is not there, or they are not connected.
+    """
+    progress("reading the model")
+    graph = load(model)
+    constants = Constants(graph)
+    query = author.write_query(author.find_nodes(graph, nodes), constants)
+    progress("matching")
+    known = {node.op_type for node in graph.graph.all_nodes()}
+    matches = Matcher(graph, constants).find(compiled(query, known))
+    return PatternDraft(name, query, author.pattern_file(name, query), len(matches))
+
+
 def unfuse(model: Source, *, verify: bool = True, progress: Progress = _silent) -> UnfuseResult:
     """Undo all that fuse did to `model`. Raises UsageError where there is nothing to undo, ModelError, Mismatch."""
     progress("reading the model")
@@ -217,7 +249,7 @@ def tile(
     bind(original, dims or {}, shapes or {})
     tiled = original.clone()
     progress("inferring shapes")
-    known, constants = resolve(tiled), Constants(tiled)
+    known, constants = resolve(tiled, run=verify), Constants(tiled)
     progress("tiling")
     result = tile_graph(tiled, limits, known, constants)
     verdict: Verdict | None = None

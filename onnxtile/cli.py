@@ -25,6 +25,10 @@ app = typer.Typer(
 )
 
 
+pattern_app = typer.Typer(no_args_is_help=True, help="Write patterns of your own.", rich_markup_mode=None)
+app.add_typer(pattern_app, name="pattern")
+
+
 class Result(Protocol):
     """What every verb of the library returns."""
 
@@ -203,6 +207,39 @@ def plan(
             if not dry_run:
                 write_whole(path, data)
     _report(result, "plan", as_json, quiet, target)
+
+
+@pattern_app.command("new")
+def new_pattern(
+    model: Annotated[Path, typer.Option("--from", metavar="MODEL", help="the model that has the nodes")],
+    nodes: Annotated[str, typer.Option("--nodes", metavar="A,B,C", help="their names, with commas between")],
+    name: Annotated[str, typer.Option("--name", help="what the meta-op is to be called")] = "MyMetaOp",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.toml", help="file to write [stdout]")
+    ] = None,
+    as_json: Json = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write the pattern for chosen nodes. Example: onnxtile pattern new --from m.onnx --nodes Sig_1,Mul_2 -o my.toml."""
+    del debug
+    from onnxtile import api
+    from onnxtile.model.save import require_writable, write_whole
+
+    if output is not None:
+        require_writable(output, source=model)
+    with _progress(quiet) as progress:
+        result = api.draft_pattern(
+            model, [part.strip() for part in nodes.split(",") if part.strip()], name, progress=progress
+        )
+    if as_json is not None:
+        _report(result, "pattern", as_json, quiet=True)
+    if output is not None:
+        write_whole(output, result.text.encode())
+    elif as_json != "-":
+        sys.stdout.write(result.text)
+    if not quiet:
+        sys.stderr.write(f"the query matches {result.matches} times in {model}\n")
 
 
 @app.command()

@@ -1,0 +1,63 @@
+"""Queries written for chosen nodes find these nodes again."""
+
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from onnxtile import api
+from onnxtile.errors import UsageError
+from onnxtile.fuse.author import find_nodes, pattern_file, write_query
+from onnxtile.fuse.patterns import from_file
+from onnxtile.model.constants import Constants
+from onnxtile.model.load import load
+from onnxtile.query.match import Matcher, compiled
+
+
+def in_block(model: ir.Model, prefix: str) -> list[str]:
+    return [node.name or "" for node in model.graph if (node.name or "").startswith(prefix)]
+
+
+@pytest.mark.parametrize(
+    ("part", "sites"),
+    [("block.3/norm1/", 25), ("block.3/mlp/gelu/", 12), ("block.3/attention/", 12), ("block.3/mlp/", 12)],
+)
+def test_a_written_query_finds_the_nodes_and_their_like(transformer: Path, part: str, sites: int) -> None:
+    model = load(transformer)
+    constants = Constants(model)
+    nodes = find_nodes(model, in_block(model, part))
+    assert len(nodes) > 3
+    query = write_query(nodes, constants)
+    matches = Matcher(model, constants).find(compiled(query))
+    assert set(nodes) in [set(match.nodes) for match in matches]
+    assert len({match.root for match in matches}) == sites
+
+
+def test_a_draft_is_a_pattern_file_that_fuses(transformer: Path, tmp_path: Path) -> None:
+    parts = ["scores", "scale", "softmax", "context"]
+    draft = api.draft_pattern(transformer, [f"block.3/attention/{part}" for part in parts], "Att")
+    assert draft.matches == 12
+    file = tmp_path / "att.toml"
+    file.write_text(draft.text)
+    assert from_file(file).name == "Att"
+    assert api.fuse(transformer, [str(file)]).fused == 12
+
+
+def test_nodes_without_names_are_called_by_their_outputs() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 17]>
+    g (float[2] x) => (float[2] y) { a = Sigmoid(x) y = Mul(x, a) }"""
+    model = ir.from_onnx_text(text)
+    for node in model.graph:
+        node.name = None
+    assert write_query(find_nodes(model, ["a", "y"]), Constants(model)) == "Sigmoid-*>Mul"
+
+
+def test_what_cannot_be_written_is_said(transformer: Path) -> None:
+    model = load(transformer)
+    with pytest.raises(UsageError, match="no node 'nothing'"):
+        find_nodes(model, ["nothing"])
+    apart = find_nodes(model, ["block.3/attention/scores", "block.5/attention/scores"])
+    with pytest.raises(UsageError, match="not connected"):
+        write_query(apart, Constants(model))
+    with pytest.raises(UsageError, match="cannot be the name"):
+        pattern_file('a"b', "A->B")
