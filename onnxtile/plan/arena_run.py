@@ -75,7 +75,7 @@ def arena_run(
     plain = PlainRun(model, shapes)
     executor = ArenaExecutor(model, result, shapes, constants)
     clash, intact, runs = None, True, 0
-    for runs, fed in enumerate(inputs, start=1):
+    for runs, fed in enumerate(map(_arrays, inputs), start=1):
         pattern = _PATTERNS[(runs - 1) % len(_PATTERNS)]
         executor.block.fill(pattern)
         clash = _compare(executor.run(fed), plain.run(fed))
@@ -92,6 +92,11 @@ def arena_run(
         sessions=executor.sessions,
         views=executor.views,
     )
+
+
+def _arrays(feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `feeds` with numpy's scalars, which onnxruntime does not take, as arrays without dimensions."""
+    return {name: np.asarray(value) if isinstance(value, np.generic) else value for name, value in feeds.items()}
 
 
 def _compare(found: Mapping[str, Any] | Clash, expected: Mapping[str, Any]) -> Clash | None:

@@ -123,6 +123,13 @@ def test_both_branches_run() -> None:
     assert (verdict.equal, verdict.runs) == (True, 2)
 
 
+def test_scalars_beside_strings_are_fed() -> None:
+    case = Case.of("mixed (float x, string[1] s) => (float y, string[1] t) { y = Exp(x) t = Identity(s) }")
+    feeds = [{"x": np.float32(2), "s": np.array(["a"], object)}]
+    assert case.run(case.plan(), feeds=feeds).equal
+    assert case.run(case.plan()).equal
+
+
 def test_equal_nodes_share_a_session() -> None:
     text = "same (float[2,3] x) => (float[2,3] y) {\n" + "\n".join(
         f"  v{i + 1} = Relu({f'v{i}' if i else 'x'})" for i in range(9)
