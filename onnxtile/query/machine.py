@@ -5,9 +5,9 @@ No recursion, and every step is counted: a search ends, if need be with an error
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
 
 from onnxtile.errors import QueryError
 from onnxtile.query.program import (
@@ -29,7 +29,7 @@ from onnxtile.query.program import (
 from onnxtile.query.syntax import Edge, Node
 from onnxtile.query.vertex import Vertex
 
-Neighbours: TypeAlias = Callable[[Vertex, Edge], Iterator[Vertex]]
+Neighbours: TypeAlias = Callable[[Vertex, Edge], Sequence[Vertex]]
 Accepts: TypeAlias = Callable[[Vertex, Node], bool]
 Holds: TypeAlias = Callable[[Check, Mapping[str, Vertex]], bool]
 
@@ -39,8 +39,13 @@ MAX_NODES = 10_000
 
 @dataclass(frozen=True)
 class Failure:
-    """The point at which a search gave up: at vertex `at` (None: at the root), in `instruction`, after `matched` vertices."""
+    """The point at which a way through the program ended: the instruction at `place`, at vertex `at` (None: at the root).
 
+    `matched` are the vertices taken in until then, in the order of the query.
+    """
+
+    root: Vertex
+    place: int
     instruction: Instruction
     at: Vertex | None
     matched: tuple[Vertex, ...]
@@ -57,21 +62,23 @@ class Found:
 
 @dataclass
 class Budget:
-    """Steps that a search may still take, over all roots."""
+    """Steps that a search may still take, over all roots. A step is an instruction, or one vertex looked at."""
 
     steps: int
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """What to try when the search comes back: a place in the program, or a vertex to adopt there."""
+class _Choice(NamedTuple):
+    """What to try when the search comes back: a place in the program, or a vertex to adopt there.
+
+    With a number of matches in `until`, it counts only as long as no more are found: then a greedier way has led to one.
+    """
 
     place: int
     at: Vertex | None
     stack: Any
     log: int
     adopt: Vertex | None
-    soft: bool
+    until: int | None
 
 
 _FAIL = -1
@@ -80,7 +87,7 @@ _FAIL = -1
 class Machine:
     """Runs a program at one root after the other.
 
-    `neighbours`, `accepts` and `holds` say what the graph is; `observe` hears of failures.
+    `neighbours`, `accepts` and `holds` say what the graph is; `observe` hears where ways that lead to no match end.
     """
 
     def __init__(
@@ -98,6 +105,20 @@ class Machine:
         self._holds = holds
         self._budget = budget
         self._observe = observe
+        carry_out: Mapping[type, Callable[[Any, int], int]] = {
+            Step: self._step,
+            Fork: self._fork,
+            Jump: self._jump,
+            Goto: self._goto,
+            Stop: self._stop,
+            Check: self._check,
+            Mark: self._mark,
+            Return: self._return,
+            Measure: self._measure,
+            Grown: self._grown,
+            Forget: self._forget,
+        }
+        self._code = [(i, carry_out.get(type(i))) for i in program.instructions]
 
     def run(self, root: Vertex) -> Iterator[Found]:
         """Yield every match whose first node is `root`, greedy ones first."""
@@ -107,122 +128,135 @@ class Machine:
         self._bound: dict[str, Vertex] = {}
         self._log: list[tuple[str | None, Vertex | None]] = []
         self._choices: list[_Choice] = []
+        self._found = 0
         self._at: Vertex | None = None
         self._stack: Any = None
         place = 0
-        while True:
-            self._spend()
-            instruction = self._program.instructions[place]
-            if isinstance(instruction, Accept):
-                yield Found(tuple(self._order), dict(self._bound))
-                # What only a less greedy way would find is not wanted any more.
-                self._choices = [choice for choice in self._choices if not choice.soft]
-                following = _FAIL
-            else:
-                following = self._execute(instruction, place)
-                if following == _FAIL and self._observe is not None:
-                    self._observe(Failure(instruction, self._at, tuple(self._order), dict(self._bound)))
+        while place != _FAIL:
+            self._spend(1)
+            instruction, carry_out = self._code[place]
+            if carry_out is None:
+                assert isinstance(instruction, Accept)
+                # Where everything could be skipped, nothing matched.
+                if self._order:
+                    self._spend(len(self._order))
+                    self._found += 1
+                    yield Found(tuple(self._order), dict(self._bound))
+                place = self._resume()
+                continue
+            following = carry_out(instruction, place)
             if following == _FAIL:
-                if not self._choices:
-                    return
-                following = self._resume(self._choices.pop())
+                if self._observe is not None:
+                    matched, bound = tuple(self._order), dict(self._bound)
+                    self._observe(Failure(root, place, instruction, self._at, matched, bound))
+                following = self._resume()
             place = following
 
-    def _spend(self) -> None:
-        self._budget.steps -= 1
-        text = self._program.query.text
+    def _spend(self, steps: int) -> None:
+        self._budget.steps -= steps
         if self._budget.steps < 0:
-            raise QueryError("the search takes too many steps: the query leaves too much open", text, (0, len(text)))
-        if len(self._order) > MAX_NODES:
-            raise QueryError(
-                f"a match has more than {MAX_NODES:,} nodes: the query leaves too much open", text, (0, len(text))
-            )
+            raise self._too_open("the search takes too many steps")
 
-    def _execute(self, instruction: Instruction, place: int) -> int:
-        """Carry out one instruction; return the place of the next, or _FAIL."""
-        match instruction:
-            case Step():
-                return self._step(instruction, place)
-            case Fork():
-                self._choices.append(
-                    _Choice(instruction.second, self._at, self._stack, len(self._log), None, instruction.soft)
-                )
-                return instruction.first
-            case Jump():
-                return instruction.to
-            case Goto():
-                return self._goto(instruction, place)
-            case Stop():
-                return self._stop(instruction, place)
-            case Check():
-                return place + 1 if self._holds(instruction, self._bound) else _FAIL
-            case _:
-                return self._keep_books(instruction, place)
+    def _too_open(self, what: str) -> QueryError:
+        text = self._program.query.text
+        return QueryError(f"{what}: the query leaves too much open", text, (0, len(text)))
 
-    def _keep_books(self, instruction: Instruction, place: int) -> int:
-        match instruction:
-            case Mark():
-                self._stack = (self._at, self._stack)
-            case Return():
-                self._at = self._stack[0]
-                if not instruction.keep:
-                    self._stack = self._stack[1]
-            case Measure():
-                self._stack = (len(self._order), self._stack)
-            case Grown():
-                before, self._stack = self._stack
-                if len(self._order) == before:
-                    return _FAIL
-            case Forget():
-                for key in sorted(instruction.anchors & self._bound.keys()):
-                    self._log.append((key, self._bound.pop(key)))
-            case _:
-                raise AssertionError(instruction)
-        return place + 1
+    # Instructions: each returns the place of the next, or _FAIL.
 
     def _step(self, step: Step, place: int) -> int:
         ways = [self._root] if self._at is None or step.edge is None else self._neighbours(self._at, step.edge)
+        self._spend(len(ways))
         candidates = [vertex for vertex in ways if self._fits(vertex, step.node)]
         if not candidates:
             return _FAIL
-        # Every consumer that fits makes a match of its own; of several inputs that fit, the first that leads to a match counts.
-        soft = step.edge is None or not step.edge.forward
-        for vertex in reversed(candidates[1:]):
-            self._choices.append(_Choice(place, self._at, self._stack, len(self._log), vertex, soft))
+        if len(candidates) > 1:
+            # Every consumer that fits makes a match of its own; of several inputs that fit, the first that leads to a match counts.
+            until = self._found if step.edge is None or not step.edge.forward else None
+            for vertex in reversed(candidates[1:]):
+                self._choices.append(_Choice(place, self._at, self._stack, len(self._log), vertex, until))
         return self._adopt(candidates[0], step.node, place)
 
-    def _fits(self, vertex: Vertex, node: Node) -> bool:
-        bound = self._bound.get(node.key) if node.key is not None else None
-        if bound is not None:
-            return vertex is bound
-        return vertex not in self._members and self._accepts(vertex, node)
+    def _fork(self, fork: Fork, _place: int) -> int:
+        until = self._found if fork.soft else None
+        self._choices.append(_Choice(fork.second, self._at, self._stack, len(self._log), None, until))
+        return fork.first
 
-    def _adopt(self, vertex: Vertex, node: Node, place: int) -> int:
-        if vertex not in self._members:
-            self._members.add(vertex)
-            self._order.append(vertex)
-            self._log.append((None, vertex))
-        if node.key is not None and node.key not in self._bound:
-            self._bound[node.key] = vertex
-            self._log.append((node.key, None))
-        self._at = vertex
-        return place + 1
+    def _jump(self, jump: Jump, _place: int) -> int:
+        return jump.to
 
     def _goto(self, goto: Goto, place: int) -> int:
         vertex = self._bound.get(goto.node.key or "")
-        if vertex is None:
+        if vertex is None or not self._passes_test(vertex, goto.node):
             return _FAIL
         self._at = vertex
         return place + 1
 
     def _stop(self, stop: Stop, place: int) -> int:
         assert self._at is not None
-        # `$` asks what is there, not whether it is there alone.
-        edge = Edge(stop.edge.forward, stop.edge.output, stop.edge.input, exclusive=False, span=stop.edge.span)
-        further = any(vertex not in self._members for vertex in self._neighbours(self._at, edge))
-        return _FAIL if further else place + 1
+        further = self._neighbours(self._at, to_anyone(stop.edge))
+        self._spend(len(further))
+        return place + 1 if self._members.issuperset(further) else _FAIL
 
-    def _resume(self, choice: _Choice) -> int:
+    def _check(self, check: Check, place: int) -> int:
+        return place + 1 if self._holds(check, self._bound) else _FAIL
+
+    def _mark(self, _mark: Mark, place: int) -> int:
+        self._stack = (self._at, self._stack)
+        return place + 1
+
+    def _return(self, back: Return, place: int) -> int:
+        self._at = self._stack[0]
+        if not back.keep:
+            self._stack = self._stack[1]
+        return place + 1
+
+    def _measure(self, _measure: Measure, place: int) -> int:
+        self._stack = (len(self._order), self._stack)
+        return place + 1
+
+    def _grown(self, _grown: Grown, place: int) -> int:
+        before, self._stack = self._stack
+        return _FAIL if len(self._order) == before else place + 1
+
+    def _forget(self, forget: Forget, place: int) -> int:
+        for key in sorted(forget.anchors & self._bound.keys()):
+            self._log.append((key, self._bound.pop(key)))
+        return place + 1
+
+    # Where we are
+
+    def _fits(self, vertex: Vertex, node: Node) -> bool:
+        bound = self._bound.get(node.key or "") if node.anchor is not None else None
+        if bound is not None:
+            return vertex is bound and self._passes_test(vertex, node)
+        return vertex not in self._members and self._accepts(vertex, node)
+
+    def _passes_test(self, vertex: Vertex, node: Node) -> bool:
+        return node.test is None or self._accepts(vertex, node)
+
+    def _adopt(self, vertex: Vertex, node: Node, place: int) -> int:
+        if vertex not in self._members:
+            if len(self._order) == MAX_NODES:
+                raise self._too_open(f"a match has more than {MAX_NODES:,} nodes")
+            self._members.add(vertex)
+            self._order.append(vertex)
+            self._log.append((None, vertex))
+        key = node.key
+        if key is not None and key not in self._bound:
+            self._bound[key] = vertex
+            self._log.append((key, None))
+        self._at = vertex
+        return place + 1
+
+    def _resume(self) -> int:
+        """Go back to the last choice that still counts; return the place to go on at, or _FAIL where there is none."""
+        while self._choices:
+            choice = self._choices.pop()
+            if choice.until is None or choice.until == self._found:
+                return self._take(choice)
+        return _FAIL
+
+    def _take(self, choice: _Choice) -> int:
         while len(self._log) > choice.log:
             key, vertex = self._log.pop()
             if key is None:
@@ -237,3 +271,8 @@ class Machine:
         step = self._program.instructions[choice.place]
         assert isinstance(step, Step)
         return self._adopt(choice.adopt, step.node, choice.place)
+
+
+def to_anyone(edge: Edge) -> Edge:
+    """Return `edge` as `$` means it: it asks what is there, not whether it is there alone."""
+    return replace(edge, exclusive=False)

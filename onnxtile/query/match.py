@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,14 +12,15 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.query.evaluate import Facts, holds
+from onnxtile.query.index import Index, Scan
 from onnxtile.query.machine import Budget, Failure, Found, Machine
-from onnxtile.query.names import meanings, require_known
+from onnxtile.query.names import require_known
 from onnxtile.query.parse import parse
 from onnxtile.query.program import Check, Program, compile_query
-from onnxtile.query.syntax import ANY_NODE, PRODUCER, Node
-from onnxtile.query.vertex import Vertex, identify, is_constant, neighbours
+from onnxtile.query.syntax import Node
+from onnxtile.query.vertex import Surroundings, Vertex, identify, is_constant
 
-_STEPS_PER_VERTEX = 200
+_STEPS_PER_VERTEX = 20
 _STEPS = 1_000_000
 
 
@@ -65,38 +66,38 @@ class Matcher:
         self._model = model
         self._constants = constants
         self._shapes: Callable[[], Shapes] = cache(lambda: resolve(model))
+        self._scan = Scan(model, constants)
+        self._index = Index([], constants)
 
     def find(self, program: Program, observe: Callable[[Failure], None] | None = None) -> list[Match]:
         """Return the matches of `program` in all graphs of the model, root by root in the order of the file.
 
         Matches may overlap. Each way over a `~` edge makes a match of its own; a set of vertices with its anchors is listed once.
+        `observe` hears where the ways that lead to no match end. Raises QueryError where the search would take too long.
         """
-        vertices = list(self._vertices())
-        budget = Budget(_STEPS + _STEPS_PER_VERTEX * len(vertices))
-        machine = Machine(program, self._neighbours, self._acceptor(program), self._holds, budget, observe)
+        index, around = self.index(), Surroundings(self._constants)
+        roots = index.candidates(program, around) if observe is None else index.roots(program)
+        budget = Budget(_STEPS + _STEPS_PER_VERTEX * len(index.vertices))
+        machine = Machine(program, around.along, self._acceptor(index, program), self._holds, budget, observe)
         found: dict[object, Match] = {}
-        for root in vertices:
-            if not any(self._is(root, node.type) for node in program.roots):
-                continue
+        for root in roots:
             for one in machine.run(root):
-                found.setdefault(_identity(one), Match(root, one.vertices, one.bound))
+                match, key = Match(root, one.vertices, one.bound), _identity(one)
+                found[key] = min(found[key], match, key=_names) if key in found else match
         return list(found.values())
 
-    def _vertices(self) -> Iterator[Vertex]:
-        for graph in self._model.graphs():
-            yield from (value for value in graph.initializers.values() if value in self._constants)
-            yield from graph
-        for function in self._model.functions.values():
-            yield from function.graph
+    def index(self) -> Index:
+        """Return the vertices of the model as it is now, by operator."""
+        vertices = self._scan.vertices()
+        if vertices != self._index.vertices:
+            self._index = Index(vertices, self._constants)
+        return self._index
 
-    def _neighbours(self, vertex: Vertex, edge: Any) -> Iterator[Vertex]:
-        return neighbours(vertex, edge, self._constants)
-
-    def _acceptor(self, program: Program) -> Callable[[Vertex, Node], bool]:
+    def _acceptor(self, index: Index, program: Program) -> Callable[[Vertex, Node], bool]:
         facts = self._facts(program.query.text)
 
         def accepts(vertex: Vertex, node: Node) -> bool:
-            return self._is(vertex, node.type) and (node.test is None or holds(node.test, vertex, facts))
+            return index.matches(vertex, node.type) and (node.test is None or holds(node.test, vertex, facts))
 
         return accepts
 
@@ -105,13 +106,6 @@ class Matcher:
 
     def _facts(self, text: str) -> Facts:
         return Facts(self._constants, self._shapes, dict(self._model.graph.opset_imports), text)
-
-    def _is(self, vertex: Vertex, type_: str) -> bool:
-        if type_ == ANY_NODE:
-            return True
-        if type_ == PRODUCER:
-            return is_constant(vertex, self._constants)
-        return isinstance(vertex, ir.Node) and (vertex.domain, vertex.op_type) in meanings(type_)
 
 
 def _identity(found: Found) -> object:
@@ -129,12 +123,17 @@ def disjoint(matches: Iterable[Match], constants: Constants) -> list[Match]:
     """
     taken: set[Vertex] = set()
     chosen = []
-    for match in sorted(matches, key=lambda m: (-len(m.vertices), *(_name(vertex) for vertex in m.vertices))):
+    for match in sorted(matches, key=lambda m: (-len(m.vertices), _names(m))):
         nodes = {vertex for vertex in match.vertices if not is_constant(vertex, constants)}
         if nodes and not nodes & taken:
             taken |= nodes
             chosen.append(match)
     return chosen
+
+
+def _names(match: Match) -> tuple[object, ...]:
+    anchors = tuple(sorted((key, _name(vertex)) for key, vertex in match.anchors.items()))
+    return (tuple(_name(vertex) for vertex in match.vertices), anchors)
 
 
 def _name(vertex: Vertex) -> str:

@@ -26,6 +26,7 @@ from onnxtile.query.syntax import (
     Sequence,
     Span,
 )
+from onnxtile.query.turn import turned
 
 _MAX_INSTRUCTIONS = 5_000
 
@@ -170,20 +171,29 @@ class _Compiler:
         return len(self.instructions) - 1
 
     def clause(self, clause: Clause, *, first: bool) -> None:
+        """Emit a clause of the query; every clause but the first must start, or end, at an anchor of an earlier one."""
         if first:
             self._clause(clause, None)
-            return
-        start = _first_node(clause)
-        if start is not None and start.key in self._known:
-            self._clause(clause, None)
-            return
-        turned = _started_at_anchor(clause, self._known)
-        if turned is None:
+        elif isinstance(clause, Block) and clause.repeat == ONCE:
+            self.clause(clause.body, first=False)
+        elif isinstance(clause, Parallel):
+            for branch in clause.branches:
+                self.clause(branch, first=False)
+        elif all(node is not None and node.key in self._known for node in _first_nodes(clause)):
+            self._clause(_begun(clause), None)
+        else:
+            self._turned_clause(clause)
+
+    def _turned_clause(self, clause: Clause) -> None:
+        """Emit a clause whose anchor stands further on: what stands before it, turned round, and what follows."""
+        position = _position_of_anchor(clause, self._known)
+        if position is None or not isinstance(clause, Sequence):
             reason = "this clause is not connected to the ones before it"
             raise QueryError(reason, self._text, clause.span, hint="share an anchor with them")
-        before, after = turned
-        for part in (part for part in (before, after) if part is not None):
-            self._clause(part, None)
+        before = Sequence(clause.items[: position + 1], clause.edges[:position], clause.span)
+        self._clause(turned(before, self._text), None)
+        if position + 1 < len(clause.items):
+            self._clause(Sequence(clause.items[position:], clause.edges[position:], clause.span), None)
 
     def _clause(self, clause: Clause, edge: Edge | None) -> None:
         """Emit `clause`, entered over `edge`."""
@@ -191,8 +201,12 @@ class _Compiler:
             case Sequence():
                 for item, incoming in zip(clause.items, (edge, *clause.edges), strict=True):
                     self._item(item, incoming)
+                self._require_nothing_after_end(clause)
+            case Parallel() if edge is None and all(n and n.key in self._known for n in _first_nodes(clause)):
+                for branch in clause.branches:
+                    self._clause(branch, None)
             case Parallel() if edge is None:
-                # Without an edge there is nothing to start from together: each branch stands for itself.
+                # At the root there is nothing to start from together: each branch stands for itself.
                 self._alternative(Alternative(clause.branches, clause.span), edge)
             case Parallel():
                 self._parallel(clause, edge)
@@ -200,6 +214,12 @@ class _Compiler:
                 self._alternative(clause, edge)
             case Node() | End() | Block():
                 self._item(clause, edge)
+
+    def _require_nothing_after_end(self, sequence: Sequence) -> None:
+        for item in sequence.items[:-1]:
+            end = _last(item)
+            if isinstance(end, End):
+                raise QueryError("nothing can follow '$'", self._text, end.span)
 
     def _item(self, item: Item, edge: Edge | None) -> None:
         if isinstance(item, End):
@@ -226,15 +246,17 @@ class _Compiler:
         own = frozenset(n.key for n in nodes_of(item) if n.key is not None) - self._known
         # What is repeated at the root has no edge of its own to come back over: the plain one.
         again = edge or Edge(forward=True, output=0, input=0, exclusive=True, span=item.span)
+        # The first turn of what may stand at the root any number of times is entered otherwise than the next ones.
+        turns = max(repeat.least, 1 if edge is None else 0) if repeat.most is None else repeat.most
         exits: list[int] = []
-        for turn in range(repeat.least if repeat.most is None else repeat.most):
-            if turn >= min(repeat.least, 1):
+        for turn in range(turns):
+            if turn >= repeat.least:
                 exits.append(self.emit(Jump(0)))
             if turn:
                 self.emit(Forget(own))
             self._once(item, again if turn else edge)
         if repeat.most is None:
-            exits.append(self._loop(item, again if repeat.least else edge, own))
+            exits.append(self._loop(item, again if turns else edge, own))
         end = len(self.instructions)
         for place in exits:
             self.instructions[place] = Fork(place + 1, end, soft=True)
@@ -273,40 +295,50 @@ class _Compiler:
             self._clause(branch, edge)
 
 
-def _first_node(clause: Clause) -> Node | None:
-    return next(nodes_of(clause), None)
-
-
-def _started_at_anchor(clause: Clause, known: set[str]) -> tuple[Clause | None, Clause] | None:
-    """Return `clause` as two that both start at a known anchor: what stands before it, turned round, and what follows."""
-    if not isinstance(clause, Sequence):
-        return None
-    for position, item in enumerate(clause.items):
-        if not (isinstance(item, Node) and item.key in known and item.repeat == ONCE):
-            continue
-        before = _turned(Sequence(clause.items[: position + 1], clause.edges[:position], clause.span))
-        rest = clause.items[position:]
-        after: Clause = Sequence(rest, clause.edges[position:], clause.span) if len(rest) > 1 else item
-        return before, after
-    return None
-
-
-def _turned(clause: Clause) -> Clause:
-    """Return `clause` read from its end: the same nodes and edges, entered from the other side."""
+def _first_nodes(clause: Clause) -> Iterator[Node | None]:
+    """Yield the nodes with which `clause` can begin; None for `$`."""
     match clause:
-        case Sequence():
-            edges = tuple(replace(edge, forward=not edge.forward) for edge in reversed(clause.edges))
-            items = tuple(_turned_item(item) for item in reversed(clause.items))
-            return Sequence(items, edges, clause.span)
-        case Alternative():
-            return replace(clause, branches=tuple(_turned(branch) for branch in clause.branches))
+        case Node():
+            yield clause
+        case End():
+            yield None
         case Block():
-            return _turned_item(clause)
+            yield from _first_nodes(clause.body)
+        case Sequence():
+            yield from _first_nodes(clause.items[0])
+        case Parallel() | Alternative():
+            for branch in clause.branches:
+                yield from _first_nodes(branch)
+
+
+def _last(clause: Clause) -> Node | End:
+    """Return where the walk stands after `clause`."""
+    match clause:
+        case Block():
+            return _last(clause.body)
+        case Sequence():
+            return _last(clause.items[-1])
+        case Parallel() | Alternative():
+            return _last(clause.branches[-1])
     return clause
 
 
-def _turned_item(item: Item) -> Item:
-    return replace(item, body=_turned(item.body)) if isinstance(item, Block) else item
+def _begun(clause: Clause) -> Clause:
+    """Return a later clause whose first item cannot be skipped, as there would be nowhere to go on from."""
+    if not isinstance(clause, Sequence) or isinstance(clause.items[0], End):
+        return clause
+    first = clause.items[0]
+    begun = replace(first, repeat=replace(first.repeat, least=max(first.repeat.least, 1)))
+    return replace(clause, items=(begun, *clause.items[1:]))
+
+
+def _position_of_anchor(clause: Clause, known: set[str]) -> int | None:
+    """Return the position of the first item of a sequence that is a known anchor."""
+    items = clause.items if isinstance(clause, Sequence) else ()
+    anchored = (
+        i for i, item in enumerate(items) if isinstance(item, Node) and item.key in known and item.repeat == ONCE
+    )
+    return next(anchored, None)
 
 
 def _roots(instructions: tuple[Instruction, ...]) -> tuple[Node, ...]:

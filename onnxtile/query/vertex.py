@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias, TypeVar
 
 import onnx_ir as ir
 
@@ -13,6 +13,11 @@ from onnxtile.query.syntax import Edge
 
 Vertex: TypeAlias = ir.Node | ir.Value
 """A node, or the initializer that is a constant without a node."""
+
+Uses: TypeAlias = Sequence[tuple[ir.Node, int]]
+"""The nodes that read a value, each with the position of the input; a node that reads it twice stands here twice."""
+
+_T = TypeVar("_T")
 
 
 def identify(vertex: Vertex) -> str:
@@ -27,41 +32,60 @@ def is_constant(vertex: Vertex, constants: Constants) -> bool:
     return bool(vertex.outputs) and all(value in constants for value in vertex.outputs)
 
 
-def neighbours(vertex: Vertex, edge: Edge, constants: Constants) -> Iterator[Vertex]:
-    """Yield the vertices to which `edge` leads from `vertex`, each once, in the order of outputs and inputs."""
-    found = _consumers(vertex, edge) if edge.forward else _sources(vertex, edge, constants)
-    yield from dict.fromkeys(found)
+def outputs_of(vertex: Vertex) -> Sequence[ir.Value]:
+    """Return the values that `vertex` makes."""
+    return [vertex] if isinstance(vertex, ir.Value) else vertex.outputs
 
 
-def _consumers(vertex: Vertex, edge: Edge) -> Iterator[Vertex]:
-    graph = vertex.graph
-    for value in _outputs(vertex, edge.output):
-        uses = value.uses()
-        if edge.exclusive and len(uses) != 1:
-            continue
-        for node, index in sorted(uses, key=lambda use: use.idx):
-            # What a body captures from the graph around it is read inside, out of this graph's sight.
-            same = node.graph is graph or isinstance(vertex, ir.Value)
-            if same and edge.input in {None, index}:
-                yield node
+class Surroundings:
+    """What lies around each vertex, remembered for one search, during which the graphs stay as they are."""
+
+    def __init__(self, constants: Constants) -> None:
+        self._constants = constants
+        self._uses: dict[ir.Value, Uses] = {}
+
+    def uses(self, value: ir.Value) -> Uses:
+        """Return who reads `value`, in the order of input positions."""
+        uses = self._uses.get(value)
+        if uses is None:
+            uses = list(value.uses())
+            if len(uses) > 1:
+                uses.sort(key=lambda use: use[1])
+            self._uses[value] = uses
+        return uses
+
+    def along(self, vertex: Vertex, edge: Edge) -> Sequence[Vertex]:
+        """Return the vertices to which `edge` leads from `vertex`, each once, in the order of outputs and inputs."""
+        found = self._consumers(vertex, edge) if edge.forward else self._sources(vertex, edge)
+        return found if len(found) < 2 else list(dict.fromkeys(found))
+
+    def _consumers(self, vertex: Vertex, edge: Edge) -> Sequence[Vertex]:
+        graph = vertex.graph
+        found: list[Vertex] = []
+        for value in _at(outputs_of(vertex), edge.output):
+            uses = self.uses(value)
+            if edge.exclusive and len(uses) != 1:
+                continue
+            # What a body captures from the graph around it is read inside, out of this graph's sight, unless it is constant.
+            anywhere = value in self._constants
+            found += (node for node, index in uses if edge.input in {None, index} and (anywhere or node.graph is graph))
+        return found
+
+    def _sources(self, vertex: Vertex, edge: Edge) -> Sequence[Vertex]:
+        if isinstance(vertex, ir.Value):
+            return ()
+        found: list[Vertex] = []
+        for value in _at(vertex.inputs, edge.input):
+            if value is None or (edge.exclusive and len(self.uses(value)) != 1):
+                continue
+            producer = value.producer()
+            if producer is None:
+                if edge.output in {None, 0} and value in self._constants:
+                    found.append(value)
+            elif edge.output in {None, value.index()} and (producer.graph is vertex.graph or value in self._constants):
+                found.append(producer)
+        return found
 
 
-def _sources(vertex: Vertex, edge: Edge, constants: Constants) -> Iterator[Vertex]:
-    if isinstance(vertex, ir.Value):
-        return
-    for index, value in enumerate(vertex.inputs):
-        if value is None or edge.input not in {None, index}:
-            continue
-        if edge.exclusive and len(value.uses()) != 1:
-            continue
-        producer = value.producer()
-        if producer is None:
-            if value in constants and edge.output in {None, 0}:
-                yield value
-        elif edge.output in {None, value.index()} and (producer.graph is vertex.graph or value in constants):
-            yield producer
-
-
-def _outputs(vertex: Vertex, index: int | None) -> list[ir.Value]:
-    values = [vertex] if isinstance(vertex, ir.Value) else list(vertex.outputs)
+def _at(values: Sequence[_T], index: int | None) -> Sequence[_T]:
     return values if index is None else values[index : index + 1]

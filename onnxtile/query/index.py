@@ -1,0 +1,151 @@
+"""The vertices of a model by operator, and at which of them a search for a program must begin."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import onnx
+import onnx_ir as ir
+
+from onnxtile.model.constants import Constants
+from onnxtile.query.names import OpType, meanings
+from onnxtile.query.program import Program
+from onnxtile.query.skeleton import Bone, skeleton
+from onnxtile.query.syntax import ANY_NODE, PRODUCER
+from onnxtile.query.vertex import Surroundings, Vertex, is_constant
+
+
+class Scan:
+    """Lists the vertices of a model, in all its graphs; of a graph that is as it was, the bodies in it are not looked for again."""
+
+    def __init__(self, model: ir.Model, constants: Constants) -> None:
+        self._model = model
+        self._constants = constants
+        self._graphs: dict[ir.Graph, tuple[list[ir.Node], list[ir.Graph]]] = {}
+
+    def vertices(self) -> list[Vertex]:
+        """Return the vertices of the model as it is now, in the order of the file; a body follows the graph it stands in."""
+        found: list[Vertex] = []
+        todo = [self._model.graph, *(function.graph for function in self._model.functions.values())]
+        todo.reverse()
+        while todo:
+            graph = todo.pop()
+            nodes, bodies = self._graphs.get(graph, ([], []))
+            current = list(graph)
+            if current != nodes:
+                nodes, bodies = current, [body for node in current for body in _bodies(node)]
+                self._graphs[graph] = nodes, bodies
+            found += (value for value in graph.initializers.values() if value in self._constants)
+            found += nodes
+            todo += reversed(bodies)
+        return found
+
+
+def _bodies(node: ir.Node) -> list[ir.Graph]:
+    if not _may_have_bodies(node.domain, node.op_type):
+        return []
+    bodies: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            bodies.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            bodies += attribute.as_graphs()
+    return bodies
+
+
+@cache
+def _may_have_bodies(domain: str, op_type: str) -> bool:
+    """Tell whether an operator may hold graphs; where no schema knows it, it may."""
+    try:
+        schema = onnx.defs.get_schema(op_type, domain=domain)
+    except onnx.defs.SchemaError:
+        return True
+    kinds = {onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS}
+    return any(attribute.type in kinds for attribute in schema.attributes.values())
+
+
+class Index:
+    """All vertices of a model in the order of the file, and those of each operator."""
+
+    def __init__(self, vertices: Sequence[Vertex], constants: Constants) -> None:
+        self.vertices = vertices
+        self._constants = constants
+        self._producers: list[Vertex] | None = None
+        by_operator: defaultdict[OpType, list[Vertex]] = defaultdict(list)
+        for vertex in vertices:
+            if isinstance(vertex, ir.Node):
+                by_operator[vertex.domain, vertex.op_type].append(vertex)
+        self._by_operator = by_operator
+
+    def matches(self, vertex: Vertex, type_: str) -> bool:
+        """Tell whether a node of a query that is called `type_` can stand for `vertex`."""
+        if type_ == ANY_NODE:
+            return True
+        if type_ == PRODUCER:
+            return is_constant(vertex, self._constants)
+        return isinstance(vertex, ir.Node) and (vertex.domain, vertex.op_type) in meanings(type_)
+
+    def of(self, type_: str) -> Sequence[Vertex]:
+        """Return the vertices for which a node called `type_` can stand; in the order of the file within each operator."""
+        if type_ == ANY_NODE:
+            return self.vertices
+        if type_ == PRODUCER:
+            if self._producers is None:
+                self._producers = [vertex for vertex in self.vertices if is_constant(vertex, self._constants)]
+            return self._producers
+        lists = [self._by_operator[meaning] for meaning in meanings(type_) if meaning in self._by_operator]
+        return lists[0] if len(lists) == 1 else [vertex for vertices in lists for vertex in vertices]
+
+    def roots(self, program: Program) -> Sequence[Vertex]:
+        """Return the vertices with which a match of `program` can begin, by their operator, in the order of the file."""
+        types = {node.type for node in program.roots}
+        if len(types) == 1 and len(meanings(*types) & self._by_operator.keys()) < 2:
+            return self.of(*types)
+        roots = {vertex for type_ in types for vertex in self.of(type_)}
+        return [vertex for vertex in self.vertices if vertex in roots]
+
+    def candidates(self, program: Program, around: Surroundings) -> Sequence[Vertex]:
+        """Return those of the roots from which the rarest node that every match has can be reached."""
+        bones = skeleton(program.instructions)
+        roots = self.roots(program)
+        counts = [self._count(bone.type) for bone in bones]
+        if not roots or 0 in counts:
+            return []
+        rarest = min((i for i in range(len(bones)) if _path(bones, i)), key=counts.__getitem__, default=0)
+        if rarest == 0 or 2 * counts[rarest] > len(roots):
+            return roots
+        reached = self._walk_back(bones, rarest, around, limit=4 * len(roots))
+        return roots if reached is None else [root for root in roots if root in reached]
+
+    def _count(self, type_: str) -> int:
+        # That there are constants goes without saying; to count them would take longer than it saves.
+        return len(self.vertices) if type_ == PRODUCER else len(self.of(type_))
+
+    def _walk_back(self, bones: Sequence[Bone], start: int, around: Surroundings, limit: int) -> set[Vertex] | None:
+        """Return the roots from which the bone at `start` can be reached; None where that takes more than `limit` steps."""
+        here = set(self.of(bones[start].type))
+        for bone, parent in _path(bones, start):
+            assert bone.edge is not None
+            back = replace(bone.edge, forward=not bone.edge.forward)
+            before: set[Vertex] = set()
+            for vertex in here:
+                found = around.along(vertex, back)
+                limit -= 1 + len(found)
+                if limit < 0:
+                    return None
+                before.update(other for other in found if self.matches(other, parent.type))
+            here = before
+        return here
+
+
+def _path(bones: Sequence[Bone], start: int) -> list[tuple[Bone, Bone]]:
+    """Return the pairs of a bone and its parent from `start` to the root; none where nothing certain leads there."""
+    pairs: list[tuple[Bone, Bone]] = []
+    place = start
+    while (parent := bones[place].parent) is not None:
+        pairs.append((bones[place], bones[parent]))
+        place = parent
+    return pairs if place == 0 else []
