@@ -306,7 +306,8 @@ def plan(
         progress("running inside the arena")
         verdict = arena_run(planned, result, known, constants)
         if not verdict.equal:
-            raise Mismatch("the run inside the arena differs from the plain run: the plan is wrong")
+            where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
+            raise Mismatch(f"the run inside the arena differs from the plain run{where}", hint="please report it with the model")
     annotate(planned, result)
     return PlannedModel(planned, result, verdict)
 

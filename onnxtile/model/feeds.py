@@ -55,7 +55,7 @@ def draw(generator: np.random.Generator, value: ir.Value, sizes: Sizes, *, limit
     if dtype == ir.DataType.STRING:
         return np.full(shape, "a", dtype=object)
     if dtype == ir.DataType.BOOL:
-        return generator.random(shape) < 0.5
+        return np.asarray(generator.random(shape) < 0.5)
     if dtype.is_floating_point():
         return generator.standard_normal(shape).astype(dtype.numpy())
     if dtype in {ir.DataType.COMPLEX64, ir.DataType.COMPLEX128}:
