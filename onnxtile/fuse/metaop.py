@@ -156,6 +156,6 @@ def _attribute_key(attribute: ir.Attr) -> Hashable:
     if attribute.type in {ir.AttributeType.INTS, ir.AttributeType.STRINGS}:
         return attribute.name, attribute.type.value, tuple(attribute.value)
     if attribute.type == ir.AttributeType.TENSOR:
-        tensor = attribute.as_tensor()
+        tensor = attribute.value
         return attribute.name, attribute.type.value, tensor.dtype.value, tuple(tensor.shape.numpy()), tensor.tobytes()
     return attribute.name, attribute.type.value, ir.to_proto(attribute).SerializeToString(deterministic=True)

@@ -113,7 +113,7 @@ def of_node(node: ir.Node, place: int | None, run: int) -> NodeRecord:
     metadata.pop(keys.PLACE, None)
     if moved:
         metadata[keys.PLACE] = _places(moved)
-    tensors = {a.name: a.as_tensor().name or "" for a in node.attributes.values() if _is_tensor(a)}
+    tensors = {a.name: a.value.name or "" for a in node.attributes.values() if _is_tensor(a)}
     outputs = tuple(of_value(v) for v in node.outputs)
     return NodeRecord(outputs, place, node.name or "", node.doc_string or "", metadata, tensors)
 
@@ -121,8 +121,8 @@ def of_node(node: ir.Node, place: int | None, run: int) -> NodeRecord:
 def restored_attributes(node: ir.Node, record: NodeRecord) -> list[ir.Attr]:
     """Return the attributes of `node`, its tensors renamed to what `record` says."""
     return [
-        ir.AttrTensor(a.name, renamed(a.as_tensor(), record.tensors[a.name]), doc_string=a.doc_string)
-        if a.name in record.tensors and _is_tensor(a) and (a.as_tensor().name or "") != record.tensors[a.name]
+        ir.AttrTensor(a.name, renamed(a.value, record.tensors[a.name]), doc_string=a.doc_string)
+        if a.name in record.tensors and _is_tensor(a) and (a.value.name or "") != record.tensors[a.name]
         else a
         for a in node.attributes.values()
     ]

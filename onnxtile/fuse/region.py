@@ -75,7 +75,7 @@ def _is_small(value: ir.Value, constants: Constants) -> bool:
     if not node.attributes.keys() & {"value", "value_float", "value_int", "value_floats", "value_ints"}:
         return False
     tensor = node.attributes.get("value")
-    if tensor is not None and (tensor.is_ref() or tensor.as_tensor().dtype == ir.DataType.STRING):
+    if tensor is not None and (tensor.is_ref() or tensor.value.dtype == ir.DataType.STRING):
         return False
     return constant_array(node).nbytes <= SMALL_BYTES
 

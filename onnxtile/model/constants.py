@@ -140,7 +140,7 @@ def constant_array(node: ir.Node) -> Array:
     """Return the elements that a Constant node holds, strings as objects. Raises ModelError for a sparse tensor."""
     for name, attribute in node.attributes.items():
         if name == "value" and not attribute.is_ref():
-            return attribute.as_tensor().numpy()
+            return np.asarray(attribute.value.numpy())
         if name in {"value_float", "value_floats"}:
             return np.asarray(attribute.value, np.float32)
         if name in {"value_int", "value_ints"}:
