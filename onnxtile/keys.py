@@ -13,6 +13,8 @@ FUSED = _PREFIX + "fused"
 PLACE = _PREFIX + "place"
 # On the model's graph: what unfuse needs to restore the file as a whole (JSON).
 ORIGINAL = _PREFIX + "original"
+# On a node that a call was lowered to: the meta-op that it was.
+LOWERED = _PREFIX + "lowered"
 # On a local function that fuse made: the name of its pattern.
 META_OP = _PREFIX + "meta_op"
 

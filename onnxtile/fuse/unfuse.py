@@ -41,14 +41,15 @@ class Unfused:
 def unfuse(model: ir.Model) -> Unfused:
     """Undo, in place, all that fuse did to `model`: the same nodes in the same order, with their names, values and metadata.
 
-    Raises UsageError where there is nothing to undo, ModelError where what fuse left in the model is damaged.
+    Raises UsageError where there is nothing to undo or a call was lowered, ModelError where what fuse left in the model is damaged.
     """
     text = model.graph.metadata_props.get(keys.ORIGINAL)
     if text is None:
         raise UsageError("the model was not fused by onnxtile: there is nothing to undo")
+    _require_not_lowered(model)
     with _refusals("of what fuse did to the model"):
         history = loads_history(text)
-    undo = _Undo(model)
+    undo = Undo(model)
     for past in reversed(history):
         for graph in list(_graphs(model)):
             undo.graph(graph, past.run)
@@ -68,6 +69,19 @@ def _refusals(what: str) -> Iterator[None]:
         raise ModelError(f"the record {what} is damaged: {' '.join(reason.split())}") from None
 
 
+def _require_not_lowered(model: ir.Model) -> None:
+    lowered = [node for node in model.graph.all_nodes() if keys.LOWERED in node.metadata_props]
+    if not lowered:
+        return
+    first = lowered[0]
+    others = f", and {len(lowered) - 1} more" if len(lowered) > 1 else ""
+    raise UsageError(
+        f"{first.name!r} was lowered from {first.metadata_props[keys.LOWERED]} to {first.op_type}{others}: "
+        "what is lowered cannot be unfused",
+        hint="unfuse a model that was fused without --lower",
+    )
+
+
 def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
     yield from model.graphs()
     for function in model.functions.values():
@@ -75,7 +89,9 @@ def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
             yield function.graph
 
 
-class _Undo:
+class Undo:
+    """Takes calls of meta-ops back into the nodes they stand for, in one model."""
+
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._digests: dict[ir.OperatorIdentifier, str] = {}
@@ -102,10 +118,17 @@ class _Undo:
                 places[node] = place
         _reorder(graph, places)
 
+    def open(self, call: ir.Node, known: dict[str, ir.Value]) -> list[ir.Node]:
+        """Put the body of `call` in its place for good, and return the new nodes; `known` are the values of its graph by name."""
+        with _refusals(f"of the fused node {call.name!r}"):
+            opened = self._expand(call, loads(call.metadata_props[keys.FUSED]), {}, known)
+            known.update({value.name or "": value for node in opened for value in node.outputs})
+        return opened
+
     def restore(self, past: History) -> None:
         """Give the model as a whole what it had before a run: functions, imports, inputs, IR version."""
         model = self._model
-        called = _called(model)
+        called = called_functions(model)
         for identifier, function in list(model.functions.items()):
             if keys.META_OP in function.metadata_props and identifier not in called:
                 del model.functions[identifier]
@@ -176,7 +199,7 @@ class _Undo:
         return made
 
 
-def _called(model: ir.Model) -> set[ir.OperatorIdentifier]:
+def called_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
     """Return what the model's graphs call, directly or by way of functions."""
     called = {node.op_identifier() for graph in _graphs(model) for node in graph}
     todo = list(called)

@@ -1,0 +1,228 @@
+"""Proofs of normalisations over the last axes: layer norm and RMS norm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.fuse.lower.contract import (
+    FLOATS,
+    HALVES,
+    Argument,
+    Literal,
+    NotLowered,
+    Operand,
+    Site,
+    known_dims,
+    known_dtype,
+    require_shape,
+    require_type,
+)
+from onnxtile.fuse.lower.terms import (
+    Atom,
+    Monomial,
+    Poly,
+    atom,
+    atom_of,
+    atoms,
+    mean,
+    number,
+    operands,
+    power,
+    product,
+    same,
+    total,
+    value_of,
+    variable,
+)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """What a site was proved to be: x normalised over the axes from `axis` (below 0) on, times `scale`, plus `bias`.
+
+    The statistics are computed in `stash`, the rest in the element type of x.
+    """
+
+    x: Argument
+    axis: int
+    epsilon: float
+    scale: Operand
+    bias: Operand
+    stash: ir.DataType
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of the formula that a body shows, before they are proved to be put together rightly."""
+
+    x: int
+    widened: int
+    axes: tuple[int, ...]
+    epsilon: float
+
+
+def proved_norm(site: Site, result: Poly, operator: str, *, centred: bool) -> Norm:
+    """Return the normalisation that `result`, an output of the site, is. Raises NotLowered.
+
+    `centred` says whether the mean is taken off first, as layer norm does.
+    """
+    parts = _parts(result)
+    x = site.arguments[parts.x]
+    dims = require_shape(site.results[-1], x)
+    axis = _trailing(parts.axes, len(dims))
+    scale, bias, narrowed = _affine(site, result, parts, centred=centred)
+    x, stash = _source(site, x, parts, narrowed)
+    require_type(operator, x, FLOATS)
+    if known_dtype(x) != site.results[-1].dtype:
+        raise NotLowered(f"its input is {known_dtype(x).name.lower()}, its result {site.dtype.name.lower()}")
+    for what, part in (("scale", scale), ("bias", bias)):
+        _require_vector(what, part, dims, axis, known_dtype(x))
+    return Norm(x, axis, parts.epsilon, _operand(scale), _operand(bias), stash)
+
+
+def _parts(result: Poly) -> _Parts:
+    roots = {base for base, exponent in atoms(result) if base[0] == "sum" and exponent == -0.5}
+    if len(roots) != 1:
+        raise NotLowered("it does not divide by the root of one sum: epsilon may be outside of the root")
+    radicand = next(operands(roots.pop()))
+    means = [_atom(m) for m, coefficient in radicand if coefficient == 1 and _atom(m) is not None]
+    epsilon = total(radicand, *(product(number(-1.0), frozenset({(frozenset({(m, 1.0)}), 1.0)})) for m in means if m))
+    held = value_of(epsilon)
+    if len(means) != 1 or means[0] is None or held is None:
+        raise NotLowered("below the root is no mean plus a number")
+    if means[0][0] != "ReduceMean" or means[0][2] != 1 or len(means[0]) != 4:
+        raise NotLowered("the mean does not keep its axes")
+    axes = means[0][1]
+    assert isinstance(axes, tuple)
+    index, widened = _variable(next(operands(means[0])))
+    if held < 0:
+        raise NotLowered("epsilon is negative")
+    return _Parts(index, widened, axes, held)
+
+
+def _atom(monomial: Monomial) -> Atom | None:
+    return atom_of(frozenset({(monomial, 1.0)})) if monomial else None
+
+
+def _variable(squares: Poly) -> tuple[int, int]:
+    """Return the one input that the mean of squares is of, and the element type that it is cast to before (0 for none)."""
+    found = {base[1] for base, _ in atoms(squares) if base[0] == "input"}
+    casts = {base for base, _ in atoms(squares) if base[0] == "Cast"}
+    if len(found) != 1 or len(casts) > 1:
+        raise NotLowered("the mean of squares is of more than one value")
+    index = int(found.pop())  # type: ignore[call-overload]
+    if not casts:
+        return index, 0
+    cast = casts.pop()
+    if next(operands(cast)) != variable(index):
+        raise NotLowered("a Cast stands inside of the normalisation")
+    return index, int(cast[1])  # type: ignore[call-overload]
+
+
+def _trailing(axes: tuple[int, ...], rank: int) -> int:
+    positions = sorted(axis % rank for axis in axes)
+    if positions != list(range(rank - len(axes), rank)):
+        raise NotLowered(f"it normalises over {_plural(positions)} of {rank}, not over the last")
+    return -len(axes)
+
+
+def _plural(axes: list[int]) -> str:
+    return f"axis {axes[0]}" if len(axes) == 1 else f"the axes {axes}"
+
+
+Part = Argument | Literal | None
+
+
+def _affine(site: Site, result: Poly, parts: _Parts, *, centred: bool) -> tuple[Part, Part, int]:
+    """Return scale and bias with which `result` is the normalisation, and the element type it is cast to before them (0 for none)."""
+    outer = list(_candidates(site, result, parts))
+    nothing: tuple[Poly, Part] = (number(1.0), None)
+    for narrowed in (0, site.dtype.value):
+        core = _core(parts, narrowed, centred=centred)
+        for scale in (nothing, *outer):
+            for bias in (nothing, *outer):
+                shift = bias[0] if bias[1] is not None else number(0.0)
+                if same(result, total(product(core, scale[0]), shift), site.tolerance()):
+                    return scale[1], bias[1], narrowed
+    raise NotLowered("its body is not the normalisation of one value, scaled and shifted")
+
+
+def _candidates(site: Site, result: Poly, parts: _Parts) -> Iterator[tuple[Poly, Part]]:
+    """Yield what scale or bias may be: inputs and constants that stand outside of all operators."""
+    outer = sorted({base for monomial, _ in result for base, exponent in monomial if exponent == 1}, key=repr)
+    for base in outer:
+        if base[0] == "input" and base[1] != parts.x:
+            yield atom(*base), site.arguments[int(base[1])]  # type: ignore[arg-type, call-overload]
+        elif base[0] == "constant":
+            _, name, shape, data = base
+            dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else str(name))
+            array = np.frombuffer(data, dtype).reshape(shape)  # type: ignore[call-overload]
+            yield atom(*base), Literal(array, ir.DataType.from_numpy(array.dtype), "constant")  # type: ignore[arg-type]
+
+
+def _core(parts: _Parts, narrowed: int, *, centred: bool) -> Poly:
+    """Return the normalisation itself, without scale and bias."""
+    x = variable(parts.x)
+    if parts.widened:
+        x = atom("Cast", parts.widened, x)
+    if centred:
+        x = total(x, product(number(-1.0), mean(parts.axes, x)))
+    squares = mean(parts.axes, power(x, 2.0))
+    core = product(x, power(total(squares, number(parts.epsilon)), -0.5))
+    return atom("Cast", narrowed, core) if narrowed else core
+
+
+def _source(site: Site, x: Argument, parts: _Parts, narrowed: int) -> tuple[Argument, ir.DataType]:
+    """Return the value to normalise and the element type of the statistics. A Cast to float around them is what the operator does."""
+    if not narrowed and not parts.widened:
+        return x, ir.DataType.FLOAT
+    if parts.widened:
+        if ir.DataType(parts.widened) != ir.DataType.FLOAT or not narrowed:
+            raise NotLowered("a Cast changes the precision in which it computes")
+        return x, ir.DataType.FLOAT
+    # The Cast to float stands before the call.
+    producer = x.value.producer() if x.value is not None else None
+    if known_dtype(x) != ir.DataType.FLOAT or ir.DataType(narrowed) not in HALVES:
+        raise NotLowered("a Cast changes the precision in which it computes")
+    if producer is None or producer.op_type != "Cast" or producer.domain or site.facts is None:
+        raise NotLowered(
+            f"its result is cast to {ir.DataType(narrowed).name.lower()}, but its input was computed in float"
+        )
+    source = producer.inputs[0]
+    assert source is not None
+    before = site.facts.argument(source)
+    if before.dtype != ir.DataType(narrowed):
+        raise NotLowered("its input and its result are cast from and to different element types")
+    return before, ir.DataType.FLOAT
+
+
+def _require_vector(what: str, part: Part, dims: tuple[object, ...], axis: int, dtype: ir.DataType) -> None:
+    """Raise NotLowered unless scale or bias has exactly the normalised axes."""
+    if part is None:
+        if what == "scale" and not all(isinstance(dim, int) for dim in dims[axis:]):
+            raise NotLowered("it has no scale, and the length of its axis is not known")
+        return
+    shape = part.array.shape if isinstance(part, Literal) else known_dims(part)
+    if tuple(shape) != tuple(dims[axis:]) or not all(isinstance(dim, int) for dim in shape):
+        raise NotLowered(f"its {what} has the shape {list(shape)}, the normalised axes are {list(dims[axis:])}")
+    if part.dtype != dtype:
+        found = "unknown" if part.dtype is None else part.dtype.name.lower()
+        raise NotLowered(f"its {what} is {found}, its input {dtype.name.lower()}")
+
+
+def _operand(part: Part) -> Operand:
+    return part.value if isinstance(part, Argument) else part
+
+
+def scale_of(norm: Norm) -> Operand:
+    """Return the scale, of ones where the site has none."""
+    if norm.scale is not None:
+        return norm.scale
+    lengths = [size for size in known_dims(norm.x)[norm.axis :] if isinstance(size, int)]
+    dtype = known_dtype(norm.x)
+    return Literal(np.ones(lengths, dtype.numpy()), dtype, "ones")

@@ -1,0 +1,145 @@
+"""Raising a model to a newer opset by onnx's version converter, without what the converter forgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+
+from onnxtile.errors import ModelError
+from onnxtile.model.check import check, skeleton
+from onnxtile.model.save import MIN_IR_VERSION
+
+
+def opset_of(model: ir.Model) -> int:
+    """Return the version of the standard operators that `model` imports; 0 where it imports none."""
+    imports = model.graph.opset_imports
+    return max(imports.get("", 0), imports.get("ai.onnx", 0))
+
+
+def raised(model: ir.Model, version: int) -> ir.Model:
+    """Return a copy of `model` that imports `version` of the standard operators; `model` itself where it does so already.
+
+    onnx's converter rewrites the nodes of the graphs. It deletes local functions, metadata, doc strings, types of inner values and
+    overloads: these are put back, and the weights, which it never sees, too. Raises ModelError with the reason where the converter fails,
+    or where a function of the model uses an operator that `version` has changed.
+    """
+    if opset_of(model) >= version:
+        return model
+    source = model.clone()
+    proto = skeleton(source)
+    try:
+        converted = onnx.version_converter.convert_version(proto, version)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"onnx's version converter cannot raise the model to opset {version}: {reason}") from error
+    result = ir.from_proto(converted)
+    result.ir_version = max(model.ir_version, MIN_IR_VERSION)
+    _restore_model(source, result)
+    _restore_graph(source.graph, result.graph)
+    for function in source.functions.values():
+        result.functions[function.identifier()] = function
+    _require_whole(source, result)
+    check(result)
+    return result
+
+
+def _restore_model(source: ir.Model, result: ir.Model) -> None:
+    result.producer_name, result.producer_version = source.producer_name, source.producer_version
+    result.domain, result.model_version, result.doc_string = source.domain, source.model_version, source.doc_string
+    result.metadata_props.clear()
+    result.metadata_props.update(source.metadata_props)
+    for domain, version in source.graph.opset_imports.items():
+        if domain not in {"", "ai.onnx"}:
+            result.graph.opset_imports[domain] = version
+
+
+def _restore_graph(source: ir.Graph, result: ir.Graph) -> None:
+    """Give the nodes and values of `result` what those of `source` with the same outputs or names say of themselves."""
+    result.name, result.doc_string = source.name, source.doc_string
+    result.metadata_props.clear()
+    result.metadata_props.update(source.metadata_props)
+    _restore_constants(source, result)
+    known = {value.name: value for value in _values(source)}
+    for value in _values(result):
+        if value.name in known:
+            _restore_value(known[value.name], value)
+    nodes = {_key(node): node for node in source}
+    for node in result:
+        twin = nodes.get(_key(node))
+        if twin is not None and twin.op_type == node.op_type:
+            _restore_node(twin, node)
+
+
+def _restore_constants(source: ir.Graph, result: ir.Graph) -> None:
+    """Put the constants back that the converter did not see, or saw as inputs, in the order they had."""
+    made = {value.name: value for value in _values(result)}
+    initializers = dict(result.initializers)
+    inputs = {value.name for value in source.inputs}
+    result.initializers.clear()
+    for name, value in source.initializers.items():
+        twin = made.get(name) or initializers.pop(name, None) or ir.Value(name=name)
+        twin.const_value = value.const_value
+        twin.type, twin.shape = value.type, value.shape
+        result.initializers[name] = twin
+    result.initializers.update({name: value for name, value in initializers.items() if name not in result.initializers})
+    stand_ins = {value.name: value for value in result.inputs if value.name not in inputs}
+    result.inputs[:] = [value for value in result.inputs if value.name in inputs]
+    for node in reversed(list(source)):
+        if node.op_type != "Constant" or not node.outputs or node.outputs[0].name not in stand_ins:
+            continue
+        old = stand_ins[node.outputs[0].name]
+        copy = ir.Node("", "Constant", [], node.attributes.values(), name=node.name, outputs=[ir.Value()])
+        result.insert_before(result[0], copy) if len(result) else result.append(copy)
+        old.replace_all_uses_with(copy.outputs[0], replace_graph_outputs=True)
+        old.name, copy.outputs[0].name = None, node.outputs[0].name
+
+
+def _restore_value(source: ir.Value, result: ir.Value) -> None:
+    if source.type is not None:
+        result.type = source.type
+    if source.shape is not None:
+        result.shape = source.shape
+    result.doc_string = source.doc_string
+    result.metadata_props.clear()
+    result.metadata_props.update(source.metadata_props)
+
+
+def _restore_node(source: ir.Node, result: ir.Node) -> None:
+    result.name, result.doc_string, result.overload = source.name, source.doc_string, source.overload
+    result.metadata_props.clear()
+    result.metadata_props.update(source.metadata_props)
+    for old, new in zip(_bodies(source), _bodies(result), strict=False):
+        _restore_graph(old, new)
+
+
+def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    for attribute in sorted(node.attributes.values(), key=lambda a: a.name):
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from (value for value in node.outputs if value.name)
+
+
+def _key(node: ir.Node) -> str:
+    return next((value.name for value in node.outputs if value.name), "") or ""
+
+
+def _require_whole(source: ir.Model, result: ir.Model) -> None:
+    """Raise ModelError unless all that the caller can name is still there."""
+    if list(source.functions) != list(result.functions):
+        raise ModelError("onnx's version converter lost functions of the model")
+    for what in ("inputs", "outputs"):
+        before, after = ([v.name for v in getattr(m.graph, what)] for m in (source, result))
+        if before != after:
+            raise ModelError(f"onnx's version converter changed the {what} of the model")
