@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.fuse.record import NodeRecord, Record, loads
+from onnxtile.graph import node_id
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import draw
 from onnxtile.model.save import MIN_IR_VERSION
@@ -47,16 +49,30 @@ def check_sites(original: ir.Model, fused: ir.Model, shapes: Shapes, *, seed: in
     element types are run once. Raises ModelError where onnxruntime refuses a part.
     """
     sites = _Sites(original, fused, shapes)
-    groups: dict[tuple[object, ...], list[ir.Node]] = {}
-    for call in _calls(fused):
-        groups.setdefault(sites.signature(call), []).append(call)
+    groups: dict[tuple[object, ...], list[tuple[ir.Node, Scope]]] = {}
+    for path, graph in _graphs(fused.graph):
+        scope = sites.scopes[path]
+        for call in (node for node in graph if keys.FUSED in node.metadata_props):
+            groups.setdefault(sites.signature(call, scope), []).append((call, scope))
     generator = np.random.default_rng(seed)
-    return tuple(sites.run(group[0], len(group) - 1, generator) for group in groups.values())
+    return tuple(sites.run(*group[0], len(group) - 1, generator) for group in groups.values())
 
 
-def _calls(model: ir.Model) -> Iterator[ir.Node]:
-    for graph in model.graphs():
-        yield from (node for node in graph if keys.FUSED in node.metadata_props)
+Scope = ChainMap[str, ir.Value]
+"""The values that nodes of a graph can name: its own, before those of the graphs around it."""
+
+
+def _graphs(graph: ir.Graph, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], ir.Graph]]:
+    """Yield `graph` and all bodies in it, each with a path that a fused model shares with its original."""
+    yield path, graph
+    for node in graph:
+        for attribute in node.attributes.values():
+            name = f"{node_id(node)}.{attribute.name}"
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield from _graphs(attribute.as_graph(), (*path, name))
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                for i, body in enumerate(attribute.as_graphs()):
+                    yield from _graphs(body, (*path, f"{name}.{i}"))
 
 
 class _Sites:
@@ -65,23 +81,26 @@ class _Sites:
         self._fused = fused
         self._shapes = shapes
         self._constants = Constants(original)
-        self._values = {v.name: v for graph in original.graphs() for v in (*graph.inputs, *graph.initializers.values())}
-        self._values |= {v.name: v for node in original.graph.all_nodes() for v in node.outputs if v.name}
+        self.scopes: dict[tuple[str, ...], Scope] = {}
+        for path, graph in _graphs(original.graph):
+            made = (value for node in graph for value in node.outputs if value.name)
+            own = {value.name or "": value for value in (*graph.inputs, *graph.initializers.values(), *made)}
+            self.scopes[path] = self.scopes[path[:-1]].new_child(own) if path else ChainMap(own)
 
-    def signature(self, call: ir.Node) -> tuple[object, ...]:
+    def signature(self, call: ir.Node, scope: Scope) -> tuple[object, ...]:
         """Return what decides the outcome of a run besides the numbers fed."""
-        reads = [None if value is None else self._values.get(value.name) for value in call.inputs]
+        reads = [None if value is None else scope.get(value.name or "") for value in call.inputs]
         known = tuple(v and (self._shapes.dtype(v), self._shapes.dims(v), v in self._constants) for v in reads)
         return (call.op_identifier(), known)
 
-    def run(self, call: ir.Node, also: int, generator: np.random.Generator) -> SiteVerdict:
-        inputs = list(dict.fromkeys(self._values[v.name] for v in call.inputs if v is not None))
-        outputs = [self._values[v.name] for v in call.outputs if v.name]
+    def run(self, call: ir.Node, scope: Scope, also: int, generator: np.random.Generator) -> SiteVerdict:
+        inputs = list(dict.fromkeys(scope[v.name or ""] for v in call.inputs if v is not None))
+        outputs = [scope[v.name] for v in call.outputs if v.name]
         unknown = [v for v in inputs if v not in self._constants and self._shapes.sizes(v) is None]
         if unknown:
             return SiteVerdict(call.name or "", (), also, f"the shape of {unknown[0].name!r} is not known")
         feeds = {v.name or "": self._feed(v, generator) for v in inputs}
-        expected = session(self._part(self._nodes(call), inputs, outputs, self._original)).run(feeds)
+        expected = session(self._part(_originals(call, scope), inputs, outputs, self._original)).run(feeds)
         copy = ir.Node(call.domain, call.op_type, call.inputs, overload=call.overload, outputs=_named(call.outputs))
         got = session(self._part([copy], inputs, copy.outputs, self._fused)).run(feeds)
         errors = (compare_values(name, value, got[name]) for name, value in expected.items())
@@ -96,14 +115,6 @@ class _Sites:
     def _type(self, value: ir.Value) -> ir.TensorType:
         dtype = self._shapes.dtype(value)
         return ir.TensorType(dtype if dtype is not None else ir.DataType.FLOAT)
-
-    def _nodes(self, call: ir.Node) -> list[ir.Node]:
-        """Return the original nodes that `call` stands for, in the order of the file, with the constants it took in."""
-        names = set(_outputs_of(loads(call.metadata_props[keys.FUSED])))
-        makers = {self._values[name].producer() for name in names if name in self._values}
-        graph = next(node.graph for node in makers if node is not None)
-        assert isinstance(graph, ir.Graph)
-        return [node for node in graph if node in makers]
 
     def _part(self, nodes: list[ir.Node], inputs: list[ir.Value], outputs: Any, model: ir.Model) -> ir.Model:
         """Return a model of `nodes` alone, copied; small constants come along as initializers."""
@@ -134,6 +145,15 @@ class _Sites:
     def _input(self, value: ir.Value) -> ir.Value:
         dims = self._constants.array(value).shape if value in self._constants else self._shapes.dims(value)
         return ir.Value(name=value.name, type=self._type(value), shape=None if dims is None else ir.Shape(dims))
+
+
+def _originals(call: ir.Node, scope: Scope) -> list[ir.Node]:
+    """Return the original nodes that `call` stands for, in the order of the file, with the constants it took in."""
+    names = set(_outputs_of(loads(call.metadata_props[keys.FUSED])))
+    makers = {scope[name].producer() for name in names if name in scope}
+    graph = next(node.graph for node in makers if node is not None)
+    assert isinstance(graph, ir.Graph)
+    return [node for node in graph if node in makers]
 
 
 def _initializer(value: ir.Value) -> ir.Value:

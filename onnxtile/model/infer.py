@@ -109,6 +109,7 @@ def _infer_symbolic(model: ir.Model) -> str | None:
     named = any(isinstance(dim, ir.SymbolicDim) for value in model.graph.inputs for dim in value.shape or ())
     logger = logging.getLogger("onnx_shape_inference")
     level = logger.level
+    named_tensors = list(_constant_tensors(model))
     logger.setLevel(logging.CRITICAL)
     try:
         onnx_shape_inference.infer_symbolic_shapes(model, warn_on_missing=False, adopt_declared_symbols=named)
@@ -116,7 +117,17 @@ def _infer_symbolic(model: ir.Model) -> str | None:
         return " ".join(str(error).split())
     finally:
         logger.setLevel(level)
+        for tensor, name in named_tensors:
+            tensor.name = name
     return None
+
+
+def _constant_tensors(model: ir.Model) -> Iterator[tuple[ir.TensorProtocol, str | None]]:
+    """Yield the tensors of Constant nodes with their names: the engine renames them, and clones and the caller's model share them."""
+    for node in model.graph.all_nodes():
+        attribute = node.attributes.get("value")
+        if node.op_type == "Constant" and attribute is not None and not attribute.is_ref():
+            yield attribute.value, attribute.value.name
 
 
 def _require_consistent(proto: onnx.ModelProto, reason: str) -> None:

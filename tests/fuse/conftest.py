@@ -15,7 +15,7 @@ import pytest
 from onnxtile import api
 from onnxtile.fuse.patterns import Pattern, from_file
 from onnxtile.fuse.rewrite import PatternResult
-from onnxtile.model.load import load
+from onnxtile.model.load import external_tensors, load
 from onnxtile.model.save import to_bytes
 from onnxtile.verify import run_original, session
 
@@ -106,7 +106,8 @@ class Lab:
             self.require_same_meaning(fused.original, fused.model)
             return fused.model
         written = onnx.ModelProto.FromString(to_bytes(fused.model))
-        onnx.checker.check_model(written, full_check=False)
+        if not external_tensors(fused.model):
+            onnx.checker.check_model(written)
         restored = api.unfuse(_with_folder(written, fused.model), verify=False).model
         self.require_same_meaning(fused.original, restored)
         return restored
