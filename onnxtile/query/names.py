@@ -17,38 +17,41 @@ from onnxtile.query.syntax import ANY_NODE, PRODUCER, Query
 OpType: TypeAlias = tuple[str, str]
 """Domain and operator; the standard domain is ""."""
 
-ALIASES = {
-    "ArgMax": "ArgMax",
-    "AvgPooling1D": "AveragePool",
-    "AvgPooling2D": "AveragePool",
-    "AvgPooling3D": "AveragePool",
-    "BatchNorm2D": "BatchNormalization",
-    "Conv1D": "Conv",
-    "Conv2D": "Conv",
-    "Conv3D": "Conv",
-    "ConvDepthWise1D": "Conv",
-    "ConvDepthWise2D": "Conv",
-    "ConvTranspose1D": "ConvTranspose",
-    "ConvTranspose2D": "ConvTranspose",
-    "FC": "Gemm",
-    "GeLU": "Gelu",
-    "GlobalAveragePooling": "GlobalAveragePool",
-    "InstanceNorm": "InstanceNormalization",
-    "LayerNorm": "LayerNormalization",
-    "LeakyReLU": "LeakyRelu",
-    "MaxPooling1D": "MaxPool",
-    "MaxPooling2D": "MaxPool",
-    "MaxPooling3D": "MaxPool",
-    "PaddedConv1D": "Conv",
-    "PaddedConv2D": "Conv",
-    "PaddedConvDepthWise2D": "Conv",
-    "PaddedAvgPooling2D": "AveragePool",
-    "PaddedMaxPooling2D": "MaxPool",
-    "ReLU": "Relu",
-    "RMSNorm": "RMSNormalization",
-    "SiLU": "Swish",
+_AIDGE = {
+    "AveragePool": ("AvgPooling1D", "AvgPooling2D", "AvgPooling3D", "PaddedAvgPooling2D"),
+    "BatchNormalization": ("BatchNorm1D", "BatchNorm2D", "BatchNorm3D"),
+    "Conv": (
+        *("Conv1D", "Conv2D", "Conv3D", "ConvDepthWise1D", "ConvDepthWise2D", "ConvDepthWise3D"),
+        *("PaddedConv1D", "PaddedConv2D", "PaddedConv3D", "PaddedConvDepthWise1D", "PaddedConvDepthWise2D"),
+    ),
+    "ConvTranspose": (
+        *("ConvTranspose1D", "ConvTranspose2D", "ConvTranspose3D"),
+        *("PaddedConvTranspose1D", "PaddedConvTranspose2D", "PaddedConvTranspose3D"),
+    ),
+    "DequantizeLinear": ("Dequantizer",),
+    "Gelu": ("GeLU",),
+    "Gemm": ("FC",),
+    "GlobalAveragePool": ("GlobalAveragePooling",),
+    "InstanceNormalization": ("InstanceNorm",),
+    "LayerNormalization": ("LayerNorm",),
+    "LeakyRelu": ("LeakyReLU",),
+    "Log": ("Ln",),
+    "LSTM": ("LSTM_ONNX",),
+    "MaxPool": ("MaxPooling1D", "MaxPooling2D", "MaxPooling3D", "PaddedMaxPooling2D"),
+    "QuantizeLinear": ("Quantizer",),
+    "Relu": ("ReLU",),
+    "RMSNormalization": ("RMSNorm",),
+    "ScatterElements": ("Scatter",),
+    "Swish": ("SiLU",),
 }
-"""Names of Aidge's operators (0.10) that ONNX calls otherwise."""
+
+ALIASES = {name: onnx_name for onnx_name, names in _AIDGE.items() for name in names}
+"""Names of Aidge's operators (0.10), and two in their manner (RMSNorm, SiLU), with what ONNX calls them.
+
+Some say more in Aidge than here, where they stand for every node of the operator: the rank (1D, 2D, 3D); `Padded`, that there are
+pads, and its absence that there are none; `ConvDepthWise`, that group equals the channels; `FC`, a Gemm with transB=1, alpha=1 and a
+constant weight; `LayerNorm`, that there is a bias. A test says it: `Conv2D[group == 1]`, `FC[transB == 1]`.
+"""
 
 
 @cache

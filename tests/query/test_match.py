@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 from onnxtile.errors import QueryError
 from onnxtile.query.match import disjoint
+from onnxtile.query.names import ALIASES
 from tests.query.conftest import Graphs, model_from, nodes_from, shown
 
 CHAIN = "a=Relu(x);b=Relu(a);c=Relu(b);d=Tanh(c)"
@@ -456,3 +457,9 @@ def test_constants_on_two_inputs_need_two_of_them(graph: Graphs) -> None:
     small = graph("a=Where(c,K,L)", constants=arrays)
     assert small.find("Where#1<*~Producer;Where#1<*~Producer") == "a:{K,L,a}"
     assert small.find("Where#1<*~Producer;Where#1<*~Producer;Where#1<*~Producer") == ""
+
+
+@pytest.mark.parametrize("alias", sorted(ALIASES))
+def test_an_alias_stands_for_an_operator_of_onnx(graph: Graphs, alias: str) -> None:
+    assert onnx.defs.has(ALIASES[alias])
+    assert graph(f"a={ALIASES[alias]}(x)").find(alias) == "a:{a}"
