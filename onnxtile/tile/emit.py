@@ -1,4 +1,4 @@
-"""Writes a product as MatMuls within the limits, Sums of partial sums, and Concats along N, then M.
+"""Writes a product as MatMuls within the limits, sums of partial sums, and Concats along N, then M.
 
 alpha goes into the blocks of a constant operand where it can without loss, else it multiplies the result. The bias is
 added last, by one Add on the whole result: its shape, whatever it is, needs no cut, each element is rounded as in Gemm,
@@ -7,15 +7,15 @@ and it costs one node where an Add for each block would cost as many as the resu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxtile.tile.accumulate import Accumulation, Block, additions, block, fitting
 from onnxtile.tile.blocks import BlockCache, Blocks, Cutting, WholeBlock, blocks_of, scaled, times
 from onnxtile.tile.grid import Axis, TileGrid
-from onnxtile.tile.product import INTEGERS, Bias, ConstantTable, Dims, Product, as_scalar
-from onnxtile.tile.writer import Place, Writer
+from onnxtile.tile.product import Bias, ConstantTable, Dims, Operand, Product, as_scalar
+from onnxtile.tile.writer import Writer
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,17 @@ class _Tiles:
         return [self.a.block(m, k), self.b.block(k, n), *zeros]
 
 
-def emit(writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.Graph) -> ir.Value:
+def emit(
+    writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.Graph, how: Accumulation = Accumulation.SUM
+) -> ir.Value:
     """Write the tiled product; return its result, which is the output of the last node of `writer`.
 
-    The nodes stand in loop order: M, then N, then K innermost; each Split where its first part is needed, each Sum
-    after its last partial sum.
+    The nodes stand in loop order, K innermost unless the grid says otherwise; each Split where its first part is needed,
+    each sum as soon as its partial sums are there, each Concat along N after the last block of its rows.
     """
-    product, grid = writer.product, writer.grid
+    product = writer.product
     tiles = _cut(writer, constants, cache, graph)
-    bands = []
-    for m in range(grid.m.count):
-        row = [_block(writer, tiles, m, n) for n in range(grid.n.count)]
-        place = {"m": m} if grid.m.is_cut else {}
-        bands.append(writer.concat(row, product.axes[1], place, _dims(writer, m, None)))
-    result = writer.concat(bands, product.axes[0], {}, product.dims)
+    result = writer.concat(_bands(writer, tiles, fitting(how, product)), product.axes[0], {}, product.dims)
     if tiles.alpha != 1.0:
         factor = writer.constant(ir.Tensor(as_scalar(tiles.alpha, product.dtype), product.dtype), "alpha_factor")
         result = writer.node("Mul", [result, factor], "alpha", {}, product.dims)
@@ -58,20 +55,26 @@ def emit(writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.
     return result
 
 
-def most_nodes(product: Product, grid: TileGrid) -> int:
+def most_nodes(product: Product, grid: TileGrid, how: Accumulation = Accumulation.SUM) -> int:
     """Return the number of nodes that `emit` writes, at most: whether alpha needs one more is known only from the constants."""
     gm, gk, gn = grid.shape
-    sums = 0 if gk == 1 else gm * gn * (gk - 1 if product.dtype in INTEGERS else 1)
+    sums = gm * gn * additions(fitting(how, product), gk)
     concats = (gm if gn > 1 else 0) + (gm > 1)
-    a = 0 if product.a.constant else product.a.transposed + (gm > 1) + (gm if gk > 1 else 0)
-    b = 0 if product.b.constant else product.b.transposed + (gn > 1) + (gn if gk > 1 else 0)
-    bias = (
-        0
-        if product.bias is None or not product.adds_bias
-        else 1 + (product.bias.beta != 1.0 and not product.bias.constant)
-    )
+    a = _splits(product.a, (gm, gk), grid.outer_side("m", "k"))
+    b = _splits(product.b, (gk, gn), grid.outer_side("k", "n"))
+    beta = product.bias is not None and product.bias.beta != 1.0 and not product.bias.constant
     zeros = product.b.zero is not None and product.b.zero.axes[1] is not None and not product.b.zero.constant and gn > 1
-    return zeros + grid.matmuls + sums + concats + a + b + (product.alpha != 1.0) + bias
+    return (
+        grid.matmuls + sums + concats + a + b + zeros + (product.alpha != 1.0) + (1 + beta if product.adds_bias else 0)
+    )
+
+
+def _splits(operand: Operand, counts: tuple[int, int], outer: int) -> int:
+    """Return how many nodes cut an operand into as many rows and columns of blocks as `counts` says."""
+    if operand.constant:
+        return 0
+    first, second = counts[outer], counts[1 - outer]
+    return operand.transposed + (first > 1) + (first if second > 1 else 0)
 
 
 def _cut(writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.Graph) -> _Tiles:
@@ -88,34 +91,32 @@ def _cut(writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.
     if product.b.zero is not None:
         cutting = Cutting(product.b.zero, Axis(1, 1), grid.n, ("b_zero", "k", "n"))
         zeros = (zeros[0], blocks_of(cutting, writer, constants, cache, graph=graph, outer=1))
+    a_outer, b_outer = grid.outer_side("m", "k"), grid.outer_side("k", "n")
     return _Tiles(
-        a=blocks_of(a, writer, constants, cache, graph=graph, outer=0),
-        b=blocks_of(b, writer, constants, cache, graph=graph, outer=1),
+        a=blocks_of(a, writer, constants, cache, graph=graph, outer=a_outer),
+        b=blocks_of(b, writer, constants, cache, graph=graph, outer=b_outer),
         zeros=zeros,
         alpha=alpha,
     )
 
 
-def _block(writer: Writer, tiles: _Tiles, m: int, n: int) -> ir.Value:
-    """Write one block of the result: its products along K and their sum."""
-    dims = _dims(writer, m, n)
-    partial_sums = []
-    for k in range(writer.grid.k.count):
-        inputs = tiles.inputs(m, k, n)
-        partial_sums.append(writer.node(writer.product.tile, inputs, "tile", {"m": m, "k": k, "n": n}, dims))
-    return _sum(writer, partial_sums, {"m": m, "n": n}, dims)
-
-
-def _sum(writer: Writer, terms: Sequence[ir.Value], place: Place, dims: Dims) -> ir.Value:
-    if len(terms) == 1:
-        return terms[0]
-    if writer.product.dtype not in INTEGERS:
-        return writer.node("Sum", terms, "sum", place, dims)
-    # Sum takes no integers in any opset; Add does, and integer addition is exact in any order.
-    total = terms[0]
-    for k, term in enumerate(terms[1:], start=1):
-        total = writer.node("Add", [total, term], "sum", place | {"k": k}, dims)
-    return total
+def _bands(writer: Writer, tiles: _Tiles, how: Accumulation) -> list[ir.Value]:
+    """Write all products and their sums; return the bands of rows of the result."""
+    grid = writer.grid
+    blocks: dict[tuple[int, int], Block] = {}
+    rows: dict[int, dict[int, ir.Value]] = {m: {} for m in range(grid.m.count)}
+    bands: dict[int, ir.Value] = {}
+    for m, k, n in grid.places():
+        if (m, n) not in blocks:
+            blocks[m, n] = block(how, writer, {"m": m, "n": n}, _dims(writer, m, n))
+        blocks[m, n].multiply(tiles.inputs(m, k, n), k)
+        if k < grid.k.count - 1:
+            continue
+        rows[m][n] = blocks.pop((m, n)).result()
+        if len(rows[m]) == grid.n.count:
+            place = {"m": m} if grid.m.is_cut else {}
+            bands[m] = writer.concat(list(rows[m].values()), writer.product.axes[1], place, _dims(writer, m, None))
+    return list(bands.values())
 
 
 def _times_beta(writer: Writer, bias: Bias, constants: ConstantTable) -> ir.Value:

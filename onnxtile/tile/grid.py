@@ -60,11 +60,12 @@ class Axis:
 
 @dataclass(frozen=True)
 class TileGrid:
-    """The cuts of M, K and N; each combination of stretches is one matrix product."""
+    """The cuts of M, K and N; each combination of stretches is one matrix product. `order` names the loops, outermost first."""
 
     m: Axis
     k: Axis
     n: Axis
+    order: str = "mnk"
 
     @classmethod
     def of(cls, m: int | None, k: int | None, n: int | None, limits: Limits) -> TileGrid:
@@ -89,7 +90,16 @@ class TileGrid:
     def places(self) -> Iterator[tuple[int, int, int]]:
         """Yield the place (m, k, n) of each tile in loop order.
 
-        K is the innermost loop: the partial sums of one output block follow one another, so that few are alive at a time.
+        Where K is the innermost loop, the partial sums of one output block follow one another, so that few are alive at a time.
         """
-        for m, n, k in product(range(self.m.count), range(self.n.count), range(self.k.count)):
-            yield m, k, n
+        m, k, n = (self.order.index(axis) for axis in "mkn")
+        for at in product(*(range(self.axis(letter).count) for letter in self.order)):
+            yield at[m], at[k], at[n]
+
+    def axis(self, letter: str) -> Axis:
+        """Return the axis called "m", "k" or "n"."""
+        return {"m": self.m, "k": self.k, "n": self.n}[letter]
+
+    def outer_side(self, rows: str, columns: str) -> int:
+        """Return which side of an operand the outer of its two loops walks: 0 its rows, 1 its columns."""
+        return 0 if self.order.index(rows) < self.order.index(columns) else 1

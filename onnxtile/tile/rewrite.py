@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -16,6 +16,7 @@ from onnxtile.tile.emit import emit, most_nodes
 from onnxtile.tile.grid import TileGrid
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.names import Names
+from onnxtile.tile.options import Options
 from onnxtile.tile.product import (
     FIRST_OPSET,
     ConstantTable,
@@ -43,25 +44,39 @@ class _Site:
     grid: TileGrid
 
 
-def tile(model: ir.Model, limits: Limits, shapes: ShapeTable, constants: ConstantTable) -> TileResult:
+@dataclass(frozen=True)
+class _Writing:
+    """What all sites of one model are written with."""
+
+    opset: int
+    names: Names
+    constants: ConstantTable
+    options: Options
+    cache: BlockCache = field(default_factory=dict)
+
+
+def tile(
+    model: ir.Model, limits: Limits, shapes: ShapeTable, constants: ConstantTable, options: Options | None = None
+) -> TileResult:
     """Cut every tileable node of `model`, in place, into products within `limits`.
 
     `shapes` and `constants` describe the model as it comes in. Values keep their names, types and roles; constants that
     only the old nodes used are removed. The IR version becomes 10 at least where anything is tiled, for the marks on the
     nodes. Raises UsageError, before anything is changed, where more than a million nodes would be written.
     """
+    options = options or Options()
     names = Names(model)
     facts = Facts(shapes, constants, _opset(model), frozenset(symbols(free_inputs(model))))
     found = list(_examine(model, limits, facts, names))
     sites = [site for site in found if isinstance(site, _Site)]
-    _refuse_explosion(sites, limits)
+    _refuse_explosion(sites, limits, options)
     if sites:
         raise_ir_version(model)
     # From the last node to the first: a constant that is the result of a product may be read while that product still stands.
     done: dict[ir.Node, TiledNode | SkippedNode] = {}
-    cache: BlockCache = {}
+    writing = _Writing(_opset(model), names, constants, options)
     for site in reversed(sites):
-        done[site.node] = _rewrite(site, _opset(model), names, constants, cache)
+        done[site.node] = _rewrite(site, writing)
     reported = [done[entry.node] if isinstance(entry, _Site) else entry for entry in found]
     return TileResult(
         tiled=tuple(entry for entry in reported if isinstance(entry, TiledNode)),
@@ -103,9 +118,9 @@ def _examine_node(node: ir.Node, operator: Tileable, limits: Limits, facts: Fact
     return _Site(node, name, product, grid)
 
 
-def _refuse_explosion(sites: list[_Site], limits: Limits) -> None:
+def _refuse_explosion(sites: list[_Site], limits: Limits, options: Options) -> None:
     """Raise UsageError, with what to raise, where tiling would write more than a million nodes."""
-    counts = [most_nodes(site.product, site.grid) for site in sites]
+    counts = [most_nodes(site.product, site.grid, options.accumulate) for site in sites]
     total = sum(counts)
     if total <= MOST_NODES:
         return
@@ -119,17 +134,15 @@ def _refuse_explosion(sites: list[_Site], limits: Limits) -> None:
     )
 
 
-def _rewrite(
-    site: _Site, opset: int, names: Names, constants: ConstantTable, cache: BlockCache
-) -> TiledNode | SkippedNode:
+def _rewrite(site: _Site, writing: _Writing) -> TiledNode | SkippedNode:
     """Replace the node of `site` in its graph."""
-    node, product = site.node, site.product
+    node, product, constants = site.node, site.product, writing.constants
     graph = node.graph
     if not isinstance(graph, ir.Graph):
         return SkippedNode(site.name, "it was the constant operand of a tiled node only, and is gone")
     _fold(product, constants)
-    writer = Writer(site.name, node.op_type, product, site.grid, opset, names)
-    result = emit(writer, constants, cache, graph)
+    writer = Writer(site.name, node.op_type, product, site.grid, writing.opset, writing.names)
+    result = emit(writer, constants, writing.cache, graph, writing.options.accumulate)
     original = ir.to_proto(node)
     for constant in writer.constants:
         graph.register_initializer(constant)

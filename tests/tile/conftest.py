@@ -21,11 +21,12 @@ from onnxtile.model.shapes import resolve
 from onnxtile.runtime import Array, Session
 from onnxtile.tile.check import TileVerdict, check_tiles
 from onnxtile.tile.limits import Limits
+from onnxtile.tile.options import Options
 from onnxtile.tile.result import TileResult
 from onnxtile.tile.rewrite import tile
 
 NAMES = ("a", "b", "c")
-TILES = {"MatMul", "MatMulInteger"}
+TILES = {"MatMul", "MatMulInteger", "Gemm"}
 
 
 @dataclass(frozen=True)
@@ -157,18 +158,18 @@ class Bench:
         return Case(**fields)
 
     @staticmethod
-    def tile(source: onnx.ModelProto | ir.Model, limits: Limits) -> Tiled:
+    def tile(source: onnx.ModelProto | ir.Model, limits: Limits, options: Options | None = None) -> Tiled:
         """Tile a copy of `source` and assert that the outcome is sound."""
         model = load(source)
         constants = Constants(model)
-        tiled = Tiled(model, tile(model, limits, resolve(model), constants), limits, constants)
+        tiled = Tiled(model, tile(model, limits, resolve(model), constants, options), limits, constants)
         tiled.require_sound()
         return tiled
 
     @classmethod
-    def judge(cls, case: Case, limits: Limits) -> Tiled:
+    def judge(cls, case: Case, limits: Limits, options: Options | None = None) -> Tiled:
         """Tile the model of `case`; assert that it computes the product."""
-        tiled = cls.tile(case.model(), limits)
+        tiled = cls.tile(case.model(), limits, options)
         got = tiled.run(case.feeds())["y"]
         expected = case.expected()
         assert got.dtype == case.dtype and got.shape == expected.shape

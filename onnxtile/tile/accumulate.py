@@ -1,0 +1,146 @@
+"""How the partial sums of one block of the result are added: all at once, one after another, in a tree, or in Gemm's C."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from onnxtile.tile.product import FLOATS, Dims, Product
+from onnxtile.tile.writer import Place, Writer
+
+
+class Accumulation(StrEnum):
+    """`sum`: one Sum of all; `chain`: Add after Add; `tree`: Add of two and two; `gemm`: each product adds the one before.
+
+    With K innermost a chain keeps two partial sums alive at a time, a tree as many as K's stretches have binary digits, gemm one.
+    """
+
+    SUM = "sum"
+    CHAIN = "chain"
+    TREE = "tree"
+    GEMM = "gemm"
+
+
+def fitting(wanted: Accumulation, product: Product) -> Accumulation:
+    """Return `wanted`, or `chain` where the operator that it takes has no such operands.
+
+    Gemm multiplies matrices of floats only: onnxruntime has no kernel for integers. Sum takes no integers in any opset; Add
+    does, and integer addition is exact in any order.
+    """
+    floats = product.dtype in FLOATS
+    matrices = all(len(dims) == 2 for dims in (product.a.dims, product.b.dims, product.dims))
+    if (wanted is Accumulation.SUM and not floats) or (wanted is Accumulation.GEMM and not (floats and matrices)):
+        return Accumulation.CHAIN
+    return wanted
+
+
+def additions(how: Accumulation, partial_sums: int) -> int:
+    """Return the number of nodes that add up the partial sums of one block."""
+    if how is Accumulation.SUM:
+        return int(partial_sums > 1)
+    return 0 if how is Accumulation.GEMM else partial_sums - 1
+
+
+@dataclass
+class Block(ABC):
+    """One block of the result, at `place`, while its products are written."""
+
+    how: ClassVar[Accumulation]
+    writer: Writer
+    place: Place
+    dims: Dims
+
+    @abstractmethod
+    def multiply(self, inputs: Sequence[ir.Value | None], k: int) -> None:
+        """Write the product of stretch `k`, and what can be added by now."""
+
+    @abstractmethod
+    def result(self) -> ir.Value:
+        """Write what is left to add; return the sum of all products."""
+
+    def _product(self, inputs: Sequence[ir.Value | None], k: int, op: str | None = None) -> ir.Value:
+        at = {"m": self.place["m"], "k": k, "n": self.place["n"]}
+        return self.writer.node(op or self.writer.product.tile, inputs, "tile", at, self.dims)
+
+    def _add(self, first: ir.Value, second: ir.Value, stem: str, k: int) -> ir.Value:
+        return self.writer.node("Add", [first, second], stem, self.place | {"k": k}, self.dims)
+
+
+@dataclass
+class _AtOnce(Block):
+    how = Accumulation.SUM
+    _terms: list[ir.Value] = field(default_factory=list)
+
+    def multiply(self, inputs: Sequence[ir.Value | None], k: int) -> None:
+        self._terms.append(self._product(inputs, k))
+
+    def result(self) -> ir.Value:
+        if len(self._terms) == 1:
+            return self._terms[0]
+        return self.writer.node("Sum", self._terms, "sum", self.place, self.dims)
+
+
+@dataclass
+class _Chain(Block):
+    how = Accumulation.CHAIN
+    _total: ir.Value | None = None
+
+    def multiply(self, inputs: Sequence[ir.Value | None], k: int) -> None:
+        product = self._product(inputs, k)
+        self._total = product if self._total is None else self._add(self._total, product, "sum", k)
+
+    def result(self) -> ir.Value:
+        assert self._total is not None
+        return self._total
+
+
+@dataclass
+class _Tree(Block):
+    """Sums of 1, 2, 4 ... products, as the digits of a binary counter: two of a size become one of the next at once."""
+
+    how = Accumulation.TREE
+    _digits: list[tuple[int, int, ir.Value]] = field(default_factory=list)
+
+    def multiply(self, inputs: Sequence[ir.Value | None], k: int) -> None:
+        self._digits.append((0, k, self._product(inputs, k)))
+        while len(self._digits) > 1 and self._digits[-1][0] == self._digits[-2][0]:
+            self._carry()
+
+    def result(self) -> ir.Value:
+        while len(self._digits) > 1:
+            self._carry()
+        return self._digits[0][2]
+
+    def _carry(self) -> None:
+        (level, _, first), (_, k, second) = self._digits[-2:]
+        total = self._add(first, second, f"sum_level{level + 1}", k)
+        self._digits[-2:] = [(level + 1, k, total)]
+
+
+@dataclass
+class _InGemm(Block):
+    how = Accumulation.GEMM
+    _total: ir.Value | None = None
+
+    def multiply(self, inputs: Sequence[ir.Value | None], k: int) -> None:
+        if self._total is None:
+            self._total = self._product(inputs, k)
+        else:
+            self._total = self._product([*inputs, self._total], k, "Gemm")
+
+    def result(self) -> ir.Value:
+        assert self._total is not None
+        return self._total
+
+
+_BLOCKS: dict[Accumulation, type[Block]] = {kind.how: kind for kind in (_AtOnce, _Chain, _Tree, _InGemm)}
+
+
+def block(how: Accumulation, writer: Writer, place: Place, dims: Dims) -> Block:
+    """Return the block of the result at `place` (its m and n), of size `dims`, with no product in it yet."""
+    return _BLOCKS[how](writer, place, dims)
