@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile.errors import Mismatch
+from onnxtile.errors import Mismatch, UsageError
 from onnxtile.fuse import author
 from onnxtile.fuse import patterns as pattern_files
 from onnxtile.fuse.check import SiteVerdict, check_sites
+from onnxtile.fuse.lower.evidence import check_parts
+from onnxtile.fuse.lowering import Facts, Lowered, LoweredSite, Target
+from onnxtile.fuse.lowering import lower as lower_graph
 from onnxtile.fuse.patterns import Pattern
 from onnxtile.fuse.rewrite import PatternResult
 from onnxtile.fuse.rewrite import fuse as fuse_graph
@@ -69,6 +72,7 @@ class FuseResult:
     nodes_after: int
     verdict: Verdict | None
     sites: tuple[SiteVerdict, ...] = ()
+    lowered: tuple[LoweredSite, ...] = ()
 
     @property
     def fused(self) -> int:
@@ -83,6 +87,7 @@ class FuseResult:
             "nodes_after": self.nodes_after,
             "verdict": self.verdict and self.verdict.to_dict(),
             "sites": [site.to_dict() for site in self.sites],
+            "lowered": [site.to_dict() for site in self.lowered],
         }
 
 
@@ -148,18 +153,22 @@ def fuse(
     model: Source,
     patterns: Iterable[str | Pattern] = (),
     *,
+    lower: str = "none",
     verify: bool = True,
     progress: Progress = _silent,
 ) -> FuseResult:
     """Fuse the subgraphs that `patterns` describe into meta-ops: calls of model-local functions.
 
-    A pattern is a name of the library, a set of it, a TOML file, or a query; by default the whole library. With `verify`, each different
-    site alone and the whole model are run beside the original. Raises ModelError, QueryError, PatternError, UsageError; Mismatch where the
-    outputs differ.
+    A pattern is a name of the library, a set of it, a TOML file, or a query; by default the whole library. `lower` turns calls into
+    operators that mean the same where that is proved: "onnx" into standard ones, raising the opset where they ask for it, "ort" into
+    those that onnxruntime runs best. With `verify`, each different site alone and the whole model are run beside the original. Raises
+    ModelError, QueryError, PatternError, UsageError; Mismatch where the outputs differ.
     """
     chosen = _patterns(patterns)
     progress("reading the model")
     original = load(model)
+    if lower != "none":
+        return _lowered(original, chosen, lower, verify, progress)
     fused = original.clone()
     progress("matching")
     results = fuse_graph(fused, chosen)
@@ -175,6 +184,39 @@ def fuse(
             sites = check_sites(bound, fused, resolve(bound, run=True))
             _require_sites(site.call for site in sites if not site.equal)
     return FuseResult(fused, tuple(results), original.graph.num_nodes(), fused.graph.num_nodes(), verdict, sites)
+
+
+def _lowered(original: ir.Model, chosen: list[Pattern], lower: str, verify: bool, progress: Progress) -> FuseResult:
+    names = [target.value for target in Target]
+    if lower not in names:
+        raise UsageError(f"there is no lowering {lower!r}", hint=f"there is none, {', '.join(names)}")
+    progress("matching")
+    lowered = lower_graph(original, chosen, Target(lower))
+    check(lowered.model)
+    verdict: Verdict | None = None
+    sites: tuple[SiteVerdict, ...] = ()
+    if verify:
+        progress("verifying")
+        trials, dims = run_original(original)
+        verdict = _agreeing(compare_with(trials, lowered.model, dims), "the lowered model")
+        sites = _lowered_sites(lowered, dims)
+        _require_sites(site.call for site in sites if not site.equal)
+    return FuseResult(
+        lowered.model,
+        lowered.patterns,
+        original.graph.num_nodes(),
+        lowered.model.graph.num_nodes(),
+        verdict,
+        sites,
+        lowered.sites,
+    )
+
+
+def _lowered_sites(lowered: Lowered, dims: Dims) -> tuple[SiteVerdict, ...]:
+    """Run each different lowered site, and each different call that stayed, alone."""
+    bound = bound_copy(lowered.source, dims)
+    shapes = resolve(bound, run=True)
+    return (*check_sites(bound, lowered.model, shapes), *check_parts(lowered.parts, Facts(bound, shapes)))
 
 
 def _patterns(patterns: Iterable[str | Pattern]) -> list[Pattern]:
@@ -307,7 +349,9 @@ def plan(
         verdict = arena_run(planned, result, known, constants)
         if not verdict.equal:
             where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
-            raise Mismatch(f"the run inside the arena differs from the plain run{where}", hint="please report it with the model")
+            raise Mismatch(
+                f"the run inside the arena differs from the plain run{where}", hint="please report it with the model"
+            )
     annotate(planned, result)
     return PlannedModel(planned, result, verdict)
 

@@ -85,6 +85,10 @@ def fuse(
         list[str] | None,
         typer.Option("-p", "--pattern", metavar="NAME|FILE|QUERY", help="a pattern, a set, a .toml file or a query"),
     ] = None,
+    lower: Annotated[
+        str,
+        typer.Option("--lower", metavar="none|onnx|ort", help="write operators that mean the same instead of calls"),
+    ] = "none",
     no_verify: NoVerify = False,
     force: Force = False,
     dry_run: DryRun = False,
@@ -98,7 +102,7 @@ def fuse(
 
     target = _target(model, output, "fused", force, dry_run)
     with _progress(quiet) as progress:
-        result = api.fuse(model, pattern or (), verify=not no_verify, progress=progress)
+        result = api.fuse(model, pattern or (), lower=lower, verify=not no_verify, progress=progress)
         _write(result.model, target, model, force)
     _report(result, "fuse", as_json, quiet, target)
 

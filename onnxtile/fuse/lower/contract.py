@@ -82,7 +82,7 @@ class Proof:
     @property
     def opset(self) -> int:
         """The first opset of the standard domain that has all the operators."""
-        return max(step.since for step in self.steps if not step.domain or step.domain == "ai.onnx")
+        return max((step.since for step in self.steps if not step.domain), default=0)
 
     @staticmethod
     def one(
