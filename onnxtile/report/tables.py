@@ -142,4 +142,6 @@ def _verdict(result: Result) -> list[Table | Text]:
 
 
 def _shown(cell: object) -> str:
+    if cell is None:
+        return "?"
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
