@@ -365,8 +365,10 @@ def _report(result: Result, verb: str, as_json: str | None, quiet: bool, target:
 
     render: Callable[[Mapping[str, Any]], list[Any]] = getattr(tables, f"for_{verb}")
     console = Console()
+    if not console.is_terminal:
+        console.width = 10_000  # in a pipe there is no edge to wrap at
     for part in render(content):
-        console.print(part if console.is_terminal else tables.plain(part), soft_wrap=not console.is_terminal)
+        console.print(part if console.is_terminal else tables.plain(part))
     if target is not None:
         console.print(f"written: {target}", highlight=False)
 
