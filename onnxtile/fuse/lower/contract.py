@@ -126,9 +126,15 @@ class Site:
         """What the outputs are, as polynomials in the inputs. Raises NotLowered where they are too large."""
         arguments = [_form(i, argument) for i, argument in enumerate(self.arguments)]
         try:
-            return Reader(self.functions).read(self.function, arguments, [a.array for a in self.arguments])
+            return Reader(self.functions, self._native()).read(
+                self.function, arguments, [a.array for a in self.arguments]
+            )
         except TooLarge:
             raise NotLowered("its body is too large to be proved") from None
+
+    def _native(self) -> ir.DataType | None:
+        dtypes = {argument.dtype for argument in (*self.arguments, *self.results)}
+        return dtypes.pop() if len(dtypes) == 1 else None
 
     @property
     def dtype(self) -> ir.DataType:

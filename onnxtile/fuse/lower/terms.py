@@ -187,10 +187,16 @@ def _close(a: float, b: float, tolerance: float) -> bool:
 
 
 class Reader:
-    """Reads function bodies. `functions` are those of the model: a call of one of them is read through."""
+    """Reads function bodies. `functions` are those of the model: a call of one of them is read through.
 
-    def __init__(self, functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> None:
+    `native` is the element type of all inputs, where they share one: a Cast to it changes nothing.
+    """
+
+    def __init__(
+        self, functions: Mapping[ir.OperatorIdentifier, ir.Function], native: ir.DataType | None = None
+    ) -> None:
         self._functions = functions
+        self._native = native
 
     def read(self, function: ir.Function, arguments: Sequence[Poly], known: Sequence[Array | None]) -> list[Poly]:
         """Return what the outputs of `function` are, given what its inputs are and, where these are constant, their elements.
@@ -213,7 +219,15 @@ class Reader:
         known = [None if value is None else arrays.get(value) for value in node.inputs]
         if inner is not None and len(inner.inputs) == len(node.inputs) and None not in reads:
             return self.read(inner, [poly for poly in reads if poly is not None], known)
+        if node.op_type == "Cast" and reads[0] is not None:
+            return [self._cast(node.attributes.get_int("to", 0), reads[0])]
         return [_operation(node, reads, known, i) for i in range(len(node.outputs))]
+
+    def _cast(self, to: int, poly: Poly) -> Poly:
+        inner = any(base[0] == "Cast" for base, _ in atoms(poly))
+        if value_of(poly) is not None or (self._native is not None and to == self._native.value and not inner):
+            return poly
+        return atom("Cast", to, poly)
 
 
 def constant(array: Array) -> Poly:
@@ -236,9 +250,8 @@ def _operation(node: ir.Node, reads: list[Poly | None], known: list[Array | None
     if node.op_type == "HardSigmoid":
         alpha, beta = (node.attributes.get_float(name, default) for name, default in (("alpha", 0.2), ("beta", 0.5)))
         return clip(total(product(number(alpha), operands[0]), number(beta)), 0.0, 1.0)
-    if node.op_type == "Cast":
-        to = node.attributes.get_int("to", 0)
-        return operands[0] if value_of(operands[0]) is not None else atom("Cast", to, operands[0])
+    if node.op_type == "Softmax":
+        return atom("Softmax", node.attributes.get_int("axis", -1), operands[0])
     if node.op_type == "MatMul" and len(operands) == 2:
         return matmul(*operands)
     return atom(

@@ -1,0 +1,72 @@
+"""Scaled dot-product attention."""
+
+from __future__ import annotations
+
+from onnxtile.fuse.lower.attention import SWAPPED, Heads, Steps, known_dims_or, proved_attention
+from onnxtile.fuse.lower.contract import ORT_DOMAIN, Literal, Lowering, NotLowered, Operand, Proof, Setting, Site, Step
+
+_TURNED = (0, 1, 3, 2)
+
+
+class ScaledDotProductAttention(Lowering):
+    """https://onnx.ai/onnx/operators/onnx__Attention.html, and MultiHeadAttention of onnxruntime's docs/ContribOperators.md."""
+
+    name = "ScaledDotProductAttention"
+
+    def to_onnx(self, site: Site) -> Proof:
+        """Return Attention-23 on 4-D operands."""
+        heads = proved_attention(site, "Attention")
+        steps = Steps([])
+        key = steps.transposed(heads.k_turned.value, _TURNED)
+        mask = steps.mask(heads)
+        settings: dict[str, Setting] = {"scale": heads.scale}
+        if heads.widened:
+            settings["softmax_precision"] = 1
+        inputs = (heads.q.value, key, heads.v.value, *(() if mask is None else (mask,)))
+        made = steps.add(Step("Attention", inputs, settings, since=23))
+        return Proof(tuple(steps.steps), (made,), made.step)
+
+    def to_ort(self, site: Site) -> Proof:
+        """Return com.microsoft.MultiHeadAttention, which takes (batch, sequence, heads · size): transpositions around it fall away."""
+        heads = proved_attention(site, "MultiHeadAttention")
+        steps = Steps([])
+        batch, _, rows, columns = heads.dims
+        # To (batch, sequence, heads, size): Q and V by exchanging the middle axes, K from (batch, heads, size, sequence).
+        turned = (
+            (heads.q.value, SWAPPED, rows, heads.size),
+            (heads.k_turned.value, (0, 3, 1, 2), columns, heads.size),
+            (heads.v.value, SWAPPED, columns, heads.v_size),
+        )
+        q, k, v = (
+            steps.merged(steps.transposed(value, perm), (batch, length), heads.count, size, site)
+            for value, perm, length, size in turned
+        )
+        mask = _bias(steps, heads)
+        settings: dict[str, Setting] = {"num_heads": heads.count, "scale": heads.scale}
+        inputs = (q, k, v, *(() if mask is None else (None, None, mask)))
+        made = steps.add(Step("MultiHeadAttention", inputs, settings, ORT_DOMAIN))
+        split = steps.reshaped(made, 0, 0, heads.count, heads.v_size)
+        out = steps.add(Step("Transpose", (split,), {"perm": SWAPPED}))
+        return Proof(tuple(steps.steps), (out,), made.step)
+
+
+def _bias(steps: Steps, heads: Heads) -> Operand:
+    """Return the masks as the operator takes them: 4-D, the last two axes in full."""
+    operand = steps.mask(heads)
+    if operand is None:
+        return None
+    _, _, rows, columns = heads.dims
+    shapes = [known_dims_or(mask) for mask in heads.masks]
+    full = [[1] * (4 - len(shape)) + list(shape) for shape in shapes]
+    wide = any(shape[2] == rows for shape in full), any(shape[3] == columns for shape in full)
+    if not all(wide):
+        if not (isinstance(rows, int) and isinstance(columns, int)):
+            raise NotLowered("its mask is of length 1 along an axis whose length is not known")
+        return steps.add(Step("Expand", (operand, Literal.ints(1, 1, rows, columns, hint="shape")), since=8))
+    if max(len(shape) for shape in shapes) < 4:
+        missing = range(4 - max(len(shape) for shape in shapes))
+        return steps.add(Step("Unsqueeze", (operand, Literal.ints(*missing, hint="axes")), since=13))
+    return operand
+
+
+ATTENTION = ScaledDotProductAttention()
