@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import onnx_ir as ir
@@ -69,18 +69,18 @@ def lower(original: ir.Model, patterns: Iterable[Pattern], target: Target) -> Lo
     chosen = list(patterns)
     fused = original.clone()
     results = fuse(fused, chosen)
-    facts = Facts(original, resolve(original))
-    trial = _Run(fused.clone(), facts, target, _ALL_OPSETS, frozenset())
+    facts = Facts(original, resolve(original, run=True))
+    trial = _Run(fused.clone(), facts, target, _ALL_OPSETS, {})
     trial.all()
     source, refusal = _raise(original, trial.opsets)
     if source is not original:
         fused = source.clone()
         results = fuse(fused, chosen)
-        facts = Facts(source, resolve(source))
+        facts = Facts(source, resolve(source, run=True))
     limit = opset_of(source)
-    trial = _Run(fused.clone(), facts, target, limit, frozenset())
+    trial = _Run(fused.clone(), facts, target, limit, {})
     trial.all()
-    run = _Run(fused, facts, target, limit, frozenset(trial.idle), refusal)
+    run = _Run(fused, facts, target, limit, trial.idle, refusal)
     run.all()
     run.finish()
     return Lowered(fused, source, tuple(results), tuple(run.sites), tuple(run.evidence.parts))
@@ -143,10 +143,10 @@ def _count(dims: Iterable[object]) -> int:
 
 
 class _Run:
-    """One pass over the calls of a fused model, which it changes. Calls in `kept` are not opened."""
+    """One pass over the calls of a fused model, which it changes. Calls in `kept` are not opened, for the reasons it gives."""
 
     def __init__(
-        self, model: ir.Model, facts: Facts, target: Target, limit: int, kept: frozenset[str], refusal: str = ""
+        self, model: ir.Model, facts: Facts, target: Target, limit: int, kept: Mapping[str, str], refusal: str = ""
     ) -> None:
         self._model = model
         self._facts = facts
@@ -161,7 +161,7 @@ class _Run:
         self.evidence = Evidence(model, facts)
         self.sites: list[LoweredSite] = []
         self.opsets: set[int] = set()
-        self.idle: set[str] = set()
+        self.idle: dict[str, str] = {}
 
     def all(self) -> None:
         """Lower what can be lowered."""
@@ -203,14 +203,17 @@ class _Run:
         """Put the parts of `call` in its place where it has meta-ops among them, and lower these."""
         nested = any(node.op_identifier() in self._model.functions for node in function)
         if not nested or site.call in self._kept:
-            self.sites.append(site)
+            inner_reason = self._kept.get(site.call, "")
+            self.sites.append(replace(site, reason="; ".join(filter(None, (site.reason, inner_reason)))))
             return 0
         self.sites.append(LoweredSite(site.call, site.meta_op, reason=site.reason, opened=True))
         opened = self._undo.open(call, self._names(call.graph))
         inner = [node for node in opened if keys.FUSED in node.metadata_props]
+        before = len(self.sites)
         written = sum(self._one(node) for node in inner)
         if not written:
-            self.idle.add(site.call)
+            reasons = dict.fromkeys(f"{inner.meta_op} in it: {inner.reason}" for inner in self.sites[before:])
+            self.idle[site.call] = "; ".join(reasons)
         return written
 
     def _names(self, graph: object) -> dict[str, ir.Value]:

@@ -57,7 +57,7 @@ def _bias(steps: Steps, heads: Heads) -> Operand:
         return None
     _, _, rows, columns = heads.dims
     shapes = [known_dims_or(mask) for mask in heads.masks]
-    full = [[1] * (4 - len(shape)) + list(shape) for shape in shapes]
+    full = [(*(1,) * (4 - len(shape)), *shape) for shape in shapes]
     wide = any(shape[2] == rows for shape in full), any(shape[3] == columns for shape in full)
     if not all(wide):
         if not (isinstance(rows, int) and isinstance(columns, int)):
