@@ -17,9 +17,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxtile.errors import QueryError
+from onnxtile.errors import ModelError, QueryError
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
+from onnxtile.query.compare import close, equal, is_open, listed
 from onnxtile.query.syntax import Comparison, Expression, Field, Index, ListOf, Logic, Name, Not, Number, Text
 from onnxtile.query.vertex import Vertex, is_constant
 
@@ -33,6 +34,8 @@ _ORDER: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
 }
 _FIELDS = ("constant", "dtype", "op", "rank", "shape", "size", "value")
+WORDS = (*_FIELDS, *_WORDS, "inputs", "outputs", "data")
+"""What a test may ask of every node."""
 
 Scope: TypeAlias = Vertex | Mapping[str, Vertex]
 """What the names of an expression mean: properties of one vertex, or anchors."""
@@ -53,38 +56,55 @@ class Facts:
     shapes: Callable[[], Shapes]
     opsets: dict[str, int]
     text: str
+    strict: bool = True
+    """Whether a name that an operator does not have is an error, or, as where any node may stand, only not known."""
 
 
 def holds(test: Expression, scope: Scope, facts: Facts) -> bool:
     """Tell whether `test` is true in `scope`. Raises QueryError for a name that the operator does not have."""
-    result = _evaluate(test, scope, facts)
-    if isinstance(result, Unknown):
-        return False
+    result = evaluate(test, scope, facts)
+    return not isinstance(result, Unknown) and _truth(result)
+
+
+def _truth(result: Any) -> bool:
     return True if isinstance(result, ir.Value | ir.Node) else bool(np.all(result))
 
 
-def _evaluate(test: Expression, scope: Scope, facts: Facts) -> Any:
+def evaluate(test: Expression, scope: Scope, facts: Facts) -> Any:
+    """Return what `test` stands for in `scope`, or Unknown. Raises QueryError for a name that the operator does not have."""
     match test:
         case Number() | Text():
             return test.value
         case ListOf():
-            return [_evaluate(item, scope, facts) for item in test.items]
+            return [evaluate(item, scope, facts) for item in test.items]
         case Not():
-            result = _evaluate(test.operand, scope, facts)
-            return result if isinstance(result, Unknown) else not holds(test.operand, scope, facts)
+            result = evaluate(test.operand, scope, facts)
+            return result if isinstance(result, Unknown) else not _truth(result)
         case Logic():
-            ways = (holds(operand, scope, facts) for operand in test.operands)
-            return all(ways) if test.operator == "and" else any(ways)
+            return _logic(test, scope, facts)
         case Comparison():
             return _compare(test, scope, facts)
         case _:
             return _look_up(test, scope, facts)
 
 
+def _logic(test: Logic, scope: Scope, facts: Facts) -> bool | Unknown:
+    """Return true or false where that is certain, whatever the operands are that are not known."""
+    decisive = test.operator == "or"
+    unknown: Unknown | None = None
+    for operand in test.operands:
+        result = evaluate(operand, scope, facts)
+        if isinstance(result, Unknown):
+            unknown = result
+        elif _truth(result) == decisive:
+            return decisive
+    return unknown or not decisive
+
+
 def _look_up(reference: Name | Index | Field, scope: Scope, facts: Facts) -> Any:
     if isinstance(reference, Name):
         return _anchored(reference, scope) if isinstance(scope, Mapping) else _named(reference, scope, facts)
-    base = _evaluate(reference.base, scope, facts)
+    base = evaluate(reference.base, scope, facts)
     if isinstance(base, Unknown):
         return base
     if isinstance(reference, Index):
@@ -106,6 +126,8 @@ def _anchored(name: Name, anchors: Mapping[str, Vertex]) -> Any:
 def _element(base: Any, reference: Index, facts: Facts) -> Any:
     if not isinstance(base, list | tuple | np.ndarray):
         raise QueryError("this has no elements", facts.text, reference.span)
+    if isinstance(base, np.ndarray) and base.ndim == 0:
+        return Unknown("it is a scalar, which has no elements")
     if not -len(base) <= reference.position < len(base):
         return Unknown(f"there is no element {reference.position}")
     element = base[reference.position]
@@ -117,9 +139,9 @@ def _named(name: Name, vertex: Vertex, facts: Facts) -> Any:
     if word in _WORDS:
         return _WORDS[word]
     if word == "value" and is_constant(vertex, facts.constants):
-        return facts.constants.array(vertex if isinstance(vertex, ir.Value) else vertex.outputs[0])
+        return _array(vertex if isinstance(vertex, ir.Value) else vertex.outputs[0], facts)
     if isinstance(vertex, ir.Value):
-        return [vertex] if word == "outputs" else _property(vertex, Field(name, word, name.span), facts)
+        return _of_initializer(name, vertex, facts)
     if word == "inputs":
         return list(vertex.inputs)
     if word == "outputs":
@@ -127,6 +149,21 @@ def _named(name: Name, vertex: Vertex, facts: Facts) -> Any:
     if word in {"constant", "data"}:
         return _operand(vertex, facts, constant=word == "constant")
     return _attribute(vertex, name, facts)
+
+
+def _of_initializer(name: Name, value: ir.Value, facts: Facts) -> Any:
+    if name.value in {"inputs", "outputs"}:
+        return [value] if name.value == "outputs" else []
+    if name.value in _FIELDS or facts.strict:
+        return _property(value, Field(name, name.value, name.span), facts)
+    return Unknown(f"the constant {value.name!r} has no {name.value!r}")
+
+
+def _array(value: ir.Value, facts: Facts) -> Any:
+    try:
+        return facts.constants.array(value)
+    except ModelError as error:
+        return Unknown(str(error))
 
 
 def _operand(node: ir.Node, facts: Facts, *, constant: bool) -> Any:
@@ -146,13 +183,15 @@ def _property(value: ir.Value, reference: Field, facts: Facts) -> Any:
         producer = value.producer()
         return "" if producer is None else producer.op_type
     if word == "value":
-        return facts.constants.array(value) if known else Unknown(f"{value.name!r} is not constant")
+        return _array(value, facts) if known else Unknown(f"{value.name!r} is not constant")
     return _typed_property(value, word, facts)
 
 
 def _typed_property(value: ir.Value, word: str, facts: Facts) -> Any:
     """Return a property of the type; a constant's is known without inference."""
-    constant = facts.constants.array(value) if value in facts.constants else None
+    constant = _array(value, facts) if value in facts.constants else None
+    if isinstance(constant, Unknown):
+        return constant
     if word == "dtype":
         dtype = ir.DataType.from_numpy(constant.dtype) if constant is not None else facts.shapes().dtype(value)
         return Unknown(f"the element type of {value.name!r} is not known") if dtype is None else dtype.name.lower()
@@ -183,7 +222,9 @@ def _attribute(node: ir.Node, name: Name, facts: Facts) -> Any:
         position = signature.inputs.index(name.value)
         value = node.inputs[position] if position < len(node.inputs) else None
         return absent if value is None else value
-    if name.value in _ever(node.domain, node.op_type):
+    if name.value in _FIELDS and node.outputs:
+        return _property(node.outputs[0], Field(name, name.value, name.span), facts)
+    if name.value in names_of(node.domain, node.op_type) or not facts.strict:
         return absent
     listed = ", ".join(sorted({*signature.attributes, *signature.inputs})) or "none"
     raise QueryError(f"{node.op_type} has no {name.value!r}; it has {listed}", facts.text, name.span)
@@ -212,7 +253,7 @@ def _signature(domain: str, op_type: str, version: int) -> _Signature | None:
 
 
 @cache
-def _ever(domain: str, op_type: str) -> frozenset[str]:
+def names_of(domain: str, op_type: str) -> frozenset[str]:
     """Return the names of attributes and inputs that an operator has in any version: `axes` was one, then the other."""
     schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == op_type and s.domain == domain]
     return frozenset(name for s in schemas for name in (*s.attributes, *(parameter.name for parameter in s.inputs)))
@@ -221,11 +262,13 @@ def _ever(domain: str, op_type: str) -> frozenset[str]:
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
+    if isinstance(value, ir.TensorProtocol):
+        return value.numpy()
     return list(value) if isinstance(value, tuple) else value
 
 
 def _compare(test: Comparison, scope: Scope, facts: Facts) -> Any:
-    left, right = _evaluate(test.left, scope, facts), _evaluate(test.right, scope, facts)
+    left, right = evaluate(test.left, scope, facts), evaluate(test.right, scope, facts)
     if isinstance(left, ir.Value) and _is_among(left, right):
         return test.operator != "!="
     if isinstance(left, ir.Value) and isinstance(right, list) and test.operator == "in":
@@ -236,16 +279,33 @@ def _compare(test: Comparison, scope: Scope, facts: Facts) -> Any:
     for side in (left, right):
         if isinstance(side, Unknown):
             return side
+    return _compare_contents(left, right, test, facts)
+
+
+def _compare_contents(left: Any, right: Any, test: Comparison, facts: Facts) -> Any:
     if test.operator == "in":
-        return any(_equal(left, _content(item, facts)) for item in right)
+        return _is_in(left, right, test, facts)
     if test.operator == "≈":
-        return _close(left, right)
+        return close(left, right)
+    literal = isinstance(test.left, Text) or isinstance(test.right, Text)
+    if not literal and is_open(left, right):
+        return Unknown(f"{listed(left)} and {listed(right)} may or may not be the same")
     if test.operator in {"==", "!="}:
-        return _equal(left, right) == (test.operator == "==")
+        return equal(left, right) == (test.operator == "==")
     try:
         return np.all(_ORDER[test.operator](left, right))
+    except ValueError:
+        return Unknown("they differ in shape")
     except TypeError:
         raise QueryError("these cannot be compared", facts.text, test.span) from None
+
+
+def _is_in(left: Any, right: Any, test: Comparison, facts: Facts) -> bool:
+    if not isinstance(right, list | np.ndarray):
+        raise QueryError("what follows 'in' must be a list", facts.text, test.span)
+    items = right.ravel().tolist() if isinstance(right, np.ndarray) else right
+    contents = (_content(item, facts) for item in items)
+    return any(equal(left, content) for content in contents if not isinstance(content, Unknown))
 
 
 def _is_among(value: ir.Value, others: Any) -> bool:
@@ -257,34 +317,4 @@ def _content(side: Any, facts: Facts) -> Any:
     """Return the elements of a constant input; everything else as it is."""
     if not isinstance(side, ir.Value):
         return side
-    return facts.constants.array(side) if side in facts.constants else Unknown(f"{side.name!r} is not constant")
-
-
-def _equal(left: Any, right: Any) -> bool:
-    """Tell whether two values are the same; a single number equals an array all of whose elements are that number."""
-    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
-        a, b = np.asarray(left), np.asarray(right)
-        if a.size != b.size and 1 not in {a.size, b.size}:
-            return False
-        return bool(np.all(a.ravel() == b.ravel()))
-    return bool(left == right)
-
-
-def _close(left: Any, right: Any) -> bool:
-    """Tell whether all elements agree within the precision of the coarser element type (4 units in the last place)."""
-    a, b = np.asarray(left), np.asarray(right)
-    if a.dtype.kind not in "fiuV" or b.dtype.kind not in "fiuV" or (a.size != b.size and 1 not in {a.size, b.size}):
-        return False
-    precision = max(_precision(a), _precision(b))
-    x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
-    return bool(np.all(np.abs(x - y) <= 4 * precision * np.maximum(np.abs(x), np.abs(y))))
-
-
-def _precision(array: np.ndarray[Any, Any]) -> float:
-    if array.dtype.kind in "iu":
-        return 0.0
-    if array.dtype.kind == "V":
-        import ml_dtypes
-
-        return float(ml_dtypes.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]
-    return float(np.spacing(np.ones(1, array.dtype))[0])
+    return _array(side, facts) if side in facts.constants else Unknown(f"{side.name!r} is not constant")

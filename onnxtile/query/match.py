@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -17,11 +17,12 @@ from onnxtile.query.machine import Budget, Failure, Found, Machine
 from onnxtile.query.names import require_known
 from onnxtile.query.parse import parse
 from onnxtile.query.program import Check, Program, compile_query
-from onnxtile.query.syntax import Node
+from onnxtile.query.syntax import ANY_NODE, PRODUCER, Node
 from onnxtile.query.vertex import Surroundings, Vertex, identify, is_constant
 
 _STEPS_PER_VERTEX = 20
 _STEPS = 1_000_000
+_ANY = {ANY_NODE, PRODUCER}
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,13 @@ class Matcher:
         return self._index
 
     def _acceptor(self, index: Index, program: Program) -> Callable[[Vertex, Node], bool]:
-        facts = self._facts(program.query.text)
+        strict = self._facts(program.query.text)
+        lenient = replace(strict, strict=False)
 
         def accepts(vertex: Vertex, node: Node) -> bool:
-            return index.matches(vertex, node.type) and (node.test is None or holds(node.test, vertex, facts))
+            if not index.matches(vertex, node.type):
+                return False
+            return node.test is None or holds(node.test, vertex, lenient if node.type in _ANY else strict)
 
         return accepts
 

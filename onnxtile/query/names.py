@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import cache
 from typing import TypeAlias
 
@@ -11,8 +11,22 @@ import onnx
 
 from onnxtile import keys
 from onnxtile.errors import QueryError
+from onnxtile.query.evaluate import WORDS, names_of
 from onnxtile.query.program import nodes_of
-from onnxtile.query.syntax import ANY_NODE, PRODUCER, Query
+from onnxtile.query.syntax import (
+    ANY_NODE,
+    PRODUCER,
+    Comparison,
+    Expression,
+    Field,
+    Index,
+    ListOf,
+    Logic,
+    Name,
+    Node,
+    Not,
+    Query,
+)
 
 OpType: TypeAlias = tuple[str, str]
 """Domain and operator; the standard domain is ""."""
@@ -68,20 +82,67 @@ def meanings(name: str) -> frozenset[OpType]:
 
 
 @cache
+def _with_schema() -> frozenset[OpType]:
+    return frozenset((schema.domain, schema.name) for schema in onnx.defs.get_all_schemas())
+
+
+@cache
 def _standard_names() -> frozenset[str]:
-    return frozenset(schema.name for schema in onnx.defs.get_all_schemas() if schema.domain in {"", "ai.onnx"})
+    return frozenset(name for domain, name in _with_schema() if domain in {"", "ai.onnx"})
 
 
 def require_known(query: Query, others: Collection[str]) -> None:
-    """Raise QueryError for an operator name that no schema, no alias and none of `others` knows, with the nearest that is known."""
+    """Raise QueryError for an operator name that no schema, no alias and none of `others` knows, with the nearest that is known.
+
+    The same holds for what a test asks of an operator of the standard domain.
+    """
     known = {*_standard_names(), *ALIASES, *others, ANY_NODE, PRODUCER}
     for node in (node for clause in query.clauses for node in nodes_of(clause)):
-        if node.type in known or "::" in node.type:
-            continue
-        by_folded = {name.lower(): name for name in sorted(known)}
-        near = difflib.get_close_matches(node.type.lower(), by_folded, n=1, cutoff=0.5)
-        hint = (
-            f"did you mean {by_folded[near[0]]}?" if near else "an operator of another domain is written domain::Type"
-        )
-        start = node.span[0]
-        raise QueryError(f"no operator is called {node.type!r}", query.text, (start, start + len(node.type)), hint=hint)
+        if node.type not in known and "::" not in node.type:
+            hint = _nearest(node.type, known) or "an operator of another domain is written domain::Type"
+            start = node.span[0]
+            span = (start, start + len(node.type))
+            raise QueryError(f"no operator is called {node.type!r}", query.text, span, hint=hint)
+        _require_known_words(node, query.text)
+
+
+def _require_known_words(node: Node, text: str) -> None:
+    words = _words(node.type)
+    for name in _asked(node.test):
+        if words is not None and name.value not in words:
+            hint = _nearest(name.value, words) or f"it has {', '.join(sorted(words))}"
+            raise QueryError(f"{node.type} has no {name.value!r}", text, name.span, hint=hint)
+
+
+def _nearest(name: str, known: Collection[str]) -> str | None:
+    by_folded = {one.lower(): one for one in sorted(known)}
+    near = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.5)
+    return f"did you mean {by_folded[near[0]]}?" if near else None
+
+
+@cache
+def _words(type_: str) -> frozenset[str] | None:
+    """Return what a test may ask of a node called `type_`; None where no schema says what it has."""
+    if type_ in {ANY_NODE, PRODUCER}:
+        return None
+    names = [names_of(domain, op_type) for domain, op_type in meanings(type_) if (domain, op_type) in _with_schema()]
+    return frozenset(WORDS).union(*names) if names else None
+
+
+def _asked(test: Expression | None) -> Iterator[Name]:
+    """Yield the names in a test that stand for something of the node itself."""
+    match test:
+        case Name():
+            yield test
+        case Index() | Field():
+            yield from _asked(test.base)
+        case Comparison():
+            yield from _asked(test.left)
+            yield from _asked(test.right)
+        case Not():
+            yield from _asked(test.operand)
+        case Logic() | ListOf():
+            for part in test.operands if isinstance(test, Logic) else test.items:
+                yield from _asked(part)
+        case _:
+            return
