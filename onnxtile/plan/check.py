@@ -8,43 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from onnxtile.errors import CheckFailed
 from onnxtile.plan.problem import Buffer, Plan, Problem
-
-
-@dataclass(frozen=True)
-class Tenant:
-    """A tensor with an address: `size` bytes at `offset` of the arena, inside the buffer `owner`.
-
-    `steps` are those at which a node writes or reads it, in any order, with the last step of all for what must outlive the
-    run. `element` is its element type by name, and `granule` the bytes that its address must be a multiple of. `source`
-    is the tensor whose bytes it takes over, by the rule `rule`; None where it owns its bytes.
-    """
-
-    name: str
-    owner: str
-    offset: int
-    size: int
-    steps: tuple[int, ...]
-    element: str
-    granule: int = 1
-    source: str | None = None
-    rule: str | None = None
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What is wrong with a plan: the buffers or tensors concerned, and the step at which it shows (None: at all steps)."""
-
-    reason: str
-    names: tuple[str, ...]
-    step: int | None = None
-
-    def __str__(self) -> str:
-        return self.reason if self.step is None else f"{self.reason} (step {self.step})"
+from onnxtile.plan.replay import replay
+from onnxtile.plan.rules import RULES
+from onnxtile.plan.tenant import Failure, Tenant
 
 
 def check(problem: Problem, plan: Plan, tenants: Iterable[Tenant] = ()) -> tuple[Failure, ...]:
@@ -137,13 +107,18 @@ def _tenant_failures(
     for name, count in Counter(tenant.name for tenant in tenants).items():
         if count > 1:
             yield Failure(f"{name!r} has {count} addresses", (name,))
+    lodged: dict[str, list[Tenant]] = {}
     for tenant in tenants:
         buffer = buffers.get(tenant.owner)
         if buffer is None:
             yield Failure(f"{tenant.name!r} lies in {tenant.owner!r}, which has no place", (tenant.name, tenant.owner))
             continue
+        lodged.setdefault(tenant.owner, []).append(tenant)
         yield from _residence_failures(tenant, buffer, offsets[buffer.name])
         yield from _takeover_failures(tenant, by_name)
+    for together in lodged.values():
+        if len(together) > 1:
+            yield from replay(together, by_name)
 
 
 def _residence_failures(tenant: Tenant, buffer: Buffer, start: int) -> Iterator[Failure]:
@@ -166,33 +141,13 @@ def _residence_failures(tenant: Tenant, buffer: Buffer, start: int) -> Iterator[
 
 
 def _takeover_failures(tenant: Tenant, by_name: Mapping[str, Tenant]) -> Iterator[Failure]:
-    if tenant.source is None:
-        if tenant.name != tenant.owner:
-            yield Failure(
-                f"{tenant.name!r} shares the bytes of {tenant.owner!r} by no rule", (tenant.name, tenant.owner)
-            )
-        return
-    names = (tenant.name, tenant.source)
-    source = by_name.get(tenant.source)
-    rule = RULES.get(tenant.rule or "")
-    if source is None or rule is None or source.owner != tenant.owner:
-        yield Failure(f"{tenant.name!r} cannot share the bytes of {tenant.source!r} by {tenant.rule!r}", names)
-        return
-    broken = rule(tenant, source)
-    if broken:
-        yield Failure(f"{tenant.name!r} is no lawful {tenant.rule} of {tenant.source!r}: {broken}", names)
-
-
-def _view(tenant: Tenant, source: Tenant) -> str | None:
-    """A view is the same bytes under another shape: it writes nothing, so its source may be read before, while and after."""
-    if (tenant.element, tenant.size) != (source.element, source.size):
-        return f"{tenant.size} bytes of {tenant.element} are not {source.size} bytes of {source.element}"
-    if tenant.offset != source.offset:
-        return f"it is at {tenant.offset}, not at {source.offset}"
-    if min(tenant.steps) < min(source.steps):
-        return "it is there before its source"
-    return None
-
-
-RULES: Mapping[str, Callable[[Tenant, Tenant], str | None]] = {"view": _view}
-"""By the name of a rule: what breaks it, given a tenant and the one whose bytes it takes over; None where it is kept."""
+    for take in tenant.takes:
+        names = (tenant.name, take.source)
+        source = by_name.get(take.source)
+        rule = RULES.get(take.rule)
+        if source is None or rule is None or source.owner != tenant.owner:
+            yield Failure(f"{tenant.name!r} cannot share the bytes of {take.source!r} by {take.rule!r}", names)
+            continue
+        broken = rule(tenant, source)
+        if broken:
+            yield Failure(f"{tenant.name!r} is no lawful {take.rule} of {take.source!r}: {broken}", names)

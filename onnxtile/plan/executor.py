@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
-from onnxtile.plan.alias import Facts, aliases
+from onnxtile.plan.alias import Alias, Facts, parts, views
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.kernel import Kernel, Kernels
 from onnxtile.plan.memory import Block, Site, to_bytes
@@ -35,6 +35,25 @@ class _View:
     @property
     def reads(self) -> tuple[ir.Value, ...]:
         return tuple(source for _, source in self.pairs)
+
+
+@dataclass(frozen=True)
+class _Moves:
+    """A node that moves bytes, of which some are there already: in the arena only the others are copied.
+
+    `there` are those, by output the ranges of its bytes, from start to end.
+    """
+
+    kernel: Kernel
+    there: Mapping[ir.Value, tuple[tuple[int, int], ...]]
+
+    @property
+    def reads(self) -> tuple[ir.Value, ...]:
+        return self.kernel.reads
+
+    def is_needless(self, sites: Mapping[ir.Value, Site]) -> bool:
+        """Return whether every byte is there already."""
+        return all(not _rest(self.there.get(v, ()), len(sites[v].data)) for _, v in self.kernel.outputs if v in sites)
 
 
 @dataclass(frozen=True)
@@ -65,7 +84,7 @@ class ArenaExecutor:
         self.block = Block(result.arena_size, result.alignment)
         self._sites = self._planned_sites(result)
         self._held: _Values = {}
-        self._steps: dict[int, Kernel | _View] = {}
+        self._steps: dict[int, Kernel | _View | _Moves] = {}
         for step, node in enumerate(own_order(model).nodes):
             self._prepare(step, node)
         self._hold(model.graph.outputs)
@@ -74,12 +93,13 @@ class ArenaExecutor:
     @property
     def kernels(self) -> int:
         """How many nodes are run as kernels."""
-        return sum(isinstance(step, Kernel) for step in self._steps.values())
+        return len(self._steps) - self.views
 
     @property
     def views(self) -> int:
         """How many nodes are not run, since what they give is there already."""
-        return len(self._steps) - self.kernels
+        moves = (step for step in self._steps.values() if isinstance(step, _Moves))
+        return sum(isinstance(s, _View) for s in self._steps.values()) + sum(m.is_needless(self._sites) for m in moves)
 
     @property
     def sessions(self) -> int:
@@ -107,13 +127,14 @@ class ArenaExecutor:
                 return Clash(output.name or "", None)
         return {output.name or "": arena[output] for output in self._model.graph.outputs}
 
-    def _lockstep(self, number: int, kernel: Kernel, arena: _Values, shadow: _Values) -> Clash | None:
+    def _lockstep(self, number: int, step: Kernel | _Moves, arena: _Values, shadow: _Values) -> Clash | None:
+        kernel = step.kernel if isinstance(step, _Moves) else step
         for _, value in kernel.inputs:
             if not _same(arena[value], shadow[value]):
                 return Clash(value.name or "", number)
         self._run(kernel, shadow, {value: self._room(value) for _, value in kernel.outputs})
         try:
-            self._run(kernel, arena, {value: self._sites.get(value) for _, value in kernel.outputs})
+            self._run_inside(step, arena)
         except ModelError:
             # It has just run on the same inputs elsewhere: where it writes is at fault.
             return Clash(kernel.outputs[0][1].name or "", number)
@@ -121,6 +142,22 @@ class ArenaExecutor:
             if not _same(arena[value], shadow[value]):
                 return Clash(value.name or "", number)
         return None
+
+    def _run_inside(self, step: Kernel | _Moves, arena: _Values) -> None:
+        if isinstance(step, Kernel):
+            self._run(step, arena, {value: self._sites.get(value) for _, value in step.outputs})
+            return
+        outputs = [value for _, value in step.kernel.outputs]
+        beside = dict(arena)
+        self._run(step.kernel, beside, {value: self._room(value) for value in outputs})
+        for value in outputs:
+            site = self._sites.get(value)
+            if site is None:
+                arena[value] = beside[value]
+                continue
+            for start, end in _rest(step.there.get(value, ()), len(site.data)):
+                site.data[start:end] = beside[value].data[start:end]
+            arena[value] = site
 
     def _link(self, view: _View, arena: _Values, shadow: _Values) -> None:
         for value, source in view.pairs:
@@ -178,20 +215,32 @@ class ArenaExecutor:
         outputs = [value for value in node.outputs if value.name]
         if all(value in self._constants and value not in self._sites for value in outputs):
             return
-        shared = {a.value: a.source for a in aliases(node, self._facts) if self._shares(a.value, a.source)}
+        shared = {a.value: a.source for a in views(node, self._facts) if self._shares(a)}
         if shared.keys() == set(outputs):
             self._steps[step] = _View(tuple(shared.items()))
             self._hold(shared.values())
             return
         kernel = self._kernels.of(node)
         self._hold(kernel.reads)
-        self._steps[step] = kernel
+        there = self._there(node)
+        self._steps[step] = _Moves(kernel, there) if there else kernel
 
-    def _shares(self, view: ir.Value, source: ir.Value) -> bool:
-        """Return whether the plan leaves `view` where `source` is: at the same address, or outside of the arena, both."""
-        if view not in self._sites:
+    def _there(self, node: ir.Node) -> dict[ir.Value, tuple[tuple[int, int], ...]]:
+        """Return which bytes of its outputs `node` need not move."""
+        found: dict[ir.Value, tuple[tuple[int, int], ...]] = {}
+        for alias in parts(node, self._facts):
+            if alias.value in self._sites and alias.source in self._sites and self._shares(alias):
+                start = max(0, -alias.at)
+                end = min(len(self._sites[alias.value].data), len(self._sites[alias.source].data) - alias.at)
+                found[alias.value] = (*found.get(alias.value, ()), (start, end))
+        return found
+
+    def _shares(self, alias: Alias) -> bool:
+        """Return whether the plan leaves both where they may share bytes: in their places in the arena, or both outside of it."""
+        if alias.value not in self._sites:
             return True
-        return source in self._sites and self._sites[view].address == self._sites[source].address
+        sites = self._sites
+        return alias.source in sites and sites[alias.value].address == sites[alias.source].address + alias.at
 
     def _hold(self, values: Iterable[ir.Value]) -> None:
         """Keep the constants among `values` in memory, for all runs."""
@@ -204,13 +253,24 @@ class ArenaExecutor:
         last: dict[ir.Value, int] = {}
         for number, step in self._steps.items():
             last.update(dict.fromkeys(step.reads, number))
-            if isinstance(step, Kernel):
-                last.update({value: number for _, value in step.outputs})
+            kernel = step.kernel if isinstance(step, _Moves) else step
+            if isinstance(kernel, Kernel):
+                last.update({value: number for _, value in kernel.outputs})
         found: dict[int, list[ir.Value]] = {}
         for value, number in last.items():
             if value not in self._held and not value.is_graph_output():
                 found.setdefault(number, []).append(value)
         return found
+
+
+def _rest(there: Iterable[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """Return the ranges of `size` bytes that are not in `there`."""
+    found, at = [], 0
+    for start, end in (*sorted(there), (size, size)):
+        if at < start:
+            found.append((at, start))
+        at = max(at, end)
+    return found
 
 
 def _same(found: Any, expected: Any) -> bool:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
-from onnxtile.plan.alias import Facts
+from onnxtile.plan.alias import Facts, cut_starts
 from onnxtile.plan.bytes import granule, tensor_bytes
-from onnxtile.plan.check import Tenant, require
-from onnxtile.plan.live import Life, live_ranges, merged
+from onnxtile.plan.check import require
+from onnxtile.plan.copies import copies
+from onnxtile.plan.live import Life, live_ranges
 from onnxtile.plan.planner import planner as find_planner
 from onnxtile.plan.problem import DEFAULT_ALIGNMENT, Buffer, Plan, Problem, align, require_capacity
 from onnxtile.plan.result import Arena, Constant, Excluded, PlannedBuffer, PlanResult
-from onnxtile.plan.roles import Roles, assign
+from onnxtile.plan.roles import assign
+from onnxtile.plan.rules import RULES
 from onnxtile.plan.schedule import Schedule, own_order
+from onnxtile.plan.sharing import Sharing, choose
+from onnxtile.plan.tenant import Made, Operand, Take, Tenant
 from onnxtile.plan.uses import steps_of_use
 
 ARENA = "arena"
 """What the arena is called where there is only one."""
 
 
-def plan(
+def plan(  # noqa: PLR0913 - the options of the command
     model: ir.Model,
     shapes: Shapes,
     constants: Constants,
@@ -33,10 +37,12 @@ def plan(
     capacity: int | None = None,
     digest: str | None = None,
     dims: Mapping[str, int] | None = None,
+    share: Collection[str] = tuple(RULES),
 ) -> PlanResult:
     """Give every tensor of `model`, which stays as it is, an address in one arena; the plan has passed the check.
 
     `alignment` and `capacity` (None: no limit) are in bytes. `digest` (of the input file) and `dims` (the bound dimensions) are told on.
+    `share` names the rules of plan.rules by which tensors may share bytes, all by default; views always do.
     Raises UsageError for an alignment that is no power of two or an unknown planner, OverCapacity (an Infeasible) where the
     arena would be larger than its capacity, CheckFailed where the planner is at fault.
     """
@@ -45,10 +51,11 @@ def plan(
     facts = Facts(model, shapes, constants)
     roles = assign(schedule, facts)
     lives = live_ranges(model, schedule)
-    problem = Problem(_buffers(roles, lives, shapes, alignment), alignment, capacity)
+    sharing = choose(schedule, facts, lives, tuple(roles.tensors), alignment, frozenset(share))
+    problem = Problem(_buffers(sharing, shapes, alignment), alignment, capacity)
     offsets = chosen.plan(problem)
     require_capacity(problem, offsets)
-    require(problem, offsets, tenants(model, schedule, roles, shapes, offsets))
+    require(problem, offsets, tenants(schedule, facts, sharing, offsets))
     peak, peak_step = problem.peak
     return PlanResult(
         digest=digest,
@@ -60,74 +67,87 @@ def plan(
         peak_step=peak_step,
         lower_bound=problem.lower_bound,
         optimal=offsets.size == problem.lower_bound,
-        activation_bytes=sum(align(_bytes(value, shapes), alignment) for value in roles.owners),
+        activation_bytes=sum(align(_bytes(value, shapes), alignment) for value in roles.tensors),
+        in_place=sum(alias.rule == "in place" for used in sharing.shares.values() for alias in used[:1]),
+        copies=copies(schedule, facts, sharing),
         schedule=schedule.ids,
-        buffers=_planned(model, roles, lives, problem, offsets),
+        buffers=_planned(model, sharing, lives, offsets),
         constants=tuple(Constant(_name(v), tensor_bytes(v, shapes)) for v in roles.constants),
         outside=_excluded(roles.outside),
         unplanned=_excluded(roles.unplanned),
     )
 
 
-def tenants(model: ir.Model, schedule: Schedule, roles: Roles, shapes: Shapes, offsets: Plan) -> tuple[Tenant, ...]:
+def tenants(schedule: Schedule, facts: Facts, sharing: Sharing, offsets: Plan) -> tuple[Tenant, ...]:
     """Return what the check must know about each tensor of the arena, found in the graph rather than in the problem."""
-    steps = steps_of_use(model, schedule, roles.owners)
+    outputs = set(facts.model.graph.outputs)
+    regions = sharing.regions
+    steps = steps_of_use(facts.model, schedule, regions.of)
     found = []
-    for value, owner in roles.owners.items():
-        alias = roles.shares.get(value)
-        dtype = shapes.dtype(value)
+    for value, region in regions.of.items():
+        dtype, shape = facts.shapes.dtype(value), facts.shapes.sizes(value)
         assert dtype is not None
+        assert shape is not None
         found.append(
             Tenant(
                 name=_name(value),
-                owner=_name(owner),
-                offset=offsets.offsets[_name(owner)],
-                size=_bytes(value, shapes),
+                owner=_name(region.owner),
+                offset=offsets.offsets[_name(region.owner)] + regions.place(value),
+                size=_bytes(value, facts.shapes),
                 steps=steps[value],
                 element=dtype.name,
                 granule=granule(dtype),
-                source=_name(alias.source) if alias is not None else None,
-                rule=alias.rule if alias is not None else None,
+                shape=shape,
+                kept=value in outputs,
+                takes=tuple(Take(_name(alias.source), alias.rule) for alias in sharing.shares.get(value, ())),
+                made=_made(value, facts),
             )
         )
     return tuple(found)
 
 
-def _buffers(roles: Roles, lives: Mapping[ir.Value, Life], shapes: Shapes, alignment: int) -> tuple[Buffer, ...]:
-    """Return a buffer for each owner, which lives as long as anything in it does; no element is split by a small alignment."""
-    united: dict[ir.Value, Life] = {}
-    wanted: dict[ir.Value, int] = {}
-    for value, owner in roles.owners.items():
-        united[owner] = merged(united.get(owner, lives[value]), lives[value])
+def _made(value: ir.Value, facts: Facts) -> Made | None:
+    node = value.producer()
+    if node is None or not facts.is_standard(node):
+        return None
+    operands = [Operand(_name(v), facts.shapes.sizes(v)) if v is not None else None for v in node.inputs]
+    starts = tuple(cut_starts(node, facts).get(value, ()))
+    return Made(node.op_type, tuple(operands), starts, node.attributes.get_int("axis", 0))
+
+
+def _buffers(sharing: Sharing, shapes: Shapes, alignment: int) -> tuple[Buffer, ...]:
+    """Return a buffer for each region; no element is split by a small alignment."""
+    found: dict[ir.Value, Buffer] = {}
+    for value, region in sharing.regions.of.items():
         dtype = shapes.dtype(value)
         assert dtype is not None
-        wanted[owner] = max(wanted.get(owner, 1), granule(dtype))
-    return tuple(
-        Buffer(_name(v), _bytes(v, shapes), *life, alignment=wanted[v] if wanted[v] > alignment else None)
-        for v, life in united.items()
-    )
+        before = found[region.owner].alignment if region.owner in found else None
+        wanted = max(granule(dtype), before or 1)
+        own = wanted if wanted > alignment else None
+        found[region.owner] = Buffer(_name(region.owner), region.size, *region.life, alignment=own)
+    return tuple(found.values())
 
 
 def _planned(
-    model: ir.Model, roles: Roles, lives: Mapping[ir.Value, Life], problem: Problem, offsets: Plan
+    model: ir.Model, sharing: Sharing, lives: Mapping[ir.Value, Life], offsets: Plan
 ) -> tuple[PlannedBuffer, ...]:
     outputs: Sequence[ir.Value] = model.graph.outputs
     kinds = dict.fromkeys(outputs, "output")
-    buffers = {buffer.name: buffer for buffer in problem.buffers}
+    regions = sharing.regions
     planned = []
-    for value, owner in roles.owners.items():
-        buffer = buffers[_name(owner)]
-        first, end = (buffer.lower, buffer.upper) if owner is value else lives[value]
+    for value, region in regions.of.items():
+        owner = region.owner
+        first, end = region.life if owner is value else lives[value]
         planned.append(
             PlannedBuffer(
                 name=_name(value),
                 arena=ARENA,
-                offset=offsets.offsets[buffer.name],
-                size=buffer.size,
+                offset=offsets.offsets[_name(owner)] + regions.place(value),
+                size=regions.size(value),
                 first=first,
                 last=end - 1,
                 kind=kinds.get(value, "activation"),
-                alias=buffer.name if owner is not value else None,
+                alias=_name(owner) if owner is not value else None,
             )
         )
     return tuple(planned)

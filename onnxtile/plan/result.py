@@ -54,12 +54,23 @@ class Excluded:
 
 
 @dataclass(frozen=True)
+class Copies:
+    """Copies of tensors from one place to another, and their bytes: made unnecessary by the plan (`avoided`), or still to be made."""
+
+    avoided: int
+    avoided_bytes: int
+    remaining: int
+    remaining_bytes: int
+
+
+@dataclass(frozen=True)
 class PlanResult:
     """Where every tensor of a model lies while it runs. Sizes and offsets are bytes, steps count the nodes of `schedule` from 0.
 
     `peak` is the largest sum of bytes that are live in one step, each buffer rounded up to the alignment, and `peak_step` the
     first such step; `lower_bound` is what no plan of this schedule can go below, `optimal` says that this one is there.
     `activation_bytes` is the sum of all buffers, had each bytes of its own and none an alias.
+    `in_place` tensors are written over an operand.
     """
 
     digest: str | None
@@ -72,6 +83,8 @@ class PlanResult:
     lower_bound: int
     optimal: bool
     activation_bytes: int
+    in_place: int
+    copies: Copies
     schedule: tuple[str, ...] = field(repr=False)
     buffers: tuple[PlannedBuffer, ...] = field(repr=False)
     constants: tuple[Constant, ...] = field(repr=False)
@@ -87,5 +100,5 @@ class PlanResult:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
         rows = ("arenas", "buffers", "constants", "outside", "unplanned")
         plain = {key: value for key, value in vars(self).items() if key not in rows}
-        plain |= {"dims": dict(self.dims), "schedule": list(self.schedule)}
+        plain |= {"dims": dict(self.dims), "copies": dict(vars(self.copies)), "schedule": list(self.schedule)}
         return {"version": VERSION, **plain, **{key: [dict(vars(row)) for row in getattr(self, key)] for key in rows}}

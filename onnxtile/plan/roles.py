@@ -1,4 +1,4 @@
-"""The role of each value of a model: it owns bytes of the arena, shares another's, or lies outside, and why."""
+"""The role of each value of a model: it lies in the arena, or outside, and why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies, node_id
-from onnxtile.plan.alias import Alias, Facts, aliases
+from onnxtile.plan.alias import Alias, Facts, views
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.kinds import containers, kind_name
 from onnxtile.plan.schedule import Schedule
@@ -18,12 +18,11 @@ from onnxtile.plan.schedule import Schedule
 class Roles:
     """A role for each value.
 
-    `owners` gives the value whose bytes each tensor of the arena lies in: its own, or another's, which `shares` explains.
-    `constants` are those that a step or the world outside reads. `outside` and `unplanned` give the reason.
+    `tensors` lie in the arena, in the order in which they are made. `constants` are those that a step or the world outside reads.
+    `outside` and `unplanned` give the reason.
     """
 
-    owners: dict[ir.Value, ir.Value] = field(default_factory=dict)
-    shares: dict[ir.Value, Alias] = field(default_factory=dict)
+    tensors: dict[ir.Value, None] = field(default_factory=dict)
     constants: dict[ir.Value, None] = field(default_factory=dict)
     outside: dict[ir.Value, str] = field(default_factory=dict)
     unplanned: dict[ir.Value, str] = field(default_factory=dict)
@@ -39,7 +38,7 @@ def assign(schedule: Schedule, facts: Facts) -> Roles:
             roles.outside[value] = "a graph input"
     for node in schedule.nodes:
         roles.constants.update((value, None) for value in _constants_read(node, outputs, facts))
-        possible = {alias.value: alias for alias in aliases(node, facts)}
+        possible = {alias.value: alias for alias in views(node, facts)}
         for value in node.outputs:
             # A constant that is a graph output is written into the arena by the node that makes it.
             if not value.name or (value in facts.constants and value not in outputs):
@@ -75,14 +74,9 @@ def _no_fixed_bytes(value: ir.Value, facts: Facts, no_tensors: dict[ir.Value, ir
 def _place(value: ir.Value, alias: Alias | None, is_output: bool, facts: Facts, roles: Roles) -> None:
     if tensor_bytes(value, facts.shapes) is None:
         roles.unplanned[value] = _why_unknown(value, facts)
-    elif alias is None:
-        roles.owners[value] = value
-    elif alias.source in roles.owners:
-        roles.owners[value] = roles.owners[alias.source]
-        roles.shares[value] = alias
-    elif is_output:
-        # What it is a view of lies outside of the arena, and outputs lie inside: it gets a copy.
-        roles.owners[value] = value
+    elif alias is None or is_output or alias.source in roles.tensors:
+        # An output lies inside also where what it is a view of does not: it gets a copy.
+        roles.tensors[value] = None
     else:
         roles.outside[value] = f"a view of {alias.source.name!r}, which lies outside"
 

@@ -53,6 +53,10 @@ class Case:
         """Return the plan of the model."""
         return plan(self.model, self.shapes, self.constants, **options)
 
+    def plan_views(self, **options: Any) -> PlanResult:
+        """Return the plan in which only views share bytes."""
+        return self.plan(share=("view",), **options)
+
     def run(self, result: PlanResult, **options: Any) -> ArenaVerdict:
         """Run the model inside the arena of `result`."""
         return arena_run(self.model, result, self.shapes, self.constants, **options)

@@ -216,7 +216,7 @@ def test_a_view_that_is_moved_is_copied_and_where_it_clashes_noticed() -> None:
       y = Add(a, b)
     }
     """)
-    result = case.plan()
+    result = case.plan_views()
     assert aliases(result) == {"z": "a"}
     assert case.run(result).equal
     assert not case.run(moved(result, "z", rows(result)["b"].offset)).equal
@@ -231,7 +231,7 @@ def test_a_clash_is_noticed_where_no_output_shows_it() -> None:
       y = Mul(a, c)
     }
     """)
-    result = case.plan()
+    result = case.plan_views()
     assert case.run(result).equal
     verdict = case.run(moved(result, "b", rows(result)["a"].offset))
     assert (verdict.equal, verdict.differing, verdict.step) == (False, "a", 3)
@@ -239,7 +239,7 @@ def test_a_clash_is_noticed_where_no_output_shows_it() -> None:
 
 def test_a_kernel_that_stumbles_over_its_own_output_is_a_clash(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case.of(RESIDUAL)
-    result = case.plan()
+    result = case.plan_views()
     place = rows(result)["c"].offset
     run = Session.run_in_place
 

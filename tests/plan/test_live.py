@@ -90,7 +90,7 @@ GRAPHS = [RESIDUAL, IF, NESTED, LOOP, UNREAD]
 
 
 def test_a_value_lives_from_its_step_to_its_last_reader() -> None:
-    result = Case.of(RESIDUAL).plan()
+    result = Case.of(RESIDUAL).plan_views()
     assert lives(result) == {"a": (0, 3), "b": (1, 2), "c": (2, 3), "y": (3, 3)}
     assert result.peak == 3 * 64
     assert outside(result) == {"x": "a graph input"}
@@ -98,11 +98,16 @@ def test_a_value_lives_from_its_step_to_its_last_reader() -> None:
 
 
 def test_outputs_live_to_the_end_and_what_nobody_reads_for_its_own_step() -> None:
-    assert lives(Case.of(UNREAD).plan()) == {"early": (0, 3), "nobody": (1, 1), "late": (2, 3), "nobody_too": (3, 3)}
+    assert lives(Case.of(UNREAD).plan_views()) == {
+        "early": (0, 3),
+        "nobody": (1, 1),
+        "late": (2, 3),
+        "nobody_too": (3, 3),
+    }
 
 
 def test_what_a_body_reads_is_live_while_its_node_runs() -> None:
-    result = Case.of(IF).plan()
+    result = Case.of(IF).plan_views()
     assert lives(result) == {"a": (0, 2), "b": (1, 2), "c": (2, 3), "y": (3, 3)}
     kernel = "made inside 'c', which runs as one kernel"
     assert outside(result) == {"x": "a graph input", "p": "a graph input", "u": kernel, "t": kernel, "e": kernel}
@@ -119,13 +124,13 @@ def test_what_a_body_hands_out_is_live_while_its_node_runs() -> None:
 
 
 def test_what_a_body_inside_a_body_reads_is_live_while_the_outer_node_runs() -> None:
-    result = Case.of(NESTED).plan()
+    result = Case.of(NESTED).plan_views()
     assert lives(result) == {"a": (0, 2), "b": (1, 2), "c": (2, 3), "y": (3, 3)}
     assert {"t", "i", "j", "e"} <= outside(result).keys()
 
 
 def test_a_loop_reads_what_it_carries_and_what_it_captures() -> None:
-    result = Case.of(LOOP).plan()
+    result = Case.of(LOOP).plan_views()
     assert lives(result) == {"a": (0, 4), "b": (1, 4), "y": (4, 5), "stack": (4, 5), "z": (5, 5)}
     assert [c.name for c in result.constants] == ["trip", "go"]
     assert {"i", "c", "carried", "next", "seen"} <= outside(result).keys()
@@ -141,7 +146,7 @@ def test_lives_end_where_the_steps_of_use_do(text: str) -> None:
 
 
 def test_the_schedule_names_every_node_once() -> None:
-    result = Case.of(LOOP).plan()
+    result = Case.of(LOOP).plan_views()
     assert result.schedule == ("a", "b", "trip", "go", "y", "z")
 
 

@@ -48,7 +48,7 @@ def test_the_json_of_every_plan_keeps_to_the_schema(text: str) -> None:
 
 
 def test_what_the_json_says() -> None:
-    assert Case.of(VIEWS).plan(digest="ab" * 32, dims={"n": 2}, capacity=1024).to_dict() == {
+    assert Case.of(VIEWS).plan_views(digest="ab" * 32, dims={"n": 2}, capacity=1024).to_dict() == {
         "version": 1,
         "digest": "ab" * 32,
         "dims": {"n": 2},
@@ -60,6 +60,8 @@ def test_what_the_json_says() -> None:
         "lower_bound": 192,
         "optimal": True,
         "activation_bytes": 256,
+        "in_place": 0,
+        "copies": {"avoided": 1, "avoided_bytes": 24, "remaining": 0, "remaining_bytes": 0},
         "schedule": ["flat", "a", "b", "y", "z"],
         "buffers": [
             buffer("a", 0, 1, 4),
@@ -122,8 +124,8 @@ def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> No
 def test_over_capacity() -> None:
     message = r"at least 192 bytes, 128 more than its capacity of 64; live at step 2: a \(24\), b \(24\), c \(24\)"
     with pytest.raises(Infeasible, match=message):
-        Case.of(RESIDUAL).plan(capacity=64)
-    assert Case.of(RESIDUAL).plan(capacity=192).arenas[0].size == 192
+        Case.of(RESIDUAL).plan_views(capacity=64)
+    assert Case.of(RESIDUAL).plan_views(capacity=192).arenas[0].size == 192
 
 
 def test_a_shape_that_is_not_known_leaves_a_tensor_unplanned() -> None:
@@ -144,7 +146,7 @@ def marks(case: Case) -> dict[str, dict[str, str]]:
 
 def test_the_marks_in_the_model() -> None:
     case = Case.of(VIEWS)
-    annotate(case.model, case.plan())
+    annotate(case.model, case.plan_views())
     found = marks(case)
     assert found["a"] == {keys.ARENA: "arena", keys.OFFSET: "0", keys.SIZE: "24"}
     assert found["b"] == {keys.ARENA: "arena", keys.OFFSET: "0", keys.SIZE: "24", keys.ALIAS_OF: "a"}
@@ -160,13 +162,13 @@ def test_the_marks_in_the_model() -> None:
 
 def test_marking_again_replaces_what_was_there() -> None:
     case = Case.of(VIEWS)
-    annotate(case.model, case.plan(planner="naive", alignment=128))
+    annotate(case.model, case.plan_views(planner="naive", alignment=128))
     before = marks(case)
-    annotate(case.model, case.plan())
+    annotate(case.model, case.plan_views())
     after = marks(case)
     assert before["z"][keys.OFFSET] == "256"
     assert after["z"][keys.OFFSET] == "128"
-    annotate(case.model, case.plan())
+    annotate(case.model, case.plan_views())
     assert marks(case) == after
     clear(case.model)
     assert not any(marks(case).values())
@@ -174,7 +176,7 @@ def test_marking_again_replaces_what_was_there() -> None:
 
 def test_a_marked_model_has_the_same_plan() -> None:
     case = Case.of(VIEWS)
-    annotate(case.model, case.plan())
+    annotate(case.model, case.plan_views())
     assert Case.of(case.model).plan() == case.plan()
     assert load(case.model).graph.metadata_props.keys() == {keys.PLAN}
 
@@ -183,7 +185,7 @@ def test_nodes_of_one_name_are_all_marked() -> None:
     case = Case.of(RESIDUAL)
     for node in case.model.graph:
         node.name = "same"
-    annotate(case.model, case.plan())
+    annotate(case.model, case.plan_views())
     assert [node.metadata_props[keys.STEP] for node in case.model.graph] == ["0", "1", "2", "3"]
     assert case.plan().schedule == ("a", "b", "c", "y")
 

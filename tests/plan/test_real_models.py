@@ -58,20 +58,20 @@ every_model = pytest.mark.parametrize("name", PEAKS)
 @every_model
 def test_nothing_is_unplanned_and_the_bound_is_reached(name: str, cases: Callable[[str], tuple[Path, Case]]) -> None:
     path, case = cases(name)
-    result = case.plan()
+    result = case.plan_views()
     assert result.unplanned == ()
     assert [e.reason for e in result.outside] == ["a graph input"]
     assert result.peak == result.lower_bound == PEAKS[name]
     assert result.arenas[0].size == PEAKS[name]
     assert result.optimal
     assert peak_of(path, {"x": (1, 3, 320, 320)}) == PEAKS[name]
-    assert case.plan(planner="naive").arena_size > 3 * PEAKS[name]
+    assert case.plan_views(planner="naive").arena_size > 3 * PEAKS[name]
 
 
 @every_model
 def test_the_run_inside_the_arena_gives_the_same_bits(name: str, cases: Callable[[str], tuple[Path, Case]]) -> None:
     _, case = cases(name)
-    verdict = case.run(case.plan())
+    verdict = case.run(case.plan_views())
     assert verdict.equal, verdict
     assert verdict.runs == 3
     assert verdict.sessions < verdict.kernels
@@ -80,7 +80,7 @@ def test_the_run_inside_the_arena_gives_the_same_bits(name: str, cases: Callable
 @every_model
 def test_tensors_on_live_neighbours_are_noticed(name: str, cases: Callable[[str], tuple[Path, Case]]) -> None:
     _, case = cases(name)
-    result = case.plan()
+    result = case.plan_views()
     reads = {value.name: {v.name for v in node.inputs if v} for node in case.model.graph for value in node.outputs}
     owners = [b for b in result.buffers if b.alias is None]
     # What a node makes of its own operand may be the same bits, as a Relu of positive numbers; so no operands.
@@ -103,9 +103,9 @@ def test_tensors_on_live_neighbours_are_noticed(name: str, cases: Callable[[str]
 @every_model
 def test_a_byte_less_than_the_peak_is_over_capacity(name: str, cases: Callable[[str], tuple[Path, Case]]) -> None:
     _, case = cases(name)
-    assert case.plan(capacity=PEAKS[name]).arena_size == PEAKS[name]
+    assert case.plan_views(capacity=PEAKS[name]).arena_size == PEAKS[name]
     with pytest.raises(Infeasible, match=f"at least {PEAKS[name]:,} bytes, 1 more than"):
-        case.plan(capacity=PEAKS[name] - 1)
+        case.plan_views(capacity=PEAKS[name] - 1)
 
 
 def peak_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> int:

@@ -12,7 +12,7 @@ from tests.plan.conftest import Case, aliases, lives, outside, rows
 
 def planned(text: str) -> Case:
     case = Case.of(text)
-    verdict = case.run(case.plan())
+    verdict = case.run(case.plan_views())
     assert verdict.equal, verdict
     return case
 
@@ -35,7 +35,7 @@ def test_a_chain_of_views_lies_in_one_buffer() -> None:
       y = Neg(i)
     }
     """)
-    result = case.plan()
+    result = case.plan_views()
     assert aliases(result) == dict.fromkeys("bcdefgi", "a")
     # The owner lives as long as all that lies in its bytes; a view has a life of its own.
     assert (lives(result)["a"], lives(result)["b"]) == ((0, 12), (2, 4))
@@ -64,7 +64,7 @@ def test_what_is_no_view_has_bytes_of_its_own(node: str, shape: str) -> None:
       y = Identity(b)
     }}
     """)
-    assert aliases(case.plan()) == {"y": "b"}
+    assert aliases(case.plan_views()) == {"y": "b"}
 
 
 def test_a_view_of_an_input_lies_outside() -> None:
@@ -76,7 +76,7 @@ def test_a_view_of_an_input_lies_outside() -> None:
       y = Exp(b)
     }
     """)
-    result = case.plan()
+    result = case.plan_views()
     assert outside(result) == {
         "x": "a graph input",
         "a": "a view of 'x', which lies outside",
@@ -95,7 +95,7 @@ def test_an_output_that_is_a_view_of_an_input_is_copied_into_the_arena() -> None
       z = Identity(x)
     }
     """)
-    result = case.plan()
+    result = case.plan_views()
     assert aliases(result) == {}
     assert lives(result) == {"y": (1, 3), "a": (2, 2), "z": (3, 3)}
 
@@ -108,7 +108,7 @@ def test_a_view_of_such_a_copy_shares_its_bytes() -> None:
       z = Exp(a)
     }
     """)
-    assert aliases(case.plan()) == {"a": "y"}
+    assert aliases(case.plan_views()) == {"a": "y"}
 
 
 def test_two_outputs_may_be_views_of_one_buffer() -> None:
@@ -122,7 +122,7 @@ def test_two_outputs_may_be_views_of_one_buffer() -> None:
       b = Exp(x)
     }
     """)
-    result = case.plan()
+    result = case.plan_views()
     assert aliases(result) == {"y": "a", "z": "a"}
     assert lives(result)["a"] == (2, 5)
     assert result.arena_size == 2 * 64
@@ -138,7 +138,7 @@ def test_a_source_stays_readable_beside_its_view() -> None:
       y = Add(v, c)
     }
     """)
-    assert lives(case.plan())["a"] == (0, 4)
+    assert lives(case.plan_views())["a"] == (0, 4)
 
 
 def test_outputs_that_are_inputs_or_constants() -> None:
@@ -149,7 +149,7 @@ def test_outputs_that_are_inputs_or_constants() -> None:
       y = Exp(x)
     }
     """)
-    result = case.plan()
+    result = case.plan_views()
     # Nothing writes the bytes of an input or an initializer; a constant that a node makes is written into the arena.
     assert list(rows(result)) == ["c", "y"]
     assert [constant.name for constant in result.constants] == ["w"]
@@ -164,7 +164,7 @@ def test_dropout_passes_its_input_on_and_may_give_a_mask() -> None:
       y = Exp(c)
     }
     """)
-    assert aliases(case.plan()) == {"b": "a", "c": "a"}
+    assert aliases(case.plan_views()) == {"b": "a", "c": "a"}
 
 
 def test_dropout_that_trains_has_bytes_of_its_own() -> None:
@@ -177,8 +177,8 @@ def test_dropout_that_trains_has_bytes_of_its_own() -> None:
       y = Exp(b)
     }
     """)
-    assert aliases(case.plan()) == {}
-    assert case.run(case.plan()).equal
+    assert aliases(case.plan_views()) == {}
+    assert case.run(case.plan_views()).equal
 
 
 def test_the_training_of_old_dropouts_is_an_attribute() -> None:
@@ -188,8 +188,8 @@ def test_the_training_of_old_dropouts_is_an_attribute() -> None:
         graph = helper.make_graph(nodes, "old", values[:1], values[1:])
         return Case.of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=3))
 
-    assert aliases(case(is_test=1).plan()) == {"y": "a"}
-    assert aliases(case().plan()) == {}
+    assert aliases(case(is_test=1).plan_views()) == {"y": "a"}
+    assert aliases(case().plan_views()) == {}
 
 
 def test_a_function_of_the_name_of_a_view_is_no_view() -> None:
@@ -200,5 +200,5 @@ def test_a_function_of_the_name_of_a_view_is_no_view() -> None:
     Identity (u) => (v) { v = Neg(u) }
     """
     case = Case.of(onnx.parser.parse_model(text))
-    assert aliases(case.plan()) == {}
-    assert case.run(case.plan(), feeds=[{"x": np.ones((2, 3), np.float32)}]).equal
+    assert aliases(case.plan_views()) == {}
+    assert case.run(case.plan_views(), feeds=[{"x": np.ones((2, 3), np.float32)}]).equal

@@ -1,0 +1,50 @@
+"""Counts the copies that a plan makes unnecessary, and those that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from onnxtile.plan.alias import VIEWS, Facts
+from onnxtile.plan.bytes import tensor_bytes
+from onnxtile.plan.lawful import CUTS, JOINS
+from onnxtile.plan.result import Copies
+from onnxtile.plan.schedule import Schedule
+from onnxtile.plan.sharing import Sharing
+
+
+def copies(schedule: Schedule, facts: Facts, sharing: Sharing) -> Copies:
+    """Return the count over all nodes that only move bytes into a tensor of the arena: one copy for each tensor moved, of its bytes.
+
+    They are the nodes whose result could be a view, each result of a Split or Slice, and each operand of a Concat.
+    """
+    counts = {True: [0, 0], False: [0, 0]}
+    for node in schedule.nodes:
+        for value, avoided in _moved(node, facts, sharing):
+            counts[avoided][0] += 1
+            counts[avoided][1] += tensor_bytes(value, facts.shapes) or 0
+    return Copies(*counts[True], *counts[False])
+
+
+def _moved(node: ir.Node, facts: Facts, sharing: Sharing) -> Iterator[tuple[ir.Value, bool]]:
+    """Yield each tensor that `node` moves, and whether it is there already."""
+    if not facts.is_standard(node):
+        return
+    results = [value for value in node.outputs if value in sharing.regions.of]
+    if node.op_type in JOINS and results:
+        there = [alias.source for alias in sharing.shares.get(results[0], ()) if alias.rule == "join"]
+        for value in node.inputs:
+            if value is not None:
+                yield value, value in there
+                # An operand that is given twice lies in one of its places only.
+                there = [other for other in there if other is not value]
+    elif node.op_type in CUTS:
+        yield from ((value, bool(sharing.shares.get(value))) for value in results)
+    elif (
+        node.op_type in VIEWS
+        and results
+        and node.inputs[0] is not None
+        and facts.same_bytes(results[0], node.inputs[0])
+    ):
+        yield results[0], bool(sharing.shares.get(results[0]))
