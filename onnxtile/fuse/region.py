@@ -88,7 +88,9 @@ def _sorted(outputs: Iterable[ir.Value], nodes: Sequence[ir.Node]) -> list[ir.No
     """Return `nodes` producers first, in the order in which a walk up from the outputs meets them: the same for any file order."""
     members = set(nodes)
     done: dict[ir.Node, None] = {}
-    stack = [(producer, False) for value in reversed(list(outputs)) if (producer := value.producer()) is not None]
+    # What leads to no output (a result that nobody reads) comes last, in the order of the match as far as it can.
+    starts = [*(producer for value in outputs if (producer := value.producer()) is not None), *nodes]
+    stack = [(node, False) for node in reversed(starts)]
     while stack:
         node, ready = stack.pop()
         if node in done:
@@ -99,5 +101,4 @@ def _sorted(outputs: Iterable[ir.Value], nodes: Sequence[ir.Node]) -> list[ir.No
         stack.append((node, True))
         above = [value.producer() for value in dependencies(node)]
         stack.extend((p, False) for p in reversed(above) if p is not None and p in members and p not in done)
-    # What leads to no output (a result that nobody reads) comes last, in the order of the match.
-    return [*done, *(node for node in nodes if node not in done)]
+    return list(done)

@@ -105,11 +105,15 @@ class Lab:
         if not any(fused.counts):
             self.require_same_meaning(fused.original, fused.model)
             return fused.model
-        written = onnx.ModelProto.FromString(to_bytes(fused.model))
-        if not external_tensors(fused.model):
+        return self.require_undone(fused.original, fused.model)
+
+    def require_undone(self, original: ir.Model, fused: ir.Model) -> ir.Model:
+        """Assert that `fused`, written and read again, is valid and unfuses to `original`; return what it unfuses to."""
+        written = onnx.ModelProto.FromString(to_bytes(fused))
+        if not external_tensors(fused):
             onnx.checker.check_model(written)
-        restored = api.unfuse(_with_folder(written, fused.model), verify=False).model
-        self.require_same_meaning(fused.original, restored)
+        restored = api.unfuse(_with_folder(written, fused), verify=False).model
+        self.require_same_meaning(original, restored)
         return restored
 
     def require_same_meaning(self, expected: ir.Model, got: ir.Model) -> None:

@@ -27,7 +27,6 @@ ZOO = (
     "dinov2_ts14_sim",
     "gpt2_ts14",
     "gpt2_dy20dyn",
-    "llama_ts14dyn",
     "llama_dy20",
     "qwen3_ts14_sim",
     "swin_ts14",
@@ -59,11 +58,9 @@ EVERYWHERE = (
 
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo_models_come_back(lab: Lab, zoo: Callable[[str], Path], name: str) -> None:
-    fused = lab.fuse(zoo(name), *lab.five, verify=False)
+    fused = lab.fuse(zoo(name), *lab.five, *EVERYWHERE, verify=False)
+    assert sum(fused.counts) > 20
     lab.require_restored(fused)
-    wild = lab.fuse(zoo(name), *EVERYWHERE, verify=False)
-    assert sum(wild.counts) > 20
-    lab.require_restored(wild)
 
 
 @pytest.mark.parametrize("name", LIGHT)
@@ -100,7 +97,7 @@ def test_two_runs_are_undone_one_after_the_other(lab: Lab, transformer: Path, tm
     lab.require_same_meaning(load(transformer), api.unfuse(path).model)
 
 
-@pytest.mark.parametrize("name", ["swin_ts14", "gpt2_ts14"])
+@pytest.mark.parametrize("name", [pytest.param("swin_ts14", marks=pytest.mark.slow), "dinov2_ts14_sim"])
 def test_many_wild_runs_are_undone(lab: Lab, zoo: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     path = zoo(name)
     for i, pattern in enumerate(EVERYWHERE):
