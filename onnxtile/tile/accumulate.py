@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
@@ -39,10 +39,10 @@ def fitting(wanted: Accumulation, product: Product) -> Accumulation:
     return wanted
 
 
-def additions(how: Accumulation, partial_sums: int) -> int:
-    """Return the number of nodes that add up the partial sums of one block."""
+def additions(how: Accumulation, partial_sums: Any) -> Any:
+    """Return the number of nodes that add up the partial sums of one block; arrays for arrays."""
     if how is Accumulation.SUM:
-        return int(partial_sums > 1)
+        return (partial_sums > 1) * 1
     return 0 if how is Accumulation.GEMM else partial_sums - 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -14,7 +15,7 @@ from onnxtile.tile.grid import Axis
 from onnxtile.tile.product import ConstantTable, Dims, Operand, as_scalar, normal_range
 from onnxtile.tile.writer import Writer, label
 
-BlockKey = tuple[ir.Value, bool, float, Axis, Axis, ir.Graph]
+BlockKey = tuple[ir.Value, bool, float, Axis, Axis, ir.Graph, int]
 BlockCache = dict[BlockKey, dict[tuple[int, int], ir.Value]]
 """Blocks by the constant they were cut from and how, so that every site that cuts it so uses the same initializers."""
 
@@ -32,16 +33,29 @@ class Cutting:
 
     @property
     def is_cut(self) -> bool:
-        """Whether there is more than one block."""
-        return self.rows.is_cut or self.columns.is_cut
+        """Whether there is more than one block, or one that is filled up."""
+        return self.rows.is_cut or self.columns.is_cut or self.fills
+
+    @property
+    def fills(self) -> bool:
+        """Whether zeros fill up the last blocks."""
+        return self.rows.fills or self.columns.fills
 
     def dims(self, row: int | None, column: int | None) -> Dims:
         """Return the dimensions of a block; None stands for the whole side."""
         dims = list(self.operand.dims)
         for axis, cuts, index in zip(self.operand.axes, (self.rows, self.columns), (row, column), strict=True):
-            if axis is not None and index is not None and cuts.is_cut:
-                dims[axis] = cuts.width(index)
+            if axis is not None and (cuts.is_cut or cuts.fills):
+                dims[axis] = cuts.total if index is None else cuts.width(index)
         return tuple(dims)
+
+    def filling(self, dims: Sequence[int]) -> list[tuple[int, int]]:
+        """Return how many elements fill up a block of so many elements, before and after, along each axis."""
+        missing = [(0, 0)] * len(dims)
+        for axis, cuts in zip(self.operand.axes, (self.rows, self.columns), strict=True):
+            if axis is not None and cuts.padded and cuts.step is not None:
+                missing[axis] = (0, cuts.step - dims[axis])
+        return missing
 
     def slices(self, row: int, column: int) -> tuple[slice, ...]:
         """Return the index of a block in the operand as the product reads it."""
@@ -68,6 +82,7 @@ class ConstantBlocks(Blocks):
     writer: Writer
     array: Array
     made: dict[tuple[int, int], ir.Value]
+    fill: int = 0
 
     def block(self, row: int, column: int) -> ir.Value:
         """Return the initializer that holds the block."""
@@ -80,6 +95,9 @@ class ConstantBlocks(Blocks):
         name, first, second = self.cutting.letters
         cut = self.cutting
         view = (self.array.T if cut.operand.transposed else self.array)[cut.slices(row, column)]
+        missing = cut.filling(view.shape)
+        if any(after for _, after in missing):
+            view = np.pad(view, missing, constant_values=self.fill)
         return self.writer.constant(
             _tensor(view, cut.scale, cut.operand.dtype), label(name, {first: row, second: column})
         )
@@ -109,12 +127,19 @@ class SplitBlocks(Blocks):
         return self._blocks[outer][inner]
 
     def _whole(self) -> ir.Value:
-        operand = self.cutting.operand
-        if not operand.transposed:
-            return operand.value
-        stem = f"transpose_{self.cutting.letters[0]}"
-        perm = ir.AttrInt64s("perm", (1, 0))
-        return self.writer.node("Transpose", [operand.value], stem, {}, operand.dims, [perm], operand.dtype)
+        operand, name = self.cutting.operand, self.cutting.letters[0]
+        value = operand.value
+        if operand.transposed:
+            perm = ir.AttrInt64s("perm", (1, 0))
+            value = self.writer.node("Transpose", [value], f"transpose_{name}", {}, operand.dims, [perm], operand.dtype)
+        if not self.cutting.fills:
+            return value
+        after = [0] * len(operand.dims)
+        for axis, cuts in zip(operand.axes, (self.cutting.rows, self.cutting.columns), strict=True):
+            if axis is not None and cuts.total is not None and cuts.size is not None:
+                after[axis] = cuts.total - cuts.size
+        zero = None if operand.zero is None or operand.zero.axes != (None, None) else operand.zero.value
+        return self.writer.pad((value, operand.dtype), after, f"pad_{name}", self.cutting.dims(None, None), zero)
 
     def _split(self, value: ir.Value, side: int, panel: int | None) -> list[ir.Value]:
         """Split `value` along `side`; `panel` is its place along the other side, None where it is whole there."""
@@ -163,7 +188,10 @@ def blocks_of(
     if not operand.constant:
         return SplitBlocks(cutting, writer, outer)
     key = (operand.value, operand.transposed, cutting.scale, cutting.rows, cutting.columns, graph)
-    return ConstantBlocks(cutting, writer, constants.array(operand.value), cache.setdefault(key, {}))
+    # A zero point is taken off what fills up, too: with itself there, nothing is left.
+    zero = operand.zero if cutting.fills and operand.zero is not None and operand.zero.axes == (None, None) else None
+    fill = 0 if zero is None or zero.value not in constants else int(constants.array(zero.value).reshape(()))
+    return ConstantBlocks(cutting, writer, constants.array(operand.value), cache.setdefault((*key, fill), {}), fill)
 
 
 def scaled(cutting: Cutting, scale: float, constants: ConstantTable, dtype: ir.DataType) -> Cutting | None:

@@ -8,12 +8,13 @@ and it costs one node where an Add for each block would cost as many as the resu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
 from onnxtile.tile.accumulate import Accumulation, Block, additions, block, fitting
 from onnxtile.tile.blocks import BlockCache, Blocks, Cutting, WholeBlock, blocks_of, scaled, times
-from onnxtile.tile.grid import Axis, TileGrid
+from onnxtile.tile.grid import Axis, TileGrid, outer_side
 from onnxtile.tile.product import Bias, ConstantTable, Dims, Operand, Product, as_scalar
 from onnxtile.tile.writer import Writer
 
@@ -45,7 +46,9 @@ def emit(
     """
     product = writer.product
     tiles = _cut(writer, constants, cache, graph)
-    result = writer.concat(_bands(writer, tiles, fitting(how, product)), product.axes[0], {}, product.dims)
+    filled = _dims(writer, None, None)
+    result = writer.concat(_bands(writer, tiles, fitting(how, product)), product.axes[0], {}, filled)
+    result = writer.cut_off(result, filled)
     if tiles.alpha != 1.0:
         factor = writer.constant(ir.Tensor(as_scalar(tiles.alpha, product.dtype), product.dtype), "alpha_factor")
         result = writer.node("Mul", [result, factor], "alpha", {}, product.dims)
@@ -57,24 +60,29 @@ def emit(
 
 def most_nodes(product: Product, grid: TileGrid, how: Accumulation = Accumulation.SUM) -> int:
     """Return the number of nodes that `emit` writes, at most: whether alpha needs one more is known only from the constants."""
-    gm, gk, gn = grid.shape
+    filled = sum(any(x.fills for x in axes) for axes in ((grid.m, grid.k), (grid.k, grid.n), (grid.m, grid.n)))
+    return int(count_nodes(product, grid.shape, grid.order, how)) + filled
+
+
+def count_nodes(product: Product, counts: tuple[Any, Any, Any], order: str, how: Accumulation) -> Any:
+    """Return that number for products cut into `counts` stretches along M, K and N, numbers or arrays, which nothing fills up."""
+    gm, gk, gn = counts
     sums = gm * gn * additions(fitting(how, product), gk)
-    concats = (gm if gn > 1 else 0) + (gm > 1)
-    a = _splits(product.a, (gm, gk), grid.outer_side("m", "k"))
-    b = _splits(product.b, (gk, gn), grid.outer_side("k", "n"))
+    concats = (gn > 1) * gm + (gm > 1) * 1
+    a = _splits(product.a, (gm, gk), outer_side(order, "mk"))
+    b = _splits(product.b, (gk, gn), outer_side(order, "kn"))
     beta = product.bias is not None and product.bias.beta != 1.0 and not product.bias.constant
-    zeros = product.b.zero is not None and product.b.zero.axes[1] is not None and not product.b.zero.constant and gn > 1
-    return (
-        grid.matmuls + sums + concats + a + b + zeros + (product.alpha != 1.0) + (1 + beta if product.adds_bias else 0)
-    )
+    columns = product.b.zero is not None and product.b.zero.axes[1] is not None and not product.b.zero.constant
+    once = (product.alpha != 1.0) + (1 + beta if product.adds_bias else 0)
+    return gm * gk * gn + sums + concats + a + b + (gn > 1) * columns + once
 
 
-def _splits(operand: Operand, counts: tuple[int, int], outer: int) -> int:
+def _splits(operand: Operand, counts: tuple[Any, Any], outer: int) -> Any:
     """Return how many nodes cut an operand into as many rows and columns of blocks as `counts` says."""
     if operand.constant:
         return 0
     first, second = counts[outer], counts[1 - outer]
-    return operand.transposed + (first > 1) + (first if second > 1 else 0)
+    return operand.transposed + (first > 1) * 1 + (second > 1) * first
 
 
 def _cut(writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.Graph) -> _Tiles:
@@ -91,7 +99,7 @@ def _cut(writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.
     if product.b.zero is not None:
         cutting = Cutting(product.b.zero, Axis(1, 1), grid.n, ("b_zero", "k", "n"))
         zeros = (zeros[0], blocks_of(cutting, writer, constants, cache, graph=graph, outer=1))
-    a_outer, b_outer = grid.outer_side("m", "k"), grid.outer_side("k", "n")
+    a_outer, b_outer = outer_side(grid.order, "mk"), outer_side(grid.order, "kn")
     return _Tiles(
         a=blocks_of(a, writer, constants, cache, graph=graph, outer=a_outer),
         b=blocks_of(b, writer, constants, cache, graph=graph, outer=b_outer),
@@ -130,10 +138,10 @@ def _times_beta(writer: Writer, bias: Bias, constants: ConstantTable) -> ir.Valu
     return writer.node("Mul", [bias.value, factor], "beta", {}, bias.dims)
 
 
-def _dims(writer: Writer, m: int, n: int | None) -> Dims:
+def _dims(writer: Writer, m: int | None, n: int | None) -> Dims:
     """Return the dimensions of the block at (m, n) of the result; None stands for the whole side."""
     dims = list(writer.product.dims)
     for axis, cuts, index in zip(writer.product.axes, (writer.grid.m, writer.grid.n), (m, n), strict=True):
-        if axis is not None and index is not None and cuts.is_cut:
-            dims[axis] = cuts.width(index)
+        if axis is not None and (cuts.is_cut or cuts.fills):
+            dims[axis] = cuts.total if index is None else cuts.width(index)
     return tuple(dims)

@@ -8,24 +8,34 @@ from itertools import product
 
 from onnxtile.tile.limits import Limits
 
+ORDERS = ("mnk", "nmk", "mkn", "knm", "nkm", "kmn")
+"""The orders of loops, outermost first; those with K innermost, which leave no partial sum behind, come first."""
+
 
 @dataclass(frozen=True)
 class Axis:
     """One axis of `size` elements, cut into stretches of `step`; the last may be shorter.
 
-    The size is None where it is known only when the model runs; such an axis is one stretch.
+    The size is None where it is known only when the model runs; such an axis is one stretch. Where it is padded, the last
+    stretch is as long as the others, and zeros follow the elements.
     Full tiles first is what hardware with a fixed tile size runs fastest; balanced cuts would make every tile a partial one.
     """
 
     size: int | None
     step: int | None
+    padded: bool = False
 
     @classmethod
-    def of(cls, size: int | None, bound: int | None) -> Axis:
-        """Return an axis of `size` (at least 1) cut so that no stretch is above `bound`, which an unknown size must not have."""
+    def of(cls, size: int | None, bound: int | None, *, multiple: int = 1, pad: bool = False) -> Axis:
+        """Return an axis of `size` (at least 1) cut so that no stretch is above `bound`, which an unknown size must not have.
+
+        With `pad` all stretches have the size of `bound`, or there is one, of a multiple of `multiple`.
+        """
         if size is None:
             assert bound is None
             return cls(None, None)
+        if pad:
+            return cls(size, bound or -(-size // multiple) * multiple, True)
         return cls(size, size if bound is None else min(size, bound))
 
     @property
@@ -40,17 +50,27 @@ class Axis:
         """Whether there is more than one stretch."""
         return self.count > 1
 
+    @property
+    def total(self) -> int | None:
+        """The size, with what fills up the last stretch."""
+        return self.count * self.step if self.padded and self.step is not None else self.size
+
+    @property
+    def fills(self) -> bool:
+        """Whether anything fills up the last stretch."""
+        return self.total != self.size
+
     def stretch(self, index: int) -> slice:
-        """Return the half-open range of elements in stretch `index`."""
+        """Return the half-open range of elements in stretch `index`, without what fills it up."""
         if self.size is None or self.step is None:
             return slice(None)
         start = index * self.step
         return slice(start, min(start + self.step, self.size))
 
     def width(self, index: int) -> int:
-        """Return the number of elements in stretch `index` of an axis whose size is known."""
+        """Return the number of elements in stretch `index` of an axis whose size is known, with what fills it up."""
         assert self.size is not None and self.step is not None
-        return min(self.step, self.size - index * self.step)
+        return self.step if self.padded else min(self.step, self.size - index * self.step)
 
     @property
     def widths(self) -> list[int]:
@@ -70,7 +90,9 @@ class TileGrid:
     @classmethod
     def of(cls, m: int | None, k: int | None, n: int | None, limits: Limits) -> TileGrid:
         """Return the grid of an (m × k) times (k × n) product in which no tile is above `limits`; None is a size not known."""
-        return cls(Axis.of(m, limits.m), Axis.of(k, limits.k), Axis.of(n, limits.n))
+        sizes = zip((m, k, n), limits.bounds, limits.multiples, strict=True)
+        axes = [Axis.of(size, bound, multiple=multiple, pad=limits.pad) for size, bound, multiple in sizes]
+        return cls(axes[0], axes[1], axes[2])
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -84,8 +106,13 @@ class TileGrid:
 
     @property
     def is_cut(self) -> bool:
-        """Whether there is more than one tile."""
-        return self.matmuls > 1
+        """Whether there is more than one tile, or one that is larger than the product."""
+        return self.matmuls > 1 or self.fills
+
+    @property
+    def fills(self) -> bool:
+        """Whether anything fills up the last tiles."""
+        return self.m.fills or self.k.fills or self.n.fills
 
     def places(self) -> Iterator[tuple[int, int, int]]:
         """Yield the place (m, k, n) of each tile in loop order.
@@ -100,6 +127,7 @@ class TileGrid:
         """Return the axis called "m", "k" or "n"."""
         return {"m": self.m, "k": self.k, "n": self.n}[letter]
 
-    def outer_side(self, rows: str, columns: str) -> int:
-        """Return which side of an operand the outer of its two loops walks: 0 its rows, 1 its columns."""
-        return 0 if self.order.index(rows) < self.order.index(columns) else 1
+
+def outer_side(order: str, axes: str) -> int:
+    """Return which side of an operand of `axes` ("mk" or "kn") the outer of its two loops walks: 0 its rows, 1 its columns."""
+    return 0 if order.index(axes[0]) < order.index(axes[1]) else 1

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxtile.errors import UsageError
 
 LARGEST = 2**31 - 1
 """Above this a bound is a slip of the keyboard: no hardware multiplies matrices of that size, and no tensor axis reaches it."""
+MOST_MEMORY = 2**50
+"""In bytes; above this a memory is a slip of the keyboard too."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Upper bounds on the sizes of one product, (M × K) times (K × N), in elements; None where an axis has no bound."""
+    """What holds for one product, (M × K) times (K × N); None where there is no limit.
+
+    `m`, `k`, `n` bound the sizes in elements. `multiples` are what the stretches of M, K and N are multiples of, save the one
+    that is left over at the end of an axis. With `pad` none is left over: an axis that has a bound is cut into stretches of
+    exactly that size, another into stretches of a multiple, and zeros fill up the last. `largest_elements` and `largest_bytes`
+    bound each block that a tile reads or makes, `memory` all blocks of one tile together, in bytes; both count the whole batch.
+    `dtypes` are the element types of factors that the hardware takes, as numpy calls them. `operators` are the limits of
+    operators that have their own.
+    """
 
     m: int | None = None
     k: int | None = None
     n: int | None = None
+    multiples: tuple[int, int, int] = (1, 1, 1)
+    largest_elements: int | None = None
+    largest_bytes: int | None = None
+    memory: int | None = None
+    dtypes: frozenset[str] | None = None
+    pad: bool = False
+    operators: tuple[tuple[str, Limits], ...] = ()
 
     def __post_init__(self) -> None:
-        for axis, bound in (("m", self.m), ("k", self.k), ("n", self.n)):
+        for axis, bound in zip("mkn", self.bounds, strict=True):
             if bound is not None:
                 _require_bound(bound, f"max-{axis}")
+        if self.memory is not None:
+            _require_bound(self.memory, "memory", MOST_MEMORY)
 
     @classmethod
     def of(
@@ -31,22 +50,59 @@ class Limits:
         m: int | None = None,
         k: int | None = None,
         n: int | None = None,
+        memory: int | None = None,
+        base: Limits | None = None,
     ) -> Limits:
-        """Return the limits with the bound `max` on every axis that has none of its own.
+        """Return the limits with the bound `max` on every axis that has none of its own; where nothing is said, `base` holds.
 
         Raises UsageError for a bound that is no whole number, is below 1, or is absurdly large, and where there is none at all.
         """
         if max is not None:
             _require_bound(max, "max")
-        if max is m is k is n is None:
-            raise UsageError("no limit is given", hint="say --max 64, or one of --max-m, --max-k and --max-n")
-        return cls(*(max if bound is None else bound for bound in (m, k, n)))
+        if base is None and max is m is k is n is memory is None:
+            raise UsageError(
+                "no limit is given", hint="say --max 64, or one of --max-m, --max-k, --max-n, --memory and --target"
+            )
+        m, k, n = (max if bound is None else bound for bound in (m, k, n))
+        return cls(m, k, n, memory=memory) if base is None else base._but((m, k, n), memory)
+
+    def _but(self, bounds: tuple[int | None, ...], memory: int | None) -> Limits:
+        m, k, n = (ours if theirs is None else theirs for theirs, ours in zip(bounds, self.bounds, strict=True))
+        for axis, bound, multiple in zip("mkn", (m, k, n), self.multiples, strict=True):
+            if bound is not None and isinstance(bound, int) and bound % multiple:
+                raise UsageError(f"--max-{axis} {bound} is not a multiple of {multiple}, as the limits file asks")
+        operators = tuple((name, limits._but(bounds, memory)) for name, limits in self.operators)
+        return replace(
+            self, m=m, k=k, n=n, memory=self.memory if memory is None else memory, operators=operators
+        )  # fmt: skip
+
+    @property
+    def bounds(self) -> tuple[int | None, int | None, int | None]:
+        """The bounds on M, K and N."""
+        return self.m, self.k, self.n
+
+    @property
+    def asks_for_choice(self) -> bool:
+        """Whether many tile shapes meet the limits, of which the one that moves the fewest bytes is to be found."""
+        return not (self.memory is self.largest_elements is self.largest_bytes is None)
+
+    def of_operator(self, name: str) -> Limits:
+        """Return the limits that hold for the operator `name`."""
+        return next((limits for operator, limits in self.operators if operator == name), self)
+
+    def needs_size(self, axis: int) -> bool:
+        """Return whether the size along M (0), K (1) or N (2) must be known."""
+        padded = self.pad and self.multiples[axis] > 1
+        return self.bounds[axis] is not None or self.asks_for_choice or padded
 
 
-def _require_bound(bound: object, option: str) -> None:
+def _require_bound(bound: object, option: str, most: int = LARGEST) -> None:
     if not isinstance(bound, int) or isinstance(bound, bool):
         raise UsageError(f"--{option} {bound} is not a whole number")
     if bound < 1:
-        raise UsageError(f"--{option} {bound}: a product has at least one row and one column", hint="give 1 or more")
-    if bound > LARGEST:
-        raise UsageError(f"--{option} {bound} is beyond any tensor's size", hint=f"{LARGEST} is the most")
+        what = (
+            "a tile holds at least one byte" if option == "memory" else "a product has at least one row and one column"
+        )
+        raise UsageError(f"--{option} {bound}: {what}", hint="give 1 or more")
+    if bound > most:
+        raise UsageError(f"--{option} {bound} is beyond any tensor's size", hint=f"{most} is the most")

@@ -10,13 +10,16 @@ from onnxtile.tile.accumulate import Accumulation
 
 @dataclass(frozen=True)
 class Options:
-    """`accumulate`: how partial sums are added."""
+    """`accumulate`: how partial sums are added. `nodes_at_most`: how many nodes may stand for all products together."""
 
     accumulate: Accumulation = Accumulation.SUM
+    nodes_at_most: int | None = None
 
     @classmethod
-    def of(cls, *, accumulate: str = "sum") -> Options:
-        """Return the options. Raises UsageError for a way to accumulate that does not exist."""
+    def of(cls, *, accumulate: str = "sum", nodes_at_most: int | None = None) -> Options:
+        """Return the options. Raises UsageError for a way to accumulate that does not exist, and a number of nodes below 1."""
         if accumulate not in set(Accumulation):
             raise UsageError(f"--accumulate {accumulate} is not known", hint=f"there is {', '.join(Accumulation)}")
-        return cls(Accumulation(accumulate))
+        if nodes_at_most is not None and nodes_at_most < 1:
+            raise UsageError(f"--nodes-at-most {nodes_at_most}: a tiling has at least one node", hint="give 1 or more")
+        return cls(Accumulation(accumulate), nodes_at_most)

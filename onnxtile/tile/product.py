@@ -231,11 +231,49 @@ def require_fit(product: Product) -> Product:
 def require_known(product: Product, limits: Limits, facts: Facts) -> None:
     """Raise NotTiled, and say what to bind, where a limit holds for an axis whose size is no number."""
     a, b = product.a, product.b
-    for sides, bound in (([(a, 0)], limits.m), ([(a, 1), (b, 0)], limits.k), ([(b, 1)], limits.n)):
-        if bound is None or any(isinstance(operand.size(side), int) for operand, side in sides):
+    for axis, sides in enumerate(([(a, 0)], [(a, 1), (b, 0)], [(b, 1)])):
+        if not limits.needs_size(axis) or any(isinstance(operand.size(side), int) for operand, side in sides):
             continue
         places = [(operand.value, operand.stored_axis(side)) for operand, side in sides]
         raise NotTiled(facts.unknown(*next((place for place in places if facts.can_bind(*place)), places[0])))
+
+
+def require_batch(product: Product, facts: Facts) -> None:
+    """Raise NotTiled, and say what to bind, where the size of a batch is no number, and so no memory that it takes."""
+    for operand in (product.a, product.b):
+        for axis, size in enumerate(operand.batch):
+            if not isinstance(size, int):
+                raise NotTiled(facts.unknown(operand.value, axis))
+
+
+def require_dtypes(product: Product, limits: Limits) -> None:
+    """Raise NotTiled where the limits do not have the element type of a factor."""
+    for operand in (product.a, product.b):
+        name = np.dtype(operand.dtype.numpy()).name
+        if limits.dtypes is not None and name not in limits.dtypes:
+            raise NotTiled(
+                f"the limits are for {', '.join(sorted(limits.dtypes))}, and {operand.value.name!r} is {name}"
+            )
+
+
+def require_fillable(product: Product, filled: tuple[bool, bool, bool], facts: Facts) -> None:
+    """Raise NotTiled where a tile cannot be filled up with zeros; `filled` says along which of M, K and N it would be."""
+    axes = [(product.a, 0), (product.a, 1), (product.b, 0), (product.b, 1)]
+    for (operand, side), fills in zip(axes, (filled[0], filled[1], filled[1], filled[2]), strict=True):
+        if fills and operand.axes[side] is None:
+            raise NotTiled(f"the vector {operand.value.name!r} cannot be filled up to a matrix")
+    a = product.a
+    if not filled[1] or a.zero is None:
+        return
+    # Where both factors are filled up, one of them must be so with its zero point for the product to stay as it is.
+    if a.constant and not a.zero.constant:
+        raise NotTiled(
+            f"{a.value.name!r} cannot be filled up with the zero point {a.zero.value.name!r}: that is no constant"
+        )
+    if not a.constant and facts.opset < 11:
+        raise NotTiled(
+            f"opset {facts.opset} cannot fill up {a.value.name!r} with its zero point: raise the model to 11"
+        )
 
 
 def broadcast(first: Dims, second: Dims) -> Dims:

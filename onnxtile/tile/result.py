@@ -8,6 +8,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from onnxtile.tile.accumulate import Accumulation
+from onnxtile.tile.choice import Chosen
 from onnxtile.tile.grid import TileGrid
 from onnxtile.tile.product import Product
 
@@ -22,9 +24,12 @@ class TiledNode:
     grid: TileGrid
     original: onnx.NodeProto = field(repr=False, compare=False)
     emitted: tuple[ir.Node, ...] = field(repr=False, compare=False)
+    accumulate: Accumulation = Accumulation.SUM
+    chosen: Chosen | None = None
+    """How the tile was chosen; None where the limits leave no choice."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return sizes in elements, the grid as stretches along M, K and N, and the number of MatMuls."""
+        """Return sizes in elements, the grid as stretches along M, K and N, how it is written, and how it was chosen."""
         return {
             "node": self.node,
             "op": self.op,
@@ -33,6 +38,11 @@ class TiledNode:
             "n": self.product.n,
             "grid": list(self.grid.shape),
             "matmuls": self.grid.matmuls,
+            "tile": [self.grid.m.step, self.grid.k.step, self.grid.n.step],
+            "order": self.grid.order,
+            "accumulate": str(self.accumulate),
+            "nodes": len(self.emitted),
+            "choice": self.chosen and self.chosen.to_dict(),
         }
 
 

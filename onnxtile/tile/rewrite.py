@@ -11,9 +11,9 @@ from onnxtile.errors import UsageError
 from onnxtile.model.dims import free_inputs, symbols
 from onnxtile.model.save import raise_ir_version
 from onnxtile.registry import discover
+from onnxtile.tile.accumulate import Accumulation, fitting
 from onnxtile.tile.blocks import BlockCache
 from onnxtile.tile.emit import emit, most_nodes
-from onnxtile.tile.grid import TileGrid
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.names import Names
 from onnxtile.tile.options import Options
@@ -25,23 +25,11 @@ from onnxtile.tile.product import (
     Product,
     ShapeTable,
     Tileable,
-    require_known,
-    times_sign,
 )
 from onnxtile.tile.prune import prune
 from onnxtile.tile.result import SkippedNode, TiledNode, TileResult
+from onnxtile.tile.sites import MOST_NODES, Candidate, Site, choose, examine
 from onnxtile.tile.writer import Writer
-
-MOST_NODES = 1_000_000
-"""A model of more nodes than this loads nowhere in reasonable time."""
-
-
-@dataclass(frozen=True)
-class _Site:
-    node: ir.Node
-    name: str
-    product: Product
-    grid: TileGrid
 
 
 @dataclass(frozen=True)
@@ -67,9 +55,9 @@ def tile(
     options = options or Options()
     names = Names(model)
     facts = Facts(shapes, constants, _opset(model), frozenset(symbols(free_inputs(model))))
-    found = list(_examine(model, limits, facts, names))
-    sites = [site for site in found if isinstance(site, _Site)]
-    _refuse_explosion(sites, limits, options)
+    found = choose(_examine(model, limits, facts, names, options.accumulate), options)
+    sites = [site for site in found if isinstance(site, Site)]
+    _refuse_explosion(sites, options)
     if sites:
         raise_ir_version(model)
     # From the last node to the first: a constant that is the result of a product may be read while that product still stands.
@@ -77,7 +65,7 @@ def tile(
     writing = _Writing(_opset(model), names, constants, options)
     for site in reversed(sites):
         done[site.node] = _rewrite(site, writing)
-    reported = [done[entry.node] if isinstance(entry, _Site) else entry for entry in found]
+    reported = [done[entry.node] if isinstance(entry, Site) else entry for entry in found]
     return TileResult(
         tiled=tuple(entry for entry in reported if isinstance(entry, TiledNode)),
         skipped=tuple(entry for entry in reported if isinstance(entry, SkippedNode)),
@@ -88,12 +76,14 @@ def _opset(model: ir.Model) -> int:
     return model.graph.opset_imports.get("", 0)
 
 
-def _examine(model: ir.Model, limits: Limits, facts: Facts, names: Names) -> Iterator[_Site | SkippedNode]:
+def _examine(
+    model: ir.Model, limits: Limits, facts: Facts, names: Names, how: Accumulation
+) -> Iterator[Candidate | SkippedNode]:
     """Yield what can be tiled and what cannot, in the order of the model, and change nothing."""
     operators = discover("onnxtile.tile.ops", Tileable)  # type: ignore[type-abstract]
     for node in model.graph.all_nodes():
         if node.domain == "" and node.op_type in operators:
-            yield _examine_node(node, operators[node.op_type], limits, facts, names)
+            yield _examine_node(node, operators[node.op_type], limits, facts, names, how)
     for function in model.functions.values():
         where = f"it stands inside the local function {function.domain}::{function.name}"
         for node in function.all_nodes():
@@ -101,24 +91,19 @@ def _examine(model: ir.Model, limits: Limits, facts: Facts, names: Names) -> Ite
                 yield SkippedNode(names.of(node), where)
 
 
-def _examine_node(node: ir.Node, operator: Tileable, limits: Limits, facts: Facts, names: Names) -> _Site | SkippedNode:
+def _examine_node(
+    node: ir.Node, operator: Tileable, limits: Limits, facts: Facts, names: Names, how: Accumulation
+) -> Candidate | SkippedNode:
     name = names.of(node)
     if facts.opset < FIRST_OPSET:
         return SkippedNode(name, f"opset {facts.opset} is too old: raise the model to {FIRST_OPSET} at least")
     try:
-        product = operator.restate(node, facts)
-        require_known(product, limits, facts)
+        return examine(name, node, operator.restate(node, facts), limits.of_operator(node.op_type), facts, how)
     except NotTiled as reason:
         return SkippedNode(name, str(reason))
-    sizes = (product.m, product.k, product.n)
-    m, k, n = (size if isinstance(size, int) else None for size in sizes)
-    grid = TileGrid.of(m, k, n, limits)
-    if not grid.is_cut:
-        return SkippedNode(name, f"{times_sign(sizes)} is within the limits")
-    return _Site(node, name, product, grid)
 
 
-def _refuse_explosion(sites: list[_Site], limits: Limits, options: Options) -> None:
+def _refuse_explosion(sites: list[Site], options: Options) -> None:
     """Raise UsageError, with what to raise, where tiling would write more than a million nodes."""
     counts = [most_nodes(site.product, site.grid, options.accumulate) for site in sites]
     total = sum(counts)
@@ -130,11 +115,11 @@ def _refuse_explosion(sites: list[_Site], limits: Limits, options: Options) -> N
     cuts = getattr(grid, axis)
     raise UsageError(
         f"tiling would write {total:,} nodes, {max(counts):,} of them for {worst.name!r}; the most is {MOST_NODES:,}",
-        hint=f"raise --max-{axis} (now {getattr(limits, axis)}), which cuts {cuts.size} into {cuts.count} there",
+        hint=f"raise --max-{axis} (now {cuts.step}), which cuts {cuts.size} into {cuts.count} there",
     )
 
 
-def _rewrite(site: _Site, writing: _Writing) -> TiledNode | SkippedNode:
+def _rewrite(site: Site, writing: _Writing) -> TiledNode | SkippedNode:
     """Replace the node of `site` in its graph."""
     node, product, constants = site.node, site.product, writing.constants
     graph = node.graph
@@ -150,7 +135,8 @@ def _rewrite(site: _Site, writing: _Writing) -> TiledNode | SkippedNode:
     _take_over(node, writer.nodes[-1], result)
     graph.remove(node, safe=True)
     prune(product.values, constants)
-    return TiledNode(site.name, node.op_type, product, site.grid, original, tuple(writer.nodes))
+    how = fitting(writing.options.accumulate, product)
+    return TiledNode(site.name, node.op_type, product, site.grid, original, tuple(writer.nodes), how, site.chosen)
 
 
 def _fold(product: Product, constants: ConstantTable) -> None:

@@ -85,6 +85,35 @@ class Writer:
         self._add("Split", inputs, attributes, outputs, self._fresh(label(stem, place)), (stem, place))
         return outputs
 
+    def pad(
+        self, operand: tuple[ir.Value, ir.DataType], after: list[int], stem: str, dims: Dims, fill: ir.Value | None
+    ) -> ir.Value:
+        """Write a Pad of a value of some type by so many elements behind each axis: zeros, or the element that `fill` holds.
+
+        The numbers are an input since opset 11, an attribute before; `fill` is only for opsets that have it as an input.
+        """
+        value, dtype = operand
+        pads = [0] * len(after) + after
+        if self.opset < 11:
+            return self.node("Pad", [value], stem, {}, dims, [ir.AttrInt64s("pads", pads)], dtype)
+        sizes = self.constant(ir.tensor(pads, dtype=ir.DataType.INT64), f"{stem}_sizes")
+        return self.node("Pad", [value, sizes, *([] if fill is None else [fill])], stem, {}, dims, (), dtype)
+
+    def cut_off(self, value: ir.Value, dims: Dims) -> ir.Value:
+        """Write a Slice that leaves the first elements along each axis, as many as the product has there."""
+        axes = [axis for axis, (have, want) in enumerate(zip(dims, self.product.dims, strict=True)) if have != want]
+        ends = [size for size in (self.product.dims[axis] for axis in axes) if isinstance(size, int)]
+        content = {"starts": [0] * len(axes), "ends": ends, "axes": axes}
+        if not axes:
+            return value
+        if self.opset < 10:
+            attributes = [ir.AttrInt64s(name, numbers) for name, numbers in content.items()]
+            return self.node("Slice", [value], "cut_off", {}, self.product.dims, attributes)
+        made = [
+            self.constant(ir.tensor(ns, dtype=ir.DataType.INT64), f"cut_off_{name}") for name, ns in content.items()
+        ]
+        return self.node("Slice", [value, *made], "cut_off", {}, self.product.dims)
+
     def split_sizes(self, sizes: list[int], stem: str) -> ir.Value | list[int]:
         """Return the sizes in the form that Split takes in this opset: an input since 13, an attribute before.
 

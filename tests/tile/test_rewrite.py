@@ -19,7 +19,8 @@ from onnxtile.model.save import to_bytes
 from onnxtile.model.shapes import resolve
 from onnxtile.runtime import Array, Session
 from onnxtile.tile.limits import Limits
-from onnxtile.tile.rewrite import MOST_NODES, tile
+from onnxtile.tile.rewrite import tile
+from onnxtile.tile.sites import MOST_NODES
 
 if TYPE_CHECKING:
     from tests.tile.conftest import Bench, Tiled
@@ -74,10 +75,9 @@ def test_products_stand_in_loop_order_with_their_marks(bench: Bench) -> None:
 
 def test_the_result_object(bench: Bench) -> None:
     tiled = bench.tile(bench.case(m=7, k=9, n=5).model(), FOUR)
-    assert tiled.result.to_dict() == {
-        "tiled": [{"node": "fc", "op": "Gemm", "m": 7, "k": 9, "n": 5, "grid": [2, 3, 2], "matmuls": 12}],
-        "skipped": [],
-    }
+    sizes = {"m": 7, "k": 9, "n": 5, "grid": [2, 3, 2], "matmuls": 12, "tile": [4, 4, 4], "order": "mnk"}
+    cost = {"accumulate": "sum", "nodes": 12 + 4 + 2 + 1 + 3 + 3, "choice": None}
+    assert tiled.result.to_dict() == {"tiled": [{"node": "fc", "op": "Gemm", **sizes, **cost}], "skipped": []}
     json.dumps(tiled.result.to_dict())
 
 

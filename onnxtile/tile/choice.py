@@ -1,0 +1,274 @@
+"""The tile shape and loop order that move the fewest bytes.
+
+The model: a fast memory that holds one tile, and a slow memory that holds everything. A tile multiplies a block of A (m × k)
+by a block of B (k × n) into a block of the result (m × n), which all lie in fast memory together:
+
+    m·k·a + k·n·b + m·n·c + n·column <= memory        a, b, c: bytes of an element, times the matrices of a batch
+
+Tiles run in loop order. A block that the tile before has used is still there; any other is read, and the block of the result that
+is left is written: to be read again where partial sums are still to come. They are added in place. So an operand is moved once for
+each turn of the loop that it does not depend on, where that loop stands outside a loop (of more than one turn) that it does depend
+on, else once in all; and V visits of the result cost V writes and V - 1 reads:
+
+    bytes(order) = a·M·K·turns(n) + b·K·N·turns(m) + c·M·N·(2·turns(k) - 1)
+
+No schedule moves less than about 2·M·N·K/√S + M·N elements, S the elements that the memory holds (Kwasniewski et al., "Red-blue
+pebbling revisited", arXiv 1908.09606); with different element types that is 2·M·N·K·√(a·b·c / memory) + c·M·N bytes.
+It is one where K is at least 2·√S, or 2·√(c·memory / (a·b)): below that, a block of A or B with all of K stays in fast memory, no
+partial sum is left, and less is moved. The bound given there is that each operand is moved once.
+
+The search is exact: bytes depend on the number of stretches alone, so of all steps that give as many only the shortest counts; for
+each pair of M and N the longest K that fits is the best in any order. That leaves about 4·√(M·N) pairs times six orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isqrt, prod, sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onnxtile.errors import Infeasible
+from onnxtile.tile.grid import ORDERS, Axis, TileGrid
+from onnxtile.tile.limits import Limits
+
+Counts = npt.NDArray[np.int64]
+NodeCount = Callable[[Counts, Counts, Counts, str], Counts]
+"""How many nodes stand for a product cut into so many stretches along M, K and N, in that order of loops."""
+_ROWS = 8
+"""Rows of a trade table."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A product to cut: M, K and N, and for A, B and the result the bytes of an element and the number of matrices in the batch.
+
+    `column` is what each column of B needs besides, in bytes, as zero points do.
+    """
+
+    sizes: tuple[int, int, int]
+    bytes: tuple[int, int, int]
+    batch: tuple[int, int, int] = (1, 1, 1)
+    column: int = 0
+
+    @property
+    def weights(self) -> tuple[int, int, int]:
+        """The bytes that an element of A, B and the result takes, the matrices of a batch together."""
+        a, b, c = (size * count for size, count in zip(self.bytes, self.batch, strict=True))
+        return a, b, c
+
+    def lower_bound(self, memory: int) -> float:
+        """Return the bytes that any schedule moves, with `memory` bytes of fast memory."""
+        m, k, n = self.sizes
+        if k < 2 * sqrt(self.bytes[2] * memory / (self.bytes[0] * self.bytes[1])):
+            a, b, c = self.weights
+            return float(m * k * a + k * n * b + m * n * c)
+        return self.batch[2] * (2 * m * k * n * sqrt(prod(self.bytes) / memory) + self.bytes[2] * m * n)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to cut a product: the tile (m, k, n), the loops from the outermost, and what that costs."""
+
+    tile: tuple[int, int, int]
+    order: str
+    nodes: int
+    bytes_moved: int
+    held: int
+    """The bytes that a full tile holds at once."""
+
+    def grid(self, work: Work, limits: Limits) -> TileGrid:
+        """Return the cuts."""
+        m, k, n = (Axis(size, step, limits.pad) for size, step in zip(work.sizes, self.tile, strict=True))
+        return TileGrid(m, k, n, self.order)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {**vars(self), "tile": list(self.tile)}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The choice for one product, beside others that have fewer nodes or move fewer bytes."""
+
+    choice: Choice
+    lower_bound: float | None
+    """In bytes; None where no memory is given."""
+    trade: tuple[Choice, ...]
+
+    @property
+    def ratio(self) -> float | None:
+        """The bytes moved over the lower bound."""
+        return None if self.lower_bound is None else self.choice.bytes_moved / self.lower_bound
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the choice, its distance to the lower bound and the trade table, ready for JSON."""
+        return {
+            **self.choice.to_dict(),
+            "lower_bound": self.lower_bound,
+            "ratio": self.ratio,
+            "trade": [choice.to_dict() for choice in self.trade],
+        }
+
+
+def front(work: Work, limits: Limits, nodes: NodeCount) -> tuple[Choice, ...]:
+    """Return the choices within `limits` that no other beats in both nodes and bytes, from the fewest nodes to the fewest bytes.
+
+    It is empty where nothing fits. Of equal choices the first order of `ORDERS` counts, then the tile that holds less.
+    """
+    found = _candidates(work, limits)
+    if found is None:
+        return ()
+    m, k, n, held = found
+    counts = [-(-size // step) for size, step in zip(work.sizes, (m, k, n), strict=True)]
+    moved = np.concatenate([_bytes(work, limits, (m, k, n), order) for order in ORDERS])
+    each = [np.broadcast_to(nodes(counts[0], counts[1], counts[2], order), m.shape) for order in ORDERS]
+    alone = (counts[0] * counts[1] * counts[2] == 1) & (not limits.pad)
+    number = np.concatenate([np.where(alone, 1, count) for count in each])
+    index = np.arange(len(moved))
+    sorted_ = np.lexsort((index % len(m), held[index % len(m)], index // len(m), moved, number))
+    best = np.minimum.accumulate(moved[sorted_])
+    keeps = sorted_[np.concatenate([[True], best[1:] < best[:-1]])]
+    return tuple(
+        Choice((int(m[i]), int(k[i]), int(n[i])), ORDERS[j], int(number[at]), int(moved[at]), int(held[i]))
+        for at, (i, j) in ((at, (at % len(m), at // len(m))) for at in keeps)
+    )
+
+
+def share(fronts: Sequence[Sequence[Choice]], nodes_at_most: int | None) -> list[int]:
+    """Return which choice of each front to take: the fewest bytes in all, with no more than `nodes_at_most` nodes in all.
+
+    Of one front that is the best there is; of several, bytes are saved where a node saves most, until nothing more fits. Raises
+    Infeasible, with the number, where even the fewest nodes are too many.
+    """
+    if nodes_at_most is None:
+        return [len(choices) - 1 for choices in fronts]
+    taken = [0] * len(fronts)
+    left = nodes_at_most - sum(choices[0].nodes for choices in fronts)
+    if left < 0:
+        raise Infeasible(
+            f"no tiling has {nodes_at_most:,} nodes at most: the fewest are {nodes_at_most - left:,}",
+            hint="raise --nodes-at-most, or the limits",
+        )
+    while steps := [step for i, choices in enumerate(fronts) if (step := _step(choices, taken[i], left)) is not None]:
+        sites = [i for i, choices in enumerate(fronts) if _step(choices, taken[i], left) is not None]
+        _, cost, at = max(steps, key=lambda step: step[0])
+        site = sites[[step[0] for step in steps].index(max(step[0] for step in steps))]
+        taken[site], left = at, left - cost
+    return taken
+
+
+def _step(choices: Sequence[Choice], now: int, left: int) -> tuple[float, int, int] | None:
+    """Return the best next choice for `left` more nodes: bytes saved for each node, the nodes, and its index."""
+    here = choices[now]
+    steps = [
+        ((here.bytes_moved - other.bytes_moved) / (other.nodes - here.nodes), other.nodes - here.nodes, at)
+        for at, other in enumerate(choices[now + 1 :], now + 1)
+        if other.nodes - here.nodes <= left
+    ]
+    return max(steps, default=None)
+
+
+def trade(choices: Sequence[Choice], taken: int) -> tuple[Choice, ...]:
+    """Return a few of the choices, evenly by the logarithm of their nodes: the first, the last and the one `taken` among them."""
+    ends = np.geomspace(choices[0].nodes, choices[-1].nodes, _ROWS)
+    numbers = [choice.nodes for choice in choices]
+    picked = {0, taken, len(choices) - 1, *(int(np.abs(np.subtract(numbers, end)).argmin()) for end in ends)}
+    return tuple(choices[at] for at in sorted(picked))
+
+
+def smallest(work: Work, limits: Limits) -> int:
+    """Return the bytes of the smallest tile that the bounds and multiples of `limits` allow."""
+    m, k, n = (_least(work, limits, axis) for axis in range(3))
+    return int(_held(work, m, k, n))
+
+
+def _least(work: Work, limits: Limits, axis: int) -> int:
+    bound, multiple = limits.bounds[axis], limits.multiples[axis]
+    if limits.pad:
+        return bound or multiple
+    return min(multiple, work.sizes[axis])
+
+
+def _held(work: Work, m: Any, k: Any, n: Any) -> Any:
+    a, b, c = work.weights
+    return m * k * a + k * n * b + m * n * c + n * work.column
+
+
+def _candidates(work: Work, limits: Limits) -> tuple[Counts, Counts, Counts, Counts] | None:
+    """Return steps along M, K and N and the bytes they hold, all that could be the best; None where nothing fits."""
+    rows, columns = _steps(work, limits, 0), _steps(work, limits, 2)
+    m, n = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
+    full_m, full_n = _full(work, limits, 0, m), _full(work, limits, 2, n)
+    k = _longest_k(work, limits, full_m, full_n)
+    fits = k > 0
+    if not fits.any():
+        return None
+    m, k, n = m[fits], k[fits], n[fits]
+    return m, k, n, _held(work, full_m[fits], _full(work, limits, 1, k), full_n[fits])
+
+
+def _steps(work: Work, limits: Limits, axis: int) -> Counts:
+    """Return the shortest step for each possible number of stretches along an axis, within its bound."""
+    size, bound, multiple = work.sizes[axis], limits.bounds[axis], limits.multiples[axis]
+    if limits.pad and bound is not None:
+        return np.array([bound], np.int64)
+    units = -(-size // multiple)
+    few = np.arange(1, min(isqrt(units) + 1, units) + 1, dtype=np.int64)
+    steps = np.unique(np.concatenate([few, -(-units // few)])) * multiple
+    return steps if bound is None else steps[_full(work, limits, axis, steps) <= bound]
+
+
+def _full(work: Work, limits: Limits, axis: int, steps: Counts) -> Counts:
+    """Return the size of a full tile for each step."""
+    return steps if limits.pad else np.minimum(steps, work.sizes[axis])
+
+
+def _longest_k(work: Work, limits: Limits, m: Counts, n: Counts) -> Counts:
+    """Return the step along K that makes the fewest stretches, and of these the shortest; 0 where none fits beside m and n."""
+    a, b, _ = work.weights
+    size, bound, multiple = work.sizes[1], limits.bounds[1], limits.multiples[1]
+    most = np.full(m.shape, max(size + multiple, bound or 0), np.int64)
+    fits = np.ones(m.shape, bool)
+    for limit, (one, two, three) in ((limits.largest_elements, work.batch), (limits.largest_bytes, work.weights)):
+        if limit is not None:
+            most = np.minimum(most, np.minimum(limit // (m * one), limit // (n * two)))
+            fits &= m * n * three <= limit
+    if limits.memory is not None:
+        most = np.minimum(most, (limits.memory - _held(work, m, 0, n)) // (m * a + n * b))
+    if limits.pad and bound is not None:
+        return np.where(fits & (most >= bound), bound, 0)
+    if bound is not None:
+        most = np.minimum(most, bound)
+    units = -(-size // multiple)
+    whole = units * multiple if limits.pad else size
+    longest = np.where(most >= whole, units, np.minimum(most // multiple, units))
+    stretches = -(-units // np.maximum(longest, 1))
+    return np.where(fits & (longest > 0), -(-units // stretches) * multiple, 0)
+
+
+def _bytes(work: Work, limits: Limits, steps: tuple[Counts, Counts, Counts], order: str) -> Counts:
+    """Return the bytes that each choice of `steps` moves; what fills up a tile is moved with it."""
+    counts = {axis: -(-size // step) for axis, size, step in zip("mkn", work.sizes, steps, strict=True)}
+    sizes: dict[str, Any] = {
+        axis: counts[axis] * step if limits.pad else size
+        for axis, size, step in zip("mkn", work.sizes, steps, strict=True)
+    }
+    a, b, c = work.weights
+    moved: Counts = (
+        a * sizes["m"] * sizes["k"] * _turns("n", order, counts)
+        + b * sizes["k"] * sizes["n"] * _turns("m", order, counts)
+        + c * sizes["m"] * sizes["n"] * (2 * _turns("k", order, counts) - 1)
+    )
+    return moved
+
+
+def _turns(axis: str, order: str, counts: dict[str, Counts]) -> Counts:
+    """Return how often a loop makes the operand that does not depend on it move: 1 unless a loop inside moves that on."""
+    inside = [counts[inner] > 1 for inner in order[order.index(axis) + 1 :]]
+    if not inside:
+        return np.ones_like(counts[axis])
+    return np.where(np.logical_or.reduce(inside), counts[axis], 1)

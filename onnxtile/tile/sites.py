@@ -1,0 +1,133 @@
+"""From limits to grids: each product of a model with the cuts it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxtile.errors import Infeasible
+from onnxtile.tile.accumulate import Accumulation
+from onnxtile.tile.choice import Choice, Chosen, Work, front, share, smallest, trade
+from onnxtile.tile.emit import count_nodes, most_nodes
+from onnxtile.tile.grid import TileGrid
+from onnxtile.tile.limits import Limits
+from onnxtile.tile.options import Options
+from onnxtile.tile.product import (
+    Facts,
+    Operand,
+    Product,
+    require_batch,
+    require_dtypes,
+    require_fillable,
+    require_known,
+    times_sign,
+)
+from onnxtile.tile.result import SkippedNode
+
+MOST_NODES = 1_000_000
+"""A model of more nodes than this loads nowhere in reasonable time."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A product and its cuts."""
+
+    node: ir.Node
+    name: str
+    product: Product
+    grid: TileGrid
+    chosen: Chosen | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A product and the choices for it; with a grid where the limits leave none."""
+
+    node: ir.Node
+    name: str
+    product: Product
+    limits: Limits
+    choices: tuple[Choice, ...]
+    grid: TileGrid | None = None
+
+    def site(self, taken: int) -> Site | SkippedNode:
+        """Return the product with the cuts of one of the choices, or without any."""
+        product, chosen = self.product, None
+        grid = self.grid
+        if grid is None:
+            work, choice = work_of(product), self.choices[taken]
+            grid = choice.grid(work, self.limits)
+            memory = self.limits.memory
+            bound = None if memory is None else work.lower_bound(memory)
+            chosen = Chosen(choice, bound, trade(self.choices, taken))
+        if not grid.is_cut:
+            return SkippedNode(self.name, f"{times_sign((product.m, product.k, product.n))} is within the limits")
+        return Site(self.node, self.name, product, grid, chosen)
+
+
+def examine(name: str, node: ir.Node, product: Product, limits: Limits, facts: Facts, how: Accumulation) -> Candidate:
+    """Return the choices for a product. Raises NotTiled with the reason where it cannot be cut, Infeasible where nothing fits."""
+    require_dtypes(product, limits)
+    require_known(product, limits, facts)
+    if not limits.asks_for_choice:
+        m, k, n = (size if isinstance(size, int) else None for size in (product.m, product.k, product.n))
+        grid = TileGrid.of(m, k, n, limits)
+        require_fillable(product, (grid.m.fills, grid.k.fills, grid.n.fills), facts)
+        # One choice, which costs what it costs.
+        number = most_nodes(product, grid, how) if grid.is_cut else 1
+        return Candidate(node, name, product, limits, (Choice((0, 0, 0), grid.order, number, 0, 0),), grid)
+    require_batch(product, facts)
+    if limits.pad:
+        require_fillable(product, (True, True, True), facts)
+
+    def nodes(gm: Any, gk: Any, gn: Any, order: str) -> Any:
+        # Filling up takes a node for each operand and one for the result.
+        return count_nodes(product, (gm, gk, gn), order, how) + 3 * limits.pad
+
+    choices = front(work_of(product), limits, nodes)
+    if not choices:
+        raise Infeasible(f"no tile of {name!r} is within the limits: {_why(product, limits)}", hint="raise the limits")
+    return Candidate(node, name, product, limits, choices)
+
+
+def choose(found: Iterable[Candidate | SkippedNode], options: Options) -> list[Site | SkippedNode]:
+    """Return the cuts that move the fewest bytes, with no more nodes in all than the options allow. Raises Infeasible.
+
+    Where the limits leave a choice, no more than a million nodes are chosen in any case.
+    """
+    entries = list(found)
+    fronts = [entry.choices for entry in entries if isinstance(entry, Candidate)]
+    most = options.nodes_at_most
+    if most is None and sum(choices[0].nodes for choices in fronts) <= MOST_NODES:
+        most = MOST_NODES
+    taken = iter(share(fronts, most))
+    return [entry.site(next(taken)) if isinstance(entry, Candidate) else entry for entry in entries]
+
+
+def work_of(product: Product) -> Work:
+    """Return what a product of known sizes asks of the memory."""
+    m, k, n = (size if isinstance(size, int) else 0 for size in (product.m, product.k, product.n))
+    a, b = product.a, product.b
+    result = product.dims[: len(product.dims) - sum(axis is not None for axis in product.axes)]
+    batch = (_count(a.batch), _count(b.batch), _count(result))
+    column = b.zero.dtype.itemsize if b.zero is not None and b.zero.axes[1] is not None else 0
+    return Work((m, k, n), (_size(a), _size(b), int(product.dtype.itemsize)), batch, int(column))
+
+
+def _count(dims: tuple[int | str | None, ...]) -> int:
+    return prod(dim for dim in dims if isinstance(dim, int))
+
+
+def _size(operand: Operand) -> int:
+    return int(operand.dtype.itemsize)
+
+
+def _why(product: Product, limits: Limits) -> str:
+    least = smallest(work_of(product), limits)
+    if limits.memory is not None and least > limits.memory:
+        return f"the smallest holds {least:,} bytes, and the memory is {limits.memory:,}"
+    return "a block is larger than the largest tensor"

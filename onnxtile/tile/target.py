@@ -1,0 +1,150 @@
+"""Limits files: TOML, one for each hardware, checked field by field."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pydantic
+
+from onnxtile.errors import OnnxtileError, UsageError
+from onnxtile.registry import data_folder, discover
+from onnxtile.tile.limits import LARGEST, MOST_MEMORY, Limits
+from onnxtile.tile.product import Tileable
+
+_UNITS = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1, "": 1}
+_ENDING = ".toml"
+
+Size = Annotated[int, pydantic.Field(strict=True, ge=1, le=LARGEST)]
+DType = Literal[
+    "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "uint32", "int64", "uint64"
+]  # fmt: skip
+
+
+def bytes_of(text: object) -> object:
+    """Return the bytes that "256KiB", "1 MB" or "4096" mean; what is no such text is returned as it is."""
+    found = re.fullmatch(r"(\d+)\s*([a-zA-Z]*)", text.strip()) if isinstance(text, str) else None
+    if found is None or found[2].lower() not in _UNITS:
+        return text
+    return int(found[1]) * _UNITS[found[2].lower()]
+
+
+Bytes = Annotated[int, pydantic.Field(strict=True, ge=1, le=MOST_MEMORY), pydantic.BeforeValidator(bytes_of)]
+
+
+class _Table(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class _Axis(_Table):
+    max: Size | None = None
+    multiple: Size = 1
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _bare(cls, value: object) -> object:
+        """Read `m = 64` as `m = { max = 64 }`."""
+        return {"max": value} if isinstance(value, int) else value
+
+    @pydantic.model_validator(mode="after")
+    def _fit(self) -> _Axis:
+        if self.max is not None and self.max % self.multiple:
+            raise ValueError(f"max = {self.max} is not a multiple of {self.multiple}")
+        return self
+
+
+class _Largest(_Table):
+    elements: Annotated[int, pydantic.Field(strict=True, ge=1, le=MOST_MEMORY)] | None = None
+    bytes: Bytes | None = None
+
+
+class _Rules(_Table):
+    """What may differ from operator to operator."""
+
+    m: _Axis = _Axis()
+    k: _Axis = _Axis()
+    n: _Axis = _Axis()
+    largest: _Largest = _Largest()
+    memory: Bytes | None = None
+    dtypes: Annotated[tuple[DType, ...], pydantic.Field(min_length=1)] | None = None
+    pad: Annotated[bool, pydantic.Field(strict=True)] = False
+
+    def limits(self) -> Limits:
+        return Limits(
+            self.m.max,
+            self.k.max,
+            self.n.max,
+            multiples=(self.m.multiple, self.k.multiple, self.n.multiple),
+            largest_elements=self.largest.elements,
+            largest_bytes=self.largest.bytes,
+            memory=self.memory,
+            dtypes=None if self.dtypes is None else frozenset(self.dtypes),
+            pad=self.pad,
+        )
+
+
+class _File(_Rules):
+    doc: str = ""
+    operator: dict[str, _Rules] = {}
+
+    def limits(self) -> Limits:
+        """Return the limits; an operator takes from the file what its own table leaves out."""
+        common = super().limits()
+        set_here = {name: getattr(self, name) for name in self.model_fields_set & _Rules.model_fields.keys()}
+        own = [
+            (name, _Rules.model_construct(**{**set_here, **{f: getattr(r, f) for f in r.model_fields_set}}).limits())
+            for name, r in self.operator.items()
+        ]
+        return replace(common, operators=tuple(sorted(own, key=lambda pair: pair[0])))
+
+
+def from_file(path: Path) -> Limits:
+    """Return the limits in a TOML file. Raises UsageError with the file and the line or field at fault."""
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file", hint=f"ready-made: {', '.join(ready_made())}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    try:
+        file = _File.model_validate(content)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{path}: field {where!r}: {first['msg']}") from None
+    _require_operators(path, file)
+    limits = file.limits()
+    if limits == Limits():
+        raise UsageError(f"{path}: no limit is given", hint='say m = 64, or memory = "256KiB"')
+    return limits
+
+
+def _require_operators(path: Path, file: _File) -> None:
+    known = discover("onnxtile.tile.ops", Tileable)  # type: ignore[type-abstract]
+    for name in file.operator:
+        if name not in known:
+            raise UsageError(
+                f"{path}: field 'operator.{name}': tile cuts no such operator", hint=f"there is {', '.join(known)}"
+            )
+
+
+def ready_made() -> list[str]:
+    """Return the names of the limits files that ship with onnxtile."""
+    return sorted(path.name.removesuffix(_ENDING) for path in data_folder("limits").glob(f"*{_ENDING}"))
+
+
+def find(name: str) -> Limits:
+    """Return the limits in the file `name`, or in the ready-made one called so. Raises UsageError."""
+    if name in _ready_made_or_none():
+        return from_file(data_folder("limits") / f"{name}{_ENDING}")
+    return from_file(Path(name))
+
+
+def _ready_made_or_none() -> list[str]:
+    try:
+        return ready_made()
+    except OnnxtileError:
+        return []
