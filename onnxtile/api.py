@@ -33,6 +33,7 @@ from onnxtile.model.shapes import resolve
 from onnxtile.query.match import Match, Matcher, compiled
 from onnxtile.tile.check import TileVerdict, check_tiles
 from onnxtile.tile.limits import Limits
+from onnxtile.tile.options import Options as TileOptions
 from onnxtile.tile.result import TileResult
 from onnxtile.tile.rewrite import tile as tile_graph
 from onnxtile.verify import Verdict, bound_copy, compare_with, run_original
@@ -276,6 +277,7 @@ def tile(
     model: Source,
     limits: Limits,
     *,
+    options: TileOptions | None = None,
     dims: Dims | None = None,
     shapes: InputShapes | None = None,
     verify: bool = True,
@@ -283,8 +285,10 @@ def tile(
 ) -> TiledModel:
     """Split every matrix product of `model` into MatMul, Sum and Concat nodes within `limits`.
 
+    Where `limits` name a memory, the tile is chosen that moves the fewest bytes. `options` say how partial sums are added.
     With `verify`, each different product alone is judged against a float64 run, and the whole model is run beside the original.
-    Raises ModelError, UsageError; Mismatch where a result is further off than rounding explains.
+    Raises ModelError, UsageError; Infeasible where no tile meets the limits;
+    Mismatch where a result is further off than rounding explains.
     """
     progress("reading the model")
     original = load(model)
@@ -293,7 +297,7 @@ def tile(
     progress("inferring shapes")
     known, constants = resolve(tiled, run=verify), Constants(tiled)
     progress("tiling")
-    result = tile_graph(tiled, limits, known, constants)
+    result = tile_graph(tiled, limits, known, constants, options)
     verdict: Verdict | None = None
     sites: tuple[TileVerdict, ...] = ()
     if verify:

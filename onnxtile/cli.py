@@ -137,6 +137,19 @@ def tile(
     max_m: Annotated[int | None, typer.Option("--max-m", help="bound on M, the rows of the left operand")] = None,
     max_k: Annotated[int | None, typer.Option("--max-k", help="bound on K, the summed axis")] = None,
     max_n: Annotated[int | None, typer.Option("--max-n", help="bound on N, the columns of the right operand")] = None,
+    limits_file: Annotated[
+        str | None, typer.Option("--target", metavar="FILE|NAME", help="a limits file, or one that ships: 64x64x64 ...")
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", metavar="256KiB", help="what a tile may hold at once; fewest bytes are moved"),
+    ] = None,
+    nodes_at_most: Annotated[
+        int | None, typer.Option("--nodes-at-most", metavar="N", help="bound on the nodes of all tiles together")
+    ] = None,
+    accumulate: Annotated[
+        str, typer.Option("--accumulate", metavar="WAY", help="how partial sums are added: sum, chain, tree or gemm")
+    ] = "sum",
     dim: Dim = None,
     shape: Shape = None,
     no_verify: NoVerify = False,
@@ -150,12 +163,22 @@ def tile(
     del debug
     from onnxtile import api
     from onnxtile.tile.limits import Limits
+    from onnxtile.tile.options import Options
+    from onnxtile.tile.target import find
 
-    limits = Limits.of(max=most, m=max_m, k=max_k, n=max_n)
+    base = None if limits_file is None else find(limits_file)
+    limits = Limits.of(max=most, m=max_m, k=max_k, n=max_n, memory=_bytes(memory, "memory"), base=base)
+    options = Options.of(accumulate=accumulate, nodes_at_most=nodes_at_most)
     target = _target(model, output, "tiled", force, dry_run)
     with _progress(quiet) as progress:
         result = api.tile(
-            model, limits, dims=_dims(dim), shapes=_shapes(shape), verify=not no_verify, progress=progress
+            model,
+            limits,
+            options=options,
+            dims=_dims(dim),
+            shapes=_shapes(shape),
+            verify=not no_verify,
+            progress=progress,
         )
         _write(result.model, target, model, force)
     _report(result, "tile", as_json, quiet, target)
@@ -423,7 +446,7 @@ def _shapes(options: list[str] | None) -> dict[str, tuple[int, ...]]:
     return {name: parse_shape(shape) for name, shape in _pairs(options, "shape", "INPUT=1x3x224x224")}
 
 
-def _bytes(text: str | None) -> int | None:
+def _bytes(text: str | None, option: str = "capacity") -> int | None:
     """Return the bytes that "256KiB", "1MB" or "4096" mean. Raises UsageError."""
     if text is None:
         return None
@@ -432,5 +455,5 @@ def _bytes(text: str | None) -> int | None:
     unit = next((u for u in units if folded.endswith(u)), "")
     number = folded.removesuffix(unit).strip()
     if not number.isdigit():
-        raise UsageError(f"--capacity {text} is not a size in bytes", hint="write 262144, 256KiB or 8MiB")
+        raise UsageError(f"--{option} {text} is not a size in bytes", hint="write 262144, 256KiB or 8MiB")
     return int(number) * units.get(unit, 1)
