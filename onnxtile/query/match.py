@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -16,13 +16,12 @@ from onnxtile.query.index import Index, Scan
 from onnxtile.query.machine import Budget, Failure, Found, Machine
 from onnxtile.query.names import require_known
 from onnxtile.query.parse import parse
-from onnxtile.query.program import Check, Program, compile_query
+from onnxtile.query.program import Check, Program, compile_query, nodes_of
 from onnxtile.query.syntax import ANY_NODE, PRODUCER, Node
 from onnxtile.query.vertex import Surroundings, Vertex, identify, is_constant
 
 _STEPS_PER_VERTEX = 20
 _STEPS = 1_000_000
-_ANY = {ANY_NODE, PRODUCER}
 
 
 @dataclass(frozen=True)
@@ -94,22 +93,29 @@ class Matcher:
             self._index = Index(vertices, self._constants)
         return self._index
 
+    @property
+    def constants(self) -> Constants:
+        """The constant values of the model."""
+        return self._constants
+
+    def facts(self, text: str, node: Node | None = None) -> Facts:
+        """Return what a test in `text` may ask about; where `node` may stand for any operator, more names are allowed."""
+        strict = node is None or node.type not in {ANY_NODE, PRODUCER}
+        return Facts(self._constants, self._shapes, dict(self._model.graph.opset_imports), text, strict)
+
     def _acceptor(self, index: Index, program: Program) -> Callable[[Vertex, Node], bool]:
-        strict = self._facts(program.query.text)
-        lenient = replace(strict, strict=False)
+        tested = (node for clause in program.query.clauses for node in nodes_of(clause) if node.test is not None)
+        facts = {node.type: self.facts(program.query.text, node) for node in tested}
 
         def accepts(vertex: Vertex, node: Node) -> bool:
             if not index.matches(vertex, node.type):
                 return False
-            return node.test is None or holds(node.test, vertex, lenient if node.type in _ANY else strict)
+            return node.test is None or holds(node.test, vertex, facts[node.type])
 
         return accepts
 
     def _holds(self, check: Check, bound: Mapping[str, Vertex]) -> bool:
-        return holds(check.condition, bound, self._facts(check.text))
-
-    def _facts(self, text: str) -> Facts:
-        return Facts(self._constants, self._shapes, dict(self._model.graph.opset_imports), text)
+        return holds(check.condition, bound, self.facts(check.text))
 
 
 def _identity(found: Found) -> object:

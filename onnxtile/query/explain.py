@@ -1,0 +1,217 @@
+"""How far a query got where it does not match, at which of its words it stopped, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxtile.query.machine import Failure, to_anyone
+from onnxtile.query.match import Matcher
+from onnxtile.query.program import Check, Goto, Grown, Program, Step, Stop
+from onnxtile.query.reasons import why_not
+from onnxtile.query.syntax import PRODUCER, Edge, Node, Query, Span
+from onnxtile.query.vertex import Surroundings, Vertex, identify, outputs_of
+
+_LISTED = 3
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The best partial match of one root: its nodes in the order of the query, and what kept it from going on.
+
+    `clause` is the clause of the query in which it stopped, `span` the part of the query at fault (characters counted from 0; of the
+    condition's text where `clause` is a condition), `node` the node at which it stood.
+    """
+
+    root: str
+    nodes: tuple[str, ...]
+    clause: str
+    span: Span
+    node: str
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, for JSON."""
+        return {
+            "root": self.root,
+            "nodes": list(self.nodes),
+            "clause": self.clause,
+            "span": list(self.span),
+            "node": self.node,
+            "reason": self.reason,
+        }
+
+
+def explain(matcher: Matcher, program: Program) -> list[Stopped]:
+    """Return, for each node with which a match could begin but none does, how far the query got; the furthest first.
+
+    Further is who matched more nodes, then who got further in the query. Raises QueryError where the search would take too long.
+    """
+    furthest: dict[Vertex, list[Failure]] = {}
+
+    def observe(failure: Failure) -> None:
+        if isinstance(failure.instruction, Grown):
+            return
+        failures = furthest.setdefault(failure.root, [])
+        if failures and len(failures[0].matched) < len(failure.matched):
+            failures.clear()
+        if not failures or len(failures[0].matched) == len(failure.matched):
+            failures.append(failure)
+
+    matched = {match.root for match in matcher.find(program, observe)}
+    explainer = _Explainer(matcher, program)
+    left = [failures for root, failures in furthest.items() if root not in matched]
+    best = [(max(failures, key=lambda failure: failure.place), failures) for failures in left]
+    best.sort(key=lambda pair: (-len(pair[0].matched), -pair[0].place))
+    return [explainer.stopped(failure, failures) for failure, failures in best]
+
+
+class _Explainer:
+    def __init__(self, matcher: Matcher, program: Program) -> None:
+        self._matcher = matcher
+        self._program = program
+        self._index = matcher.index()
+        self._around = Surroundings(matcher.constants)
+
+    def stopped(self, failure: Failure, failures: Sequence[Failure]) -> Stopped:
+        """Return what `failure` says, and the others at the same node, which are other ways on that failed as well."""
+        same = [other for other in failures if other.at is failure.at]
+        reasons = dict.fromkeys(self._reason(other) for other in sorted(same, key=lambda other: other.place))
+        clause, span = _place(failure, self._program.query)
+        nodes = tuple(identify(vertex) for vertex in failure.matched)
+        at = failure.root if failure.at is None else failure.at
+        return Stopped(identify(failure.root), nodes, clause, span, identify(at), "; ".join(reasons))
+
+    def _reason(self, failure: Failure) -> str:
+        instruction = failure.instruction
+        match instruction:
+            case Step():
+                return self._why_no_step(instruction, failure)
+            case Goto():
+                return self._why_not_there(instruction.node, failure)
+            case Stop():
+                return self._why_no_end(instruction, failure)
+            case Check():
+                reason = why_not(instruction.condition, failure.bound, self._matcher.facts(instruction.text))
+                return f"{instruction.text!r} does not hold: {reason}"
+            case _:
+                raise AssertionError(instruction)
+
+    def _why_not_there(self, node: Node, failure: Failure) -> str:
+        vertex = failure.bound.get(node.key or "")
+        if vertex is None:
+            return f"{node.key} is not in the match: its part of the query was left out"
+        return self._why_test_fails(vertex, node)
+
+    def _why_no_end(self, stop: Stop, failure: Failure) -> str:
+        assert failure.at is not None
+        further = self._around.along(failure.at, to_anyone(stop.edge))
+        others = [_told(vertex) for vertex in further if vertex not in failure.matched]
+        leads = "leads on to" if stop.edge.forward else "comes from"
+        return f"{_told(failure.at)} {leads} {_several(others)}, where '$' says that nothing further is"
+
+    def _why_no_step(self, step: Step, failure: Failure) -> str:
+        if failure.at is None or step.edge is None:
+            return self._why_not_this(failure.root, step.node, failure)
+        ways = self._around.along(failure.at, step.edge)
+        if ways:
+            reasons = dict.fromkeys(self._why_not_this(way, step.node, failure) for way in ways)
+            return _several(list(reasons), "; ")
+        if self._around.along(failure.at, to_anyone(step.edge)):
+            return _several(list(self._others(failure.at, step.edge)), "; ")
+        consumers = self._no_consumer if step.edge.forward else self._no_source
+        return _several(list(dict.fromkeys(consumers(failure.at, step.edge))), "; ")
+
+    def _why_not_this(self, vertex: Vertex, node: Node, failure: Failure) -> str:
+        bound = failure.bound.get(node.key or "")
+        if bound is not None and bound is not vertex:
+            return f"{node.key} is {_told(bound)}, but here is {_told(vertex)}"
+        if bound is None and vertex in failure.matched:
+            return f"{_told(vertex)} is in the match already"
+        if self._index.matches(vertex, node.type):
+            return self._why_test_fails(vertex, node)
+        wanted = "constant" if node.type == PRODUCER else node.type
+        return f"{_told(vertex)} is not {wanted}"
+
+    def _why_test_fails(self, vertex: Vertex, node: Node) -> str:
+        if node.test is None:
+            return f"{_told(vertex)} leads nowhere further"
+        facts = self._matcher.facts(self._program.query.text, node)
+        return f"{_told(vertex)}: {why_not(node.test, vertex, facts)}"
+
+    # Edges that lead nowhere
+
+    def _others(self, vertex: Vertex, edge: Edge) -> Iterator[str]:
+        """Yield who else reads the outputs that an exclusive edge asks to go to one place only."""
+        for value in self._values(vertex, edge):
+            uses = self._around.uses(value)
+            if len(uses) > 1:
+                readers = list(dict.fromkeys(_told(node) for node, _ in uses))
+                times = "" if len(readers) > 1 else f" {len(uses)} times"
+                yield f"{_value(value)} is read by {_several(readers)}{times}; '~' allows that"
+
+    def _values(self, vertex: Vertex, edge: Edge) -> list[ir.Value]:
+        if edge.forward:
+            return [value for i, value in enumerate(outputs_of(vertex)) if edge.output in {None, i}]
+        inputs = enumerate(vertex.inputs) if isinstance(vertex, ir.Node) else ()
+        return [value for i, value in inputs if value is not None and edge.input in {None, i}]
+
+    def _no_consumer(self, vertex: Vertex, edge: Edge) -> Iterator[str]:
+        values = self._values(vertex, edge)
+        if not values:
+            yield f"{_told(vertex)} has no output {edge.output}" if edge.output else f"{_told(vertex)} has no outputs"
+        for value in values:
+            uses = self._around.uses(value)
+            if not uses:
+                yield f"{_value(value)} is {'an output of the graph, and ' if value.is_graph_output() else ''}read by nothing"
+            for node, position in uses:
+                if edge.input not in {None, position}:
+                    yield f"{_told(node)} reads {_value(value)} as input {position}, not {edge.input}"
+                else:
+                    yield f"{_told(node)}, which reads {_value(value)}, is in a body"
+
+    def _no_source(self, vertex: Vertex, edge: Edge) -> Iterator[str]:
+        values = self._values(vertex, edge)
+        if not values:
+            yield f"{_told(vertex)} has no input {'' if edge.input is None else edge.input}".rstrip()
+        for value in values:
+            producer = value.producer()
+            if producer is None:
+                kind = "an input of the graph" if value.is_graph_input() else "not constant"
+                yield f"{_value(value)} is {kind}"
+            elif edge.output not in {None, value.index()}:
+                yield f"{_value(value)} is output {value.index()} of {_told(producer)}, not {edge.output}"
+            else:
+                yield f"{_value(value)} comes from around this graph"
+
+
+def _place(failure: Failure, query: Query) -> tuple[str, Span]:
+    """Return the clause in which a failure happened, and the part of the query at fault."""
+    match failure.instruction:
+        case Step() | Goto():
+            span = failure.instruction.node.span
+        case Stop():
+            span = (failure.instruction.edge.span[0], failure.instruction.span[1])
+        case Check():
+            return failure.instruction.text, (0, len(failure.instruction.text))
+        case _:
+            span = (0, len(query.text))
+    around = (c.span for c in query.clauses if c.span[0] <= span[0] and span[1] <= c.span[1])
+    start, stop = next(around, (0, len(query.text)))
+    return query.text[start:stop], span
+
+
+def _told(vertex: Vertex) -> str:
+    return f"{'the constant' if isinstance(vertex, ir.Value) else vertex.op_type} {identify(vertex)!r}"
+
+
+def _value(value: ir.Value) -> str:
+    return f"{value.name!r}"
+
+
+def _several(words: Sequence[str], between: str = ", ") -> str:
+    more = len(words) - _LISTED
+    return between.join([*words[:_LISTED], *([f"{more} more"] if more > 0 else [])])
