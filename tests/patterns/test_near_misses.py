@@ -1,0 +1,168 @@
+"""What is almost a pattern is left alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+import pytest
+
+from onnxtile import api
+
+if TYPE_CHECKING:
+    from tests.patterns.conftest import Tiny
+
+LAYER_NORM = """
+m = ReduceMean<axes=[-1], keepdims=1>(x)
+c = Sub(x, m)
+s = Pow(c, 2.0)
+v = ReduceMean<axes=[-1], keepdims=1>(s)
+e = Add(v, 0.00001)
+d = Sqrt(e)
+n = Div(c, d)
+g = Mul(n, W_8)
+y = Add(g, W_8)
+"""
+RMS_NORM = """
+s = Pow(x, 2.0)
+v = ReduceMean<axes=[-1], keepdims=1>(s)
+e = Add(v, 0.00001)
+d = Sqrt(e)
+r = Reciprocal(d)
+n = Mul(x, r)
+y = Mul(n, W_8)
+"""
+GELU = """
+a = Div(x, 1.4142135)
+e = Erf(a)
+p = Add(e, 1.0)
+h = Mul(x, 0.5)
+y = Mul(h, p)
+"""
+GELU_TANH = """
+c = Pow(x, 3.0)
+a = Mul(c, 0.044715)
+b = Add(x, a)
+z = Mul(b, 0.7978845608)
+t = Tanh(z)
+p = Add(t, 1.0)
+h = Mul(x, 0.5)
+y = Mul(h, p)
+"""
+QUICK_GELU = "a = Mul(x, 1.702)\ns = Sigmoid(a)\ny = Mul(x, s)"
+SILU = "s = Sigmoid(x)\ny = Mul(x, s)"
+MISH = "s = Softplus(x)\nt = Tanh(s)\ny = Mul(x, t)"
+HARD_SWISH = "a = Add(x, 3.0)\nc = Clip(a, 0.0, 6.0)\ng = Mul(x, c)\ny = Div(g, 6.0)"
+HARD_SIGMOID = "s = HardSigmoid<alpha=0.1666666716337204, beta=0.5>(x)\ny = Mul(x, s)"
+ATTENTION = """
+t = Transpose<perm=[0, 2, 1]>(k)
+r = MatMul(q, t)
+a = Mul(r, 0.25)
+w = Softmax<axis=-1>(a)
+y = MatMul(w, v)
+"""
+L2_NORM = "l = ReduceL2<axes=[-1], keepdims=1>(x)\nb = Clip(l, 0.000001)\ny = Div(x, b)"
+SOFTMAX = "m = ReduceMax<axes=[-1], keepdims=1>(x)\nc = Sub(x, m)\ne = Exp(c)\ns = ReduceSum<keepdims=1>(e, [-1])\ny = Div(e, s)"
+SWIGLU = "g = MatMul(x, W_8_4)\nu = MatMul(x, W_8_4)\ns = Sigmoid(g)\nf = Mul(g, s)\ny = Mul(f, u)"
+
+# What it must not be taken for; the whole; what is replaced; by what.
+MISSES = {
+    "layer norm: exponent 3": ("LayerNorm RMSNorm", LAYER_NORM, "Pow(c, 2.0)", "Pow(c, 3.0)"),
+    "layer norm: mean over other axes": ("LayerNorm RMSNorm", LAYER_NORM, "<axes=[-1], keepdims=1>(x)", "<axes=[1], keepdims=1>(x)"),
+    "layer norm: variance over other axes": ("LayerNorm RMSNorm", LAYER_NORM, "<axes=[-1], keepdims=1>(s)", "<axes=[1], keepdims=1>(s)"),
+    "layer norm: epsilon is a vector": ("LayerNorm RMSNorm", LAYER_NORM, "Add(v, 0.00001)", "Add(v, W_8)"),
+    "layer norm: mean of another value": ("LayerNorm RMSNorm", LAYER_NORM, "keepdims=1>(x)", "keepdims=1>(z)"),
+    "layer norm: another value divided": ("LayerNorm", LAYER_NORM, "n = Div(c, d)", "n = Div(x, d)"),
+    "layer norm: divided the other way": ("LayerNorm", LAYER_NORM, "n = Div(c, d)", "n = Div(d, c)"),
+    "layer norm: the mean less x": ("LayerNorm", LAYER_NORM, "Sub(x, m)", "Sub(m, x)"),
+    "layer norm: product of two values": ("LayerNorm RMSNorm", LAYER_NORM, "Pow(c, 2.0)", "Mul(c, x)"),
+    "layer norm: sum, not mean": ("LayerNorm RMSNorm", LAYER_NORM, "ReduceMean<axes=[-1], keepdims=1>(s)", "ReduceSum<keepdims=1>(s, [-1])"),
+    "layer norm: rounded to whole numbers": (
+        "LayerNorm RMSNorm",
+        LAYER_NORM,
+        "s = Pow(c, 2.0)",
+        "i = Cast<to=7>(c)\ns = Pow(i, [2])",
+    ),
+    "RMS norm: exponent 3": ("RMSNorm", RMS_NORM, "Pow(x, 2.0)", "Pow(x, 3.0)"),
+    "RMS norm: another value squared": ("RMSNorm", RMS_NORM, "Pow(x, 2.0)", "Pow(z, 2.0)"),
+    "RMS norm: epsilon is a vector": ("RMSNorm", RMS_NORM, "Add(v, 0.00001)", "Add(v, W_8)"),
+    "RMS norm: no reciprocal": ("RMSNorm", RMS_NORM, "Reciprocal(d)", "Identity(d)"),
+    "RMS norm: 2 over the root": ("RMSNorm", RMS_NORM, "Reciprocal(d)", "Div(2.0, d)"),
+    "RMS norm: exponent -1": ("RMSNorm", RMS_NORM, "d = Sqrt(e)\nr = Reciprocal(d)", "r = Pow(e, -1.0)"),
+    "GELU: √2 is off by 1e-3": ("GeLU", GELU, "1.4142135", "1.4152135"),
+    "GELU: erf of another value": ("GeLU", GELU, "Div(x,", "Div(z,"),
+    "GELU: another value gated": ("GeLU", GELU, "Mul(x, 0.5)", "Mul(z, 0.5)"),
+    "GELU: not halved": ("GeLU", GELU, "Mul(x, 0.5)", "Mul(x, 0.6)"),
+    "GELU: divided the other way": ("GeLU", GELU, "Div(x, 1.4142135)", "Div(1.4142135, x)"),
+    "GELU: divided by 1/√2": ("GeLU", GELU, "1.4142135", "0.70710678"),
+    "GELU: 2 added": ("GeLU", GELU, "Add(e, 1.0)", "Add(e, 2.0)"),
+    "tanh GELU: 0.05": ("GeLUTanh", GELU_TANH, "0.044715", "0.05"),
+    "tanh GELU: 0.8": ("GeLUTanh", GELU_TANH, "0.7978845608", "0.8"),
+    "tanh GELU: a square": ("GeLUTanh", GELU_TANH, "Pow(x, 3.0)", "Pow(x, 2.0)"),
+    "tanh GELU: the cube of another value": ("GeLUTanh", GELU_TANH, "Pow(x, 3.0)", "Pow(z0, 3.0)"),
+    "tanh GELU: another value added": ("GeLUTanh", GELU_TANH, "Add(x, a)", "Add(z0, a)"),
+    "tanh GELU: another value gated": ("GeLUTanh", GELU_TANH, "Mul(x, 0.5)", "Mul(z0, 0.5)"),
+    "quick GELU: 1.7": ("QuickGeLU", QUICK_GELU, "1.702", "1.7"),
+    "quick GELU: another value gated": ("QuickGeLU SiLU", QUICK_GELU, "Mul(x, s)", "Mul(z, s)"),
+    "quick GELU: its argument gated": ("QuickGeLU", QUICK_GELU, "Mul(x, s)", "Mul(a, s)"),
+    "SiLU: another value gated": ("SiLU", SILU, "Mul(x, s)", "Mul(z, s)"),
+    "SiLU: tanh": ("SiLU", SILU, "Sigmoid", "Tanh"),
+    "Mish: no tanh": ("Mish SiLU", MISH, "Tanh", "Sigmoid"),
+    "Mish: another value gated": ("Mish", MISH, "Mul(x, t)", "Mul(z, t)"),
+    "hard swish: Clip(0, 5)": ("HardSwish", HARD_SWISH, "Clip(a, 0.0, 6.0)", "Clip(a, 0.0, 5.0)"),
+    "hard swish: Clip without an end": ("HardSwish", HARD_SWISH, "Clip(a, 0.0, 6.0)", "Clip(a, 0.0)"),
+    "hard swish: 2 added": ("HardSwish", HARD_SWISH, "Add(x, 3.0)", "Add(x, 2.0)"),
+    "hard swish: a fifth": ("HardSwish", HARD_SWISH, "Div(g, 6.0)", "Div(g, 5.0)"),
+    "hard swish: another value gated": ("HardSwish", HARD_SWISH, "Mul(x, c)", "Mul(z, c)"),
+    "hard swish: alpha 0.2": ("HardSwish", HARD_SIGMOID, "0.1666666716337204", "0.2"),
+    "hard swish: beta 0.4": ("HardSwish", HARD_SIGMOID, "beta=0.5", "beta=0.4"),
+    "attention: softmax over axis 1": ("ScaledDotProductAttention", ATTENTION, "axis=-1", "axis=1"),
+    "attention: softmax over axis 2 of 4": (
+        "ScaledDotProductAttention",
+        ATTENTION.replace("[0, 2, 1]", "[0, 1, 3, 2]"),
+        "axis=-1",
+        "axis=2",
+    ),
+    "attention: a classifier's weight before softmax": ("ScaledDotProductAttention", ATTENTION, "MatMul(q, t)", "MatMul(q, W_8_6)"),
+    "attention: a classifier's weight, turned": ("ScaledDotProductAttention", ATTENTION, "MatMul(q, t)", "MatMul(W_6_8, t)"),
+    "attention: a weight after softmax": ("ScaledDotProductAttention", ATTENTION, "MatMul(w, v)", "MatMul(w, W_6_3)"),
+    "attention: weights on the right": ("ScaledDotProductAttention", ATTENTION, "MatMul(w, v)", "MatMul(v, w)"),
+    "attention: sigmoid between": ("ScaledDotProductAttention", ATTENTION, "Mul(r, 0.25)", "Sigmoid(r)"),
+    "attention: divided by the scores": ("ScaledDotProductAttention", ATTENTION, "Mul(r, 0.25)", "Div(4.0, r)"),
+    "attention: turned between": ("ScaledDotProductAttention", ATTENTION, "Mul(r, 0.25)", "Transpose<perm=[0, 2, 1]>(r)"),
+    "L2 norm: another value divided": ("L2Norm", L2_NORM, "Div(x, b)", "Div(z, b)"),
+    "L2 norm: the sum of absolutes": ("L2Norm", L2_NORM, "ReduceL2", "ReduceL1"),
+    "softmax: sum over other axes": ("Softmax", SOFTMAX, "(e, [-1])", "(e, [1])\nz = Identity(s)"),
+    "softmax: divided the other way": ("Softmax", SOFTMAX, "Div(e, s)", "Div(s, e)"),
+    "gated unit: another input": ("SwiGLU", SWIGLU, "u = MatMul(x, W_8_4)", "u = MatMul(z, W_8_4)"),
+    "gated unit: no weight": ("SwiGLU", SWIGLU, "u = MatMul(x, W_8_4)", "u = MatMul(x, z)"),
+}
+
+
+@pytest.mark.parametrize("name", MISSES)
+def test_a_near_miss_is_left_alone(tiny: Tiny, name: str) -> None:
+    kinds, whole, part, other = MISSES[name]
+    assert part in whole
+    made = _fused(tiny, whole.replace(part, other, 1))
+    assert not made & set(kinds.split())
+    assert _fused(tiny, whole) & set(kinds.split()), "without the change it must be found"
+
+
+def _fused(tiny: Tiny, body: str) -> set[str]:
+    """Return which meta-ops the library makes of `body`."""
+    square = "U = MatMul(x, z)" in body or "u = MatMul(x, z)" in body
+    shape = "2,8,8" if square or "W_6_8, t" in body else "2,2,6,8" if "[0, 1, 3, 2]" in body else "2,6,8"
+    model = tiny.model(body, shape=shape)
+    onnx.checker.check_model(model)
+    return {result.name for result in api.fuse(model, verify=False).patterns if result.calls}
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_a_constant_counts_as_exactly_as_its_type_holds_it(tiny: Tiny, dtype: str) -> None:
+    def found(constant: str) -> bool:
+        model = tiny.model(GELU.replace("1.4142135", constant), dtype=dtype)
+        return any(result.name == "GeLU" and result.calls for result in api.fuse(model, verify=False).patterns)
+
+    assert found("1.4142135623730951")
+    assert found("1.4146") == (dtype == "float16")
+    assert not found("1.42")

@@ -1,0 +1,283 @@
+"""Each variant of each pattern of the library finds the tiny graphs made for it, whatever the order of operands, and stays right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+
+from onnxtile import api
+
+if TYPE_CHECKING:
+    from tests.patterns.conftest import Tiny
+
+_CENTRED = """
+m = ReduceMean<axes=[-1], keepdims=1>(x)
+c = Sub(x, m)
+"""
+_VARIANCE = """
+s = Pow(c, 2.0)
+v = ReduceMean<axes=[-1], keepdims=1>(s)
+"""
+_DEVIATION = "e = Add(v, 1e-5)\nd = Sqrt(e)\n".replace("1e-5", "0.00001")
+_MEAN_SQUARE = "s = Pow(x, 2.0)\nv = ReduceMean<axes=[-1], keepdims=1>(s)\n"
+_SCALED = "g = Mul(n, W_8)\ny = Add(g, W_8)"
+
+_ERF = ("a = Div(x, 1.4142135623730951)", "a = Mul(x, 0.7071067811865476)")
+_HALVES = (
+    "h = Mul(x, 0.5)\ny = Mul(h, p)",
+    "h = Div(x, 2.0)\ny = Mul(h, p)",
+    "h = Mul(x, p)\ny = Mul(h, 0.5)",
+    "h = Mul(x, p)\ny = Div(h, 2.0)",
+    "h = Mul(p, 0.5)\ny = Mul(x, h)",
+    "h = Div(p, 2.0)\ny = Mul(x, h)",
+)
+_TANH = "t = Tanh(z)\np = Add(t, 1.0)\n"
+_ROOT = "b = Add(x, a)\nz = Mul(b, 0.7978845608028654)\n"
+_SQUARES = ("s = Mul(x, x)\n", "s = Pow(x, 2.0)\n")
+
+_GATE = "g = MatMul(x, W_8_4)\nu = MatMul(x, W_8_4)\n"
+_SPLIT = "b = MatMul(x, W_8_8)\ng, u = Split<axis=-1>(b)\n"
+_CUT = "b = MatMul(x, W_8_8)\ng = Slice(b, [0], [4], [2])\nu = Slice(b, [4], [8], [2])\n"
+_SIGMOID = "a = Sigmoid(g)\n f = Mul(a, g)\ny = Mul(f, u)"
+_GELU = "a = Div(g, 1.4142135623730951)\ne = Erf(a)\np = Add(e, 1.0)\nh = Mul(g, 0.5)\nf = Mul(h, p)\ny = Mul(f, u)"
+_GELU_TANH = """
+c = Pow(g, 3.0)
+a = Mul(c, 0.044715)
+i = Add(g, a)
+z = Mul(i, 0.7978845608028654)
+t = Tanh(z)
+p = Add(t, 1.0)
+h = Mul(g, 0.5)
+f = Mul(h, p)
+y = Mul(f, u)
+"""
+
+_SCORES = "t = Transpose<perm=[0, 2, 1]>(k)\nr = MatMul(q, t)\n"
+_WEIGHTS = "w = Softmax<axis=-1>(r)\ny = MatMul(w, v)"
+_HEADS = "{0}a = MatMul(x, W_8_8)\n{0}b = Reshape({0}a, [2, 6, 2, 4])\n{0} = Transpose<perm=[0, 2, 1, 3]>({0}b)\n"
+_MERGED = "j = Transpose<perm=[0, 2, 1, 3]>(i)\nl = Reshape(j, [2, 6, 8])\ny = MatMul(l, W_8_8)"
+_CORE = "t = Transpose<perm=[0, 1, 3, 2]>(k)\nr = MatMul(q, t)\nw = Softmax<axis=-1>(r)\ni = MatMul(w, v)\n"
+_BIASED = "{0}c = Add({0}s, W_8)\n{0}b = Reshape({0}c, [2, 6, 2, 4])\n{0} = Transpose<perm=[0, 2, 1, 3]>({0}b)\n"
+
+CASES: dict[tuple[str, int], list[str]] = {
+    ("LayerNorm", 1): [
+        _CENTRED + _VARIANCE + _DEVIATION + "n = Div(c, d)\n" + _SCALED,
+        _CENTRED + _VARIANCE + _DEVIATION + "y = Div(c, d)",
+        _CENTRED + _VARIANCE + _DEVIATION + "n = Div(c, d)\ny = Mul(n, W_8)",
+        _CENTRED + _VARIANCE + _DEVIATION + "n = Mul(W_8, c)\ng = Div(n, d)\ny = Add(g, W_8)",
+        _CENTRED + _VARIANCE + "e = Sqrt(v)\nd = Add(e, 0.00001)\nn = Div(c, d)\n" + _SCALED,
+        _CENTRED + "s = Mul(c, c)\nv = ReduceMean<axes=[-1], keepdims=1>(s)\n" + _DEVIATION + "n = Div(c, d)\n" + _SCALED,
+        _CENTRED.replace("-1", "1") + _VARIANCE.replace("-1", "1") + _DEVIATION + "n = Div(c, d)\ng = Mul(n, W_6_1)\ny = Add(g, W_6_1)",
+        _CENTRED
+        + "o = Cast<to=11>(c)\ntwo = Cast<to=11>(2.0)\ntiny = Cast<to=11>(0.00001)\n"
+        + "s = Pow(o, two)\nv = ReduceMean<axes=[-1], keepdims=1>(s)\ne = Add(v, tiny)\nd = Sqrt(e)\nf = Div(o, d)\nn = Cast<to=1>(f)\n"
+        + _SCALED,
+    ],
+    ("LayerNorm", 2): [
+        _CENTRED + _VARIANCE + _DEVIATION + way + "n = Mul(c, i)\n" + _SCALED
+        for way in ("i = Reciprocal(d)\n", "i = Div(1.0, d)\n")
+    ]
+    + [_CENTRED + _VARIANCE + "e = Add(v, 0.00001)\ni = Pow(e, -0.5)\nn = Mul(c, i)\n" + _SCALED],
+    ("LayerNorm", 3): [
+        _CENTRED
+        + "mm = ReduceMean<axes=[-1], keepdims=1>(x)\ncc = Sub(x, mm)\ns = Mul(cc, cc)\nv = ReduceMean<axes=[-1], keepdims=1>(s)\n"
+        + deviation
+        + "n = Div(c, d)\n"
+        + _SCALED
+        for deviation in (_DEVIATION, "e = Sqrt(v)\nd = Add(e, 0.00001)\n")
+    ],
+    ("RMSNorm", 1): [
+        _MEAN_SQUARE + "e = Add(v, 0.00001)\n" + way + "n = Mul(x, i)\n" + last
+        for way, last in product(
+            ("d = Sqrt(e)\ni = Reciprocal(d)\n", "d = Sqrt(e)\ni = Div(1.0, d)\n", "i = Pow(e, -0.5)\n"),
+            ("y = Mul(n, W_8)", "y = Identity(n)"),
+        )
+    ],
+    ("RMSNorm", 2): [
+        _MEAN_SQUARE + deviation + "n = Div(x, d)\ny = Mul(n, W_8)"
+        for deviation in (_DEVIATION, "e = Sqrt(v)\nd = Add(e, 0.00001)\n")
+    ],
+    ("RMSNorm", 3): [_MEAN_SQUARE + _DEVIATION + "n = Mul(x, W_8)\ny = Div(n, d)"],
+    ("GeLU", 1): [f"{scale}\ne = Erf(a)\np = Add(e, 1.0)\n{half}" for scale, half in product(_ERF, _HALVES)],
+    ("GeLU", 2): [
+        f"{scale}\ne = Erf(a)\nb = {half}\np = Add(b, 0.5)\ny = Mul(x, p)"
+        for scale, half in product(_ERF, ("Mul(e, 0.5)", "Div(e, 2.0)"))
+    ],
+    ("GeLU", 3): [
+        f"m = Neg(x)\n{scale.replace('x', 'm')}\ne = Erf(a)\np = Sub(1.0, e)\n{half}"
+        for scale, half in product(_ERF, _HALVES)
+    ],
+    ("GeLUTanh", 1): [
+        "c = Pow(x, 3.0)\na = Mul(c, 0.044715)\n" + _ROOT + _TANH + half for half in _HALVES
+    ],
+    ("GeLUTanh", 2): [
+        square + "c = Mul(s, x)\na = Mul(c, 0.044715)\n" + _ROOT + _TANH + half for square, half in product(_SQUARES, _HALVES)
+    ],
+    ("GeLUTanh", 3): [
+        square + "c = Mul(s, 0.044715)\na = Mul(c, x)\n" + _ROOT + _TANH + half for square, half in product(_SQUARES, _HALVES)
+    ],
+    ("GeLUTanh", 4): [
+        "c = Mul(x, 0.044715)\ns = Mul(c, x)\na = Mul(s, x)\n" + _ROOT + _TANH + half for half in _HALVES
+    ],
+    ("GeLUTanh", 5): [
+        square + "c = Mul(s, 0.044715)\nb = Add(c, 1.0)\nr = Mul(x, 0.7978845608028654)\nz = Mul(r, b)\n" + _TANH + half
+        for square, half in product(_SQUARES, _HALVES)
+    ],
+    ("GeLUTanh", 6): [
+        "c = Mul(x, 0.044715)\ns = Mul(c, x)\nb = Add(s, 1.0)\nr = Mul(x, 0.7978845608028654)\nz = Mul(r, b)\n" + _TANH + half
+        for half in _HALVES
+    ],
+    ("QuickGeLU", 1): ["a = Mul(x, 1.702)\ns = Sigmoid(a)\ny = Mul(x, s)"],
+    ("SiLU", 1): ["s = Sigmoid(x)\ny = Mul(x, s)"],
+    ("SiLU", 2): ["m = Neg(x)\ne = Exp(m)\np = Add(e, 1.0)\ny = Div(x, p)"],
+    ("Mish", 1): ["s = Softplus(x)\nt = Tanh(s)\ny = Mul(x, t)"],
+    ("Mish", 2): ["s = Softplus(x)\nb = Greater(x, 20.0)\nc = Where(b, x, s)\nt = Tanh(c)\ny = Mul(x, t)"],
+    ("Mish", 3): ["e = Exp(x)\np = Add(e, 1.0)\ns = Log(p)\nt = Tanh(s)\ny = Mul(x, t)"],
+    ("HardSwish", 1): [
+        "a = Add(x, 3.0)\nc = Clip(a, 0.0, 6.0)\n" + last
+        for last in (
+            "g = Mul(x, c)\ny = Div(g, 6.0)",
+            "g = Mul(x, c)\ny = Mul(g, 0.16666666666666666)",
+            "g = Div(c, 6.0)\ny = Mul(x, g)",
+            "g = Mul(c, 0.16666666666666666)\ny = Mul(x, g)",
+        )
+    ],
+    ("HardSwish", 2): [
+        f"s = {sixth}\na = Add(s, 0.5)\nc = Clip(a, 0.0, 1.0)\ny = Mul(x, c)"
+        for sixth in ("Div(x, 6.0)", "Mul(x, 0.16666666666666666)")
+    ],
+    ("HardSwish", 3): ["s = HardSigmoid<alpha=0.1666666716337204>(x)\ny = Mul(x, s)"],
+    ("L2Norm", 1): [
+        f"l = ReduceL2<axes=[-1], keepdims=1>(x)\n{bound}\ny = Div(x, b)"
+        for bound in (
+            "b = Clip(l, 0.000001)",
+            "b = Max(l, 0.000001)",
+            "b = Add(l, 0.000001)",
+            "c = Clip(l, 0.000001)\nb = Expand(c, [2, 6, 8])",
+        )
+    ],
+    ("L2Norm", 2): [
+        f"s = Mul(x, x)\na = ReduceSum<keepdims=1>(s, [-1])\n{length}\ny = Div(x, l)"
+        for length in ("b = Add(a, 0.000001)\nl = Sqrt(b)", "b = Sqrt(a)\nl = Add(b, 0.000001)")
+    ],
+    ("L2Norm", 3): [
+        f"s = Mul(x, x)\na = ReduceSum<keepdims=1>(s, [-1])\nb = Add(a, 0.000001)\n{length}\ny = Mul(x, l)"
+        for length in ("r = Sqrt(b)\nl = Reciprocal(r)", "r = Sqrt(b)\nl = Div(1.0, r)", "l = Pow(b, -0.5)")
+    ],
+    ("Softmax", 1): [
+        "m = ReduceMax<axes=[-1], keepdims=1>(x)\nc = Sub(x, m)\ne = Exp(c)\ns = ReduceSum<keepdims=1>(e, [-1])\ny = Div(e, s)"
+    ],
+    ("Softmax", 2): ["e = Exp(x)\ns = ReduceSum<keepdims=1>(e, [-1])\ny = Div(e, s)"],
+    ("Linear", 1): ["a = Reshape(x, [12, 8])\nb = Gemm(a, W_8_4, W_4)\ny = Reshape(b, [2, 6, 4])"],
+    ("Linear", 2): ["a = Flatten(x)\nb = Gemm(a, W_48_4, W_4)\ny = Relu(b)"],
+    ("Linear", 3): ["a = MatMul(x, W_8_4)\ny = Add(a, W_4)"],
+    ("SwiGLU", 1): [_GATE + _SIGMOID],
+    ("SwiGLU", 2): [_SPLIT + _SIGMOID],
+    ("SwiGLU", 3): [_CUT + _SIGMOID],
+    ("GeGLU", 1): [_GATE + _GELU],
+    ("GeGLU", 2): [_GATE + _GELU_TANH],
+    ("GeGLU", 3): [_SPLIT + _GELU, _SPLIT + _GELU_TANH],
+    ("GeGLU", 4): [_CUT + _GELU, _CUT + _GELU_TANH],
+    ("SkipLayerNorm", 1): [
+        "x = Add(a, b)\n" + _CENTRED + _VARIANCE + _DEVIATION + "n = Div(c, d)\n" + _SCALED,
+        "x = Add(a, b)\n" + _MEAN_SQUARE + _DEVIATION + "n = Div(x, d)\ny = Mul(n, W_8)",
+    ],
+    ("ScaledDotProductAttention", 1): [
+        _SCORES + "a = Add(r, mask)\nw = Softmax<axis=-1>(a)\nb = IsNaN(w)\ng = Where(b, 0.0, w)\ny = MatMul(g, v)".replace("mask", "W_6_6")
+    ],
+    ("ScaledDotProductAttention", 2): [
+        _SCORES + _WEIGHTS,
+        _SCORES + "a = Mul(r, 0.25)\nb = Add(a, W_6_6)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
+        _SCORES + "a = Div(r, 4.0)\nc = Equal(mask, 0.0)\nb = Where(c, -9.0, a)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)".replace("mask", "W_6_6"),
+        _SCORES + "a = Div(r, 30.0)\nb = Tanh(a)\nc = Mul(b, 30.0)\nw = Softmax<axis=-1>(c)\ny = MatMul(w, v)",
+        _SCORES + "a = Mul(r, W_6_6)\nb = Sub(a, W_6_6)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
+        _SCORES + "a = Clip(r, -50.0, 50.0)\nb = Max(a, -40.0)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
+        _SCORES + "a = Cast<to=1>(r)\nw = Softmax<axis=-1>(a)\nb = Cast<to=1>(w)\ny = MatMul(b, v)",
+        "j = Mul(q, 0.5)\nt = Transpose<perm=[0, 2, 1]>(k)\nl = Mul(t, 0.5)\nr = MatMul(j, l)\n" + _WEIGHTS,
+        _SCORES
+        + "a = Reshape(r, [1, 2, 6, 6])\nb = Add(a, W_1_1_6_6)\nw = Softmax<axis=3>(b)\nc = Reshape(w, [2, 6, 6])\ny = MatMul(c, v)",
+        "t = Transpose<perm=[0, 2, 1]>(k)\nr = MatMul(W_2_3_8, t)\n" + _WEIGHTS,
+    ],
+    ("ScaledDotProductAttention", 3): [
+        _SCORES + "w = Softmax<axis=2>(r)\ny = MatMul(w, v)",
+        "t = Transpose<perm=[0, 2, 1]>(k)\nl = Mul(t, 0.5)\nr = MatMul(q, l)\nw = Softmax<axis=2>(r)\ny = MatMul(w, v)",
+    ],
+    ("ScaledDotProductAttention", 4): [
+        _SCORES
+        + "n = Shape(r)\nm = Expand(mask, n)\nb = Cast<to=9>(m)\na = Where(b, -9.0, r)\nw = Softmax<axis=-1>(a)\ny = MatMul(w, v)".replace(
+            "mask", "W_1_6"
+        ),
+        _SCORES + "n = Shape(r)\nm = Reshape(W_72, n)\na = Add(r, m)\nw = Softmax<axis=-1>(a)\ny = MatMul(w, v)",
+    ],
+    ("ScaledDotProductAttention", 5): [
+        _SCORES + "a = Mul(r, 0.25)\nm = ReduceMax<axes=[-1], keepdims=1>(a)\nb = Sub(a, m)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)"
+    ],
+    ("ScaledDotProductAttention", 6): [
+        _SCORES
+        + "a = Mul(r, 0.25)\nc = Concat<axis=-1>(a, W_2_6_1)\nb = Softmax<axis=-1>(c)\nw = Slice(b, [0], [6], [2])\ny = MatMul(w, v)"
+    ],
+    ("ScaledDotProductAttention", 7): [
+        'r = Einsum<equation="bid,bjd->bij">(q, k)\na = Mul(r, 0.25)\nw = Softmax<axis=-1>(a)\n' + last
+        for last in ('y = Einsum<equation="bij,bjd->bid">(w, v)', "y = MatMul(w, v)")
+    ],
+    ("MultiHeadAttention", 1): ["".join(map(_HEADS.format, "qkv")) + _CORE + _MERGED],
+    ("MultiHeadAttention", 2): [
+        "o = MatMul(x, W_8_24)\nqs, ks, vs = Split<axis=-1>(o)\n"
+        + "".join(map(_BIASED.format, "qkv"))
+        + _CORE
+        + _MERGED.replace("y = MatMul(l, W_8_8)", "z = MatMul(l, W_8_8)\ny = Add(z, W_8)")
+    ],
+    ("RotaryEmbedding", 1): [
+        "a = Slice(x, [0], [4], [2])\nb = Slice(x, [4], [8], [2])\nn = Neg(b)\nr = Concat<axis=-1>(n, a)\n"
+        + "s = Mul(r, W_6_8)\nc = Mul(x, W_6_8)\ny = Add(c, s)"
+    ],
+    ("RotaryEmbedding", 2): [
+        "a, b = Split<axis=-1>(x)\nn = Neg(b)\nr = Concat<axis=-1>(n, a)\ns = Mul(r, W_6_8)\nc = Mul(x, W_6_8)\ny = Add(c, s)"
+    ],
+}
+
+_PICTURES: dict[tuple[str, int], list[str]] = {
+    ("GroupNorm", 1): [
+        "a = Reshape(x, [0, 2, -1])\nb = InstanceNormalization(a, W_2, W_2)\nc = Reshape(b, [2, 4, 6, 6])\n" + last
+        for last in ("d = Mul(c, W_4_1_1)\ny = Add(d, W_4_1_1)", "y = Relu(c)")
+    ],
+    ("InstanceNorm", 1): [
+        (_CENTRED + _VARIANCE).replace("[-1]", "[2, 3]") + _DEVIATION + "n = Div(c, d)\ng = Mul(n, W_4_1_1)\ny = Add(g, W_4_1_1)"
+    ],
+    ("ConvBatchNorm", 1): ["a = Conv(x, W_4_4_3_3)\ny = BatchNormalization(a, W_4, W_4, W_4, W_4)"],
+    ("ConvActivation", 1): [
+        "a = Conv(x, W_4_4_3_3)\n" + last for last in ("y = Relu(a)", "y = Clip(a, 0.0, 6.0)", "s = Sigmoid(a)\ny = Mul(a, s)")
+    ],
+    ("DepthwiseSeparable", 1): [
+        "a = Conv<group=4, kernel_shape=[3, 3]>(x, W_4_1_3_3)\n" + middle + "y = Conv<kernel_shape=[1, 1]>(c, W_8_4_1_1)"
+        for middle in (
+            "c = Relu(a)\n",
+            "b = BatchNormalization(a, W_4, W_4, W_4, W_4)\nc = Clip(b, 0.0, 6.0)\n",
+        )
+    ],
+}
+
+
+def test_a_variant_finds_its_graphs(tiny: Tiny, variant: tuple[str, int]) -> None:
+    name, index = variant
+    key = (name, index + 1)
+    bodies, shape = (CASES[key], "2,6,8") if key in CASES else (_PICTURES.get(key, []), "2,4,6,6")
+    assert bodies, f"variant {index + 1} of {name} has no graph here"
+    whole = tiny.patterns[name]
+    pattern = replace(whole, programs=whole.programs[index : index + 1])
+    for body in bodies:
+        for model in tiny.turned(tiny.model(body, shape=shape)):
+            *_, result = api.fuse(model, [*tiny.before(pattern), pattern], verify=False).patterns
+            assert len(result.calls) == 1, body
+
+
+@pytest.mark.parametrize("key", [*CASES, *_PICTURES], ids=lambda key: f"{key[0]}-{key[1]}")
+def test_what_the_library_makes_of_them_computes_the_same(tiny: Tiny, key: tuple[str, int]) -> None:
+    name, index = key
+    assert name in tiny.patterns and index <= len(tiny.patterns[name].programs), "there is no such variant"
+    bodies, shape = (CASES[key], "2,6,8") if key in CASES else (_PICTURES[key], "2,4,6,6")
+    for body in bodies[:1]:
+        assert tiny.fused(tiny.model(body, shape=shape)), body
