@@ -17,10 +17,17 @@ from onnxtile.model.save import external_folder, to_bytes
 from onnxtile.runtime import Array, Session
 
 RELATIVE = 1e-4
-"""How far a float32 may be off, relative to its own size; coarser element types in proportion to their precision."""
+"""How far a float32 may be off, relative to its own size.
+
+Coarser element types may be off by more, in proportion to the square root of their precision (0.9 % for float16, 2.6 % for
+bfloat16), and by one unit in the last place at least: in proportion to the precision itself anything would pass.
+"""
 
 ABSOLUTE = 1e-5
-"""How far it may be off besides, relative to the largest value of the output: small values come from cancelling large ones."""
+"""How far it may be off besides, relative to the largest value of the output: small values come from cancelling large ones.
+
+For coarser element types four units in the last place of the largest value, at most half of what is relative.
+"""
 
 # Sizes that are tried for dimensions that nobody bound: different ones first, so that exchanged axes are noticed.
 _SIZES: tuple[tuple[int, ...], ...] = ((2, 8, 3, 5, 7), (8,), (16,), (32,), (64,), (128,), (224,), (1,))
@@ -41,8 +48,12 @@ class OutputError:
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of one output."""
-        return {key: value for key, value in vars(self).items() if key != "reason" or value}
+        """Return the JSON of one output; an error without bounds is null, as JSON has no infinity."""
+        errors = {key: value if np.isfinite(value) else None for key, value in self._errors().items()}
+        return {"name": self.name, **errors, "equal": self.equal, **({"reason": self.reason} if self.reason else {})}
+
+    def _errors(self) -> dict[str, float]:
+        return {"max_abs": self.max_abs, "max_rel": self.max_rel, "tolerance": self.tolerance}
 
 
 @dataclass(frozen=True)
@@ -125,8 +136,7 @@ def compare_with(trials: list[Trial], other: ir.Model, dims: Mapping[str, int]) 
             error = _missing(name) if name not in got else compare_values(name, expected, got[name])
             if name not in worst or _badness(error) > _badness(worst[name]):
                 worst[name] = error
-        for name in got.keys() - trial.results.keys():
-            worst[name] = _missing(name)
+        worst.update({name: _missing(name) for name in got if name not in trial.results})
     return Verdict(tuple(worst.values()), len(trials), dims)
 
 
@@ -137,14 +147,16 @@ def compare_values(name: str, expected: Any, got: Any) -> OutputError:
     if expected.dtype != got.dtype or expected.shape != got.shape:
         reason = f"{expected.dtype} {list(expected.shape)} became {got.dtype} {list(got.shape)}"
         return OutputError(name, np.inf, np.inf, 0.0, equal=False, reason=reason)
-    if expected.dtype.kind not in "fcV":
+    if not _is_inexact(expected):
         same = bool(np.array_equal(expected, got))
         return OutputError(name, 0.0 if same else _distance(expected, got), 0.0 if same else np.inf, 0.0, equal=same)
     return _compare_floats(name, expected, got)
 
 
 def _compare_floats(name: str, expected: Array, got: Array) -> OutputError:
-    tolerance = RELATIVE * max(1.0, _precision(expected) / float(np.finfo(np.float32).eps))
+    precision = _precision(expected)
+    tolerance = max(RELATIVE, RELATIVE * float(np.sqrt(precision / np.finfo(np.float32).eps)), precision)
+    floor = max(ABSOLUTE, min(4 * precision, tolerance / 2))
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     a, b = expected.astype(wide), got.astype(wide)
     finite = np.isfinite(a)
@@ -154,7 +166,7 @@ def _compare_floats(name: str, expected: Array, got: Array) -> OutputError:
         )
     size, off = np.abs(a[finite]), np.abs(a[finite] - b[finite])
     largest = float(size.max(initial=0.0))
-    allowed = tolerance * size + tolerance * (ABSOLUTE / RELATIVE) * largest
+    allowed = tolerance * size + floor * largest
     relative = np.divide(off, size, out=np.where(off > 0, np.inf, 0.0), where=size > 0)
     max_rel = float(relative[size > largest * 1e-3].max(initial=0.0)) if largest else float(relative.max(initial=0.0))
     return OutputError(name, float(off.max(initial=0.0)), max_rel, tolerance, equal=bool((off <= allowed).all()))
@@ -165,8 +177,8 @@ def _compare_others(name: str, expected: Any, got: Any) -> OutputError:
     if isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
         errors = [compare_values(name, a, b) for a, b in zip(expected, got, strict=True)]
         return max(errors, key=_badness, default=OutputError(name, 0.0, 0.0, 0.0, equal=True))
-    same = expected == got
-    return OutputError(name, 0.0 if same else np.inf, 0.0 if same else np.inf, 0.0, equal=bool(same))
+    same = type(expected) is type(got) and bool(expected == got)
+    return OutputError(name, 0.0 if same else np.inf, 0.0 if same else np.inf, 0.0, equal=same)
 
 
 def _missing(name: str) -> OutputError:
@@ -178,9 +190,14 @@ def _badness(error: OutputError) -> tuple[bool, float, float]:
 
 
 def _distance(expected: Array, got: Array) -> float:
-    if expected.dtype.kind not in "iu":
+    if expected.dtype.kind not in "iu" and "int" not in expected.dtype.name:
         return np.inf
     return float(np.abs(expected.astype(np.float64) - got.astype(np.float64)).max(initial=0.0))
+
+
+def _is_inexact(array: Array) -> bool:
+    """Tell whether `array` has floats or complex numbers; bfloat16, float8 and int4 are all of numpy's kind "V"."""
+    return array.dtype.kind in "fc" or (array.dtype.kind == "V" and "float" in array.dtype.name)
 
 
 def _precision(array: Array) -> float:

@@ -101,8 +101,8 @@ def for_verify(result: Result) -> list[Table | Text]:
     rows = [
         (
             o["name"],
-            f"{o['max_abs']:.3g}",
-            f"{o['max_rel']:.3g}",
+            _error(o["max_abs"]),
+            _error(o["max_rel"]),
             f"{o['tolerance']:.3g}",
             "yes" if o["equal"] else "NO",
             o.get("reason", ""),
@@ -134,11 +134,16 @@ def _verdict(result: Result) -> list[Table | Text]:
     verdict = result.get("verdict")
     if verdict is None:
         return [Text("not verified")]
-    worst = max((output["max_rel"] for output in verdict["outputs"]), default=0.0)
+    worst = max((output["max_rel"] or 0.0 for output in verdict["outputs"]), default=0.0)
     sites = f", and {len(result['sites'])} different sites alone" if result.get("sites") else ""
     dims = ", ".join(f"{name}={size}" for name, size in verdict["dims"].items())
     where = f" at {dims}" if dims else ""
     return [Text(f"verified: {verdict['runs']} runs{where}{sites}; worst relative error {worst:.2g}")]
+
+
+def _error(size: float | None) -> str:
+    """Return a difference; JSON has null for one without bounds."""
+    return "∞" if size is None else f"{size:.3g}"
 
 
 def _shown(cell: object) -> str:
