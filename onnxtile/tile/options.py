@@ -10,16 +10,19 @@ from onnxtile.tile.accumulate import Accumulation
 
 @dataclass(frozen=True)
 class Options:
-    """`accumulate`: how partial sums are added. `nodes_at_most`: how many nodes may stand for all products together."""
+    """`accumulate`: how partial sums are added. `nodes_at_most`: how many nodes may stand for all products together.
+    `wrap`: whether each tiled layer becomes a local function.
+    """
 
     accumulate: Accumulation = Accumulation.SUM
     nodes_at_most: int | None = None
+    wrap: bool = False
 
     @classmethod
-    def of(cls, *, accumulate: str = "sum", nodes_at_most: int | None = None) -> Options:
+    def of(cls, *, accumulate: str = "sum", nodes_at_most: int | None = None, wrap: bool = False) -> Options:
         """Return the options. Raises UsageError for a way to accumulate that does not exist, and a number of nodes below 1."""
         if accumulate not in set(Accumulation):
             raise UsageError(f"--accumulate {accumulate} is not known", hint=f"there is {', '.join(Accumulation)}")
         if nodes_at_most is not None and nodes_at_most < 1:
             raise UsageError(f"--nodes-at-most {nodes_at_most}: a tiling has at least one node", hint="give 1 or more")
-        return cls(Accumulation(accumulate), nodes_at_most)
+        return cls(Accumulation(accumulate), nodes_at_most, wrap)

@@ -29,6 +29,7 @@ from onnxtile.tile.product import (
 from onnxtile.tile.prune import prune
 from onnxtile.tile.result import SkippedNode, TiledNode, TileResult
 from onnxtile.tile.sites import MOST_NODES, Candidate, Site, choose, examine
+from onnxtile.tile.wrap import wrap
 from onnxtile.tile.writer import Writer
 
 
@@ -36,7 +37,7 @@ from onnxtile.tile.writer import Writer
 class _Writing:
     """What all sites of one model are written with."""
 
-    opset: int
+    model: ir.Model
     names: Names
     constants: ConstantTable
     options: Options
@@ -62,7 +63,7 @@ def tile(
         raise_ir_version(model)
     # From the last node to the first: a constant that is the result of a product may be read while that product still stands.
     done: dict[ir.Node, TiledNode | SkippedNode] = {}
-    writing = _Writing(_opset(model), names, constants, options)
+    writing = _Writing(model, names, constants, options)
     for site in reversed(sites):
         done[site.node] = _rewrite(site, writing)
     reported = [done[entry.node] if isinstance(entry, Site) else entry for entry in found]
@@ -126,13 +127,17 @@ def _rewrite(site: Site, writing: _Writing) -> TiledNode | SkippedNode:
     if not isinstance(graph, ir.Graph):
         return SkippedNode(site.name, "it was the constant operand of a tiled node only, and is gone")
     _fold(product, constants)
-    writer = Writer(site.name, node.op_type, product, site.grid, writing.opset, writing.names)
+    writer = Writer(site.name, node.op_type, product, site.grid, _opset(writing.model), writing.names)
     result = emit(writer, constants, writing.cache, graph, writing.options.accumulate)
     original = ir.to_proto(node)
-    for constant in writer.constants:
+    written, constants_left = writer.nodes, writer.constants
+    if writing.options.wrap:
+        call, constants_left = wrap(writing.model, writer, result)
+        written, result = [call], call.outputs[0]
+    for constant in constants_left:
         graph.register_initializer(constant)
-    graph.insert_before(node, writer.nodes)
-    _take_over(node, writer.nodes[-1], result)
+    graph.insert_before(node, written)
+    _take_over(node, written[-1], result)
     graph.remove(node, safe=True)
     prune(product.values, constants)
     how = fitting(writing.options.accumulate, product)

@@ -36,6 +36,8 @@ class Writer:
     names: Names = field(repr=False)
     nodes: list[ir.Node] = field(default_factory=list)
     constants: list[ir.Value] = field(default_factory=list)
+    sizes: list[ir.Value] = field(default_factory=list)
+    """Those of the constants that are sizes, which Split, Pad and Slice take."""
 
     def __post_init__(self) -> None:
         sizes = {"m": self.product.m, "k": self.product.k, "n": self.product.n}
@@ -53,7 +55,7 @@ class Writer:
         dtype: ir.DataType | None = None,
     ) -> ir.Value:
         """Write a node with one output of size `dims`, of the product's type by default; return the output, which is called as the node."""
-        name = self._fresh(label(stem, place))
+        name = self.fresh(label(stem, place))
         output = self._value(name, dims, dtype or self.product.dtype)
         self._add(op, inputs, attributes, [output], name, (stem, place))
         return output
@@ -75,14 +77,14 @@ class Writer:
     ) -> list[ir.Value]:
         """Write a Split of a value of some type along `axis` into `parts`; `sizes` as `split_sizes` made them."""
         value, dtype = operand
-        outputs = [self._value(self._fresh(name), dims, dtype) for name, dims in parts]
+        outputs = [self._value(self.fresh(name), dims, dtype) for name, dims in parts]
         attributes = [ir.AttrInt64("axis", axis)]
         inputs: list[ir.Value | None] = [value]
         if isinstance(sizes, ir.Value):
             inputs.append(sizes)
         else:
             attributes.append(ir.AttrInt64s("split", sizes))
-        self._add("Split", inputs, attributes, outputs, self._fresh(label(stem, place)), (stem, place))
+        self._add("Split", inputs, attributes, outputs, self.fresh(label(stem, place)), (stem, place))
         return outputs
 
     def pad(
@@ -96,7 +98,7 @@ class Writer:
         pads = [0] * len(after) + after
         if self.opset < 11:
             return self.node("Pad", [value], stem, {}, dims, [ir.AttrInt64s("pads", pads)], dtype)
-        sizes = self.constant(ir.tensor(pads, dtype=ir.DataType.INT64), f"{stem}_sizes")
+        sizes = self._sizes(pads, f"{stem}_sizes")
         return self.node("Pad", [value, sizes, *([] if fill is None else [fill])], stem, {}, dims, (), dtype)
 
     def cut_off(self, value: ir.Value, dims: Dims) -> ir.Value:
@@ -109,9 +111,7 @@ class Writer:
         if self.opset < 10:
             attributes = [ir.AttrInt64s(name, numbers) for name, numbers in content.items()]
             return self.node("Slice", [value], "cut_off", {}, self.product.dims, attributes)
-        made = [
-            self.constant(ir.tensor(ns, dtype=ir.DataType.INT64), f"cut_off_{name}") for name, ns in content.items()
-        ]
+        made = [self._sizes(ns, f"cut_off_{name}") for name, ns in content.items()]
         return self.node("Slice", [value, *made], "cut_off", {}, self.product.dims)
 
     def split_sizes(self, sizes: list[int], stem: str) -> ir.Value | list[int]:
@@ -121,18 +121,28 @@ class Writer:
         """
         if self.opset < 13:
             return sizes
-        return self.constant(ir.tensor(sizes, dtype=ir.DataType.INT64), stem)
+        return self._sizes(sizes, stem)
 
     def constant(self, tensor: ir.TensorProtocol, stem: str) -> ir.Value:
         """Write an initializer that holds `tensor`."""
-        tensor.name = name = self._fresh(stem)
+        tensor.name = name = self.fresh(stem)
         shape = ir.Shape(tensor.shape.numpy())
         value = ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
         self.constants.append(value)
         return value
 
-    def _fresh(self, stem: str) -> str:
+    def _sizes(self, sizes: list[int], stem: str) -> ir.Value:
+        value = self.constant(ir.tensor(sizes, dtype=ir.DataType.INT64), stem)
+        self.sizes.append(value)
+        return value
+
+    def fresh(self, stem: str) -> str:
+        """Return a name for something of this site that the model does not use yet."""
         return self.names.fresh(f"{self.site}/{stem}")
+
+    def mark(self, part: str, place: Place) -> str:
+        """Return the mark of a node: where it comes from, and what part of it it is (JSON)."""
+        return json.dumps(self._mark | {"part": part, "at": place})
 
     def _value(self, name: str, dims: Dims, dtype: ir.DataType) -> ir.Value:
         if dims not in self._shapes:
@@ -149,6 +159,6 @@ class Writer:
         part: tuple[str, Place],
     ) -> None:
         stem, place = part
-        mark = json.dumps(self._mark | {"part": stem, "at": place})
+        mark = self.mark(stem, place)
         node = ir.Node("", op, inputs, attributes, outputs=outputs, name=name, metadata_props={keys.TILE: mark})
         self.nodes.append(node)

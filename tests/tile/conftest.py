@@ -15,12 +15,14 @@ from onnx import helper, numpy_helper
 from onnxtile import keys
 from onnxtile.model.check import check
 from onnxtile.model.constants import Constants
+from onnxtile.model.infer import declared
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
 from onnxtile.model.shapes import resolve
 from onnxtile.runtime import Array, Session
 from onnxtile.tile.check import TileVerdict, check_tiles
 from onnxtile.tile.limits import Limits
+from onnxtile.tile.names import all_nodes
 from onnxtile.tile.options import Options
 from onnxtile.tile.result import TileResult
 from onnxtile.tile.rewrite import tile
@@ -128,14 +130,13 @@ class Tiled:
     def require_sound(self) -> None:
         """Assert what holds for every tiled model: valid, no product above the limits by freshly inferred shapes, no idle nodes."""
         check(self.model)
-        marked = [node for node in self.model.graph.all_nodes() if keys.TILE in node.metadata_props]
+        marked = [node for node in all_nodes(self.model) if keys.TILE in node.metadata_props]
         assert sum(node.op_type in TILES for node in marked) == self.result.matmuls
         shapes = resolve(self.model)
         for node in marked:
             if node.op_type in TILES:
-                require_within(
-                    node, self.limits, [shapes.dims(value) for value in node.inputs[:2] if value is not None]
-                )
+                values = [value for value in node.inputs[:2] if value is not None]
+                require_within(node, self.limits, [shapes.dims(value) or declared(value).dims for value in values])
             assert not (node.op_type == "Split" and len(node.outputs) == 1), node
             assert not (node.op_type in {"Sum", "Concat"} and len(node.inputs) == 1), node
         names = [v.name for n in self.model.graph.all_nodes() for v in n.outputs] + [*self.model.graph.initializers]
