@@ -150,6 +150,7 @@ def tile(
     accumulate: Annotated[
         str, typer.Option("--accumulate", metavar="WAY", help="how partial sums are added: sum, chain, tree or gemm")
     ] = "sum",
+    wrap: Annotated[bool, typer.Option("--wrap", help="put each tiled layer into a local function")] = False,
     dim: Dim = None,
     shape: Shape = None,
     no_verify: NoVerify = False,
@@ -168,7 +169,7 @@ def tile(
 
     base = None if limits_file is None else find(limits_file)
     limits = Limits.of(max=most, m=max_m, k=max_k, n=max_n, memory=_bytes(memory, "memory"), base=base)
-    options = Options.of(accumulate=accumulate, nodes_at_most=nodes_at_most)
+    options = Options.of(accumulate=accumulate, nodes_at_most=nodes_at_most, wrap=wrap)
     target = _target(model, output, "tiled", force, dry_run)
     with _progress(quiet) as progress:
         result = api.tile(
