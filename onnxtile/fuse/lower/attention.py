@@ -19,7 +19,7 @@ from onnxtile.fuse.lower.contract import (
     known_dims,
     require_type,
 )
-from onnxtile.fuse.lower.terms import Atom, Monomial, Poly, atom_of, operands
+from onnxtile.fuse.lower.terms import Atom, Monomial, Poly, array_of, atom_of, operands
 from onnxtile.model.infer import Dim, Dims
 
 SWAPPED = (0, 2, 1, 3)
@@ -144,6 +144,10 @@ def _argument(site: Site, poly: Poly, what: str) -> Argument:
 def _mask(site: Site, monomial: Monomial, coefficient: float) -> Argument:
     if coefficient != 1 or len(monomial) != 1:
         raise NotLowered("what is added to the scores is no mask alone")
+    base = next(iter(monomial))[0]
+    if base[0] == "constant":
+        array = array_of(base)
+        return Argument(None, ir.DataType.from_numpy(array.dtype), array.shape, array, constant=True)
     return _argument(site, frozenset({(monomial, coefficient)}), "the mask")
 
 
@@ -211,7 +215,8 @@ class Steps:
         """Return the sum of the masks; None where there is none."""
         operand: Operand = None
         for mask in heads.masks:
-            operand = mask.value if operand is None else self.add(Step("Add", (operand, mask.value), since=7))
+            own = mask.value if mask.value is not None else literal_of(mask, "mask")
+            operand = own if operand is None else self.add(Step("Add", (operand, own), since=7))
         return operand
 
     def merged(self, operand: Operand, dims: tuple[Dim, Dim], heads: int, size: int, site: Site) -> Operand:
@@ -226,6 +231,12 @@ class Steps:
             if known_dims_or(site.facts.argument(source)) == (*dims, heads * size) and None not in dims:
                 return source
         return self.reshaped(operand, 0, 0, heads * size)
+
+
+def literal_of(argument: Argument, hint: str) -> Literal:
+    """Return a constant of the function's own as one of the graph."""
+    assert argument.array is not None and argument.dtype is not None
+    return Literal(argument.array, argument.dtype, hint)
 
 
 def known_dims_or(argument: Argument) -> Dims:

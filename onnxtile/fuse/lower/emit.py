@@ -39,7 +39,7 @@ class Emitter:
             _hand_over(old, nodes[made.step].outputs[made.output])
         for node in nodes:
             for i, value in enumerate(node.outputs):
-                if not value.name:
+                if value.name != "" and value.name not in self._names:
                     value.name = self._free(f"{node.name}_output_{i}")
         self._loose.update(dict.fromkeys(value for value in call.inputs if value is not None))
         graph.remove(call, safe=True)
@@ -62,7 +62,7 @@ class Emitter:
 
     def _node(self, step: Step, before: list[ir.Node], name: str, graph: ir.Graph) -> ir.Node:
         operands = [self._operand(operand, before, graph) for operand in step.inputs]
-        outputs = [ir.Value() for _ in range(step.outputs)]
+        outputs = step.values()
         return ir.Node(step.domain, step.op, operands, attributes(step), outputs=outputs, name=name)
 
     def _operand(self, operand: Operand, before: list[ir.Node], graph: ir.Graph) -> ir.Value | None:

@@ -93,7 +93,9 @@ class Evidence:
                     operands.append(body[operand.step].outputs[operand.output])
                 else:
                     operands.append(None if operand is None else copies[operand])
-            made = [ir.Value(name=f"step {len(body)} {i}") for i in range(step.outputs)]
+            made = step.values()
+            for i, value in enumerate(made):
+                value.name = value.name if value.name == "" else f"step {len(body)} {i}"
             body.append(ir.Node(step.domain, step.op, operands, attributes(step), outputs=made))
         outputs = [body[made.step].outputs[made.output] for made in proof.outputs]
         for value, old in zip(outputs, call.outputs, strict=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -26,6 +25,7 @@ from onnxtile.fuse.lower.terms import (
     Atom,
     Monomial,
     Poly,
+    array_of,
     atom,
     atom_of,
     atoms,
@@ -159,9 +159,7 @@ def _candidates(site: Site, result: Poly, parts: _Parts) -> Iterator[tuple[Poly,
         if base[0] == "input" and base[1] != parts.x:
             yield atom(*base), site.arguments[int(base[1])]  # type: ignore[arg-type, call-overload]
         elif base[0] == "constant":
-            _, name, shape, data = base
-            dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else str(name))
-            array = np.frombuffer(data, dtype).reshape(shape)  # type: ignore[call-overload]
+            array = array_of(base)
             yield atom(*base), Literal(array, ir.DataType.from_numpy(array.dtype), "constant")  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ class ScaledDotProductAttention(Lowering):
         heads = proved_attention(site, "Attention")
         steps = Steps([])
         key = steps.transposed(heads.k_turned.value, _TURNED)
-        mask = steps.mask(heads)
+        mask = _bias(steps, heads)
         settings: dict[str, Setting] = {"scale": heads.scale}
         if heads.widened:
             settings["softmax_precision"] = 1
@@ -51,7 +51,7 @@ class ScaledDotProductAttention(Lowering):
 
 
 def _bias(steps: Steps, heads: Heads) -> Operand:
-    """Return the masks as the operator takes them: 4-D, the last two axes in full."""
+    """Return the masks as both operators take them in onnxruntime: 4-D, the last two axes in full."""
     operand = steps.mask(heads)
     if operand is None:
         return None

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -235,6 +236,14 @@ def constant(array: Array) -> Poly:
     if array.size == 1 and array.dtype.kind not in "OSU":
         return number(float(array.reshape(())))
     return atom("constant", array.dtype.name, array.shape, array.tobytes())
+
+
+def array_of(base: Atom) -> Array:
+    """Return the elements of an atom that is a constant tensor."""
+    _, name, shape, data = base
+    dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else str(name))
+    array: Array = np.frombuffer(data, dtype).reshape(shape)  # type: ignore[call-overload]
+    return array
 
 
 def _operation(node: ir.Node, reads: list[Poly | None], known: list[Array | None], output: int) -> Poly:

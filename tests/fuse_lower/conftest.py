@@ -1,0 +1,93 @@
+"""The bench on which small graphs are lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxtile import api
+from onnxtile.api import FuseResult
+
+TYPES = {"float": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Makes models of ONNX text and lowers them."""
+
+    @staticmethod
+    def model(
+        body: str,
+        constants: Mapping[str, object],
+        *,
+        x: str = "float[2,3,8]",
+        y: str = "float[2,3,8]",
+        inputs: str = "",
+        opset: int = 17,
+        dtype: str = "float",
+    ) -> onnx.ModelProto:
+        """Return the model y = body(x, constants); floats are of `dtype`, as are constants that are Python floats or lists of them."""
+        text = f"<ir_version: 10, opset_import: ['': {opset}]> g ({x} x{inputs}) => ({y} y) {{ {body} }}".replace(
+            "'", '"'
+        )
+        proto = onnx.parser.parse_model(text)
+        for name, value in constants.items():
+            array = np.asarray(value)
+            tensor = numpy_helper.from_array(array if array.dtype.kind != "f" else array.astype(np.float32), name)
+            proto.graph.initializer.append(tensor)
+        return retyped(proto, TYPES[dtype])
+
+    @staticmethod
+    def lower(model: onnx.ModelProto, pattern: str | None, target: str = "onnx", *, verify: bool = True) -> FuseResult:
+        """Fuse `model` with one pattern of the library, or all, and lower it."""
+        return api.fuse(model, () if pattern is None else (pattern,), lower=target, verify=verify)
+
+
+def retyped(proto: onnx.ModelProto, dtype: int) -> onnx.ModelProto:
+    """Return `proto` with every float of the graph made a `dtype`; Casts stay what they are."""
+    if dtype == TensorProto.FLOAT:
+        return proto
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = dtype
+    numpy_type = (
+        np.dtype(ml_dtypes.bfloat16) if dtype == TensorProto.BFLOAT16 else helper.tensor_dtype_to_np_dtype(dtype)
+    )
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT and not tensor.name.startswith("wide"):
+            array = numpy_helper.to_array(tensor).astype(numpy_type)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return proto
+
+
+@pytest.fixture(scope="session")
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture(scope="session")
+def operators() -> Callable[[FuseResult], list[str]]:
+    """Return the names of the operators of the main graph, those of a domain with it."""
+
+    def names(result: FuseResult) -> list[str]:
+        return [f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in result.model.graph]
+
+    return names
+
+
+@pytest.fixture(scope="session")
+def reasons() -> Callable[[FuseResult], list[str]]:
+    """Return why sites stayed calls."""
+    return lambda result: [site.reason for site in result.lowered if not site.operator]
+
+
+def node_of(model: ir.Model, op: str) -> ir.Node:
+    """Return the first node of an operator."""
+    return next(node for node in model.graph if node.op_type == op)
