@@ -89,6 +89,10 @@ def fuse(
         str,
         typer.Option("--lower", metavar="none|onnx|ort", help="write operators that mean the same instead of calls"),
     ] = "none",
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", metavar="NAME", help="write nothing; say where this pattern stopped, and why"),
+    ] = None,
     no_verify: NoVerify = False,
     force: Force = False,
     dry_run: DryRun = False,
@@ -100,6 +104,11 @@ def fuse(
     del debug
     from onnxtile import api
 
+    if explain is not None:
+        with _progress(quiet) as progress:
+            why = api.explain(model, explain, pattern or (), progress=progress)
+        _report(why, "explain", as_json, quiet)
+        return
     target = _target(model, output, "fused", force, dry_run)
     with _progress(quiet) as progress:
         result = api.fuse(model, pattern or (), lower=lower, verify=not no_verify, progress=progress)

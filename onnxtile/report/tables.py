@@ -10,6 +10,8 @@ from rich.text import Text
 
 Result: TypeAlias = Mapping[str, Any]
 
+_ATTEMPTS = 20
+
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table whose first column is text and whose other columns are numbers, aligned to the right."""
@@ -52,6 +54,22 @@ def for_fuse(result: Result) -> list[Table | Text]:
     if refused:
         tables.append(table("left alone", ("pattern", "root", "reason"), refused))
     return [*tables, *_verdict(result)]
+
+
+def for_explain(result: Result) -> list[Table | Text]:
+    """Return the tables of an explanation: the attempts that got furthest."""
+    shown = result["attempts"][:_ATTEMPTS]
+    rows = [(a["root"], len(a["nodes"]), a["variant"], a["clause"], a["node"], a["reason"]) for a in shown]
+    columns = ("root", "nodes", "variant", "clause", "stopped at", "reason")
+    parts: list[Table | Text] = [Text(f"{result['pattern']}: {result['fused']} sites fused")]
+    if rows:
+        parts.append(table("where it stopped", columns, rows))
+    left = len(result["attempts"]) - len(shown)
+    if left:
+        parts.append(Text(f"{left} more roots got less far; --json has them all"))
+    if result["refused"]:
+        parts.append(table("left alone", ("root", "reason"), [(r["root"], r["reason"]) for r in result["refused"]]))
+    return parts
 
 
 def for_unfuse(result: Result) -> list[Table | Text]:
