@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -11,15 +12,18 @@ from rich.text import Text
 Result: TypeAlias = Mapping[str, Any]
 
 _ATTEMPTS = 20
+_NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]\d+)?( B| bytes)?|\?")
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table whose first column is text and whose other columns are numbers, aligned to the right."""
+    """Return a table in which columns of numbers are aligned to the right, all others to the left."""
     made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    shown = [[_shown(cell) for cell in row] for row in rows]
     for i, column in enumerate(columns):
-        made.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
-    for row in rows:
-        made.add_row(*(Text(_shown(cell)) for cell in row))
+        numbers = bool(shown) and all(_NUMBER.fullmatch(row[i]) for row in shown)
+        made.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    for row in shown:
+        made.add_row(*(Text(cell) for cell in row))
     return made
 
 
