@@ -27,7 +27,7 @@ class _Part:
     constants: tuple[ir.Value, ...] = ()
 
     def run(self, known: Mapping[str, Array]) -> dict[str, Array]:
-        held = {name_of(value): np.ascontiguousarray(held_by(value)) for value in self.constants}
+        held = {name_of(value): np.asarray(held_by(value), order="C") for value in self.constants}
         return self.session.run(
             {f.name: held[f.name] if f.name in held else known[f.name] for f in self.session.inputs}
         )
@@ -44,7 +44,7 @@ class Alone:
     def of_original(cls, site: TiledNode, opset: int) -> Alone:
         """Return the node as it was. Raises ModelError where onnxruntime has no kernel for it."""
         inputs = [typed(name, dtype, dims) for name, (_, dtype, dims) in outer_values(site.product).items()]
-        output = typed(site.original.output[0], site.product.dtype, site.product.dims)
+        output = typed(site.original.output[0], site.product.result_dtype, site.product.dims)
         return cls((_Part(_session([site.original], inputs, [], [output], opset)),), output.name)
 
     @classmethod
@@ -109,11 +109,13 @@ class _Cutter:
 
 
 def outer_values(product: Product) -> dict[str, tuple[ir.Value, ir.DataType, tuple[int, ...]]]:
-    """Return operands, bias and zero points by name, with their type and dimensions in the model, symbols replaced by a number."""
+    """Return operands, bias, zero points and scales by name, with their type and dimensions in the model, symbols replaced by a number."""
     operands = (product.a, product.b, product.a.zero, product.b.zero)
     outer: list[tuple[ir.Value, ir.DataType, Dims]] = [(o.value, o.dtype, o.stored) for o in operands if o is not None]
     if product.bias is not None:
         outer.append((product.bias.value, product.dtype, product.bias.dims))
+    if product.requantize is not None:
+        outer += [(p.value, p.dtype, p.dims) for p in product.requantize.parameters]
     size = _free_size(product)
     return {name_of(v): (v, t, tuple(dim if isinstance(dim, int) else size for dim in dims)) for v, t, dims in outer}
 
@@ -157,7 +159,7 @@ def _session(
     opset: int,
 ) -> Session:
     graph = onnx.helper.make_graph(nodes, "alone", inputs, outputs, initializers)
-    opsets = [onnx.helper.make_opsetid("", opset)]
+    opsets = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid("com.microsoft", 1)]
     return Session(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION).SerializeToString())
 
 

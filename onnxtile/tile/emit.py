@@ -16,6 +16,8 @@ from onnxtile.tile.accumulate import Accumulation, Block, additions, block, fitt
 from onnxtile.tile.blocks import BlockCache, Blocks, Cutting, WholeBlock, blocks_of, scaled, times
 from onnxtile.tile.grid import Axis, TileGrid, outer_side
 from onnxtile.tile.product import Bias, ConstantTable, Dims, Operand, Product, as_scalar
+from onnxtile.tile.requantize import MOST_NODES as QUANTIZED
+from onnxtile.tile.requantize import requantize
 from onnxtile.tile.writer import Writer
 
 
@@ -55,6 +57,8 @@ def emit(
     if product.bias is not None and product.adds_bias:
         addend = _times_beta(writer, product.bias, constants)
         result = writer.node("Add", [result, addend], "bias", {}, product.dims)
+    if product.requantize is not None:
+        result = requantize(writer, result, product.requantize, constants)
     return result
 
 
@@ -73,7 +77,8 @@ def count_nodes(product: Product, counts: tuple[Any, Any, Any], order: str, how:
     b = _splits(product.b, (gk, gn), outer_side(order, "kn"))
     beta = product.bias is not None and product.bias.beta != 1.0 and not product.bias.constant
     columns = product.b.zero is not None and product.b.zero.axes[1] is not None and not product.b.zero.constant
-    once = (product.alpha != 1.0) + (1 + beta if product.adds_bias else 0)
+    quantized = 0 if product.requantize is None else QUANTIZED
+    once = quantized + (product.alpha != 1.0) + (1 + beta if product.adds_bias else 0)
     return gm * gk * gn + sums + concats + a + b + (gn > 1) * columns + once
 
 

@@ -103,6 +103,41 @@ class Bias:
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """A scale or a zero point of a result."""
+
+    value: ir.Value
+    dims: Dims
+    dtype: ir.DataType
+    constant: bool
+
+
+@dataclass(frozen=True)
+class Requantize:
+    """What becomes of an int32 product: times alpha · a_scale · b_scale / y_scale, plus a zero point, in `dtype`.
+
+    Without y_scale and y_zero the result is a float.
+    """
+
+    a_scale: Parameter
+    b_scale: Parameter
+    y_scale: Parameter | None
+    y_zero: Parameter | None
+    dtype: ir.DataType
+    alpha: float = 1.0
+
+    @property
+    def scales(self) -> list[Parameter]:
+        """The scales that there are."""
+        return [scale for scale in (self.a_scale, self.b_scale, self.y_scale) if scale is not None]
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """The scales, and the zero point of the result."""
+        return self.scales if self.y_zero is None else [*self.scales, self.y_zero]
+
+
+@dataclass(frozen=True)
 class Product:
     """alpha · A · B + beta · C, in `dtype`. `dims` and `axes` are those of the result; batches broadcast as in numpy."""
 
@@ -115,11 +150,18 @@ class Product:
     bias: Bias | None = None
     tile: str = "MatMul"
     """The operator that each tile is."""
+    requantize: Requantize | None = None
+
+    @property
+    def result_dtype(self) -> ir.DataType:
+        """The element type of the result, which is that of the partial sums unless it is quantized."""
+        return self.dtype if self.requantize is None else self.requantize.dtype
 
     @property
     def values(self) -> list[ir.Value]:
-        """The operands, the bias and the zero points."""
-        others = (self.bias, self.a.zero, self.b.zero)
+        """The operands, the bias, the zero points and the scales."""
+        more = () if self.requantize is None else self.requantize.parameters
+        others = (self.bias, self.a.zero, self.b.zero, *more)
         return [self.a.value, self.b.value, *(other.value for other in others if other is not None)]
 
     @property
@@ -199,7 +241,9 @@ class Tileable(ABC):
     """An operator that tile can cut: one instance in one file of onnxtile/tile/ops."""
 
     name: str
-    """The operator's type in the standard domain."""
+    """The operator's type."""
+    domain: str = ""
+    """Its domain, empty for ONNX's own."""
 
     @abstractmethod
     def restate(self, node: ir.Node, facts: Facts) -> Product:

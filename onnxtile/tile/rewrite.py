@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -83,13 +83,18 @@ def _examine(
     """Yield what can be tiled and what cannot, in the order of the model, and change nothing."""
     operators = discover("onnxtile.tile.ops", Tileable)  # type: ignore[type-abstract]
     for node in model.graph.all_nodes():
-        if node.domain == "" and node.op_type in operators:
+        if _is_tileable(node, operators):
             yield _examine_node(node, operators[node.op_type], limits, facts, names, how)
     for function in model.functions.values():
         where = f"it stands inside the local function {function.domain}::{function.name}"
         for node in function.all_nodes():
-            if node.domain == "" and node.op_type in operators:
+            if _is_tileable(node, operators):
                 yield SkippedNode(names.of(node), where)
+
+
+def _is_tileable(node: ir.Node, operators: Mapping[str, Tileable]) -> bool:
+    operator = operators.get(node.op_type)
+    return operator is not None and node.domain == operator.domain
 
 
 def _examine_node(

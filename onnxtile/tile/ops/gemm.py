@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import onnx_ir as ir
 
 from onnxtile.tile.product import (
+    FLOATS,
+    INTEGERS,
     Bias,
     Dims,
     Facts,
@@ -26,29 +30,38 @@ class Gemm(Tileable):
 
     def restate(self, node: ir.Node, facts: Facts) -> Product:
         """Return the product, with the bias where there is one."""
-        a = _factor(node, 0, "transA", facts)
-        b = _factor(node, 1, "transB", facts)
+        a = factor(node, 0, "transA", facts)
+        b = factor(node, 1, "transB", facts)
         dtype = facts.dtype(a.value)
         alpha = node.attributes.get_float("alpha", 1.0)
         require_factor("alpha", alpha, dtype)
         dims = (a.size(0), b.size(1))
-        bias = _bias(node, dims, dtype, facts)
-        return require_fit(Product(a, b, dims, (0, 1), dtype, alpha, bias))
+        added = bias(node, dims, dtype, facts)
+        return require_fit(Product(a, b, dims, (0, 1), dtype, alpha, added))
 
 
-def _factor(node: ir.Node, index: int, attribute: str, facts: Facts) -> Operand:
+def factor(
+    node: ir.Node, index: int, attribute: str, facts: Facts, taken: Set[ir.DataType] = FLOATS | INTEGERS
+) -> Operand:
+    """Return input `index` as a factor, transposed where `attribute` says so. Raises NotTiled where it is no matrix."""
     value = required_input(node, index)
     dims = facts.dims(value)
     if len(dims) != 2:
         raise NotTiled(f"{value.name!r} has {len(dims)} dimensions, Gemm multiplies matrices")
     transposed = bool(node.attributes.get_int(attribute, 0))
     return Operand(
-        value, dims[::-1] if transposed else dims, (0, 1), transposed, value in facts.constants, facts.dtype(value)
+        value,
+        dims[::-1] if transposed else dims,
+        (0, 1),
+        transposed,
+        value in facts.constants,
+        facts.dtype(value, node.op_type, taken),
     )
 
 
-def _bias(node: ir.Node, dims: Dims, dtype: ir.DataType, facts: Facts) -> Bias | None:
-    value = node.inputs[2] if len(node.inputs) > 2 else None
+def bias(node: ir.Node, dims: Dims, dtype: ir.DataType, facts: Facts, index: int = 2) -> Bias | None:
+    """Return input `index` as the bias, None where it is missing. Raises NotTiled where it does not broadcast to `dims`."""
+    value = node.inputs[index] if len(node.inputs) > index else None
     beta = node.attributes.get_float("beta", 1.0)
     if value is None:
         return None

@@ -40,16 +40,19 @@ def placed(a: Operand, b: Operand) -> tuple[Dims, Axes]:
     return batch + rows + columns, (len(batch) if rows else None, len(batch) + len(rows) if columns else None)
 
 
-def factor(node: ir.Node, index: int, facts: Facts, dtype: ir.DataType) -> Operand:
-    """Return input `index` (0 or 1) as a factor of elements of `dtype`. Raises NotTiled for a scalar."""
-    value = required_input(node, index)
+def factor(node: ir.Node, side: int, facts: Facts, dtype: ir.DataType, index: int | None = None) -> Operand:
+    """Return the left (0) or right (1) factor, of elements of `dtype`; it is input `side` unless `index` is given.
+
+    Raises NotTiled for a scalar.
+    """
+    value = required_input(node, side if index is None else index)
     dims = facts.dims(value)
     if not dims:
         raise NotTiled("an operand is a scalar")
     last = len(dims) - 1
     axes: Axes = (last - 1, last)
     if last == 0:
-        axes = (None, 0) if index == 0 else (0, None)
+        axes = (None, 0) if side == 0 else (0, None)
     return Operand(value, dims, axes, transposed=False, constant=value in facts.constants, dtype=dtype)
 
 

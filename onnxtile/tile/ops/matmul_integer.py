@@ -30,12 +30,16 @@ class MatMulInteger(Tileable):
         """Return the product. Each tile is a MatMulInteger with the zero points that belong to it."""
         types = [facts.dtype(required_input(node, index), self.name, BYTES) for index in (0, 1)]
         a, b = (factor(node, index, facts, dtype) for index, dtype in enumerate(types))
-        a, b = replace(a, zero=_zero(node, a, 0, facts)), replace(b, zero=_zero(node, b, 1, facts))
+        a, b = replace(a, zero=zero_point(node, a, 0, 2, facts)), replace(b, zero=zero_point(node, b, 1, 3, facts))
         return require_fit(Product(a, b, *placed(a, b), ir.DataType.INT32, tile=self.name))
 
 
-def _zero(node: ir.Node, operand: Operand, side: int, facts: Facts) -> Operand | None:
-    value = node.inputs[2 + side] if len(node.inputs) > 2 + side else None
+def zero_point(node: ir.Node, operand: Operand, side: int, index: int, facts: Facts) -> Operand | None:
+    """Return input `index` as the zero point of the left (0) or right (1) factor, None where it is missing.
+
+    Raises NotTiled unless it is a single number, or for the right factor one for each column.
+    """
+    value = node.inputs[index] if len(node.inputs) > index else None
     if value is None:
         return None
     dims = facts.dims(value)
