@@ -27,14 +27,15 @@ def identify(vertex: Vertex) -> str:
 
 def is_constant(vertex: Vertex, constants: Constants) -> bool:
     """Tell whether `vertex` is a Producer: constant, however it was written."""
-    if isinstance(vertex, ir.Value):
-        return vertex in constants
-    return bool(vertex.outputs) and all(value in constants for value in vertex.outputs)
+    # Asked for the class it mostly is, as `isinstance` is slow to say no to these.
+    if isinstance(vertex, ir.Node):
+        return bool(vertex.outputs) and all(value in constants for value in vertex.outputs)
+    return vertex in constants
 
 
 def outputs_of(vertex: Vertex) -> Sequence[ir.Value]:
     """Return the values that `vertex` makes."""
-    return [vertex] if isinstance(vertex, ir.Value) else vertex.outputs
+    return vertex.outputs if isinstance(vertex, ir.Node) else [vertex]
 
 
 class Surroundings:
@@ -72,7 +73,7 @@ class Surroundings:
         return found
 
     def _sources(self, vertex: Vertex, edge: Edge) -> Sequence[Vertex]:
-        if isinstance(vertex, ir.Value):
+        if not isinstance(vertex, ir.Node):
             return ()
         found: list[Vertex] = []
         for value in _at(vertex.inputs, edge.input):
