@@ -25,6 +25,10 @@ class Names:
             return node.name
         return next((value.name for value in node.outputs if value.name), "")
 
+    def within(self, node: ir.Node) -> str:
+        """Return the name of `node` for a reader who knows the function that it stands in."""
+        return node.name or next((value.name for value in node.outputs if value.name), "")
+
     def fresh(self, wanted: str) -> str:
         """Return `wanted`, with a number behind it where the model uses that name already, and take it."""
         name, number = wanted, 0
@@ -46,5 +50,7 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
     for graph in model.graphs():
         yield from graph.inputs
         yield from graph.initializers.values()
+    for function in model.functions.values():
+        yield from function.inputs
     for node in all_nodes(model):
         yield from node.outputs

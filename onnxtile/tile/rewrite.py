@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
@@ -13,6 +13,7 @@ from onnxtile.model.save import raise_ir_version
 from onnxtile.registry import discover
 from onnxtile.tile.accumulate import Accumulation, fitting
 from onnxtile.tile.blocks import BlockCache
+from onnxtile.tile.bodies import Bodies, NothingConstant
 from onnxtile.tile.emit import emit, most_nodes
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.names import Names
@@ -42,6 +43,17 @@ class _Writing:
     constants: ConstantTable
     options: Options
     cache: BlockCache = field(default_factory=dict)
+    bodies: frozenset[ir.Graph] = frozenset()
+    """The graphs of local functions."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A local function, and what is known around it."""
+
+    function: ir.Function
+    bodies: Bodies
+    facts: Facts
 
 
 def tile(
@@ -63,7 +75,7 @@ def tile(
         raise_ir_version(model)
     # From the last node to the first: a constant that is the result of a product may be read while that product still stands.
     done: dict[ir.Node, TiledNode | SkippedNode] = {}
-    writing = _Writing(model, names, constants, options)
+    writing = _Writing(model, names, constants, options, bodies=frozenset(f.graph for f in model.functions.values()))
     for site in reversed(sites):
         done[site.node] = _rewrite(site, writing)
     reported = [done[entry.node] if isinstance(entry, Site) else entry for entry in found]
@@ -82,14 +94,30 @@ def _examine(
 ) -> Iterator[Candidate | SkippedNode]:
     """Yield what can be tiled and what cannot, in the order of the model, and change nothing."""
     operators = discover("onnxtile.tile.ops", Tileable)  # type: ignore[type-abstract]
+    bodies = Bodies(model, facts.shapes)
     for node in model.graph.all_nodes():
         if _is_tileable(node, operators):
-            yield _examine_node(node, operators[node.op_type], limits, facts, names, how)
+            yield _examine_node(node, operators[node.op_type], limits, facts, names.of(node), how)
     for function in model.functions.values():
-        where = f"it stands inside the local function {function.domain}::{function.name}"
         for node in function.all_nodes():
             if _is_tileable(node, operators):
-                yield SkippedNode(names.of(node), where)
+                yield _examine_body(node, operators[node.op_type], limits, _Place(function, bodies, facts), names, how)
+
+
+def _examine_body(
+    node: ir.Node, operator: Tileable, limits: Limits, place: _Place, names: Names, how: Accumulation
+) -> Candidate | SkippedNode:
+    """Examine a node inside a local function: all its inputs come from outside, with the sizes that the calls agree on."""
+    function = place.function
+    overload = f":{function.overload}" if function.overload else ""
+    name = f"{function.name}{overload}/{names.within(node)}"
+    if function.opset_imports.get("", 0) != place.facts.opset:
+        return SkippedNode(name, f"it stands inside {function.domain}::{function.name}, which has another opset")
+    try:
+        facts = replace(place.facts, shapes=place.bodies.of(function), constants=NothingConstant())
+    except NotTiled as reason:
+        return SkippedNode(name, str(reason))
+    return _examine_node(node, operator, limits, facts, name, how)
 
 
 def _is_tileable(node: ir.Node, operators: Mapping[str, Tileable]) -> bool:
@@ -98,9 +126,8 @@ def _is_tileable(node: ir.Node, operators: Mapping[str, Tileable]) -> bool:
 
 
 def _examine_node(
-    node: ir.Node, operator: Tileable, limits: Limits, facts: Facts, names: Names, how: Accumulation
+    node: ir.Node, operator: Tileable, limits: Limits, facts: Facts, name: str, how: Accumulation
 ) -> Candidate | SkippedNode:
-    name = names.of(node)
     if facts.opset < FIRST_OPSET:
         return SkippedNode(name, f"opset {facts.opset} is too old: raise the model to {FIRST_OPSET} at least")
     try:
@@ -127,16 +154,20 @@ def _refuse_explosion(sites: list[Site], options: Options) -> None:
 
 def _rewrite(site: Site, writing: _Writing) -> TiledNode | SkippedNode:
     """Replace the node of `site` in its graph."""
-    node, product, constants = site.node, site.product, writing.constants
+    node, product = site.node, site.product
     graph = node.graph
     if not isinstance(graph, ir.Graph):
         return SkippedNode(site.name, "it was the constant operand of a tiled node only, and is gone")
+    constants: ConstantTable = NothingConstant() if graph in writing.bodies else writing.constants
     _fold(product, constants)
     writer = Writer(site.name, node.op_type, product, site.grid, _opset(writing.model), writing.names)
     result = emit(writer, constants, writing.cache, graph, writing.options.accumulate)
     original = ir.to_proto(node)
     written, constants_left = writer.nodes, writer.constants
-    if writing.options.wrap:
+    if graph in writing.bodies:
+        _insert_constants(graph, constants_left)
+        constants_left = []
+    elif writing.options.wrap:
         call, constants_left = wrap(writing.model, writer, result)
         written, result = [call], call.outputs[0]
     for constant in constants_left:
@@ -147,6 +178,16 @@ def _rewrite(site: Site, writing: _Writing) -> TiledNode | SkippedNode:
     prune(product.values, constants)
     how = fitting(writing.options.accumulate, product)
     return TiledNode(site.name, node.op_type, product, site.grid, original, tuple(writer.nodes), how, site.chosen)
+
+
+def _insert_constants(graph: ir.Graph, constants: Sequence[ir.Value]) -> None:
+    """Write `constants` as nodes, since a function has no initializers, before all others: any of these may share them."""
+    nodes = [
+        ir.Node("", "Constant", [], [ir.AttrTensor("value", value.const_value)], outputs=[value], name=value.name)
+        for value in constants
+        if value.const_value is not None
+    ]
+    graph.insert_before(graph[0], nodes)
 
 
 def _fold(product: Product, constants: ConstantTable) -> None:

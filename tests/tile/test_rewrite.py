@@ -354,13 +354,14 @@ def test_an_unknown_rank_and_an_old_opset_are_skipped(bench: Bench) -> None:
     assert not result.tiled and "opset 6 is too old" in result.skipped[0].reason
 
 
-def test_products_inside_local_functions_are_listed(bench: Bench) -> None:
+def test_products_inside_local_functions_are_tiled_or_listed(bench: Bench) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
     g (float[2,8] x, float[8,8] w) => (float[2,8] y) { [call] y = local.Linear(x, w) }
     <domain: "local", opset_import: ["" : 17]> Linear (a, b) => (c) { [inner] c = MatMul(a, b) }"""
-    result = bench.tile(parser.parse_model(text), FOUR).result
+    assert [site.node for site in bench.tile(parser.parse_model(text), FOUR).result.tiled] == ["Linear/inner"]
+    result = bench.tile(parser.parse_model(text.replace("float[2,8] x", "float[n,8] x")), Limits.of(m=2)).result
     assert [(s.node, s.reason) for s in result.skipped] == [
-        ("inner", "it stands inside the local function local::Linear")
+        ("Linear/inner", "axis 0 of 'a' has the size 'n': bind it with --dim n=N")
     ]
 
 

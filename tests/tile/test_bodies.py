@@ -1,0 +1,80 @@
+"""Products inside local functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from onnxtile.runtime import Session
+from onnxtile.tile.limits import Limits
+from onnxtile.tile.options import Options
+
+if TYPE_CHECKING:
+    from tests.tile.conftest import Bench
+
+FOUR = Limits.of(max=4)
+LINEAR = """<domain: "f", opset_import: ["" : 17]> Linear (x, w, b) => (y) { [mm] h = MatMul(x, w)  y = Add(h, b) }"""
+
+
+def source(graph: str, *functions: str) -> onnx.ModelProto:
+    head = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>"""
+    return parser.parse_model("\n".join((f"{head} g {graph}", *functions)))
+
+
+def require_same(bench: Bench, model: onnx.ModelProto, options: Options | None = None) -> None:
+    tiled = bench.tile(model, FOUR, options)
+    random = np.random.default_rng(0)
+    feeds = {
+        info.name: random.standard_normal([d.dim_value for d in info.type.tensor_type.shape.dim]).astype(np.float32)
+        for info in model.graph.input
+    }
+    expected, got = Session(model.SerializeToString()).run(feeds), tiled.run(feeds)
+    for name, array in expected.items():
+        np.testing.assert_allclose(got[name], array, rtol=1e-4, atol=1e-4)
+    assert tiled.result.tiled and all(verdict.passed for verdict in tiled.verdicts())
+
+
+TWO_CALLS = """(float[5,8] x, float[8,8] w, float[8] b, float[8,8] v) => (float[5,8] y) {
+    h = f.Linear(x, w, b)  y = f.Linear(h, v, b) }"""
+
+
+@pytest.mark.parametrize("how", ["sum", "gemm"])
+@pytest.mark.parametrize("wrap", [False, True])
+def test_calls_of_one_size(bench: Bench, how: str, *, wrap: bool) -> None:
+    model = source(TWO_CALLS, LINEAR)
+    require_same(bench, model, Options.of(accumulate=how, wrap=wrap))
+    (site,) = bench.tile(model, FOUR).result.tiled
+    assert (site.node, site.product.m, site.product.k, site.product.n) == ("Linear/mm", 5, 8, 8)
+
+
+def test_calls_of_different_sizes(bench: Bench) -> None:
+    graph = """(float[5,8] x, float[8,8] w, float[8] b, float[8,6] v, float[6] c) => (float[5,6] y) {
+        h = f.Linear(x, w, b)  y = f.Linear(h, v, c) }"""
+    (skip,) = bench.tile(source(graph, LINEAR), FOUR).result.skipped
+    assert skip.node == "Linear/mm"
+    assert skip.reason == "it stands inside the local function f::Linear, whose calls have different sizes"
+
+
+def test_a_call_inside_a_function(bench: Bench) -> None:
+    outer = """<domain: "f", opset_import: ["" : 17, "f" : 1]> Block (x, w, b) => (y) {
+        h = f.Linear(x, w, b)  r = Relu(h)  t = Transpose<perm = [1, 0]>(w)  [last] y = MatMul(r, t) }"""
+    graph = "(float[5,8] x, float[8,6] w, float[6] b) => (float[5,8] y) { y = f.Block(x, w, b) }"
+    model = source(graph, outer, LINEAR)
+    require_same(bench, model)
+    assert sorted(site.node for site in bench.tile(model, FOUR).result.tiled) == ["Block/last", "Linear/mm"]
+
+
+def test_functions_of_which_too_little_is_known(bench: Bench) -> None:
+    unused = """<domain: "f", opset_import: ["" : 17]> Other (x, w) => (y) { [mm] y = MatMul(x, w) }"""
+    graph = "(float[5,8] x, float[8,6] w, float[6] b) => (float[5,6] y) { y = f.Linear(x, w, b) }"
+    result = bench.tile(source(graph, LINEAR, unused), FOUR).result
+    assert [skip.reason for skip in result.skipped] == [
+        "it stands inside the local function f::Other, which is called nowhere"
+    ]
+    newer = LINEAR.replace('"" : 17', '"" : 18')
+    (skip,) = bench.tile(source(graph, newer), FOUR).result.skipped
+    assert skip.reason == "it stands inside f::Linear, which has another opset"
