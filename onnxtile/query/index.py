@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
-from onnxtile.query.names import OpType, meanings
+from onnxtile.query.names import OpType, in_any_domain, meanings
 from onnxtile.query.program import Program
 from onnxtile.query.skeleton import Bone, skeleton
 from onnxtile.query.syntax import ANY_NODE, PRODUCER
@@ -79,6 +79,7 @@ class Index:
             if isinstance(vertex, ir.Node):
                 by_operator[vertex.domain, vertex.op_type].append(vertex)
         self._by_operator = by_operator
+        self._meanings: dict[str, frozenset[OpType]] = {}
 
     def matches(self, vertex: Vertex, type_: str) -> bool:
         """Tell whether a node of a query that is called `type_` can stand for `vertex`."""
@@ -86,7 +87,7 @@ class Index:
             return True
         if type_ == PRODUCER:
             return is_constant(vertex, self._constants)
-        return isinstance(vertex, ir.Node) and (vertex.domain, vertex.op_type) in meanings(type_)
+        return isinstance(vertex, ir.Node) and (vertex.domain, vertex.op_type) in self._meant(type_)
 
     def of(self, type_: str) -> Sequence[Vertex]:
         """Return the vertices for which a node called `type_` can stand; in the order of the file within each operator."""
@@ -96,13 +97,21 @@ class Index:
             if self._producers is None:
                 self._producers = [vertex for vertex in self.vertices if is_constant(vertex, self._constants)]
             return self._producers
-        lists = [self._by_operator[meaning] for meaning in meanings(type_) if meaning in self._by_operator]
+        lists = [self._by_operator[meaning] for meaning in self._meant(type_)]
         return lists[0] if len(lists) == 1 else [vertex for vertices in lists for vertex in vertices]
+
+    def _meant(self, type_: str) -> frozenset[OpType]:
+        """Return the operators of the model that `type_` stands for."""
+        meant = self._meanings.get(type_)
+        if meant is None:
+            named = {key for key in self._by_operator if key[1] == type_} if in_any_domain(type_) else set()
+            meant = self._meanings[type_] = meanings(type_) & self._by_operator.keys() | named
+        return meant
 
     def roots(self, program: Program) -> Sequence[Vertex]:
         """Return the vertices with which a match of `program` can begin, by their operator, in the order of the file."""
         types = {node.type for node in program.roots}
-        if len(types) == 1 and len(meanings(*types) & self._by_operator.keys()) < 2:
+        if len(types) == 1 and len(self._meant(*types)) < 2:
             return self.of(*types)
         roots = {vertex for type_ in types for vertex in self.of(type_)}
         return [vertex for vertex in self.vertices if vertex in roots]

@@ -72,13 +72,19 @@ constant weight; `LayerNorm`, that there is a bias. A test says it: `Conv2D[grou
 def meanings(name: str) -> frozenset[OpType]:
     """Return the operators that `name` stands for in a query.
 
-    A plain name is the operator of the standard domain, the meta-op of that name, or what Aidge calls so.
+    A plain name is the operator of the standard domain, the meta-op of that name, or what Aidge calls so; see `in_any_domain`.
     """
     domain, separator, op_type = name.rpartition("::")
     if separator:
         return frozenset({("" if domain == "ai.onnx" else domain, op_type)})
     names = {("", name), (keys.DOMAIN, name)}
     return frozenset(names | {("", ALIASES[name])}) if name in ALIASES else frozenset(names)
+
+
+@cache
+def in_any_domain(name: str) -> bool:
+    """Tell whether a plain name may be an operator of any domain: where neither ONNX nor Aidge has one of that name."""
+    return "::" not in name and name not in ALIASES and name not in _standard_names()
 
 
 @cache

@@ -136,6 +136,8 @@ SAME_AS_AIDGE = [
     # Types
     ("a=Gelu(x);b=Tanh(a)", "Gelu->Tanh", "a:{a,b}"),
     ("a=my.dom::Foo(x);b=Tanh(a)", "my.dom::Foo->Tanh", "a:{a,b}"),
+    ("a=my.dom::Foo(x);b=Tanh(a)", "Foo->Tanh", "a:{a,b}"),
+    ("a=com.microsoft::FusedMatMul(x,W);b=FusedMatMul(a)", "FusedMatMul", "a:{a} | b:{b}"),
 ]
 
 
@@ -157,6 +159,9 @@ BEYOND_AIDGE = [
         "ReLU#1~>Sigmoid#1~>Tanh;ReLU#1~>Sigmoid#1~1>Add",
         "a:{a,b,d,e}",
     ),
+    # An operator of another domain that has the name of one of ONNX is another operator.
+    ("a=my.dom::Relu(x);b=Relu(a)", "Relu", "b:{b}"),
+    ("a=my.dom::Relu(x);b=Relu(a)", "my.dom::Relu", "a:{a}"),
     # Quantifiers give back.
     (CHAIN, "ReLU->ReLU*->ReLU", "a:{a,b,c} | b:{b,c}"),
     (CHAIN, "ReLU->ReLU?->ReLU->Tanh", "a:{a,b,c,d} | b:{b,c,d}"),
