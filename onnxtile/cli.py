@@ -37,12 +37,29 @@ class Result(Protocol):
         ...
 
 
+def _json_target(file: str | None) -> str | None:
+    """Return `file`, found to be writable before any work is done."""
+    if file is not None and file != "-":
+        from onnxtile.model.save import require_writable
+
+        require_writable(Path(file))
+    return file
+
+
 In = Annotated[Path, typer.Argument(metavar="IN", help="an ONNX model", show_default=False)]
 Out = Annotated[
     str | None,
     typer.Option("-o", "--output", metavar="OUT", help="file to write, - for stdout [IN's name with the verb]"),
 ]
-Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="write the result as JSON, - for stdout")]
+Json = Annotated[
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="write the result as JSON, - for stdout",
+        callback=_json_target,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="print errors only")]
 Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
 Force = Annotated[bool, typer.Option("--force", help="allow OUT to be IN")]
@@ -54,7 +71,7 @@ Shape = Annotated[
 ]
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _onnxtile(version: Annotated[bool, typer.Option("--version", help="print the version and exit")] = False) -> None:
     """Fuse, tile and plan ONNX models for hardware with limits, and prove by running that nothing changed."""
     if version:

@@ -9,9 +9,9 @@ from itertools import takewhile
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.errors import ModelError
+from onnxtile.errors import ModelError, QueryError
 from onnxtile.fuse.metaop import OPSET_VERSION, Functions
-from onnxtile.fuse.patterns import Pattern
+from onnxtile.fuse.patterns import Pattern, pattern_set, set_names
 from onnxtile.fuse.record import (
     ConstantRecord,
     History,
@@ -28,6 +28,7 @@ from onnxtile.graph import Order, node_id
 from onnxtile.model.constants import Constants
 from onnxtile.model.save import raise_ir_version
 from onnxtile.query.match import Match, Matcher, disjoint
+from onnxtile.query.names import require_known
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,26 @@ def fuse(model: ir.Model, patterns: Iterable[Pattern]) -> list[PatternResult]:
     Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, where something
     outside reads more of its values than the pattern allows, or where a function cannot say what its nodes say.
     """
+    patterns = list(patterns)
+    _require_known(model, patterns)
     fuser = _Fuser(model)
     results = [fuser.apply(pattern) for pattern in patterns]
     fuser.finish()
     return results
+
+
+def _require_known(model: ir.Model, patterns: Collection[Pattern]) -> None:
+    """Raise QueryError for an operator that nothing can make: a typo."""
+    known = {node.op_type for graph in model.graphs() for node in graph} | {pattern.name for pattern in patterns}
+    known |= {node.op_type for function in model.functions.values() for node in function}
+    queries = [program.query for pattern in patterns for program in pattern.programs]
+    try:
+        for query in queries:
+            require_known(query, known)
+    except QueryError:
+        known |= {pattern.name for name in set_names() for pattern in pattern_set(name)}
+        for query in queries:
+            require_known(query, known)
 
 
 @dataclass

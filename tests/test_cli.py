@@ -1,0 +1,549 @@
+"""The command line: what each command prints and writes, and that bad input is one line and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import typer.main
+from onnx import numpy_helper
+
+from onnxtile import cli
+
+GRAPH = """g (float[N,64] x) => (float[N,8] y) <float c = {3.0}> {
+    [product] h = MatMul(x, w)  [sum] i = Add(h, b)  [scaled] j = Mul(i, c)  [end] y = Relu(j) }"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        """What it wrote to stdout."""
+        return self.out.decode()
+
+    @property
+    def json(self) -> Any:
+        """The JSON it wrote to stdout."""
+        return json.loads(self.out, parse_constant=pytest.fail)
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture(name="run")
+def _run(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes], folder: Path) -> Run:
+    """Give a function that runs the command in this process, in `folder`."""
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", ["onnxtile", *map(str, arguments)])
+        capfdbinary.readouterr()
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        assert isinstance(end.value.code, int)
+        return Done(end.value.code, out, err.decode())
+
+    return run
+
+
+def model(graph: str = GRAPH, scale: float = 1.0) -> onnx.ModelProto:
+    made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 17]> {graph}')
+    random = np.random.default_rng(0)
+    for name, shape in (("w", (64, 8)), ("b", (8,))):
+        if f" {name})" in graph:
+            weight = random.standard_normal(shape).astype(np.float32) * np.float32(scale)
+            made.graph.initializer.append(numpy_helper.from_array(weight, name))
+    return made
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path) -> Path:
+    """A folder with a model, the same with other weights, and the same with its weights in a file."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    onnx.save(model(), folder / "m.onnx")
+    onnx.save(model(scale=1.01), folder / "other.onnx")
+    return folder
+
+
+def files(folder: Path) -> dict[str, bytes | None]:
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _commands(inner, (*path, name))
+
+
+COMMANDS = list(_commands(typer.main.get_command(cli.app)))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help(run: Run, command: tuple[str, ...]) -> None:
+    for flag in ("--help", "-h"):
+        done = run(*command, flag)
+        assert done.code == 0
+        assert done.text.startswith("Usage: onnxtile")
+        assert done.err == ""
+
+
+def test_the_commands_are_there() -> None:
+    names = {command[0] for command in COMMANDS if command}
+    assert {"match", "fuse", "unfuse", "tile", "plan", "verify", "demo"} <= names
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["fuse", "--help"], ["plan", "-h"], ["--version"]])
+def test_help_is_quick(arguments: list[str]) -> None:
+    """Nothing that takes long is imported for it."""
+    script = f"""
+import sys
+from onnxtile.cli import main
+sys.argv = ["onnxtile", *{arguments!r}]
+try:
+    main()
+except SystemExit as end:
+    assert end.code == 0
+found = {{"onnx", "onnx_ir", "onnxruntime", "numpy", "networkx", "lark", "pydantic", "rich"}} & sys.modules.keys()
+sys.stderr.write(" ".join(sorted(found)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout
+    assert not {"onnx", "onnx_ir", "onnxruntime", "numpy"} & set(done.stderr.split()), done.stderr
+
+
+def test_version(run: Run) -> None:
+    from importlib.metadata import version
+
+    assert run("--version").text == f"{version('onnxtile')}\n"
+
+
+def test_without_a_command_the_help_is_shown(run: Run) -> None:
+    done = run()
+    assert "Usage: onnxtile" in done.text + done.err
+
+
+def test_match(run: Run, folder: Path) -> None:
+    before = files(folder)
+    done = run("match", "m.onnx", "MatMul-*>Add")
+    assert done.code == 0
+    assert "product" in done.text and "sum" in done.text
+    assert done.err == ""
+    content = run("match", "m.onnx", "MatMul#1-*>Add", "--json", "-").json
+    assert content == {
+        "query": "MatMul#1-*>Add",
+        "matches": [{"root": "product", "nodes": ["product", "sum"], "anchors": {"MatMul#1": "product"}}],
+    }
+    assert files(folder) == before
+
+
+def test_match_nowhere_is_exit_1(run: Run) -> None:
+    done = run("match", "m.onnx", "Conv->Relu")
+    assert (done.code, done.text.strip(), done.err) == (1, "no match", "")
+    assert run("match", "m.onnx", "Conv->Relu", "-q").out == b""
+    assert run("match", "m.onnx", "Conv->Relu", "--json", "-").json["matches"] == []
+
+
+def test_fuse(run: Run, folder: Path) -> None:
+    done = run("fuse", "m.onnx", "-p", "MatMul-*>Add", "--pattern", "Mul->Relu")
+    assert (done.code, done.err) == (0, "")
+    assert "4 nodes became 2" in done.text
+    assert "verified: 2 runs at N=2" in done.text
+    assert "written: m.fused.onnx" in done.text
+    fused = onnx.load(folder / "m.fused.onnx")
+    assert [node.domain for node in fused.graph.node] == ["onnxtile"] * 2
+
+
+def test_fuse_with_a_set_a_pattern_and_a_file(run: Run, folder: Path) -> None:
+    (folder / "mine.toml").write_text('name = "Mine"\ndoc = "x"\n[[variants]]\nquery = "Mul->Relu"\n')
+    content = run("fuse", "m.onnx", "-p", "aidge", "-p", "mine.toml", "--json", "-", "--dry-run").json
+    fused = {pattern["name"]: pattern["fused"] for pattern in content["patterns"]}
+    assert fused["Linear"] == fused["Mine"] == 1
+
+
+def test_fuse_json_has_what_scripts_rely_on(run: Run, folder: Path) -> None:
+    content = run("fuse", "m.onnx", "-p", "MatMul-*>Add", "--json", "-").json
+    assert (content["nodes_before"], content["nodes_after"]) == (4, 3)
+    assert content["verdict"]["equal"] is True
+    assert {"name", "matches", "fused"} <= content["patterns"][0].keys()
+    assert run("fuse", "m.onnx", "-p", "MatMul-*>Add", "--json", "r.json", "--no-verify").code == 0
+    assert json.loads((folder / "r.json").read_text())["verdict"] is None
+
+
+def test_unfuse(run: Run, folder: Path) -> None:
+    assert run("fuse", "m.onnx", "-p", "MatMul-*>Add").code == 0
+    done = run("unfuse", "m.fused.onnx")
+    assert done.code == 0
+    assert "written: m.fused.unfused.onnx" in done.text
+    restored = onnx.load(folder / "m.fused.unfused.onnx")
+    assert [node.name for node in restored.graph.node] == ["product", "sum", "scaled", "end"]
+    assert run("unfuse", "m.fused.onnx", "--json", "-", "--dry-run").json["unfused"] == {"MetaOp": 1}
+
+
+def test_tile(run: Run, folder: Path) -> None:
+    done = run("tile", "m.onnx", "--max", "32", "--dim", "N=4")
+    assert (done.code, done.err) == (0, "")
+    assert "written: m.tiled.onnx" in done.text
+    assert sum(node.op_type == "MatMul" for node in onnx.load(folder / "m.tiled.onnx").graph.node) == 2
+    content = run("tile", "m.onnx", "--max-k", "16", "--shape", "x=3x64", "--json", "-", "--dry-run").json
+    (tiled,) = content["tiled"]
+    assert (tiled["node"], tiled["op"], tiled["m"], tiled["k"], tiled["n"], tiled["matmuls"]) == (
+        "product",
+        "MatMul",
+        3,
+        64,
+        8,
+        4,
+    )
+    assert {"skipped", "verdict"} <= content.keys()
+
+
+def test_plan(run: Run, folder: Path) -> None:
+    done = run("plan", "m.onnx", "--dim", "N=4", "--emit", "plan.json", "--emit", "plan.csv")
+    assert (done.code, done.err) == (0, "")
+    assert {"m.planned.onnx", "plan.json", "plan.csv"} <= files(folder).keys()
+    content = json.loads((folder / "plan.json").read_text())
+    assert content["unplanned"] == []
+    assert (folder / "plan.csv").read_text().startswith("id,lower,upper,size,offset\n")
+    shown = run("plan", "m.onnx", "--dim", "N=4", "--json", "-", "--dry-run").json
+    assert shown["arenas"] == content["arenas"]
+
+
+def test_plan_over_capacity_is_exit_1(run: Run, folder: Path) -> None:
+    before = files(folder)
+    done = run("plan", "m.onnx", "--dim", "N=4", "--capacity", "64", "--emit", "plan.json")
+    assert done.code == 1
+    assert done.err.startswith("error: ")
+    assert files(folder) == before
+    assert run("plan", "m.onnx", "--dim", "N=4", "--capacity", "1MiB").code == 0
+
+
+def test_verify(run: Run) -> None:
+    assert run("verify", "m.onnx", "m.onnx").code == 0
+    content = run("verify", "m.onnx", "m.onnx", "--dim", "N=3", "--json", "-").json
+    assert content["equal"] is True
+    assert {"name", "max_abs", "max_rel", "tolerance"} <= content["outputs"][0].keys()
+
+
+def test_verify_of_different_models_is_exit_1(run: Run, folder: Path) -> None:
+    done = run("verify", "m.onnx", "other.onnx")
+    assert done.code == 1
+    assert "NO" in done.text
+    onnx.save(model(GRAPH.replace(" y)", " z)").replace("y =", "z =")), folder / "renamed.onnx")
+    content = run("verify", "m.onnx", "renamed.onnx", "--json", "-")
+    assert content.code == 1
+    assert [output["max_abs"] for output in content.json["outputs"]] == [None, None]
+    assert run("verify", "m.onnx", "renamed.onnx").code == 1
+
+
+COMMAND_LINES = {
+    "fuse": ("fuse", "m.onnx", "-p", "MatMul-*>Add"),
+    "unfuse": ("unfuse", "f.onnx"),
+    "tile": ("tile", "m.onnx", "--max", "32", "--dim", "N=4"),
+    "plan": ("plan", "m.onnx", "--dim", "N=4"),
+}
+
+
+@pytest.fixture(name="line", params=COMMAND_LINES)
+def _line(request: pytest.FixtureRequest, run: Run) -> tuple[str, ...]:
+    """The command line of each command that writes a model."""
+    if request.param == "unfuse":
+        assert run("fuse", "m.onnx", "-p", "MatMul-*>Add", "-o", "f.onnx").code == 0
+    return COMMAND_LINES[request.param]
+
+
+def test_the_model_can_go_to_stdout(run: Run, folder: Path, line: tuple[str, ...]) -> None:
+    before = files(folder)
+    done = run(*line, "-o", "-")
+    assert done.code == 0
+    onnx.checker.check_model(onnx.ModelProto.FromString(done.out))
+    assert files(folder) == before
+    assert run(*line, "-o", "out.onnx").code == 0
+    assert (folder / "out.onnx").read_bytes() == done.out
+
+
+def test_dry_run_writes_nothing(run: Run, folder: Path, line: tuple[str, ...]) -> None:
+    before = files(folder)
+    done = run(*line, "--dry-run")
+    assert done.code == 0
+    assert done.out
+    assert b"written" not in done.out
+    assert files(folder) == before
+
+
+def test_quiet_prints_nothing(run: Run, folder: Path, line: tuple[str, ...]) -> None:
+    done = run(*line, "-q", "-o", "out.onnx")
+    assert (done.code, done.out, done.err) == (0, b"", "")
+    assert (folder / "out.onnx").exists()
+
+
+def test_verification_can_be_turned_off(run: Run, line: tuple[str, ...]) -> None:
+    content = run(*line, "--no-verify", "--json", "-", "--dry-run").json
+    assert content["verdict"] is None
+
+
+def test_the_input_is_overwritten_only_with_force(run: Run, folder: Path, line: tuple[str, ...]) -> None:
+    before = files(folder)
+    for target in (line[1], f"./{line[1]}", str(folder / line[1])):
+        done = run(*line, "-o", target)
+        assert done.code == 2
+        assert done.err.startswith("error: ") and "--force" in done.err
+        assert files(folder) == before
+    assert run(*line, "-o", line[1], "--force").code == 0
+    assert files(folder).keys() == before.keys()
+    assert (folder / line[1]).read_bytes() != before[line[1]]
+
+
+def test_another_file_is_overwritten(run: Run, folder: Path, line: tuple[str, ...]) -> None:
+    (folder / "out.onnx").write_text("old")
+    assert run(*line, "-o", "out.onnx").code == 0
+    onnx.load(folder / "out.onnx")
+
+
+def test_the_same_input_gives_the_same_bytes(run: Run, folder: Path, line: tuple[str, ...]) -> None:
+    assert run(*line, "-o", "a.onnx").code == run(*line, "-o", "b.onnx").code == 0
+    assert (folder / "a.onnx").read_bytes() == (folder / "b.onnx").read_bytes()
+
+
+# Bad input
+
+
+def require_refused(done: Done, *words: str) -> None:
+    """Assert that the command ended as bad input should: exit code 2, one line, at most a query and its caret below."""
+    assert done.code == 2, done
+    assert done.out == b""
+    assert done.err.startswith("error: ")
+    assert "Traceback" not in done.err
+    assert "internal error" not in done.err
+    first, *rest = done.err.splitlines()
+    assert first != "error: "
+    assert not rest or (len(rest) == 2 and rest[0].startswith("line 1: ") and set(rest[1]) <= {" ", "^"})
+    for word in words:
+        assert word in done.err
+
+
+READERS = [
+    ("match", "bad.onnx", "MatMul->Add"),
+    ("fuse", "bad.onnx"),
+    ("unfuse", "bad.onnx"),
+    ("tile", "bad.onnx", "--max", "64"),
+    ("plan", "bad.onnx"),
+    ("verify", "bad.onnx", "m.onnx"),
+    ("verify", "m.onnx", "bad.onnx"),
+]
+
+
+def _text_file(path: Path) -> None:
+    path.write_text("this is not a model\n" * 100)
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _picture(path: Path) -> None:
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 10)
+
+
+def _truncated(path: Path) -> None:
+    data = model().SerializeToString()
+    path.write_bytes(data[: len(data) * 2 // 3])
+
+
+def _without_data(path: Path) -> None:
+    onnx.save(model(), path, save_as_external_data=True, location="bad.bin", size_threshold=0)
+    (path.parent / "bad.bin").unlink()
+
+
+def _short_data(path: Path) -> None:
+    onnx.save(model(), path, save_as_external_data=True, location="bad.bin", size_threshold=0)
+    data = (path.parent / "bad.bin").read_bytes()
+    (path.parent / "bad.bin").write_bytes(data[: len(data) // 2])
+
+
+def _unknown_operator(path: Path) -> None:
+    bad = model()
+    bad.graph.node[0].op_type = "MatMull"
+    onnx.save(bad, path)
+
+
+def _folder_of_that_name(path: Path) -> None:
+    path.mkdir()
+
+
+def _absent(_path: Path) -> None:
+    return
+
+
+@pytest.mark.parametrize("arguments", READERS, ids=lambda a: " ".join(a[:2]))
+@pytest.mark.parametrize(
+    "make",
+    [_text_file, _empty, _picture, _truncated, _without_data, _short_data, _unknown_operator, _folder_of_that_name, _absent],
+)  # fmt: skip
+def test_bad_models(run: Run, folder: Path, make: Callable[[Path], None], arguments: tuple[str, ...]) -> None:
+    make(folder / "bad.onnx")
+    before = files(folder)
+    require_refused(run(*arguments), "bad.onnx")
+    assert files(folder) == before
+
+
+QUERIES = [
+    *("MatMul->Ad", "MatMul->", "MatMul-Add", "MatMul->(Add", "MatMul->Add)", "", ";", "->Add", "MatMul[", "Mat Mul"),
+    *("MatMul[axis ==]", "MatMul->Add#1;Mul#2->Relu", "MatMul->Add{x}", "MatMul->Ädd"),
+]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_bad_queries(run: Run, folder: Path, query: str) -> None:
+    before = files(folder)
+    for arguments in (("match", "m.onnx", query), ("fuse", "m.onnx", "-p", query or " ")):
+        require_refused(run(*arguments))
+    assert files(folder) == before
+
+
+def test_a_typo_in_a_query_gets_its_caret_and_a_suggestion(run: Run) -> None:
+    done = run("match", "m.onnx", "MatMul->Ad")
+    require_refused(done, "'Ad'", "did you mean")
+    assert done.err.splitlines()[1:] == ["line 1: MatMul->Ad", "                ^^"]
+
+
+PATTERNS = {
+    "malformed": ("name = \n", "line 1"),
+    "unclosed": ('name = "Mine\n', "line 1"),
+    "unknown field": ('name = "Mine"\ndoc = "x"\nspeed = 3\n[[variants]]\nquery = "Mul->Relu"\n', "speed"),
+    "unknown field of a variant": ('name = "Mine"\ndoc = "x"\n[[variants]]\nquery = "Mul->Relu"\nspeed = 3\n', "speed"),
+    "no name": ('doc = "x"\n[[variants]]\nquery = "Mul->Relu"\n', "name"),
+    "bad name": ('name = "My Op"\ndoc = "x"\n[[variants]]\nquery = "Mul->Relu"\n', "name"),
+    "no variants": ('name = "Mine"\ndoc = "x"\n', "variants"),
+    "a number for the query": ('name = "Mine"\ndoc = "x"\n[[variants]]\nquery = 3\n', "query"),
+    "not UTF-8": ("name = \udcff", "mine.toml"),
+}
+
+
+@pytest.mark.parametrize("case", PATTERNS)
+def test_bad_pattern_files(run: Run, folder: Path, case: str) -> None:
+    content, word = PATTERNS[case]
+    (folder / "mine.toml").write_bytes(content.encode("utf-8", "surrogateescape"))
+    before = files(folder)
+    require_refused(run("fuse", "m.onnx", "-p", "mine.toml"), "mine.toml", word)
+    assert files(folder) == before
+
+
+def test_a_bad_query_in_a_pattern_file_names_the_file(run: Run, folder: Path) -> None:
+    (folder / "mine.toml").write_text('name = "Mine"\ndoc = "x"\n[[variants]]\nquery = "Mul->"\n')
+    done = run("fuse", "m.onnx", "-p", "mine.toml")
+    require_refused(done, "mine.toml", "variant 1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("fuse", "m.onnx", "-p", "Linear->Reluu"), ("'Reluu'", "Relu")),
+        (("fuse", "m.onnx", "-p", "Linnear"), ("Linnear", "Linear")),
+        (("fuse", "m.onnx", "-p", "absent.toml"), ("absent.toml",)),
+        (("unfuse", "m.onnx"), ("not fused",)),
+        (("tile", "m.onnx", "--max", "0"), ("0",)),
+        (("tile", "m.onnx", "--max", "-3"), ("-3",)),
+        (("tile", "m.onnx", "--max", "many"), ("--max", "integer")),
+        (("tile", "m.onnx", "--max-m", "0"), ("0",)),
+        (("tile", "m.onnx"), ("--max",)),
+        (("tile", "m.onnx", "--max", "64", "--dim", "M=3"), ("'M'", "N")),
+        (("tile", "m.onnx", "--max", "64", "--dim", "N"), ("NAME=N",)),
+        (("tile", "m.onnx", "--max", "64", "--dim", "N=0"), ("N",)),
+        (("tile", "m.onnx", "--max", "64", "--dim", "N=x"), ("N=x",)),
+        (("plan", "m.onnx", "--dim", "batch=3"), ("'batch'", "N")),
+        (("plan", "m.onnx", "--shape", "z=1x64"), ("'z'", "x")),
+        (("plan", "m.onnx", "--shape", "x=1x64x3"), ("'x'",)),
+        (("plan", "m.onnx", "--shape", "x=1,64"), ("1,64",)),
+        (("plan", "m.onnx", "--dim", "N=2", "--alignment", "0"), ("0",)),
+        (("plan", "m.onnx", "--dim", "N=2", "--alignment", "3"), ("3",)),
+        (("plan", "m.onnx", "--dim", "N=2", "--planner", "best"), ("best", "greedy")),
+        (("plan", "m.onnx", "--dim", "N=2", "--capacity", "lots"), ("lots", "KiB")),
+        (("plan", "m.onnx", "--dim", "N=2", "--emit", "plan.xyz"), ("plan.xyz", ".json")),
+        (("plan", "m.onnx", "--dim", "N=2", "--emit", "nowhere/plan.json"), ("nowhere",)),
+        (("verify", "m.onnx", "m.onnx", "--dim", "M=2"), ("'M'",)),
+        (("verify", "m.onnx"), ("OTHER",)),
+        (("fuse",), ("IN",)),
+        (("match", "m.onnx"), ("query",)),
+        (("melt", "m.onnx"), ("melt",)),
+        (("fuse", "m.onnx", "--quick"), ("--quick",)),
+        (("fuse", "m.onnx", "-o", "nowhere/out.onnx"), ("nowhere",)),
+        (("fuse", "m.onnx", "-o", "."), ("folder",)),
+        (("unfuse", "m.onnx", "-o", "nowhere/out.onnx"), ("nowhere",)),
+        (("tile", "m.onnx", "--max", "64", "-o", "nowhere/out.onnx"), ("nowhere",)),
+        (("plan", "m.onnx", "--dim", "N=2", "-o", "nowhere/out.onnx"), ("nowhere",)),
+        (("fuse", "m.onnx", "--json", "nowhere/r.json"), ("nowhere",)),
+        (("demo", "m.onnx"), ("m.onnx",)),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_bad_usage(run: Run, folder: Path, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    before = files(folder)
+    require_refused(run(*arguments), *words)
+    assert files(folder) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_must_not_be_written(run: Run, folder: Path) -> None:
+    (closed := folder / "closed").mkdir()
+    closed.chmod(0o500)
+    try:
+        require_refused(run("fuse", "m.onnx", "-p", "MatMul-*>Add", "-o", "closed/out.onnx"), "closed")
+        assert list(closed.iterdir()) == []
+    finally:
+        closed.chmod(0o700)
+
+
+def test_no_space_is_left(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full while the temporary file is written."""
+
+    def full(_self: Path, _target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    before = files(folder)
+    require_refused(run("fuse", "m.onnx", "-p", "MatMul-*>Add"), "No space left on device")
+    assert files(folder) == before
+
+
+def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxtile.errors import ModelError
+
+    monkeypatch.setattr(sys, "argv", ["onnxtile", "fuse", "absent.onnx", "--debug"])
+    with pytest.raises(ModelError):
+        cli.main()
+
+
+def test_a_real_process_ends_the_same(folder: Path) -> None:
+    command = [sys.executable, "-m", "onnxtile"]
+    done = subprocess.run([*command, "fuse", "absent.onnx"], cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: absent.onnx: no such file\n")
+    done = subprocess.run(
+        [*command, "match", "m.onnx", "Conv"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "no match\n", "")
+
+
+def test_a_reader_that_goes_away_is_no_traceback(folder: Path) -> None:
+    """As in onnxtile ... | head."""
+    script = f"{sys.executable} -m onnxtile match m.onnx . | true"
+    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
