@@ -30,3 +30,11 @@ ALIAS_OF = _PREFIX + "alias_of"
 STEP = _PREFIX + "step"
 # On the graph, by plan: version, alignment, arena sizes, peak (JSON).
 PLAN = _PREFIX + "plan"
+
+
+def meta_op(operator: str) -> str:
+    """Return the meta-op that an operator of the domain is: functions of one meta-op with different bodies are Linear, Linear.2 ...
+
+    Names, not overloads, tell them apart: onnxruntime 1.31 takes the first overload for every call inside another function.
+    """
+    return operator.partition(".")[0]

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile import keys
+from onnxtile.errors import ModelError
 from onnxtile.fuse.record import NodeRecord, Record, loads
 from onnxtile.graph import node_id
 from onnxtile.model.constants import Constants
@@ -19,6 +20,8 @@ from onnxtile.model.save import MIN_IR_VERSION
 from onnxtile.model.shapes import Shapes
 from onnxtile.runtime import Array
 from onnxtile.verify import OutputError, compare_values, session
+
+_COUNTS = {ir.DataType.INT64, ir.DataType.INT32}
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,16 @@ class _Sites:
         if unknown:
             return SiteVerdict(call.name or "", (), also, f"the shape of {unknown[0].name!r} is not known")
         feeds = {v.name or "": self._feed(v, generator) for v in inputs}
-        expected = session(self._part(_originals(call, scope), inputs, outputs, self._original)).run(feeds)
+        alone = session(self._part(_originals(call, scope), inputs, outputs, self._original))
+        try:
+            expected = alone.run(feeds)
+        except ModelError:
+            # A shape or an index that the model computes elsewhere cannot be drawn at random.
+            computed = [v for v in inputs if v not in self._constants and self._dtype(v) in _COUNTS]
+            if not computed:
+                raise
+            reason = f"{computed[0].name!r}, which the model computes, takes no random values"
+            return SiteVerdict(call.name or "", (), also, reason)
         copy = ir.Node(call.domain, call.op_type, call.inputs, overload=call.overload, outputs=_named(call.outputs))
         got = session(self._part([copy], inputs, copy.outputs, self._fused)).run(feeds)
         errors = (compare_values(name, value, got[name]) for name, value in expected.items())
@@ -112,9 +124,12 @@ class _Sites:
         typed = ir.Value(name=value.name, type=self._type(value))
         return draw(generator, typed, lambda _: self._shapes.sizes(value))
 
-    def _type(self, value: ir.Value) -> ir.TensorType:
+    def _dtype(self, value: ir.Value) -> ir.DataType:
         dtype = self._shapes.dtype(value)
-        return ir.TensorType(dtype if dtype is not None else ir.DataType.FLOAT)
+        return dtype if dtype is not None else ir.DataType.FLOAT
+
+    def _type(self, value: ir.Value) -> ir.TensorType:
+        return ir.TensorType(self._dtype(value))
 
     def _part(self, nodes: list[ir.Node], inputs: list[ir.Value], outputs: Any, model: ir.Model) -> ir.Model:
         """Return a model of `nodes` alone, copied; small constants come along as initializers."""

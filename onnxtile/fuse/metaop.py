@@ -25,14 +25,14 @@ class Functions:
         self.bodies: set[ir.Graph] = set()
         for function in model.functions.values():
             if keys.META_OP in function.metadata_props:
-                self._by_body[function.name, _function_key(function)] = function
+                self._by_body[keys.meta_op(function.name), _function_key(function)] = function
                 self.bodies.add(function.graph)
 
     def of(self, region: Region, name: str, doc: str, opsets: Mapping[str, int]) -> ir.Function:
         """Return the function `name` whose body is `region`, made now unless an equal one is there.
 
-        `opsets` are the imports that the region's operators are read with. Functions of one name and different bodies differ in
-        their overload.
+        `opsets` are the imports that the region's operators are read with. Functions of one meta-op and different bodies
+        have a number after its name.
         """
         opsets = {node.domain: opsets.get(node.domain, OPSET_VERSION) for node in region.nodes} | {
             "": opsets.get("", 1)
@@ -53,14 +53,14 @@ class Functions:
         return self._digests[identifier]
 
     def _make(self, region: Region, name: str, doc: str, opsets: Mapping[str, int]) -> ir.Function:
-        overload, count = "", 1
-        while (keys.DOMAIN, name, overload) in self._model.functions:
+        unique, count = name, 1
+        while (keys.DOMAIN, unique, "") in self._model.functions:
             count += 1
-            overload = str(count)
+            unique = f"{name}.{count}"
         body, inputs, outputs = _body(region)
         imports = {domain: opsets[domain] for domain in dict.fromkeys(node.domain for node in body)}
-        graph = ir.Graph(inputs, outputs, nodes=body, name=name, opset_imports=imports)
-        function = ir.Function(keys.DOMAIN, name, overload, graph=graph, attributes=())
+        graph = ir.Graph(inputs, outputs, nodes=body, name=unique, opset_imports=imports)
+        function = ir.Function(keys.DOMAIN, unique, graph=graph, attributes=())
         function.doc_string = doc
         function.metadata_props[keys.META_OP] = name
         return function

@@ -192,7 +192,7 @@ class _Fuser:
         outputs = [ir.Value() for _ in part.outputs]
         for old, new in zip(part.outputs, outputs, strict=True):
             hand_on(old, new)
-        name = self._unique(f"{_common_path(part.nodes) or f'{part.outputs[0].name}/'}{function.name}")
+        name = self._unique(f"{_common_path(part.nodes) or f'{part.outputs[0].name}/'}{keys.meta_op(function.name)}")
         metadata = {keys.FUSED: dumps(record)}
         return ir.Node(
             keys.DOMAIN,

@@ -109,7 +109,8 @@ class Undo:
                 if record.run != run:
                     continue
                 expanded = self._expand(call, record, places, values)
-            self.calls[call.op_type] = self.calls.get(call.op_type, 0) + 1
+            name = keys.meta_op(call.op_type)
+            self.calls[name] = self.calls.get(name, 0) + 1
             todo += [node for node in expanded if keys.FUSED in node.metadata_props]
         for node in graph:
             with _refusals(f"of where {node.name!r} stood"):

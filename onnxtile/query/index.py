@@ -10,6 +10,7 @@ from functools import cache
 import onnx
 import onnx_ir as ir
 
+from onnxtile import keys
 from onnxtile.model.constants import Constants
 from onnxtile.query.names import OpType, in_any_domain, meanings
 from onnxtile.query.program import Program
@@ -67,6 +68,10 @@ def _may_have_bodies(domain: str, op_type: str) -> bool:
     return any(attribute.type in kinds for attribute in schema.attributes.values())
 
 
+def _operator(node: ir.Node) -> OpType:
+    return (node.domain, keys.meta_op(node.op_type) if node.domain == keys.DOMAIN else node.op_type)
+
+
 class Index:
     """All vertices of a model in the order of the file, and those of each operator."""
 
@@ -77,7 +82,7 @@ class Index:
         by_operator: defaultdict[OpType, list[Vertex]] = defaultdict(list)
         for vertex in vertices:
             if isinstance(vertex, ir.Node):
-                by_operator[vertex.domain, vertex.op_type].append(vertex)
+                by_operator[_operator(vertex)].append(vertex)
         self._by_operator = by_operator
         self._meanings: dict[str, frozenset[OpType]] = {}
 
@@ -87,7 +92,7 @@ class Index:
             return True
         if type_ == PRODUCER:
             return is_constant(vertex, self._constants)
-        return isinstance(vertex, ir.Node) and (vertex.domain, vertex.op_type) in self._meant(type_)
+        return isinstance(vertex, ir.Node) and _operator(vertex) in self._meant(type_)
 
     def of(self, type_: str) -> Sequence[Vertex]:
         """Return the vertices for which a node called `type_` can stand; in the order of the file within each operator."""

@@ -288,7 +288,7 @@ def test_a_function_of_that_name_is_there(lab: Lab) -> None:
     source.opset_import.append(helper.make_opsetid("onnxtile", 1))
     fused = lab.sound(source, lab.linear)
     assert fused.counts == [2]
-    assert {f.overload for f in fused.model.functions.values()} == {"", "2"}
+    assert {f.name for f in fused.model.functions.values()} == {"Linear", "Linear.2"}
     restored = api.unfuse(fused.model).model
     assert restored.graph.opset_imports["onnxtile"] == 1
 

@@ -39,8 +39,7 @@ class Tiny:
         """Return the model of `body`, lines of ONNX text.
 
         In them `2.0` is a constant of the graph's element type, `[1, 2]` one of int64, `W_3_4` a random constant of shape 3×4 (`W_8_1_1`
-        and so on). `x`, and what else is read and not made, are inputs of `shape`; a name in quotes does not occur. The last line makes
-        the output.
+        and so on). `x`, and what else is read and not made, are inputs of `shape`. The last line makes the output.
         """
         constants: dict[str, np.ndarray] = {}
         kind = {"float": np.float32, "float16": np.float16}[dtype]
@@ -68,7 +67,8 @@ class Tiny:
         )
         inputs = ", ".join(f"{dtype}[{shape}] {name}" for name in read if name not in made and name not in constants)
         last = lines[-1].split("=")[0].split(",")[0].strip()
-        text = f'<ir_version: 8, opset_import: ["": {opset}]> g ({inputs}) => ({dtype}[] {last}) {{ {" ".join(lines)} }}'
+        head = f'<ir_version: 8, opset_import: ["": {opset}]>'
+        text = f"{head} g ({inputs}) => ({dtype}[] {last}) {{ {' '.join(lines)} }}"
         model = onnx.parser.parse_model(text)
         model.graph.output[0].type.tensor_type.ClearField("shape")
         model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
@@ -122,7 +122,7 @@ def found(model: ir.Model) -> dict[str, int]:
         total: Counter[str] = Counter()
         for node in nodes:
             tanh = node.op_type == "Gelu" and node.attributes.get_string("approximate", "none") == "tanh"
-            total["GeLUTanh" if tanh else node.op_type] += 1
+            total["GeLUTanh" if tanh else node.op_type.partition(".")[0]] += 1
             function = model.functions.get(node.op_identifier())
             if function is not None:
                 if node.op_identifier() not in inside:

@@ -21,7 +21,7 @@ _VARIANCE = """
 s = Pow(c, 2.0)
 v = ReduceMean<axes=[-1], keepdims=1>(s)
 """
-_DEVIATION = "e = Add(v, 1e-5)\nd = Sqrt(e)\n".replace("1e-5", "0.00001")
+_DEVIATION = "e = Add(v, 0.00001)\nd = Sqrt(e)\n"
 _MEAN_SQUARE = "s = Pow(x, 2.0)\nv = ReduceMean<axes=[-1], keepdims=1>(s)\n"
 _SCALED = "g = Mul(n, W_8)\ny = Add(g, W_8)"
 
@@ -69,8 +69,15 @@ CASES: dict[tuple[str, int], list[str]] = {
         _CENTRED + _VARIANCE + _DEVIATION + "n = Div(c, d)\ny = Mul(n, W_8)",
         _CENTRED + _VARIANCE + _DEVIATION + "n = Mul(W_8, c)\ng = Div(n, d)\ny = Add(g, W_8)",
         _CENTRED + _VARIANCE + "e = Sqrt(v)\nd = Add(e, 0.00001)\nn = Div(c, d)\n" + _SCALED,
-        _CENTRED + "s = Mul(c, c)\nv = ReduceMean<axes=[-1], keepdims=1>(s)\n" + _DEVIATION + "n = Div(c, d)\n" + _SCALED,
-        _CENTRED.replace("-1", "1") + _VARIANCE.replace("-1", "1") + _DEVIATION + "n = Div(c, d)\ng = Mul(n, W_6_1)\ny = Add(g, W_6_1)",
+        _CENTRED
+        + "s = Mul(c, c)\nv = ReduceMean<axes=[-1], keepdims=1>(s)\n"
+        + _DEVIATION
+        + "n = Div(c, d)\n"
+        + _SCALED,
+        _CENTRED.replace("-1", "1")
+        + _VARIANCE.replace("-1", "1")
+        + _DEVIATION
+        + "n = Div(c, d)\ng = Mul(n, W_6_1)\ny = Add(g, W_6_1)",
         _CENTRED
         + "o = Cast<to=11>(c)\ntwo = Cast<to=11>(2.0)\ntiny = Cast<to=11>(0.00001)\n"
         + "s = Pow(o, two)\nv = ReduceMean<axes=[-1], keepdims=1>(s)\ne = Add(v, tiny)\nd = Sqrt(e)\nf = Div(o, d)\nn = Cast<to=1>(f)\n"
@@ -110,14 +117,14 @@ CASES: dict[tuple[str, int], list[str]] = {
         f"m = Neg(x)\n{scale.replace('x', 'm')}\ne = Erf(a)\np = Sub(1.0, e)\n{half}"
         for scale, half in product(_ERF, _HALVES)
     ],
-    ("GeLUTanh", 1): [
-        "c = Pow(x, 3.0)\na = Mul(c, 0.044715)\n" + _ROOT + _TANH + half for half in _HALVES
-    ],
+    ("GeLUTanh", 1): ["c = Pow(x, 3.0)\na = Mul(c, 0.044715)\n" + _ROOT + _TANH + half for half in _HALVES],
     ("GeLUTanh", 2): [
-        square + "c = Mul(s, x)\na = Mul(c, 0.044715)\n" + _ROOT + _TANH + half for square, half in product(_SQUARES, _HALVES)
+        square + "c = Mul(s, x)\na = Mul(c, 0.044715)\n" + _ROOT + _TANH + half
+        for square, half in product(_SQUARES, _HALVES)
     ],
     ("GeLUTanh", 3): [
-        square + "c = Mul(s, 0.044715)\na = Mul(c, x)\n" + _ROOT + _TANH + half for square, half in product(_SQUARES, _HALVES)
+        square + "c = Mul(s, 0.044715)\na = Mul(c, x)\n" + _ROOT + _TANH + half
+        for square, half in product(_SQUARES, _HALVES)
     ],
     ("GeLUTanh", 4): [
         "c = Mul(x, 0.044715)\ns = Mul(c, x)\na = Mul(s, x)\n" + _ROOT + _TANH + half for half in _HALVES
@@ -127,12 +134,15 @@ CASES: dict[tuple[str, int], list[str]] = {
         for square, half in product(_SQUARES, _HALVES)
     ],
     ("GeLUTanh", 6): [
-        "c = Mul(x, 0.044715)\ns = Mul(c, x)\nb = Add(s, 1.0)\nr = Mul(x, 0.7978845608028654)\nz = Mul(r, b)\n" + _TANH + half
+        "c = Mul(x, 0.044715)\ns = Mul(c, x)\nb = Add(s, 1.0)\nr = Mul(x, 0.7978845608028654)\nz = Mul(r, b)\n"
+        + _TANH
+        + half
         for half in _HALVES
     ],
     ("QuickGeLU", 1): ["a = Mul(x, 1.702)\ns = Sigmoid(a)\ny = Mul(x, s)"],
     ("SiLU", 1): ["s = Sigmoid(x)\ny = Mul(x, s)"],
     ("SiLU", 2): ["m = Neg(x)\ne = Exp(m)\np = Add(e, 1.0)\ny = Div(x, p)"],
+    ("SiLU", 3): ["b = Mul(x, 1.0)\ns = Sigmoid(b)\ny = Mul(x, s)"],
     ("Mish", 1): ["s = Softplus(x)\nt = Tanh(s)\ny = Mul(x, t)"],
     ("Mish", 2): ["s = Softplus(x)\nb = Greater(x, 20.0)\nc = Where(b, x, s)\nt = Tanh(c)\ny = Mul(x, t)"],
     ("Mish", 3): ["e = Exp(x)\np = Add(e, 1.0)\ns = Log(p)\nt = Tanh(s)\ny = Mul(x, t)"],
@@ -186,12 +196,13 @@ CASES: dict[tuple[str, int], list[str]] = {
         "x = Add(a, b)\n" + _MEAN_SQUARE + _DEVIATION + "n = Div(x, d)\ny = Mul(n, W_8)",
     ],
     ("ScaledDotProductAttention", 1): [
-        _SCORES + "a = Add(r, mask)\nw = Softmax<axis=-1>(a)\nb = IsNaN(w)\ng = Where(b, 0.0, w)\ny = MatMul(g, v)".replace("mask", "W_6_6")
+        _SCORES + "a = Add(r, W_6_6)\nw = Softmax<axis=-1>(a)\nb = IsNaN(w)\ng = Where(b, 0.0, w)\ny = MatMul(g, v)"
     ],
     ("ScaledDotProductAttention", 2): [
         _SCORES + _WEIGHTS,
         _SCORES + "a = Mul(r, 0.25)\nb = Add(a, W_6_6)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
-        _SCORES + "a = Div(r, 4.0)\nc = Equal(mask, 0.0)\nb = Where(c, -9.0, a)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)".replace("mask", "W_6_6"),
+        _SCORES
+        + "a = Div(r, 4.0)\nc = Equal(W_6_6, 0.0)\nb = Where(c, -9.0, a)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
         _SCORES + "a = Div(r, 30.0)\nb = Tanh(a)\nc = Mul(b, 30.0)\nw = Softmax<axis=-1>(c)\ny = MatMul(w, v)",
         _SCORES + "a = Mul(r, W_6_6)\nb = Sub(a, W_6_6)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
         _SCORES + "a = Clip(r, -50.0, 50.0)\nb = Max(a, -40.0)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
@@ -207,13 +218,12 @@ CASES: dict[tuple[str, int], list[str]] = {
     ],
     ("ScaledDotProductAttention", 4): [
         _SCORES
-        + "n = Shape(r)\nm = Expand(mask, n)\nb = Cast<to=9>(m)\na = Where(b, -9.0, r)\nw = Softmax<axis=-1>(a)\ny = MatMul(w, v)".replace(
-            "mask", "W_1_6"
-        ),
+        + "n = Shape(r)\nm = Expand(W_1_6, n)\nb = Cast<to=9>(m)\na = Where(b, -9.0, r)\nw = Softmax<axis=-1>(a)\ny = MatMul(w, v)",
         _SCORES + "n = Shape(r)\nm = Reshape(W_72, n)\na = Add(r, m)\nw = Softmax<axis=-1>(a)\ny = MatMul(w, v)",
     ],
     ("ScaledDotProductAttention", 5): [
-        _SCORES + "a = Mul(r, 0.25)\nm = ReduceMax<axes=[-1], keepdims=1>(a)\nb = Sub(a, m)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)"
+        _SCORES
+        + "a = Mul(r, 0.25)\nm = ReduceMax<axes=[-1], keepdims=1>(a)\nb = Sub(a, m)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)"
     ],
     ("ScaledDotProductAttention", 6): [
         _SCORES
@@ -245,14 +255,19 @@ _PICTURES: dict[tuple[str, int], list[str]] = {
         for last in ("d = Mul(c, W_4_1_1)\ny = Add(d, W_4_1_1)", "y = Relu(c)")
     ],
     ("InstanceNorm", 1): [
-        (_CENTRED + _VARIANCE).replace("[-1]", "[2, 3]") + _DEVIATION + "n = Div(c, d)\ng = Mul(n, W_4_1_1)\ny = Add(g, W_4_1_1)"
+        (_CENTRED + _VARIANCE).replace("[-1]", "[2, 3]")
+        + _DEVIATION
+        + "n = Div(c, d)\ng = Mul(n, W_4_1_1)\ny = Add(g, W_4_1_1)"
     ],
     ("ConvBatchNorm", 1): ["a = Conv(x, W_4_4_3_3)\ny = BatchNormalization(a, W_4, W_4, W_4, W_4)"],
     ("ConvActivation", 1): [
-        "a = Conv(x, W_4_4_3_3)\n" + last for last in ("y = Relu(a)", "y = Clip(a, 0.0, 6.0)", "s = Sigmoid(a)\ny = Mul(a, s)")
+        "a = Conv(x, W_4_4_3_3)\n" + last
+        for last in ("y = Relu(a)", "y = Clip(a, 0.0, 6.0)", "s = Sigmoid(a)\ny = Mul(a, s)")
     ],
     ("DepthwiseSeparable", 1): [
-        "a = Conv<group=4, kernel_shape=[3, 3]>(x, W_4_1_3_3)\n" + middle + "y = Conv<kernel_shape=[1, 1]>(c, W_8_4_1_1)"
+        "a = Conv<group=4, kernel_shape=[3, 3]>(x, W_4_1_3_3)\n"
+        + middle
+        + "y = Conv<kernel_shape=[1, 1]>(c, W_8_4_1_1)"
         for middle in (
             "c = Relu(a)\n",
             "b = BatchNormalization(a, W_4, W_4, W_4, W_4)\nc = Clip(b, 0.0, 6.0)\n",
