@@ -17,7 +17,7 @@ _COLUMNS = ("id", "lower", "upper", "size")
 def read_problem(text: str, *, alignment: int = 1, capacity: int | None = None) -> Problem:
     """Return the problem that `text` describes; a column "alignment" is each buffer's own, others are passed over.
 
-    Raises UsageError with the line for a missing column or what is no whole number, an id that is there twice, a negative size, an empty life.
+    Raises UsageError with the line for a missing column or what is no whole number, an id given twice, a negative size, an empty life.
     """
     rows = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     missing = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]

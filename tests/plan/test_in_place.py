@@ -60,10 +60,10 @@ def trials(operator: str, shape: tuple[int, ...]) -> list[Trial]:
         attributes = {"fmod": 1}
     if operator == "BitShift":
         attributes = {"direction": "LEFT"}
-    small = [shape, shape[-1:], (1,), (*shape[:-1], 1)]
-    found = [Trial(operator, [shape, other], [kind] * 2, 0, made, attributes=attributes) for other in small]
+    others: list[tuple[int, ...]] = [shape, shape[-1:], (1,), (*shape[:-1], 1)]
+    found = [Trial(operator, [shape, other], [kind] * 2, 0, made, attributes=attributes) for other in others]
     # The slope of PRelu may be broadcast, its operand may not.
-    others = [shape] if operator == "PRelu" else small
+    others = [shape] if operator == "PRelu" else others
     found += [Trial(operator, [other, shape], [kind] * 2, 1, made, attributes=attributes) for other in others]
     if operator in {"Sum", "Max", "Min", "Mean"}:
         for onto in range(3):

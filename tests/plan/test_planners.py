@@ -9,8 +9,11 @@ from hypothesis import given
 
 from onnxtile.errors import UsageError
 from onnxtile.plan.check import check
+from onnxtile.plan.fit import Fitter, lowest
+from onnxtile.plan.orders import by_breadth, by_size
 from onnxtile.plan.planner import Planner, planner, planners
 from onnxtile.plan.problem import Buffer, Plan, Problem
+from onnxtile.plan.skyline import fill
 from tests.plan.conftest import problems
 
 every_planner = pytest.mark.parametrize("planner", planners().values(), ids=planners())
@@ -54,6 +57,33 @@ def test_greedy_by_size_does_not_depend_on_the_order_of_the_buffers(problem: Pro
     turned = replace(problem, buffers=problem.buffers[::-1])
     greedy = planner("greedy-by-size")
     assert greedy.plan(turned) == greedy.plan(problem)
+
+
+@pytest.mark.parametrize("name", ["greedy-by-size", "greedy-by-breadth", "first-fit"])
+@given(problem=problems())
+def test_equal_problems_of_another_order_have_the_same_arena(name: str, problem: Problem) -> None:
+    turned = replace(problem, buffers=problem.buffers[::-1])
+    assert planner(name).plan(turned).size == planner(name).plan(problem).size
+
+
+def test_greedy_by_breadth_begins_with_the_fullest_step() -> None:
+    buffers = (Buffer("a", 90, 0, 2), Buffer("b", 80, 2, 4), Buffer("c", 70, 1, 4), Buffer("d", 20, 1, 2))
+    problem = Problem(buffers, alignment=1)
+    # 180 bytes are live at step 1, 150 at steps 2 and 3, 90 at step 0.
+    assert by_breadth(problem) == [0, 2, 3, 1]
+    assert planner("greedy-by-breadth").plan(problem).offsets == {"a": 0, "c": 90, "d": 160, "b": 0}
+
+
+@given(problems())
+def test_local_search_is_no_worse_than_where_it_starts(problem: Problem) -> None:
+    start = Fitter(problem).place(by_size(problem), lowest)
+    assert planner("local-search").plan(problem).size <= Plan.of(problem, start).size
+
+
+@given(problems())
+def test_the_skyline_is_sound(problem: Problem) -> None:
+    plan = Plan.of(problem, fill(problem, [b.upper - b.lower for b in problem.buffers]))
+    assert check(problem, plan) == ()
 
 
 @given(problems())

@@ -1,0 +1,18 @@
+"""The buffers of the step with the most live bytes first, the largest of them first, each into the tightest gap.
+
+Algorithm 2 of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", arXiv 2001.03288.
+"""
+
+from __future__ import annotations
+
+from onnxtile.plan.fit import Fitter, tightest
+from onnxtile.plan.orders import by_breadth
+from onnxtile.plan.planner import Planner
+from onnxtile.plan.problem import Problem
+
+
+def _place(problem: Problem) -> list[int]:
+    return Fitter(problem).place(by_breadth(problem), tightest)
+
+
+GREEDY_BY_BREADTH = Planner("greedy-by-breadth", "the fullest step first, each into the tightest gap", _place)
