@@ -49,12 +49,12 @@ class Cutting:
                 dims[axis] = cuts.total if index is None else cuts.width(index)
         return tuple(dims)
 
-    def filling(self, dims: Sequence[int]) -> list[tuple[int, int]]:
-        """Return how many elements fill up a block of so many elements, before and after, along each axis."""
+    def filling(self, dims: Sequence[int], row: int, column: int) -> list[tuple[int, int]]:
+        """Return how many elements fill up a block that has `dims` without them, before and after, along each axis."""
         missing = [(0, 0)] * len(dims)
-        for axis, cuts in zip(self.operand.axes, (self.rows, self.columns), strict=True):
-            if axis is not None and cuts.padded and cuts.step is not None:
-                missing[axis] = (0, cuts.step - dims[axis])
+        for axis, cuts, index in zip(self.operand.axes, (self.rows, self.columns), (row, column), strict=True):
+            if axis is not None and cuts.fills:
+                missing[axis] = (0, cuts.width(index) - dims[axis])
         return missing
 
     def slices(self, row: int, column: int) -> tuple[slice, ...]:
@@ -95,7 +95,7 @@ class ConstantBlocks(Blocks):
         name, first, second = self.cutting.letters
         cut = self.cutting
         view = (self.array.T if cut.operand.transposed else self.array)[cut.slices(row, column)]
-        missing = cut.filling(view.shape)
+        missing = cut.filling(view.shape, row, column)
         if any(after for _, after in missing):
             view = np.pad(view, missing, constant_values=self.fill)
         return self.writer.constant(

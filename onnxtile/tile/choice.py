@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from math import isqrt, prod, sqrt
 from typing import Any
 
@@ -82,7 +83,8 @@ class Choice:
 
     def grid(self, work: Work, limits: Limits) -> TileGrid:
         """Return the cuts."""
-        m, k, n = (Axis(size, step, limits.pad) for size, step in zip(work.sizes, self.tile, strict=True))
+        axes = enumerate(zip(work.sizes, self.tile, strict=True))
+        m, k, n = (Axis(size, step, _quantum(limits, axis)) for axis, (size, step) in axes)
         return TileGrid(m, k, n, self.order)
 
     def to_dict(self) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def share(fronts: Sequence[Sequence[Choice]], nodes_at_most: int | None) -> list
     Of one front that is the best there is; of several, bytes are saved where a node saves most, until nothing more fits. Raises
     Infeasible, with the number, where even the fewest nodes are too many.
     """
-    if nodes_at_most is None:
+    if nodes_at_most is None or sum(choices[-1].nodes for choices in fronts) <= nodes_at_most:
         return [len(choices) - 1 for choices in fronts]
     taken = [0] * len(fronts)
     left = nodes_at_most - sum(choices[0].nodes for choices in fronts)
@@ -153,11 +155,18 @@ def share(fronts: Sequence[Sequence[Choice]], nodes_at_most: int | None) -> list
             f"no tiling has {nodes_at_most:,} nodes at most: the fewest are {nodes_at_most - left:,}",
             hint="raise --nodes-at-most, or the limits",
         )
-    while steps := [step for i, choices in enumerate(fronts) if (step := _step(choices, taken[i], left)) is not None]:
-        sites = [i for i, choices in enumerate(fronts) if _step(choices, taken[i], left) is not None]
-        _, cost, at = max(steps, key=lambda step: step[0])
-        site = sites[[step[0] for step in steps].index(max(step[0] for step in steps))]
-        taken[site], left = at, left - cost
+    # What a step saves only falls as nodes are used up, so one found before is looked at anew when its turn comes.
+    waiting = [(float("-inf"), site) for site in range(len(fronts))]
+    while waiting:
+        saved, site = heappop(waiting)
+        step = _step(fronts[site], taken[site], left)
+        if step is None:
+            continue
+        if -step[0] > saved:
+            heappush(waiting, (-step[0], site))
+            continue
+        taken[site], left = step[2], left - step[1]
+        heappush(waiting, (float("-inf"), site))
     return taken
 
 
@@ -224,7 +233,18 @@ def _steps(work: Work, limits: Limits, axis: int) -> Counts:
 
 def _full(work: Work, limits: Limits, axis: int, steps: Counts) -> Counts:
     """Return the size of a full tile for each step."""
-    return steps if limits.pad else np.minimum(steps, work.sizes[axis])
+    return np.minimum(steps, _total(work, limits, axis))
+
+
+def _quantum(limits: Limits, axis: int) -> int:
+    """Return what zeros fill up the last stretch of an axis to a multiple of."""
+    return (limits.bounds[axis] or limits.multiples[axis]) if limits.pad else 1
+
+
+def _total(work: Work, limits: Limits, axis: int) -> int:
+    """Return the size of an axis with what fills it up."""
+    quantum = _quantum(limits, axis)
+    return -(-work.sizes[axis] // quantum) * quantum
 
 
 def _longest_k(work: Work, limits: Limits, m: Counts, n: Counts) -> Counts:
@@ -253,10 +273,7 @@ def _longest_k(work: Work, limits: Limits, m: Counts, n: Counts) -> Counts:
 def _bytes(work: Work, limits: Limits, steps: tuple[Counts, Counts, Counts], order: str) -> Counts:
     """Return the bytes that each choice of `steps` moves; what fills up a tile is moved with it."""
     counts = {axis: -(-size // step) for axis, size, step in zip("mkn", work.sizes, steps, strict=True)}
-    sizes: dict[str, Any] = {
-        axis: counts[axis] * step if limits.pad else size
-        for axis, size, step in zip("mkn", work.sizes, steps, strict=True)
-    }
+    sizes = {axis: _total(work, limits, at) for at, axis in enumerate("mkn")}
     a, b, c = work.weights
     moved: Counts = (
         a * sizes["m"] * sizes["k"] * _turns("n", order, counts)

@@ -16,14 +16,14 @@ ORDERS = ("mnk", "nmk", "mkn", "knm", "nkm", "kmn")
 class Axis:
     """One axis of `size` elements, cut into stretches of `step`; the last may be shorter.
 
-    The size is None where it is known only when the model runs; such an axis is one stretch. Where it is padded, the last
-    stretch is as long as the others, and zeros follow the elements.
+    The size is None where it is known only when the model runs; such an axis is one stretch. Zeros fill up the
+    last stretch to a multiple of `quantum`.
     Full tiles first is what hardware with a fixed tile size runs fastest; balanced cuts would make every tile a partial one.
     """
 
     size: int | None
     step: int | None
-    padded: bool = False
+    quantum: int = 1
 
     @classmethod
     def of(cls, size: int | None, bound: int | None, *, multiple: int = 1, pad: bool = False) -> Axis:
@@ -35,7 +35,7 @@ class Axis:
             assert bound is None
             return cls(None, None)
         if pad:
-            return cls(size, bound or -(-size // multiple) * multiple, True)
+            return cls(size, bound or -(-size // multiple) * multiple, bound or multiple)
         return cls(size, size if bound is None else min(size, bound))
 
     @property
@@ -53,7 +53,7 @@ class Axis:
     @property
     def total(self) -> int | None:
         """The size, with what fills up the last stretch."""
-        return self.count * self.step if self.padded and self.step is not None else self.size
+        return None if self.size is None else -(-self.size // self.quantum) * self.quantum
 
     @property
     def fills(self) -> bool:
@@ -69,8 +69,8 @@ class Axis:
 
     def width(self, index: int) -> int:
         """Return the number of elements in stretch `index` of an axis whose size is known, with what fills it up."""
-        assert self.size is not None and self.step is not None
-        return self.step if self.padded else min(self.step, self.size - index * self.step)
+        assert self.total is not None and self.step is not None
+        return min(self.step, self.total - index * self.step)
 
     @property
     def widths(self) -> list[int]:

@@ -18,7 +18,7 @@ class Limits:
 
     `m`, `k`, `n` bound the sizes in elements. `multiples` are what the stretches of M, K and N are multiples of, save the one
     that is left over at the end of an axis. With `pad` none is left over: an axis that has a bound is cut into stretches of
-    exactly that size, another into stretches of a multiple, and zeros fill up the last. `largest_elements` and `largest_bytes`
+    exactly that size, another into multiples, and zeros fill up the last. `largest_elements` and `largest_bytes`
     bound each block that a tile reads or makes, `memory` all blocks of one tile together, in bytes; both count the whole batch.
     `dtypes` are the element types of factors that the hardware takes, as numpy calls them. `operators` are the limits of
     operators that have their own.

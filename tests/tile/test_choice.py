@@ -20,13 +20,22 @@ def tiles(m: Counts, k: Counts, n: Counts, order: str) -> Counts:  # noqa: ARG00
     return m * k * n
 
 
-def pieces(size: int, step: int, pad: bool) -> list[int]:
-    return [step if pad else min(step, size - start) for start in range(0, size, step)]
+def totals(work: Work, limits: Limits) -> tuple[int, int, int]:
+    """Return the sizes with what fills them up."""
+    m, k, n = (
+        -(-size // (bound or multiple)) * (bound or multiple) if limits.pad else size
+        for size, bound, multiple in zip(work.sizes, limits.bounds, limits.multiples, strict=True)
+    )
+    return m, k, n
 
 
-def simulated(work: Work, tile: tuple[int, int, int], order: str, pad: bool) -> int:
+def pieces(size: int, step: int) -> list[int]:
+    return [min(step, size - start) for start in range(0, size, step)]
+
+
+def simulated(work: Work, tile: tuple[int, int, int], order: str, limits: Limits) -> int:
     """Run all tiles and count what moves, block by block: a cost model that shares no formula with the other."""
-    axes = {axis: pieces(size, step, pad) for axis, size, step in zip("mkn", work.sizes, tile, strict=True)}
+    axes = {axis: pieces(size, step) for axis, size, step in zip("mkn", totals(work, limits), tile, strict=True)}
     weights = dict(zip(("mk", "kn", "mn"), work.weights, strict=True))
     resident: dict[str, Any] = {}
     begun: set[Any] = set()
@@ -46,7 +55,7 @@ def simulated(work: Work, tile: tuple[int, int, int], order: str, pad: bool) -> 
 
 
 def allowed(work: Work, limits: Limits, tile: tuple[int, int, int]) -> bool:
-    m, k, n = tile if limits.pad else tuple(map(min, tile, work.sizes))
+    m, k, n = map(min, tile, totals(work, limits))
     blocks = [m * k, k * n, m * n]
     held = [block * weight for block, weight in zip(blocks, work.weights, strict=True)]
     elements = [block * batch for block, batch in zip(blocks, work.batch, strict=True)]
@@ -70,7 +79,7 @@ def exhaustive(work: Work, limits: Limits) -> dict[int, int]:
             continue
         counts = [-(-size // step) for size, step in zip(work.sizes, tile, strict=True)]
         number = counts[0] * counts[1] * counts[2]
-        best = min(simulated(work, tile, order, limits.pad) for order in ORDERS)
+        best = min(simulated(work, tile, order, limits) for order in ORDERS)
         found[number] = min(best, found.get(number, best))
     return found
 
@@ -103,10 +112,9 @@ def test_it_is_as_good_as_trying_everything(
     assert {choice.nodes: choice.bytes_moved for choice in choices} == expected
     for choice in choices:
         assert allowed(work, limits, choice.tile)
-        assert simulated(work, choice.tile, choice.order, pad) == choice.bytes_moved
-        full = choice.tile if pad else tuple(map(min, choice.tile, sizes))
+        assert simulated(work, choice.tile, choice.order, limits) == choice.bytes_moved
         a, b, c = work.weights
-        m, k, n = full
+        m, k, n = map(min, choice.tile, totals(work, limits))
         assert choice.held == m * k * a + k * n * b + m * n * c + n * column
     if not choices and memory is not None and largest == (None, None):
         assert smallest(work, limits) > memory
