@@ -11,9 +11,9 @@ from itertools import islice
 from onnxtile.query.parse import parse
 from onnxtile.query.syntax import ONCE, Alternative, Block, Clause, Edge, Node, Parallel, Sequence
 
-_INPUTS = 4
+_INPUTS = 8
 _TURNS = 3
-_MOST = 300
+_MOST = 600
 
 
 def written_out(query: str) -> list[str]:
