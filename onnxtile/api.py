@@ -262,7 +262,8 @@ def explain(
 ) -> Explanation:
     """Fuse `model` in memory with `patterns` (the library by default) up to `pattern`, and say where that one stopped, and why.
 
-    `pattern` is a name among `patterns`, or what `fuse` takes for one, which then stands alone. What it matched is not explained. Raises as `fuse` does.
+    `pattern` is a name among `patterns`, or what `fuse` takes for one, which then stands alone. What it matched is not
+    explained. Raises as `fuse` does.
     """
     chosen = _patterns(patterns)
     if pattern not in [one.name for one in chosen]:
@@ -373,7 +374,7 @@ def plan(
     dims: Dims | None = None,
     shapes: InputShapes | None = None,
     alignment: int = 64,
-    planner: str = "greedy-by-size",
+    planner: str = "best",
     capacity: int | None = None,
     verify: bool = True,
     progress: Progress = _silent,

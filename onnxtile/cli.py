@@ -220,7 +220,7 @@ def plan(
     alignment: Annotated[
         int, typer.Option("--alignment", metavar="BYTES", help="every buffer starts at a multiple of it")
     ] = 64,
-    planner: Annotated[str, typer.Option("--planner", metavar="NAME", help="how offsets are found")] = "greedy-by-size",
+    planner: Annotated[str, typer.Option("--planner", metavar="NAME", help="how offsets are found")] = "best",
     capacity: Annotated[
         str | None, typer.Option("--capacity", metavar="256KiB", help="fail (exit 1) if the arena is larger")
     ] = None,
