@@ -1,0 +1,186 @@
+"""What the search works on: flat lists of integers, so that it runs as it is, and compiled where numba is installed.
+
+Time is cut into sections. Only those count in which the live buffers are not all live in a neighbouring one as well (the maximal cliques of
+the interval graph): a plan that is sound in them is sound. Bytes are counted in grains, of which the offset of every buffer that
+rests on others is a multiple.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+from math import gcd
+from typing import Any, NamedTuple
+
+from onnxtile.plan.problem import Buffer, Problem
+
+
+class State(NamedTuple):
+    """One group of buffers that overlap in time, directly or by way of others, and where the search stands.
+
+    Buffers are counted in the order of their first section, from 0. The fields of one depth of the search have one entry a depth; there
+    is a depth for each placed buffer. Lists of lists are flat, with a list of where each begins.
+    """
+
+    # The problem: of each buffer the sections [begin, end) it lives in, its size, what its offset must be a multiple of.
+    begin: list[int]
+    end: list[int]
+    size: list[int]
+    unit: list[int]
+    # The first buffer that begins in a section or later; the buffers live in each section; those that overlap each buffer.
+    first: list[int]
+    member: list[int]
+    member_at: list[int]
+    neighbour: list[int]
+    neighbour_at: list[int]
+    # Of each buffer: the lowest offset it can have on top of those placed, whether it is placed, what decides ties, past failures.
+    offset: list[int]
+    placed: list[int]
+    rank: list[int]
+    blame: list[float]
+    # Of each section: bytes still to be placed, how many of these buffers live on in the next one, a buffer that can still start low.
+    rest: list[int]
+    bridges: list[int]
+    witness: list[int]
+    # Of each depth: the sections [low, high) it looks at, the offset below which nothing may be placed any more, the buffer placed
+    # last there (-1: none), the depth to go back to when nothing is left to try, and which buffer it placed.
+    low: list[int]
+    high: list[int]
+    floor: list[int]
+    last: list[int]
+    back: list[int]
+    choice: list[int]
+    # Of each depth: its candidates (one list for all, with the begin, the end, and the next one to try), and the trail of old offsets.
+    candidate: list[int]
+    candidate_at: list[int]
+    candidate_end: list[int]
+    next: list[int]
+    trail: list[int]
+    trail_offset: list[int]
+    trail_at: list[int]
+    # Sections that wait for their turn, as a linked list that a depth only adds to: its head, and the first free place.
+    waiting: list[int]
+    free: list[int]
+    wait_low: list[int]
+    wait_high: list[int]
+    wait_floor: list[int]
+    wait_last: list[int]
+    wait_back: list[int]
+    wait_next: list[int]
+
+
+def groups(problem: Problem) -> list[list[int]]:
+    """Return the groups of buffers of `problem` that have bytes, by their places in it; no two groups are ever live together."""
+    order = sorted((i for i, b in enumerate(problem.buffers) if b.size), key=lambda i: problem.buffers[i].lower)
+    found: list[list[int]] = []
+    latest = 0
+    for i in order:
+        buffer = problem.buffers[i]
+        if not found or buffer.lower >= latest:
+            found.append([])
+            latest = buffer.upper
+        found[-1].append(i)
+        latest = max(latest, buffer.upper)
+    return found
+
+
+def grain_of(problem: Problem) -> int:
+    """Return a number of bytes of which every size, and every offset of a buffer that rests on others, is a multiple.
+
+    That is the smallest alignment, or, where every alignment divides all sizes, what these have in common.
+    """
+    common = gcd(*map(problem.footprint, problem.buffers))
+    widest = max(map(problem.alignment_of, problem.buffers), default=problem.granule)
+    return common if common and common % widest == 0 else problem.granule
+
+
+def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[State, tuple[int, ...]]:
+    """Return the state of a search over the buffers `members` of `problem`, and which of them each of its buffers is."""
+    buffers = [problem.buffers[i] for i in members]
+    starts = _sections(buffers)
+    spans = [(bisect_left(starts, b.lower), bisect_left(starts, b.upper)) for b in buffers]
+    order = sorted(range(len(members)), key=lambda k: (spans[k], members[k]))
+    begin, end = [spans[k][0] for k in order], [spans[k][1] for k in order]
+    first = [bisect_left(begin, section) for section in range(len(starts) + 1)]
+    live = _live(begin, end, len(starts))
+    member, member_at = _flat(live)
+    neighbour, neighbour_at = _flat(_neighbours(begin, end, first, live))
+    n, m, depths = len(members), len(starts), len(members) + 2
+    state = State(
+        begin=begin,
+        end=end,
+        size=[problem.footprint(buffers[k]) // grain for k in order],
+        unit=[max(1, problem.alignment_of(buffers[k]) // grain) for k in order],
+        first=first,
+        member=member,
+        member_at=member_at,
+        neighbour=neighbour,
+        neighbour_at=neighbour_at,
+        offset=[0] * n,
+        placed=[0] * n,
+        rank=[0] * n,
+        blame=[0.0] * n,
+        rest=[0] * m,
+        bridges=[0] * m,
+        witness=[member[at] for at in member_at[:-1]],
+        candidate=[0] * (n * (n + 1) // 2 + 1),
+        trail=[0] * (len(neighbour) + 1),
+        trail_offset=[0] * (len(neighbour) + 1),
+        **{field: [0] * depths for field in _PER_DEPTH},
+        **{field: [0] * (m + depths) for field in _PER_WAIT},
+    )
+    return state, tuple(members[k] for k in order)
+
+
+_PER_DEPTH = (
+    "low", "high", "floor", "last", "back", "choice", "candidate_at", "candidate_end", "next", "trail_at", "waiting", "free",
+)  # fmt: skip
+_PER_WAIT = ("wait_low", "wait_high", "wait_floor", "wait_last", "wait_back", "wait_next")
+
+
+def _sections(buffers: Sequence[Buffer]) -> list[int]:
+    """Return the first step of each section: the last birth before a death."""
+    births, deaths = {b.lower for b in buffers}, {b.upper for b in buffers}
+    steps = sorted(births | deaths)
+    starts, born = [], False
+    for step, following in pairwise(steps):
+        born = born or step in births
+        if born and following in deaths:
+            starts.append(step)
+            born = False
+    return starts
+
+
+def _live(begin: Sequence[int], end: Sequence[int], sections: int) -> list[list[int]]:
+    live: list[list[int]] = [[] for _ in range(sections)]
+    for buffer, (low, high) in enumerate(zip(begin, end, strict=True)):
+        for section in range(low, high):
+            live[section].append(buffer)
+    return live
+
+
+def _neighbours(
+    begin: Sequence[int], end: Sequence[int], first: Sequence[int], live: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """Return for each buffer the others that overlap it: those live where it begins, and those that begin while it lives."""
+    found = []
+    for buffer, (low, high) in enumerate(zip(begin, end, strict=True)):
+        others = [other for other in live[low] if other != buffer]
+        others += range(first[low + 1], first[high])
+        found.append(others)
+    return found
+
+
+def _flat(lists: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    flat: list[int] = []
+    at = [0]
+    for items in lists:
+        flat.extend(items)
+        at.append(len(flat))
+    return flat, at
+
+
+def converted(state: State, integers: Any, numbers: Any) -> State:
+    """Return `state` with each list of integers passed through `integers`, and those of floating-point numbers through `numbers`."""
+    return State(*(numbers(v) if name == "blame" else integers(v) for name, v in state._asdict().items()))

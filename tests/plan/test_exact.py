@@ -1,0 +1,160 @@
+"""The exact search: it finds the smallest arena of small problems, says so only when it is, and solves hard ones."""
+
+import csv
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onnxtile.plan.check import check
+from onnxtile.plan.exact import compiled, descent
+from onnxtile.plan.exact.solve import Solution, solve
+from onnxtile.plan.exact.state import groups, state_of
+from onnxtile.plan.planner import planner
+from onnxtile.plan.problem import Buffer, Plan, Problem
+
+HARD = Path(__file__).parents[3] / "shared" / "minimalloc"
+
+
+@st.composite
+def small_problems(draw: st.DrawFn) -> Problem:
+    buffers = []
+    for i in range(draw(st.integers(1, 6))):
+        lower = draw(st.integers(0, 5))
+        alignment = draw(st.sampled_from([None, None, 1, 2, 4]))
+        buffers.append(Buffer(str(i), draw(st.integers(0, 5)), lower, draw(st.integers(lower + 1, 6)), alignment))
+    return Problem(tuple(buffers), draw(st.sampled_from([1, 2])))
+
+
+def solved(problem: Problem, looks: int = 10**6) -> tuple[Plan, Solution]:
+    solution = solve(problem, planner("naive").place(problem), looks)
+    plan = Plan.of(problem, solution.offsets)
+    assert check(problem, plan) == ()
+    return plan, solution
+
+
+def fits(problem: Problem, size: int, placed: tuple[int, ...] = ()) -> bool:
+    """Try every offset of every buffer, with no idea of what a good one might be."""
+    if len(placed) == len(problem.buffers):
+        return True
+    buffer = problem.buffers[len(placed)]
+    footprint = problem.footprint(buffer)
+    if not footprint:
+        return fits(problem, size, (*placed, 0))
+    others = [
+        (offset, offset + problem.footprint(other))
+        for other, offset in zip(problem.buffers, placed, strict=False)
+        if other.size and other.lower < buffer.upper and buffer.lower < other.upper
+    ]
+    return any(
+        all(offset + footprint <= low or high <= offset for low, high in others)
+        and fits(problem, size, (*placed, offset))
+        for offset in range(0, size - footprint + 1, problem.alignment_of(buffer))
+    )
+
+
+@given(small_problems())
+def test_nothing_smaller_is_possible(problem: Problem) -> None:
+    plan, solution = solved(problem)
+    assert solution.ended == "optimal"
+    assert solution.lower_bound == plan.size
+    assert fits(problem, plan.size)
+    assert not plan.size or not fits(problem, plan.size - problem.granule)
+
+
+@given(small_problems(), st.integers(0, 60))
+def test_a_budget_ends_it_and_it_says_so(problem: Problem, looks: int) -> None:
+    plan, solution = solved(problem, looks)
+    assert problem.lower_bound <= solution.lower_bound <= plan.size
+    assert plan.size <= planner("naive").plan(problem).size
+    assert not solution.lower_bound or not fits(problem, solution.lower_bound - problem.granule)
+    assert (solution.ended == "optimal") == (plan.size == solution.lower_bound)
+
+
+def test_a_bound_that_cannot_be_reached_is_raised() -> None:
+    # Never more than 4 bytes are live, and yet 4 do not suffice: "left" and "right" leave no gap of two bytes that lasts for "long".
+    buffers = (
+        Buffer("a", 3, 0, 2),
+        Buffer("b", 1, 0, 4),
+        Buffer("c", 2, 2, 5),
+        Buffer("d", 1, 3, 6),
+        Buffer("e", 2, 4, 6),
+    )
+    problem = Problem((*buffers, Buffer("f", 3, 5, 7), Buffer("g", 1, 6, 7)), 1)
+    plan, solution = solved(problem)
+    assert solution.ended == "optimal"
+    assert plan.size == solution.lower_bound
+    assert fits(problem, plan.size)
+    assert not fits(problem, plan.size - 1)
+
+
+def cut(draw: random.Random, count: int, steps: int, size: int) -> Problem:
+    """Cut a block of memory over time into `count` pieces, which are known to fit into it."""
+    pieces = [(0, steps, size)]
+    while len(pieces) < count:
+        lower, upper, height = pieces.pop(draw.randrange(len(pieces)))
+        if draw.random() < 0.5 and upper - lower > 1:
+            at = draw.randrange(lower + 1, upper)
+            pieces += [(lower, at, height), (at, upper, height)]
+        elif height > 1:
+            at = draw.randrange(1, height)
+            pieces += [(lower, upper, at), (lower, upper, height - at)]
+        else:
+            pieces.append((lower, upper, height))
+    return Problem(tuple(Buffer(str(i), h, lo, up) for i, (lo, up, h) in enumerate(pieces)), 1, size)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pieces_of_a_whole_are_put_together_again(seed: int) -> None:
+    problem = cut(random.Random(seed), 60, 500, 500)
+    plan, solution = solved(problem, 10**7)
+    assert plan.size == 500
+    assert solution.ended == "optimal"
+
+
+def test_groups_that_never_meet_are_solved_apart() -> None:
+    one = cut(random.Random(1), 30, 100, 100)
+    shifted = [
+        Buffer(f"{b.name}+{k}", b.size, b.lower + 100 * k, b.upper + 100 * k) for k in range(20) for b in one.buffers
+    ]
+    problem = Problem(tuple(shifted), 1)
+    assert len(groups(problem)) == 20
+    assert solved(problem)[0].size == 100
+
+
+@pytest.mark.skipif(not compiled.is_available(), reason="numba is not installed")
+def test_compiled_it_does_the_same() -> None:
+    problem = cut(random.Random(7), 80, 500, 500)
+    (members,) = groups(problem)
+    plain, _ = state_of(problem, members, 1)
+    arrays = compiled.as_arrays(plain)
+    for buffer, rank in enumerate(random.Random(0).sample(range(80), 80)):
+        plain.rank[buffer] = arrays.rank[buffer] = rank
+    assert descent.descend(plain, 500, 5000, 10**6) == compiled.descend()(arrays, 500, 5000, 10**6)
+    assert plain.offset == list(arrays.offset)
+    assert plain.blame == list(arrays.blame)
+
+
+def hard_problem(name: str) -> Problem:
+    file = HARD / f"{name}.1048576.csv"
+    if not file.is_file():
+        pytest.skip(f"{file} is not there")
+    with file.open() as lines:
+        rows = list(csv.DictReader(lines))
+    buffers = (Buffer(r["id"], int(r["size"]), int(r["lower"]), int(r["upper"])) for r in rows)
+    return Problem(tuple(buffers), 1, 1048576)
+
+
+@pytest.mark.parametrize("name", "ACGH")
+def test_hard_problems(name: str) -> None:
+    assert solved(hard_problem(name), 10**8)[0].size <= 1048576
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", "BDEFIJK")
+def test_harder_problems(name: str) -> None:
+    if not compiled.is_available():
+        pytest.skip("numba is not installed")
+    assert solved(hard_problem(name), 3 * 10**9)[0].size <= 1048576
