@@ -474,7 +474,7 @@ def test_a_bad_query_in_a_pattern_file_names_the_file(run: Run, folder: Path) ->
         (("plan", "m.onnx", "--shape", "x=1,64"), ("1,64",)),
         (("plan", "m.onnx", "--dim", "N=2", "--alignment", "0"), ("0",)),
         (("plan", "m.onnx", "--dim", "N=2", "--alignment", "3"), ("3",)),
-        (("plan", "m.onnx", "--dim", "N=2", "--planner", "best"), ("best", "greedy")),
+        (("plan", "m.onnx", "--dim", "N=2", "--planner", "wizard"), ("wizard", "greedy")),
         (("plan", "m.onnx", "--dim", "N=2", "--capacity", "lots"), ("lots", "KiB")),
         (("plan", "m.onnx", "--dim", "N=2", "--emit", "plan.xyz"), ("plan.xyz", ".json")),
         (("plan", "m.onnx", "--dim", "N=2", "--emit", "nowhere/plan.json"), ("nowhere",)),

@@ -1,0 +1,77 @@
+"""Results as tables: every verb has one, numbers are readable, and names that look like markup stay as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from onnxtile.report import tables
+
+EQUAL = {"name": "y", "max_abs": 0.0, "max_rel": 3e-6, "tolerance": 1e-4, "equal": True}
+VERDICT = {"equal": True, "runs": 2, "dims": {"N": 2}, "outputs": [EQUAL]}
+
+
+def rendered(verb: str, result: dict[str, Any], *, plain: bool = True) -> str:
+    console = Console(width=200, color_system=None)
+    with console.capture() as capture:
+        for part in getattr(tables, f"for_{verb}")(result):
+            console.print(tables.plain(part) if plain else part)
+    return capture.get()
+
+
+def test_match() -> None:
+    result = {"query": "q", "matches": [{"root": "a[b]", "nodes": ["a[b]", "c"], "anchors": {"Add#1": "c"}}]}
+    text = rendered("match", result)
+    assert "1 matches" in text
+    assert "a[b]" in text and "Add#1=c" in text
+    assert rendered("match", {"query": "q", "matches": []}) == "no match\n"
+
+
+def test_fuse() -> None:
+    refused = [{"root": "n[0]", "reason": "a path leaves it"}]
+    patterns = [{"name": "Linear", "matches": 1200, "fused": 3, "calls": [], "refused": refused}]
+    result = {"patterns": patterns, "nodes_before": 614, "nodes_after": 12, "verdict": VERDICT, "sites": [{}]}
+    text = rendered("fuse", result)
+    for words in ("614 nodes became 12", "1,200", "n[0]", "a path leaves it", "2 runs at N=2", "3e-06"):
+        assert words in text, words
+    assert "not verified" in rendered("fuse", {**result, "verdict": None})
+
+
+def test_unfuse() -> None:
+    text = rendered("unfuse", {"unfused": {"Linear": 3}, "verdict": VERDICT})
+    assert "Linear" in text and "verified" in text
+
+
+def test_verify_shows_a_difference_without_bounds() -> None:
+    missing = {
+        "name": "z",
+        "max_abs": None,
+        "max_rel": None,
+        "tolerance": 0.0,
+        "equal": False,
+        "reason": "only one has it",
+    }
+    text = rendered("verify", {"equal": False, "outputs": [EQUAL, missing]})
+    line = next(line for line in text.splitlines() if line.strip().startswith("z"))
+    assert line.split()[1:3] == ["∞", "∞"]
+    assert "NO" in line and "only one has it" in line
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_long_name_is_shown_whole(plain: bool) -> None:
+    name = "/model/encoder/" + "layer/" * 60 + "MatMul"
+    text = rendered("unfuse", {"unfused": {name: 1}, "verdict": None}, plain=plain)
+    assert name in "".join(line.strip(" │┃").split(" ")[0] for line in text.splitlines())
+
+
+def test_plain_tables_have_no_lines() -> None:
+    result = {"unfused": {"Linear": 1}, "verdict": None}
+    assert not set("│┃━─┏┓") & set(rendered("unfuse", result))
+    assert set("│┃━") & set(rendered("unfuse", result, plain=False))
+
+
+def test_every_verb_has_its_table() -> None:
+    for verb in ("match", "fuse", "unfuse", "tile", "plan", "verify", "demo"):
+        assert callable(getattr(tables, f"for_{verb}"))

@@ -1,0 +1,153 @@
+"""The library's face: every verb takes a path, a ModelProto or an onnx_ir model, changes none of them, and returns a typed result."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import numpy_helper
+
+import onnxtile
+from onnxtile.errors import CheckFailed, ModelError, OnnxtileError, QueryError, UsageError
+from onnxtile.model.save import to_bytes
+
+TEXT = """<ir_version: 8, opset_import: ["": 17]>
+g (float[4,64] x) => (float[4,8] y) { [product] h = MatMul(x, w)  [sum] i = Add(h, b)  [end] y = Relu(i) }"""
+
+
+def proto() -> onnx.ModelProto:
+    model = onnx.parser.parse_model(TEXT)
+    random = np.random.default_rng(0)
+    for name, shape in (("w", (64, 8)), ("b", (8,))):
+        model.graph.initializer.append(numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name))
+    return model
+
+
+VERBS: dict[str, Callable[[Any], Any]] = {
+    "match": lambda model: onnxtile.match(model, "MatMul-*>Add"),
+    "fuse": lambda model: onnxtile.fuse(model, ["MatMul-*>Add"]),
+    "tile": lambda model: onnxtile.tile(model, onnxtile.Limits.of(max=32)),
+    "plan": lambda model: onnxtile.plan(model, alignment=64),
+    "verify": lambda model: onnxtile.verify(model, model),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_form_of_a_model_gives_the_same(tmp_path: Path, verb: str) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(proto(), path)
+    results = [VERBS[verb](source) for source in (path, str(path), proto(), ir.from_proto(proto()))]
+    contents = [result.to_dict() for result in results]
+    for content in contents:  # a model in memory has no file to take the digest of
+        content.pop("model", None)
+        content.pop("digest", None)
+        content.pop("model_digest", None)
+    assert all(content == contents[0] for content in contents)
+    models = [to_bytes(result.model) for result in results if hasattr(result, "model")]
+    assert len(set(models)) <= 1
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_results_are_json(verb: str) -> None:
+    content = VERBS[verb](proto()).to_dict()
+    assert json.loads(json.dumps(content, allow_nan=False)) == json.loads(json.dumps(content))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_model_of_the_caller_stays_as_it_is(verb: str) -> None:
+    source = proto()
+    VERBS[verb](source)
+    assert source == proto()
+    model = ir.from_proto(proto())
+    before = to_bytes(model)
+    VERBS[verb](model)
+    assert to_bytes(model) == before
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_missing_file_is_a_model_error(tmp_path: Path, verb: str) -> None:
+    with pytest.raises(ModelError, match="no such file"):
+        VERBS[verb](tmp_path / "absent.onnx")
+
+
+def test_fuse_and_unfuse_say_what_they_did() -> None:
+    fused = onnxtile.fuse(proto(), ["MatMul-*>Add"])
+    assert (fused.fused, fused.nodes_before, fused.nodes_after) == (1, 3, 2)
+    assert fused.verdict is not None and fused.verdict.equal
+    assert [site.equal for site in fused.sites] == [True]
+    restored = onnxtile.unfuse(fused.model)
+    assert restored.to_dict()["unfused"] == {"MetaOp": 1}
+    assert [node.name for node in restored.model.graph] == ["product", "sum", "end"]
+
+
+def test_without_verification_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxtile import api
+
+    monkeypatch.setattr(api, "run_original", pytest.fail)
+    result = onnxtile.fuse(proto(), ["MatMul-*>Add"], verify=False)
+    assert result.verdict is None
+    assert result.sites == ()
+
+
+def test_progress_hears_the_stages() -> None:
+    heard: list[str] = []
+    onnxtile.fuse(proto(), ["MatMul-*>Add"], progress=heard.append)
+    assert heard == ["reading the model", "matching", "verifying"]
+
+
+def test_without_patterns_the_whole_library_is_used(transformer: Path) -> None:
+    names = {pattern.name for pattern in onnxtile.fuse(transformer, verify=False).patterns}
+    assert {"LayerNorm", "GeLU"} <= names
+
+
+def test_save_asks_before_it_overwrites_the_source(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(proto(), path)
+    result = onnxtile.fuse(path, ["MatMul-*>Add"])
+    with pytest.raises(UsageError, match="overwritten"):
+        onnxtile.save(result.model, path, source=path)
+    onnxtile.save(result.model, path, source=path, force=True)
+    assert len(onnx.load(path).graph.node) == 2
+
+
+def test_errors_have_one_root_and_an_exit_code() -> None:
+    with pytest.raises(QueryError) as caught:
+        onnxtile.match(proto(), "MatMul->")
+    assert isinstance(caught.value, OnnxtileError)
+    assert (caught.value.exit_code, CheckFailed.exit_code) == (2, 1)
+
+
+def test_only_the_verbs_are_public() -> None:
+    assert {"Limits", "fuse", "match", "plan", "save", "tile", "unfuse", "verify"} <= set(onnxtile.__all__)
+    assert all(callable(getattr(onnxtile, name)) for name in onnxtile.__all__)
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        onnxtile.nothing_like_it  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["", "import onnxtile.api", "import onnxtile.fuse.patterns as patterns", "from onnxtile.tile.limits import Limits",
+     "import onnxtile.verify, onnxtile.plan.planning", "from onnxtile import fuse, tile, plan, verify"],
+)  # fmt: skip
+def test_a_verb_stays_a_verb_once_its_room_is_imported(tmp_path: Path, before: str) -> None:
+    """The packages onnxtile.fuse, .tile, .plan and the module .verify have the names of verbs."""
+    path = tmp_path / "m.onnx"
+    onnx.save(proto(), path)
+    script = f"""
+{before}
+import onnxtile, sys
+for _ in range(2):
+    assert onnxtile.fuse(sys.argv[1], ["MatMul-*>Add"]).fused == 1
+    assert onnxtile.tile(sys.argv[1], onnxtile.Limits.of(max=32)).result.matmuls == 2
+    assert onnxtile.plan(sys.argv[1]).plan.peak > 0
+    assert onnxtile.verify(sys.argv[1], other=sys.argv[1]).equal
+"""
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True)

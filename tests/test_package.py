@@ -1,0 +1,123 @@
+"""A wheel, built from the checkout and installed in an environment outside it, has all that onnxtile needs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import onnxtile
+from onnxtile.registry import data_folder
+
+ROOT = Path(__file__).parent.parent
+
+
+def _quiet(*command: object, folder: Path) -> str:
+    """Run `command` outside the checkout, with no hint where that is, and return its stdout."""
+    environment = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    done = subprocess.run(
+        list(map(str, command)), cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(name="wheel", scope="module")
+def _wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    isolation = [] if importlib.util.find_spec("hatchling") is None else ["--no-isolation"]
+    _quiet(sys.executable, "-m", "build", "--wheel", *isolation, "--outdir", folder, ROOT, folder=folder)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(name="installed", scope="module")
+def _installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an environment with the wheel, and the dependencies of this one: only they come by way of a .pth file."""
+    home = tmp_path_factory.mktemp("elsewhere") / "env"
+    venv.create(home, with_pip=False, symlinks=os.name != "nt")
+    _quiet(
+        sys.executable, "-m", "pip", "--python", _bin(home, "python"), "install", "-q", "--no-deps", wheel, folder=home
+    )
+    (site,) = home.glob("lib/python*/site-packages")
+    places = [place for place in sys.path if Path(place).name in {"site-packages", "dist-packages"}]
+    (site / "dependencies.pth").write_text("\n".join(places) + "\n")
+    return home
+
+
+def _bin(home: Path, name: str) -> Path:
+    return home / ("Scripts" if os.name == "nt" else "bin") / name
+
+
+def test_the_wheel_holds_patterns_models_grammar_and_licence(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for folder, ending in (("patterns", ".toml"), ("models", ".onnx")):
+        for file in (ROOT / folder).rglob(f"*{ending}"):
+            assert f"onnxtile/{file.relative_to(ROOT).as_posix()}" in names
+    for file in (ROOT / "onnxtile").rglob("*"):
+        if file.is_file() and "__pycache__" not in file.parts:
+            assert file.relative_to(ROOT).as_posix() in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not any(name.startswith(("tests", "docs", ".ci")) or "__pycache__" in name for name in names)
+
+
+def test_the_wheel_is_small(wheel: Path) -> None:
+    assert wheel.stat().st_size < 5 * 2**20
+
+
+def test_the_wheel_says_what_the_project_says(wheel: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith("METADATA"))
+    lines = archive.read(name).decode().splitlines()
+    assert f"Version: {project['version']}" in lines
+    assert "License-Expression: Apache-2.0" in lines
+    assert {f"Provides-Extra: {extra}" for extra in project["optional-dependencies"]} <= set(lines)
+
+
+def test_the_library_comes_from_the_wheel(installed: Path) -> None:
+    script = (
+        "import json, onnxtile; from onnxtile.registry import data_folder; from onnxtile.fuse.patterns import pattern_set; "
+        "print(json.dumps([onnxtile.__file__, str(data_folder('patterns')), str(data_folder('models')), "
+        "[p.name for p in pattern_set('aidge')]]))"
+    )
+    *places, names = json.loads(_quiet(_bin(installed, "python"), "-c", script, folder=installed))
+    for place in places:
+        assert Path(place).is_relative_to(installed), place
+    assert sorted(names) == ["GeLU", "LayerNorm", "Linear", "MultiHeadAttention", "ScaledDotProductAttention"]
+
+
+def test_the_command_is_there(installed: Path) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert _quiet(_bin(installed, "onnxtile"), "--version", folder=installed) == f"{version}\n"
+    assert "Usage" in _quiet(_bin(installed, "python"), "-m", "onnxtile", "--help", folder=installed)
+
+
+def test_the_command_fuses(installed: Path, transformer: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.onnx"
+    command = (_bin(installed, "onnxtile"), "fuse", transformer, "-p", "aidge", "-o", target, "--json", "-")
+    content = json.loads(_quiet(*command, folder=tmp_path))
+    assert content["verdict"]["equal"]
+    assert {p["name"]: p["fused"] for p in content["patterns"]}["LayerNorm"] == 25
+    assert target.exists()
+
+
+def test_the_demo_runs(installed: Path, tmp_path: Path) -> None:
+    content = json.loads(_quiet(_bin(installed, "onnxtile"), "demo", "--json", "-", folder=tmp_path))
+    assert len(content["stages"]) == 3
+    assert (tmp_path / "onnxtile-demo" / "transformer.fused.onnx").exists()
+
+
+def test_a_checkout_finds_what_lies_beside_it() -> None:
+    """As an editable install does."""
+    assert Path(onnxtile.__file__).parent == ROOT / "onnxtile"
+    for name in ("patterns", "models"):
+        assert data_folder(name) == ROOT / name
