@@ -75,7 +75,7 @@ class Verdict:
         return max((output.max_rel for output in self.outputs), default=0.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of DESIGN's `verify`."""
+        """Return the JSON of `verify`."""
         return {
             "equal": self.equal,
             "outputs": [output.to_dict() for output in self.outputs],
