@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "onnxtile"
 # Upper rooms first. A room imports only from rooms above it.
 ROOMS = [
     *("errors", "keys", "registry", "runtime", "model", "graph", "query", "verify"),
-    *("fuse", "tile", "plan", "report", "api", "demo", "cli", "__main__"),
+    *("fuse", "tile", "plan", "report", "verbs", "api", "demo", "cli", "__main__"),
 ]
 SIBLINGS = {"fuse", "tile", "plan"}
 OWNERS = {

@@ -1,0 +1,131 @@
+"""Fuse subgraphs into meta-ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxtile.errors import UsageError
+from onnxtile.fuse import patterns as pattern_files
+from onnxtile.fuse.check import SiteVerdict, check_sites
+from onnxtile.fuse.lower.evidence import check_parts
+from onnxtile.fuse.lowering import Facts, Lowered, LoweredSite, Target
+from onnxtile.fuse.lowering import lower as lower_graph
+from onnxtile.fuse.patterns import Pattern
+from onnxtile.fuse.rewrite import PatternResult
+from onnxtile.fuse.rewrite import fuse as fuse_graph
+from onnxtile.model.check import check
+from onnxtile.model.load import Source, load
+from onnxtile.model.shapes import resolve
+from onnxtile.verbs.stage import Dims, Progress, agreeing, require_sites, silent
+from onnxtile.verify import Verdict, bound_copy, compare_with, run_original
+
+
+@dataclass(frozen=True)
+class FuseResult:
+    """The fused model, what each pattern did, and the verdict of the runs (None where verification was off)."""
+
+    model: ir.Model = field(repr=False)
+    patterns: tuple[PatternResult, ...]
+    nodes_before: int
+    nodes_after: int
+    verdict: Verdict | None
+    sites: tuple[SiteVerdict, ...] = ()
+    lowered: tuple[LoweredSite, ...] = ()
+
+    @property
+    def fused(self) -> int:
+        """How many meta-ops the patterns made."""
+        return sum(len(pattern.calls) for pattern in self.patterns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `fuse`."""
+        return {
+            "patterns": [pattern.to_dict() for pattern in self.patterns],
+            "nodes_before": self.nodes_before,
+            "nodes_after": self.nodes_after,
+            "verdict": self.verdict and self.verdict.to_dict(),
+            "sites": [site.to_dict() for site in self.sites],
+            "lowered": [site.to_dict() for site in self.lowered],
+        }
+
+
+def fuse(
+    model: Source,
+    patterns: Iterable[str | Pattern] = (),
+    *,
+    lower: str = "none",
+    verify: bool = True,
+    progress: Progress = silent,
+) -> FuseResult:
+    """Fuse the subgraphs that `patterns` describe into meta-ops: calls of model-local functions.
+
+    A pattern is a name of the library, a set of it, a TOML file, or a query; by default the whole library. `lower` turns calls into
+    operators that mean the same where that is proved: "onnx" into standard ones, raising the opset where they ask for it, "ort" into
+    those that onnxruntime runs best. With `verify`, each different site alone and the whole model are run beside the original. Raises
+    ModelError, QueryError, PatternError, UsageError; Mismatch where the outputs differ.
+    """
+    chosen = chosen_patterns(patterns)
+    progress("reading the model")
+    original = load(model)
+    if lower != "none":
+        return _lowered(original, chosen, lower, verify, progress)
+    fused = original.clone()
+    progress("matching")
+    results = fuse_graph(fused, chosen)
+    check(fused)
+    verdict: Verdict | None = None
+    sites: tuple[SiteVerdict, ...] = ()
+    if verify:
+        progress("verifying")
+        trials, dims = run_original(original)
+        verdict = agreeing(compare_with(trials, fused, dims), "the fused model")
+        if any(result.calls for result in results):
+            bound = bound_copy(original, dims)
+            sites = check_sites(bound, fused, resolve(bound, run=True))
+            require_sites(site.call for site in sites if not site.equal)
+    return FuseResult(fused, tuple(results), original.graph.num_nodes(), fused.graph.num_nodes(), verdict, sites)
+
+
+def _lowered(original: ir.Model, chosen: list[Pattern], lower: str, verify: bool, progress: Progress) -> FuseResult:
+    names = [target.value for target in Target]
+    if lower not in names:
+        raise UsageError(f"there is no lowering {lower!r}", hint=f"there is none, {', '.join(names)}")
+    progress("matching")
+    lowered = lower_graph(original, chosen, Target(lower))
+    check(lowered.model)
+    verdict: Verdict | None = None
+    sites: tuple[SiteVerdict, ...] = ()
+    if verify:
+        progress("verifying")
+        trials, dims = run_original(original)
+        verdict = agreeing(compare_with(trials, lowered.model, dims), "the lowered model")
+        sites = _lowered_sites(lowered, dims)
+        require_sites(site.call for site in sites if not site.equal)
+    return FuseResult(
+        lowered.model,
+        lowered.patterns,
+        original.graph.num_nodes(),
+        lowered.model.graph.num_nodes(),
+        verdict,
+        sites,
+        lowered.sites,
+    )
+
+
+def _lowered_sites(lowered: Lowered, dims: Dims) -> tuple[SiteVerdict, ...]:
+    """Run each different lowered site, and each different call that stayed, alone."""
+    bound = bound_copy(lowered.source, dims)
+    shapes = resolve(bound, run=True)
+    return (*check_sites(bound, lowered.model, shapes), *check_parts(lowered.parts, Facts(bound, shapes)))
+
+
+def chosen_patterns(patterns: Iterable[str | Pattern]) -> list[Pattern]:
+    """Return the patterns that `patterns` name; the library where they name none. Raises PatternError, QueryError, UsageError."""
+    chosen: list[Pattern] = []
+    for pattern in patterns:
+        chosen += [pattern] if isinstance(pattern, Pattern) else pattern_files.select([pattern])
+    return chosen or pattern_files.pattern_set()

@@ -1,0 +1,41 @@
+"""What every verb shares: the words for its arguments, and the judgement of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from onnxtile.errors import Mismatch
+from onnxtile.verify import Verdict
+
+Progress: TypeAlias = Callable[[str], None]
+"""Hears the name of each stage of long work."""
+Dims: TypeAlias = Mapping[str, int]
+"""Sizes of symbolic dimensions, by name."""
+InputShapes: TypeAlias = Mapping[str, tuple[int, ...]]
+"""Whole shapes of inputs, by name."""
+
+
+def silent(_stage: str) -> None:
+    """Say nothing."""
+
+
+def agreeing(verdict: Verdict, what: str) -> Verdict:
+    """Return `verdict`, or raise Mismatch that names the worst output."""
+    if verdict.equal:
+        return verdict
+    worst = max((output for output in verdict.outputs if not output.equal), key=lambda output: output.max_abs)
+    raise Mismatch(
+        f"{what} does not compute what the original does: {worst.name!r} is off by {worst.max_abs:.3g}"
+        + (f" ({worst.reason})" if worst.reason else ""),
+        hint="nothing was written; please report it with the model",
+    )
+
+
+def require_sites(failed: Iterable[str]) -> None:
+    """Raise Mismatch where any site `failed` when it ran alone."""
+    names = list(failed)
+    if names:
+        raise Mismatch(
+            f"{names[0]!r} run alone does not compute what it replaces", hint="nothing was written; please report it"
+        )

@@ -1,0 +1,43 @@
+"""Undo what fuse did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxtile.fuse.unfuse import Unfused
+from onnxtile.fuse.unfuse import unfuse as unfuse_graph
+from onnxtile.model.check import check
+from onnxtile.model.load import Source, load
+from onnxtile.verbs.stage import Progress, agreeing, silent
+from onnxtile.verify import Verdict, compare_with, run_original
+
+
+@dataclass(frozen=True)
+class UnfuseResult:
+    """The model as it was before fuse, and how many calls were undone."""
+
+    model: ir.Model = field(repr=False)
+    unfused: Unfused
+    verdict: Verdict | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `unfuse`."""
+        return {**self.unfused.to_dict(), "verdict": self.verdict and self.verdict.to_dict()}
+
+
+def unfuse(model: Source, *, verify: bool = True, progress: Progress = silent) -> UnfuseResult:
+    """Undo all that fuse did to `model`. Raises UsageError where there is nothing to undo, ModelError, Mismatch."""
+    progress("reading the model")
+    fused = load(model)
+    restored = fused.clone()
+    unfused = unfuse_graph(restored)
+    check(restored)
+    verdict = None
+    if verify:
+        progress("verifying")
+        trials, dims = run_original(fused)
+        verdict = agreeing(compare_with(trials, restored, dims), "the unfused model")
+    return UnfuseResult(restored, unfused, verdict)
