@@ -1,0 +1,34 @@
+"""onnxtile demo."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnxtile.cli.job import Job, command
+
+
+def demo(
+    job: Job,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="where its files go")] = Path("onnxtile-demo"),
+) -> None:
+    """Go the whole way on a small transformer that ships with onnxtile: fuse, tile, plan, verify."""
+    from onnxtile import demo as tour
+
+    with job.progress() as progress:
+        result = tour.demo(folder, progress=progress)
+    job.report(result, "demo")
+    if job.quiet or job.as_json == "-":
+        return
+    sys.stdout.write(
+        f"its files are in {folder}/; look at {folder}/transformer.fused.onnx in a viewer such as Netron, then try yours:\n"
+        "  onnxtile fuse MODEL.onnx && onnxtile tile MODEL.onnx --max 64 && onnxtile plan MODEL.onnx --emit plan.json\n"
+    )
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    command(app, demo)

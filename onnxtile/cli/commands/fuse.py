@@ -1,0 +1,45 @@
+"""onnxtile fuse."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from onnxtile.cli.job import In, Rewrite, command
+
+
+def fuse(
+    job: Rewrite,
+    model: In,
+    pattern: Annotated[
+        list[str] | None,
+        typer.Option("-p", "--pattern", metavar="NAME|FILE|QUERY", help="a pattern, a set, a .toml file or a query"),
+    ] = None,
+    lower: Annotated[
+        str,
+        typer.Option("--lower", metavar="none|onnx|ort", help="write operators that mean the same instead of calls"),
+    ] = "none",
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", metavar="NAME", help="write nothing; say where this pattern stopped, and why"),
+    ] = None,
+) -> None:
+    """Fuse subgraphs into meta-ops. Example: onnxtile fuse model.onnx -p Linear -p LayerNorm."""
+    from onnxtile import api
+
+    if explain is not None:
+        with job.progress() as progress:
+            why = api.explain(model, explain, pattern or (), progress=progress)
+        job.report(why, "explain")
+        return
+    target = job.target(model, "fused")
+    with job.progress() as progress:
+        result = api.fuse(model, pattern or (), lower=lower, verify=not job.no_verify, progress=progress)
+        job.write(result.model, target, model)
+    job.report(result, "fuse", target)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    command(app, fuse)

@@ -1,0 +1,47 @@
+"""onnxtile pattern new."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnxtile.cli.job import Job, command
+
+
+def new(
+    job: Job,
+    model: Annotated[Path, typer.Option("--from", metavar="MODEL", help="the model that has the nodes")],
+    nodes: Annotated[str, typer.Option("--nodes", metavar="A,B,C", help="their names, with commas between")],
+    name: Annotated[str, typer.Option("--name", help="what the meta-op is to be called")] = "MyMetaOp",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.toml", help="file to write [stdout]")
+    ] = None,
+) -> None:
+    """Write the pattern for chosen nodes. Example: onnxtile pattern new --from m.onnx --nodes Sig_1,Mul_2 -o my.toml."""
+    from onnxtile import api
+    from onnxtile.model.save import require_writable, write_whole
+
+    if output is not None:
+        require_writable(output, source=model)
+    with job.progress() as progress:
+        result = api.draft_pattern(
+            model, [part.strip() for part in nodes.split(",") if part.strip()], name, progress=progress
+        )
+    job.write_json(result.to_dict())
+    if output is not None:
+        write_whole(output, result.text.encode())
+    elif job.as_json != "-":
+        sys.stdout.write(result.text)
+    if not job.quiet:
+        sys.stderr.write(f"the query matches {result.matches} times in {model}\n")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to `app`."""
+    group = typer.Typer(no_args_is_help=True, help="Write patterns of your own.", rich_markup_mode=None)
+    group.callback()(lambda: None)  # a group of one command is a group all the same
+    command(group, new)
+    app.add_typer(group, name="pattern")

@@ -1,0 +1,60 @@
+"""onnxtile plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnxtile.cli.job import Dim, In, Rewrite, Shape, command
+from onnxtile.cli.values import dims, in_bytes, shapes
+
+
+def plan(
+    job: Rewrite,
+    model: In,
+    dim: Dim = None,
+    shape: Shape = None,
+    alignment: Annotated[
+        int, typer.Option("--alignment", metavar="BYTES", help="every buffer starts at a multiple of it")
+    ] = 64,
+    planner: Annotated[str, typer.Option("--planner", metavar="NAME", help="how offsets are found")] = "best",
+    capacity: Annotated[
+        str | None, typer.Option("--capacity", metavar="256KiB", help="fail (exit 1) if the arena is larger")
+    ] = None,
+    emit: Annotated[
+        list[Path] | None, typer.Option("--emit", metavar="FILE", help="write the plan as .json or .csv")
+    ] = None,
+) -> None:
+    """Give every activation an offset in an arena. Example: onnxtile plan model.onnx --dim batch=1 --emit plan.json."""
+    from onnxtile import api
+    from onnxtile.model.save import require_writable, write_whole
+    from onnxtile.report.format import format_of
+
+    target = job.target(model, "planned")
+    files = {path: format_of(path) for path in emit or ()}
+    for path in files:
+        require_writable(path, source=model)
+    with job.progress() as progress:
+        result = api.plan(
+            model,
+            dims=dims(dim),
+            shapes=shapes(shape),
+            alignment=alignment,
+            planner=planner,
+            capacity=in_bytes(capacity, "capacity"),
+            verify=not job.no_verify,
+            progress=progress,
+        )
+        content = {path: form.render(result.plan.to_dict()) for path, form in files.items()}
+        job.write(result.model, target, model)
+        for path, data in content.items():
+            if not job.dry_run:
+                write_whole(path, data)
+    job.report(result, "plan", target)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    command(app, plan)

@@ -1,0 +1,23 @@
+"""onnxtile unfuse."""
+
+from __future__ import annotations
+
+import typer
+
+from onnxtile.cli.job import In, Rewrite, command
+
+
+def unfuse(job: Rewrite, model: In) -> None:
+    """Undo what fuse did. Example: onnxtile unfuse model.fused.onnx -o model.onnx."""
+    from onnxtile import api
+
+    target = job.target(model, "unfused")
+    with job.progress() as progress:
+        result = api.unfuse(model, verify=not job.no_verify, progress=progress)
+        job.write(result.model, target, model)
+    job.report(result, "unfuse", target)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    command(app, unfuse)

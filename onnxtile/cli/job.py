@@ -1,0 +1,154 @@
+"""What the commands share: how they report (`Job`), and how they write a model (`Rewrite`).
+
+A command names one of the two as its first parameter; `command` puts the options that make it in that parameter's place.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+In = Annotated[Path, typer.Argument(metavar="IN", help="an ONNX model", show_default=False)]
+Dim = Annotated[list[str] | None, typer.Option("--dim", metavar="NAME=N", help="bind a symbolic dimension")]
+Shape = Annotated[
+    list[str] | None, typer.Option("--shape", metavar="INPUT=1x3x224x224", help="give an input's whole shape")
+]
+
+
+def _writable(file: str | None) -> str | None:
+    """Return `file`, found to be writable before any work is done."""
+    if file is not None and file != "-":
+        from onnxtile.model.save import require_writable
+
+        require_writable(Path(file))
+    return file
+
+
+class Result(Protocol):
+    """What every verb of the library returns."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a command reports: each field is an option of it."""
+
+    as_json: Annotated[
+        str | None,
+        typer.Option("--json", metavar="FILE", help="write the result as JSON, - for stdout", callback=_writable),
+    ] = None
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="print errors only")] = False
+    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False
+
+    @contextmanager
+    def progress(self) -> Iterator[Callable[[str], None]]:
+        """Show the stage that long work is in, on stderr, as long as that is a terminal."""
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        if self.quiet or not console.is_terminal:
+            yield lambda _stage: None
+            return
+        with console.status("starting") as status:
+            yield status.update
+
+    def report(self, result: Result, verb: str, target: str | None = None) -> None:
+        """Print the tables of `result` unless stdout is taken (by `target`, too), and write its JSON where asked."""
+        content = result.to_dict()
+        self.write_json(content)
+        if self.quiet or self.as_json == "-" or target == "-":
+            return
+        from rich.console import Console
+
+        from onnxtile.report import tables
+
+        render: Callable[[Mapping[str, Any]], list[Any]] = getattr(tables, f"for_{verb}")
+        console = Console()
+        if not console.is_terminal:
+            console.width = 10_000  # in a pipe there is no edge to wrap at
+        for part in render(content):
+            console.print(part if console.is_terminal else tables.plain(part))
+        if target is not None:
+            console.print(f"written: {target}", highlight=False)
+
+    def write_json(self, content: Mapping[str, Any]) -> None:
+        """Write `content` to where --json says."""
+        if self.as_json is None:
+            return
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        if self.as_json == "-":
+            sys.stdout.write(text)
+            return
+        from onnxtile.model.save import write_whole
+
+        write_whole(Path(self.as_json), text.encode())
+
+
+@dataclass(frozen=True)
+class Rewrite(Job):
+    """How a command that writes a model reports and writes: each field is an option of it."""
+
+    output: Annotated[
+        str | None,
+        typer.Option("-o", "--output", metavar="OUT", help="file to write, - for stdout [IN's name with the verb]"),
+    ] = None
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="do not run the result beside the original")] = False
+    force: Annotated[bool, typer.Option("--force", help="allow OUT to be IN")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="write nothing")] = False
+
+    def target(self, model: Path, ending: str) -> str | None:
+        """Return where the result goes, checked before any work is done: a path, "-", or None for nowhere."""
+        from onnxtile.model.save import require_writable
+
+        if self.dry_run:
+            return None
+        if self.output == "-":
+            return "-"
+        path = Path(self.output) if self.output is not None else model.with_suffix(f".{ending}.onnx")
+        require_writable(path, source=model, force=self.force)
+        return str(path)
+
+    def write(self, model: ir.Model, target: str | None, source: Path) -> None:
+        """Write `model`, made from the file `source`, to `target`."""
+        from onnxtile import api
+        from onnxtile.model.save import to_bytes
+
+        if target == "-":
+            sys.stdout.buffer.write(to_bytes(model))
+        elif target is not None:
+            api.save(model, target, source=source, force=self.force)
+
+
+def command(app: typer.Typer, body: Callable[..., None], name: str | None = None) -> None:
+    """Add `body`, whose first parameter is a Job or a Rewrite, to `app`; that one's fields become options of the command."""
+    hints = get_type_hints(body, include_extras=True)
+    first, *own = inspect.signature(body).parameters.values()
+    kind: type[Job] = hints[first.name]
+    shared = get_type_hints(kind, include_extras=True)
+
+    def run(**given: Any) -> None:
+        body(kind(**{name: given.pop(name) for name in shared}), **given)
+
+    options = [
+        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=shared[one.name])
+        for one in fields(kind)
+    ]
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in own]
+    run.__signature__ = inspect.Signature([*parameters, *options])  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in (*parameters, *options)}
+    run.__doc__ = body.__doc__
+    app.command(name or body.__name__)(run)

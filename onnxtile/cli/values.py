@@ -1,0 +1,47 @@
+"""What the text of an option means: sizes in bytes, bound dimensions, whole shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxtile.errors import UsageError
+
+UNITS = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1}
+
+
+def pairs(options: list[str] | None, name: str, example: str) -> Iterator[tuple[str, str]]:
+    """Split each of `options`, given as --`name` KEY=VALUE, into both. Raises UsageError that shows the `example`."""
+    for option in options or ():
+        key, equals, value = option.rpartition("=")
+        if not equals or not key:
+            raise UsageError(f"--{name} {option} is not of the form {example}")
+        yield key, value
+
+
+def dims(options: list[str] | None) -> dict[str, int]:
+    """Return the sizes that `--dim NAME=N` bind. Raises UsageError."""
+    found = {}
+    for name, size in pairs(options, "dim", "NAME=N"):
+        if not size.isdigit():
+            raise UsageError(f"--dim {name}={size}: the size of a dimension is a whole number")
+        found[name] = int(size)
+    return found
+
+
+def shapes(options: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that `--shape INPUT=1x3x224x224` give. Raises UsageError."""
+    from onnxtile.model.dims import parse_shape
+
+    return {name: parse_shape(shape) for name, shape in pairs(options, "shape", "INPUT=1x3x224x224")}
+
+
+def in_bytes(text: str | None, option: str) -> int | None:
+    """Return the bytes that "256KiB", "1MB" or "4096" mean, given for --`option`. Raises UsageError."""
+    if text is None:
+        return None
+    folded = text.strip().lower()
+    unit = next((u for u in UNITS if folded.endswith(u)), "")
+    number = folded.removesuffix(unit).strip()
+    if not number.isdigit():
+        raise UsageError(f"--{option} {text} is not a size in bytes", hint="write 262144, 256KiB or 8MiB")
+    return int(number) * UNITS.get(unit, 1)
