@@ -89,9 +89,9 @@ def test_fuse_and_unfuse_say_what_they_did() -> None:
 
 
 def test_without_verification_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxtile import api
+    from onnxtile.verbs import fusing
 
-    monkeypatch.setattr(api, "run_original", pytest.fail)
+    monkeypatch.setattr(fusing, "run_original", pytest.fail)
     result = onnxtile.fuse(proto(), ["MatMul-*>Add"], verify=False)
     assert result.verdict is None
     assert result.sites == ()

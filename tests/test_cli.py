@@ -18,6 +18,7 @@ import typer.main
 from onnx import numpy_helper
 
 from onnxtile import cli
+from onnxtile.cli.app import build
 
 GRAPH = """g (float[N,64] x) => (float[N,8] y) <float c = {3.0}> {
     [product] h = MatMul(x, w)  [sum] i = Add(h, b)  [scaled] j = Mul(i, c)  [end] y = Relu(j) }"""
@@ -93,7 +94,7 @@ def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, .
         yield from _commands(inner, (*path, name))
 
 
-COMMANDS = list(_commands(typer.main.get_command(cli.app)))
+COMMANDS = list(_commands(typer.main.get_command(build())))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

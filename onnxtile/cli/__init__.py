@@ -16,7 +16,7 @@ def main() -> None:
     """Run the command; end with 0 (done), 1 (a check said no) or 2 (bad input or usage)."""
     debug = "--debug" in sys.argv
     try:
-        code = build()(standalone_mode=False)
+        code = build()(prog_name="onnxtile", standalone_mode=False)
     except typer.Abort:
         _fail("interrupted", None, 130)
     except typer.TyperException as error:
