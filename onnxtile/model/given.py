@@ -1,0 +1,163 @@
+"""Inputs that the user gives in a file: NumPy's .npz, one array for each input of the model, never a pickle."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.errors import UsageError
+from onnxtile.model.dims import free_inputs
+from onnxtile.runtime import Array
+
+Feeds: TypeAlias = Mapping[str, Array | list[Array]]
+
+_BROKEN = (ValueError, EOFError, OSError, MemoryError, SyntaxError, zlib.error, zipfile.BadZipFile, NotImplementedError)
+"""What numpy and zipfile raise on a damaged or lying file."""
+
+
+def read_inputs(path: Path | str, model: ir.Model) -> dict[str, Array | list[Array]]:
+    """Return the arrays of the .npz file `path` by input name, found to be what the inputs of `model` take.
+
+    The elements of a sequence `x` are the arrays `x[0]`, `x[1]` ... Strings are arrays of NumPy's text type (`<U`); element types that
+    NumPy lacks (bfloat16, float8) are taken as `numpy.savez` writes them, as raw bytes of the same width. An input that has a default
+    value in the model is not fed. Raises UsageError where the file is missing, is no .npz, is damaged or
+    holds pickled objects, and where a name, an element type or a shape is not the model's.
+    """
+    path = Path(path)
+    arrays = _arrays(path)
+    inputs = {value.name or "": value for value in free_inputs(model)}
+    feeds = _by_input(arrays, inputs, path)
+    bound: dict[str, tuple[int, str]] = {}
+    return {name: _fitting(value, feeds[name], bound, path) for name, value in inputs.items()}
+
+
+def given_shapes(feeds: Feeds) -> dict[str, tuple[int, ...]]:
+    """Return the whole shape of each tensor of `feeds` by its name, as `onnxtile.model.dims.bind` takes them."""
+    return {name: tuple(array.shape) for name, array in feeds.items() if isinstance(array, np.ndarray)}
+
+
+def _arrays(path: Path) -> dict[str, Array]:
+    """Return what the file holds. Pickled objects are refused before any of their bytes is looked at."""
+    try:
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise UsageError(f"{path} is not an .npz file", hint="write one with numpy.savez(file, name=array)")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                return {name: _array(archive, name, path) for name in archive.files}
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a folder, not a file") from None
+    except _BROKEN as error:
+        raise UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+
+
+def _array(archive: Any, name: str, path: Path) -> Array:
+    try:
+        array = archive[name]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise UsageError(
+            f"{path}: {name!r} is pickled, and a pickle may run any code: it is refused",
+            hint="strings are arrays of NumPy's text type: array.astype(str)",
+        ) from None
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"{path}: {name!r} is not an array")
+    return array
+
+
+def _by_input(
+    arrays: Mapping[str, Array], inputs: Mapping[str, ir.Value], path: Path
+) -> dict[str, Array | list[Array]]:
+    feeds: dict[str, Array | list[Array]] = {}
+    taken: set[str] = set()
+    for name, value in inputs.items():
+        if isinstance(value.type, ir.SequenceType):
+            found = _elements(name, arrays)
+            taken.update(found)
+            feeds[name] = [arrays[element] for element in found]
+        elif name in arrays:
+            taken.add(name)
+            feeds[name] = arrays[name]
+        else:
+            raise UsageError(f"{path} has no array {name!r}, which the model takes", hint=_near(name, arrays, "it has"))
+    for name in arrays:
+        if name not in taken:
+            raise UsageError(
+                f"{path}: the model has no input {name!r} to be fed", hint=_near(name, inputs, "its inputs are")
+            )
+    return feeds
+
+
+def _elements(name: str, arrays: Iterable[str]) -> list[str]:
+    """Return the names of the elements of the sequence `name` in their order, which is that of numbers."""
+    found = [(re.fullmatch(r"\[(\d+)\]", key.removeprefix(name)), key) for key in arrays if key.startswith(name)]
+    return [key for _, key in sorted((int(match[1]), key) for match, key in found if match)]
+
+
+def _near(name: str, names: Iterable[str], otherwise: str) -> str:
+    names = list(names)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"{otherwise} {', '.join(names) or 'none'}"
+
+
+def _fitting(
+    value: ir.Value, given: Array | list[Array], bound: dict[str, tuple[int, str]], path: Path
+) -> Array | list[Array]:
+    """Return `given` as the input `value` takes it; note in `bound` what size its symbols have, and which input said so."""
+    place = f"{path}: the input {value.name!r}"
+    if isinstance(given, list):
+        element = value.type.elem_type if isinstance(value.type, ir.SequenceType) else value.type
+        dtype = element.dtype if isinstance(element, ir.TensorType) else None
+        return [_typed(array, dtype, place) for array in given]
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        raise UsageError(f"{place} is neither a tensor nor a sequence of tensors, and an .npz can give no other")
+    array = _typed(given, value.dtype, place)
+    _require_shape(value, array.shape, bound, place)
+    return array
+
+
+def _typed(array: Array, dtype: ir.DataType | None, place: str) -> Array:
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if dtype is None:
+        return array
+    if dtype == ir.DataType.STRING and array.dtype.kind == "U":
+        return array.astype(object)
+    if dtype != ir.DataType.STRING:
+        wanted = np.dtype(dtype.numpy())
+        if array.dtype == wanted:
+            return array
+        if array.dtype.kind == "V" and wanted.kind == "V" and array.dtype.itemsize == wanted.itemsize:
+            return array.view(wanted)
+    raise UsageError(f"{place} takes {dtype.name.lower()}, and {array.dtype} is given")
+
+
+def _require_shape(value: ir.Value, shape: tuple[int, ...], bound: dict[str, tuple[int, str]], place: str) -> None:
+    if value.shape is None:
+        return
+    wrong = f"{place} takes {_shown(value.shape)}, and {_shown(shape)} is given"
+    if len(shape) != len(value.shape):
+        raise UsageError(wrong)
+    for dim, size in zip(value.shape, shape, strict=True):
+        if isinstance(dim, int):
+            if dim != size:
+                raise UsageError(wrong, hint=f"--shape {value.name}={'x'.join(map(str, shape))} overrides it")
+        elif dim.value and dim.value.isidentifier():
+            before, name = bound.setdefault(dim.value, (size, value.name or ""))
+            if before != size:
+                raise UsageError(f"{wrong}, but {dim.value!r} is {before} in the input {name!r}")
+
+
+def _shown(shape: Iterable[int | ir.SymbolicDim]) -> str:
+    return f"[{', '.join(str(dim if isinstance(dim, int) else dim.value or '?') for dim in shape)}]"
