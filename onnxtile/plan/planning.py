@@ -71,7 +71,7 @@ def plan(  # noqa: PLR0913 - the options of the command
         in_place=sum(alias.rule == "in place" for used in sharing.shares.values() for alias in used[:1]),
         copies=copies(schedule, facts, sharing),
         schedule=schedule.ids,
-        buffers=_planned(model, sharing, lives, offsets),
+        buffers=_planned(schedule, facts, sharing, lives, offsets),
         constants=tuple(Constant(_name(v), tensor_bytes(v, shapes)) for v in roles.constants),
         outside=_excluded(roles.outside),
         unplanned=_excluded(roles.unplanned),
@@ -129,15 +129,17 @@ def _buffers(sharing: Sharing, shapes: Shapes, alignment: int) -> tuple[Buffer, 
 
 
 def _planned(
-    model: ir.Model, sharing: Sharing, lives: Mapping[ir.Value, Life], offsets: Plan
+    schedule: Schedule, facts: Facts, sharing: Sharing, lives: Mapping[ir.Value, Life], offsets: Plan
 ) -> tuple[PlannedBuffer, ...]:
-    outputs: Sequence[ir.Value] = model.graph.outputs
+    outputs: Sequence[ir.Value] = facts.model.graph.outputs
+    makers = dict(zip(schedule.nodes, schedule.ids, strict=True))
     kinds = dict.fromkeys(outputs, "output")
     regions = sharing.regions
     planned = []
     for value, region in regions.of.items():
         owner = region.owner
         first, end = region.life if owner is value else lives[value]
+        node, dtype = value.producer(), facts.shapes.dtype(value)
         planned.append(
             PlannedBuffer(
                 name=_name(value),
@@ -148,6 +150,9 @@ def _planned(
                 last=end - 1,
                 kind=kinds.get(value, "activation"),
                 alias=_name(owner) if owner is not value else None,
+                node=makers.get(node) if node is not None else None,
+                dtype=None if dtype is None else dtype.name,
+                shape=facts.shapes.sizes(value),
             )
         )
     return tuple(planned)

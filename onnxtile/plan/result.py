@@ -15,7 +15,8 @@ class PlannedBuffer:
     """A tensor at an address: `size` bytes from `offset` of the arena `arena`, in use from `first` to `last` inclusive.
 
     `kind` is "output" for what the caller reads, else "activation". `alias` names the tensor that owns the bytes, where it is another;
-    a tensor that owns its bytes has the life of all that lies in them.
+    a tensor that owns its bytes has the life of all that lies in them. `node` is what makes it, by its name in the schedule; `shape` its
+    sizes, `dtype` its element type as onnx names it ("FLOAT").
     """
 
     name: str
@@ -26,6 +27,13 @@ class PlannedBuffer:
     last: int
     kind: str
     alias: str | None = None
+    node: str | None = None
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the buffer as the schema describes it."""
+        return {**vars(self), "shape": None if self.shape is None else list(self.shape)}
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,8 @@ class PlanResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
-        rows = ("arenas", "buffers", "constants", "outside", "unplanned")
-        plain = {key: value for key, value in vars(self).items() if key not in rows}
+        rows = ("arenas", "constants", "outside", "unplanned")
+        plain = {key: value for key, value in vars(self).items() if key not in (*rows, "buffers")}
         plain |= {"dims": dict(self.dims), "copies": dict(vars(self.copies)), "schedule": list(self.schedule)}
+        plain |= {"buffers": [buffer.to_dict() for buffer in self.buffers]}
         return {"version": VERSION, **plain, **{key: [dict(vars(row)) for row in getattr(self, key)] for key in rows}}

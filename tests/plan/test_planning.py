@@ -64,10 +64,10 @@ def test_what_the_json_says() -> None:
         "copies": {"avoided": 1, "avoided_bytes": 24, "remaining": 0, "remaining_bytes": 0},
         "schedule": ["flat", "a", "b", "y", "z"],
         "buffers": [
-            buffer("a", 0, 1, 4),
+            buffer("a", 0, 1, 4, shape=(2, 3)),
             buffer("b", 0, 2, 3, alias="a"),
             buffer("y", 64, 3, 4, kind="output"),
-            buffer("z", 128, 4, 4, kind="output"),
+            buffer("z", 128, 4, 4, kind="output", shape=(2, 3)),
         ],
         "constants": [{"name": "flat", "size": 8}],
         "outside": [{"name": "x", "reason": "a graph input"}],
@@ -76,7 +76,14 @@ def test_what_the_json_says() -> None:
 
 
 def buffer(
-    name: str, offset: int, first: int, last: int, *, kind: str = "activation", alias: str | None = None
+    name: str,
+    offset: int,
+    first: int,
+    last: int,
+    *,
+    kind: str = "activation",
+    alias: str | None = None,
+    shape: tuple[int, ...] = (6,),
 ) -> dict[str, Any]:
     size = 24
     return {
@@ -88,6 +95,9 @@ def buffer(
         "last": last,
         "kind": kind,
         "alias": alias,
+        "node": name,
+        "dtype": "FLOAT",
+        "shape": list(shape),
     }
 
 
