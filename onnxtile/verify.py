@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnxtile.errors import ModelError, OnnxtileError
 from onnxtile.model.dims import bind, free_inputs
 from onnxtile.model.feeds import sample_feeds
+from onnxtile.model.given import Feeds, given_shapes
 from onnxtile.model.save import external_folder, to_bytes
 from onnxtile.runtime import Array, Session
 
@@ -107,9 +108,16 @@ def compare(original: ir.Model, other: ir.Model, *, runs: int = 2, seed: int = 0
     return compare_with(trials, other, dims)
 
 
-def run_original(model: ir.Model, *, runs: int = 2, seed: int = 0) -> tuple[list[Trial], dict[str, int]]:
-    """Return `runs` trials of `model`, and the sizes its free dimensions were given for them."""
+def run_original(
+    model: ir.Model, *, runs: int = 2, seed: int = 0, given: Feeds | None = None
+) -> tuple[list[Trial], dict[str, int]]:
+    """Return trials of `model`, and the sizes its free dimensions were given for them.
+
+    One trial on the inputs `given` (as `onnxtile.model.given.read_inputs` returns them), else `runs` trials on random ones.
+    """
     runner = session(model)
+    if given is not None:
+        return [Trial(given, runner.run(given))], _sizes_given(model, given)
     failure: OnnxtileError | None = None
     for dims, shapes in _assignments(model):
         try:
@@ -231,6 +239,16 @@ def _assignments(model: ir.Model) -> Iterator[tuple[dict[str, int], dict[ir.Valu
                     dims.setdefault(dim, sizes[min(len(dims), len(sizes) - 1)])
             shapes[value] = tuple(dim if isinstance(dim, int) else dims[dim] for dim in named)
         yield dims, shapes
+
+
+def _sizes_given(model: ir.Model, given: Feeds) -> dict[str, int]:
+    """Return what size each free dimension has in `given`."""
+    return {
+        _symbol(value, axis, dim): given_shapes(given)[value.name or ""][axis]
+        for value in free_inputs(model)
+        for axis, dim in enumerate(value.shape or ())
+        if not isinstance(dim, int)
+    }
 
 
 def _sizes(shapes: Mapping[ir.Value, tuple[int, ...] | None], value: ir.Value) -> tuple[int, ...] | None:

@@ -22,7 +22,8 @@ from onnxtile.fuse.rewrite import PatternResult
 from onnxtile.fuse.rewrite import fuse as fuse_graph
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
-from onnxtile.verify import compare, compare_values
+from onnxtile.verbs import fusing
+from onnxtile.verify import bound_copy, compare, compare_values, compare_with, run_original
 
 INF = float("inf")
 
@@ -265,6 +266,17 @@ def test_two_runs_differ_in_their_inputs() -> None:
     assert not compare(load(one), load(other), runs=12).equal
 
 
+def test_given_inputs_are_what_is_run() -> None:
+    """The second model differs on negative inputs only."""
+    one, other = (load(text(f"g (float[N] x) => (float[N] y) {{ y = {op}(x) }}")) for op in ("Relu", "Identity"))
+    for sign, equal in ((1, True), (-1, False)):
+        given = {"x": np.full(5, sign, np.float32)}
+        trials, dims = run_original(one, given=given)
+        assert dims == {"N": 5}
+        assert compare_with(trials, other, dims).equal is equal
+        assert bound_copy(one, dims).graph.inputs[0].shape == [5]
+
+
 def test_a_verdict_is_json() -> None:
     verdict = api.verify(linear(), linear(_one_weight))
     content = json.loads(json.dumps(verdict.to_dict(), allow_nan=False))
@@ -306,7 +318,7 @@ def test_a_site_run_alone_shows_a_function_that_is_wrong() -> None:
 
 def test_a_fault_that_the_outputs_hide_is_found_at_its_site(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = text(GELU.replace("y = Relu(e)", "n = Abs(e) m = Neg(n) y = Relu(m)"))
-    monkeypatch.setattr(api, "fuse_graph", _tampered)
+    monkeypatch.setattr(fusing, "fuse_graph", _tampered)
     with pytest.raises(Mismatch, match="'e/MetaOp' run alone"):
         api.fuse(hidden, [QUERY])
 
@@ -324,7 +336,7 @@ def test_a_model_that_fails_is_not_saved(
 
     source = tmp_path / "model.onnx"
     onnx.save(text(GELU), source)
-    monkeypatch.setattr(api, "fuse_graph", _tampered)
+    monkeypatch.setattr(fusing, "fuse_graph", _tampered)
     monkeypatch.setattr("sys.argv", ["onnxtile", "fuse", str(source), "-p", QUERY])
     with pytest.raises(SystemExit) as end:
         cli.main()
