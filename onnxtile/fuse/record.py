@@ -7,7 +7,6 @@ is shared by sites whose names differ.
 from __future__ import annotations
 
 import base64
-import json
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -200,8 +199,10 @@ def _places(places: dict[int, int]) -> str:
 
 
 def dumps(record: Record | tuple[History, ...]) -> str:
-    """Return `record` as compact JSON, without what is empty."""
-    return json.dumps(_plain(record), separators=(",", ":"), ensure_ascii=False)
+    """Return `record` as compact JSON, without what is as it is by default."""
+    kind = Record if isinstance(record, Record) else tuple[History, ...]
+    text: bytes = _adapter(kind).dump_json(record, exclude_defaults=True)
+    return text.decode()
 
 
 def loads(text: str) -> Record:
@@ -220,11 +221,3 @@ def loads_history(text: str) -> tuple[History, ...]:
 def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(kind)
 
-
-def _plain(record: Any) -> Any:
-    if isinstance(record, tuple):
-        return [_plain(item) for item in record]
-    if not hasattr(record, "__dataclass_fields__"):
-        return record
-    fields = {name: getattr(record, name) for name in record.__dataclass_fields__}
-    return {name: _plain(value) for name, value in fields.items() if value is not None and value not in ("", {})}

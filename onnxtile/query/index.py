@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -20,17 +20,22 @@ from onnxtile.query.vertex import Surroundings, Vertex, is_constant
 
 
 class Scan:
-    """Lists the vertices of a model, in all its graphs; of a graph that is as it was, the bodies in it are not looked for again."""
+    """Lists the vertices of a model, in all its graphs; of a graph that is as it was, the bodies in it are not looked for again.
 
-    def __init__(self, model: ir.Model, constants: Constants) -> None:
+    The graphs in `closed` are left out.
+    """
+
+    def __init__(self, model: ir.Model, constants: Constants, closed: Container[ir.Graph] = ()) -> None:
         self._model = model
         self._constants = constants
+        self._closed = closed
         self._graphs: dict[ir.Graph, tuple[list[ir.Node], list[ir.Graph]]] = {}
 
     def vertices(self) -> list[Vertex]:
         """Return the vertices of the model as it is now, in the order of the file; a body follows the graph it stands in."""
         found: list[Vertex] = []
-        todo = [self._model.graph, *(function.graph for function in self._model.functions.values())]
+        functions = (function.graph for function in self._model.functions.values())
+        todo = [self._model.graph, *(graph for graph in functions if graph not in self._closed)]
         todo.reverse()
         while todo:
             graph = todo.pop()
@@ -79,10 +84,10 @@ class Index:
         self.vertices = vertices
         self._constants = constants
         self._producers: list[Vertex] | None = None
+        self._operators: dict[Vertex, OpType] = {v: _operator(v) for v in vertices if isinstance(v, ir.Node)}
         by_operator: defaultdict[OpType, list[Vertex]] = defaultdict(list)
-        for vertex in vertices:
-            if isinstance(vertex, ir.Node):
-                by_operator[_operator(vertex)].append(vertex)
+        for node, operator in self._operators.items():
+            by_operator[operator].append(node)
         self._by_operator = by_operator
         self._meanings: dict[str, frozenset[OpType]] = {}
 
@@ -92,7 +97,8 @@ class Index:
             return True
         if type_ == PRODUCER:
             return is_constant(vertex, self._constants)
-        return isinstance(vertex, ir.Node) and _operator(vertex) in self._meant(type_)
+        operator = self._operators.get(vertex)
+        return operator is not None and operator in self._meant(type_)
 
     def of(self, type_: str) -> Sequence[Vertex]:
         """Return the vertices for which a node called `type_` can stand; in the order of the file within each operator."""
@@ -125,7 +131,7 @@ class Index:
         """Return those of the roots from which the rarest node that every match has can be reached."""
         bones = skeleton(program.instructions)
         roots = self.roots(program)
-        counts = [self._count(bone.type) for bone in bones]
+        counts = [sum(map(self._count, bone.types)) for bone in bones]
         if not roots or 0 in counts:
             return []
         rarest = min((i for i in range(len(bones)) if _path(bones, i)), key=counts.__getitem__, default=0)
@@ -140,7 +146,7 @@ class Index:
 
     def _walk_back(self, bones: Sequence[Bone], start: int, around: Surroundings, limit: int) -> set[Vertex] | None:
         """Return the roots from which the bone at `start` can be reached; None where that takes more than `limit` steps."""
-        here = set(self.of(bones[start].type))
+        here = {vertex for type_ in bones[start].types for vertex in self.of(type_)}
         for bone, parent in _path(bones, start):
             assert bone.edge is not None
             back = replace(bone.edge, forward=not bone.edge.forward)
@@ -150,7 +156,7 @@ class Index:
                 limit -= 1 + len(found)
                 if limit < 0:
                     return None
-                before.update(other for other in found if self.matches(other, parent.type))
+                before.update(other for other in found if any(self.matches(other, type_) for type_ in parent.types))
             here = before
         return here
 

@@ -113,8 +113,8 @@ def require_known(query: Query, others: Collection[str]) -> None:
 
 
 def _require_known_words(node: Node, text: str) -> None:
-    words = _words(node.type)
     for name in _asked(node.test):
+        words = _words(node.type)
         if words is not None and name.value not in words:
             hint = _nearest(name.value, words) or f"it has {', '.join(sorted(words))}"
             raise QueryError(f"{node.type} has no {name.value!r}", text, name.span, hint=hint)

@@ -14,19 +14,19 @@ from onnxtile.query.syntax import Edge
 
 @dataclass(frozen=True)
 class Bone:
-    """A node that every match has: its type, and the edge that leads to it from the bone at position `parent`.
+    """A node that every match has: the types of which it has one, and the edge that leads to it from the bone at position `parent`.
 
     The first bone is the root. Any other without a parent is reached from something that a match need not have.
     """
 
-    type: str
+    types: tuple[str, ...]
     parent: int | None
     edge: Edge | None
 
 
 def skeleton(instructions: Sequence[Instruction]) -> tuple[Bone, ...]:
     """Return the bones of a program, in its order; none where matches can begin in several ways."""
-    if not isinstance(instructions[0], Step):
+    if not isinstance(instructions[0], Step) and not _alternatives(0, instructions):
         return ()
     bones: list[Bone] = []
     anchors: dict[str, int] = {}
@@ -43,10 +43,12 @@ def skeleton(instructions: Sequence[Instruction]) -> tuple[Bone, ...]:
                 at = anchors.get(instruction.node.key or "")
             case Fork():
                 end = _end(instruction, instructions)
+                ways = _alternatives(place - 1, instructions)
                 for skipped in instructions[place:end]:
                     if isinstance(skipped, Step) and skipped.node.key is not None:
                         anchors.pop(skipped.node.key, None)
-                at, place = None, end
+                at = _alternative(ways, at, bones, anchors) if ways else None
+                place = end
             case Mark():
                 marks.append(at)
             case Return():
@@ -60,10 +62,36 @@ def _bone(step: Step, at: int | None, bones: list[Bone], anchors: dict[str, int]
     key = step.node.key
     if key is not None and key in anchors:
         return anchors[key]
-    bones.append(Bone(step.node.type, at, step.edge))
+    bones.append(Bone((step.node.type,), at, step.edge))
     if key is not None:
         anchors[key] = len(bones) - 1
     return len(bones) - 1
+
+
+def _alternative(ways: Sequence[Step], at: int | None, bones: list[Bone], anchors: dict[str, int]) -> int | None:
+    """Add the bone of which there is one of several kinds; None where an anchor may say which vertex it is."""
+    if any(step.node.key in anchors for step in ways):
+        return None
+    bones.append(Bone(tuple(dict.fromkeys(step.node.type for step in ways)), at, ways[0].edge))
+    return len(bones) - 1
+
+
+def _alternatives(place: int, instructions: Sequence[Instruction]) -> list[Step]:
+    """Return the alternatives between which the fork at `place` chooses, where each is a single node; else none."""
+    ways: list[Step] = []
+    fork = instructions[place]
+    if not isinstance(fork, Fork) or fork.soft:
+        return []
+    end = _end(fork, instructions)
+    while isinstance(fork, Fork):
+        step = instructions[fork.first]
+        if fork.soft or fork.second != fork.first + 2 or not isinstance(step, Step):
+            return []
+        ways.append(step)
+        place, fork = fork.second, instructions[fork.second]
+    if not isinstance(fork, Step) or place + 1 != end:
+        return []
+    return [*ways, fork]
 
 
 def _end(fork: Fork, instructions: Sequence[Instruction]) -> int:

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 def identify(vertex: Vertex) -> str:
     """Return the name by which results refer to `vertex`."""
-    return (vertex.name or "") if isinstance(vertex, ir.Value) else node_id(vertex)
+    return node_id(vertex) if isinstance(vertex, ir.Node) else (vertex.name or "")
 
 
 def is_constant(vertex: Vertex, constants: Constants) -> bool:
@@ -39,7 +39,7 @@ def outputs_of(vertex: Vertex) -> Sequence[ir.Value]:
 
 
 class Surroundings:
-    """What lies around each vertex, remembered for one search, during which the graphs stay as they are."""
+    """What lies around each vertex, remembered as long as the graphs stay as they are."""
 
     def __init__(self, constants: Constants) -> None:
         self._constants = constants
