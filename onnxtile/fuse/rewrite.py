@@ -112,7 +112,7 @@ class _Fuser:
         self.run = len(self.history) + 1
         self.functions = Functions(self.model)
         users = [f for f in self.model.functions.values() if keys.META_OP not in f.metadata_props]
-        self.users = {function.graph: function for function in users}
+        self.users = {graph: f for f in users for graph in (f.graph, *f.subgraphs())}
         self.importing: list[tuple[str, str, str]] = []
         self.matcher = Matcher(self.model, self.constants)
         self.names = {node.name for graph in (*self.model.graphs(), *self.users) for node in graph}
@@ -142,7 +142,6 @@ class _Fuser:
         inputs = tuple(self.inputs) if len(self.inputs) > len(self.model.graph.inputs) else None
         this = History(self.run, self.ir_version, self.had_domain, inputs, tuple(self.importing))
         self.model.graph.metadata_props[keys.ORIGINAL] = dumps((*self.history, this))
-        self.model.graph.opset_imports[keys.DOMAIN] = OPSET_VERSION
 
     def _is_inside(self, match: Match) -> bool:
         """Tell whether `match` lies in the body of a meta-op, which all its calls share."""
@@ -162,6 +161,7 @@ class _Fuser:
         if after is None:
             return Refusal("a path leaves it and comes back: as one node it would be part of a cycle")
         function = self.functions.of(part, pattern.name, pattern.doc, self._opsets(graph))
+        self.model.graph.opset_imports[keys.DOMAIN] = OPSET_VERSION  # from the first call on: a test may have shapes inferred
         call = self._call(part, function, places)
         for node in after:
             place = places.original.get(node)
@@ -192,6 +192,7 @@ class _Fuser:
         outputs = [ir.Value() for _ in part.outputs]
         for old, new in zip(part.outputs, outputs, strict=True):
             hand_on(old, new)
+            self.matcher.replaced(old, new)
         name = self._unique(f"{_common_path(part.nodes) or f'{part.outputs[0].name}/'}{keys.meta_op(function.name)}")
         metadata = {keys.FUSED: dumps(record)}
         return ir.Node(

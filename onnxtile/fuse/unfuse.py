@@ -87,6 +87,7 @@ def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
     for function in model.functions.values():
         if keys.META_OP not in function.metadata_props:
             yield function.graph
+            yield from function.subgraphs()
 
 
 class Undo:

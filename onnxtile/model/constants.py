@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError
+from onnxtile.model.opset import Opsets
 from onnxtile.model.save import MAX_IR_VERSION, external_folder, to_bytes
 from onnxtile.runtime import Array, Session
 
@@ -26,7 +29,8 @@ _PURE_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
 
 
 class Constants:
-    """The constant values of a model: initializers, Constant nodes, and results of operators and functions of constants only.
+    """The constant values of a model, in its graphs and its functions: initializers, Constant nodes, and results of operators and
+    functions of constants only.
 
     Which values those are is known from the graph alone; their bytes are read or computed only when `array` asks. An initializer that
     is also a graph input is a default that the user may override, so not a constant, unless the model is older than IR version 4, where
@@ -38,15 +42,19 @@ class Constants:
         self._values: set[ir.Value] = set()
         self._arrays: dict[ir.Value, Array] = {}
         self._pure = _pure_functions(model)
+        self._opsets = Opsets(model)
         for graph in model.graphs():
             self._values.update(
                 v for v in graph.initializers.values() if model.ir_version < 4 or not v.is_graph_input()
             )
-        for node in model.graph.all_nodes():
+        functions = (function.all_nodes() for function in model.functions.values())
+        for node in chain(model.graph.all_nodes(), *functions):
             if self._keeps_constant(node):
                 self._values.update(node.outputs)
 
     def _keeps_constant(self, node: ir.Node) -> bool:
+        if any(attribute.is_ref() for attribute in node.attributes.values()):
+            return False  # the caller of the function says it
         if node.op_type == "Constant" and node.domain in _PURE_DOMAINS:
             return True
         if not _is_pure(node, self._model, self._pure):
@@ -90,7 +98,8 @@ class Constants:
                 ir.Node(node.domain, node.op_type, operands, attributes, overload=node.overload, outputs=outputs)
             )
             made.update(zip(node.outputs, outputs, strict=True))
-        opsets = dict(self._model.graph.opset_imports)
+        origin = value.producer()
+        opsets = dict(self._opsets.of(None if origin is None else origin.graph))
         graph = ir.Graph(inputs, [made[value]], nodes=copies, opset_imports=opsets, name="constant")
         used = any(node.op_identifier() in self._model.functions for node in nodes)
         functions = [f.clone() for f in self._model.functions.values()] if used else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx
 import onnx_ir as ir
@@ -16,6 +16,21 @@ def opset_of(model: ir.Model) -> int:
     """Return the version of the standard operators that `model` imports; 0 where it imports none."""
     imports = model.graph.opset_imports
     return max(imports.get("", 0), imports.get("ai.onnx", 0))
+
+
+class Opsets:
+    """The operator versions with which each graph of a model is read: a function has its own, also for the bodies in it."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._main = model.graph.opset_imports
+        self._own: dict[object, Mapping[str, int]] = {}
+        for function in model.functions.values():
+            bodies = (function.graph, *function.subgraphs())
+            self._own.update(dict.fromkeys(bodies, function.opset_imports))
+
+    def of(self, graph: ir.Graph | ir.Function | None) -> Mapping[str, int]:
+        """Return the versions by domain."""
+        return self._main if graph is None else self._own.get(graph, self._main)
 
 
 def raised(model: ir.Model, version: int) -> ir.Model:

@@ -19,8 +19,9 @@ import onnx_ir as ir
 
 from onnxtile.errors import ModelError, QueryError
 from onnxtile.model.constants import Constants
-from onnxtile.model.shapes import Shapes
+from onnxtile.model.opset import Opsets
 from onnxtile.query.compare import close, equal, is_open, listed
+from onnxtile.query.late_shapes import LateShapes
 from onnxtile.query.syntax import Comparison, Expression, Field, Index, ListOf, Logic, Name, Not, Number, Text
 from onnxtile.query.vertex import Vertex, is_constant
 
@@ -53,8 +54,8 @@ class Facts:
     """What a test may ask about: the constants of the model, and its shapes, which are inferred when the first test asks."""
 
     constants: Constants
-    shapes: Callable[[], Shapes]
-    opsets: dict[str, int]
+    shapes: LateShapes
+    opsets: Opsets
     text: str
     strict: bool = True
     """Whether a name that an operator does not have is an error, or, as where any node may stand, only not known."""
@@ -193,9 +194,9 @@ def _typed_property(value: ir.Value, word: str, facts: Facts) -> Any:
     if isinstance(constant, Unknown):
         return constant
     if word == "dtype":
-        dtype = ir.DataType.from_numpy(constant.dtype) if constant is not None else facts.shapes().dtype(value)
+        dtype = ir.DataType.from_numpy(constant.dtype) if constant is not None else facts.shapes.dtype(value)
         return Unknown(f"the element type of {value.name!r} is not known") if dtype is None else dtype.name.lower()
-    dims = constant.shape if constant is not None else facts.shapes().dims(value)
+    dims = constant.shape if constant is not None else facts.shapes.dims(value)
     if dims is None:
         return Unknown(f"the shape of {value.name!r} is not known")
     if word == "rank":
@@ -211,7 +212,7 @@ def _attribute(node: ir.Node, name: Name, facts: Facts) -> Any:
     attribute = node.attributes.get(name.value)
     if attribute is not None:
         return Unknown("the function's caller says it") if attribute.is_ref() else _plain(attribute.value)
-    signature = _signature(node.domain, node.op_type, facts.opsets.get(node.domain, 1))
+    signature = _signature(node.domain, node.op_type, facts.opsets.of(node.graph).get(node.domain, 1))
     absent = Unknown(f"{node.op_type} {node.name!r} does not give {name.value!r}")
     if signature is None:
         return absent

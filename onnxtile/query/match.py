@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
-from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.model.opset import Opsets
 from onnxtile.query.evaluate import Facts, holds
 from onnxtile.query.index import Index, Scan
+from onnxtile.query.late_shapes import LateShapes
 from onnxtile.query.machine import Budget, Failure, Found, Machine
 from onnxtile.query.names import require_known
 from onnxtile.query.parse import parse
@@ -59,13 +59,14 @@ def compiled(query: str, known: Collection[str] = ()) -> Program:
 class Matcher:
     """Finds programs in one model. What they need to know of it is gathered once.
 
-    Graphs may be edited between two searches, as long as `constants` still holds.
+    Graphs may be edited between two searches, as long as `constants` still holds and `replaced` hears of new values.
     """
 
     def __init__(self, model: ir.Model, constants: Constants) -> None:
         self._model = model
         self._constants = constants
-        self._shapes: Callable[[], Shapes] = cache(lambda: resolve(model))
+        self._shapes = LateShapes(model)
+        self._opsets = Opsets(model)
         self._scan = Scan(model, constants)
         self._index = Index([], constants)
 
@@ -93,6 +94,10 @@ class Matcher:
             self._index = Index(vertices, self._constants)
         return self._index
 
+    def replaced(self, old: ir.Value, new: ir.Value) -> None:
+        """Hear that `new` has taken the place of `old`, whose type it has."""
+        self._shapes.replaced(old, new)
+
     @property
     def constants(self) -> Constants:
         """The constant values of the model."""
@@ -101,7 +106,7 @@ class Matcher:
     def facts(self, text: str, node: Node | None = None) -> Facts:
         """Return what a test in `text` may ask about; where `node` may stand for any operator, more names are allowed."""
         strict = node is None or node.type not in {ANY_NODE, PRODUCER}
-        return Facts(self._constants, self._shapes, dict(self._model.graph.opset_imports), text, strict)
+        return Facts(self._constants, self._shapes, self._opsets, text, strict)
 
     def _acceptor(self, index: Index, program: Program) -> Callable[[Vertex, Node], bool]:
         tested = (node for clause in program.query.clauses for node in nodes_of(clause) if node.test is not None)

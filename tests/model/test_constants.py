@@ -178,3 +178,21 @@ def test_the_model_stays_as_it_is(text: Text) -> None:
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     Constants(model).array(model.graph.outputs[0])
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def test_functions_have_constants_too_but_none_that_their_caller_says(text: Text) -> None:
+    proto = text("g (float[2] x) => (float[2] y) { y = local.f <by = 2.0> (x) }")
+    proto.functions.append(
+        onnx.parser.parse_function(
+            """<domain: "local", opset_import: ["" : 12]> f <by> (a) => (e) {
+            c = Constant <value_ints = [2, 1]> () i = Constant <value_int = 0> () d = Unsqueeze <axes = [0]> (c)
+            s = Constant <value_float: float = @by> () t = Sqrt(s) e = Mul(a, t) }"""
+        )
+    )
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    model = ir.from_proto(proto)
+    constants = Constants(model)
+    made = [value for node in next(iter(model.functions.values())) for value in node.outputs]
+    assert [value.name for value in made if value in constants] == ["c", "i", "d"]
+    # Unsqueeze took its axes as an attribute before opset 13, which the function imports.
+    np.testing.assert_array_equal(constants.array(made[2]), [[2, 1]])

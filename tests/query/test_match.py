@@ -346,6 +346,17 @@ def test_bodies_of_local_functions_are_searched(graph: Graphs) -> None:
     assert small.find("my.dom::Block->Tanh") == "a:{a,b}"
 
 
+def test_bodies_of_local_functions_have_constants_and_an_opset_of_their_own(graph: Graphs) -> None:
+    """Before opset 13 the axis of Softmax was 1 unless said."""
+    model = model_from("a=my.dom::Old(x);b=Softmax(a)")
+    nodes = nodes_from("k=Constant();q=Softmax(p);r=Mul(q,k)")
+    model.functions.append(helper.make_function("my.dom", "Old", ["p"], ["r"], nodes, [helper.make_opsetid("", 11)]))
+    small = graph.of(model)
+    assert small.find("Softmax[axis == 1]") == "q:{q}"
+    assert small.find("Softmax[axis == -1]") == "b:{b}"
+    assert small.find("Mul[constant == 1]<1-Producer") == "r:{k,r}"
+
+
 # Disjoint matches
 
 
