@@ -5,19 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from onnxtile.errors import UsageError
 from onnxtile.registry import discover
 
+Plan: TypeAlias = Mapping[str, Any]
+"""A plan as docs/plan.schema.json describes it."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a plan is written: `title` heads a picture and is the prefix in a C header, the others are for pictures.
+
+    `names` says whether tensors are named (None: where a name fits); `before` is another plan that is drawn beside this one, at the
+    same scale.
+    """
+
+    title: str = "plan"
+    names: bool | None = None
+    before: Plan | None = None
+
 
 @dataclass(frozen=True)
 class Format:
-    """One format: its name, the ending that asks for it, and how a plan (the dictionary of its JSON) is written in it."""
+    """One format: its name, the ending that asks for it, how a plan is written in it, and whether it is a picture."""
 
     name: str
     suffix: str
-    render: Callable[[Mapping[str, Any]], bytes]
+    write: Callable[[Plan, Options], bytes]
+    picture: bool = False
+
+    def render(self, plan: Plan, options: Options | None = None) -> bytes:
+        """Return the file's content, the same for the same plan and options. Raises UsageError where this format cannot say it."""
+        return self.write(plan, options or Options())
+
+    def title(self, path: Path) -> str:
+        """Return the name of the file `path` without the ending."""
+        return path.name.removesuffix(self.suffix) or Options.title
 
 
 def format_of(path: Path) -> Format:

@@ -8,47 +8,52 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
 
-from onnxtile import api
 from onnxtile.errors import UsageError
 from onnxtile.registry import discover
-from onnxtile.report.format import Format, format_of
+from onnxtile.report.format import Format, Options, format_of
+from tests.report.conftest import Plan, bare
 
 FORMATS = discover("onnxtile.report.formats", Format)
+EACH = pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
 
 
-@pytest.fixture(name="plan", scope="module")
-def _plan() -> dict[str, Any]:
-    model = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[4,64] x) => (float[4,8] y) { h = MatMul(x, w)  i = Neg(h)  j = Exp(i)  k = Add(i, j)  y = Relu(k) }"""
-    )
-    model.graph.initializer.append(numpy_helper.from_array(np.ones((64, 8), np.float32), "w"))
-    return api.plan(model).plan.to_dict()
-
-
-@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
-def test_each_format_is_found_and_gives_the_same_bytes(form: Format, plan: dict[str, Any]) -> None:
+@EACH
+def test_each_format_is_found_and_gives_the_same_bytes(form: Format, plan: Plan) -> None:
     assert form.suffix.startswith(".")
-    assert format_of(Path(f"dir.d/my.plan{form.suffix}")) is form
-    first = form.render(plan)
+    path = Path(f"dir.d/my.plan{form.suffix}")
+    assert format_of(path) is form
+    assert form.title(path) == "my.plan"
+    first = form.render(plan, Options("t"))
     assert first
-    assert form.render(plan) == first
+    assert form.render(plan, Options("t")) == first
+
+
+@EACH
+def test_each_format_takes_a_bare_problem_and_a_plan_of_nothing(form: Format, problem: Plan) -> None:
+    assert form.render(problem)
+    assert form.render(bare([]))
+
+
+@EACH
+def test_each_format_takes_odd_names_or_says_why_not(form: Format, odd: Plan) -> None:
+    if form.name.startswith("tflm"):
+        with pytest.raises(UsageError, match="one arena, and the plan has 2: dram, sram"):
+            form.render(odd)
+        return
+    assert form.render(odd)
 
 
 def test_no_two_formats_share_an_ending() -> None:
     assert len({form.suffix for form in FORMATS.values()}) == len(FORMATS)
 
 
-def test_json_says_it_all(plan: dict[str, Any]) -> None:
+def test_json_says_it_all(plan: Plan) -> None:
     assert json.loads(FORMATS["json"].render(plan)) == json.loads(json.dumps(plan))
 
 
-def test_csv_has_the_columns_of_minimalloc(plan: dict[str, Any]) -> None:
+def test_csv_has_the_columns_of_minimalloc(plan: Plan) -> None:
     text = FORMATS["csv"].render(plan).decode()
     rows = list(csv.DictReader(io.StringIO(text)))
     assert text.splitlines()[0] == "id,lower,upper,size,offset"
@@ -65,3 +70,12 @@ def test_an_unknown_ending_lists_those_there_are(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         format_of(Path(name))
     assert all(form.suffix in (caught.value.hint or "") for form in FORMATS.values())
+
+
+def test_model_explorer_has_a_value_for_each_node_and_tensor(plan: Plan) -> None:
+    content: dict[str, Any] = json.loads(FORMATS["model-explorer"].render(plan))
+    offsets = {buffer["name"]: buffer["offset"] for buffer in plan["buffers"]}
+    nodes = {buffer["node"] for buffer in plan["buffers"]}
+    assert content["results"].keys() == offsets.keys() | nodes
+    assert all(content["results"][name] == {"value": offsets[name]} for name in offsets.keys() - nodes)
+    assert [stop["stop"] for stop in content["gradient"]] == [0, 0.5, 1]

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
-from typing import Any
 
-from onnxtile.report.format import Format
+from onnxtile.report.format import Format, Options, Plan
+from onnxtile.report.layout import owners
 
 
-def _render(plan: Mapping[str, Any]) -> bytes:
+def _write(plan: Plan, _options: Options) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["id", "lower", "upper", "size", "offset"])
-    for buffer in plan["buffers"]:
-        if buffer.get("alias") is None:
-            life = (buffer["first"], buffer["last"] + 1)
-            writer.writerow([buffer["name"], *life, buffer["size"], buffer["offset"]])
+    for buffer in owners(plan):
+        life = (buffer["first"], buffer["last"] + 1)
+        writer.writerow([buffer["name"], *life, buffer["size"], buffer["offset"]])
     return text.getvalue().encode()
 
 
-FORMAT = Format("csv", ".csv", _render)
+FORMAT = Format("csv", ".csv", _write)

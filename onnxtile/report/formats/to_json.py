@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
-from onnxtile.report.format import Format
+from onnxtile.report.format import Format, Options, Plan
 
 
-def _render(plan: Mapping[str, Any]) -> bytes:
+def _write(plan: Plan, _options: Options) -> bytes:
     return (json.dumps(plan, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-FORMAT = Format("json", ".json", _render)
+FORMAT = Format("json", ".json", _write)

@@ -1,0 +1,25 @@
+"""The offsets as node data for Model Explorer (https://github.com/google-ai-edge/model-explorer, "Custom node data").
+
+The file is the data of one graph, which Model Explorer shows on the graph that is open: a value for each node, by the node's name and by
+the name of each tensor that it makes (its adapters know nodes by one or the other), and colours from the lowest to the highest.
+"""
+
+from __future__ import annotations
+
+import json
+
+from onnxtile.report.format import Format, Options, Plan
+
+_GRADIENT = ((0, "#edf8fb", "black"), (0.5, "#8c96c6", "black"), (1, "#6e016b", "white"))
+
+
+def _write(plan: Plan, _options: Options) -> bytes:
+    results: dict[str, dict[str, int]] = {}
+    for row in plan["buffers"]:
+        for key in filter(None, (row.get("node"), row["name"])):
+            results.setdefault(key, {"value": row["offset"]})
+    gradient = [{"stop": stop, "bgColor": color, "textColor": text} for stop, color, text in _GRADIENT]
+    return (json.dumps({"results": results, "gradient": gradient}, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+FORMAT = Format("model-explorer", ".me.json", _write)

@@ -1,0 +1,16 @@
+"""TensorFlow Lite Micro's OfflineMemoryAllocation as the bytes of its buffer: 32-bit integers, little-endian as in any flatbuffer."""
+
+from __future__ import annotations
+
+import struct
+
+from onnxtile.report.format import Format, Options, Plan
+from onnxtile.report.offline import words
+
+
+def _write(plan: Plan, _options: Options) -> bytes:
+    values = words(plan)
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+FORMAT = Format("tflm", ".tflm", _write)

@@ -1,0 +1,21 @@
+"""TensorFlow Lite Micro's OfflineMemoryAllocation as JSON, with the tensors' names for converters that order them differently."""
+
+from __future__ import annotations
+
+import json
+
+from onnxtile.report.format import Format, Options, Plan
+from onnxtile.report.offline import NAME, tensors, words
+
+
+def _write(plan: Plan, _options: Options) -> bytes:
+    content = {
+        "name": NAME,
+        "arena_size": sum(arena["size"] for arena in plan["arenas"]),
+        "buffer": words(plan),
+        "tensors": tensors(plan),
+    }
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+FORMAT = Format("tflm-json", ".tflm.json", _write)

@@ -1,0 +1,81 @@
+"""The plan as a trace that Perfetto (https://ui.perfetto.dev) and chrome://tracing open; a step is shown as a microsecond.
+
+A process is an arena: its buffers are slices, on as few threads as keep those that live at the same time apart (slices of one
+thread must nest), and a counter has its live bytes. The first process has the schedule.
+(Google, "Trace Event Format": complete events "X", counters "C", metadata "M".)
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from onnxtile.report.format import Format, Options, Plan
+from onnxtile.report.layout import ArenaLayout, Row, arenas, steps
+
+_SCHEDULE = 1
+_SAID = ("offset", "size", "kind", "alias", "node", "dtype", "shape")
+
+Event = dict[str, Any]
+
+
+def _write(plan: Plan, options: Options) -> bytes:
+    facts = {key: plan.get(key) for key in ("digest", "planner", "peak", "lower_bound", "optimal")}
+    content = {
+        "traceEvents": list(_events(plan)),
+        "displayTimeUnit": "ns",
+        "otherData": {"title": options.title, "unit": "1 microsecond is 1 step", **facts},
+    }
+    return (json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
+
+
+def _events(plan: Plan) -> Iterator[Event]:
+    yield _named("process", _SCHEDULE, 0, "schedule")
+    yield _named("thread", _SCHEDULE, 1, "steps")
+    for step, node in enumerate(plan.get("schedule", ())):
+        yield {"ph": "X", "name": node, "cat": "node", "pid": _SCHEDULE, "tid": 1, "ts": step, "dur": 1}
+    for number, arena in enumerate(arenas(plan), start=_SCHEDULE + 1):
+        yield _named("process", number, 0, f"arena {arena.name} ({arena.size:,} bytes)")
+        yield from _slices(arena, number)
+        yield from _counter(arena, number, steps(plan))
+
+
+def _slices(arena: ArenaLayout, pid: int) -> Iterator[Event]:
+    lanes = 0
+    for lane, row in _lanes(arena.rows):
+        if lane > lanes:
+            lanes = lane
+            yield _named("thread", pid, lane, f"buffers {lane}")
+        args = {key: row[key] for key in _SAID if row.get(key) is not None}
+        times = {"ts": row["first"], "dur": row["last"] + 1 - row["first"]}
+        yield {"ph": "X", "name": row["name"], "cat": row["kind"], "pid": pid, "tid": lane, **times, "args": args}
+
+
+def _lanes(rows: Iterable[Row]) -> Iterator[tuple[int, Row]]:
+    """Yield `rows` by their first step, each with the lowest lane, counted from 1, on which nothing lives any more."""
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []
+    for row in sorted(rows, key=lambda row: (row["first"], -row["last"])):
+        while busy and busy[0][0] < row["first"]:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        lane = heapq.heappop(free) if free else len(busy) + 1
+        heapq.heappush(busy, (row["last"], lane))
+        yield lane, row
+
+
+def _counter(arena: ArenaLayout, pid: int, end: int) -> Iterator[Event]:
+    """Yield the live bytes wherever they change, and 0 at the end."""
+    before = None
+    for step, live in enumerate((*arena.live, 0)):
+        if live != before or step == end:
+            yield {"ph": "C", "name": "live bytes", "pid": pid, "tid": 0, "ts": step, "args": {"bytes": live}}
+        before = live
+
+
+def _named(what: str, pid: int, tid: int, name: str) -> Event:
+    return {"ph": "M", "name": f"{what}_name", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+FORMAT = Format("trace", ".trace.json", _write)

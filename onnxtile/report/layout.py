@@ -1,0 +1,84 @@
+"""What lies where and when: the rows of a plan, arena by arena, as the formats need them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+from onnxtile.report.format import Plan
+
+Row: TypeAlias = Mapping[str, Any]
+"""A buffer of the plan."""
+
+
+@dataclass(frozen=True)
+class ArenaLayout:
+    """One arena: its rows in the plan's order, and the sum of live bytes at each step, each buffer rounded up to the alignment."""
+
+    name: str
+    size: int
+    capacity: int | None
+    rows: tuple[Row, ...] = field(repr=False)
+    live: tuple[int, ...] = field(repr=False)
+
+    @property
+    def peak(self) -> int:
+        """The largest sum of live bytes at any step."""
+        return max(self.live, default=0)
+
+    @property
+    def peak_step(self) -> int:
+        """The first step at which the peak is reached."""
+        return self.live.index(self.peak) if self.live else 0
+
+    @property
+    def gap(self) -> int:
+        """The bytes that the arena takes above its peak: fragmentation."""
+        return max(self.size - self.peak, 0)
+
+
+def owners(plan: Plan) -> list[Row]:
+    """Return the buffers that own their bytes: all that are no alias."""
+    return [row for row in plan["buffers"] if row.get("alias") is None]
+
+
+def steps(plan: Plan) -> int:
+    """Return how many steps the plan has; a plan of a bare problem has as many as its lives need."""
+    return max(len(plan.get("schedule", ())), max((row["last"] + 1 for row in plan["buffers"]), default=0))
+
+
+def node_at(plan: Plan, step: int) -> str | None:
+    """Return the node that runs at `step`; None in a plan of a bare problem."""
+    schedule = plan.get("schedule", ())
+    return str(schedule[step]) if step < len(schedule) else None
+
+
+def arenas(plan: Plan) -> tuple[ArenaLayout, ...]:
+    """Return the layout of each arena, in the plan's order."""
+    end, unit = steps(plan), plan.get("alignment") or 1
+    held: dict[str, list[Row]] = {arena["name"]: [] for arena in plan["arenas"]}
+    for row in plan["buffers"]:
+        held.setdefault(row["arena"], []).append(row)
+    facts = {arena["name"]: arena for arena in plan["arenas"]}
+    return tuple(
+        ArenaLayout(
+            name=name,
+            size=facts.get(name, {}).get("size") or max((row["offset"] + row["size"] for row in rows), default=0),
+            capacity=facts.get(name, {}).get("capacity"),
+            rows=tuple(rows),
+            live=_live(rows, end, unit),
+        )
+        for name, rows in held.items()
+    )
+
+
+def _live(rows: list[Row], end: int, unit: int) -> tuple[int, ...]:
+    changes = [0] * (end + 1)
+    for row in rows:
+        if row.get("alias") is None:
+            size = -(-row["size"] // unit) * unit
+            changes[row["first"]] += size
+            changes[row["last"] + 1] -= size
+    return tuple(accumulate(changes[:end]))

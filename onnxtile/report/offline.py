@@ -1,0 +1,46 @@
+"""TensorFlow Lite Micro's offline memory plan, made of a plan.
+
+A list of 32-bit integers: version, number of subgraphs, number of tensors n, then the offset of each tensor in the head of the
+arena, or -1 where TensorFlow Lite Micro is to find one itself. It becomes the buffer of the model's metadata "OfflineMemoryAllocation".
+(https://github.com/tensorflow/tflite-micro, tensorflow/lite/micro/docs/memory_management.md, "Offline planned tensor allocations".)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxtile.errors import UsageError
+from onnxtile.report.format import Plan
+
+NAME = "OfflineMemoryAllocation"
+"""What the metadata is called."""
+
+_VERSION = 1
+_SUBGRAPHS = 1
+_AT_RUNTIME = -1
+_LARGEST = 2**31 - 1
+
+
+def tensors(plan: Plan) -> list[str]:
+    """Return the names of the tensors in the order of their offsets: what has no address first (inputs, constants), then the buffers."""
+    return [name for name, _ in _offsets(plan)]
+
+
+def words(plan: Plan) -> list[int]:
+    """Return the list of integers. Raises UsageError where the list cannot say it: several arenas, or offsets above 2 GiB."""
+    used = sorted({row["arena"] for row in plan["buffers"]})
+    if len(used) > 1:
+        raise UsageError(
+            f"TensorFlow Lite Micro has one arena, and the plan has {len(used)}: {', '.join(used)}",
+            hint="plan without --capacity, or with one",
+        )
+    offsets = [offset for _, offset in _offsets(plan)]
+    if max(offsets, default=0) > _LARGEST:
+        raise UsageError("TensorFlow Lite Micro's offsets have 31 bits, and the plan has larger ones")
+    return [_VERSION, _SUBGRAPHS, len(offsets), *offsets]
+
+
+def _offsets(plan: Plan) -> Iterator[tuple[str, int]]:
+    for kind in ("outside", "constants", "unplanned"):
+        yield from ((row["name"], _AT_RUNTIME) for row in plan.get(kind, ()))
+    yield from ((row["name"], row["offset"]) for row in plan["buffers"])

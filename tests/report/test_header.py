@@ -1,0 +1,119 @@
+"""The C header: a compiler takes it with all warnings as errors, its table is the plan, and what is wrong does not compile."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from onnxtile.report.format import Options
+from onnxtile.report.formats.to_header import FORMAT
+from onnxtile.report.identifiers import identifiers
+from tests.report.conftest import Plan, bare, row
+
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
+LANGUAGES = {"c11": ("gcc", ".c"), "c2x": ("gcc", ".c"), "c++11": ("g++", ".cc"), "c++20": ("g++", ".cc")}
+
+PRINTS_ITS_TABLE = """
+#include "net.h"
+#include "net.h"
+#include <stdio.h>
+int main(void) {
+  printf("%u %u\\n", NET_ALIGNMENT, NET_ARENA_COUNT);
+  for (size_t i = 0; i < NET_TENSOR_COUNT; ++i) {
+    const struct net_tensor *t = &net_tensors[i];
+    printf("%zu %zu %lu %lu %lu\\n", t->offset, t->size, (unsigned long)t->first, (unsigned long)t->last, (unsigned long)t->arena);
+  }
+  return 0;
+}
+"""
+
+
+def compiled(
+    folder: Path, header: bytes, language: str, program: str = PRINTS_ITS_TABLE
+) -> subprocess.CompletedProcess[str]:
+    compiler, ending = LANGUAGES[language]
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler}")
+    (folder / "net.h").write_bytes(header)
+    source = folder / f"main{ending}"
+    source.write_text(program)
+    command = [compiler, f"-std={language}", *WARNINGS, source.name, "-o", "main"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+
+
+def table(folder: Path, header: bytes, language: str) -> list[tuple[int, ...]]:
+    """Return what the compiled header says: alignment and number of arenas, then a line for each tensor."""
+    result = compiled(folder, header, language)
+    assert result.returncode == 0, result.stderr
+    run = subprocess.run([folder / "main"], capture_output=True, text=True, check=True, timeout=60)
+    return [tuple(map(int, line.split())) for line in run.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_compiled_table_is_the_plan(language: str, plan: Plan, tmp_path: Path) -> None:
+    facts, *lines = table(tmp_path, FORMAT.render(plan, Options("net")), language)
+    assert facts == (plan["alignment"], 1)
+    assert [line[2] for line in lines] == sorted(line[2] for line in lines)
+    wanted = [(b["offset"], b["size"], b["first"], b["last"], 0) for b in plan["buffers"]]
+    assert sorted(lines) == sorted(wanted)
+
+
+@pytest.mark.parametrize("language", ["c11", "c++11"])
+def test_odd_names_two_arenas_and_large_numbers(language: str, odd: Plan, tmp_path: Path) -> None:
+    facts, *lines = table(tmp_path, FORMAT.render(odd, Options("net")), language)
+    assert facts == (4, 2)
+    assert len(lines) == len(odd["buffers"])
+    assert (1 << 33, 1 << 32, 0, 1, 1) in lines
+
+
+@pytest.mark.parametrize("language", ["c11", "c++11"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"offset": 64 * 3}, "is inside its arena"),
+        ({"offset": 2}, "is aligned"),
+        ({"size": 2**64 - 1, "offset": 64}, "is inside"),
+    ],
+)
+def test_a_plan_that_is_wrong_does_not_compile(
+    change: dict[str, int], message: str, language: str, tmp_path: Path
+) -> None:
+    sound = bare([row("a", 0, 64, 0, 1), row("b", 64, 64, 0, 1)], alignment=64)
+    assert compiled(tmp_path, FORMAT.render(sound, Options("net")), language).returncode == 0
+    wrong = {**sound, "buffers": [sound["buffers"][0], {**sound["buffers"][1], **change}]}
+    result = compiled(tmp_path, FORMAT.render(wrong, Options("net")), language)
+    assert result.returncode != 0
+    assert message in result.stderr
+
+
+def test_the_macros_say_offset_size_and_arena(plan: Plan) -> None:
+    text = FORMAT.render(plan, Options("my net-2")).decode()
+    first = plan["buffers"][0]
+    assert "#define MY_NET_2_ARENA_SIZE MY_NET_2_ARENA_ARENA_SIZE" in text
+    assert f"#define MY_NET_2_ARENA_ARENA_SIZE {plan['arenas'][0]['size']}u" in text
+    name = f"MY_NET_2_T_{identifiers([first['name']])[0]}"
+    assert f"#define {name}_OFFSET {first['offset']}u" in text
+    assert f"#define {name}_SIZE {first['size']}u" in text
+
+
+def test_constants_with_offsets_have_macros() -> None:
+    constants = [{"name": "w/1", "size": 12, "offset": 64}, {"name": "s", "size": None}]
+    text = FORMAT.render(bare([], constants=constants), Options("net")).decode()
+    assert "#define NET_C_w_1_OFFSET 64u" in text
+    assert "NET_C_s" not in text
+
+
+def test_a_file_that_begins_with_a_digit() -> None:
+    assert b"#ifndef PLAN_3D_NET_H" in FORMAT.render(bare([]), Options("3d net"))
+
+
+def test_identifiers_differ_whatever_the_names() -> None:
+    names = ["a.b", "a/b", "a_b_1", "a b", "", "_", "é", "x" * 99 + "1", "x" * 99 + "2", "A.b"]
+    made = identifiers(names)
+    assert len(set(made)) == len(names)
+    assert all(one.isascii() and one.replace("_", "").isalnum() for one in made)
+    assert identifiers(["plain", "Name_2"]) == ["plain", "Name_2"]
+    assert max(map(len, made)) <= 44
