@@ -9,7 +9,7 @@ from itertools import takewhile
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.errors import ModelError, QueryError
+from onnxtile.errors import ModelError, PatternError, QueryError
 from onnxtile.fuse.metaop import OPSET_VERSION, Functions
 from onnxtile.fuse.patterns import Pattern, pattern_set, set_names
 from onnxtile.fuse.record import (
@@ -25,6 +25,7 @@ from onnxtile.fuse.record import (
 )
 from onnxtile.fuse.region import Refusal, Region, region
 from onnxtile.graph import Order, node_id
+from onnxtile.model.collector import collector_paused
 from onnxtile.model.constants import Constants
 from onnxtile.model.save import raise_ir_version
 from onnxtile.query.match import Match, Matcher, disjoint
@@ -60,6 +61,7 @@ class PatternResult:
         }
 
 
+@collector_paused()
 def fuse(model: ir.Model, patterns: Iterable[Pattern]) -> list[PatternResult]:
     """Fuse `model` in place with one pattern after the other; later patterns may name the meta-ops of earlier ones.
 
@@ -75,17 +77,21 @@ def fuse(model: ir.Model, patterns: Iterable[Pattern]) -> list[PatternResult]:
 
 
 def _require_known(model: ir.Model, patterns: Collection[Pattern]) -> None:
-    """Raise QueryError for an operator that nothing can make: a typo."""
+    """Raise QueryError, or PatternError for a query in a file, for an operator that nothing can make: a typo."""
     known = {node.op_type for graph in model.graphs() for node in graph} | {pattern.name for pattern in patterns}
     known |= {node.op_type for function in model.functions.values() for node in function}
-    queries = [program.query for pattern in patterns for program in pattern.programs]
     try:
-        for query in queries:
-            require_known(query, known)
-    except QueryError:
+        _require_known_in(patterns, known)
+    except (QueryError, PatternError):
         known |= {pattern.name for name in set_names() for pattern in pattern_set(name)}
-        for query in queries:
-            require_known(query, known)
+        _require_known_in(patterns, known)
+
+
+def _require_known_in(patterns: Iterable[Pattern], known: Collection[str]) -> None:
+    for pattern in patterns:
+        for i, program in enumerate(pattern.programs):
+            with pattern.located(i):
+                require_known(program.query, known)
 
 
 @dataclass
@@ -114,16 +120,19 @@ class _Fuser:
         users = [f for f in self.model.functions.values() if keys.META_OP not in f.metadata_props]
         self.users = {graph: f for f in users for graph in (f.graph, *f.subgraphs())}
         self.importing: list[tuple[str, str, str]] = []
-        self.matcher = Matcher(self.model, self.constants)
+        self.matcher = Matcher(self.model, self.constants, closed=self.functions.bodies)
         self.names = {node.name for graph in (*self.model.graphs(), *self.users) for node in graph}
+        self.counts: dict[str, int] = {}
         self.fused = 0
 
     def apply(self, pattern: Pattern) -> PatternResult:
         matches = 0
         calls: list[str] = []
         refused: list[Refused] = []
-        for program in pattern.programs:
-            found = [match for match in self.matcher.find(program) if not self._is_inside(match)]
+        for i, program in enumerate(pattern.programs):
+            with pattern.located(i):
+                found = self.matcher.find(program)
+            before = len(calls)
             matches += len(found)
             for match in disjoint(found, self.constants):
                 outcome = self._contract(match, pattern)
@@ -131,6 +140,8 @@ class _Fuser:
                     refused.append(Refused(match.to_dict()["root"], outcome.reason))
                 else:
                     calls.append(outcome)
+            if len(calls) > before:
+                self.matcher.refresh()
         self.fused += len(calls)
         return PatternResult(pattern.name, matches, tuple(calls), tuple(refused))
 
@@ -142,10 +153,6 @@ class _Fuser:
         inputs = tuple(self.inputs) if len(self.inputs) > len(self.model.graph.inputs) else None
         this = History(self.run, self.ir_version, self.had_domain, inputs, tuple(self.importing))
         self.model.graph.metadata_props[keys.ORIGINAL] = dumps((*self.history, this))
-
-    def _is_inside(self, match: Match) -> bool:
-        """Tell whether `match` lies in the body of a meta-op, which all its calls share."""
-        return match.root.graph in self.functions.bodies
 
     def _contract(self, match: Match, pattern: Pattern) -> str | Refusal:
         part = region(match.nodes, self.constants)
@@ -161,7 +168,9 @@ class _Fuser:
         if after is None:
             return Refusal("a path leaves it and comes back: as one node it would be part of a cycle")
         function = self.functions.of(part, pattern.name, pattern.doc, self._opsets(graph))
-        self.model.graph.opset_imports[keys.DOMAIN] = OPSET_VERSION  # from the first call on: a test may have shapes inferred
+        self.model.graph.opset_imports[keys.DOMAIN] = (
+            OPSET_VERSION  # from the first call on: a test may have shapes inferred
+        )
         call = self._call(part, function, places)
         for node in after:
             place = places.original.get(node)
@@ -210,10 +219,11 @@ class _Fuser:
         return ConstantRecord(of_value(value), None if node is None else of_node(node, places.get(node), self.run))
 
     def _unique(self, name: str) -> str:
-        candidate, count = name, 1
+        candidate, count = name, self.counts.get(name, 1)
         while candidate in self.names:
             count += 1
             candidate = f"{name}_{count}"
+        self.counts[name] = count
         self.names.add(candidate)
         return candidate
 

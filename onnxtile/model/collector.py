@@ -1,4 +1,4 @@
-"""The cyclic garbage collector, held while a large graph is built."""
+"""The cyclic garbage collector, held while a large graph is built or rewritten."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ constant values of its inputs and outputs. What is not known makes a comparison 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -68,6 +69,8 @@ def holds(test: Expression, scope: Scope, facts: Facts) -> bool:
 
 
 def _truth(result: Any) -> bool:
+    if isinstance(result, bool):  # as most are, and `isinstance` is slow to say no to the classes below
+        return result
     return True if isinstance(result, ir.Value | ir.Node) else bool(np.all(result))
 
 
@@ -141,7 +144,7 @@ def _named(name: Name, vertex: Vertex, facts: Facts) -> Any:
         return _WORDS[word]
     if word == "value" and is_constant(vertex, facts.constants):
         return _array(vertex if isinstance(vertex, ir.Value) else vertex.outputs[0], facts)
-    if isinstance(vertex, ir.Value):
+    if not isinstance(vertex, ir.Node):
         return _of_initializer(name, vertex, facts)
     if word == "inputs":
         return list(vertex.inputs)
@@ -256,11 +259,22 @@ def _signature(domain: str, op_type: str, version: int) -> _Signature | None:
 @cache
 def names_of(domain: str, op_type: str) -> frozenset[str]:
     """Return the names of attributes and inputs that an operator has in any version: `axes` was one, then the other."""
-    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == op_type and s.domain == domain]
+    schemas = _versions()[domain, op_type]
     return frozenset(name for s in schemas for name in (*s.attributes, *(parameter.name for parameter in s.inputs)))
 
 
+@cache
+def _versions() -> Mapping[tuple[str, str], Sequence[onnx.defs.OpSchema]]:
+    """Return the schemas of every version of each operator."""
+    versions: defaultdict[tuple[str, str], list[onnx.defs.OpSchema]] = defaultdict(list)
+    for schema in onnx.defs.get_all_schemas_with_history():
+        versions[schema.domain, schema.name].append(schema)
+    return versions
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, int | float | str):
+        return value
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, ir.TensorProtocol):
@@ -316,6 +330,6 @@ def _is_among(value: ir.Value, others: Any) -> bool:
 
 def _content(side: Any, facts: Facts) -> Any:
     """Return the elements of a constant input; everything else as it is."""
-    if not isinstance(side, ir.Value):
+    if isinstance(side, bool | int | float | str | list | np.ndarray) or not isinstance(side, ir.Value):
         return side
     return _array(side, facts) if side in facts.constants else Unknown(f"{side.name!r} is not constant")

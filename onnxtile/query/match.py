@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,16 +59,17 @@ def compiled(query: str, known: Collection[str] = ()) -> Program:
 class Matcher:
     """Finds programs in one model. What they need to know of it is gathered once.
 
-    Graphs may be edited between two searches, as long as `constants` still holds and `replaced` hears of new values.
+    Graphs may be edited between two searches, as long as `constants` still holds, `replaced` hears of new values, and
+    `refresh` is called after. Nothing is looked for in the graphs in `closed`.
     """
 
-    def __init__(self, model: ir.Model, constants: Constants) -> None:
+    def __init__(self, model: ir.Model, constants: Constants, closed: Container[ir.Graph] = ()) -> None:
         self._model = model
         self._constants = constants
         self._shapes = LateShapes(model)
         self._opsets = Opsets(model)
-        self._scan = Scan(model, constants)
-        self._index = Index([], constants)
+        self._scan = Scan(model, constants, closed)
+        self.refresh()
 
     def find(self, program: Program, observe: Callable[[Failure], None] | None = None) -> list[Match]:
         """Return the matches of `program` in all graphs of the model, root by root in the order of the file.
@@ -76,7 +77,7 @@ class Matcher:
         Matches may overlap. Each way over a `~` edge makes a match of its own; a set of vertices with its anchors is listed once.
         `observe` hears where the ways that lead to no match end. Raises QueryError where the search would take too long.
         """
-        index, around = self.index(), Surroundings(self._constants)
+        index, around = self.index(), self._around
         roots = index.candidates(program, around) if observe is None else index.roots(program)
         budget = Budget(_STEPS + _STEPS_PER_VERTEX * len(index.vertices))
         machine = Machine(program, around.along, self._acceptor(index, program), self._holds, budget, observe)
@@ -87,11 +88,15 @@ class Matcher:
                 found[key] = min(found[key], match, key=_names) if key in found else match
         return list(found.values())
 
+    def refresh(self) -> None:
+        """Forget what was gathered of graphs that have been edited since."""
+        self._index: Index | None = None
+        self._around = Surroundings(self._constants)
+
     def index(self) -> Index:
-        """Return the vertices of the model as it is now, by operator."""
-        vertices = self._scan.vertices()
-        if vertices != self._index.vertices:
-            self._index = Index(vertices, self._constants)
+        """Return the vertices of the model, by operator."""
+        if self._index is None:
+            self._index = Index(self._scan.vertices(), self._constants)
         return self._index
 
     def replaced(self, old: ir.Value, new: ir.Value) -> None:
@@ -153,5 +158,5 @@ def _names(match: Match) -> tuple[object, ...]:
 
 def _name(vertex: Vertex) -> str:
     """Return a name that no other vertex of the graph has: that of its first value."""
-    value = vertex if isinstance(vertex, ir.Value) else next((v for v in vertex.outputs if v.name), None)
+    value = next((v for v in vertex.outputs if v.name), None) if isinstance(vertex, ir.Node) else vertex
     return (value.name or "") if value is not None else (vertex.name or "")

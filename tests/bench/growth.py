@@ -140,10 +140,13 @@ class _Builder:
         return self._node("Add", x, self._linear(self._node("Mul", gate, self._shared["half"])))
 
     def _norm(self, x: ir.Value) -> ir.Value:
-        centred = self._node("Sub", x, self._node("ReduceMean", x))
-        variance = self._node("ReduceMean", self._node("Pow", centred, self._shared["two"]))
+        centred = self._node("Sub", x, self._mean(x))
+        variance = self._mean(self._node("Pow", centred, self._shared["two"]))
         normed = self._node("Div", centred, self._node("Sqrt", self._node("Add", variance, self._shared["eps"])))
         return self._node("Add", self._node("Mul", normed, self._weight()), self._weight())
+
+    def _mean(self, x: ir.Value) -> ir.Value:
+        return self._node("ReduceMean", x, axes=[-1])
 
     def _linear(self, x: ir.Value) -> ir.Value:
         return self._node("Add", self._weight(), self._node("MatMul", x, self._weight()))
@@ -152,8 +155,9 @@ class _Builder:
         self.weights.append(_initializer(f"w{len(self.weights)}", 1.0))
         return self.weights[-1]
 
-    def _node(self, op_type: str, *inputs: ir.Value) -> ir.Value:
-        node = ir.Node("", op_type, inputs, name=f"n{len(self.nodes)}")
+    def _node(self, op_type: str, *inputs: ir.Value, **attributes: list[int]) -> ir.Value:
+        given = [ir.AttrInt64s(name, value) for name, value in attributes.items()]
+        node = ir.Node("", op_type, inputs, given, name=f"n{len(self.nodes)}")
         node.outputs[0].name = f"v{len(self.nodes)}"
         self.nodes.append(node)
         return node.outputs[0]
