@@ -3,11 +3,13 @@
 The caller's model is never changed. Nothing is printed; `progress` hears the name of each stage of long work.
 """
 
+from onnxtile.inspect.summary import Inspection
 from onnxtile.model.load import Source
 from onnxtile.verbs.comparing import verify
 from onnxtile.verbs.drafting import PatternDraft, draft_pattern
 from onnxtile.verbs.explaining import Attempt, Explanation, explain
 from onnxtile.verbs.fusing import FuseResult, fuse
+from onnxtile.verbs.inspecting import inspect
 from onnxtile.verbs.matching import MatchResult, match
 from onnxtile.verbs.planning import PlannedModel, plan
 from onnxtile.verbs.saving import save
@@ -21,6 +23,7 @@ __all__ = [
     "Explanation",
     "FuseResult",
     "InputShapes",
+    "Inspection",
     "MatchResult",
     "PatternDraft",
     "PlannedModel",
@@ -31,6 +34,7 @@ __all__ = [
     "draft_pattern",
     "explain",
     "fuse",
+    "inspect",
     "match",
     "plan",
     "save",

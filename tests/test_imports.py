@@ -10,8 +10,8 @@ PACKAGE = Path(__file__).parent.parent / "onnxtile"
 
 # Upper rooms first. A room imports only from rooms above it.
 ROOMS = [
-    *("errors", "keys", "registry", "runtime", "model", "graph", "query", "verify"),
-    *("fuse", "tile", "plan", "report", "verbs", "api", "demo", "cli", "__main__"),
+    *("errors", "keys", "registry", "toml_file", "runtime", "model", "graph", "query", "verify"),
+    *("inspect", "fuse", "tile", "plan", "report", "verbs", "api", "demo", "cli", "__main__"),
 ]
 SIBLINGS = {"fuse", "tile", "plan"}
 OWNERS = {

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
-
 from rich.table import Table
 from rich.text import Text
 
-Result: TypeAlias = Mapping[str, Any]
+from onnxtile.report.inspect_tables import for_inspect, for_trace
+from onnxtile.report.table import Result, plain, table
+
+__all__ = [
+    "for_demo",
+    "for_explain",
+    "for_fuse",
+    "for_inspect",
+    "for_match",
+    "for_plan",
+    "for_tile",
+    "for_trace",
+    "for_unfuse",
+    "for_verify",
+    "plain",
+    "table",
+]
 
 _ATTEMPTS = 20
-_NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]\d+)?( B| bytes)?|\?")
-
-
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table in which columns of numbers are aligned to the right, all others to the left."""
-    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
-    shown = [[_shown(cell) for cell in row] for row in rows]
-    for i, column in enumerate(columns):
-        numbers = bool(shown) and all(_NUMBER.fullmatch(row[i]) for row in shown)
-        made.add_column(column, justify="right" if numbers else "left", overflow="fold")
-    for row in shown:
-        made.add_row(*(Text(cell) for cell in row))
-    return made
-
-
-def plain(part: Table | Text) -> Table | Text:
-    """Return `part` without the lines around its cells, as scripts and files want it."""
-    if isinstance(part, Table):
-        part.box = None
-        part.pad_edge = False
-    return part
 
 
 def for_match(result: Result) -> list[Table | Text]:
@@ -166,9 +157,3 @@ def _verdict(result: Result) -> list[Table | Text]:
 def _error(size: float | None) -> str:
     """Return a difference; JSON has null for one without bounds."""
     return "∞" if size is None else f"{size:.3g}"
-
-
-def _shown(cell: object) -> str:
-    if cell is None:
-        return "?"
-    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)

@@ -1,0 +1,107 @@
+"""Which values the gradient of an operator is computed from: the derivative written with as few values as will do.
+
+y = f(x): where f' is a function of y the output is kept (relu, sigmoid, softmax), else the input; a product needs the other operand;
+what is linear (sums, views, copies, averages) needs nothing. (A. Griewank, A. Walther, "Evaluating Derivatives", SIAM 2008,
+chapter 3; the formulas are those of PyTorch's derivatives.yaml.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import onnx_ir as ir
+
+_NOTHING = {
+    *("Add", "Sub", "Sum", "Mean", "Neg", "Identity", "Cast", "CastLike", "Dropout", "CumSum", "Trilu"),
+    *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Pad", "Expand", "Tile"),
+    *("ReduceSum", "ReduceMean", "AveragePool", "GlobalAveragePool", "DepthToSpace", "SpaceToDepth", "Resize"),
+    *("Upsample", "ReverseSequence", "CenterCropPad", "Col2Im", "QuantizeLinear", "DequantizeLinear"),
+}
+_INPUT = {
+    *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Erf", "Log", "Sin", "Sinh", "Tan"),
+    *("Celu", "Clip", "Gelu", "HardSigmoid", "HardSwish", "Mish", "Shrink", "Softplus", "Softsign", "Swish"),
+    *("ThresholdedRelu", "LeakyRelu", "ReduceSumSquare", "ReduceL1", "LpNormalization", "MeanVarianceNormalization"),
+    *("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization", "BatchNormalization"),
+    *("MaxPool", "GlobalMaxPool", "SimplifiedLayerNormalization"),
+}
+_OUTPUT = {"Elu", "Exp", "LogSoftmax", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softmax", "Sqrt", "Tanh"}
+_INPUT_AND_OUTPUT = {"LRN", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMin", "ReduceProd"}
+_ALL = {
+    "Attention",
+    "GridSample",
+    "Max",
+    "Min",
+    "PRelu",
+    "RNN",
+    "GRU",
+    "LSTM",
+    "LpPool",
+    "GlobalLpPool",
+    "RotaryEmbedding",
+}
+"""These need all their inputs and outputs that are tensors."""
+_PRODUCT = {"Conv", "ConvTranspose", "DeformConv", "Einsum", "Gemm", "MatMul", "Mul"}
+"""The gradient of the first operand needs the second, and the reverse."""
+_CHOICE = {
+    "Where": 0,
+    "Gather": 1,
+    "GatherElements": 1,
+    "GatherND": 1,
+    "ScatterElements": 1,
+    "ScatterND": 1,
+    "Compress": 1,
+}
+"""The gradient goes where this input says."""
+STOPS = {
+    "Ceil",
+    "Floor",
+    "Round",
+    "Sign",
+    "OneHot",
+    "EyeLike",
+    "ConstantOfShape",
+    "IsNaN",
+    "Range",
+    "Shape",
+    "Size",
+    "Mod",
+}
+"""Their derivative is zero wherever there is one."""
+
+
+def needed(node: ir.Node, varying: Container[ir.Value]) -> list[ir.Value] | None:
+    """Return the values that the gradient of `node` is computed from; None where nobody knows.
+
+    `varying` are the values for which a gradient is wanted.
+    """
+    op, inputs = node.op_type, [value for value in node.inputs if value is not None]
+    if node.domain not in {"", "ai.onnx"}:
+        return None
+    if op in _NOTHING:
+        return []
+    if op in _INPUT:
+        return inputs[:1]
+    if op in _OUTPUT:
+        return [node.outputs[0]]
+    if op in _INPUT_AND_OUTPUT:
+        return [inputs[0], node.outputs[0]]
+    if op in _ALL:
+        return [*inputs, *(value for value in node.outputs if value.name)]
+    return _of_operands(node, inputs, varying)
+
+
+def _of_operands(node: ir.Node, inputs: list[ir.Value], varying: Container[ir.Value]) -> list[ir.Value] | None:
+    """Return what an operator needs whose operands differ in kind."""
+    first, second = inputs[0], inputs[1] if len(inputs) > 1 else inputs[0]
+    match node.op_type:
+        case "Div" | "Pow":
+            return [first, second] if second in varying or node.op_type == "Pow" else [second]
+        case "TopK":
+            return [node.outputs[1]]
+        case op if op in _CHOICE:
+            return [inputs[_CHOICE[op]]]
+        case op if op in _PRODUCT and len(inputs) > 1:
+            wanted = [second] if first in varying else []
+            return [*wanted, first] if second in varying else wanted
+        case _:
+            return None

@@ -1,0 +1,127 @@
+"""The work of every node of a model, also of calls of local functions: what their bodies do with the shapes of the call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from onnxtile.inspect.work import NotKnown, Operator, operator_name, work_of
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes, resolve
+
+_CALL = "onnxtile.call"
+"""On a node of the copy in which calls are written out: the place of its call. It is never saved."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Multiply-accumulates of a node and additions of biases, by operator, and why its work is not known where it is not."""
+
+    macs: Mapping[Operator, int] = field(default_factory=dict)
+    additions: Mapping[Operator, int] = field(default_factory=dict)
+    unknown: str = ""
+
+    @property
+    def total(self) -> int | None:
+        """All MACs of the node; None where they are not known."""
+        return None if self.unknown else sum(self.macs.values())
+
+
+def works(model: ir.Model, shapes: Shapes, constants: Constants) -> dict[ir.Node, Work]:
+    """Return the work of each node of all graphs of `model`, which stays as it is; what only makes constants has none.
+
+    Nodes of bodies (If, Loop, Scan) have the work of one pass; the node that has the bodies has work that only a run can tell,
+    unless they do none.
+    """
+    found: dict[ir.Node, Work] = {}
+    calls = _calls(model)
+    for node in model.graph.all_nodes():
+        if node in calls:
+            found[node] = calls[node]
+        elif not bodies(node):
+            found[node] = _alone(node, shapes, constants)
+    # A body stands before the node that has it once the order is turned round.
+    for node in reversed(list(model.graph.all_nodes())):
+        if node not in found:
+            found[node] = _of_bodies(node, found)
+    return found
+
+
+def bodies(node: ir.Node) -> list[tuple[str, ir.Graph]]:
+    """Return the graphs in the attributes of `node`, each with the attribute's name."""
+    found: list[tuple[str, ir.Graph]] = []
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            found.append((attribute.name, attribute.as_graph()))
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            found.extend((f"{attribute.name}.{place}", body) for place, body in enumerate(attribute.as_graphs()))
+    return found
+
+
+def _alone(node: ir.Node, shapes: Shapes, constants: Constants) -> Work:
+    if node.outputs and all(value in constants for value in node.outputs):
+        return Work()
+    try:
+        count = work_of(node, shapes)
+    except NotKnown as error:
+        return Work(unknown=str(error))
+    op = operator_name(node)
+    return Work({op: count.macs} if count.macs else {}, {op: count.additions} if count.additions else {})
+
+
+def _of_bodies(node: ir.Node, found: Mapping[ir.Node, Work]) -> Work:
+    inner = [found[one] for _, body in bodies(node) for one in body]
+    if any(work.total != 0 for work in inner):
+        return Work(unknown="how often its bodies run shows in a run only")
+    return Work()
+
+
+def _calls(model: ir.Model) -> dict[ir.Node, Work]:
+    """Return the work of each call of a local function, found by writing the bodies in the calls' places in a copy."""
+    originals = list(model.graph.all_nodes())
+    places = [place for place, node in enumerate(originals) if node.op_identifier() in model.functions]
+    if not places:
+        return {}
+    copy = model.clone()
+    nodes = list(copy.graph.all_nodes())
+    for place in places:
+        nodes[place].metadata_props[_CALL] = str(place)
+    refusal = write_out_calls(copy)
+    if refusal:
+        return {originals[place]: Work(unknown=f"its function cannot be looked into: {refusal}") for place in places}
+    shapes, constants = resolve(copy), Constants(copy)
+    parts: dict[int, list[Work]] = {place: [] for place in places}
+    for node in copy.graph.all_nodes():
+        call = node.metadata_props.get(_CALL)
+        if call is not None:
+            work = Work(unknown="its function has bodies") if bodies(node) else _alone(node, shapes, constants)
+            parts[int(call)].append(work)
+    return {originals[place]: _sum(found) for place, found in parts.items()}
+
+
+def write_out_calls(model: ir.Model) -> str:
+    """Put the bodies of local functions in the places of their calls. Return why that cannot be; then `model` is used up."""
+    try:
+        InlinePass()(model)
+    except (ValueError, ir.passes.PassError) as error:
+        return " ".join(str(error.__cause__ or error).split())
+    return ""
+
+
+def _sum(parts: list[Work]) -> Work:
+    unknown = next((part.unknown for part in parts if part.unknown), "")
+    return Work(add_up(part.macs for part in parts), add_up(part.additions for part in parts), unknown)
+
+
+def add_up(counts: Iterable[Mapping[Operator, int]]) -> dict[Operator, int]:
+    """Return the sum of `counts` by operator, the largest first."""
+    total: Counter[Operator] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(total.most_common())

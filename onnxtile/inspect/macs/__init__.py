@@ -1,0 +1,1 @@
+"""How multiply-accumulates are counted, one family of operators a file."""

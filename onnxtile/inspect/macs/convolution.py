@@ -1,0 +1,30 @@
+"""Convolutions: each output element sums the kernel's elements over the channels of its group."""
+
+from __future__ import annotations
+
+import math
+
+from onnxtile.inspect.work import Count, Rule, Site
+
+_WEIGHT = {"QLinearConv": 3, "NhwcConv": 1}
+_BIAS = {"QLinearConv": 8, "ConvInteger": None, "DeformConv": 3}
+
+
+def _count(site: Site) -> Count:
+    op = site.node.op_type
+    weight = site.input(_WEIGHT.get(op, 1))
+    elements, bias = site.elements(), _BIAS.get(op, 2)
+    # The weight is (channels out, channels in / groups, kernel ...), channels last where the name says NHWC.
+    return Count(elements * math.prod(weight[1:]), elements if bias is not None and site.has(bias) else 0)
+
+
+RULE = Rule(
+    "convolution",
+    frozenset(
+        {
+            *("Conv", "QLinearConv", "ConvInteger", "DeformConv"),
+            *("com.microsoft::FusedConv", "com.microsoft::NhwcFusedConv", "com.microsoft.nchwc::Conv"),
+        }
+    ),
+    _count,
+)

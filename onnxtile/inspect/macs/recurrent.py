@@ -1,0 +1,22 @@
+"""Recurrent layers: at each step and direction, gates × hidden × (input + hidden) products; peepholes add one each."""
+
+from __future__ import annotations
+
+from onnxtile.inspect.work import Count, Rule, Site
+
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4, "DynamicQuantizeLSTM": 4}
+
+
+def _count(site: Site) -> Count:
+    length, batch = site.input(0)[:2]
+    if site.number("layout", 0):
+        length, batch = batch, length
+    width, hidden = site.input(0)[2], site.number("hidden_size")
+    directions = 2 if site.text("direction", "forward") == "bidirectional" else 1
+    gates, steps = _GATES[site.node.op_type], length * batch * directions
+    peepholes = 3 * hidden if gates == 4 and site.has(7) else 0
+    macs = steps * (gates * hidden * (width + hidden) + peepholes)
+    return Count(macs, steps * gates * hidden * 2 if site.has(3) else 0)
+
+
+RULE = Rule("recurrent", frozenset({"RNN", "GRU", "LSTM", "com.microsoft::DynamicQuantizeLSTM"}), _count)

@@ -1,0 +1,84 @@
+"""The parameters of a model: what it has learnt, apart from the constants that only steer it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxtile.graph import dependencies
+from onnxtile.model.bytes import tensor_bytes
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes
+
+_STEERING = {ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How many tensors, how many elements in them and how many bytes these take; elements also by element type.
+
+    `others` are the bytes of all other constants that are read: scalars, and tensors that steer (shapes, axes, indices).
+    """
+
+    tensors: int
+    elements: int
+    bytes: int
+    by_dtype: dict[str, int]
+    others: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the parameters."""
+        return {
+            "tensors": self.tensors,
+            "elements": self.elements,
+            "bytes": self.bytes,
+            "by_dtype": self.by_dtype,
+            "other_constant_bytes": self.others,
+        }
+
+
+def parameters(model: ir.Model, shapes: Shapes, constants: Constants) -> Parameters:
+    """Count the constants that computed nodes read, each once, however the exporter wrote them.
+
+    A parameter has at least one dimension and is no int64, boolean or string: those are shapes, axes, indices and masks. What a batch
+    normalisation has gathered (mean, variance) counts, as it is stored and read like the rest.
+    """
+    read = list(dict.fromkeys(_read(model, constants)))
+    own = [value for value in read if shapes.dims(value) != () and shapes.dtype(value) not in _STEERING]
+    by_dtype: Counter[str] = Counter()
+    for value in own:
+        dtype = shapes.dtype(value)
+        by_dtype[dtype.name.lower() if dtype is not None else "?"] += math.prod(shapes.sizes(value) or (0,))
+    sizes = {value: tensor_bytes(value, shapes) or 0 for value in read}
+    mine = sum(sizes[value] for value in own)
+    inner = [tensor for tensor in _in_functions(model) if len(tensor.shape) and tensor.dtype not in _STEERING]
+    for tensor in inner:
+        by_dtype[tensor.dtype.name.lower()] += tensor.size
+    return Parameters(
+        len(own) + len(inner),
+        sum(by_dtype.values()),
+        mine + sum(tensor.nbytes for tensor in inner),
+        dict(sorted(by_dtype.items())),
+        sum(sizes.values()) - mine,
+    )
+
+
+def _read(model: ir.Model, constants: Constants) -> Iterator[ir.Value]:
+    for node in model.graph.all_nodes():
+        if not all(value in constants for value in node.outputs):
+            yield from (value for value in dependencies(node) if value in constants)
+    yield from (value for value in model.graph.outputs if value in constants)
+
+
+def _in_functions(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Yield the tensors that functions hold, those of each function once, however often it is called."""
+    for function in model.functions.values():
+        for node in function.all_nodes():
+            attribute = node.attributes.get("value")
+            if node.op_type == "Constant" and attribute is not None and not attribute.is_ref():
+                yield attribute.as_tensor()

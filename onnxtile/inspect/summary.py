@@ -1,0 +1,191 @@
+"""All that can be said of a model without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxtile.inspect.inlined import add_up
+from onnxtile.inspect.layers import Layer, Tensor, layers, tensor
+from onnxtile.inspect.operators import OperatorUse, operators
+from onnxtile.inspect.parameters import Parameters, parameters
+from onnxtile.inspect.training import Kept, kept_for_training
+from onnxtile.model.constants import Constants
+from onnxtile.model.dims import free_inputs
+from onnxtile.model.shapes import Shapes, resolve
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something that a reader should know of a node or a value, and why."""
+
+    name: str
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of one remark."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over the nodes of one graph: MACs and additions of biases by operator, and nodes whose work is not known."""
+
+    macs: Mapping[str, int]
+    additions: Mapping[str, int]
+    unknown: tuple[Remark, ...]
+
+    @classmethod
+    def of(cls, found: Iterable[Layer]) -> Totals:
+        """Return the sums over `found`."""
+        found = list(found)
+        unknown = tuple(Remark(layer.node, layer.work.unknown) for layer in found if layer.work.unknown)
+        return cls(add_up(one.work.macs for one in found), add_up(one.work.additions for one in found), unknown)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the sums."""
+        return {
+            "total": sum(self.macs.values()),
+            "by_operator": dict(self.macs),
+            "bias_additions": dict(self.additions),
+            "unknown": [remark.to_dict() for remark in self.unknown],
+        }
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of activations: what the busiest node reads and writes, what all nodes do, and all activations, each once.
+
+    The busiest node may stand in a body; sums are over the main graph, of what is known.
+    """
+
+    peak: int
+    peak_node: str
+    sum: int
+    activations: int
+    inputs: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the traffic."""
+        return {
+            "peak": {"node": self.peak_node, "bytes": self.peak},
+            "sum": self.sum,
+            "activations": self.activations,
+            "activations_with_inputs": self.activations + self.inputs,
+        }
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a model is made of and what it costs. `unknown` are values whose size only a run can tell."""
+
+    ir_version: int
+    producer: str
+    opsets: Mapping[str, int]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    operators: tuple[OperatorUse, ...]
+    parameters: Parameters
+    layers: tuple[Layer, ...]
+    unknown: tuple[Remark, ...]
+    conflicts: tuple[Remark, ...]
+    training: Kept | None = None
+
+    @property
+    def totals(self) -> Totals:
+        """The sums over the main graph."""
+        return Totals.of(layer for layer in self.layers if not layer.body)
+
+    @property
+    def bodies(self) -> dict[str, Totals]:
+        """The sums over each body (of If, Loop, Scan), for one pass."""
+        names = dict.fromkeys(layer.body for layer in self.layers if layer.body)
+        return {name: Totals.of(layer for layer in self.layers if layer.body == name) for name in names}
+
+    @property
+    def traffic(self) -> Traffic:
+        """The bytes of activations that are moved, and that there are."""
+        known = [(layer.traffic, layer.node) for layer in self.layers if layer.traffic is not None]
+        peak, node = max(known, key=lambda pair: pair[0], default=(0, ""))
+        main = [layer for layer in self.layers if not layer.body]
+        return Traffic(
+            peak,
+            node,
+            sum(layer.traffic or 0 for layer in main),
+            sum(one.bytes or 0 for layer in main for one in layer.outputs),
+            sum(one.bytes or 0 for one in self.inputs),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `inspect`."""
+        return {
+            "ir_version": self.ir_version,
+            "producer": self.producer,
+            "opsets": dict(self.opsets),
+            "inputs": [one.to_dict() for one in self.inputs],
+            "outputs": [one.to_dict() for one in self.outputs],
+            "operators": [use.to_dict() for use in self.operators],
+            "parameters": self.parameters.to_dict(),
+            "macs": {
+                **self.totals.to_dict(),
+                "bodies": {name: totals.to_dict() for name, totals in self.bodies.items()},
+            },
+            "traffic": self.traffic.to_dict(),
+            "nodes": [layer.to_dict() for layer in self.layers],
+            "unknown": [remark.to_dict() for remark in self.unknown],
+            "conflicts": [remark.to_dict() for remark in self.conflicts],
+            **({"training": self.training.to_dict()} if self.training is not None else {}),
+        }
+
+
+def summarise(model: ir.Model, *, training: bool = False) -> Inspection:
+    """Return all that can be said of `model`, which stays as it is, without running it or reading its weights.
+
+    With `training`, also the bytes of activations that a backward pass would keep. Raises ModelError where shapes contradict each other.
+    """
+    shapes, constants = resolve(model), Constants(model)
+    found = layers(model, shapes, constants)
+    producer = f"{model.producer_name or ''} {model.producer_version or ''}".strip()
+    return Inspection(
+        model.ir_version,
+        producer,
+        dict(sorted(model.graph.opset_imports.items())),
+        tuple(tensor(value, shapes, constants) for value in free_inputs(model)),
+        tuple(tensor(value, shapes, constants) for value in model.graph.outputs),
+        operators(model),
+        parameters(model, shapes, constants),
+        found,
+        tuple(_unknown(model, shapes, constants)),
+        tuple(_conflicts(found)),
+        kept_for_training(model, shapes, constants) if training else None,
+    )
+
+
+def _unknown(model: ir.Model, shapes: Shapes, constants: Constants) -> Iterator[Remark]:
+    """Yield the values whose size is not known, with the reason."""
+    values = (value for node in model.graph.all_nodes() for value in node.outputs if value.name)
+    for value in (*free_inputs(model), *values):
+        if value in constants or shapes.sizes(value) is not None:
+            continue
+        names = [dim for dim in shapes.dims(value) or () if isinstance(dim, str)]
+        reason = f"it depends on {', '.join(dict.fromkeys(names))}" if names else shapes.reason(value)
+        yield Remark(value.name or "", reason)
+
+
+def _conflicts(found: Iterable[Layer]) -> Iterator[Remark]:
+    """Yield each Reshape that cannot hold what it is given: a size, mostly of the batch, is written into the model."""
+    for layer in found:
+        if layer.op != "Reshape" or None in {layer.inputs[0].bytes, layer.outputs[0].bytes}:
+            continue
+        before, after = layer.inputs[0].dims or (), layer.outputs[0].dims or ()
+        if layer.inputs[0].bytes != layer.outputs[0].bytes:
+            yield Remark(
+                layer.node, f"it is to make {_shown(after)} of {_shown(before)}: a size is written into the model"
+            )
+
+
+def _shown(dims: Iterable[object]) -> str:
+    return f"[{', '.join(map(str, dims))}]"

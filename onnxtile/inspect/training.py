@@ -1,0 +1,119 @@
+"""The activations that a backward pass would keep."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxtile.graph import node_ids
+from onnxtile.inspect.gradients import STOPS, needed
+from onnxtile.inspect.inlined import write_out_calls
+from onnxtile.inspect.work import operator_name
+from onnxtile.model.bytes import tensor_bytes
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes, resolve
+
+
+@dataclass(frozen=True)
+class KeptValue:
+    """An activation that is kept: its bytes (None where unknown), and the nodes whose gradients need it."""
+
+    name: str
+    bytes: int | None
+    needed_by: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of one value."""
+        return {"name": self.name, "bytes": self.bytes, "needed_by": list(self.needed_by)}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The activations that a backward pass keeps, each once; `by_operator` says for whom (the first that needs it).
+
+    `unknown` are nodes on the way of a gradient that no rule knows: what they keep is not in the sum.
+    """
+
+    values: tuple[KeptValue, ...]
+    by_operator: dict[str, int]
+    unknown: tuple[str, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all values of known size."""
+        return sum(value.bytes or 0 for value in self.values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of what is kept."""
+        return {
+            "bytes": self.bytes,
+            "by_operator": self.by_operator,
+            "values": [value.to_dict() for value in self.values],
+            "unknown": list(self.unknown),
+        }
+
+
+def kept_for_training(model: ir.Model, shapes: Shapes, constants: Constants) -> Kept:
+    """Return what a backward pass of `model` keeps when every parameter is trained and the inputs are not.
+
+    A parameter is a floating-point constant with at least one dimension. A call of a local function keeps what its nodes do.
+    Statistics that a normalisation keeps beside its input (mean, deviation) are no values of the graph, and not counted.
+    """
+    inlined = model.clone() if model.functions else model
+    if model.functions and not write_out_calls(inlined):
+        model, shapes, constants = inlined, resolve(inlined), Constants(inlined)
+    needs: dict[ir.Value, list[ir.Node]] = {}
+    unknown: list[ir.Node] = []
+    varying = _Varying(shapes, constants)
+    for node in model.graph:
+        if not varying.passes(node):
+            continue
+        values = needed(node, varying)
+        if values is None:
+            unknown.append(node)
+        for value in values or ():
+            if value not in constants:
+                needs.setdefault(value, []).append(node)
+    names = node_ids(model.graph)
+    by_operator: Counter[str] = Counter()
+    for value, nodes in needs.items():
+        by_operator[operator_name(nodes[0])] += tensor_bytes(value, shapes) or 0
+    kept = (
+        KeptValue(value.name or "", tensor_bytes(value, shapes), tuple(dict.fromkeys(names[node] for node in nodes)))
+        for value, nodes in needs.items()
+    )
+    return Kept(tuple(kept), dict(by_operator.most_common()), tuple(names[node] for node in unknown))
+
+
+class _Varying:
+    """The values that change when a parameter does, gathered node by node in the order of the graph."""
+
+    def __init__(self, shapes: Shapes, constants: Constants) -> None:
+        self._shapes = shapes
+        self._constants = constants
+        self._computed: set[ir.Value] = set()
+
+    def __contains__(self, value: object) -> bool:
+        if not isinstance(value, ir.Value):
+            return False
+        return value in self._computed or self._is_parameter(value)
+
+    def passes(self, node: ir.Node) -> bool:
+        """Tell whether a gradient goes through `node`, and note its outputs."""
+        if node.op_type in STOPS or all(value in self._constants for value in node.outputs):
+            return False
+        outputs = [value for value in node.outputs if value.name and self._is_float(value)]
+        if not outputs or not any(value in self for value in node.inputs):
+            return False
+        self._computed.update(outputs)
+        return True
+
+    def _is_parameter(self, value: ir.Value) -> bool:
+        return value in self._constants and self._is_float(value) and self._shapes.dims(value) != ()
+
+    def _is_float(self, value: ir.Value) -> bool:
+        dtype = self._shapes.dtype(value)
+        return dtype is not None and dtype.is_floating_point()

@@ -1,0 +1,29 @@
+"""The nodes of an `inspect` result as CSV, one row a node; what is not known is empty."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from onnxtile.report.table import Result
+
+_COLUMNS = (
+    *("node", "operator", "body", "inputs", "outputs", "macs", "bias_additions"),
+    *("bytes_read", "bytes_written", "traffic", "intensity"),
+)
+
+
+def render(result: Result) -> bytes:
+    """Return the file's content; an input or output is written `name:float[1x3x224x224]`, several with a space between."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for node in result["nodes"]:
+        tensors = (" ".join(map(_tensor, node[side])) for side in ("inputs", "outputs"))
+        writer.writerow([node["node"], node["op"], node["body"], *tensors, *(node[key] for key in _COLUMNS[5:])])
+    return text.getvalue().encode()
+
+
+def _tensor(one: Result) -> str:
+    shape = "?" if one["shape"] is None else "x".join("?" if dim is None else str(dim) for dim in one["shape"])
+    return f"{one['name']}:{one['dtype'] or '?'}[{shape}]"

@@ -1,0 +1,146 @@
+"""The tables of `inspect`: the model as a whole, its operators, its nodes; and those of traced activations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from onnxtile.report.table import Result, table
+
+_ROWS = 20
+"""Rows of unknown sizes and of kept activations that are shown; --json has them all."""
+
+
+def for_inspect(result: Result) -> list[Table | Text]:
+    """Return the tables of an `inspect` result."""
+    parts: list[Table | Text] = [
+        table("model", ("what", "value"), _model(result)),
+        table("operators", ("operator", "count", "MACs", "attributes"), _operators(result)),
+        table("nodes", _COLUMNS, map(_node, result["nodes"])),
+    ]
+    for name, body in result["macs"]["bodies"].items():
+        work = _products(body["by_operator"]) or "none"
+        parts.append(Text(f"body {name}, each time it runs: {body['total']:,} MACs ({work})"))
+    for title, remarks in (("not known", _unknown(result)), ("contradictions", result["conflicts"])):
+        if remarks:
+            rows = [(remark["name"], remark["reason"]) for remark in remarks[:_ROWS]]
+            parts += [table(f"{title}: {len(remarks)}", ("name", "reason"), rows), *_left(remarks)]
+    return [*parts, *_training(result)]
+
+
+def for_trace(result: Result) -> list[Table | Text]:
+    """Return the table of traced activations."""
+    columns = ("node", "operator", "output", "type", "shape", "min", "max", "mean", "NaNs", "infinities")
+    rows = [
+        (
+            *(one["node"], one["op"], one["name"], one["dtype"], _shape(one["shape"])),
+            *(_number(one[key]) for key in ("min", "max", "mean")),
+            *(one["nans"], one["infinities"]),
+        )
+        for one in result["activations"]
+    ]
+    title = f"{len(rows)} activations" + (f", {result['inputs']}" if result.get("inputs") else "")
+    return [table(title, columns, rows)]
+
+
+_COLUMNS = ("node", "operator", "output", "type", "MACs", "read", "written", "MACs/byte")
+
+
+def _model(result: Result) -> list[tuple[str, object]]:
+    macs, traffic, parameters = result["macs"], result["traffic"], result["parameters"]
+    peak = f"{traffic['peak']['bytes']:,} B at {traffic['peak']['node']}"
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in result["opsets"].items())
+    return [
+        ("IR version", result["ir_version"]),
+        ("producer", result["producer"]),
+        ("opsets", opsets),
+        *(("input", _tensor(one)) for one in result["inputs"]),
+        *(("output", _tensor(one)) for one in result["outputs"]),
+        ("parameters", f"{parameters['elements']:,} in {parameters['tensors']:,} tensors"),
+        ("parameter bytes", f"{parameters['bytes']:,}"),
+        ("MACs", f"{macs['total']:,}{_more(macs['unknown'])}"),
+        ("MACs by operator", _products(macs["by_operator"])),
+        ("bias additions", _products(macs["bias_additions"])),
+        ("busiest node (input + output)", peak),
+        ("activations moved by all nodes", f"{traffic['sum']:,} B"),
+        ("activations", f"{traffic['activations']:,} B"),
+        ("activations with inputs", f"{traffic['activations_with_inputs']:,} B"),
+    ]
+
+
+def _operators(result: Result) -> Iterable[tuple[object, ...]]:
+    work = result["macs"]["by_operator"]
+    for use in result["operators"]:
+        attributes = "; ".join(filter(None, map(_attribute, use["attributes"])))
+        yield use["op"], use["count"], work.get(use["op"], 0), attributes
+
+
+def _attribute(one: Result) -> str:
+    """Return "kernel_shape 1×1, 3×3", "group 1", or "epsilon 1e-12 … 1e-05"."""
+    values = one["values"]
+    if values is not None and len(values) <= 4:
+        return f"{one['name']} {', '.join(map(_value, values))}"
+    if one["min"] is None:
+        return f"{one['name']} {len(values)} values" if values is not None else ""
+    return f"{one['name']} {_number(one['min'])} … {_number(one['max'])}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return "×".join(map(_value, value)) or "[]"
+    return f"{value:.6g}" if isinstance(value, float) else str(value) or "''"
+
+
+def _node(node: Result) -> tuple[object, ...]:
+    first = node["outputs"][0] if node["outputs"] else {"shape": None, "dtype": None}
+    intensity = None if node["intensity"] is None else f"{node['intensity']:.3g}"
+    name = f"{node['body']}/{node['node']}" if node["body"] else node["node"]
+    return (
+        *(name, node["op"], _shape(first["shape"]), first["dtype"], node["macs"]),
+        *(node["bytes_read"], node["bytes_written"], intensity),
+    )
+
+
+def _unknown(result: Result) -> list[Result]:
+    return [*result["unknown"], *result["macs"]["unknown"]]
+
+
+def _training(result: Result) -> list[Table | Text]:
+    kept = result.get("training")
+    if kept is None:
+        return []
+    title = f"kept for a backward pass: {kept['bytes']:,} bytes in {len(kept['values'])} activations"
+    parts: list[Table | Text] = [Text(title), table("", ("operator", "bytes"), kept["by_operator"].items())]
+    if kept["unknown"]:
+        parts.append(Text(f"no rule says what these keep: {', '.join(kept['unknown'][:_ROWS])}"))
+    return parts
+
+
+def _left(remarks: list[Result]) -> list[Text]:
+    left = len(remarks) - _ROWS
+    return [Text(f"and {left:,} more; --json has them all")] if left > 0 else []
+
+
+def _more(unknown: list[Result]) -> str:
+    return f", without {len(unknown)} nodes whose work is not known" if unknown else ""
+
+
+def _products(work: Result) -> str:
+    return ", ".join(f"{op} {count:,}" for op, count in work.items()) or "0"
+
+
+def _tensor(one: Result) -> str:
+    return f"{one['name']}: {one['dtype'] or '?'} {_shape(one['shape'])}"
+
+
+def _shape(shape: list[Any] | None) -> str:
+    if shape is None:
+        return "?"
+    return "×".join("?" if dim is None else str(dim) for dim in shape) or "scalar"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.6g}"

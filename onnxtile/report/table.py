@@ -1,0 +1,40 @@
+"""One table: its columns aligned by what they hold, and its plain form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from rich.table import Table
+from rich.text import Text
+
+Result: TypeAlias = Mapping[str, Any]
+
+_NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]\d+)?( B| bytes)?|\?")
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Return a table in which columns of numbers are aligned to the right, all others to the left."""
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    shown = [[_shown(cell) for cell in row] for row in rows]
+    for i, column in enumerate(columns):
+        numbers = bool(shown) and all(_NUMBER.fullmatch(row[i]) for row in shown)
+        made.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    for row in shown:
+        made.add_row(*(Text(cell) for cell in row))
+    return made
+
+
+def plain(part: Table | Text) -> Table | Text:
+    """Return `part` without the lines around its cells, as scripts and files want it."""
+    if isinstance(part, Table):
+        part.box = None
+        part.pad_edge = False
+    return part
+
+
+def _shown(cell: object) -> str:
+    if cell is None:
+        return "?"
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)

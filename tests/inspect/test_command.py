@@ -1,0 +1,78 @@
+"""The command: tables, JSON, CSV, and bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnxtile import cli
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(name="run")
+def _run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Give a function that runs a command: exit code, stdout, stderr."""
+
+    def start(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["onnxtile", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return start
+
+
+@pytest.fixture(name="model")
+def _model(tmp_path: Path, mobilenet: onnx.ModelProto) -> Path:
+    path = tmp_path / "m.onnx"
+    onnx.save(mobilenet, path)
+    return path
+
+
+def test_tables(run: Run, model: Path) -> None:
+    code, out, err = run("inspect", model, "--dim", "batch=1", "--training")
+    assert (code, err) == (0, "")
+    for words in ("300,774,272", "9,633,792 B at clip_", "Conv 299,494,272", "group 1 … 960", "3,487,816", "kept for"):
+        assert words in out
+
+
+def test_json_and_csv(run: Run, model: Path, tmp_path: Path) -> None:
+    emitted = tmp_path / "nodes.csv"
+    code, out, _ = run("inspect", model, "--dim", "batch=1", "--json", "-", "--emit", emitted)
+    assert code == 0
+    content = json.loads(out)
+    rows = list(csv.DictReader(emitted.read_text().splitlines()))
+    assert len(rows) == len(content["nodes"])
+    assert sum(int(row["macs"]) for row in rows) == content["macs"]["total"] == 300_774_272
+    assert rows[0]["outputs"].endswith(":float[1x32x112x112]")
+
+
+def test_free_sizes_are_shown_as_unknown(run: Run, model: Path) -> None:
+    code, out, _ = run("inspect", model)
+    assert code == 0
+    assert "without 53 nodes whose work is not known" in out
+    assert "it depends on batch" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--emit", "x.pdf"], "no format has this ending"),
+        (["--emit", "nowhere/x.csv"], "does not exist"),
+        (["--dim", "batch"], "NAME=N"),
+        (["--shape", "image=1x3"], "4 dimensions"),
+    ],
+)
+def test_bad_options(run: Run, model: Path, options: list[str], message: str) -> None:
+    code, out, err = run("inspect", model, *options)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert message in err

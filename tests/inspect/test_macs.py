@@ -1,0 +1,118 @@
+"""The work of each family of operators, counted by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from onnxtile.inspect.summary import Inspection
+from onnxtile.inspect.work import Rule
+from onnxtile.registry import discover
+
+Graph = Callable[..., Inspection]
+
+CASES = {
+    "conv": ("float[1,4,8,8] x, float[6,4,3,3] w", "Conv(x, w)", 6 * 6 * 6 * 4 * 9, 0),
+    "conv_bias": ("float[1,4,8,8] x, float[6,4,3,3] w, float[6] b", "Conv(x, w, b)", 216 * 36, 216),
+    "grouped": ("float[2,4,8,8] x, float[6,2,3,3] w", "Conv <group = 2> (x, w)", 2 * 216 * 18, 0),
+    "depthwise_1d": ("float[1,4,9] x, float[4,1,3] w", "Conv <group = 4> (x, w)", 4 * 7 * 3, 0),
+    "conv_integer": ("uint8[1,4,8,8] x, uint8[6,4,3,3] w", "ConvInteger(x, w)", 216 * 36, 0),
+    "transposed": ("float[1,4,8,8] x, float[4,6,3,3] w", "ConvTranspose <strides = [2,2]> (x, w)", 4 * 64 * 54, 0),
+    "matmul": ("float[2,3,5,7] a, float[7,11] b", "MatMul(a, b)", 2 * 3 * 5 * 7 * 11, 0),
+    "broadcast": ("float[2,1,5,7] a, float[3,7,11] b", "MatMul(a, b)", 2 * 3 * 5 * 7 * 11, 0),
+    "vector": ("float[7] a, float[7,11] b", "MatMul(a, b)", 77, 0),
+    "dot": ("float[7] a, float[7] b", "MatMul(a, b)", 7, 0),
+    "integer": ("uint8[5,7] a, uint8[7,11] b", "MatMulInteger(a, b)", 385, 0),
+    "gemm": ("float[7,5] a, float[11,7] b, float[11] c", "Gemm <transA = 1, transB = 1> (a, b, c)", 385, 55),
+    "fused_matmul": ("float[7,5] a, float[7,11] b", "com.microsoft.FusedMatMul <transA = 1> (a, b)", 385, 0),
+    "einsum": ("float[2,5,7] a, float[2,7,11] b", 'Einsum <equation = "bij,bjk->bik"> (a, b)', 770, 0),
+    "einsum_dots": ("float[2,3,5,7] a, float[7,11] b", 'Einsum <equation = "...ij,jk"> (a, b)', 6 * 385, 0),
+    "outer": ("float[5] a, float[7] b", 'Einsum <equation = "i,j->ij"> (a, b)', 0, 0),
+    "trace": ("float[5,5] a", 'Einsum <equation = "ii->i"> (a)', 0, 0),
+    "lstm": (
+        "float[10,2,3] x, float[2,16,3] w, float[2,16,4] r, float[2,32] b",
+        'LSTM <hidden_size = 4, direction = "bidirectional"> (x, w, r, b)',
+        10 * 2 * 2 * 4 * 4 * (3 + 4),
+        10 * 2 * 2 * 4 * 4 * 2,
+    ),
+    "gru": ("float[10,2,3] x, float[1,12,3] w, float[1,12,4] r", "GRU <hidden_size = 4> (x, w, r)", 20 * 12 * 7, 0),
+    "relu": ("float[5] a", "Relu(a)", 0, 0),
+    "gelu_ms": ("float[5] a", "com.microsoft.Gelu(a)", 0, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("inputs", "node", "macs", "additions"), CASES.values(), ids=CASES)
+def test_counted_by_hand(graph: Graph, inputs: str, node: str, macs: int, additions: int) -> None:
+    declared = {"com.microsoft.FusedMatMul": "float[5,11] y", "com.microsoft.Gelu": "float[5] y"}
+    kind = "int32" if "Integer" in node else "float"
+    output = next((text for op, text in declared.items() if node.startswith(op)), f"{kind}[A] y")
+    if output.endswith("[A] y"):
+        output = f"{kind} y"
+    result = graph(f"g ({inputs}) => ({output}) {{ y = {node} }}")
+    assert sum(result.totals.macs.values()) == macs
+    assert sum(result.totals.additions.values()) == additions
+    assert not result.totals.unknown
+
+
+def test_attention_of_four_and_of_three_dimensions(graph: Graph) -> None:
+    """Two queries heads to a key head; the past lengthens the keys."""
+    four = "float[2,4,5,8] q, float[2,2,7,8] k, float[2,2,7,6] v"
+    result = graph(f"g ({four}) => (float y) {{ y = Attention(q, k, v) }}", opset=23)
+    assert result.totals.macs == {"Attention": 2 * 4 * 5 * 7 * (8 + 6)}
+    three = "float[2,5,32] q, float[2,7,16] k, float[2,7,12] v"
+    packed = graph(
+        f"g ({three}) => (float y) {{ y = Attention <q_num_heads = 4, kv_num_heads = 2> (q, k, v) }}", opset=23
+    )
+    assert packed.totals.macs == result.totals.macs
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        ('y = Einsum <equation = "ij,jk,kl->il"> (x, x, x)', "depends on their order"),
+        ("y = foo.Bar(x)", "nothing is known of the operator foo::Bar"),
+        ("y = com.microsoft.SparseAttention(x)", "nothing is known"),
+    ],
+)
+def test_what_is_not_known_is_said_and_not_guessed(node: str, reason: str) -> None:
+    import onnx
+
+    from onnxtile.inspect.summary import summarise
+    from onnxtile.model.load import load
+
+    opsets = '"": 17, "foo": 1, "com.microsoft": 1'
+    text = f"<ir_version: 10, opset_import: [{opsets}]> g (float[4,4] x) => (float[4,4] y) {{ {node} }}"
+    result = summarise(load(onnx.parser.parse_model(text)))
+    (remark,) = result.totals.unknown
+    assert reason in remark.reason
+    assert result.layers[0].work.total is None
+    assert result.layers[0].intensity is None
+
+
+FUNCTION = """
+<opset_import: ["": 17], domain: "local"> Twice <transB: int = 0> (a, b) => (y)
+{ h = Gemm <transB: int = @transB> (a, b)  y = Gemm <transB: int = @transB> (h, b) }
+"""
+
+
+def test_calls_have_the_work_of_their_bodies(graph: Graph) -> None:
+    text = "g (float[3,5] a, float[5,5] b) => (float[3,5] z) { y = local.Twice <transB = 1> (a, b)  z = local.Twice(y, b) }"
+    result = graph(text, functions=FUNCTION)
+    assert result.totals.macs == {"Gemm": 4 * 75}
+    assert [layer.work.total for layer in result.layers] == [150, 150]
+
+
+def test_a_body_that_works_makes_its_node_unknown(graph: Graph) -> None:
+    body = "then_branch = t () => (float[3,3] p) { p = %s }, else_branch = e () => (float[3,3] q) { q = Neg(x) }"
+    text = "g (bool c, float[3,3] x) => (float[3,3] y) { y = If (c) <%s> }"
+    busy, idle = (graph(text % (body % node)) for node in ("MatMul(x, x)", "Abs(x)"))
+    assert [totals.macs for totals in busy.bodies.values()] == [{"MatMul": 27}, {}]
+    assert "how often" in busy.totals.unknown[0].reason
+    assert not idle.totals.unknown
+
+
+def test_no_operator_has_two_rules() -> None:
+    rules = discover("onnxtile.inspect.macs", Rule).values()
+    named = [operator for rule in rules for operator in rule.operators]
+    assert len(named) == len(set(named))

@@ -1,0 +1,112 @@
+"""Published numbers of published networks, and that a fused or a huge model says the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnxtile import api
+from onnxtile.errors import UsageError
+
+Light = Callable[[str], Path]
+
+
+@pytest.mark.parametrize(
+    ("name", "macs", "parameters"),
+    [
+        ("inception_v1", {"Conv": 1_430_532_352, "Gemm": 1_024_000}, 6_998_552),
+        ("bvlc_alexnet", {"Conv": 595_938_432, "Gemm": 58_621_952}, 60_965_224),
+        ("vgg19", {"Conv": 19_508_428_800, "Gemm": 123_633_664}, 143_667_240),
+        ("squeezenet", {"Conv": 349_151_936}, 1_235_496),
+    ],
+)
+def test_work_and_parameters_as_published(light: Light, name: str, macs: dict[str, int], parameters: int) -> None:
+    result = api.inspect(light(name))
+    assert result.totals.macs == macs
+    assert result.parameters.elements == parameters
+    assert result.parameters.bytes == 4 * parameters
+    assert not result.unknown
+    assert not result.totals.unknown
+
+
+def test_bias_additions_are_counted_apart(light: Light) -> None:
+    totals = api.inspect(light("inception_v1")).totals
+    assert totals.macs["Conv"] + totals.additions["Conv"] == 1_433_545_984
+
+
+def test_mobilenet_v2_of_the_paper(mobilenet: onnx.ModelProto) -> None:
+    """300 million MACs (table 4 of the paper), and the traffic that a course measured at its widest node."""
+    result = api.inspect(mobilenet, dims={"batch": 1})
+    assert sum(result.totals.macs.values()) == 300_774_272
+    assert result.traffic.peak == 9_633_792
+    assert result.traffic.peak == 2 * 96 * 112 * 112 * 4
+    assert next(layer.op for layer in result.layers if layer.node == result.traffic.peak_node) == "Clip"
+    activations = sum(one.bytes or 0 for layer in result.layers for one in layer.outputs)
+    assert result.traffic.activations == activations
+    assert result.to_dict()["traffic"]["activations_with_inputs"] == activations + 3 * 224 * 224 * 4
+
+
+def test_any_size_costs_the_same_to_ask(light: Light) -> None:
+    one = api.inspect(light("resnet50"))
+    many = api.inspect(light("resnet50"), shapes={"gpu_0/data_0": (10_000, 3, 224, 224)})
+    assert many.totals.macs["Conv"] == 10_000 * one.totals.macs["Conv"]
+    assert many.traffic.peak == 10_000 * one.traffic.peak
+    assert not one.conflicts
+    (conflict,) = many.conflicts
+    assert "[1, 2048]" in conflict.reason, "the file has its batch size in a Reshape"
+
+
+def test_a_batch_multiplies_all_but_the_parameters(mobilenet: onnx.ModelProto) -> None:
+    one, two = (api.inspect(mobilenet, dims={"batch": n}) for n in (1, 2))
+    assert two.totals.macs == {op: 2 * count for op, count in one.totals.macs.items()}
+    assert two.traffic.sum == 2 * one.traffic.sum
+    assert two.parameters == one.parameters
+    assert not two.conflicts
+
+
+def test_a_free_dimension_is_not_guessed(mobilenet: onnx.ModelProto) -> None:
+    result = api.inspect(mobilenet)
+    assert result.totals.macs == {}
+    assert all("batch" in remark.reason for remark in result.unknown)
+    work = [layer.work for layer in result.layers if layer.op in {"Conv", "Gemm"}]
+    assert all(one.unknown and one.total is None for one in work)
+
+
+@pytest.mark.parametrize("name", ["bert_ts14_sim", "gpt2_dy20", "llama_ts14_sim", "dinov2_dy20"])
+def test_fusing_moves_the_work_and_loses_none(zoo: Callable[[str], Path], name: str) -> None:
+    plain = api.inspect(zoo(name), training=True)
+    fused = api.inspect(api.fuse(zoo(name), verify=False).model, training=True)
+    assert fused.totals.macs == plain.totals.macs
+    assert fused.totals.additions == plain.totals.additions
+    assert plain.training is not None
+    assert fused.training is not None
+    assert fused.training.bytes == plain.training.bytes
+    assert fused.traffic.sum < plain.traffic.sum
+    assert any(layer.op.startswith("onnxtile::") and layer.work.total for layer in fused.layers)
+
+
+def test_what_inspect_says_is_json_and_deterministic(light: Light) -> None:
+    first, second = (
+        json.dumps(api.inspect(light("shufflenet"), training=True).to_dict(), allow_nan=False) for _ in range(2)
+    )
+    assert first == second
+    content = json.loads(first)
+    assert {"inputs", "outputs", "operators", "parameters", "macs", "traffic", "nodes", "training"} <= set(content)
+
+
+def test_an_unknown_dimension_is_an_error(mobilenet: onnx.ModelProto) -> None:
+    with pytest.raises(UsageError, match="no dimension 'bath'"):
+        api.inspect(mobilenet, dims={"bath": 1})
+
+
+def test_bodies_are_listed_on_their_own(silero: Callable[[str], Path]) -> None:
+    result = api.inspect(silero("silero_vad"))
+    assert result.bodies
+    listed = {layer.body for layer in result.layers}
+    assert listed == {"", *result.bodies}
+    (branch,) = (remark for remark in result.totals.unknown if "bodies" in remark.reason)
+    assert any(body.startswith(branch.name) for body in result.bodies)

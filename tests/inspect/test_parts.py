@@ -1,0 +1,100 @@
+"""Operators and their attributes, parameters, bytes read and written, and what a backward pass keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from onnxtile.inspect.summary import Inspection
+
+Graph = Callable[..., Inspection]
+
+
+def test_attributes_have_ranges_with_their_defaults(graph: Graph) -> None:
+    result = graph(
+        "g (float[1,4,8,8] x, float[4,4,3,3] v, float[4,2,1,1] w) => (float[1,4,6,6] y)"
+        " { h = Conv <kernel_shape = [3, 3]> (x, v)  y = Conv <group = 2> (h, w) }"
+    )
+    (conv,) = result.operators
+    assert (conv.op, conv.count) == ("Conv", 2)
+    ranges = {one.name: one for one in conv.attributes}
+    assert (ranges["group"].values, ranges["group"].low, ranges["group"].high) == ((1, 2), 1, 2)
+    assert (ranges["kernel_shape"].values, ranges["kernel_shape"].nodes) == (((3, 3),), 1)
+    assert ranges["auto_pad"].values == ("NOTSET",)
+
+
+def test_parameters_are_what_is_learnt(graph: Graph) -> None:
+    """The shape of the Reshape and the scalar are none; a weight that two nodes read is one."""
+    result = graph(
+        "g (float[2,3] x) => (float[6] y) <float[3] w = {1,2,3}, float s = {0.5}, int64[1] t = {6}, float[9] unread = {1,2,3,4,5,6,7,8,9}>"
+        " { a = Mul(x, w)  b = Add(a, w)  c = Mul(b, s)  y = Reshape(c, t) }"
+    )
+    assert (result.parameters.tensors, result.parameters.elements, result.parameters.bytes) == (1, 3, 12)
+    assert result.parameters.others == 4 + 8
+
+
+def test_constants_that_are_computed_are_parameters_and_no_layers(graph: Graph) -> None:
+    result = graph(
+        "g (float[2,3] x) => (float[2,3] y) <int64[1] n = {3}> { w = ConstantOfShape(n)  v = Neg(w)  y = Mul(x, v) }"
+    )
+    assert result.parameters.elements == 3
+    assert [layer.op for layer in result.layers] == ["Mul"]
+
+
+@pytest.mark.parametrize(
+    ("node", "read", "written"),
+    [
+        ("y = Neg(x)", 400, 400),
+        ("y = Mul(x, x)", 400, 400),
+        ("y = Gather(x, i)", 2 * 8 + 2 * 40, 2 * 40),
+        ("y = Shape(x)", 0, 16),
+        ("y = Cast <to = 10> (x)", 400, 200),
+    ],
+)
+def test_bytes_that_are_moved(graph: Graph, node: str, read: int, written: int) -> None:
+    kind = "int64" if "Shape" in node else "float16" if "Cast" in node else "float"
+    result = graph(f"g (float[10,10] x) => ({kind} y) <int64[2] i = {{0, 1}}> {{ {node} }}")
+    assert (result.layers[0].read, result.layers[0].written) == (read, written)
+
+
+def test_intensity_is_macs_for_each_byte(graph: Graph) -> None:
+    (layer,) = graph("g (float[10,20] a, float[20,30] b) => (float[10,30] y) { y = MatMul(a, b) }").layers
+    assert layer.intensity == 6000 / (4 * (200 + 600 + 300))
+
+
+W = "float[4,4] w = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0}"
+
+
+@pytest.mark.parametrize(
+    ("body", "kept"),
+    [
+        ("y = MatMul(x, w)", {"x"}),
+        ("h = MatMul(x, w)  y = Relu(h)", {"x", "y"}),
+        ("h = MatMul(x, w)  y = Gelu(h)", {"x", "h"}),
+        ("h = MatMul(x, w)  y = Add(h, x)", {"x"}),
+        ("h = MatMul(x, w)  k = MatMul(h, w)  y = Add(h, k)", {"x", "h"}),
+        ("h = MatMul(x, w)  y = Mul(h, x)", {"x"}),
+        ("h = MatMul(x, w)  y = Mul(h, h)", {"x", "h"}),
+        ("h = Relu(x)  y = MatMul(h, w)", {"h"}),
+        ("h = MatMul(x, w)  y = Softmax(h)", {"x", "y"}),
+        ("h = MatMul(x, w)  y = Div(h, x)", {"x"}),
+        ("h = Sigmoid(x)  y = Exp(h)", set()),
+        ("h = MatMul(x, w)  s = Sign(h)  y = Exp(s)", {"x"}),
+    ],
+)
+def test_what_a_gradient_needs_is_kept_once(graph: Graph, body: str, kept: set[str]) -> None:
+    """Inputs are not trained: where no parameter is behind, nothing is kept."""
+    result = graph(f"g (float[4,4] x) => (float[4,4] y) <{W}> {{ {body} }}", opset=20, training=True)
+    assert result.training is not None
+    assert {value.name for value in result.training.values} == kept
+    assert result.training.bytes == 64 * len(kept)
+    assert not result.training.unknown
+
+
+def test_a_gradient_that_no_rule_knows_is_named(graph: Graph) -> None:
+    result = graph(
+        f"g (float[4,4] x) => (float[4,4] y) <{W}> {{ h = MatMul(x, w)  y = com.microsoft.Gelu(h) }}", training=True
+    )
+    assert result.training is not None
+    assert result.training.unknown == ("y",)
