@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.errors import UsageError
-from onnxtile.graph import node_ids
 from onnxtile.plan.result import VERSION, PlanResult
+from onnxtile.plan.schedule import named
 
 _OF_A_VALUE = (keys.ARENA, keys.OFFSET, keys.SIZE, keys.ALIAS_OF)
 
@@ -19,17 +19,13 @@ def annotate(model: ir.Model, result: PlanResult) -> None:
 
     The marks are written only by IR version 10 and later. Raises UsageError where `result` is the plan of another model.
     """
-    # Two nodes may share an identifier where a file repeats names; those keep their order.
-    nodes: dict[str, list[ir.Node]] = {}
-    for node, name in node_ids(model.graph).items():
-        nodes.setdefault(name, []).append(node)
+    schedule = named(model.graph, result.schedule, result.steps)
     values = {value.name: value for node in model.graph for value in node.outputs if value.name}
-    known = sorted(name for name, same in nodes.items() for _ in same)
-    if known != sorted(result.schedule) or not {buffer.name for buffer in result.buffers} <= values.keys():
+    if not {buffer.name for buffer in result.buffers} <= values.keys():
         raise UsageError("the plan is not one of this model")
     clear(model)
-    for step, name in enumerate(result.schedule):
-        nodes[name].pop(0).metadata_props[keys.STEP] = str(step)
+    for node, step in schedule.steps.items():
+        node.metadata_props[keys.STEP] = str(step)
     for buffer in result.buffers:
         marks = values[buffer.name].metadata_props
         marks[keys.ARENA] = buffer.arena

@@ -19,7 +19,7 @@ from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.kernel import Kernel, Kernels
 from onnxtile.plan.memory import Block, Site, to_bytes
 from onnxtile.plan.result import PlanResult
-from onnxtile.plan.schedule import own_order
+from onnxtile.plan.schedule import named
 from onnxtile.runtime import Array
 
 _Values: TypeAlias = dict[ir.Value, Any]
@@ -85,8 +85,9 @@ class ArenaExecutor:
         self._sites = self._planned_sites(result)
         self._held: _Values = {}
         self._steps: dict[int, Kernel | _View | _Moves] = {}
-        for step, node in enumerate(own_order(model).nodes):
-            self._prepare(step, node)
+        self._schedule = named(model.graph, result.schedule, result.steps)
+        for place, node in enumerate(self._schedule.nodes):
+            self._prepare(place, node)
         self._hold(model.graph.outputs)
         self._dead_after = self._last_reads()
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.plan.alias import Alias
 from onnxtile.plan.live import Life, merged
+from onnxtile.plan.precedence import Precedence
 
 
 class Piece(NamedTuple):
@@ -96,13 +97,21 @@ class Region:
 
 
 class Regions:
-    """Which region each tensor lies in. At first each has one of its own; `join` makes one of two where that does no harm."""
+    """Which region each tensor lies in. At first each has one of its own; `join` makes one of two where that does no harm.
+
+    `lives` are those of the schedule by which steps are counted, `order` says who is before whom, `kept` outlive the run.
+    """
 
     def __init__(
-        self, sizes: Mapping[ir.Value, int], lives: Mapping[ir.Value, Life], kept: set[ir.Value], contents: Contents
+        self,
+        sizes: Mapping[ir.Value, int],
+        lives: Mapping[ir.Value, Life],
+        order: Precedence,
+        kept: set[ir.Value],
+        contents: Contents,
     ) -> None:
         self._sizes = sizes
-        self._lives = lives
+        self._order = order
         self._kept = kept
         self._contents = contents
         self._overwrites: set[tuple[ir.Value, ir.Value]] = set()
@@ -149,11 +158,11 @@ class Regions:
 
     def _clash(self, a: ir.Value, b: ir.Value, shift: int) -> bool:
         """Return whether `a` and `b`, some of whose bytes are the same, are in each other's way."""
-        if self._lives[b] < self._lives[a]:
-            a, b, shift = b, a, -shift
-        (_, dead), (born, _) = self._lives[a], self._lives[b]
-        if dead <= born:
+        if self._order.before(a, b) or self._order.before(b, a):
             return False
-        if dead == born + 1 and shift == 0 and (b, a) in self._overwrites and a not in self._kept:
+        if shift == 0 and (self._is_written_over(a, b) or self._is_written_over(b, a)):
             return False
         return not self._contents.agree(a, b, shift)
+
+    def _is_written_over(self, old: ir.Value, new: ir.Value) -> bool:
+        return (new, old) in self._overwrites and old not in self._kept and self._order.until(old, new)

@@ -73,8 +73,9 @@ class Copies:
 
 @dataclass(frozen=True)
 class PlanResult:
-    """Where every tensor of a model lies while it runs. Sizes and offsets are bytes, steps count the nodes of `schedule` from 0.
+    """Where every tensor of a model lies while it runs. Sizes and offsets are bytes, steps count from 0.
 
+    `order` is the name of the order, `schedule` names the nodes in it, and `steps` says the step of each.
     `peak` is the largest sum of bytes that are live in one step, each buffer rounded up to the alignment, and `peak_step` the
     first such step; `lower_bound` is what no plan of this schedule can go below, `optimal` says that this one is there.
     `activation_bytes` is the sum of all buffers, had each bytes of its own and none an alias.
@@ -93,7 +94,9 @@ class PlanResult:
     activation_bytes: int
     in_place: int
     copies: Copies
+    order: str
     schedule: tuple[str, ...] = field(repr=False)
+    steps: tuple[int, ...] = field(repr=False)
     buffers: tuple[PlannedBuffer, ...] = field(repr=False)
     constants: tuple[Constant, ...] = field(repr=False)
     outside: tuple[Excluded, ...] = field(repr=False)
@@ -108,6 +111,7 @@ class PlanResult:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
         rows = ("arenas", "constants", "outside", "unplanned")
         plain = {key: value for key, value in vars(self).items() if key not in (*rows, "buffers")}
-        plain |= {"dims": dict(self.dims), "copies": dict(vars(self.copies)), "schedule": list(self.schedule)}
+        plain |= {"dims": dict(self.dims), "copies": dict(vars(self.copies))}
+        plain |= {"schedule": list(self.schedule), "steps": list(self.steps)}
         plain |= {"buffers": [buffer.to_dict() for buffer in self.buffers]}
         return {"version": VERSION, **plain, **{key: [dict(vars(row)) for row in getattr(self, key)] for key in rows}}

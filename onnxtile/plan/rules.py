@@ -37,6 +37,8 @@ def _in_place(tenant: Tenant, source: Tenant) -> str | None:
         return f"it is at {tenant.offset}, not at {source.offset}"
     if source.kept or max(source.steps) > min(tenant.steps):
         return "that is still to be read"
+    if min(tenant.steps) in source.crowded:
+        return "another node reads that in the same step"
     return _not_before(tenant, source)
 
 

@@ -1,46 +1,101 @@
-"""The order in which a model's nodes run; the step of a node is its place in it, counted from 0."""
+"""The order in which a model's nodes run, and the step of each, counted from 0."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import onnx_ir as ir
 
-from onnxtile.errors import ModelError
+from onnxtile.errors import ModelError, UsageError
 from onnxtile.graph import dependencies, node_ids
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The nodes of a main graph in the order in which they run. A node with bodies, or a call of a function, is one step."""
+    """The nodes of a graph in the order in which they run. A node with bodies, or a call of a function, is one node.
+
+    Each node is a step of its own, unless `numbers` says which step each is in: nodes of one step run in any order, or at once.
+    """
 
     nodes: tuple[ir.Node, ...] = field(repr=False)
+    numbers: tuple[int, ...] = field(default=(), repr=False)
 
     @cached_property
     def steps(self) -> Mapping[ir.Node, int]:
         """The step of each node."""
-        return {node: step for step, node in enumerate(self.nodes)}
+        return dict(zip(self.nodes, self.numbers or range(len(self.nodes)), strict=True))
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """What results call each node, by step."""
+        """What results call each node, in the order of the nodes."""
         names = node_ids(self.nodes)
         return tuple(names[node] for node in self.nodes)
 
     @property
     def end(self) -> int:
         """The step after the last one."""
-        return len(self.nodes)
+        return self.numbers[-1] + 1 if self.numbers else len(self.nodes)
 
 
-def own_order(model: ir.Model) -> Schedule:
+def own_order(graph: ir.Graph) -> Schedule:
     """Return the order of the file. Raises ModelError where a node stands before one that it depends on."""
-    schedule = Schedule(tuple(model.graph))
+    schedule = Schedule(tuple(graph))
     for node, step in schedule.steps.items():
-        for value in dependencies(node):
-            producer = value.producer()
-            if producer is not None and schedule.steps.get(producer, -1) >= step:
-                raise ModelError(f"the node {schedule.ids[step]!r} reads {value.name!r}, which is made after it")
+        for producer in predecessors(node):
+            if producer.graph is graph and schedule.steps[producer] >= step:
+                read = next(v for v in dependencies(node) if v.producer() is producer)
+                raise ModelError(f"the node {schedule.ids[step]!r} reads {read.name!r}, which is made after it")
     return schedule
+
+
+def named(graph: ir.Graph, ids: Sequence[str], numbers: Sequence[int]) -> Schedule:
+    """Return the schedule of the nodes of `graph` that results call `ids`, in steps `numbers`.
+
+    Two nodes may share an identifier where a file repeats names; those keep their order. Raises UsageError where the names are not
+    those of this graph.
+    """
+    nodes: dict[str, list[ir.Node]] = {}
+    for node, name in node_ids(graph).items():
+        nodes.setdefault(name, []).append(node)
+    if sorted(name for name, same in nodes.items() for _ in same) != sorted(ids):
+        raise UsageError("the plan is not one of this model")
+    return Schedule(tuple(nodes[name].pop(0) for name in ids), tuple(numbers))
+
+
+def predecessors(node: ir.Node) -> Iterable[ir.Node]:
+    """Return the nodes that make what `node` reads, each once; those of graphs around its own are among them."""
+    makers = (value.producer() for value in dependencies(node))
+    return dict.fromkeys(maker for maker in makers if maker is not None)
+
+
+def in_streams(schedule: Schedule, streams: int) -> Schedule:
+    """Return `schedule` in steps of up to `streams` nodes that do not depend on each other; those that stand first run first.
+
+    Takes O(n log n) steps. Raises UsageError for less than one stream.
+    """
+    if streams < 1:
+        raise UsageError(f"the number of streams is at least 1, not {streams}")
+    if streams == 1:
+        return Schedule(schedule.nodes)
+    place = {node: number for number, node in enumerate(schedule.nodes)}
+    waits = {node: [p for p in predecessors(node) if p in place] for node in schedule.nodes}
+    open_ = {node: len(before) for node, before in waits.items()}
+    followers: dict[ir.Node, list[ir.Node]] = {}
+    for node, before in waits.items():
+        for maker in before:
+            followers.setdefault(maker, []).append(node)
+    ready = [place[node] for node, count in open_.items() if not count]
+    nodes: list[ir.Node] = []
+    numbers: list[int] = []
+    while ready:
+        together = [schedule.nodes[heapq.heappop(ready)] for _ in range(min(streams, len(ready)))]
+        numbers.extend([numbers[-1] + 1 if numbers else 0] * len(together))
+        nodes.extend(together)
+        for follower in (f for node in together for f in followers.get(node, ())):
+            open_[follower] -= 1
+            if not open_[follower]:
+                heapq.heappush(ready, place[follower])
+    return Schedule(tuple(nodes), tuple(numbers))

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxtile.plan.alias import Alias, Facts, aliases, overwrites
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.live import Life
+from onnxtile.plan.precedence import Precedence
 from onnxtile.plan.problem import align
 from onnxtile.plan.region import Contents, Region, Regions
 from onnxtile.plan.schedule import Schedule
@@ -28,18 +29,21 @@ def choose(
     schedule: Schedule,
     facts: Facts,
     lives: Mapping[ir.Value, Life],
+    order: Precedence,
     tensors: Sequence[ir.Value],
     alignment: int,
     rules: frozenset[str],
 ) -> Sharing:
     """Return which of `tensors`, in the order in which they are made, share bytes by one of `rules`, without ever raising the peak.
 
+    `order` says which are dead before others are made; the peak is that of `schedule`.
+
     A view always lies where its source does. A result is written over an operand wherever that is lawful: two buffers of one size become
     one, which no step can lose by. Parts of a whole are taken apart or put together in place where that lowers the peak, as
     long as it falls; then wherever it does not rise.
     """
     sizes = {value: tensor_bytes(value, facts.shapes) or 0 for value in tensors}
-    chooser = _Chooser(schedule, facts, lives, sizes, alignment, rules | {"view"})
+    chooser = _Chooser(schedule, facts, lives, order, sizes, alignment, rules | {"view"})
     chooser.share_views()
     chooser.share_in_place()
     chooser.lower_the_peak()
@@ -53,6 +57,7 @@ class _Chooser:
         schedule: Schedule,
         facts: Facts,
         lives: Mapping[ir.Value, Life],
+        order: Precedence,
         sizes: Mapping[ir.Value, int],
         alignment: int,
         rules: frozenset[str],
@@ -69,10 +74,10 @@ class _Chooser:
             of_value.setdefault(alias.value, []).append(alias)
         for value in sizes:
             contents.add(value, of_value.get(value, ()))
-        self.regions = Regions(sizes, lives, set(facts.model.graph.outputs), contents)
+        self.regions = Regions(sizes, lives, order, {v for v in sizes if v.is_graph_output()}, contents)
         for alias in self._in_place:
             self.regions.allow(alias)
-        self._lives = lives
+        self._order = order
         self._alignment = alignment
         self._live = np.zeros(schedule.end + 1, np.int64)
         for region in self.regions.of.values():
@@ -116,7 +121,7 @@ class _Chooser:
         regions = self.regions
         if regions.of[alias.source] is not regions.of[alias.value]:
             return False
-        if alias.rule == "in place" and self._lives[alias.source][1] != self._lives[alias.value][0] + 1:
+        if alias.rule == "in place" and not self._order.until(alias.source, alias.value):
             return False
         return regions.place(alias.value) == regions.place(alias.source) + alias.at
 

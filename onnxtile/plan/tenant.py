@@ -40,7 +40,8 @@ class Tenant:
 
     `steps` are those at which a node writes or reads it, in any order, with the last step of all for what must outlive the
     run, which is `kept`. `element` is its element type by name, and `granule` the bytes that its address must be a multiple of.
-    `takes` are the operands of the node that makes it with which it shares bytes.
+    `crowded` are the steps at which more than one node reads it. `takes` are the operands of the node that makes it with which it
+    shares bytes.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Tenant:
     granule: int = 1
     shape: tuple[int, ...] = ()
     kept: bool = False
+    crowded: tuple[int, ...] = ()
     takes: tuple[Take, ...] = ()
     made: Made | None = None
 

@@ -6,6 +6,7 @@ instead of from each node to what it reads.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
@@ -13,24 +14,44 @@ import onnx_ir as ir
 from onnxtile.plan.schedule import Schedule
 
 
-def steps_of_use(model: ir.Model, schedule: Schedule, values: Iterable[ir.Value]) -> dict[ir.Value, tuple[int, ...]]:
+def steps_of_use(graph: ir.Graph, schedule: Schedule, values: Iterable[ir.Value]) -> dict[ir.Value, tuple[int, ...]]:
     """Return for each of `values` the steps that write or read it; the last step of all is one of them for a graph output."""
     steps: dict[ir.Node, int] = {}
     handed_out: dict[ir.Value, set[int]] = {}
-    for step, node in enumerate(schedule.nodes):
+    for node, step in schedule.steps.items():
         steps[node] = step
         for body in _bodies(node):
             steps.update((inner, step) for inner in body)
             for value in body.outputs:
                 handed_out.setdefault(value, set()).add(step)
     found = {}
-    outputs = set(model.graph.outputs)
+    outputs = set(graph.outputs)
     for value in values:
         producer = value.producer()
         own = {steps[producer]} if producer is not None else set()
         read = {steps[reader] for reader in value.consumers()}
         last = {schedule.end - 1} if value in outputs else set()
         found[value] = tuple(sorted(own | read | last | handed_out.get(value, set())))
+    return found
+
+
+def crowded_steps(schedule: Schedule, values: Iterable[ir.Value]) -> dict[ir.Value, tuple[int, ...]]:
+    """Return for each of `values` that several nodes read in one step what steps those are."""
+    top: dict[ir.Node, ir.Node] = {}
+    handed_out: dict[ir.Value, set[ir.Node]] = {}
+    for node in schedule.nodes:
+        top[node] = node
+        for body in _bodies(node):
+            top.update((inner, node) for inner in body)
+            for value in body.outputs:
+                handed_out.setdefault(value, set()).add(node)
+    found = {}
+    for value in values:
+        readers = {top[reader] for reader in value.consumers()} | handed_out.get(value, set())
+        counts = Counter(schedule.steps[reader] for reader in readers)
+        crowded = tuple(sorted(step for step, count in counts.items() if count > 1))
+        if crowded:
+            found[value] = crowded
     return found
 
 

@@ -116,10 +116,10 @@ def test_what_a_body_reads_is_live_while_its_node_runs() -> None:
 def test_what_a_body_hands_out_is_live_while_its_node_runs() -> None:
     # The ONNX checker refuses such a body, so it comes from elsewhere.
     model = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 20]>{HANDED_OUT}')
-    schedule = own_order(model)
-    found = {value.name: life for value, life in live_ranges(model, schedule).items()}
+    schedule = own_order(model.graph)
+    found = {value.name: life for value, life in live_ranges(model.graph, schedule).items()}
     assert found == {"a": (0, 4), "b": (1, 4), "c": (2, 5), "d": (3, 5), "y": (4, 5)}
-    steps = steps_of_use(model, schedule, live_ranges(model, schedule))
+    steps = steps_of_use(model.graph, schedule, live_ranges(model.graph, schedule))
     assert {value.name: (s[0], s[-1] + 1) for value, s in steps.items()} == found
 
 
@@ -139,9 +139,9 @@ def test_a_loop_reads_what_it_carries_and_what_it_captures() -> None:
 @pytest.mark.parametrize("text", GRAPHS)
 def test_lives_end_where_the_steps_of_use_do(text: str) -> None:
     model = Case.of(text).model
-    schedule = own_order(model)
-    found = live_ranges(model, schedule)
-    steps = steps_of_use(model, schedule, found)
+    schedule = own_order(model.graph)
+    found = live_ranges(model.graph, schedule)
+    steps = steps_of_use(model.graph, schedule, found)
     assert {v.name: (s[0], s[-1] + 1) for v, s in steps.items()} == {v.name: life for v, life in found.items()}
 
 
@@ -156,4 +156,4 @@ def test_a_node_before_what_it_reads_is_refused() -> None:
     model.graph.remove(last)
     model.graph.insert_before(next(iter(model.graph)), last)
     with pytest.raises(ModelError, match="the node 'y' reads 'a', which is made after it"):
-        own_order(model)
+        own_order(model.graph)

@@ -62,6 +62,8 @@ def test_what_the_json_says() -> None:
         "activation_bytes": 256,
         "in_place": 0,
         "copies": {"avoided": 1, "avoided_bytes": 24, "remaining": 0, "remaining_bytes": 0},
+        "order": "model",
+        "steps": [0, 1, 2, 3, 4],
         "schedule": ["flat", "a", "b", "y", "z"],
         "buffers": [
             buffer("a", 0, 1, 4, shape=(2, 3)),

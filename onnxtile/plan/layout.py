@@ -1,0 +1,81 @@
+"""What a plan is made of, up to the offsets: a schedule, who lives when, and who shares bytes with whom."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import onnx_ir as ir
+
+from onnxtile.plan.alias import Facts, overwrites
+from onnxtile.plan.bytes import granule
+from onnxtile.plan.live import Life, live_ranges
+from onnxtile.plan.ordering import Ground, Order
+from onnxtile.plan.precedence import InEveryOrder, InSteps, Precedence
+from onnxtile.plan.problem import Buffer, Problem
+from onnxtile.plan.roles import Roles, assign
+from onnxtile.plan.schedule import Schedule, own_order
+from onnxtile.plan.sharing import Sharing, choose
+from onnxtile.plan.work import Work
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A schedule, the role of each value, the lives, and the regions in which values lie; `order` says who is before whom."""
+
+    schedule: Schedule
+    roles: Roles
+    lives: Mapping[ir.Value, Life]
+    order: Precedence
+    sharing: Sharing
+    buffers: tuple[Buffer, ...]
+
+
+def lay_out(facts: Facts, order: Order, streams: int, alignment: int, rules: Collection[str]) -> Layout:
+    """Return the layout of the main graph in the order that `order` chooses, in steps of up to `streams` nodes, with aliases by `rules`.
+
+    Raises ModelError where the graph has a cycle, UsageError for less than one stream.
+    """
+    terms = _Terms(facts, alignment, frozenset(rules), order.every)
+    own = own_order(facts.model.graph)
+    return terms.layout(order.arrange(Ground(own, streams, partial(terms.work, own), terms.peak)))
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What a layout is made by, whatever its schedule."""
+
+    facts: Facts
+    alignment: int
+    rules: frozenset[str]
+    every: bool
+
+    def layout(self, schedule: Schedule) -> Layout:
+        graph = self.facts.model.graph
+        roles = assign(schedule, self.facts)
+        lives = live_ranges(graph, schedule)
+        order = InEveryOrder(graph, schedule) if self.every else InSteps(schedule, lives)
+        sharing = choose(schedule, self.facts, lives, order, tuple(roles.tensors), self.alignment, self.rules)
+        return Layout(schedule, roles, lives, order, sharing, _buffers(sharing, self.facts, self.alignment))
+
+    def peak(self, schedule: Schedule) -> int:
+        return Problem(self.layout(schedule).buffers, self.alignment).lower_bound
+
+    def work(self, own: Schedule, taken: Collection[str]) -> Work:
+        regions = replace(self, rules=self.rules & set(taken)).layout(own).sharing.regions.of
+        in_place = [a for node in own.nodes for a in overwrites(node, self.facts)] if "in place" in self.rules else []
+        return Work.of(own.nodes, regions, in_place, set(self.facts.model.graph.outputs))
+
+
+def _buffers(sharing: Sharing, facts: Facts, alignment: int) -> tuple[Buffer, ...]:
+    """Return a buffer for each region; no element is split by a small alignment."""
+    found: dict[ir.Value, Buffer] = {}
+    for value, region in sharing.regions.of.items():
+        dtype = facts.shapes.dtype(value)
+        assert dtype is not None
+        before = found[region.owner].alignment if region.owner in found else None
+        wanted = max(granule(dtype), before or 1)
+        own = wanted if wanted > alignment else None
+        found[region.owner] = Buffer(region.owner.name or "", region.size, *region.life, alignment=own)
+    return tuple(found.values())

@@ -1,0 +1,60 @@
+"""What an order is, and how one is found by its name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from onnxtile.errors import UsageError
+from onnxtile.plan.schedule import Schedule, in_streams
+from onnxtile.plan.work import Work
+from onnxtile.registry import discover
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What an order is chosen by: the model's own, the number of streams, and what orders cost.
+
+    `work` returns what to search in, given the rules by which tensors may share bytes whatever the order; `peak` the bytes
+    that a schedule needs at least.
+    """
+
+    own: Schedule
+    streams: int
+    work: Callable[[Collection[str]], Work]
+    peak: Callable[[Schedule], int]
+
+    def packed(self, schedule: Schedule) -> Schedule:
+        """Return `schedule` in as many streams as there are."""
+        return in_streams(schedule, self.streams)
+
+
+@dataclass(frozen=True)
+class Order:
+    """A way to put the nodes of a model in order.
+
+    `arrange` is a pure function, and the same ground gets the same schedule every time. `every` says that a plan must hold
+    for every order that the graph allows; the schedule is then one of them.
+    """
+
+    name: str
+    summary: str
+    arrange: Callable[[Ground], Schedule]
+    every: bool = False
+
+
+def orders() -> dict[str, Order]:
+    """Return every order there is, by name."""
+    return discover("onnxtile.plan.schedules", Order)
+
+
+def order(name: str) -> Order:
+    """Return the order called `name`. Raises UsageError where there is none."""
+    known = orders()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1)
+    raise UsageError(
+        f"there is no order {name!r}", hint=f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    )

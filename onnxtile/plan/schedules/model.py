@@ -1,0 +1,14 @@
+"""The order of the file."""
+
+from __future__ import annotations
+
+from onnxtile.plan.ordering import Ground, Order
+from onnxtile.plan.schedule import Schedule
+
+
+def arrange(ground: Ground) -> Schedule:
+    """Return the nodes as they stand in the model."""
+    return ground.packed(ground.own)
+
+
+order = Order("model", "as the nodes stand in the file", arrange)

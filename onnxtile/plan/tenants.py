@@ -1,0 +1,56 @@
+"""What the check of a plan must know about each tensor, found in the graph rather than in the problem."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxtile.plan.alias import Facts, cut_starts
+from onnxtile.plan.bytes import granule
+from onnxtile.plan.problem import Plan
+from onnxtile.plan.schedule import Schedule
+from onnxtile.plan.sharing import Sharing
+from onnxtile.plan.tenant import Made, Operand, Take, Tenant
+from onnxtile.plan.uses import crowded_steps, steps_of_use
+
+
+def tenants(schedule: Schedule, facts: Facts, sharing: Sharing, offsets: Plan) -> tuple[Tenant, ...]:
+    """Return what the check must know about each tensor of the arena, found in the graph rather than in the problem."""
+    outputs = set(facts.model.graph.outputs)
+    regions = sharing.regions
+    steps = steps_of_use(facts.model.graph, schedule, regions.of)
+    crowds = crowded_steps(schedule, regions.of) if schedule.numbers else {}
+    found = []
+    for value, region in regions.of.items():
+        dtype, shape = facts.shapes.dtype(value), facts.shapes.sizes(value)
+        assert dtype is not None
+        assert shape is not None
+        found.append(
+            Tenant(
+                name=_name(value),
+                owner=_name(region.owner),
+                offset=offsets.offsets[_name(region.owner)] + regions.place(value),
+                size=regions.size(value),
+                steps=steps[value],
+                crowded=crowds.get(value, ()),
+                element=dtype.name,
+                granule=granule(dtype),
+                shape=shape,
+                kept=value in outputs,
+                takes=tuple(Take(_name(alias.source), alias.rule) for alias in sharing.shares.get(value, ())),
+                made=_made(value, facts),
+            )
+        )
+    return tuple(found)
+
+
+def _made(value: ir.Value, facts: Facts) -> Made | None:
+    node = value.producer()
+    if node is None or not facts.is_standard(node):
+        return None
+    operands = [Operand(_name(v), facts.shapes.sizes(v)) if v is not None else None for v in node.inputs]
+    starts = tuple(cut_starts(node, facts).get(value, ()))
+    return Made(node.op_type, tuple(operands), starts, node.attributes.get_int("axis", 0))
+
+
+def _name(value: ir.Value) -> str:
+    return value.name or ""
