@@ -53,8 +53,10 @@ class Mismatch(CheckFailed):
     """What was written does not compute what was read."""
 
 
-def caret(text: str, span: tuple[int, int]) -> str:
+def caret(text: str, span: tuple[int, int], *, first: int = 1) -> str:
     """Return the line of `text` in which `span` begins, its number, and a line of carets below the span.
+
+    `first` is the number of the first line.
 
     >>> print(caret("MatMul->Ad", (8, 10)))
     line 1: MatMul->Ad
@@ -64,6 +66,6 @@ def caret(text: str, span: tuple[int, int]) -> str:
     line_start = text.rfind("\n", 0, start) + 1
     line_end = text.find("\n", start)
     line = text[line_start : line_end if line_end >= 0 else len(text)]
-    label = f"line {text.count(chr(10), 0, start) + 1}: "
+    label = f"line {text.count(chr(10), 0, start) + first}: "
     width = max(1, min(stop, line_start + len(line)) - start)
     return f"{label}{line}\n{' ' * (len(label) + start - line_start)}{'^' * width}"

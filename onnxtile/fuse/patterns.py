@@ -1,95 +1,18 @@
-"""Pattern files: one TOML file a meta-op, found by its existence."""
+"""The pattern library, its sets, and the choice among patterns: one TOML file a meta-op, found by its existence."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
-import pydantic
-
-from onnxtile.errors import PatternError, QueryError, UsageError
-from onnxtile.query.parse import parse, parse_condition
-from onnxtile.query.program import Program, compile_query, nodes_of
+from onnxtile.errors import PatternError, UsageError
+from onnxtile.fuse.pattern import Pattern, from_file, from_query
 from onnxtile.registry import data_folder
+
+__all__ = ["LIBRARY", "Pattern", "from_file", "from_query", "in_order", "pattern_set", "select", "set_names"]
 
 LIBRARY = "library"
 """The name of the set that stands in `patterns/` itself; other sets are folders of it."""
-
-
-class _Variant(pydantic.BaseModel):
-    """One way in which exporters write the meta-op."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-    query: str
-    where: tuple[str, ...] = ()
-    note: str = ""
-
-
-class _File(pydantic.BaseModel):
-    """The fields of a pattern file."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-    name: str = pydantic.Field(pattern=r"^[A-Za-z_]\w*$")
-    doc: str = pydantic.Field(min_length=1)
-    assumes: tuple[str, ...] = ()
-    outputs: int = pydantic.Field(default=1, ge=1)
-    after: tuple[str, ...] = ()
-    variants: tuple[_Variant, ...] = pydantic.Field(min_length=1)
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """A meta-op: its name, what it is, and the queries that find it, tried in order.
-
-    `outputs` is how many results it may have: a match with more, because something outside reads an inner value, is refused. None
-    stands for any number. `after` names patterns that come first, beside those whose meta-ops the queries name.
-    """
-
-    name: str
-    doc: str
-    programs: tuple[Program, ...]
-    outputs: int | None
-    after: tuple[str, ...] = ()
-
-    def needs(self) -> set[str]:
-        """Return the names of patterns that come first, if they are there: those in `after`, and all operators of the queries."""
-        clauses = (clause for program in self.programs for clause in program.query.clauses)
-        return {*self.after, *(node.type for clause in clauses for node in nodes_of(clause))}
-
-
-def from_file(path: Path) -> Pattern:
-    """Return the pattern in a TOML file. Raises PatternError, with the file and the line or field at fault."""
-    try:
-        content = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise PatternError(f"{path}: no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise PatternError(f"{path}: {error}") from None
-    try:
-        file = _File.model_validate(content)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise PatternError(f"{path}: field {field!r}: {first['msg']}") from None
-    programs = tuple(_compiled(variant, f"{path}: variant {i + 1}") for i, variant in enumerate(file.variants))
-    return Pattern(file.name, file.doc, programs, file.outputs, file.after)
-
-
-def from_query(query: str, name: str = "MetaOp") -> Pattern:
-    """Return a pattern of one query; its meta-op may have any number of results."""
-    return Pattern(name, f"what matches {query}", (compile_query(parse(query)),), None)
-
-
-def _compiled(variant: _Variant, place: str) -> Program:
-    try:
-        where = tuple((parse_condition(text), text) for text in variant.where)
-        return compile_query(parse(variant.query), where)
-    except QueryError as error:
-        raise PatternError(f"{place}: {error}", hint=error.hint) from None
 
 
 def set_names() -> list[str]:
@@ -110,10 +33,7 @@ def pattern_set(name: str = LIBRARY) -> list[Pattern]:
 
 def in_order(patterns: Iterable[Pattern]) -> list[Pattern]:
     """Return `patterns` by name, each after those whose meta-ops its queries name. Raises PatternError for two of one name."""
-    by_name: dict[str, Pattern] = {}
-    for pattern in sorted(patterns, key=lambda p: p.name):
-        if by_name.setdefault(pattern.name, pattern) is not pattern:
-            raise PatternError(f"two patterns are named {pattern.name!r}")
+    by_name = {pattern.name: pattern for pattern in require_distinct(sorted(patterns, key=lambda p: p.name))}
     ordered: dict[str, Pattern] = {}
 
     def place(pattern: Pattern, above: tuple[str, ...]) -> None:
@@ -128,6 +48,17 @@ def in_order(patterns: Iterable[Pattern]) -> list[Pattern]:
         if pattern.name not in ordered:
             place(pattern, ())
     return list(ordered.values())
+
+
+def require_distinct(patterns: Iterable[Pattern]) -> list[Pattern]:
+    """Return `patterns`. Raises PatternError where the files of two give the same name to their meta-ops."""
+    listed = list(patterns)
+    seen: dict[str, Pattern] = {}
+    for pattern in listed:
+        first = seen.setdefault(pattern.name, pattern)
+        if first.file is not None and pattern.file is not None and first.file.path != pattern.file.path:
+            raise PatternError(f"{pattern.place}: the name {pattern.name!r} is taken: {first.place} gives it as well")
+    return listed
 
 
 def select(names: Iterable[str]) -> list[Pattern]:

@@ -121,8 +121,11 @@ def _require_known_words(node: Node, text: str) -> None:
 
 
 def _nearest(name: str, known: Collection[str]) -> str | None:
+    """Return what `name` may have been meant to be: the shortest of those that begin with it, else the most alike."""
     by_folded = {one.lower(): one for one in sorted(known)}
-    near = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.5)
+    folded = name.lower()
+    begun = sorted((one for one in by_folded if folded and one.startswith(folded)), key=lambda one: (len(one), one))
+    near = begun[:1] or difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.5)
     return f"did you mean {by_folded[near[0]]}?" if near else None
 
 

@@ -66,7 +66,9 @@ def explain(
     matcher = Matcher(graph, constants)
     best: dict[str, Attempt] = {}
     for i, program in enumerate(chosen[wanted].programs):
-        for stopped in explain_program(matcher, program):
+        with chosen[wanted].located(i):
+            stops = explain_program(matcher, program)
+        for stopped in stops:
             other = best.get(stopped.root)
             if other is None or len(other.stopped.nodes) < len(stopped.nodes):
                 best[stopped.root] = Attempt(i + 1, stopped)

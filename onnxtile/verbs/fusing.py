@@ -128,4 +128,4 @@ def chosen_patterns(patterns: Iterable[str | Pattern]) -> list[Pattern]:
     chosen: list[Pattern] = []
     for pattern in patterns:
         chosen += [pattern] if isinstance(pattern, Pattern) else pattern_files.select([pattern])
-    return chosen or pattern_files.pattern_set()
+    return pattern_files.require_distinct(chosen) or pattern_files.pattern_set()
