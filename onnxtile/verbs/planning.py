@@ -32,20 +32,23 @@ class PlannedModel:
         return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict()}
 
 
-def plan(
+def plan(  # noqa: PLR0913 - the options of the command
     model: Source,
     *,
     dims: Dims | None = None,
     shapes: InputShapes | None = None,
     alignment: int = 64,
     planner: str = "best",
+    order: str = "model",
+    streams: int = 1,
     capacity: int | None = None,
     verify: bool = True,
     progress: Progress = silent,
 ) -> PlannedModel:
     """Give every activation of `model` an offset in one arena, and annotate the model with it.
 
-    `alignment` and `capacity` are in bytes. The plan is checked by code that shares nothing with the planners; with `verify`,
+    `alignment` and `capacity` are in bytes. `order` says in which order nodes run, `streams` how many that do not depend on each other
+    may run in one step. The plan is checked by code that shares nothing with the planners; with `verify`,
     the model is also run with every tensor at its planned address. Raises ModelError, UsageError; Infeasible over `capacity`;
     Mismatch where the run inside the arena differs.
     """
@@ -65,6 +68,8 @@ def plan(
         constants,
         alignment=alignment,
         planner=planner,
+        order=order,
+        streams=streams,
         capacity=capacity,
         digest=digest(model),
         dims=bound,

@@ -20,6 +20,10 @@ def plan(
         int, typer.Option("--alignment", metavar="BYTES", help="every buffer starts at a multiple of it")
     ] = 64,
     planner: Annotated[str, typer.Option("--planner", metavar="NAME", help="how offsets are found")] = "best",
+    order: Annotated[str, typer.Option("--order", metavar="model|min-peak|any", help="which node runs when")] = "model",
+    streams: Annotated[
+        int, typer.Option("--streams", metavar="N", help="up to N independent nodes run in one step")
+    ] = 1,
     capacity: Annotated[
         str | None, typer.Option("--capacity", metavar="256KiB", help="fail (exit 1) if the arena is larger")
     ] = None,
@@ -43,6 +47,8 @@ def plan(
             shapes=shapes(shape),
             alignment=alignment,
             planner=planner,
+            order=order,
+            streams=streams,
             capacity=in_bytes(capacity, "capacity"),
             verify=not job.no_verify,
             progress=progress,
