@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from onnxtile.inspect.operators import OperatorUse, operators
 from onnxtile.inspect.parameters import Parameters, parameters
 from onnxtile.inspect.training import Kept, kept_for_training
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import free_inputs
+from onnxtile.model.dims import free_inputs, symbols
 from onnxtile.model.shapes import Shapes, resolve
 
 
@@ -166,12 +167,21 @@ def summarise(model: ir.Model, *, training: bool = False) -> Inspection:
 
 def _unknown(model: ir.Model, shapes: Shapes, constants: Constants) -> Iterator[Remark]:
     """Yield the values whose size is not known, with the reason."""
+    inputs = free_inputs(model)
+    declared = set(symbols(inputs))
+    free = next((value.name for value in inputs if value.shape is None or not value.shape.is_static()), None)
     values = (value for node in model.graph.all_nodes() for value in node.outputs if value.name)
-    for value in (*free_inputs(model), *values):
+    for value in (*inputs, *values):
         if value in constants or shapes.sizes(value) is not None:
             continue
         names = [dim for dim in shapes.dims(value) or () if isinstance(dim, str)]
-        reason = f"it depends on {', '.join(dict.fromkeys(names))}" if names else shapes.reason(value)
+        # Other names are the inference's own, and say nothing to the user.
+        if names and declared.issuperset(word for name in names for word in re.findall(r"[A-Za-z_]\w*\b(?!\()", name)):
+            reason = f"it depends on {', '.join(dict.fromkeys(names))}"
+        elif free is not None:
+            reason = f"the input {free!r} has free dimensions"
+        else:
+            reason = shapes.reason(value)
         yield Remark(value.name or "", reason)
 
 

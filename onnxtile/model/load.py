@@ -43,6 +43,7 @@ def load(source: Source) -> ir.Model:
         return _read(Path(source))
     for tensor in external_tensors(model):
         _require_data(tensor, "the model")
+    _free_negative_sizes(model)
     return model
 
 
@@ -86,7 +87,18 @@ def _read(path: Path) -> ir.Model:
         tensor.base_dir = folder
         _require_data(tensor, str(path))
     _use_checked_weights(model)
+    _free_negative_sizes(model)
     return model
+
+
+def _free_negative_sizes(model: ir.Model) -> None:
+    """Make dimensions of -1, as some exporters write what is free, free in ONNX's sense: nothing is said of them."""
+    for graph in model.graphs():
+        outputs = (value for node in graph for value in node.outputs)
+        for value in (*graph.inputs, *outputs):
+            shape = value.shape
+            if shape is not None and any(isinstance(dim, int) and dim < 0 for dim in shape):
+                value.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in shape])
 
 
 def _deserialise(proto: onnx.ModelProto, name: str) -> ir.Model:
