@@ -21,11 +21,13 @@ def check(problem: Problem, plan: Plan, tenants: Iterable[Tenant] = ()) -> tuple
     """Return everything that is wrong with `plan`; nothing, if it is sound.
 
     Every buffer has an offset, aligned, not negative, below the plan's size and the capacity; no two buffers that are live at one
-    step share a byte; every tenant lies and lives inside its buffer, and takes over another's bytes only as its rule allows.
+    step, or are in conflict, share a byte; every tenant lies and lives inside its buffer, and takes over another's bytes only as its
+    rule allows.
     """
     failures = list(_placement_failures(problem, plan))
     placed = [buffer for buffer in problem.buffers if buffer.name in plan.offsets]
     failures += _overlaps([(plan.offsets[b.name], b) for b in placed])
+    failures += _conflicts(problem, plan)
     failures += _tenant_failures({b.name: b for b in placed}, plan.offsets, list(tenants))
     return tuple(failures)
 
@@ -94,6 +96,16 @@ def _overlaps(placed: Sequence[tuple[int, Buffer]]) -> list[Failure]:
         )
         failures.append(Failure(reason, (other.name, buffer.name), step))
     return failures
+
+
+def _conflicts(problem: Problem, plan: Plan) -> Iterator[Failure]:
+    sizes = {buffer.name: buffer.size for buffer in problem.buffers}
+    for one, other in sorted(problem.conflicts):
+        if one not in plan.offsets or other not in plan.offsets:
+            continue
+        start, begin = plan.offsets[one], plan.offsets[other]
+        if start < begin + sizes[other] and begin < start + sizes[one] and sizes[one] and sizes[other]:
+            yield Failure(f"{one!r} at {start} and {other!r} at {begin} are in conflict and share bytes", (one, other))
 
 
 def _touched(placed: Sequence[tuple[int, Buffer]], near: Sequence[tuple[int, int]], start: int, end: int) -> int | None:

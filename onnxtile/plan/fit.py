@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from onnxtile.plan.lifetimes import Ints, Rivals
 from onnxtile.plan.problem import Problem
 
-_Ints = npt.NDArray[np.int64]
-
-Choose = Callable[[_Ints, int], int]
+Choose = Callable[[Ints, int], int]
 """Given the gaps between the neighbours in bytes, from below, and the bytes wanted, says which to take; -1: the room above them."""
 
 
@@ -23,17 +21,11 @@ class Fitter:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        buffers = problem.buffers
-        by_start = sorted(range(len(buffers)), key=lambda i: buffers[i].lower)
-        self._place = {i: rank for rank, i in enumerate(by_start)}
-        self._lower = np.array([buffers[i].lower for i in by_start], np.int64)
-        self._upper = np.array([buffers[i].upper for i in by_start], np.int64)
-        # Lives before this one in the order of their starts have all ended by the highest end so far.
-        self._latest_end = np.maximum.accumulate(self._upper) if len(buffers) else self._upper
+        self._rivals = Rivals(problem)
 
     def place(self, order: Sequence[int], choose: Choose) -> list[int]:
         """Return an offset for each buffer, placed in the order of their numbers in `order`."""
-        problem, place = self._problem, self._place
+        problem = self._problem
         start = np.zeros(len(order), np.int64)
         # An end of 0 says: not placed yet, or without bytes; it is in nobody's way.
         end = np.zeros(len(order), np.int64)
@@ -42,15 +34,14 @@ class Fitter:
             size = problem.footprint(buffer)
             if not size:
                 continue
-            first = int(np.searchsorted(self._latest_end, buffer.lower, side="right"))
-            last = int(np.searchsorted(self._lower, buffer.upper, side="left"))
-            near = np.flatnonzero((self._upper[first:last] > buffer.lower) & (end[first:last] > 0)) + first
+            near = self._rivals.of(i)
+            near = near[end[near] > 0]
             offset = _offset(start[near], end[near], size, problem.alignment_of(buffer), choose)
-            start[place[i]], end[place[i]] = offset, offset + size
-        return [int(start[place[i]]) for i in range(len(order))]
+            start[i], end[i] = offset, offset + size
+        return [int(offset) for offset in start]
 
 
-def _offset(start: _Ints, end: _Ints, size: int, alignment: int, choose: Choose) -> int:
+def _offset(start: Ints, end: Ints, size: int, alignment: int, choose: Choose) -> int:
     if not len(start):
         return 0
     order = np.argsort(start, kind="stable")
@@ -60,13 +51,13 @@ def _offset(start: _Ints, end: _Ints, size: int, alignment: int, choose: Choose)
     return int(candidates[choose(start - candidates[:-1], size)])
 
 
-def lowest(gaps: _Ints, size: int) -> int:
+def lowest(gaps: Ints, size: int) -> int:
     """Choose the lowest gap."""
     fits = gaps >= size
     return int(fits.argmax()) if fits.any() else -1
 
 
-def tightest(gaps: _Ints, size: int) -> int:
+def tightest(gaps: Ints, size: int) -> int:
     """Choose the smallest gap, of several the lowest."""
     fits = gaps >= size
     return int(np.argmin(np.where(fits, gaps, np.iinfo(np.int64).max))) if fits.any() else -1

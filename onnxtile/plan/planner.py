@@ -7,25 +7,48 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from onnxtile.errors import UsageError
-from onnxtile.plan.problem import Plan, Problem
+from onnxtile.plan.effort import NORMAL, Effort
+from onnxtile.plan.problem import Plan, Problem, Proof
 from onnxtile.registry import discover
+
+
+@dataclass(frozen=True)
+class Placement:
+    """An offset in bytes for each buffer of a problem, in its order, and what is known of a smaller arena."""
+
+    offsets: tuple[int, ...]
+    proof: Proof
 
 
 @dataclass(frozen=True)
 class Planner:
     """A way to give offsets to buffers.
 
-    `place` returns an offset in bytes for each buffer of a problem, in the problem's order. It is a pure function, and the same
-    problem gets the same offsets every time. It need not look at the capacity.
+    `place` is a pure function: the same problem gets the same offsets every time, unless the effort has an end in seconds. It need
+    not keep to the capacity, but may stop as soon as it does.
     """
 
     name: str
     summary: str
-    place: Callable[[Problem], Sequence[int]]
+    place: Callable[[Problem, Effort], Placement]
 
-    def plan(self, problem: Problem) -> Plan:
+    def plan(self, problem: Problem, effort: Effort = NORMAL) -> Plan:
         """Return the plan of this planner for `problem`, whether it fits the capacity or not."""
-        return Plan.of(problem, self.place(problem))
+        placement = self.place(problem, effort)
+        return Plan.of(problem, placement.offsets, placement.proof)
+
+
+def heuristic(place: Callable[[Problem], Sequence[int]]) -> Callable[[Problem, Effort], Placement]:
+    """Return the `Planner.place` of a planner that takes every buffer once, and looks for nothing better."""
+
+    def placed(problem: Problem, _effort: Effort) -> Placement:
+        offsets = tuple(place(problem))
+        did_reach = Plan.of(problem, offsets).size == problem.lower_bound
+        return Placement(
+            offsets, Proof(problem.lower_bound, "peak", "lower bound reached" if did_reach else "heuristic")
+        )
+
+    return placed
 
 
 def planners() -> dict[str, Planner]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import Literal
 
 from onnxtile.errors import Infeasible, UsageError
 
@@ -17,7 +18,8 @@ DEFAULT_ALIGNMENT = 64
 class Buffer:
     """Memory of `size` bytes that is in use in the steps [`lower`, `upper`).
 
-    `alignment` in bytes is its own, where the problem's does not apply.
+    `alignment` in bytes is its own, where the problem's does not apply. `moved` are the bytes that are read and written in it during a
+    run (None: as many as it has); of several arenas, the one of the highest priority goes to those that move the most.
     """
 
     name: str
@@ -25,6 +27,7 @@ class Buffer:
     lower: int
     upper: int
     alignment: int | None = None
+    moved: int | None = None
 
     def __post_init__(self) -> None:
         if self.size < 0:
@@ -33,18 +36,25 @@ class Buffer:
             raise UsageError(f"the buffer {self.name!r} has an empty life: [{self.lower}, {self.upper})")
         if self.alignment is not None:
             require_alignment(self.alignment)
+        if self.moved is not None and self.moved < 0:
+            raise UsageError(f"the buffer {self.name!r} moves a negative number of bytes: {self.moved}")
 
 
 @dataclass(frozen=True)
 class Problem:
     """Buffers to be placed in one arena: offsets are multiples of `alignment`, no byte beyond `capacity` (None: no limit).
 
-    Raises UsageError for two buffers of one name, a negative capacity, or an alignment that is no power of two.
+    Two buffers share no byte where their lives meet, nor where `conflicts` has their names as a pair (in any order): an executor that may
+    run the graph in another order needs both at once, although no step of this one does.
+
+    Raises UsageError for two buffers of one name, a negative capacity, an alignment that is no power of two, or a conflict of what is no
+    buffer.
     """
 
     buffers: tuple[Buffer, ...]
     alignment: int = DEFAULT_ALIGNMENT
     capacity: int | None = None
+    conflicts: frozenset[tuple[str, str]] = frozenset()
 
     def __post_init__(self) -> None:
         require_alignment(self.alignment)
@@ -55,6 +65,9 @@ class Problem:
             if buffer.name in seen:
                 raise UsageError(f"two buffers are named {buffer.name!r}")
             seen.add(buffer.name)
+        for pair in self.conflicts:
+            if pair[0] == pair[1] or not seen.issuperset(pair):
+                raise UsageError(f"{pair[0]!r} and {pair[1]!r} are no two buffers that could be in conflict")
 
     def alignment_of(self, buffer: Buffer) -> int:
         """Return what the offset of `buffer` must be a multiple of, in bytes."""
@@ -68,6 +81,18 @@ class Problem:
     def footprint(self, buffer: Buffer) -> int:
         """Return the bytes that `buffer` takes from the others: its size, rounded up to where the next one can start."""
         return align(buffer.size, self.granule)
+
+    @cached_property
+    def opponents(self) -> Mapping[int, tuple[int, ...]]:
+        """The conflicts as places in `buffers`: of each buffer that has some, those whose lives do not meet its own anyway."""
+        at = {buffer.name: i for i, buffer in enumerate(self.buffers)}
+        found: dict[int, set[int]] = {}
+        for pair in self.conflicts:
+            i, k = sorted(at[name] for name in pair)
+            if not _meet(self.buffers[i], self.buffers[k]):
+                found.setdefault(i, set()).add(k)
+                found.setdefault(k, set()).add(i)
+        return {i: tuple(sorted(others)) for i, others in sorted(found.items())}
 
     @cached_property
     def peak(self) -> tuple[int, int]:
@@ -92,19 +117,45 @@ class Problem:
         return tuple(sorted(live, key=lambda b: (-b.size, b.name)))
 
 
+Bound = Literal["peak", "search"]
+"""How a lower bound is known: as the peak, or as the size below which an exact search found that there is nothing."""
+
+Ended = Literal["lower bound reached", "search ended", "effort", "time", "too many buffers", "heuristic"]
+"""What ended the search for a smaller arena: nothing smaller is possible ("search ended": an exact search says so), its budget of steps,
+its time, that the search does not take so many buffers, or that the planner does not search."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What is known of a smaller arena: none takes less than `lower_bound` bytes; how that is known, and why no more is known."""
+
+    lower_bound: int
+    bound: Bound
+    ended: Ended
+
+
 @dataclass(frozen=True)
 class Plan:
-    """Where each buffer of a problem starts, by name, in bytes from the start of the arena; the arena's size in bytes."""
+    """Where each buffer of a problem starts, by name, in bytes from the start of the arena; the arena's size in bytes.
+
+    `proof` says how far that is from the best, where its planner told.
+    """
 
     offsets: Mapping[str, int]
     size: int
+    proof: Proof | None = None
 
     @classmethod
-    def of(cls, problem: Problem, offsets: Sequence[int]) -> Plan:
+    def of(cls, problem: Problem, offsets: Sequence[int], proof: Proof | None = None) -> Plan:
         """Return the plan that gives the buffers of `problem` these offsets, in the same order."""
         placed = zip(problem.buffers, offsets, strict=True)
         size = max((offset + problem.footprint(b) for b, offset in placed if b.size), default=0)
-        return cls({b.name: int(offset) for b, offset in zip(problem.buffers, offsets, strict=True)}, int(size))
+        return cls({b.name: int(offset) for b, offset in zip(problem.buffers, offsets, strict=True)}, int(size), proof)
+
+    @property
+    def optimal(self) -> bool:
+        """Whether no smaller arena is possible, as far as is known."""
+        return self.proof is not None and self.size == self.proof.lower_bound
 
 
 class OverCapacity(Infeasible):
@@ -145,6 +196,10 @@ def align(size: int, alignment: int) -> int:
     128
     """
     return (size + alignment - 1) & -alignment
+
+
+def _meet(one: Buffer, other: Buffer) -> bool:
+    return one.lower < other.upper and other.lower < one.upper
 
 
 def _step_of_the_top(problem: Problem, plan: Plan) -> int:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.plan.check import check
+from onnxtile.plan.effort import Effort
 from onnxtile.plan.exact import compiled, descent
 from onnxtile.plan.exact.solve import Solution, solve
 from onnxtile.plan.exact.state import groups, state_of
@@ -29,7 +30,7 @@ def small_problems(draw: st.DrawFn) -> Problem:
 
 
 def solved(problem: Problem, looks: int = 10**6) -> tuple[Plan, Solution]:
-    solution = solve(problem, planner("naive").place(problem), looks)
+    solution = solve(problem, list(planner("naive").plan(problem).offsets.values()), Effort(looks, looks))
     plan = Plan.of(problem, solution.offsets)
     assert check(problem, plan) == ()
     return plan, solution

@@ -1,7 +1,6 @@
 """What every planner must do, over all that there are."""
 
 import random
-import time
 from dataclasses import replace
 
 import pytest
@@ -9,12 +8,15 @@ from hypothesis import given
 
 from onnxtile.errors import UsageError
 from onnxtile.plan.check import check
+from onnxtile.plan.effort import LEVELS, Effort
 from onnxtile.plan.fit import Fitter, lowest
 from onnxtile.plan.orders import by_breadth, by_size
 from onnxtile.plan.planner import Planner, planner, planners
 from onnxtile.plan.problem import Buffer, Plan, Problem
 from onnxtile.plan.skyline import fill
 from tests.plan.conftest import problems
+
+LITTLE = Effort(20_000, 20_000)
 
 every_planner = pytest.mark.parametrize("planner", planners().values(), ids=planners())
 
@@ -33,15 +35,18 @@ def test_an_unknown_one_is_refused() -> None:
 @every_planner
 @given(problem=problems())
 def test_its_plan_is_sound_and_not_below_the_bound(planner: Planner, problem: Problem) -> None:
-    plan = planner.plan(problem)
+    plan = planner.plan(problem, LITTLE)
     assert check(problem, plan) == ()
-    assert plan.size >= problem.lower_bound
-    assert planner.plan(problem) == plan
+    assert plan.proof is not None
+    assert problem.lower_bound <= plan.proof.lower_bound <= plan.size
+    assert plan.optimal == (plan.proof.ended in {"lower bound reached", "search ended"})
+    assert planner.plan(problem, LITTLE) == plan
 
 
 @every_planner
 def test_no_buffers(planner: Planner) -> None:
-    assert planner.plan(Problem(())) == Plan({}, 0)
+    plan = planner.plan(Problem(()))
+    assert (plan.offsets, plan.size, plan.optimal) == ({}, 0, True)
 
 
 @every_planner
@@ -107,12 +112,9 @@ def test_greedy_by_size_takes_the_tightest_gap() -> None:
 
 
 @every_planner
-def test_ten_thousand_buffers_with_hundreds_of_overlaps_take_seconds(planner: Planner) -> None:
+def test_ten_thousand_buffers_with_hundreds_of_overlaps(planner: Planner) -> None:
     draw = random.Random(0)
     starts = [draw.randrange(10_000) for _ in range(10_000)]
     buffers = [Buffer(str(i), draw.randrange(1, 10**6), s, s + draw.randrange(1, 400)) for i, s in enumerate(starts)]
     problem = Problem(tuple(buffers))
-    begin = time.perf_counter()
-    plan = planner.plan(problem)
-    assert check(problem, plan) == ()
-    assert time.perf_counter() - begin < 10
+    assert check(problem, planner.plan(problem, LEVELS["low"])) == ()

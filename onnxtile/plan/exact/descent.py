@@ -2,8 +2,8 @@
 
 Every sound plan can be let down until each buffer rests, and its buffers then be taken in the order of their offsets: so nothing is
 missed. A branch is given up as soon as some section cannot hold what is still to come. Where the buffers still to be placed fall into
-parts that never meet, each part is searched by itself; when one has no solution, the others are not asked for another of theirs. The
-idea of canonical plans and of parts is MiniMalloc's: Moffitt, ASPLOS 2023, doi 10.1145/3623278.3624752.
+parts that are never in each other's way, each part is searched by itself; when one has no solution, the others are not asked for
+another of theirs. The idea of canonical plans and of parts is MiniMalloc's: Moffitt, ASPLOS 2023, doi 10.1145/3623278.3624752.
 
 Plain functions over flat lists: plan.exact.compiled compiles them as they are.
 """
@@ -57,7 +57,7 @@ def start(state: State) -> None:
         state.placed[buffer] = 0
         for section in range(state.begin[buffer], state.end[buffer]):
             state.rest[section] += state.size[buffer]
-        for section in range(state.begin[buffer], state.end[buffer] - 1):
+        for section in range(state.reach_begin[buffer], state.reach_end[buffer] - 1):
             state.bridges[section] += 1
     state.low[0] = 0
     state.high[0] = len(state.rest)
@@ -73,14 +73,13 @@ def place(state: State, buffer: int, depth: int, trail: int) -> int:
     """Place `buffer` at its lowest offset, raise its neighbours above it, and return the new end of the trail."""
     size = state.size[buffer]
     top = state.offset[buffer] + size
-    end = state.end[buffer] - 1
     state.choice[depth] = buffer
     state.placed[buffer] = 1
     state.trail_at[depth] = trail
-    for section in range(state.begin[buffer], end):
+    for section in range(state.begin[buffer], state.end[buffer]):
         state.rest[section] -= size
+    for section in range(state.reach_begin[buffer], state.reach_end[buffer] - 1):
         state.bridges[section] -= 1
-    state.rest[end] -= size
     for k in range(state.neighbour_at[buffer], state.neighbour_at[buffer + 1]):
         other = state.neighbour[k]
         if state.offset[other] < top and state.placed[other] == 0:
@@ -95,12 +94,11 @@ def take_back(state: State, depth: int, trail: int) -> int:
     """Undo what `place` did at `depth`; return the new end of the trail."""
     buffer = state.choice[depth]
     size = state.size[buffer]
-    end = state.end[buffer] - 1
     state.placed[buffer] = 0
-    for section in range(state.begin[buffer], end):
+    for section in range(state.begin[buffer], state.end[buffer]):
         state.rest[section] += size
+    for section in range(state.reach_begin[buffer], state.reach_end[buffer] - 1):
         state.bridges[section] += 1
-    state.rest[end] += size
     while trail > state.trail_at[depth]:
         trail -= 1
         state.offset[state.trail[trail]] = state.trail_offset[trail]
@@ -242,7 +240,7 @@ def is_late(state: State, depth: int, buffer: int) -> bool:
     last = state.last[depth]
     if last < 0 or state.offset[buffer] != state.floor[depth] or state.rank[buffer] > state.rank[last]:
         return False
-    return state.end[buffer] <= state.begin[last] or state.end[last] <= state.begin[buffer]
+    return state.reach_end[buffer] <= state.begin[last] or state.end[last] <= state.reach_begin[buffer]
 
 
 def insert(state: State, buffer: int, begin: int, end: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from onnxtile.plan.effort import Budget
 from onnxtile.plan.exact import compiled, descent
 from onnxtile.plan.exact.state import State
 
@@ -18,12 +19,8 @@ _GROWTH = 500
 _LONG = 1_000
 """Placements of the first long search. Each is twice as long as the one before, so that one ends some day; half of the work is theirs."""
 
-
-@dataclass
-class Budget:
-    """Looks that a search may still take; it stops when they are used up."""
-
-    looks: int
+_SLICE, _FASTER = 500_000, 20
+"""Looks after which the clock is asked where it counts: a tenth of a second plain, and as much compiled."""
 
 
 @dataclass
@@ -89,7 +86,7 @@ class Runner:
             self._attempts[capacity] = Attempt(self._lengths, [int(size) for size in self._state.size])
         least = max(0, budget.looks - share)
         ended = descent.STOPPED
-        while ended == descent.STOPPED and budget.looks > least:
+        while ended == descent.STOPPED and budget.looks > least and budget.is_left:
             order, nodes = self._attempts[capacity].next()
             ended = self._search(order, capacity, nodes, budget, least)
         return ended
@@ -106,7 +103,10 @@ class Runner:
         for buffer, rank in enumerate(order.ranks()):
             self._state.rank[buffer] = rank
             self._state.blame[buffer] = order.blame[buffer]
-        ended, looks = self._run(self._state, capacity, nodes, budget.looks - least)
+        most = budget.looks - least
+        if budget.seconds is not None:
+            most = min(most, _SLICE * (1 if self._run is descent.descend else _FASTER))
+        ended, looks = self._run(self._state, capacity, nodes, most)
         order.blame = [float(blame) for blame in self._state.blame]
         self._looks += int(looks)
         budget.looks -= int(looks)

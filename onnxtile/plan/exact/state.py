@@ -28,7 +28,11 @@ class State(NamedTuple):
     end: list[int]
     size: list[int]
     unit: list[int]
-    # The first buffer that begins in a section or later; the buffers live in each section; those that overlap each buffer.
+    # Of each buffer the sections [reach_begin, reach_end) from the first to the last of its own and of those it is in conflict with.
+    reach_begin: list[int]
+    reach_end: list[int]
+    # The first buffer that begins in a section or later; the buffers live in each section; those that overlap each buffer, or are in
+    # conflict with it.
     first: list[int]
     member: list[int]
     member_at: list[int]
@@ -39,7 +43,7 @@ class State(NamedTuple):
     placed: list[int]
     rank: list[int]
     blame: list[float]
-    # Of each section: bytes still to be placed, how many of these buffers live on in the next one, a buffer that can still start low.
+    # Of each section: bytes still to be placed, how many of these buffers reach into the next one, a buffer that can still start low.
     rest: list[int]
     bridges: list[int]
     witness: list[int]
@@ -71,7 +75,7 @@ class State(NamedTuple):
 
 
 def groups(problem: Problem) -> list[list[int]]:
-    """Return the groups of buffers of `problem` that have bytes, by their places in it; no two groups are ever live together."""
+    """Return the groups of buffers of `problem` that have bytes, by their places in it; no buffer of a group can be in another's way."""
     order = sorted((i for i, b in enumerate(problem.buffers) if b.size), key=lambda i: problem.buffers[i].lower)
     found: list[list[int]] = []
     latest = 0
@@ -82,7 +86,20 @@ def groups(problem: Problem) -> list[list[int]]:
             latest = buffer.upper
         found[-1].append(i)
         latest = max(latest, buffer.upper)
-    return found
+    return _with_opponents(problem, found)
+
+
+def _with_opponents(problem: Problem, groups: list[list[int]]) -> list[list[int]]:
+    """Return `groups`, of which those between which there is a conflict are one."""
+    if not problem.opponents:
+        return groups
+    of = {i: group for group in groups for i in group}
+    for i, others in problem.opponents.items():
+        for other in others:
+            if i in of and other in of and of[i] is not of[other]:
+                of[i].extend(of[other])
+                of.update(dict.fromkeys(of[other], of[i]))
+    return list({id(group): group for group in of.values()}.values())
 
 
 def grain_of(problem: Problem) -> int:
@@ -105,13 +122,21 @@ def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[Stat
     first = [bisect_left(begin, section) for section in range(len(starts) + 1)]
     live = _live(begin, end, len(starts))
     member, member_at = _flat(live)
-    neighbour, neighbour_at = _flat(_neighbours(begin, end, first, live))
+    neighbours = _neighbours(begin, end, first, live)
+    reach_begin, reach_end = list(begin), list(end)
+    for buffer, others in _opponents(problem, [members[k] for k in order]).items():
+        neighbours[buffer] += others
+        reach_begin[buffer] = min(begin[k] for k in (buffer, *others))
+        reach_end[buffer] = max(end[k] for k in (buffer, *others))
+    neighbour, neighbour_at = _flat(neighbours)
     n, m, depths = len(members), len(starts), len(members) + 2
     state = State(
         begin=begin,
         end=end,
         size=[problem.footprint(buffers[k]) // grain for k in order],
         unit=[max(1, problem.alignment_of(buffers[k]) // grain) for k in order],
+        reach_begin=reach_begin,
+        reach_end=reach_end,
         first=first,
         member=member,
         member_at=member_at,
@@ -170,6 +195,13 @@ def _neighbours(
         others += range(first[low + 1], first[high])
         found.append(others)
     return found
+
+
+def _opponents(problem: Problem, members: Sequence[int]) -> dict[int, list[int]]:
+    """Return what each of `members` is in conflict with, both by their places among these."""
+    at = {i: k for k, i in enumerate(members)}
+    found = {k: [at[other] for other in problem.opponents.get(i, ()) if other in at] for i, k in at.items()}
+    return {k: others for k, others in found.items() if others}
 
 
 def _flat(lists: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:

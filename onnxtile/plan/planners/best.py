@@ -1,21 +1,23 @@
-"""Several heuristics, each only while none has reached the lower bound; the best of them, the first of equals."""
+"""Several heuristics, then an exact search with what effort is left, until the lower bound is reached."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from onnxtile.plan.effort import Budget, Effort
 from onnxtile.plan.fit import Fitter, lowest, tightest
 from onnxtile.plan.orders import by_area, by_breadth, by_life, by_size
-from onnxtile.plan.planner import Planner
-from onnxtile.plan.planners.local_search import LOCAL_SEARCH
-from onnxtile.plan.problem import Plan, Problem
+from onnxtile.plan.planner import Placement, Planner
+from onnxtile.plan.planners.exact import improve
+from onnxtile.plan.problem import Plan, Problem, Proof
 from onnxtile.plan.skyline import fill
 
 FEW, MANY = 1_000, 20_000
 """With so many buffers or fewer all heuristics are tried; with more than so many only the quickest."""
 
 
-def _place(problem: Problem) -> Sequence[int]:
+def _place(problem: Problem, effort: Effort) -> Placement:
+    budget = Budget(effort.steps, effort.seconds)
     best: Sequence[int] = ()
     size = -1
     for offsets in _tried(problem):
@@ -23,23 +25,27 @@ def _place(problem: Problem) -> Sequence[int]:
         if size < 0 or reached < size:
             best, size = offsets, reached
         if size == problem.lower_bound:
-            break
-    return best
+            return Placement(tuple(best), Proof(problem.lower_bound, "peak", "lower bound reached"))
+        if budget.is_late:
+            return Placement(tuple(best), Proof(problem.lower_bound, "peak", "time"))
+    return improve(problem, tuple(best), effort.after(budget))
 
 
 def _tried(problem: Problem) -> Iterator[Sequence[int]]:
+    """Yield the offsets of one heuristic after the other, the quickest and most promising first."""
+    count, layered = len(problem.buffers), not problem.opponents
     lives = [b.upper - b.lower for b in problem.buffers]
-    if len(lives) > MANY:
+    if count > MANY and layered:
         yield fill(problem, lives)
         return
     fitter = Fitter(problem)
     yield fitter.place(by_size(problem), tightest)
     yield fitter.place(by_breadth(problem), tightest)
-    yield fill(problem, [life * (b.size + 1) for life, b in zip(lives, problem.buffers, strict=True)])
-    yield fill(problem, lives)
-    if len(lives) <= FEW:
+    if layered:
+        yield fill(problem, [life * (b.size + 1) for life, b in zip(lives, problem.buffers, strict=True)])
+        yield fill(problem, lives)
+    if count <= FEW:
         yield from (fitter.place(order(problem), lowest) for order in (by_size, by_area, by_life, by_breadth))
-        yield LOCAL_SEARCH.place(problem)
 
 
-BEST = Planner("best", "several heuristics, until one reaches the lower bound", _place)
+BEST = Planner("best", "several heuristics, then an exact search, until the lower bound is reached", _place)

@@ -5,18 +5,29 @@ The idea is MiniMalloc's: Moffitt, ASPLOS 2023, doi 10.1145/3623278.3624752; pla
 
 from __future__ import annotations
 
-from onnxtile.plan.exact.solve import solve
-from onnxtile.plan.planner import Planner
+from onnxtile.plan.effort import Effort
+from onnxtile.plan.exact.solve import How, solve
+from onnxtile.plan.planner import Placement, Planner
 from onnxtile.plan.planners.greedy_by_size import GREEDY_BY_SIZE
-from onnxtile.plan.problem import Problem
+from onnxtile.plan.problem import Ended, Problem, Proof
 
-LEAST, MOST = 100_000, 1_000_000_000
-"""The budget, in looks at a buffer, grows with the cube of their number. A million takes a fifth of a second, or a hundredth with numba."""
-
-
-def _place(problem: Problem) -> tuple[int, ...]:
-    looks = min(max(10 * len(problem.buffers) ** 3, LEAST), MOST)
-    return solve(problem, GREEDY_BY_SIZE.place(problem), looks).offsets
+_ENDED: dict[How, Ended] = {"optimal": "search ended", "effort": "effort", "time": "time", "size": "too many buffers"}
 
 
-EXACT = Planner("exact", "the smallest arena, by a search with a budget", _place)
+def improve(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placement:
+    """Return the best offsets that the search finds with `effort`, no worse than the sound ones of `start`."""
+    solution = solve(problem, start, effort)
+    if solution.lower_bound > problem.lower_bound:
+        return Placement(solution.offsets, Proof(solution.lower_bound, "search", _ENDED[solution.ended]))
+    did_reach = solution.ended == "optimal"
+    return Placement(
+        solution.offsets,
+        Proof(problem.lower_bound, "peak", "lower bound reached" if did_reach else _ENDED[solution.ended]),
+    )
+
+
+def _place(problem: Problem, effort: Effort) -> Placement:
+    return improve(problem, GREEDY_BY_SIZE.place(problem, effort).offsets, effort)
+
+
+EXACT = Planner("exact", "the smallest arena, by a search that says when there is no smaller one", _place)

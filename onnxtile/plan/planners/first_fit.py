@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnxtile.plan.fit import Fitter, lowest
 from onnxtile.plan.orders import by_birth
-from onnxtile.plan.planner import Planner
+from onnxtile.plan.planner import Planner, heuristic
 from onnxtile.plan.problem import Problem
 
 
@@ -12,4 +12,4 @@ def _place(problem: Problem) -> list[int]:
     return Fitter(problem).place(by_birth(problem), lowest)
 
 
-FIRST_FIT = Planner("first-fit", "as they come to be, each into the lowest gap", _place)
+FIRST_FIT = Planner("first-fit", "as they come to be, each into the lowest gap", heuristic(_place))

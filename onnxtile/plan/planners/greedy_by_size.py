@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from onnxtile.plan.fit import Fitter, tightest
 from onnxtile.plan.orders import by_size
-from onnxtile.plan.planner import Planner
+from onnxtile.plan.planner import Planner, heuristic
 from onnxtile.plan.problem import Problem
 
 
@@ -15,4 +15,4 @@ def _place(problem: Problem) -> list[int]:
     return Fitter(problem).place(by_size(problem), tightest)
 
 
-GREEDY_BY_SIZE = Planner("greedy-by-size", "the largest first, each into the tightest gap", _place)
+GREEDY_BY_SIZE = Planner("greedy-by-size", "the largest first, each into the tightest gap", heuristic(_place))

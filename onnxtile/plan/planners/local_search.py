@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import random
 
+from onnxtile.plan.effort import Budget, Effort
 from onnxtile.plan.fit import Fitter, lowest
 from onnxtile.plan.orders import by_area, by_life, by_size
-from onnxtile.plan.planner import Planner
-from onnxtile.plan.problem import Plan, Problem
+from onnxtile.plan.planner import Placement, Planner
+from onnxtile.plan.problem import Ended, Plan, Problem, Proof
 
-PLACINGS = 30_000
-"""The budget: buffers placed, in all orders together; a few seconds. Two orders for each buffer are enough where there are few."""
+_STEPS_OF_A_PLACING = 150
+"""What placing one buffer counts, of the steps of the effort: as many as take the same time."""
 
 
-def _place(problem: Problem) -> list[int]:
-    """Return the best of the orders tried; worse ones are left at once, equal ones are followed."""
+def _place(problem: Problem, effort: Effort) -> Placement:
+    """Return the best of the orders tried, two for each buffer at most; worse ones are left at once, equal ones are followed."""
+    budget = Budget(effort.steps, effort.seconds)
     fitter, draw = Fitter(problem), random.Random(0)
     trials = [(fitter.place(order, lowest), order) for order in (f(problem) for f in (by_size, by_area, by_life))]
     size, offsets, order = min(
         ((Plan.of(problem, o).size, o, order) for o, order in trials), key=lambda trial: trial[0]
     )
-    for _ in range(min(PLACINGS // max(1, len(order)), 2 * len(order))):
-        if size == problem.lower_bound:
+    for _ in range(min(effort.steps // _STEPS_OF_A_PLACING // max(1, len(order)), 2 * len(order))):
+        if size == problem.lower_bound or budget.is_late:
             break
         changed = _swapped(problem, offsets, order, draw)
         found = fitter.place(changed, lowest)
         reached = Plan.of(problem, found).size
         if reached <= size:
             size, offsets, order = reached, found, changed
-    return offsets
+    ended: Ended = "time" if budget.is_late else "effort"
+    if size == problem.lower_bound:
+        ended = "lower bound reached"
+    return Placement(tuple(offsets), Proof(problem.lower_bound, "peak", ended))
 
 
 def _swapped(problem: Problem, offsets: list[int], order: list[int], draw: random.Random) -> list[int]:

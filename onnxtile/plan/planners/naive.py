@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxtile.plan.planner import Planner
+from onnxtile.plan.planner import Planner, heuristic
 from onnxtile.plan.problem import Problem, align
 
 
@@ -15,4 +15,4 @@ def _place(problem: Problem) -> list[int]:
     return offsets
 
 
-NAIVE = Planner("naive", "no two buffers share a byte", _place)
+NAIVE = Planner("naive", "no two buffers share a byte", heuristic(_place))

@@ -1,0 +1,83 @@
+"""How long a planner may search: in steps, so that a problem has the same plan everywhere, or in seconds."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field, replace
+
+from onnxtile.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a search may take.
+
+    `steps` (looks at a buffer; a million take a fifth of a second, a hundredth with numba) are for an arena smaller than the best one found
+    so far, `fitting` steps for one that fits the capacity, as long as none does. `seconds` end either, where they are given.
+    """
+
+    steps: int
+    fitting: int
+    seconds: float | None = None
+
+    def after(self, budget: Budget) -> Effort:
+        """Return what is left of it, where the time that `budget` has taken is over."""
+        return self if self.seconds is None else replace(self, seconds=max(0.0, self.seconds - budget.taken))
+
+
+LEVELS = {
+    "low": Effort(200_000, 20_000_000),
+    "normal": Effort(5_000_000, 20_000_000_000),
+    "high": Effort(1_000_000_000, 100_000_000_000),
+}
+
+NORMAL = LEVELS["normal"]
+
+_ENDLESS = 10**18
+
+
+@dataclass
+class Budget:
+    """The steps that a search may still take, and the end of its time; what it takes is counted down."""
+
+    looks: int
+    seconds: float | None = None
+    _start: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether there are steps and time left."""
+        return self.looks > 0 and not self.is_late
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its time is over."""
+        return self.seconds is not None and self.taken >= self.seconds
+
+    @property
+    def taken(self) -> float:
+        """The seconds since it began."""
+        return time.monotonic() - self._start
+
+
+def effort(level: str | None = None, seconds: str | None = None) -> Effort:
+    """Return the effort that `level` ("low", "normal", "high", or a number of steps) and `seconds` ("5s", "0.5") ask for.
+
+    With seconds and no level, only they end the search. Raises UsageError for what is neither.
+    """
+    limit = None if seconds is None else _seconds(seconds)
+    if level is None:
+        return NORMAL if limit is None else Effort(_ENDLESS, _ENDLESS, limit)
+    if level in LEVELS:
+        return Effort(LEVELS[level].steps, LEVELS[level].fitting, limit)
+    if not re.fullmatch(r"\d+", level, re.ASCII):
+        raise UsageError(f"{level!r} is no effort", hint=f"it is {', '.join(LEVELS)}, or a number of steps")
+    return Effort(int(level), int(level), limit)
+
+
+def _seconds(text: str) -> float:
+    number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|ms|min)?", text, re.ASCII)
+    if number is None:
+        raise UsageError(f"{text!r} is no time", hint="write it in seconds: 5s")
+    return float(number[1]) * {"ms": 0.001, "min": 60.0}.get(number[2], 1.0)
