@@ -1,0 +1,64 @@
+"""Names inside rectangles: which fit, how large, and how shortened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+_ASPECT = 0.62
+"""Width of a character of a sans-serif face, in its size."""
+
+_LINE = 1.25
+"""Height of a line, in its size."""
+
+_LEAST = 6
+"""Characters without which a shortened name says nothing."""
+
+_PLAIN = re.compile(r"_output_0$")
+"""What PyTorch's exporter ends names with: the same on all of them."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle in points with a name, and what may be added to it where there is room."""
+
+    name: str
+    more: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True)
+class Label:
+    """A text centred at x, y; `size` in points."""
+
+    text: str
+    x: float
+    y: float
+    size: float
+    upright: bool
+
+
+def fitting(boxes: Iterable[Box], smallest: float, largest: float) -> Iterator[Label]:
+    """Yield a label for each box in which one fits with characters between `smallest` and `largest` points, along its longer side."""
+    for box in boxes:
+        upright = box.height > box.width
+        length, depth = (box.height, box.width) if upright else (box.width, box.height)
+        if depth / _LINE < smallest:
+            continue
+        text = shortened(box.name, box.more, int(length / (_ASPECT * smallest)))
+        size = min(largest, depth / _LINE, length / (_ASPECT * max(len(text), 1)))
+        if text:
+            yield Label(text, box.x + box.width / 2, box.y + box.height / 2, round(size, 2), upright)
+
+
+def shortened(name: str, more: str, room: int) -> str:
+    """Return `name`, and `more` if that fits too, in at most `room` characters; else its end, where names differ; else nothing."""
+    short = _PLAIN.sub("", name)
+    for text in (name + more, short + more, short):
+        if len(text) <= room:
+            return text
+    return f"…{short[len(short) - room + 1 :]}" if room >= _LEAST else ""

@@ -1,0 +1,163 @@
+"""One arena in print: its map, and below it the bytes that live at each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from onnxtile.report.format import Plan
+from onnxtile.report.labels import Box, fitting
+from onnxtile.report.layout import ArenaLayout, Row, node_at, steps
+from onnxtile.report.palette import EDGE, GAP, PEAK, color, kind_of
+from onnxtile.report.units import readable, unit_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LARGEST, _SMALL, _SMALLEST = 7.0, 4.5, 2.5
+"""Points: of the largest letters, of the smallest that are easily read, of the smallest that are drawn where names are asked for."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What is drawn: an arena of a plan, up to `top` bytes, in `size` points (width, height); `said` tells it from its neighbour."""
+
+    plan: Plan
+    arena: ArenaLayout
+    said: str
+    top: int
+    size: tuple[float, float]
+    names: bool | None
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The steps shown, half-open: those before anything lives are left out."""
+        end = max(steps(self.plan), 1)
+        return min((row["first"] for row in self.arena.rows), default=0), end
+
+    @property
+    def unit(self) -> tuple[int, str]:
+        """The unit of addresses."""
+        return unit_of(self.top)
+
+
+def draw(space: Axes, strip: Axes, panel: Panel) -> None:
+    """Draw `panel` with its map in `space` and its live bytes in `strip`."""
+    _tensors(space, panel)
+    _marks(space, panel)
+    if panel.names is not False:
+        _names(space, panel)
+    _live(strip, panel)
+    low, high = panel.span
+    space.set_xlim(low, high)
+    strip.set_xlim(low, high)
+    space.set_ylim(0, panel.top / panel.unit[0] * 1.04)
+    space.set_ylabel(f"address ({panel.unit[1]})")
+    space.set_title(_heading(panel), fontsize=8, loc="left", parse_math=False)
+    space.tick_params(labelbottom=False)
+    strip.set_xlabel("step")
+    strip.locator_params(axis="x", integer=True)
+    space.set_xticks(strip.get_xticks())
+    space.set_xlim(low, high)
+
+
+def _heading(panel: Panel) -> str:
+    arena = panel.arena
+    gap = f"gap {readable(arena.gap)} ({arena.gap / arena.size:.1%})" if arena.gap else "no gap"
+    name = f"arena {arena.name}" if len(panel.plan["arenas"]) > 1 else "arena"
+    parts = (f"{name} {readable(arena.size)}", f"peak {readable(arena.peak)}", gap)
+    return ", ".join((f"{panel.said}: {parts[0]}" if panel.said else parts[0], *parts[1:]))
+
+
+def _tensors(space: Axes, panel: Panel) -> None:
+    """Draw each tensor; those inside another's bytes over that one, and the outline of that one over all."""
+    from matplotlib.collections import PolyCollection
+
+    rows = panel.arena.rows
+    owning = [row for row in rows if row.get("alias") is None]
+    # Lines tell neighbours apart, as long as they leave something between them.
+    width = 0.5 if len(rows) < 400 else 0.25 if len(rows) < 3000 else 0.0
+    for drawn in (owning, [row for row in rows if row.get("alias") is not None]):
+        faces = [color(kind_of(row)) for row in drawn]
+        edges: dict[str, Any] = {"edgecolors": "white" if width else "none", "linewidths": width * 0.6}
+        space.add_collection(PolyCollection([_corners(row, panel.unit[0]) for row in drawn], facecolors=faces, **edges))
+    if width:
+        outlines = [_corners(row, panel.unit[0]) for row in owning]
+        space.add_collection(PolyCollection(outlines, facecolors="none", edgecolors=EDGE, linewidths=width))
+
+
+def _corners(row: Row, unit: int) -> list[tuple[float, float]]:
+    left, right = row["first"], row["last"] + 1
+    low, high = row["offset"] / unit, (row["offset"] + row["size"]) / unit
+    return [(left, low), (left, high), (right, high), (right, low)]
+
+
+def _marks(space: Axes, panel: Panel) -> None:
+    """Mark the peak step and the gap between the peak and the size of the arena."""
+    arena, (low, high), unit = panel.arena, panel.span, panel.unit[0]
+    space.axhline(arena.size / unit, color="black", linewidth=0.8)
+    if arena.gap:
+        gap: dict[str, Any] = {"facecolor": "none", "edgecolor": GAP, "hatch": "////", "linewidth": 0.0, "zorder": 0.5}
+        space.fill_between([low, high], arena.peak / unit, arena.size / unit, **gap)
+    if arena.capacity is not None and arena.capacity <= panel.top:
+        space.axhline(arena.capacity / unit, color=PEAK, linewidth=0.8, linestyle="--")
+    space.axvline(arena.peak_step + 0.5, color=PEAK, linewidth=0.9, linestyle=(0, (4, 2)))
+
+
+def _names(space: Axes, panel: Panel) -> None:
+    """Name the tensors that own their bytes, each with how many others lie in it."""
+    (low, high), (width, height) = panel.span, panel.size
+    across, up = width / (high - low), height / panel.top
+    inside: dict[str, int] = {}
+    for row in panel.arena.rows:
+        if row.get("alias") is not None:
+            inside[row["alias"]] = inside.get(row["alias"], 0) + 1
+    boxes = (
+        Box(
+            row["name"],
+            f" +{inside[row['name']]}" if row["name"] in inside else "",
+            *((row["first"] - low) * across, row["offset"] * up),
+            *((row["last"] + 1 - row["first"]) * across, row["size"] * up),
+        )
+        for row in panel.arena.rows
+        if row.get("alias") is None
+    )
+    for label in fitting(boxes, _SMALLEST if panel.names else _SMALL, _LARGEST):
+        space.text(
+            label.x / across + low,
+            label.y / up / panel.unit[0],
+            label.text,
+            fontsize=label.size,
+            rotation="vertical" if label.upright else "horizontal",
+            ha="center",
+            va="center",
+            clip_on=True,
+            parse_math=False,
+        )
+
+
+def _live(strip: Axes, panel: Panel) -> None:
+    """Draw the live bytes of each step, with the peak."""
+    arena, (low, high), unit = panel.arena, panel.span, panel.unit[0]
+    live = [size / unit for size in arena.live[low:high]] or [0.0]
+    strip.stairs(live, range(low, low + len(live) + 1), fill=True, color="#9a9a9a")
+    strip.axvline(arena.peak_step + 0.5, color=PEAK, linewidth=0.9, linestyle=(0, (4, 2)))
+    node = node_at(panel.plan, arena.peak_step)
+    text = f"peak at step {arena.peak_step:,}" + (f": {node}" if node else "")
+    right = arena.peak_step > (low + high) / 2
+    strip.annotate(
+        text,
+        (arena.peak_step + 0.5, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(-4 if right else 4, 2),
+        textcoords="offset points",
+        ha="right" if right else "left",
+        va="bottom",
+        fontsize=7,
+        color=PEAK,
+        parse_math=False,
+        annotation_clip=False,
+    )
+    strip.set_ylim(0, panel.top / unit * 1.04)
+    strip.set_ylabel(f"live\n({panel.unit[1]})")
+    strip.locator_params(axis="y", nbins=2)

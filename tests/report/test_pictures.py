@@ -1,0 +1,134 @@
+"""PNG and SVG: the same bytes for the same plan, a rectangle for each tensor, names on or off, peak and gap marked."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import re
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxtile.errors import UsageError
+from onnxtile.report.format import Format, Options
+from onnxtile.report.formats import to_png, to_svg
+from onnxtile.report.labels import Box, fitting, shortened
+from onnxtile.report.units import readable
+from tests.report.conftest import Plan, bare, row, stacked
+
+SVG = "{http://www.w3.org/2000/svg}"
+BOTH = pytest.mark.parametrize("form", [to_png.FORMAT, to_svg.FORMAT], ids=lambda form: form.name)
+
+
+@pytest.fixture(autouse=True)
+def _drawn() -> None:
+    pytest.importorskip("matplotlib", reason="the extra 'pictures' is not installed")
+
+
+def texts(plan: Plan, options: Options | None = None) -> list[str]:
+    """Return all texts of the SVG, which is well-formed."""
+    tree = ET.fromstring(to_svg.FORMAT.render(plan, options))
+    return ["".join(node.itertext()).strip() for node in tree.iter(f"{SVG}text")]
+
+
+@BOTH
+@pytest.mark.parametrize("options", [Options("a"), Options("b", names=True), Options("$c$ é", names=False)])
+def test_the_same_bytes_each_time(form: Format, options: Options, problem: Plan) -> None:
+    first = form.render(problem, options)
+    assert form.render(problem, options) == first
+    assert b"Date" not in first
+
+
+def test_a_png_has_pixels_in_the_colours_of_its_kinds() -> None:
+    import matplotlib.image
+
+    plan = bare([row("a", 0, 64, 0, 9), row("b", 64, 64, 0, 9, kind="output")])
+    pixels = matplotlib.image.imread(io.BytesIO(to_png.FORMAT.render(plan, Options(names=False))))
+    assert pixels.shape[1] == 2000
+    for color in ((0x7F, 0xB2, 0xD9), (0xE6, 0x9F, 0x00)):
+        same = np.abs(pixels[:, :, :3] * 255 - color).max(axis=2) < 2
+        assert same.mean() > 0.2, color
+
+
+def test_names_on_and_off() -> None:
+    plan = stacked(20, depth=6)
+    name = plan["buffers"][0]["name"]
+    assert any(text.startswith(name) for text in texts(plan, Options(names=True)))
+    assert not any("layers" in text for text in texts(plan, Options(names=False)))
+
+
+@pytest.mark.parametrize("count", [20, 2000])
+def test_names_are_legible(count: int) -> None:
+    drawn = to_svg.FORMAT.render(stacked(count, depth=max(6, count // 50))).decode()
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?: ([\d.]+)px", drawn)]
+    assert min(sizes) >= 4.4
+    assert sum("/" in text for text in texts(stacked(count, depth=max(6, count // 50)))) >= min(count * 0.7, 200)
+
+
+def test_peak_and_gap_are_marked() -> None:
+    plan = bare([row("a", 0, 512, 0, 1), row("b", 1024, 512, 1, 2)], schedule=["first", "second", "third"])
+    said = texts(plan)
+    assert "peak at step 1: second" in said
+    assert "arena 1.50 KiB, peak 1 KiB, gap 512 bytes (33.3%)" in said
+    assert "gap above the peak" in said
+    assert "gap above the peak" not in texts(bare([row("a", 0, 512, 0, 1)]))
+
+
+def test_two_plans_stand_side_by_side() -> None:
+    before = bare([row("a", 0, 2048, 0, 1)])
+    said = texts(bare([row("b", 0, 1024, 0, 1)]), Options(before=before))
+    assert "before: arena 2 KiB, peak 2 KiB, no gap" in said
+    assert "after: arena 1 KiB, peak 1 KiB, no gap" in said
+
+
+def test_each_arena_has_a_map(odd: Plan) -> None:
+    headings = [text for text in texts(odd) if text.startswith("arena ")]
+    assert [text.split()[1] for text in headings] == ["sram", "dram"]
+
+
+@BOTH
+def test_a_missing_matplotlib_names_the_extra(form: Format, problem: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = builtins.__import__
+
+    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return found(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(UsageError) as caught:
+        form.render(problem)
+    assert "onnxtile[pictures]" in (caught.value.hint or "")
+
+
+def test_a_label_lies_along_the_longer_side_and_fits() -> None:
+    boxes = [Box("wide", "", 0, 0, 100, 10), Box("tall", "", 0, 0, 10, 100), Box("none", "", 0, 0, 3, 3)]
+    wide, tall = fitting(boxes, 4, 7)
+    assert (wide.upright, tall.upright) == (False, True)
+    assert wide.size == tall.size == 7
+    assert (wide.x, wide.y) == (50, 5)
+
+
+def test_a_name_is_shortened_from_its_start() -> None:
+    assert shortened("/a/b/Add_output_0", " +2", 30) == "/a/b/Add_output_0 +2"
+    assert shortened("/a/b/Add_output_0", " +2", 12) == "/a/b/Add +2"
+    assert shortened("/a/b/Add_output_0", " +2", 8) == "/a/b/Add"
+    assert shortened("/a/b/Add_output_0", " +2", 7) == "…/b/Add"
+    assert not shortened("/a/b/Add_output_0", " +2", 5)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1,023 bytes"),
+        (1024, "1 KiB"),
+        (7225344, "6.89 MiB"),
+        (1 << 40, "1 TiB"),
+        (150_000, "146 KiB"),
+    ],
+)
+def test_bytes_for_people(size: int, text: str) -> None:
+    assert readable(size) == text
