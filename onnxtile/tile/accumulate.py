@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from onnxtile.tile.product import FLOATS, Dims, Product
-from onnxtile.tile.writer import Place, Writer
+from onnxtile.tile.product import FLOATS, Dims
+from onnxtile.tile.writer import AnyWriter, Layer, Place
 
 
 class Accumulation(StrEnum):
@@ -26,15 +26,16 @@ class Accumulation(StrEnum):
     GEMM = "gemm"
 
 
-def fitting(wanted: Accumulation, product: Product) -> Accumulation:
+def fitting(wanted: Accumulation, product: Layer) -> Accumulation:
     """Return `wanted`, or `chain` where the operator that it takes has no such operands.
 
     Gemm multiplies matrices of floats only: onnxruntime has no kernel for integers. Sum takes no integers in any opset; Add
     does, and integer addition is exact in any order.
     """
     floats = product.dtype in FLOATS
-    matrices = all(len(dims) == 2 for dims in (product.a.dims, product.b.dims, product.dims))
-    if (wanted is Accumulation.SUM and not floats) or (wanted is Accumulation.GEMM and not (floats and matrices)):
+    if (wanted is Accumulation.SUM and not floats) or (
+        wanted is Accumulation.GEMM and not (floats and product.matrices)
+    ):
         return Accumulation.CHAIN
     return wanted
 
@@ -51,21 +52,23 @@ class Block(ABC):
     """One block of the result, at `place`, while its products are written."""
 
     how: ClassVar[Accumulation]
-    writer: Writer
+    writer: AnyWriter
     place: Place
     dims: Dims
 
     @abstractmethod
-    def multiply(self, inputs: Sequence[ir.Value | None], k: int) -> None:
-        """Write the product of stretch `k`, and what can be added by now."""
+    def multiply(self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr] = ()) -> None:
+        """Write the product of stretch `k`, a node with such attributes, and what can be added by now."""
 
     @abstractmethod
     def result(self) -> ir.Value:
         """Write what is left to add; return the sum of all products."""
 
-    def _product(self, inputs: Sequence[ir.Value | None], k: int, op: str | None = None) -> ir.Value:
-        at = {"m": self.place["m"], "k": k, "n": self.place["n"]}
-        return self.writer.node(op or self.writer.product.tile, inputs, "tile", at, self.dims)
+    def _product(
+        self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr], op: str | None = None
+    ) -> ir.Value:
+        at = {axis: index for axis, index in self.place.items() if axis != "n"} | {"k": k, "n": self.place["n"]}
+        return self.writer.node(op or self.writer.product.tile, inputs, "tile", at, self.dims, attributes)
 
     def _add(self, first: ir.Value, second: ir.Value, stem: str, k: int) -> ir.Value:
         return self.writer.node("Add", [first, second], stem, self.place | {"k": k}, self.dims)
@@ -76,8 +79,8 @@ class _AtOnce(Block):
     how = Accumulation.SUM
     _terms: list[ir.Value] = field(default_factory=list)
 
-    def multiply(self, inputs: Sequence[ir.Value | None], k: int) -> None:
-        self._terms.append(self._product(inputs, k))
+    def multiply(self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr] = ()) -> None:
+        self._terms.append(self._product(inputs, k, attributes))
 
     def result(self) -> ir.Value:
         if len(self._terms) == 1:
@@ -90,8 +93,8 @@ class _Chain(Block):
     how = Accumulation.CHAIN
     _total: ir.Value | None = None
 
-    def multiply(self, inputs: Sequence[ir.Value | None], k: int) -> None:
-        product = self._product(inputs, k)
+    def multiply(self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr] = ()) -> None:
+        product = self._product(inputs, k, attributes)
         self._total = product if self._total is None else self._add(self._total, product, "sum", k)
 
     def result(self) -> ir.Value:
@@ -106,8 +109,8 @@ class _Tree(Block):
     how = Accumulation.TREE
     _digits: list[tuple[int, int, ir.Value]] = field(default_factory=list)
 
-    def multiply(self, inputs: Sequence[ir.Value | None], k: int) -> None:
-        self._digits.append((0, k, self._product(inputs, k)))
+    def multiply(self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr] = ()) -> None:
+        self._digits.append((0, k, self._product(inputs, k, attributes)))
         while len(self._digits) > 1 and self._digits[-1][0] == self._digits[-2][0]:
             self._carry()
 
@@ -127,11 +130,11 @@ class _InGemm(Block):
     how = Accumulation.GEMM
     _total: ir.Value | None = None
 
-    def multiply(self, inputs: Sequence[ir.Value | None], k: int) -> None:
+    def multiply(self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr] = ()) -> None:
         if self._total is None:
-            self._total = self._product(inputs, k)
+            self._total = self._product(inputs, k, attributes)
         else:
-            self._total = self._product([*inputs, self._total], k, "Gemm")
+            self._total = self._product([*inputs, self._total], k, attributes, "Gemm")
 
     def result(self) -> ir.Value:
         assert self._total is not None
@@ -141,6 +144,6 @@ class _InGemm(Block):
 _BLOCKS: dict[Accumulation, type[Block]] = {kind.how: kind for kind in (_AtOnce, _Chain, _Tree, _InGemm)}
 
 
-def block(how: Accumulation, writer: Writer, place: Place, dims: Dims) -> Block:
+def block(how: Accumulation, writer: AnyWriter, place: Place, dims: Dims) -> Block:
     """Return the block of the result at `place` (its m and n), of size `dims`, with no product in it yet."""
     return _BLOCKS[how](writer, place, dims)

@@ -10,6 +10,8 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.runtime import Array, Session
+from onnxtile.tile.conv.layer import Convolution
+from onnxtile.tile.layers import Layer
 from onnxtile.tile.product import Dims, Product
 from onnxtile.tile.result import TiledNode
 
@@ -77,8 +79,14 @@ class _Cutter:
         self._last_read[nodes[-1].outputs[0]] = len(nodes)
         self._made = {value for node in nodes for value in node.outputs}
         self._outer = outer_values(self.site.product)
-        # Split takes its sizes from the model, as hardware compilers ask for.
-        self._sizes = {node.inputs[1] for node in nodes if node.op_type == "Split" and len(node.inputs) > 1}
+        # Split and Slice take their sizes from the model, as hardware compilers ask for.
+        self._sizes = {
+            value
+            for node in nodes
+            if node.op_type in {"Split", "Slice"}
+            for value in node.inputs[1:]
+            if value is not None
+        }
 
     def part(self, start: int) -> _Part:
         """Return the part whose first node is at `start`."""
@@ -108,8 +116,12 @@ class _Cutter:
         return typed(name_of(value), value.dtype or self.site.product.dtype, held_by(value).shape)
 
 
-def outer_values(product: Product) -> dict[str, tuple[ir.Value, ir.DataType, tuple[int, ...]]]:
+def outer_values(layer: Layer) -> dict[str, tuple[ir.Value, ir.DataType, tuple[int, ...]]]:
     """Return operands, bias, zero points and scales by name, with their type and dimensions in the model, symbols replaced by a number."""
+    return _of_convolution(layer) if isinstance(layer, Convolution) else _of_product(layer)
+
+
+def _of_product(product: Product) -> dict[str, tuple[ir.Value, ir.DataType, tuple[int, ...]]]:
     operands = (product.a, product.b, product.a.zero, product.b.zero)
     outer: list[tuple[ir.Value, ir.DataType, Dims]] = [(o.value, o.dtype, o.stored) for o in operands if o is not None]
     if product.bias is not None:
@@ -118,6 +130,19 @@ def outer_values(product: Product) -> dict[str, tuple[ir.Value, ir.DataType, tup
         outer += [(p.value, p.dtype, p.dims) for p in product.requantize.parameters]
     size = _free_size(product)
     return {name_of(v): (v, t, tuple(dim if isinstance(dim, int) else size for dim in dims)) for v, t, dims in outer}
+
+
+def _of_convolution(layer: Convolution) -> dict[str, tuple[ir.Value, ir.DataType, tuple[int, ...]]]:
+    """An axis of the picture that is known only when the model runs gets three times what the kernel reaches over."""
+    free = [2, 1, *(3 * slide.reach for slide in layer.slides)]
+    return {
+        name_of(o.value): (
+            o.value,
+            o.dtype,
+            tuple(d if isinstance(d, int) else f for d, f in zip(o.dims, free, strict=False)),
+        )
+        for o in layer.operands
+    }
 
 
 def _free_size(product: Product) -> int:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxtile.runtime import Array
 from onnxtile.tile.grid import Axis
 from onnxtile.tile.product import ConstantTable, Dims, Operand, as_scalar, normal_range
-from onnxtile.tile.writer import Writer, label
+from onnxtile.tile.writer import AnyWriter, label
 
 BlockKey = tuple[ir.Value, bool, float, Axis, Axis, ir.Graph, int]
 BlockCache = dict[BlockKey, dict[tuple[int, int], ir.Value]]
@@ -79,7 +79,7 @@ class ConstantBlocks(Blocks):
     """Blocks that are views of the constant's memory; multiplied only when they are saved, where there is a factor."""
 
     cutting: Cutting
-    writer: Writer
+    writer: AnyWriter
     array: Array
     made: dict[tuple[int, int], ir.Value]
     fill: int = 0
@@ -111,7 +111,7 @@ class SplitBlocks(Blocks):
     """
 
     cutting: Cutting
-    writer: Writer
+    writer: AnyWriter
     outer: int
     _sizes: dict[int, ir.Value | list[int]] = field(default_factory=dict)
     _panels: list[ir.Value] = field(default_factory=list)
@@ -177,7 +177,7 @@ class WholeBlock(Blocks):
 
 
 def blocks_of(
-    cutting: Cutting, writer: Writer, constants: ConstantTable, cache: BlockCache, *, graph: ir.Graph, outer: int
+    cutting: Cutting, writer: AnyWriter, constants: ConstantTable, cache: BlockCache, *, graph: ir.Graph, outer: int
 ) -> Blocks:
     """Return the blocks of an operand that is used in `graph`."""
     operand = cutting.operand

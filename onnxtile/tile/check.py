@@ -15,7 +15,10 @@ import onnx_ir as ir
 
 from onnxtile.runtime import Array
 from onnxtile.tile.alone import Alone, name_of, outer_values
-from onnxtile.tile.product import BYTES, INTEGERS, ConstantTable, Operand, Product, epsilon
+from onnxtile.tile.conv.layer import Convolution
+from onnxtile.tile.layers import Layer
+from onnxtile.tile.product import BYTES, INTEGERS, ConstantTable, Product, epsilon
+from onnxtile.tile.reference import Reference, exact
 from onnxtile.tile.result import TiledNode
 
 _SLACK = 4
@@ -62,6 +65,9 @@ def check_tiles(
 
 def _signature(site: TiledNode) -> tuple[object, ...]:
     product = site.product
+    if isinstance(product, Convolution):
+        layout = [(operand.dims, operand.constant) for operand in product.operands]
+        return (site.op, *layout, product.dtype, product.groups, product.slides, site.grid, site.accumulate)
     operands = [(o.dims, o.transposed, o.constant, o.dtype, o.zero and o.zero.value) for o in (product.a, product.b)]
     bias = product.bias and (product.bias.dims, product.bias.beta, product.bias.constant)
     same = product.a.value is product.b.value
@@ -75,8 +81,8 @@ def _check(
     product = site.product
     tiled = Alone.of_tiles(site, opset)
     # No runtime kernel multiplies integers in a Gemm; their exact result is known without it.
-    exact = product.dtype in INTEGERS and product.requantize is None
-    original = None if exact else Alone.of_original(site, opset)
+    known = product.dtype in INTEGERS and product.requantize is None
+    original = None if known else Alone.of_original(site, opset)
     random = np.random.default_rng(seed)
     outcomes = [_trial(product, tiled, original, _feeds(product, constants, random)) for _ in range(trials)]
     error, original_error, tolerance = max(outcomes, key=_excess)
@@ -89,77 +95,22 @@ def _excess(outcome: tuple[float, float, float]) -> float:
 
 
 def _trial(
-    product: Product, tiled: Alone, original: Alone | None, feeds: Mapping[str, Array]
+    product: Layer, tiled: Alone, original: Alone | None, feeds: Mapping[str, Array]
 ) -> tuple[float, float, float]:
     """Run once; return the error of the tiles, the error of the original, and what is tolerated."""
     got = tiled.run(feeds)
     if original is None:
-        return (0.0 if np.array_equal(got, _exact(product, feeds)) else float("inf")), 0.0, 0.0
+        assert isinstance(product, Product)
+        return (0.0 if np.array_equal(got, exact(product, feeds)) else float("inf")), 0.0, 0.0
     expected = original.run(feeds)
     if product.requantize is not None:
         return (0.0 if np.array_equal(got, expected) else float("inf")), 0.0, 0.0
-    reference = _Reference.of(product, feeds)
+    reference = Reference.of(product, feeds)
     error, original_error = reference.error(got, expected), reference.error(expected, expected)
     return error, original_error, 2 * original_error + _SLACK * epsilon(product.dtype)
 
 
-@dataclass(frozen=True)
-class _Reference:
-    """The product in float64, and the size of each of its elements."""
-
-    result: Array
-    size: Array
-
-    @classmethod
-    def of(cls, product: Product, feeds: Mapping[str, Array]) -> _Reference:
-        a, b, c = _factors(product, feeds, np.float64)
-        alpha = float(np.float32(product.alpha))
-        with np.errstate(all="ignore"):
-            result = alpha * (a @ b) + c
-            size = np.sqrt(alpha**2 * ((a * a) @ (b * b)) + c * c)
-            return cls(result, np.maximum(np.abs(result), size))
-
-    def error(self, got: Array, original: Array) -> float:
-        """Return the worst error of `got` relative to the size of its element.
-
-        Where the original is not finite, `got` must be so in the same way; an infinite error is returned where it is not.
-        """
-        if got.shape != original.shape:
-            return float("inf")
-        wide, first = got.astype(np.float64), original.astype(np.float64)
-        finite = np.isfinite(first)
-        if not np.array_equal(wide[~finite], first[~finite], equal_nan=True):
-            return float("inf")
-        off, size = np.abs(wide[finite] - self.result[finite]), self.size[finite]
-        relative = np.divide(off, size, out=np.where(off > 0, np.inf, 0.0), where=size > 0)
-        worst = float(relative.max(initial=0.0))
-        return worst if np.isfinite(worst) else float("inf")
-
-
-def _exact(product: Product, feeds: Mapping[str, Array]) -> Array:
-    """Return the product of integers, which wrap around in numpy as they do in onnxruntime."""
-    a, b, c = _factors(product, feeds, product.dtype.numpy())
-    result: Array = np.asarray(a @ b + c).astype(product.dtype.numpy())
-    return result
-
-
-def _factors(product: Product, feeds: Mapping[str, Array], dtype: Any) -> tuple[Array, Array, Array]:
-    a, b = (_above_zero(o, feeds, dtype) for o in (product.a, product.b))
-    a, b = (x.T if o.transposed else x for x, o in ((a, product.a), (b, product.b)))
-    if product.bias is None or not product.adds_bias:
-        return a, b, np.zeros((), dtype)
-    beta = np.asarray(np.float32(product.bias.beta)).astype(dtype)
-    return a, b, np.asarray(beta * feeds[name_of(product.bias.value)].astype(dtype))
-
-
-def _above_zero(operand: Operand, feeds: Mapping[str, Array], dtype: Any) -> Array:
-    array = feeds[name_of(operand.value)].astype(dtype)
-    if operand.zero is None:
-        return array
-    return np.asarray(array - feeds[name_of(operand.zero.value)].astype(dtype))
-
-
-def _feeds(product: Product, constants: ConstantTable, random: np.random.Generator) -> dict[str, Array]:
+def _feeds(product: Layer, constants: ConstantTable, random: np.random.Generator) -> dict[str, Array]:
     """Return what the operands hold: constants as they are, the others at random."""
     feeds = {
         name: np.asarray(constants.array(value), order="C") if value in constants else _random(random, dims, dtype)

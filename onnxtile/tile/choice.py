@@ -23,7 +23,7 @@ each pair of M and N the longest K that fits is the best in any order. That leav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import isqrt, prod, sqrt
@@ -37,8 +37,8 @@ from onnxtile.tile.grid import ORDERS, Axis, TileGrid
 from onnxtile.tile.limits import Limits
 
 Counts = npt.NDArray[np.int64]
-NodeCount = Callable[[Counts, Counts, Counts, str], Counts]
-"""How many nodes stand for a product cut into so many stretches along M, K and N, in that order of loops."""
+NodeCount = Callable[..., Any]
+"""How many nodes stand for a product cut into so many stretches along M, K and N, arrays, in an order of loops, which comes last."""
 _ROWS = 8
 """Rows of a trade table."""
 
@@ -74,7 +74,7 @@ class Work:
 class Choice:
     """One way to cut a product: the tile (m, k, n), the loops from the outermost, and what that costs."""
 
-    tile: tuple[int, int, int]
+    tile: tuple[int, ...]
     order: str
     nodes: int
     bytes_moved: int
@@ -126,17 +126,32 @@ def front(work: Work, limits: Limits, nodes: NodeCount) -> tuple[Choice, ...]:
         return ()
     m, k, n, held = found
     counts = [-(-size // step) for size, step in zip(work.sizes, (m, k, n), strict=True)]
-    moved = np.concatenate([_bytes(work, limits, (m, k, n), order) for order in ORDERS])
-    each = [np.broadcast_to(nodes(counts[0], counts[1], counts[2], order), m.shape) for order in ORDERS]
     alone = (counts[0] * counts[1] * counts[2] == 1) & (not limits.pad)
-    number = np.concatenate([np.where(alone, 1, count) for count in each])
-    index = np.arange(len(moved))
-    sorted_ = np.lexsort((index % len(m), held[index % len(m)], index // len(m), moved, number))
-    best = np.minimum.accumulate(moved[sorted_])
+    moved = [_bytes(work, limits, (m, k, n), order) for order in ORDERS]
+    number = [np.where(alone, 1, nodes(counts[0], counts[1], counts[2], order)) for order in ORDERS]
+    return best_of((m, k, n), held, number, moved)
+
+
+def best_of(tile: Sequence[Counts], held: Counts, nodes: Sequence[Any], moved: Sequence[Any]) -> tuple[Choice, ...]:
+    """Return the candidates that no other beats in both nodes and bytes, from the fewest nodes to the fewest bytes.
+
+    A candidate is one element of each array of `tile`, which holds so many bytes; `nodes` and `moved` have an array for each order.
+    """
+    bytes_moved = np.concatenate([np.broadcast_to(each, held.shape) for each in moved])
+    number = np.concatenate([np.broadcast_to(each, held.shape) for each in nodes])
+    order, index = np.divmod(np.arange(len(bytes_moved)), len(held))
+    sorted_ = np.lexsort((index, held[index], order, bytes_moved, number))
+    best = np.minimum.accumulate(bytes_moved[sorted_])
     keeps = sorted_[np.concatenate([[True], best[1:] < best[:-1]])]
     return tuple(
-        Choice((int(m[i]), int(k[i]), int(n[i])), ORDERS[j], int(number[at]), int(moved[at]), int(held[i]))
-        for at, (i, j) in ((at, (at % len(m), at // len(m))) for at in keeps)
+        Choice(
+            tuple(int(steps[index[at]]) for steps in tile),
+            ORDERS[order[at]],
+            int(number[at]),
+            int(bytes_moved[at]),
+            int(held[index[at]]),
+        )
+        for at in keeps
     )
 
 
@@ -225,10 +240,16 @@ def _steps(work: Work, limits: Limits, axis: int) -> Counts:
     size, bound, multiple = work.sizes[axis], limits.bounds[axis], limits.multiples[axis]
     if limits.pad and bound is not None:
         return np.array([bound], np.int64)
+    steps = shortest_steps(size, None, multiple)
+    return steps if bound is None else steps[_full(work, limits, axis, steps) <= bound]
+
+
+def shortest_steps(size: int, bound: int | None = None, multiple: int = 1) -> Counts:
+    """Return the shortest step, a multiple, for each possible number of stretches of an axis, up to `bound`."""
     units = -(-size // multiple)
     few = np.arange(1, min(isqrt(units) + 1, units) + 1, dtype=np.int64)
     steps = np.unique(np.concatenate([few, -(-units // few)])) * multiple
-    return steps if bound is None else steps[_full(work, limits, axis, steps) <= bound]
+    return steps if bound is None else steps[np.minimum(steps, size) <= bound]
 
 
 def _full(work: Work, limits: Limits, axis: int, steps: Counts) -> Counts:
@@ -276,16 +297,16 @@ def _bytes(work: Work, limits: Limits, steps: tuple[Counts, Counts, Counts], ord
     sizes = {axis: _total(work, limits, at) for at, axis in enumerate("mkn")}
     a, b, c = work.weights
     moved: Counts = (
-        a * sizes["m"] * sizes["k"] * _turns("n", order, counts)
-        + b * sizes["k"] * sizes["n"] * _turns("m", order, counts)
-        + c * sizes["m"] * sizes["n"] * (2 * _turns("k", order, counts) - 1)
+        a * sizes["m"] * sizes["k"] * turns("n", order, counts)
+        + b * sizes["k"] * sizes["n"] * turns("m", order, counts)
+        + c * sizes["m"] * sizes["n"] * (2 * turns("k", order, counts) - 1)
     )
     return moved
 
 
-def _turns(axis: str, order: str, counts: dict[str, Counts]) -> Counts:
+def turns(axis: str, order: str, counts: Mapping[str, Any]) -> Any:
     """Return how often a loop makes the operand that does not depend on it move: 1 unless a loop inside moves that on."""
-    inside = [counts[inner] > 1 for inner in order[order.index(axis) + 1 :]]
+    inside = [np.asarray(counts[inner]) > 1 for inner in order[order.index(axis) + 1 :]]
     if not inside:
-        return np.ones_like(counts[axis])
+        return 1
     return np.where(np.logical_or.reduce(inside), counts[axis], 1)

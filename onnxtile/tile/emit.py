@@ -8,7 +8,7 @@ and it costs one node where an Add for each block would cost as many as the resu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
@@ -19,6 +19,8 @@ from onnxtile.tile.product import Bias, ConstantTable, Dims, Operand, Product, a
 from onnxtile.tile.requantize import MOST_NODES as QUANTIZED
 from onnxtile.tile.requantize import requantize
 from onnxtile.tile.writer import Writer
+
+ProductWriter: TypeAlias = Writer[Product, TileGrid]
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,11 @@ class _Tiles:
 
 
 def emit(
-    writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.Graph, how: Accumulation = Accumulation.SUM
+    writer: ProductWriter,
+    constants: ConstantTable,
+    cache: BlockCache,
+    graph: ir.Graph,
+    how: Accumulation = Accumulation.SUM,
 ) -> ir.Value:
     """Write the tiled product; return its result, which is the output of the last node of `writer`.
 
@@ -90,7 +96,7 @@ def _splits(operand: Operand, counts: tuple[Any, Any], outer: int) -> Any:
     return operand.transposed + (first > 1) * 1 + (second > 1) * first
 
 
-def _cut(writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.Graph) -> _Tiles:
+def _cut(writer: ProductWriter, constants: ConstantTable, cache: BlockCache, graph: ir.Graph) -> _Tiles:
     product, grid, alpha = writer.product, writer.grid, writer.product.alpha
     a = Cutting(product.a, grid.m, grid.k, ("a", "m", "k"))
     b = Cutting(product.b, grid.k, grid.n, ("b", "k", "n"))
@@ -113,7 +119,7 @@ def _cut(writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.
     )
 
 
-def _bands(writer: Writer, tiles: _Tiles, how: Accumulation) -> list[ir.Value]:
+def _bands(writer: ProductWriter, tiles: _Tiles, how: Accumulation) -> list[ir.Value]:
     """Write all products and their sums; return the bands of rows of the result."""
     grid = writer.grid
     blocks: dict[tuple[int, int], Block] = {}
@@ -132,7 +138,7 @@ def _bands(writer: Writer, tiles: _Tiles, how: Accumulation) -> list[ir.Value]:
     return list(bands.values())
 
 
-def _times_beta(writer: Writer, bias: Bias, constants: ConstantTable) -> ir.Value:
+def _times_beta(writer: ProductWriter, bias: Bias, constants: ConstantTable) -> ir.Value:
     dtype = writer.product.dtype
     if bias.beta == 1.0:
         return bias.value
@@ -143,7 +149,7 @@ def _times_beta(writer: Writer, bias: Bias, constants: ConstantTable) -> ir.Valu
     return writer.node("Mul", [bias.value, factor], "beta", {}, bias.dims)
 
 
-def _dims(writer: Writer, m: int | None, n: int | None) -> Dims:
+def _dims(writer: ProductWriter, m: int | None, n: int | None) -> Dims:
     """Return the dimensions of the block at (m, n) of the result; None stands for the whole side."""
     dims = list(writer.product.dims)
     for axis, cuts, index in zip(writer.product.axes, (writer.grid.m, writer.grid.n), (m, n), strict=True):

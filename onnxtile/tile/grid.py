@@ -100,6 +100,11 @@ class TileGrid:
         return self.m.count, self.k.count, self.n.count
 
     @property
+    def steps(self) -> list[int | None]:
+        """The size of a full tile along M, K and N."""
+        return [self.m.step, self.k.step, self.n.step]
+
+    @property
     def matmuls(self) -> int:
         """How many matrix products there are."""
         return self.m.count * self.k.count * self.n.count
@@ -119,13 +124,15 @@ class TileGrid:
 
         Where K is the innermost loop, the partial sums of one output block follow one another, so that few are alive at a time.
         """
-        m, k, n = (self.order.index(axis) for axis in "mkn")
-        for at in product(*(range(self.axis(letter).count) for letter in self.order)):
-            yield at[m], at[k], at[n]
+        yield from loop(self.order, self.shape)
 
-    def axis(self, letter: str) -> Axis:
-        """Return the axis called "m", "k" or "n"."""
-        return {"m": self.m, "k": self.k, "n": self.n}[letter]
+
+def loop(order: str, counts: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
+    """Yield each place (m, k, n) among so many stretches along M, K and N, in the order of loops, outermost first."""
+    turns = dict(zip("mkn", counts, strict=True))
+    m, k, n = (order.index(axis) for axis in "mkn")
+    for at in product(*(range(turns[letter]) for letter in order)):
+        yield at[m], at[k], at[n]
 
 
 def outer_side(order: str, axes: str) -> int:

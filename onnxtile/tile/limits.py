@@ -13,6 +13,32 @@ MOST_MEMORY = 2**50
 
 
 @dataclass(frozen=True)
+class Window:
+    """What holds for one tile of a convolution besides: output rows and columns, and input and output channels of all its groups."""
+
+    rows: int | None = None
+    columns: int | None = None
+    channels: int | None = None
+    filters: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, bound in vars(self).items():
+            if bound is not None:
+                _require_bound(bound, f"max-{name}")
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is any bound."""
+        return any(bound is not None for bound in vars(self).values())
+
+    def over(self, other: Window) -> Window:
+        """Return these bounds, and where there is none that of `other`."""
+        return Window(
+            **{name: other_ if (ours := getattr(self, name)) is None else ours for name, other_ in vars(other).items()}
+        )
+
+
+@dataclass(frozen=True)
 class Limits:
     """What holds for one product, (M × K) times (K × N); None where there is no limit.
 
@@ -20,7 +46,8 @@ class Limits:
     that is left over at the end of an axis. With `pad` none is left over: an axis that has a bound is cut into stretches of
     exactly that size, another into multiples, and zeros fill up the last. `largest_elements` and `largest_bytes`
     bound each block that a tile reads or makes, `memory` all blocks of one tile together, in bytes; both count the whole batch.
-    `dtypes` are the element types of factors that the hardware takes, as numpy calls them. `operators` are the limits of
+    `dtypes` are the element types of factors that the hardware takes, as numpy calls them. `window` asks for convolutions to be
+    cut, too, and bounds their tiles; None leaves them whole. `operators` are the limits of
     operators that have their own.
     """
 
@@ -33,6 +60,7 @@ class Limits:
     memory: int | None = None
     dtypes: frozenset[str] | None = None
     pad: bool = False
+    window: Window | None = None
     operators: tuple[tuple[str, Limits], ...] = ()
 
     def __post_init__(self) -> None:
@@ -51,29 +79,35 @@ class Limits:
         k: int | None = None,
         n: int | None = None,
         memory: int | None = None,
+        window: Window | None = None,
         base: Limits | None = None,
     ) -> Limits:
         """Return the limits with the bound `max` on every axis that has none of its own; where nothing is said, `base` holds.
+
+        A `window` has convolutions cut within the same limits, and its own.
 
         Raises UsageError for a bound that is no whole number, is below 1, or is absurdly large, and where there is none at all.
         """
         if max is not None:
             _require_bound(max, "max")
-        if base is None and max is m is k is n is memory is None:
+        if base is None and max is m is k is n is memory is None and not (window and window.asks):
             raise UsageError(
                 "no limit is given", hint="say --max 64, or one of --max-m, --max-k, --max-n, --memory and --target"
             )
         m, k, n = (max if bound is None else bound for bound in (m, k, n))
-        return cls(m, k, n, memory=memory) if base is None else base._but((m, k, n), memory)
+        return (base or cls())._but((m, k, n), memory, window)
 
-    def _but(self, bounds: tuple[int | None, ...], memory: int | None) -> Limits:
+    def _but(self, bounds: tuple[int | None, ...], memory: int | None, window: Window | None) -> Limits:
         m, k, n = (ours if theirs is None else theirs for theirs, ours in zip(bounds, self.bounds, strict=True))
         for axis, bound, multiple in zip("mkn", (m, k, n), self.multiples, strict=True):
             if bound is not None and isinstance(bound, int) and bound % multiple:
                 raise UsageError(f"--max-{axis} {bound} is not a multiple of {multiple}, as the limits file asks")
-        operators = tuple((name, limits._but(bounds, memory)) for name, limits in self.operators)
+        operators = tuple((name, limits._but(bounds, memory, window)) for name, limits in self.operators)
+        if window is not None and self.window is not None:
+            window = window.over(self.window)
         return replace(
-            self, m=m, k=k, n=n, memory=self.memory if memory is None else memory, operators=operators
+            self, m=m, k=k, n=n, memory=self.memory if memory is None else memory, window=window or self.window,
+            operators=operators,
         )  # fmt: skip
 
     @property

@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -165,6 +165,11 @@ class Product:
         return [self.a.value, self.b.value, *(other.value for other in others if other is not None)]
 
     @property
+    def matrices(self) -> bool:
+        """Whether factors and result are matrices, so that Gemm could make a tile."""
+        return all(len(dims) == 2 for dims in (self.a.dims, self.b.dims, self.dims))
+
+    @property
     def adds_bias(self) -> bool:
         """Whether the bias is read at all: with beta = 0 Gemm leaves it out, whatever it holds."""
         return self.bias is not None and self.bias.beta != 0.0
@@ -244,10 +249,12 @@ class Tileable(ABC):
     """The operator's type."""
     domain: str = ""
     """Its domain, empty for ONNX's own."""
+    slides: bool = False
+    """Whether it is a convolution, which is cut only where the limits ask for it."""
 
     @abstractmethod
-    def restate(self, node: ir.Node, facts: Facts) -> Product:
-        """Return what `node` computes as a matrix product. Raises NotTiled with the reason where it is none that can be cut."""
+    def restate(self, node: ir.Node, facts: Facts) -> Any:
+        """Return what `node` computes: a Product, or a Convolution. Raises NotTiled with the reason where it cannot be cut."""
 
 
 def required_input(node: ir.Node, index: int) -> ir.Value:
@@ -290,9 +297,9 @@ def require_batch(product: Product, facts: Facts) -> None:
                 raise NotTiled(facts.unknown(operand.value, axis))
 
 
-def require_dtypes(product: Product, limits: Limits) -> None:
+def require_dtypes(factors: Iterable[Operand], limits: Limits) -> None:
     """Raise NotTiled where the limits do not have the element type of a factor."""
-    for operand in (product.a, product.b):
+    for operand in factors:
         name = np.dtype(operand.dtype.numpy()).name
         if limits.dtypes is not None and name not in limits.dtypes:
             raise NotTiled(

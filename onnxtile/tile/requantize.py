@@ -6,12 +6,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.tile.product import ConstantTable, Dims, Parameter, Requantize
-from onnxtile.tile.writer import Writer
+from onnxtile.tile.writer import AnyWriter
 
 MOST_NODES = 6
 
 
-def requantize(writer: Writer, total: ir.Value, how: Requantize, constants: ConstantTable) -> ir.Value:
+def requantize(writer: AnyWriter, total: ir.Value, how: Requantize, constants: ConstantTable) -> ir.Value:
     """Write Cast, Mul and QuantizeLinear on the whole result: the steps of onnxruntime's kernels, so equal to the last bit.
 
     They multiply once, by alpha · a_scale · b_scale / y_scale, computed in float32 from the left.
@@ -29,7 +29,7 @@ def requantize(writer: Writer, total: ir.Value, how: Requantize, constants: Cons
     return writer.node("QuantizeLinear", [scaled, one, zero], "quantize", {}, dims, (), how.dtype)
 
 
-def _factor(writer: Writer, how: Requantize, constants: ConstantTable) -> ir.Value:
+def _factor(writer: AnyWriter, how: Requantize, constants: ConstantTable) -> ir.Value:
     scales = [how.a_scale, how.b_scale, *([] if how.y_scale is None else [how.y_scale])]
     if all(scale.constant for scale in scales):
         a, b, *y = (_array(scale, constants) for scale in scales)
@@ -45,7 +45,7 @@ def _array(scale: Parameter, constants: ConstantTable) -> np.ndarray[tuple[int, 
     return array.reshape(()) if array.size == 1 else array
 
 
-def _computed(writer: Writer, how: Requantize) -> ir.Value:
+def _computed(writer: AnyWriter, how: Requantize) -> ir.Value:
     """Write the factor's own nodes, where a scale is known only when the model runs."""
     dims: Dims = max((how.a_scale.dims, how.b_scale.dims), key=lambda d: (len(d), d))
     factor = how.a_scale.value

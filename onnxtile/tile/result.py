@@ -10,18 +10,18 @@ import onnx_ir as ir
 
 from onnxtile.tile.accumulate import Accumulation
 from onnxtile.tile.choice import Chosen
-from onnxtile.tile.grid import TileGrid
-from onnxtile.tile.product import Product
+from onnxtile.tile.conv.grid import ConvGrid
+from onnxtile.tile.layers import Cuts, Layer
 
 
 @dataclass(frozen=True)
 class TiledNode:
-    """A node that became a grid of MatMuls, and what it takes to judge that by running: the node as it was and what stands for it."""
+    """A node that became a grid of tiles, and what it takes to judge that by running: the node as it was and what stands for it."""
 
     node: str
     op: str
-    product: Product = field(repr=False)
-    grid: TileGrid
+    product: Layer = field(repr=False)
+    grid: Cuts
     original: onnx.NodeProto = field(repr=False, compare=False)
     emitted: tuple[ir.Node, ...] = field(repr=False, compare=False)
     accumulate: Accumulation = Accumulation.SUM
@@ -38,11 +38,12 @@ class TiledNode:
             "n": self.product.n,
             "grid": list(self.grid.shape),
             "matmuls": self.grid.matmuls,
-            "tile": [self.grid.m.step, self.grid.k.step, self.grid.n.step],
+            "tile": self.grid.steps,
             "order": self.grid.order,
             "accumulate": str(self.accumulate),
             "nodes": len(self.emitted),
             "choice": self.chosen and self.chosen.to_dict(),
+            **({"cuts": self.grid.to_dict()} if isinstance(self.grid, ConvGrid) else {}),
         }
 
 
@@ -67,7 +68,7 @@ class TileResult:
 
     @property
     def matmuls(self) -> int:
-        """How many MatMuls stand for the tiled nodes."""
+        """How many products and convolutions stand for the tiled nodes."""
         return sum(site.grid.matmuls for site in self.tiled)
 
     def to_dict(self) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from onnxtile.registry import discover
 from onnxtile.tile.accumulate import Accumulation, fitting
 from onnxtile.tile.blocks import BlockCache
 from onnxtile.tile.bodies import Bodies, NothingConstant
-from onnxtile.tile.emit import emit, most_nodes
+from onnxtile.tile.conv.grid import ConvGrid
+from onnxtile.tile.kinds import emit, examine, most_nodes
+from onnxtile.tile.layers import Layer
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.names import Names
 from onnxtile.tile.options import Options
@@ -23,13 +25,12 @@ from onnxtile.tile.product import (
     ConstantTable,
     Facts,
     NotTiled,
-    Product,
     ShapeTable,
     Tileable,
 )
 from onnxtile.tile.prune import prune
 from onnxtile.tile.result import SkippedNode, TiledNode, TileResult
-from onnxtile.tile.sites import MOST_NODES, Candidate, Site, choose, examine
+from onnxtile.tile.sites import MOST_NODES, Candidate, Site, choose
 from onnxtile.tile.wrap import wrap
 from onnxtile.tile.writer import Writer
 
@@ -143,13 +144,20 @@ def _refuse_explosion(sites: list[Site], options: Options) -> None:
     if total <= MOST_NODES:
         return
     worst = sites[counts.index(max(counts))]
-    grid = worst.grid
-    axis = max("mkn", key=lambda letter: getattr(grid, letter).count)
-    cuts = getattr(grid, axis)
     raise UsageError(
         f"tiling would write {total:,} nodes, {max(counts):,} of them for {worst.name!r}; the most is {MOST_NODES:,}",
-        hint=f"raise --max-{axis} (now {cuts.step}), which cuts {cuts.size} into {cuts.count} there",
+        hint=_what_to_raise(worst),
     )
+
+
+def _what_to_raise(worst: Site) -> str:
+    """Return the limit that makes most of the tiles of a site."""
+    counts = dict(zip("mkn", worst.grid.shape, strict=True))
+    axis = max("mkn", key=lambda letter: counts[letter])
+    if isinstance(worst.grid, ConvGrid):
+        return f"raise the limits along {axis.upper()}, which is cut into {counts[axis]} there"
+    cuts = getattr(worst.grid, axis)
+    return f"raise --max-{axis} (now {cuts.step}), which cuts {cuts.size} into {cuts.count} there"
 
 
 def _rewrite(site: Site, writing: _Writing) -> TiledNode | SkippedNode:
@@ -190,7 +198,7 @@ def _insert_constants(graph: ir.Graph, constants: Sequence[ir.Value]) -> None:
     graph.insert_before(graph[0], nodes)
 
 
-def _fold(product: Product, constants: ConstantTable) -> None:
+def _fold(product: Layer, constants: ConstantTable) -> None:
     """Compute the constants of `product` that operators make, which may be tiled next, while those still stand."""
     for value in product.values:
         if value in constants and value.producer() is not None:

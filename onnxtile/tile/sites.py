@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,6 +14,7 @@ from onnxtile.tile.accumulate import Accumulation
 from onnxtile.tile.choice import Choice, Chosen, Work, front, share, smallest, trade
 from onnxtile.tile.emit import count_nodes, most_nodes
 from onnxtile.tile.grid import TileGrid
+from onnxtile.tile.layers import Cuts, Layer
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.options import Options
 from onnxtile.tile.product import (
@@ -34,44 +35,42 @@ MOST_NODES = 1_000_000
 
 @dataclass(frozen=True)
 class Site:
-    """A product and its cuts."""
+    """A product or a convolution, and its cuts."""
 
     node: ir.Node
     name: str
-    product: Product
-    grid: TileGrid
+    product: Layer
+    grid: Cuts
     chosen: Chosen | None = None
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A product and the choices for it; with a grid where the limits leave none."""
+    """A product or a convolution, the choices for it, and how each of them cuts it."""
 
     node: ir.Node
     name: str
-    product: Product
-    limits: Limits
+    product: Layer
     choices: tuple[Choice, ...]
-    grid: TileGrid | None = None
+    grid_of: Callable[[Choice], Cuts]
+    searched: bool = False
+    """Whether the choices come from a search; the limits leave only one otherwise."""
+    lower_bound: float | None = None
+    """The bytes that any schedule moves, where a memory is given."""
 
     def site(self, taken: int) -> Site | SkippedNode:
         """Return the product with the cuts of one of the choices, or without any."""
-        product, chosen = self.product, None
-        grid = self.grid
-        if grid is None:
-            work, choice = work_of(product), self.choices[taken]
-            grid = choice.grid(work, self.limits)
-            memory = self.limits.memory
-            bound = None if memory is None else work.lower_bound(memory)
-            chosen = Chosen(choice, bound, trade(self.choices, taken))
+        product, choice = self.product, self.choices[taken]
+        grid = self.grid_of(choice)
         if not grid.is_cut:
             return SkippedNode(self.name, f"{times_sign((product.m, product.k, product.n))} is within the limits")
+        chosen = Chosen(choice, self.lower_bound, trade(self.choices, taken)) if self.searched else None
         return Site(self.node, self.name, product, grid, chosen)
 
 
 def examine(name: str, node: ir.Node, product: Product, limits: Limits, facts: Facts, how: Accumulation) -> Candidate:
     """Return the choices for a product. Raises NotTiled with the reason where it cannot be cut, Infeasible where nothing fits."""
-    require_dtypes(product, limits)
+    require_dtypes((product.a, product.b), limits)
     require_known(product, limits, facts)
     if not limits.asks_for_choice:
         m, k, n = (size if isinstance(size, int) else None for size in (product.m, product.k, product.n))
@@ -79,7 +78,7 @@ def examine(name: str, node: ir.Node, product: Product, limits: Limits, facts: F
         require_fillable(product, (grid.m.fills, grid.k.fills, grid.n.fills), facts)
         # One choice, which costs what it costs.
         number = most_nodes(product, grid, how) if grid.is_cut else 1
-        return Candidate(node, name, product, limits, (Choice((0, 0, 0), grid.order, number, 0, 0),), grid)
+        return Candidate(node, name, product, (Choice((), grid.order, number, 0, 0),), lambda _: grid)
     require_batch(product, facts)
     if limits.pad:
         require_fillable(product, (True, True, True), facts)
@@ -88,10 +87,12 @@ def examine(name: str, node: ir.Node, product: Product, limits: Limits, facts: F
         # Filling up takes a node for each operand and one for the result.
         return count_nodes(product, (gm, gk, gn), order, how) + 3 * limits.pad
 
-    choices = front(work_of(product), limits, nodes)
+    work = work_of(product)
+    choices = front(work, limits, nodes)
     if not choices:
         raise Infeasible(f"no tile of {name!r} is within the limits: {_why(product, limits)}", hint="raise the limits")
-    return Candidate(node, name, product, limits, choices)
+    bound = None if limits.memory is None else work.lower_bound(limits.memory)
+    return Candidate(node, name, product, choices, lambda choice: choice.grid(work, limits), True, bound)
 
 
 def choose(found: Iterable[Candidate | SkippedNode], options: Options) -> list[Site | SkippedNode]:

@@ -12,11 +12,12 @@ import pydantic
 
 from onnxtile.errors import OnnxtileError, UsageError
 from onnxtile.registry import data_folder, discover
-from onnxtile.tile.limits import LARGEST, MOST_MEMORY, Limits
+from onnxtile.tile.limits import LARGEST, MOST_MEMORY, Limits, Window
 from onnxtile.tile.product import Tileable
 
 _UNITS = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1, "": 1}
 _ENDING = ".toml"
+_OF_CONVOLUTIONS = {"conv", "rows", "columns", "channels", "filters"}
 
 Size = Annotated[int, pydantic.Field(strict=True, ge=1, le=LARGEST)]
 DType = Literal[
@@ -71,8 +72,14 @@ class _Rules(_Table):
     memory: Bytes | None = None
     dtypes: Annotated[tuple[DType, ...], pydantic.Field(min_length=1)] | None = None
     pad: Annotated[bool, pydantic.Field(strict=True)] = False
+    conv: Annotated[bool, pydantic.Field(strict=True)] = False
+    rows: Size | None = None
+    columns: Size | None = None
+    channels: Size | None = None
+    filters: Size | None = None
 
     def limits(self) -> Limits:
+        window = Window(self.rows, self.columns, self.channels, self.filters)
         return Limits(
             self.m.max,
             self.k.max,
@@ -83,6 +90,7 @@ class _Rules(_Table):
             memory=self.memory,
             dtypes=None if self.dtypes is None else frozenset(self.dtypes),
             pad=self.pad,
+            window=window if self.conv or window.asks else None,
         )
 
 
@@ -93,12 +101,14 @@ class _File(_Rules):
     def limits(self) -> Limits:
         """Return the limits; an operator takes from the file what its own table leaves out."""
         common = super().limits()
-        set_here = {name: getattr(self, name) for name in self.model_fields_set & _Rules.model_fields.keys()}
-        own = [
-            (name, _Rules.model_construct(**{**set_here, **{f: getattr(r, f) for f in r.model_fields_set}}).limits())
-            for name, r in self.operator.items()
-        ]
+        own = [(name, self._with(rules, name).limits()) for name, rules in self.operator.items()]
         return replace(common, operators=tuple(sorted(own, key=lambda pair: pair[0])))
+
+    def _with(self, rules: _Rules, operator: str) -> _Rules:
+        """Return `rules`, and what the file says where they say nothing. A table of a convolution's own asks for it to be cut."""
+        common = {name: getattr(self, name) for name in self.model_fields_set & _Rules.model_fields.keys()}
+        own = {name: getattr(rules, name) for name in rules.model_fields_set}
+        return _Rules.model_construct(**{**common, **own, "conv": _operators()[operator].slides})
 
 
 def from_file(path: Path) -> Limits:
@@ -122,13 +132,20 @@ def from_file(path: Path) -> Limits:
     return limits
 
 
+def _operators() -> dict[str, Tileable]:
+    return discover("onnxtile.tile.ops", Tileable)  # type: ignore[type-abstract]
+
+
 def _require_operators(path: Path, file: _File) -> None:
-    known = discover("onnxtile.tile.ops", Tileable)  # type: ignore[type-abstract]
-    for name in file.operator:
+    known = _operators()
+    for name, rules in file.operator.items():
         if name not in known:
             raise UsageError(
                 f"{path}: field 'operator.{name}': tile cuts no such operator", hint=f"there is {', '.join(known)}"
             )
+        alien = rules.model_fields_set & _OF_CONVOLUTIONS
+        if alien and not known[name].slides:
+            raise UsageError(f"{path}: field 'operator.{name}.{min(alien)}': {name} is no convolution")
 
 
 def ready_made() -> list[str]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.tile.grid import TileGrid
 from onnxtile.tile.names import Names
-from onnxtile.tile.product import Dims, Product
+from onnxtile.tile.product import Dim, Dims
 
 Part = tuple[str, Dims]
 """The stem of an output's name, and its dimensions."""
@@ -24,14 +24,58 @@ def label(stem: str, place: Place) -> str:
     return "_".join((stem, *(f"{axis}{index}" for axis, index in place.items())))
 
 
+class Layer(Protocol):
+    """What a writer asks of a product or a convolution."""
+
+    @property
+    def m(self) -> Dim:
+        """The size along M."""
+
+    @property
+    def k(self) -> Dim:
+        """The size along K."""
+
+    @property
+    def n(self) -> Dim:
+        """The size along N."""
+
+    @property
+    def dims(self) -> Dims:
+        """The dimensions of the result."""
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The element type of partial sums."""
+
+    @property
+    def tile(self) -> str:
+        """The operator that each tile is."""
+
+    @property
+    def matrices(self) -> bool:
+        """Whether Gemm could make a tile."""
+
+
+class Grid(Protocol):
+    """What a writer asks of the cuts."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The number of stretches along M, K and N."""
+
+
+L = TypeVar("L", bound=Layer)
+G = TypeVar("G", bound=Grid)
+
+
 @dataclass
-class Writer:
+class Writer(Generic[L, G]):
     """Collects what one site becomes, in the order in which it is made; the graph is not touched."""
 
     site: str
     op: str
-    product: Product
-    grid: TileGrid
+    product: L
+    grid: G
     opset: int
     names: Names = field(repr=False)
     nodes: list[ir.Node] = field(default_factory=list)
@@ -105,14 +149,27 @@ class Writer:
         """Write a Slice that leaves the first elements along each axis, as many as the product has there."""
         axes = [axis for axis, (have, want) in enumerate(zip(dims, self.product.dims, strict=True)) if have != want]
         ends = [size for size in (self.product.dims[axis] for axis in axes) if isinstance(size, int)]
-        content = {"starts": [0] * len(axes), "ends": ends, "axes": axes}
         if not axes:
             return value
+        index = {axis: slice(0, end) for axis, end in zip(axes, ends, strict=True)}
+        return self.slice((value, self.product.dtype), index, "cut_off", {}, self.product.dims)
+
+    def slice(
+        self, operand: tuple[ir.Value, ir.DataType], index: Mapping[int, slice], stem: str, place: Place, dims: Dims
+    ) -> ir.Value:
+        """Write a Slice of a value of some type: for each axis in `index` that range, of the others all. An input since opset 10."""
+        value, dtype = operand
+        content = {
+            "starts": [part.start for part in index.values()],
+            "ends": [part.stop for part in index.values()],
+            "axes": list(index),
+        }
         if self.opset < 10:
             attributes = [ir.AttrInt64s(name, numbers) for name, numbers in content.items()]
-            return self.node("Slice", [value], "cut_off", {}, self.product.dims, attributes)
-        made = [self._sizes(ns, f"cut_off_{name}") for name, ns in content.items()]
-        return self.node("Slice", [value, *made], "cut_off", {}, self.product.dims)
+            return self.node("Slice", [value], stem, place, dims, attributes, dtype)
+        name = label(stem, place)
+        made = [self._sizes(numbers, f"{name}_{part}") for part, numbers in content.items()]
+        return self.node("Slice", [value, *made], stem, place, dims, (), dtype)
 
     def split_sizes(self, sizes: list[int], stem: str) -> ir.Value | list[int]:
         """Return the sizes in the form that Split takes in this opset: an input since 13, an attribute before.
@@ -162,3 +219,7 @@ class Writer:
         mark = self.mark(stem, place)
         node = ir.Node("", op, inputs, attributes, outputs=outputs, name=name, metadata_props={keys.TILE: mark})
         self.nodes.append(node)
+
+
+AnyWriter: TypeAlias = Writer[Any, Any]
+"""The writer of whatever is cut."""

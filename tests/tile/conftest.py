@@ -29,6 +29,7 @@ from onnxtile.tile.rewrite import tile
 
 NAMES = ("a", "b", "c")
 TILES = {"MatMul", "MatMulInteger", "Gemm"}
+CONVOLUTIONS = {"Conv", "ConvTranspose"}
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Tiled:
         """Assert what holds for every tiled model: valid, no product above the limits by freshly inferred shapes, no idle nodes."""
         check(self.model)
         marked = [node for node in all_nodes(self.model) if keys.TILE in node.metadata_props]
-        assert sum(node.op_type in TILES for node in marked) == self.result.matmuls
+        assert sum(node.op_type in TILES | CONVOLUTIONS for node in marked) == self.result.matmuls
         shapes = resolve(self.model)
         for node in marked:
             if node.op_type in TILES:

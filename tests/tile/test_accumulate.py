@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from onnxtile.errors import UsageError
 from onnxtile.tile.accumulate import Accumulation
-from onnxtile.tile.emit import most_nodes
+from onnxtile.tile.kinds import most_nodes
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.options import Options
 

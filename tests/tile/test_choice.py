@@ -33,7 +33,7 @@ def pieces(size: int, step: int) -> list[int]:
     return [min(step, size - start) for start in range(0, size, step)]
 
 
-def simulated(work: Work, tile: tuple[int, int, int], order: str, limits: Limits) -> int:
+def simulated(work: Work, tile: tuple[int, ...], order: str, limits: Limits) -> int:
     """Run all tiles and count what moves, block by block: a cost model that shares no formula with the other."""
     axes = {axis: pieces(size, step) for axis, size, step in zip("mkn", totals(work, limits), tile, strict=True)}
     weights = dict(zip(("mk", "kn", "mn"), work.weights, strict=True))
@@ -54,7 +54,7 @@ def simulated(work: Work, tile: tuple[int, int, int], order: str, limits: Limits
     return moved
 
 
-def allowed(work: Work, limits: Limits, tile: tuple[int, int, int]) -> bool:
+def allowed(work: Work, limits: Limits, tile: tuple[int, ...]) -> bool:
     m, k, n = map(min, tile, totals(work, limits))
     blocks = [m * k, k * n, m * n]
     held = [block * weight for block, weight in zip(blocks, work.weights, strict=True)]

@@ -66,7 +66,8 @@ def products_above(tiled: Tiled, bound: int) -> list[str]:
 
 def test_every_product_of_the_demo_model_fits_a_unit_of_64(bench: Bench) -> None:
     tiled = bench.tile(load(DEMO), Limits.of(max=64))
-    assert len(tiled.result.tiled) == 12 * 6 + 1 and not tiled.result.skipped
+    assert len(tiled.result.tiled) == 12 * 6 + 1
+    assert [skip.node for skip in tiled.result.skipped] == ["embedding/patch/conv"], "nobody asked to cut it"
     assert tiled.result.matmuls == 12 * (16 + 4 + 4 + 8 + 12 + 12) + 4
     assert not products_above(tiled, 64)
     require_equal(DEMO, tiled, {})
@@ -89,7 +90,8 @@ def test_exported_models_at_32(bench: Bench, name: str, sizes: dict[str, int], t
     bind(source, sizes, {})
     tiled = bench.tile(source, Limits.of(max=32))
     assert len(tiled.result.tiled) == tiled_nodes
-    assert all("within the limits" in skip.reason for skip in tiled.result.skipped), tiled.result.skipped
+    reasons = [skip.reason for skip in tiled.result.skipped]
+    assert all("within the limits" in reason or "--conv" in reason for reason in reasons), reasons
     require_equal(file, tiled, sizes)
 
 

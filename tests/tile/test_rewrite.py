@@ -18,6 +18,7 @@ from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
 from onnxtile.model.shapes import resolve
 from onnxtile.runtime import Array, Session
+from onnxtile.tile.grid import TileGrid
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.rewrite import tile
 from onnxtile.tile.sites import MOST_NODES
@@ -64,6 +65,7 @@ def places(tiled: Tiled) -> list[dict[str, int]]:
 def test_products_stand_in_loop_order_with_their_marks(bench: Bench) -> None:
     tiled = bench.tile(bench.case(m=7, k=9, n=5).model(), FOUR)
     (site,) = tiled.result.tiled
+    assert isinstance(site.grid, TileGrid)
     assert places(tiled) == [{"m": m, "k": k, "n": n} for m, k, n in site.grid.places()]
     for node in tiled.nodes:
         mark = json.loads(node.metadata_props[keys.TILE])
@@ -384,7 +386,7 @@ def test_a_tiling_of_more_than_a_million_nodes_is_refused_before_anything_change
 
 
 def test_the_number_of_nodes_is_foreseen(bench: Bench) -> None:
-    from onnxtile.tile.emit import most_nodes
+    from onnxtile.tile.kinds import most_nodes
 
     for constants in ("", "a", "b", "ab", "c", "abc"):
         for alpha, beta, bias in ((1.0, 1.0, None), (0.5, 0.5, (5,)), (0.5, 0.0, (5,)), (1.0, 2.0, (7, 1))):

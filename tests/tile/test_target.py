@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.errors import Infeasible, UsageError
+from onnxtile.tile.grid import TileGrid
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.options import Options
 from onnxtile.tile.target import find, from_file, ready_made
@@ -106,6 +107,7 @@ def test_every_ready_made_file(bench: Bench, name: str) -> None:
 def require_exact(tiled: Tiled, limits: Limits) -> None:
     """Assert that every tile has exactly the size of the bounds, where tiles are filled up."""
     for site in tiled.result.tiled:
+        assert isinstance(site.grid, TileGrid)
         for axis, bound in zip((site.grid.m, site.grid.k, site.grid.n), limits.bounds, strict=True):
             assert not limits.pad or bound is None or set(axis.widths) == {bound}
 
@@ -148,7 +150,7 @@ def test_the_loops_run_in_the_order_that_was_chosen(bench: Bench) -> None:
     case = bench.case(op="MatMul", m=64, k=8, n=16, constants="b")
     tiled = bench.judge(case, Limits(memory=1200))
     (site,) = tiled.result.tiled
-    assert site.chosen is not None
+    assert site.chosen is not None and isinstance(site.grid, TileGrid)
     tiles = [node.name for node in tiled.nodes if "/tile_" in (node.name or "")]
     assert tiles == [f"fc/tile_m{m}_k{k}_n{n}" for m, k, n in site.grid.places()]
     content = site.to_dict()["choice"]

@@ -30,18 +30,43 @@ def tile(
     accumulate: Annotated[
         str, typer.Option("--accumulate", metavar="WAY", help="how partial sums are added: sum, chain, tree or gemm")
     ] = "sum",
+    conv: Annotated[
+        bool,
+        typer.Option("--conv", help="cut convolutions too: M pixels, K input channels × kernel, N output channels"),
+    ] = False,
+    max_rows: Annotated[
+        int | None, typer.Option("--max-rows", help="bound on the output rows of a convolution's tile")
+    ] = None,
+    max_columns: Annotated[
+        int | None, typer.Option("--max-columns", help="bound on the output columns of a convolution's tile")
+    ] = None,
+    max_channels: Annotated[
+        int | None, typer.Option("--max-channels", help="bound on the input channels of a convolution's tile")
+    ] = None,
+    max_filters: Annotated[
+        int | None, typer.Option("--max-filters", help="bound on the output channels of a convolution's tile")
+    ] = None,
     wrap: Annotated[bool, typer.Option("--wrap", help="put each tiled layer into a local function")] = False,
     dim: Dim = None,
     shape: Shape = None,
 ) -> None:
-    """Split matrix products into bounded MatMul, Sum and Concat. Example: onnxtile tile model.onnx --max 64."""
+    """Split matrix products and convolutions into bounded ones. Example: onnxtile tile model.onnx --max 64."""
     from onnxtile import api
-    from onnxtile.tile.limits import Limits
+    from onnxtile.tile.limits import Limits, Window
     from onnxtile.tile.options import Options
     from onnxtile.tile.target import find
 
     base = None if limits_file is None else find(limits_file)
-    limits = Limits.of(max=most, m=max_m, k=max_k, n=max_n, memory=in_bytes(memory, "memory"), base=base)
+    window = Window(max_rows, max_columns, max_channels, max_filters)
+    limits = Limits.of(
+        max=most,
+        m=max_m,
+        k=max_k,
+        n=max_n,
+        memory=in_bytes(memory, "memory"),
+        window=window if conv or window.asks else None,
+        base=base,
+    )
     options = Options.of(accumulate=accumulate, nodes_at_most=nodes_at_most, wrap=wrap)
     target = job.target(model, "tiled")
     with job.progress() as progress:

@@ -1,0 +1,13 @@
+"""What tile cuts, and how: matrix products and convolutions."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from onnxtile.tile.conv.grid import ConvGrid
+from onnxtile.tile.conv.layer import Convolution
+from onnxtile.tile.grid import TileGrid
+from onnxtile.tile.product import Product
+
+Layer: TypeAlias = Product | Convolution
+Cuts: TypeAlias = TileGrid | ConvGrid
