@@ -88,12 +88,21 @@ def test_an_input_without_a_shape_is_an_error_that_says_what_to_do(small: onnx.M
     assert "--shape x=" in (caught.value.hint or "")
 
 
-def test_inputs_that_are_no_tensors_are_an_error() -> None:
+def test_sequences_get_two_tensors() -> None:
     x = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [2])
     y = helper.make_tensor_value_info("y", TensorProto.INT64, [])
     graph = helper.make_graph([helper.make_node("SequenceLength", ["x"], ["y"])], "g", [x], [y])
     model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
-    with pytest.raises(ModelError, match="sequence"):
+    sample = sample_feeds(model, lambda _: (2,))["x"]
+    assert [(one.shape, one.dtype) for one in sample] == [((2,), np.float32)] * 2
+
+
+def test_inputs_that_are_no_tensors_are_an_error() -> None:
+    kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2]))
+    x, y = helper.make_value_info("x", kind), helper.make_tensor_value_info("y", TensorProto.BOOL, [])
+    graph = helper.make_graph([helper.make_node("OptionalHasElement", ["x"], ["y"])], "g", [x], [y])
+    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
+    with pytest.raises(ModelError, match="optional"):
         feeds(model)
 
 

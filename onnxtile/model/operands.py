@@ -1,0 +1,247 @@
+"""What operators ask of the numbers in their operands: indices below an axis, shapes that fit, lengths, axes, counts."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from onnxtile.errors import UsageError
+from onnxtile.model.dims import free_inputs
+from onnxtile.model.domain import Domain, Ranges
+
+Sizes: TypeAlias = Callable[[ir.Value], tuple[int, ...] | None]
+"""Gives the shape of a value."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    """An operand: the node, the position, the shape of the value asked about, and how the shapes of other operands are found."""
+
+    node: ir.Node
+    position: int
+    shape: tuple[int, ...]
+    sizes: Sizes
+
+    @property
+    def length(self) -> int:
+        return self.shape[-1] if self.shape else 1
+
+    def operand(self, position: int) -> tuple[int, ...] | None:
+        value = self.node.inputs[position] if position < len(self.node.inputs) else None
+        return None if value is None else self.sizes(value)
+
+
+_Rule: TypeAlias = Callable[[_Use], Domain | None]
+
+
+def domains(model: ir.Model, sizes: Sizes, ranges: Ranges | None = None) -> dict[str, Domain]:
+    """Return the domain of each input of `model` that must be fed; `sizes` gives the shape of a value.
+
+    What the user says in `ranges` counts alone. Raises UsageError where that names no input, or no number is in it.
+    """
+    inputs = {value.name or "": value for value in free_inputs(model)}
+    told = {name: _told(name, ends, inputs) for name, ends in (ranges or {}).items()}
+    return {name: told.get(name) or allowed(value, model, sizes) for name, value in inputs.items()}
+
+
+def _told(name: str, ends: tuple[float, float], inputs: Collection[str]) -> Domain:
+    if name not in inputs:
+        near = difflib.get_close_matches(name, inputs, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"its inputs are {', '.join(inputs) or 'none'}"
+        raise UsageError(f"the model has no input {name!r}", hint=hint)
+    low, high = ends
+    if high < low:
+        raise UsageError(f"the range {low:g}:{high:g} of {name!r} has nothing in it")
+    return Domain(fixed=(low,)) if low == high else Domain(low, high)
+
+
+def allowed(value: ir.Value, model: ir.Model, sizes: Sizes) -> Domain:
+    """Return what all operators that `value`, or a rearrangement of it, reaches allow; where they disagree, the narrowest."""
+    shape = sizes(value) or ()
+    found = [one for use in _uses(value, model, sizes, shape) if (one := _of_use(use)) is not None]
+    fixed = next((one.fixed for one in found if one.fixed is not None), None)
+    choices = next((one.choices for one in found if one.choices), ())
+    low = max((one.low for one in found if one.low is not None), default=None)
+    high = min((one.high for one in found if one.high is not None), default=None)
+    return Domain(low, high, choices, fixed)
+
+
+def _of_use(use: _Use) -> Domain | None:
+    op, position = use.node.op_type, use.position
+    if op.startswith("Reduce") and position == 1:
+        return _axes(use)
+    rule = _RULES.get((op, position))
+    return None if rule is None else rule(use)
+
+
+# What keeps the numbers of its first input, if not their places.
+_KEEPS = {
+    "Cast",
+    "Reshape",
+    "Unsqueeze",
+    "Squeeze",
+    "Flatten",
+    "Identity",
+    "Transpose",
+    "Expand",
+    "Slice",
+    "Concat",
+    "Tile",
+}
+
+
+def _uses(value: ir.Value, model: ir.Model, sizes: Sizes, shape: tuple[int, ...]) -> Iterator[_Use]:
+    """Yield the operands that `value` comes to be, also in bodies and in local functions."""
+    outer: dict[ir.Value, ir.Value] = {}
+
+    def sizes_of(asked: ir.Value) -> tuple[int, ...] | None:
+        return sizes_of(outer[asked]) if asked in outer else sizes(asked)
+
+    todo, seen = [value], {value}
+    while todo:
+        current = todo.pop()
+        for node, position in current.uses():
+            reached = list(_inside(node, model, outer)[position : position + 1])
+            if not reached:
+                yield _Use(node, position, shape, sizes_of)
+            if (position == 0 or node.op_type == "Concat") and node.op_type in _KEEPS:
+                reached = list(node.outputs)
+            todo.extend(one for one in reached if one not in seen)
+            seen.update(reached)
+
+
+def _inside(node: ir.Node, model: ir.Model, outer: dict[ir.Value, ir.Value]) -> list[ir.Value]:
+    """Return the inputs of the function that `node` calls; note in `outer` which values of the caller they stand for."""
+    function = model.functions.get(node.op_identifier())
+    if function is None:
+        return []
+    outer.update(
+        {inner: given for inner, given in zip(function.inputs, node.inputs, strict=False) if given is not None}
+    )
+    return list(function.inputs)
+
+
+def _index(use: _Use) -> Domain | None:
+    """Allow what is below the length of the axis that is indexed."""
+    shape = use.operand(0)
+    if not shape:
+        return None
+    if use.node.op_type in {"GatherND", "ScatterND"}:
+        return Domain(0, min(shape))
+    axis = use.node.attributes.get_int("axis", 0)
+    return Domain(0, shape[axis]) if -len(shape) <= axis < len(shape) else None
+
+
+def _compared(use: _Use) -> Domain | None:
+    """Allow the numbers that a single number is compared with: a model asks for those that it knows."""
+    other = use.node.inputs[1 - use.position]
+    tensor = None if other is None else _constant(other)
+    if tensor is None or tensor.dtype.is_floating_point() or tensor.size > 8 or use.shape not in {(), (1,)}:
+        return None
+    if tensor.dtype in {ir.DataType.STRING, ir.DataType.BOOL}:
+        return None
+    return Domain(choices=tuple(int(number) for number in tensor.numpy().ravel()))
+
+
+def _constant(value: ir.Value) -> ir.TensorProtocol | None:
+    node = value.producer()
+    if node is not None and node.op_type == "Constant" and "value" in node.attributes:
+        return node.attributes["value"].as_tensor()
+    return value.const_value
+
+
+def _one_rest(use: _Use) -> Domain:
+    """Allow a shape that any tensor can be given: ones, and what is left last."""
+    return Domain(fixed=(*(1,) * (use.length - 1), -1))
+
+
+def _axes(use: _Use) -> Domain:
+    return Domain(fixed=tuple(range(use.length)))
+
+
+def _scales(use: _Use) -> Domain:
+    """Double all axes but batch and channels."""
+    return Domain(fixed=tuple(1.0 if axis < 2 else 2.0 for axis in range(use.length)))
+
+
+def _sizes_of_first(use: _Use) -> Domain | None:
+    shape = use.operand(0)
+    return Domain(fixed=shape[-use.length :]) if shape else None
+
+
+def _even_parts(use: _Use) -> Domain | None:
+    shape, axis = use.operand(0), use.node.attributes.get_int("axis", 0)
+    if not shape or not -len(shape) <= axis < len(shape):
+        return None
+    part = shape[axis] // use.length
+    return Domain(fixed=(*(part,) * (use.length - 1), shape[axis] - part * (use.length - 1)))
+
+
+def _steps(axis: int) -> _Rule:
+    """Allow lengths of sequences that lie along `axis` of the first operand."""
+
+    def rule(use: _Use) -> Domain | None:
+        shape = use.operand(0)
+        return Domain(1, shape[axis] + 1) if shape and len(shape) > axis else None
+
+    return rule
+
+
+def _time(use: _Use) -> Domain | None:
+    return _steps(use.node.attributes.get_int("time_axis", 0))(use)
+
+
+def _always(*numbers: float) -> _Rule:
+    return lambda _use: Domain(fixed=numbers)
+
+
+def _repeated(number: float) -> _Rule:
+    return lambda use: Domain(fixed=(number,) * use.length)
+
+
+def _between(low: float, high: float) -> _Rule:
+    return lambda _use: Domain(low, high)
+
+
+_RULES: Mapping[tuple[str, int], _Rule] = {
+    **{(op, 1): _index for op in ("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND")},
+    **{("Equal", position): _compared for position in (0, 1)},
+    ("Reshape", 1): _one_rest,
+    ("Expand", 1): _repeated(1),
+    ("Tile", 1): _repeated(1),
+    ("ConstantOfShape", 0): _repeated(2),
+    ("Pad", 1): _between(0, 2),
+    ("Slice", 1): _repeated(0),
+    ("Slice", 2): _repeated(2),
+    ("Slice", 3): _axes,
+    ("Slice", 4): _repeated(1),
+    ("Squeeze", 1): _axes,
+    ("Unsqueeze", 1): _axes,
+    ("CumSum", 1): _always(0),
+    ("Resize", 2): _scales,
+    ("Resize", 3): _sizes_of_first,
+    ("Upsample", 1): _scales,
+    ("Split", 1): _even_parts,
+    ("TopK", 1): _always(1),
+    ("OneHot", 1): _always(4),
+    ("Range", 0): _always(0),
+    ("Range", 1): _always(5),
+    ("Range", 2): _always(1),
+    ("Loop", 0): _always(2),
+    ("Loop", 1): _always(1),
+    ("ReverseSequence", 1): _time,
+    **{(op, 4): _steps(0) for op in ("RNN", "GRU", "LSTM")},
+    ("Dropout", 1): _always(0),
+    ("Dropout", 2): _always(0),
+    ("NonMaxSuppression", 2): _always(3),
+    ("NonMaxSuppression", 3): _between(0, 1),
+    ("NonMaxSuppression", 4): _between(0, 1),
+    ("Bernoulli", 0): _between(0, 1),
+    ("BatchNormalization", 4): _between(0.1, 2),
+    ("QuantizeLinear", 1): _between(0.01, 1),
+    ("DequantizeLinear", 1): _between(0.01, 1),
+}

@@ -1,0 +1,17 @@
+"""Whether two models compute the same, found out by running both in onnxruntime on the same inputs."""
+
+from onnxtile.verify.sizes import bound_copy
+from onnxtile.verify.trials import Trial, Verdict, compare, compare_with, run_original, session
+from onnxtile.verify.values import OutputError, compare_values
+
+__all__ = [
+    "OutputError",
+    "Trial",
+    "Verdict",
+    "bound_copy",
+    "compare",
+    "compare_values",
+    "compare_with",
+    "run_original",
+    "session",
+]

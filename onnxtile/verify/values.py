@@ -1,0 +1,172 @@
+"""How far two values are apart, and how far they may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from onnxtile.runtime import Array
+
+RELATIVE = 1e-4
+"""How far a float32 may be off, relative to its own size.
+
+Coarser element types may be off by more, in proportion to the square root of their precision (0.9 % for float16, 2.6 % for
+bfloat16), and by one unit in the last place at least: in proportion to the precision itself anything would pass.
+"""
+
+ABSOLUTE = 1e-5
+"""How far it may be off besides, relative to the largest value of the output: small values come from cancelling large ones.
+
+For coarser element types four units in the last place of the largest value, at most half of what is relative.
+"""
+
+_EXACT = "equality is asked for: these are no floats"
+
+
+@dataclass(frozen=True)
+class Place:
+    """An element: its index (for a sequence the number of the tensor first), and what was expected and found there."""
+
+    index: tuple[int, ...]
+    expected: str
+    got: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of a place."""
+        return {"index": list(self.index), "expected": self.expected, "got": self.got}
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """The worst difference on one output over all runs: absolute, relative to the expected element, and where it was.
+
+    `tolerance` is the relative one; 0 where equality is asked for (integers, booleans, strings). `floor` is what every element may be off
+    besides, and `why` says where both come from. `inputs` names the run ("zeros", "random 1"), where there were several.
+    """
+
+    name: str
+    max_abs: float
+    max_rel: float
+    tolerance: float
+    equal: bool
+    reason: str = ""
+    floor: float = 0.0
+    why: str = _EXACT
+    where: Place | None = None
+    inputs: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of one output; an error without bounds is null, as JSON has no infinity."""
+        errors = {"max_abs": self.max_abs, "max_rel": self.max_rel, "tolerance": self.tolerance, "floor": self.floor}
+        return {
+            "name": self.name,
+            **{key: value if np.isfinite(value) else None for key, value in errors.items()},
+            "why": self.why,
+            "equal": self.equal,
+            "where": self.where and self.where.to_dict(),
+            **({"inputs": self.inputs} if self.inputs else {}),
+            **({"reason": self.reason} if self.reason else {}),
+        }
+
+
+def compare_values(name: str, expected: Any, got: Any) -> OutputError:
+    """Compare one output: floats within the tolerance of their precision, everything else for equality."""
+    if not isinstance(expected, np.ndarray) or not isinstance(got, np.ndarray):
+        return _compare_others(name, expected, got)
+    if expected.dtype != got.dtype or expected.shape != got.shape:
+        reason = f"{expected.dtype} {list(expected.shape)} became {got.dtype} {list(got.shape)}"
+        return OutputError(name, np.inf, np.inf, 0.0, equal=False, reason=reason)
+    if is_inexact(expected):
+        return _compare_floats(name, expected, got)
+    differing = np.asarray(expected != got)
+    if not differing.any():
+        return OutputError(name, 0.0, 0.0, 0.0, equal=True)
+    off = _distances(expected, got)
+    worst = differing if off is None else off
+    largest = np.inf if off is None else float(off.max())
+    return OutputError(name, largest, np.inf, 0.0, equal=False, where=_place(worst, expected, got))
+
+
+def missing(name: str) -> OutputError:
+    """Return the error of an output that only one of two models has."""
+    return OutputError(name, np.inf, np.inf, 0.0, equal=False, reason="only one of the models has it")
+
+
+def badness(error: OutputError) -> tuple[bool, float, float]:
+    """Return what orders errors: unequal ones last, then by size."""
+    return (not error.equal, error.max_abs, error.max_rel)
+
+
+def is_inexact(array: Array) -> bool:
+    """Tell whether `array` has floats or complex numbers; bfloat16, float8 and int4 are all of numpy's kind "V"."""
+    return array.dtype.kind in "fc" or (array.dtype.kind == "V" and "float" in array.dtype.name)
+
+
+def _compare_floats(name: str, expected: Array, got: Array) -> OutputError:
+    precision = _precision(expected)
+    tolerance = max(RELATIVE, RELATIVE * float(np.sqrt(precision / np.finfo(np.float32).eps)), precision)
+    share = max(ABSOLUTE, min(4 * precision, tolerance / 2))
+    why = f"{expected.dtype}: {tolerance:.3g} of each element and {share:.3g} of the largest"
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    a, b = expected.astype(wide), got.astype(wide)
+    finite = np.isfinite(a)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if not same[~finite].all() or not np.isfinite(b[finite]).all():
+        wrong = np.where(finite, ~np.isfinite(b), ~same)
+        reason = "it is not finite where it should be, or the reverse"
+        where = _place(wrong, expected, got)
+        return OutputError(name, np.inf, np.inf, tolerance, equal=False, reason=reason, why=why, where=where)
+    size = np.abs(np.where(finite, a, 0))
+    off = np.abs(np.where(finite, a, 0) - np.where(finite, b, 0))
+    largest = float(size.max(initial=0.0))
+    floor = share * largest
+    relative = np.divide(off, size, out=np.where(off > 0, np.inf, 0.0), where=size > 0)
+    max_rel = float(relative[size > largest * 1e-3].max(initial=0.0)) if largest else float(relative.max(initial=0.0))
+    max_abs = float(off.max(initial=0.0))
+    beyond = off - tolerance * size - floor
+    # Where the output is wrong, the place is that of the element which is furthest beyond what it may be off.
+    place = _place(off if bool((beyond <= 0).all()) else beyond, expected, got) if max_abs else None
+    equal = bool((beyond <= 0).all())
+    return OutputError(name, max_abs, max_rel, tolerance, equal=equal, floor=floor, why=why, where=place)
+
+
+def _place(badness: Array, expected: Array, got: Array) -> Place:
+    """Return the first place where `badness` is largest."""
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(badness)), expected.shape))
+    return Place(index, str(expected[index]), str(got[index]))
+
+
+def _compare_others(name: str, expected: Any, got: Any) -> OutputError:
+    """Compare sequences element by element, and optional or map values for equality."""
+    if isinstance(expected, list) and isinstance(got, list):
+        if len(expected) != len(got):
+            reason = f"a sequence of {len(expected)} became one of {len(got)}"
+            return OutputError(name, np.inf, np.inf, 0.0, equal=False, reason=reason)
+        errors = [_element(name, place, *pair) for place, pair in enumerate(zip(expected, got, strict=True))]
+        return max(errors, key=badness, default=OutputError(name, 0.0, 0.0, 0.0, equal=True))
+    same = type(expected) is type(got) and bool(expected == got)
+    return OutputError(name, 0.0 if same else np.inf, 0.0 if same else np.inf, 0.0, equal=same)
+
+
+def _element(name: str, place: int, expected: Any, got: Any) -> OutputError:
+    error = compare_values(name, expected, got)
+    if error.where is None:
+        return error
+    return replace(error, where=replace(error.where, index=(place, *error.where.index)))
+
+
+def _distances(expected: Array, got: Array) -> Array | None:
+    """Return how far integers are apart; None for what has no distance."""
+    if expected.dtype.kind not in "iu" and "int" not in expected.dtype.name:
+        return None
+    return np.abs(expected.astype(np.float64) - got.astype(np.float64))
+
+
+def _precision(array: Array) -> float:
+    if array.dtype.kind == "V" or array.dtype.itemsize < 2:
+        import ml_dtypes
+
+        return float(ml_dtypes.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]
+    return float(np.finfo(array.dtype).eps)
