@@ -17,6 +17,8 @@ ORIGINAL = _PREFIX + "original"
 LOWERED = _PREFIX + "lowered"
 # On a local function that fuse made: the name of its pattern.
 META_OP = _PREFIX + "meta_op"
+# On such a function: over which of its inputs, by place, its kernel may write its results (JSON), where its pattern says so.
+IN_PLACE = _PREFIX + "in_place"
 
 # On a node that tile emitted: its source node, operator and place in the grid (JSON).
 TILE = _PREFIX + "tile"

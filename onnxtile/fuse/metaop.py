@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping
+import json
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxtile import keys
+from onnxtile.fuse.pattern import Pattern
 from onnxtile.fuse.region import Region
 from onnxtile.model.constants import constant_attribute
 
@@ -28,18 +30,22 @@ class Functions:
                 self._by_body[keys.meta_op(function.name), _function_key(function)] = function
                 self.bodies.add(function.graph)
 
-    def of(self, region: Region, name: str, doc: str, opsets: Mapping[str, int]) -> ir.Function:
-        """Return the function `name` whose body is `region`, made now unless an equal one is there.
+    def of(
+        self, region: Region, pattern: Pattern, opsets: Mapping[str, int], overwritable: Sequence[int] = ()
+    ) -> ir.Function:
+        """Return the function of `pattern` whose body is `region`, made now unless an equal one is there.
 
-        `opsets` are the imports that the region's operators are read with. Functions of one meta-op and different bodies
-        have a number after its name.
+        `opsets` are the imports that the region's operators are read with, `overwritable` the inputs that results may be written over.
+        Functions of one meta-op and different bodies have a number after its name.
         """
         opsets = {node.domain: opsets.get(node.domain, OPSET_VERSION) for node in region.nodes} | {
             "": opsets.get("", 1)
         }
-        key = (name, _region_key(region, opsets))
+        key = (pattern.name, _region_key(region, opsets))
         if key not in self._by_body:
-            function = self._make(region, name, doc, opsets)
+            function = self._make(region, pattern.name, pattern.doc, opsets)
+            if overwritable:
+                function.metadata_props[keys.IN_PLACE] = json.dumps(list(overwritable))
             self._model.functions[function.identifier()] = function
             self._by_body[key] = function
             self.bodies.add(function.graph)

@@ -16,6 +16,9 @@ from onnxtile.query.program import Program, compile_query, nodes_of
 from onnxtile.query.syntax import ANY_NODE
 from onnxtile.toml_file import Location, TomlFile, line_of, read
 
+EVERY_NODE = "*"
+"""In `in_place`: the operands of every node."""
+
 
 class _Variant(pydantic.BaseModel):
     """One way in which exporters write the meta-op."""
@@ -37,6 +40,7 @@ class _File(pydantic.BaseModel):
     assumes: tuple[str, ...] = ()
     outputs: int = pydantic.Field(default=1, ge=1)
     after: tuple[str, ...] = ()
+    in_place: tuple[str, ...] = ()
     variants: tuple[_Variant, ...] = pydantic.Field(min_length=1)
 
 
@@ -45,8 +49,9 @@ class Pattern:
     """A meta-op: its name, what it is, and the queries that find it, tried in order.
 
     `outputs` is how many results it may have: a match with more, because something outside reads an inner value, is refused. None
-    stands for any number. `after` names patterns that come first, beside those whose meta-ops the queries name. `file` is None where
-    the pattern comes from no file.
+    stands for any number. `after` names patterns that come first, beside those whose meta-ops the queries name. `in_place` are the
+    anchors of the nodes over whose operands the meta-op's kernel may write its results, "*" for all nodes: it promises to read each
+    element, or each row that it normalises, as a whole before it writes it. `file` is None where the pattern comes from no file.
     """
 
     name: str
@@ -55,6 +60,7 @@ class Pattern:
     outputs: int | None
     after: tuple[str, ...] = ()
     file: TomlFile | None = None
+    in_place: tuple[str, ...] = ()
 
     def needs(self) -> set[str]:
         """Return the names of patterns that come first, if they are there: those in `after`, and all operators of the queries."""
@@ -82,7 +88,18 @@ def from_file(path: Path) -> Pattern:
         with _located(source, i):
             where = tuple((parse_condition(text), text) for text in variant.where)
             programs.append(_telling(compile_query(parse(variant.query), where), conditions=bool(where)))
-    return Pattern(file.name, file.doc, tuple(programs), file.outputs, file.after, source)
+            _require_anchors(file.in_place, programs[-1], source)
+    return Pattern(file.name, file.doc, tuple(programs), file.outputs, file.after, source, file.in_place)
+
+
+def _require_anchors(names: tuple[str, ...], program: Program, source: TomlFile) -> None:
+    known = {node.anchor for clause in program.query.clauses for node in nodes_of(clause)}
+    for i, name in enumerate(names):
+        if name != EVERY_NODE and name not in known:
+            place = source.place(("in_place", i))
+            raise PatternError(
+                f"{place}: in_place: there is no anchor {name!r} in the query {program.query.text.strip()!r}"
+            )
 
 
 def from_query(query: str, name: str = "MetaOp") -> Pattern:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxtile.fuse.pattern import EVERY_NODE
 from onnxtile.graph import dependencies
 from onnxtile.model.constants import Constants, constant_array
+from onnxtile.query.match import Match
 
 SMALL_BYTES = 16
 """A constant of this size or less (an epsilon, a scale, two axes) is part of what a meta-op is; a larger one is an input."""
@@ -57,6 +59,13 @@ def region(matched: Sequence[ir.Node], constants: Constants) -> Region | Refusal
         return Refusal("nothing reads what it computes")
     inputs = tuple(value for value in read if value not in inside)
     return Region(tuple(_sorted(outputs, nodes)), inputs, outputs, inside)
+
+
+def overwritable(part: Region, match: Match, anchors: Collection[str]) -> tuple[int, ...]:
+    """Return the places of the inputs of `part` that only nodes with one of `anchors` read; "*" stands for all nodes."""
+    allowed = set(part.nodes) if EVERY_NODE in anchors else set(match.named(anchors))
+    readers = [{node for node in part.nodes if value in node.inputs} for value in part.inputs]
+    return tuple(place for place, reading in enumerate(readers) if reading <= allowed)
 
 
 def _is_constant(node: ir.Node, constants: Constants) -> bool:

@@ -23,7 +23,7 @@ from onnxtile.fuse.record import (
     of_node,
     of_value,
 )
-from onnxtile.fuse.region import Refusal, Region, region
+from onnxtile.fuse.region import Refusal, Region, overwritable, region
 from onnxtile.graph import Order, node_id
 from onnxtile.model.collector import collector_paused
 from onnxtile.model.constants import Constants
@@ -167,7 +167,7 @@ class _Fuser:
         after = places.order.between(part.nodes)
         if after is None:
             return Refusal("a path leaves it and comes back: as one node it would be part of a cycle")
-        function = self.functions.of(part, pattern.name, pattern.doc, self._opsets(graph))
+        function = self.functions.of(part, pattern, self._opsets(graph), overwritable(part, match, pattern.in_place))
         self.model.graph.opset_imports[keys.DOMAIN] = (
             OPSET_VERSION  # from the first call on: a test may have shapes inferred
         )

@@ -6,13 +6,15 @@ result is, by the ONNX specification, the same elements in the same order and of
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 import onnx_ir as ir
 
+from onnxtile import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.plan.bytes import tensor_bytes
@@ -107,15 +109,25 @@ def cut_starts(node: ir.Node, facts: Facts) -> dict[ir.Value, list[int]]:
 
 
 def overwrites(node: ir.Node, facts: Facts) -> Iterator[Alias]:
-    """Yield which operands of `node` its result may be written over, once nobody reads them any more."""
-    if not facts.is_standard(node) or node.op_type not in IN_PLACE or not _is_plain(node, facts):
-        return
-    (value,) = (v for v in node.outputs if v.name)
-    allowed = IN_PLACE[node.op_type]
-    forbidden = {v for place, v in enumerate(node.inputs) if allowed is not None and place not in allowed}
+    """Yield which operands of `node` its results may be written over, once nobody reads them any more."""
+    allowed = overwritable(node, facts)
+    forbidden = {v for place, v in enumerate(node.inputs) if place not in allowed}
     for source in dict.fromkeys(v for v in node.inputs if v is not None and v not in forbidden):
-        if _same_elements(value, source, facts):
-            yield Alias(value, source, "in place")
+        for value in (v for v in node.outputs if v.name):
+            if _same_elements(value, source, facts):
+                yield Alias(value, source, "in place")
+
+
+def overwritable(node: ir.Node, facts: Facts) -> Collection[int]:
+    """Return the places of the operands of `node` that its results may be written over: of a meta-op, what its pattern declares."""
+    if not facts.is_standard(node):
+        function = facts.model.functions.get(node.op_identifier())
+        declared = "" if function is None else function.metadata_props.get(keys.IN_PLACE, "")
+        return json.loads(declared) if declared else ()
+    if node.op_type not in IN_PLACE or not _is_plain(node, facts):
+        return ()
+    allowed = IN_PLACE[node.op_type]
+    return range(len(node.inputs)) if allowed is None else allowed
 
 
 def _is_plain(node: ir.Node, facts: Facts) -> bool:

@@ -25,9 +25,9 @@ def _view(tenant: Tenant, source: Tenant) -> str | None:
 def _in_place(tenant: Tenant, source: Tenant) -> str | None:
     """A result is written over an operand that nobody reads later, element by element, row by row or channel by channel."""
     made = tenant.made
-    if made is None or made.operator not in IN_PLACE:
+    if made is None or not (made.operator in IN_PLACE or made.over):
         return f"{made.operator if made is not None else 'its operator'} does not compute in place"
-    allowed = IN_PLACE[made.operator]
+    allowed = frozenset(made.over) or IN_PLACE[made.operator]
     places = [place for place, operand in enumerate(made.operands) if operand and operand.name == source.name]
     if not places or (allowed is not None and not allowed.issuperset(places)):
         return f"{made.operator} may not write over that operand"

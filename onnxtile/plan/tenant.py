@@ -15,8 +15,9 @@ class Operand:
 
 @dataclass(frozen=True)
 class Made:
-    """The standard operator that makes a tensor, and of what.
+    """The operator that makes a tensor, and of what; one that the ONNX specification does not know has its domain before its name.
 
+    `over` are the places of the operands that such an operator declares its results may be written over.
     `starts` says, for a result of Split or Slice, where it begins on each axis of operand 0; `axis` is that of a Concat.
     """
 
@@ -24,6 +25,7 @@ class Made:
     operands: tuple[Operand | None, ...]
     starts: tuple[int, ...] = ()
     axis: int = 0
+    over: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

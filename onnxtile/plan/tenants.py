@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.plan.alias import Facts, cut_starts
+from onnxtile.plan.alias import Facts, cut_starts, overwritable
 from onnxtile.plan.bytes import granule
 from onnxtile.plan.problem import Plan
 from onnxtile.plan.schedule import Schedule
@@ -45,9 +45,11 @@ def tenants(schedule: Schedule, facts: Facts, sharing: Sharing, offsets: Plan) -
 
 def _made(value: ir.Value, facts: Facts) -> Made | None:
     node = value.producer()
-    if node is None or not facts.is_standard(node):
+    if node is None:
         return None
     operands = [Operand(_name(v), facts.shapes.sizes(v)) if v is not None else None for v in node.inputs]
+    if not facts.is_standard(node):
+        return Made(f"{node.domain}::{node.op_type}", tuple(operands), over=tuple(overwritable(node, facts)))
     starts = tuple(cut_starts(node, facts).get(value, ()))
     return Made(node.op_type, tuple(operands), starts, node.attributes.get_int("axis", 0))
 

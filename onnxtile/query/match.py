@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,10 @@ class Match:
     def nodes(self) -> tuple[ir.Node, ...]:
         """The nodes among the vertices, in the order of the query."""
         return tuple(vertex for vertex in self.vertices if isinstance(vertex, ir.Node))
+
+    def named(self, anchors: Collection[str]) -> Iterator[Vertex]:
+        """Yield the vertices whose anchor is one of `anchors`, of any type: of `Add#sum` the anchor is `sum`."""
+        yield from (vertex for key, vertex in self.anchors.items() if key.partition("#")[2] in anchors)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the names of root, vertices and anchors, for JSON."""

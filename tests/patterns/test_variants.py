@@ -260,6 +260,15 @@ _PICTURES: dict[tuple[str, int], list[str]] = {
         + "n = Div(c, d)\ng = Mul(n, W_4_1_1)\ny = Add(g, W_4_1_1)"
     ],
     ("ConvBatchNorm", 1): ["a = Conv(x, W_4_4_3_3)\ny = BatchNormalization(a, W_4, W_4, W_4, W_4)"],
+    ("ConvAddActivation", 1): [
+        f"a = Conv<pads=[1, 1, 1, 1]>(x, W_4_4_3_3)\n{middle}\ny = Relu(s)"
+        for middle in (
+            "s = Add(a, u)",
+            "s = Sum(a, u)",
+            "s = Add(a, x)",
+            "b = BatchNormalization(a, W_4, W_4, W_4, W_4)\ns = Add(b, u)",
+        )
+    ],
     ("ConvActivation", 1): [
         "a = Conv(x, W_4_4_3_3)\n" + last
         for last in ("y = Relu(a)", "y = Clip(a, 0.0, 6.0)", "s = Sigmoid(a)\ny = Mul(a, s)")

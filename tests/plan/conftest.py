@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.plan.alias import Facts
 from onnxtile.plan.arena_run import ArenaVerdict, arena_run
 from onnxtile.plan.planning import plan
 from onnxtile.plan.problem import Buffer, Problem
@@ -48,6 +49,11 @@ class Case:
             source = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{source}')
         model = load(source)
         return cls(model, resolve(model, run=True), Constants(model))
+
+    @property
+    def facts(self) -> Facts:
+        """What rules ask about the model."""
+        return Facts(self.model, self.shapes, self.constants)
 
     def plan(self, **options: Any) -> PlanResult:
         """Return the plan of the model."""
