@@ -6,6 +6,7 @@ One column a plan (two where plans are compared, at the same scale of bytes), on
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
@@ -82,7 +83,7 @@ def _figure(plan: Plan, options: Options) -> Figure:
 
 def _growth(many: int) -> float:
     """Return how much larger a picture of so many tensors is: at 6,400, names have four times the room."""
-    return min(max(1.0, (many / 400) ** 0.25), 2.0)
+    return min(max(1.0, math.sqrt(math.sqrt(many / 400))), 2.0)
 
 
 def _top(arena: ArenaLayout) -> int:

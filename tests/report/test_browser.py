@@ -1,0 +1,246 @@
+"""The interactive page in a real Chromium: what is drawn, what the pointer, the wheel and the controls do."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnxtile.report.format import Options
+from onnxtile.report.formats.to_html import FORMAT
+from tests.report.conftest import Plan, bare, row, stacked
+
+Open = Callable[..., Any]
+
+SMALL = bare(
+    [
+        row("first", 0, 1024, 0, 4, node="Conv_0", dtype="FLOAT", shape=[1, 256]),
+        row("second", 1024, 512, 2, 6, node="Conv_1", dtype="FLOAT16", shape=[256], kind="output"),
+        row("inner", 0, 256, 1, 3, node="Relu_0", alias="first"),
+        row("third", 2048, 512, 7, 9, node="Conv_2"),
+    ],
+    schedule=[f"node_{i}" for i in range(10)],
+)
+
+
+@pytest.fixture(name="browser", scope="module")
+def _browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    driver = shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("there is no Chromium with its driver; Debian has them as chromium and chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    profile = tmp_path_factory.mktemp("profile")
+    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1400,900"):
+        options.add_argument(f"--{argument}")
+    options.add_argument(f"--user-data-dir={profile}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield started
+    started.quit()
+
+
+@pytest.fixture(name="opened")
+def _opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    def opened(plan: Plan, options: Options | None = None) -> Any:
+        page = tmp_path / "plan.html"
+        page.write_bytes(FORMAT.render(plan, options))
+        browser.get(page.as_uri())
+        settled(browser)
+        return browser
+
+    yield opened
+    assert [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
+def settled(page: Any) -> None:
+    """Wait for two frames: what was asked for is drawn in the next one."""
+    page.execute_async_script(
+        "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()));"
+    )
+
+
+def pointer(page: Any, kind: str, x: float, y: float, number: int = 0, **more: Any) -> None:
+    """Let the browser see a mouse event at x, y of a map, as the mouse would make it."""
+    left, top = page.execute_script(
+        "const b = maps[arguments[0]].canvas.getBoundingClientRect(); return [b.left, b.top];", number
+    )
+    event = {"type": kind, "x": left + x, "y": top + y, **more}
+    page.execute_cdp_cmd("Input.dispatchMouseEvent", event)
+    settled(page)
+
+
+def middle(page: Any, name: str, number: int = 0) -> tuple[int, int]:
+    """Return where the middle of a tensor is on a map."""
+    x, y = page.execute_script(
+        "const m = maps[arguments[1]], r = m.arena.rows.find((row) => row.name === arguments[0]), b = m.box(r);"
+        "return [b.x + b.width / 2, b.y + b.height / 2];",
+        name,
+        number,
+    )
+    return round(x), round(y)  # where a mouse can be
+
+
+def pixel(page: Any, x: float, y: float) -> list[int]:
+    script = "const m = maps[0]; return [...m.context.getImageData(arguments[0] * m.ratio, arguments[1] * m.ratio, 1, 1).data];"
+    found: list[int] = page.execute_script(script, x, y)
+    return found[:3]
+
+
+def text(page: Any, selector: str) -> str:
+    return str(page.execute_script("return document.querySelector(arguments[0]).innerText", selector))
+
+
+def click(page: Any, x: float, y: float, number: int = 0) -> None:
+    pointer(page, "mousePressed", x, y, number, button="left", clickCount=1)
+    pointer(page, "mouseReleased", x, y, number, button="left", clickCount=1)
+
+
+def test_tensors_have_the_colour_of_their_kind(opened: Open) -> None:
+    page = opened(SMALL, Options(names=False))
+    assert pixel(page, *middle(page, "third")) == [0x7F, 0xB2, 0xD9]
+    assert pixel(page, *middle(page, "second")) == [0xE6, 0x9F, 0x00]
+    x, y = middle(page, "inner")
+    assert pixel(page, x + 60, y) == [0xC6, 0xDF, 0xF0], "beside the line of the peak"
+
+
+def test_hover_tells_name_node_shape_bytes_and_life(opened: Open) -> None:
+    page = opened(SMALL)
+    pointer(page, "mouseMoved", *middle(page, "second"))
+    said = text(page, "#tip").splitlines()
+    assert said == [
+        "second",
+        "node: Conv_1",
+        "shape: FLOAT16 256",
+        "bytes: 512",
+        "address: 1,024 to 1,536",
+        "life: step 2 (node_2) to 6 (node_6)",
+        "kind: output",
+    ]
+    pointer(page, "mouseMoved", *middle(page, "inner"))
+    assert text(page, "#tip").startswith("inner\n")
+    assert "in first" in text(page, "#tip")
+    pointer(page, "mouseMoved", 2, 2)
+    assert page.execute_script("return document.getElementById('tip').hidden")
+
+
+def test_a_clicked_step_lists_what_is_live(opened: Open) -> None:
+    page = opened(SMALL)
+    click(page, *middle(page, "inner"))
+    said = text(page, "#step")
+    assert "step 2 (node_2)" in said
+    assert "2 buffers live, 1.50 KiB" in said
+    assert "first with inner" in said and "second" in said and "third" not in said
+    click(page, *middle(page, "inner"))  # elsewhere now: the list takes room
+    assert page.execute_script("return document.getElementById('step').hidden")
+
+
+def test_the_peak_is_selected_by_its_button(opened: Open, plan: Plan) -> None:
+    page = opened(plan)
+    page.find_element("id", "peak").click()
+    said = text(page, "#step").splitlines()
+    assert said[0].startswith(f"step {plan['peak_step']:,} ({plan['schedule'][plan['peak_step']]}")
+    live = [b for b in plan["buffers"] if b["alias"] is None and b["first"] <= plan["peak_step"] <= b["last"]]
+    assert said[1].startswith(f"{len(live)} buffers live")
+    assert len(page.find_elements("css selector", "#step tr")) == 1 + len(live)
+
+
+def test_names_on_and_off(opened: Open) -> None:
+    page = opened(SMALL)
+    assert page.execute_script("return maps[0].named") == 3
+    page.find_element("id", "names").click()
+    settled(page)
+    assert not page.execute_script("return shared.names")
+    assert pixel(page, *middle(page, "third")) == [0x7F, 0xB2, 0xD9]
+    page = opened(SMALL, Options(names=False))
+    assert not page.find_element("id", "names").is_selected()
+
+
+def test_wheel_zooms_around_the_pointer_and_a_drag_pans(opened: Open) -> None:
+    page = opened(SMALL)
+    x, y = middle(page, "second")
+    before = page.execute_script(
+        "return [maps[0].step(arguments[0]), maps[0].bytes(arguments[1]), maps[0].window]", x, y
+    )
+    pointer(page, "mouseWheel", x, y, deltaX=0, deltaY=-480)
+    after = page.execute_script(
+        "return [maps[0].step(arguments[0]), maps[0].bytes(arguments[1]), maps[0].window]", x, y
+    )
+    assert after[:2] == pytest.approx(before[:2], rel=1e-2)
+    assert after[2]["x1"] - after[2]["x0"] < 0.9 * (before[2]["x1"] - before[2]["x0"])
+    assert after[2]["y1"] - after[2]["y0"] < 0.9 * (before[2]["y1"] - before[2]["y0"])
+
+    pointer(page, "mousePressed", x, y, button="left", clickCount=1)
+    pointer(page, "mouseMoved", x + 40, y, button="left", buttons=1)
+    pointer(page, "mouseReleased", x + 40, y, button="left", clickCount=1)
+    assert page.execute_script("return maps[0].step(arguments[0])", x + 40) == pytest.approx(before[0], rel=1e-2)
+    assert page.execute_script("return document.getElementById('step').hidden"), "a drag is no click"
+    page.find_element("id", "all").click()
+    settled(page)
+    assert page.execute_script("return maps[0].window") == before[2]
+
+
+def test_peak_and_gap_are_marked(opened: Open) -> None:
+    page = opened(SMALL, Options(names=False))
+    assert text(page, ".arena h2") == "arena 2.50 KiB, peak 1.50 KiB at step 2, gap 1 KiB (40.0%)"
+    assert "gap above the peak" in text(page, "#legend")
+    x, y = page.execute_script("const m = maps[0]; return [m.x(2.5), m.y(1800)]")
+    column = [pixel(page, x, y + i) for i in range(12)]
+    assert any(red > 150 and green < 120 for red, green, _ in column)
+
+
+def test_a_name_is_found(opened: Open) -> None:
+    page = opened(SMALL, Options(names=False))
+    page.find_element("id", "find").send_keys("conv_2")
+    settled(page)
+    assert pixel(page, *middle(page, "third")) == [0x7F, 0xB2, 0xD9]
+    assert pixel(page, *middle(page, "second")) != [0xE6, 0x9F, 0x00]
+
+
+def test_before_and_after_stand_side_by_side_at_one_scale(opened: Open, problem: Plan) -> None:
+    page = opened(problem, Options(before=SMALL))
+    headings = page.execute_script("return [...document.querySelectorAll('.arena h2')].map((h) => h.innerText)")
+    assert [heading.split(":")[0] for heading in headings] == ["before", "after"]
+    left, right = page.execute_script("return maps.map((m) => m.canvas.getBoundingClientRect().left)")
+    assert left < right
+    low, high = page.execute_script("return maps.map((m) => m.window.y1)")
+    assert low == high
+    x, y = middle(page, "b1", 1)
+    click(page, x, y, 1)
+    assert text(page, "#step").startswith("after, step 5")
+
+
+def test_odd_names_are_texts(opened: Open, odd: Plan) -> None:
+    page = opened(odd, Options("<b>title</b>"))
+    assert page.title == "<b>title</b>"
+    assert text(page, "h1") == "<b>title</b>"
+    assert page.execute_script("return maps.length") == 2
+    pointer(page, "mouseMoved", *middle(page, "</script><b>&amp;", 1), 1)
+    pointer(page, "mouseMoved", 300, 40, 0)
+
+
+def test_twenty_thousand_buffers(opened: Open) -> None:
+    plan = stacked(20_000, depth=400)
+    page = opened(plan)
+    assert page.execute_script("return maps[0].arena.rows.length") == 20_000
+    name = plan["buffers"][10_000]["name"]
+    page.execute_script(
+        "const m = maps[0], r = m.arena.rows.find((row) => row.name === arguments[0]), b = m.box(r);"
+        "for (let i = 0; i < 20; i += 1) m.zoom(0.8, { x: b.x + b.width / 2, y: b.y + b.height / 2 });",
+        name,
+    )
+    settled(page)
+    assert page.execute_script("return maps[0].named") > 0
+    pointer(page, "mouseMoved", *middle(page, name))
+    assert text(page, "#tip").startswith(name)
+
+
+def test_a_plan_of_nothing(opened: Open) -> None:
+    page = opened(bare([]))
+    assert text(page, ".arena h2").startswith("arena 0 bytes")
