@@ -4,17 +4,19 @@ The caller's model is never changed. Nothing is printed; `progress` hears the na
 """
 
 from onnxtile.inspect.summary import Inspection
+from onnxtile.inspect.trace import Trace
 from onnxtile.model.load import Source
 from onnxtile.verbs.comparing import verify
 from onnxtile.verbs.drafting import PatternDraft, draft_pattern
 from onnxtile.verbs.explaining import Attempt, Explanation, explain
-from onnxtile.verbs.fusing import FuseResult, fuse
+from onnxtile.verbs.fusing import FuseResult, chosen_patterns, fuse
 from onnxtile.verbs.inspecting import inspect
 from onnxtile.verbs.matching import MatchResult, match
 from onnxtile.verbs.planning import PlannedModel, plan
 from onnxtile.verbs.saving import save
-from onnxtile.verbs.stage import Dims, InputShapes, Progress
+from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
 from onnxtile.verbs.tiling import TiledModel, tile
+from onnxtile.verbs.tracing import trace
 from onnxtile.verbs.unfusing import UnfuseResult, unfuse
 
 __all__ = [
@@ -30,7 +32,9 @@ __all__ = [
     "Progress",
     "Source",
     "TiledModel",
+    "Trace",
     "UnfuseResult",
+    "chosen_patterns",
     "draft_pattern",
     "explain",
     "fuse",
@@ -38,7 +42,9 @@ __all__ = [
     "match",
     "plan",
     "save",
+    "silent",
     "tile",
+    "trace",
     "unfuse",
     "verify",
 ]

@@ -549,3 +549,35 @@ def test_a_reader_that_goes_away_is_no_traceback(folder: Path) -> None:
     done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
+
+
+def test_run_takes_models_through_a_pipeline(run: Run, folder: Path) -> None:
+    (folder / "p.toml").write_text('[[steps]]\ndo = "fuse"\npatterns = ["MatMul-*>Add"]\n[[steps]]\ndo = "verify"\n')
+    done = run("run", "p.toml", "m.onnx")
+    assert (done.code, done.err) == (0, "")
+    assert "1 passed, 0 failed" in done.text
+    assert {"m.p.onnx", "m.p.report.json"} <= {path.name for path in folder.iterdir()}
+    content = run("run", "p.toml", "m.onnx", "nowhere.onnx", "--json", "-").json
+    assert (content["passed"], content["failed"]) == (1, 1)
+    assert "nowhere.onnx" in content["models"][1]["error"]
+    failed = run("run", "p.toml", "m.onnx", "nowhere.onnx", "-q")
+    assert (failed.code, failed.text) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ('[[steps]]\ndo = "fuze"', ("m.onnx",), "p.toml:2: there is no step 'fuze' (did you mean 'fuse'?)"),
+        ('[[steps]]\ndo = "fuse"\nmax = 3', ("m.onnx",), "p.toml:3: there is no field 'max'"),
+        ('[[steps]]\ndo = "fuse"', (), "there is no model to work on"),
+        ('[[steps]]\ndo = "fuse"', ("m.onnx", "--jobs", "0"), "--jobs 0"),
+        ('[[steps]]\ndo = "fuse"', ("m.onnx", "--backend", "spark"), "there is no backend 'spark'"),
+    ],
+)
+def test_run_refuses_what_makes_no_sense(
+    run: Run, folder: Path, text: str, arguments: tuple[str, ...], message: str
+) -> None:
+    (folder / "p.toml").write_text(text)
+    done = run("run", "p.toml", *arguments)
+    assert done.code == 2
+    assert done.err.startswith("error: ") and message in done.err and done.err.count("\n") == 1

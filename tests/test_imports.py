@@ -10,8 +10,8 @@ PACKAGE = Path(__file__).parent.parent / "onnxtile"
 
 # Upper rooms first. A room imports only from rooms above it.
 ROOMS = [
-    *("errors", "keys", "registry", "toml_file", "runtime", "model", "graph", "query", "verify"),
-    *("inspect", "fuse", "tile", "plan", "report", "verbs", "api", "demo", "cli", "__main__"),
+    *("errors", "keys", "registry", "sizes", "toml_file", "runtime", "model", "graph", "query", "verify"),
+    *("inspect", "fuse", "tile", "plan", "report", "verbs", "api", "pipeline", "demo", "cli", "__main__"),
 ]
 SIBLINGS = {"fuse", "tile", "plan"}
 OWNERS = {
@@ -20,6 +20,7 @@ OWNERS = {
     "lark": {"query"},
     "rich": {"report", "cli"},
     "typer": {"cli"},
+    "joblib": {"pipeline"},
     "matplotlib": {"report"},
     "bokeh": {"report"},
     "onnx_shape_inference": {"model"},

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxtile.errors import UsageError
-
-UNITS = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1}
+from onnxtile.sizes import bytes_of
 
 
 def pairs(options: list[str] | None, name: str, example: str) -> Iterator[tuple[str, str]]:
@@ -39,9 +38,7 @@ def in_bytes(text: str | None, option: str) -> int | None:
     """Return the bytes that "256KiB", "1MB" or "4096" mean, given for --`option`. Raises UsageError."""
     if text is None:
         return None
-    folded = text.strip().lower()
-    unit = next((u for u in UNITS if folded.endswith(u)), "")
-    number = folded.removesuffix(unit).strip()
-    if not number.isdigit():
+    size = bytes_of(text)
+    if size is None:
         raise UsageError(f"--{option} {text} is not a size in bytes", hint="write 262144, 256KiB or 8MiB")
-    return int(number) * UNITS.get(unit, 1)
+    return size

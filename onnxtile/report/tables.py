@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxtile.report.inspect_tables import for_inspect, for_trace
+from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import Result, plain, table
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "for_inspect",
     "for_match",
     "for_plan",
+    "for_run",
     "for_tile",
     "for_trace",
     "for_unfuse",

@@ -1,0 +1,50 @@
+"""onnxtile run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnxtile.cli.job import Job, command
+
+
+def run(
+    job: Job,
+    pipeline: Annotated[Path, typer.Argument(metavar="PIPELINE", help="a pipeline file", show_default=False)],
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="IN ...", help="ONNX models [those the file names]", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="where files go [beside each model]")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="models worked on at a time")] = 1,
+    backend: Annotated[
+        str, typer.Option("--backend", metavar="NAME", help="who does the work: loky, threading, dask or ray")
+    ] = "loky",
+    scheduler: Annotated[
+        str | None, typer.Option("--scheduler", metavar="ADDRESS", help="a cluster's, for dask and ray")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="allow a model to be written over itself")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="write nothing")] = False,
+) -> None:
+    """Take models through the steps of a file; exit 1 when any failed. Example: onnxtile run deploy.toml *.onnx -j 2."""
+    from onnxtile.pipeline.file import from_file
+    from onnxtile.pipeline.many import Workers
+    from onnxtile.pipeline.many import run as run_all
+    from onnxtile.pipeline.run import Place
+
+    steps = from_file(pipeline)
+    workers = Workers(jobs, backend, scheduler)
+    with job.progress() as progress:
+        result = run_all(steps, models or (), Place(output, force, dry_run), workers, progress)
+    job.report(result, "run")
+    if not result.passed:
+        raise typer.Exit(1)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    command(app, run)

@@ -1,0 +1,85 @@
+"""Pipeline files: TOML, each step a command with its options, checked before any model is read."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+
+from onnxtile.errors import OnnxtileError, UsageError
+from onnxtile.pipeline.budgets import Budgets
+from onnxtile.pipeline.step import Options, Step
+from onnxtile.registry import discover
+from onnxtile.toml_file import TomlFile, read
+
+
+class _File(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    doc: str = ""
+    models: list[str] = []
+    output: str = ""
+    steps: Annotated[list[dict[str, Any]], pydantic.Field(min_length=1)]
+    budgets: Budgets = Budgets()
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline: its name, its steps with their options, its budgets, and the models that its file names.
+
+    `output` is the name of the model it writes, in which {name} stands for that of the model it reads.
+    """
+
+    name: str
+    steps: tuple[tuple[Step, Options], ...]
+    budgets: Budgets
+    models: tuple[Path, ...]
+    output: str
+
+
+def from_file(path: Path) -> Pipeline:
+    """Return the pipeline in a TOML file. Raises UsageError with the file, the line and what is wrong there."""
+    source = read(path, UsageError)
+    file = source.validated(_File)
+    steps = tuple(_step(source, i, step) for i, step in enumerate(file.steps))
+    for name, needed in file.budgets.needs().items():
+        if not needed & {step.name for step, _ in steps}:
+            where = source.place(("budgets", name))
+            raise UsageError(f"{where}: the budget {name!r} needs a step {' or '.join(sorted(needed))}")
+    output = file.output or f"{{name}}.{path.stem}.onnx"
+    if "{name}" not in output or "/" in output or not output.endswith(".onnx"):
+        raise UsageError(f"{source.place(('output',))}: the output is a file's name such as '{{name}}.deployed.onnx'")
+    models = tuple(found for pattern in file.models for found in _named(source, pattern))
+    return Pipeline(path.stem, steps, file.budgets, models, output)
+
+
+def _step(source: TomlFile, position: int, content: Mapping[str, Any]) -> tuple[Step, Options]:
+    at = ("steps", position)
+    steps = discover("onnxtile.pipeline.steps", Step)
+    name = content.get("do")
+    if name is None:
+        raise UsageError(
+            f"{source.place(at)}: a step says what to do", hint=f'do = "fuse"; there is {", ".join(steps)}'
+        )
+    if name not in steps:
+        near = difflib.get_close_matches(str(name), steps, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(steps)}"
+        raise UsageError(f"{source.place((*at, 'do'))}: there is no step {name!r}", hint=hint)
+    options = source.validated(steps[name].options, at)
+    try:
+        steps[name].require(options)
+    except OnnxtileError as error:
+        raise UsageError(f"{source.place(at)}: {error}", hint=error.hint) from None
+    return steps[name], options
+
+
+def _named(source: TomlFile, pattern: str) -> list[Path]:
+    """Return the models that a name, or a pattern as a shell has it, stands for, from the folder of the pipeline file."""
+    found = sorted(source.path.parent.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]
+    if not found:
+        raise UsageError(f"{source.place(('models',))}: {pattern!r} names no file")
+    return found

@@ -1,0 +1,44 @@
+"""The tables of a run of a pipeline: a row a model, and why each that failed did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from onnxtile.report.table import Result, table
+
+_FIGURES = {"nodes": ",", "fused": ",", "tiles": ",", "arena": ",", "error": ".1e"}
+
+
+def for_run(result: Result) -> list[Table | Text]:
+    """Return the tables of a `run` result."""
+    used = [name for name in _FIGURES if any(name in model["figures"] for model in result["models"])]
+    rows = [
+        (model["model"], "passed" if model["passed"] else "FAILED", *(_figure(model["figures"], name) for name in used))
+        for model in result["models"]
+    ]
+    parts: list[Table | Text] = [table(f"pipeline {result['pipeline']}", ("model", "", *used), rows)]
+    failures = [(model["model"], reason) for model in result["models"] for reason in _reasons(model)]
+    if failures:
+        parts.append(table("failed", ("model", "reason"), failures))
+    parts.append(Text(f"{result['passed']} passed, {result['failed']} failed"))
+    return parts
+
+
+def _figure(figures: Mapping[str, Any], name: str) -> str:
+    if name not in figures:
+        return ""
+    return "∞" if figures[name] is None else format(figures[name], _FIGURES[name])
+
+
+def _reasons(model: Mapping[str, Any]) -> list[str]:
+    budgets = [one for one in model["budgets"] if not one["met"]]
+    lines = [f"{one['budget']}: {_shown(one['value'])}, allowed is {_shown(one['limit'])}" for one in budgets]
+    return [model["error"], *lines] if model["error"] else lines
+
+
+def _shown(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

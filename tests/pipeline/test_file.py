@@ -1,0 +1,105 @@
+"""Pipeline files: what they may say, and what bad ones get."""
+
+from pathlib import Path
+
+import pytest
+
+from onnxtile.errors import UsageError
+from onnxtile.pipeline.file import Pipeline, from_file
+from onnxtile.pipeline.step import Step
+from onnxtile.registry import discover
+
+GOOD = """
+doc = "what it is for"
+output = "{name}.small.onnx"
+
+[[steps]]
+do = "fuse"
+patterns = ["LayerNorm"]
+lower = "onnx"
+
+[[steps]]
+do = "tile"
+max = 64
+memory = "256KiB"
+shapes = {x = "1x3x8x8", y = [2, 4]}
+
+[[steps]]
+do = "plan"
+dims = {batch = 8}
+emit = ["json"]
+
+[budgets]
+max_arena = "1MiB"
+min_fused = {LayerNorm = 2}
+"""
+
+
+def read(folder: Path, text: str) -> Pipeline:
+    path = folder / "p.toml"
+    path.write_text(text)
+    return from_file(path)
+
+
+def test_a_file_says_steps_options_and_budgets(tmp_path: Path) -> None:
+    pipeline = read(tmp_path, GOOD)
+    assert [step.name for step, _ in pipeline.steps] == ["fuse", "tile", "plan"]
+    fuse, tile, plan = (options.model_dump() for _, options in pipeline.steps)
+    assert (fuse["patterns"], fuse["lower"], fuse["verify"]) == (("LayerNorm",), "onnx", True)
+    assert (tile["max"], tile["memory"], tile["shapes"]) == (64, 2**18, {"x": (1, 3, 8, 8), "y": (2, 4)})
+    assert plan["dims"] == {"batch": 8}
+    assert (pipeline.name, pipeline.output) == ("p", "{name}.small.onnx")
+    assert (pipeline.budgets.max_arena, pipeline.budgets.min_fused) == (2**20, {"LayerNorm": 2})
+
+
+def test_the_output_is_named_after_the_file(tmp_path: Path) -> None:
+    assert read(tmp_path, '[[steps]]\ndo = "unfuse"').output == "{name}.p.onnx"
+
+
+def test_models_are_found_from_the_folder_of_the_file(tmp_path: Path) -> None:
+    for name in ("b.onnx", "a.onnx"):
+        (tmp_path / name).touch()
+    pipeline = read(tmp_path, 'models = ["*.onnx"]\n[[steps]]\ndo = "unfuse"')
+    assert pipeline.models == (tmp_path / "a.onnx", tmp_path / "b.onnx")
+
+
+@pytest.mark.parametrize("name", discover("onnxtile.pipeline.steps", Step))
+def test_every_step_takes_no_option_that_it_does_not_have(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"p\.toml:3: there is no field 'nothing_like_it'"):
+        read(tmp_path, f'[[steps]]\ndo = "{name}"\nnothing_like_it = 1\n')
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("[[steps]]\ndo = ", 2, "invalid value"),
+        ("", 1, "'steps' is missing"),
+        ("steps = []", 1, "at least 1 item"),
+        ('stpes = []\n[[steps]]\ndo = "fuse"', 1, "no field 'stpes'"),
+        ('[[steps]]\npatterns = ["x"]', 1, "a step says what to do"),
+        ('\n[[steps]]\ndo = "fusee"', 3, "no step 'fusee'"),
+        ('[[steps]]\ndo = "fuse"\nlower = "torch"', 3, "'lower'"),
+        ('[[steps]]\ndo = "fuse"\npatterns = ["NoSuchPattern"]', 1, "NoSuchPattern"),
+        ('[[steps]]\ndo = "tile"', 1, ""),
+        ('[[steps]]\ndo = "tile"\nmax = 0', 3, "greater than or equal to 1"),
+        ('[[steps]]\ndo = "tile"\nmax = "64"', 3, "'max'"),
+        ('[[steps]]\ndo = "tile"\nmax = 8\nmemory = "lots"', 4, "not a size in bytes"),
+        ('[[steps]]\ndo = "tile"\nmax = 8\nshapes = {x = "1xyx3"}', 4, "'shapes.x'"),
+        ('[[steps]]\ndo = "plan"\nemit = ["docx"]', 1, "docx"),
+        ('[[steps]]\ndo = "fuse"\n[budgets]\nmax_arena = 5', 4, "needs a step plan"),
+        ('[[steps]]\ndo = "plan"\n[budgets]\nmax_area = 5', 4, "no field 'budgets.max_area'"),
+        ('output = "x.onnx"\n[[steps]]\ndo = "fuse"', 1, "{name}"),
+        ('models = ["none*.onnx"]\n[[steps]]\ndo = "fuse"', 1, "names no file"),
+    ],
+)
+def test_bad_files_get_the_line_and_what_is_wrong(tmp_path: Path, text: str, line: int, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, text)
+    assert str(caught.value).startswith(f"{tmp_path / 'p.toml'}:{line}: ")
+    assert message in str(caught.value)
+
+
+def test_a_step_that_is_not_there_is_guessed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, '[[steps]]\ndo = "fuze"')
+    assert caught.value.hint == "did you mean 'fuse'?"

@@ -1,0 +1,184 @@
+"""Models through pipelines: one and many, here and on a cluster, with failures, budgets and workers that die."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnxtile.errors import UsageError
+from onnxtile.pipeline.budgets import Budgets
+from onnxtile.pipeline.file import Pipeline, from_file
+from onnxtile.pipeline.many import Workers, run
+from onnxtile.pipeline.run import Place, run_one
+from onnxtile.pipeline.step import Done, Options, State, Step
+from onnxtile.registry import data_folder
+
+STEPS = """
+[[steps]]
+do = "fuse"
+patterns = ["LayerNorm", "GeLU"]
+[[steps]]
+do = "tile"
+max = 64
+verify = false
+[[steps]]
+do = "plan"
+emit = ["json", ".csv"]
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Callable[[str], Pipeline]:
+    def made(text: str) -> Pipeline:
+        path = tmp_path / "deploy.toml"
+        path.write_text(text)
+        return from_file(path)
+
+    return made
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    shutil.copyfile(data_folder("models") / "transformer.onnx", tmp_path / "net.onnx")
+    return tmp_path / "net.onnx"
+
+
+def test_a_model_goes_through_every_step(pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path) -> None:
+    heard: list[str] = []
+    report = run_one(pipeline(STEPS + '[[steps]]\ndo = "verify"'), model, Place(), heard.append)
+    assert report.passed, report.error
+    assert [name for name, _ in report.steps] == ["fuse", "tile", "plan", "verify"]
+    figures = report.summary()["figures"]
+    assert figures["fused_by"]["LayerNorm"] > 0
+    assert figures["tiles"] > 0 and figures["arena"] > 0 and figures["error"] < 1e-3
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".toml") == [
+        "net.deploy.onnx", "net.deploy.plan.csv", "net.deploy.plan.json", "net.deploy.report.json", "net.onnx",
+    ]  # fmt: skip
+    onnx.checker.check_model(tmp_path / "net.deploy.onnx")
+    written = json.loads((tmp_path / "net.deploy.report.json").read_text())
+    assert written["figures"] == figures
+    assert [step["do"] for step in written["steps"]] == ["fuse", "tile", "plan", "verify"]
+    assert "matching" in heard
+
+
+def test_budgets_that_are_not_met_write_no_model(
+    pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path
+) -> None:
+    made = pipeline(STEPS + "[budgets]\nmax_arena = 1024\nmin_fused = {LayerNorm = 1, GeLU = 999}")
+    report = run_one(made, model, Place())
+    assert not report.passed and report.error is None
+    assert {one.budget: one.met for one in report.budgets} == {
+        "max_arena": False, "min_fused.LayerNorm": True, "min_fused.GeLU": False,
+    }  # fmt: skip
+    assert not (tmp_path / "net.deploy.onnx").exists()
+    assert (tmp_path / "net.deploy.report.json").exists()
+
+
+def test_a_dry_run_writes_nothing(pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    made = pipeline('[[steps]]\ndo = "fuse"\nverify = false')
+    before = sorted(tmp_path.iterdir())
+    assert run_one(made, model, Place(dry_run=True)).passed
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def _models(folder: Path) -> list[Path]:
+    names = ["a.onnx", "broken.onnx", "b.onnx"]
+    for name in names:
+        shutil.copyfile(data_folder("models") / "transformer.onnx", folder / name)
+    (folder / "broken.onnx").write_text("this is no model")
+    return [folder / name for name in names]
+
+
+@pytest.mark.parametrize("workers", [Workers(), Workers(2), Workers(2, "threading")], ids=str)
+def test_a_model_that_fails_does_not_stop_the_others(
+    pipeline: Callable[[str], Pipeline], tmp_path: Path, workers: Workers
+) -> None:
+    models = _models(tmp_path)
+    heard: list[str] = []
+    result = run(
+        pipeline('[[steps]]\ndo = "fuse"\nverify = false'), models, Place(tmp_path / "out"), workers, heard.append
+    )
+    assert [report.model for report in result.reports] == models
+    assert [report.passed for report in result.reports] == [True, False, True]
+    assert "not an ONNX model" in (result.reports[1].error or "")
+    assert (result.to_dict()["passed"], result.to_dict()["failed"]) == (2, 1)
+    assert (tmp_path / "out" / "a.deploy.onnx").exists() and not (tmp_path / "out" / "broken.deploy.onnx").exists()
+    assert heard
+
+
+def test_it_is_the_same_wherever_it_runs(pipeline: Callable[[str], Pipeline], tmp_path: Path) -> None:
+    models = _models(tmp_path)[::2]
+    made = pipeline('[[steps]]\ndo = "fuse"\nverify = false')
+    for folder, workers in (("one", Workers()), ("two", Workers(2))):
+        run(made, models, Place(tmp_path / folder), workers)
+    for name in ("a.deploy.onnx", "b.deploy.onnx"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+@pytest.fixture
+def cluster() -> Iterator[str]:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as made:
+        yield made.scheduler_address
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_of_two_workers(pipeline: Callable[[str], Pipeline], tmp_path: Path, cluster: str) -> None:
+    models = _models(tmp_path)
+    workers = Workers(2, "dask", cluster)
+    result = run(pipeline('[[steps]]\ndo = "fuse"\nverify = false'), models, Place(tmp_path / "out"), workers)
+    assert [report.passed for report in result.reports] == [True, False, True]
+    assert (tmp_path / "out" / "b.deploy.onnx").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_scheduler_that_does_not_answer(pipeline: Callable[[str], Pipeline], tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    workers = Workers(2, "dask", "tcp://127.0.0.1:9")
+    with pytest.raises(UsageError, match=r"no dask scheduler answers at tcp://127\.0\.0\.1:9"):
+        run(pipeline('[[steps]]\ndo = "fuse"'), _models(tmp_path), Place(), workers)
+
+
+def test_a_worker_that_dies_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
+    def perhaps_die(_options: Options, state: State) -> Done:
+        if state.source.name == "broken.onnx":
+            os._exit(9)
+        return Done({})
+
+    pipeline = Pipeline("p", ((Step("die", Options, perhaps_die), Options(do="die")),), Budgets(), (), "{name}.p.onnx")
+    result = run(pipeline, _models(tmp_path), Place(), Workers(2))
+    assert [report.passed for report in result.reports] == [True, False, True]
+    assert "died" in (result.reports[1].error or "")
+
+
+def test_a_bug_shows_in_the_report_of_its_model(tmp_path: Path) -> None:
+    def fail(_options: Options, _state: State) -> Done:
+        raise ZeroDivisionError("by\nzero")
+
+    pipeline = Pipeline("p", ((Step("fail", Options, fail), Options(do="fail")),), Budgets(), (), "{name}.p.onnx")
+    report = run_one(pipeline, tmp_path / "m.onnx", Place(dry_run=True))
+    assert report.error == "internal error: ZeroDivisionError: by zero"
+
+
+def test_two_models_for_one_file(pipeline: Callable[[str], Pipeline], tmp_path: Path) -> None:
+    models = [tmp_path / "one" / "net.onnx", tmp_path / "two" / "net.onnx"]
+    with pytest.raises(UsageError, match="written to one file"):
+        run(pipeline('[[steps]]\ndo = "fuse"'), models, Place(tmp_path))
+
+
+def test_no_model(pipeline: Callable[[str], Pipeline]) -> None:
+    with pytest.raises(UsageError, match="no model"):
+        run(pipeline('[[steps]]\ndo = "fuse"'))
+
+
+@pytest.mark.parametrize(
+    "arguments", [(0, "loky", None), (2, "spark", None), (2, "loky", "tcp://x:1"), (-1, "dask", None)]
+)
+def test_workers_that_make_no_sense(arguments: tuple[int, str, str | None]) -> None:
+    with pytest.raises(UsageError):
+        Workers(*arguments)
