@@ -10,6 +10,9 @@ from typing import Literal
 
 from onnxtile.errors import Infeasible, UsageError
 
+_LISTED = 20
+"""Live buffers that a message names."""
+
 DEFAULT_ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register in use."""
 
@@ -120,9 +123,12 @@ class Problem:
 Bound = Literal["peak", "search"]
 """How a lower bound is known: as the peak, or as the size below which an exact search found that there is nothing."""
 
-Ended = Literal["lower bound reached", "search ended", "effort", "time", "too many buffers", "heuristic"]
+Ended = Literal[
+    "lower bound reached", "search ended", "effort", "time", "too many buffers", "several arenas", "heuristic"
+]
 """What ended the search for a smaller arena: nothing smaller is possible ("search ended": an exact search says so), its budget of steps,
-its time, that the search does not take so many buffers, or that the planner does not search."""
+its time, that the search does not take so many buffers, that there are several arenas, each planned by itself, or that the planner
+does not search."""
 
 
 @dataclass(frozen=True)
@@ -161,26 +167,27 @@ class Plan:
 class OverCapacity(Infeasible):
     """The arena would be larger than its capacity by `shortfall` bytes, because of the buffers `live` at `step`."""
 
-    def __init__(self, problem: Problem, plan: Plan) -> None:
+    def __init__(self, problem: Problem, plan: Plan, arena: str | None = None) -> None:
         assert problem.capacity is not None
         hopeless = problem.lower_bound > problem.capacity
         need = problem.lower_bound if hopeless else plan.size
         self.step = problem.peak[1] if hopeless else _step_of_the_top(problem, plan)
         self.shortfall = need - problem.capacity
         self.live = problem.live_at(self.step)
-        listed = ", ".join(f"{b.name} ({b.size:,})" for b in self.live)
-        needs = "needs at least" if hopeless else "takes"
+        listed = ", ".join(f"{b.name} ({b.size:,})" for b in self.live[:_LISTED])
+        more = f", and {len(self.live) - _LISTED} smaller ones" if len(self.live) > _LISTED else ""
+        name = "the arena" if arena is None else f"the arena {arena!r}"
         super().__init__(
-            f"the arena {needs} {need:,} bytes, {self.shortfall:,} more than its capacity of {problem.capacity:,}; "
-            f"live at step {self.step}: {listed}",
+            f"{name} {'needs at least' if hopeless else 'takes'} {need:,} bytes, {self.shortfall:,} more than its capacity of "
+            f"{problem.capacity:,}; live at step {self.step}: {listed}{more}",
             hint=None if hopeless else f"no plan of this order takes less than {problem.lower_bound:,} bytes",
         )
 
 
-def require_capacity(problem: Problem, plan: Plan) -> None:
-    """Raise OverCapacity where `plan` takes more bytes than `problem` has."""
+def require_capacity(problem: Problem, plan: Plan, arena: str | None = None) -> None:
+    """Raise OverCapacity, which names the `arena`, where `plan` takes more bytes than `problem` has."""
     if problem.capacity is not None and plan.size > problem.capacity:
-        raise OverCapacity(problem, plan)
+        raise OverCapacity(problem, plan, arena)
 
 
 def require_alignment(alignment: int) -> None:

@@ -38,11 +38,15 @@ class PlannedBuffer:
 
 @dataclass(frozen=True)
 class Arena:
-    """One block of memory: its bytes in this plan, and how many there may be (None: no limit)."""
+    """One block of memory: its bytes in this plan, and how many there may be (None: no limit).
+
+    `peak` is the largest sum of bytes that are live in it in one step.
+    """
 
     name: str
     capacity: int | None
     size: int
+    peak: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,8 @@ class PlanResult:
 
     `order` is the name of the order, `schedule` names the nodes in it, and `steps` says the step of each.
     `peak` is the largest sum of bytes that are live in one step, each buffer rounded up to the alignment, and `peak_step` the
-    first such step; `lower_bound` is what no plan of this schedule can go below, `optimal` says that this one is there.
+    first such step; `lower_bound` is what no plan of this schedule can go below, `optimal` says that this one is there, `bound` how it is
+    known ("peak", or "search": by an exact search), and `ended` what ended the search for a smaller arena (see plan.problem.Ended).
     `activation_bytes` is the sum of all buffers, had each bytes of its own and none an alias.
     `in_place` tensors are written over an operand.
     """
@@ -91,6 +96,8 @@ class PlanResult:
     peak_step: int
     lower_bound: int
     optimal: bool
+    bound: str
+    ended: str
     activation_bytes: int
     in_place: int
     copies: Copies
@@ -107,11 +114,16 @@ class PlanResult:
         """The bytes of all arenas together."""
         return sum(arena.size for arena in self.arenas)
 
+    @property
+    def gap(self) -> int:
+        """The bytes of all arenas above the lower bound; 0 where the plan is optimal."""
+        return self.arena_size - self.lower_bound
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
         rows = ("arenas", "constants", "outside", "unplanned")
         plain = {key: value for key, value in vars(self).items() if key not in (*rows, "buffers")}
         plain |= {"dims": dict(self.dims), "copies": dict(vars(self.copies))}
-        plain |= {"schedule": list(self.schedule), "steps": list(self.steps)}
+        plain |= {"gap": self.gap, "schedule": list(self.schedule), "steps": list(self.steps)}
         plain |= {"buffers": [buffer.to_dict() for buffer in self.buffers]}
         return {"version": VERSION, **plain, **{key: [dict(vars(row)) for row in getattr(self, key)] for key in rows}}

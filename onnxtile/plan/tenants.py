@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx_ir as ir
 
 from onnxtile.plan.alias import Facts, cut_starts, overwritable
 from onnxtile.plan.bytes import granule
-from onnxtile.plan.problem import Plan
 from onnxtile.plan.schedule import Schedule
 from onnxtile.plan.sharing import Sharing
 from onnxtile.plan.tenant import Made, Operand, Take, Tenant
 from onnxtile.plan.uses import crowded_steps, steps_of_use
 
 
-def tenants(schedule: Schedule, facts: Facts, sharing: Sharing, offsets: Plan) -> tuple[Tenant, ...]:
-    """Return what the check must know about each tensor of the arena, found in the graph rather than in the problem."""
+def tenants(schedule: Schedule, facts: Facts, sharing: Sharing, offsets: Mapping[str, int]) -> tuple[Tenant, ...]:
+    """Return what the check must know about each tensor of the arena, found in the graph rather than in the problem.
+
+    `offsets` are those of the buffers that own bytes, in their arenas.
+    """
     outputs = set(facts.model.graph.outputs)
     regions = sharing.regions
     steps = steps_of_use(facts.model.graph, schedule, regions.of)
@@ -28,7 +32,7 @@ def tenants(schedule: Schedule, facts: Facts, sharing: Sharing, offsets: Plan) -
             Tenant(
                 name=_name(value),
                 owner=_name(region.owner),
-                offset=offsets.offsets[_name(region.owner)] + regions.place(value),
+                offset=offsets[_name(region.owner)] + regions.place(value),
                 size=regions.size(value),
                 steps=steps[value],
                 crowded=crowds.get(value, ()),

@@ -53,12 +53,15 @@ def test_what_the_json_says() -> None:
         "digest": "ab" * 32,
         "dims": {"n": 2},
         "alignment": 64,
-        "planner": "greedy-by-size",
-        "arenas": [{"name": "arena", "capacity": 1024, "size": 192}],
+        "planner": "best",
+        "arenas": [{"name": "arena", "capacity": 1024, "size": 192, "peak": 192}],
         "peak": 192,
         "peak_step": 4,
         "lower_bound": 192,
         "optimal": True,
+        "bound": "peak",
+        "gap": 0,
+        "ended": "lower bound reached",
         "activation_bytes": 256,
         "in_place": 0,
         "copies": {"avoided": 1, "avoided_bytes": 24, "remaining": 0, "remaining_bytes": 0},
@@ -167,7 +170,7 @@ def test_the_marks_in_the_model() -> None:
     assert json.loads(found["graph"][keys.PLAN]) == {
         "version": 1,
         "alignment": 64,
-        "arenas": [{"name": "arena", "capacity": None, "size": 192}],
+        "arenas": [{"name": "arena", "capacity": None, "size": 192, "peak": 192}],
         "peak": 192,
     }
 
