@@ -18,8 +18,10 @@ from onnxtile.model.feeds import sample_feeds
 from onnxtile.model.shapes import Shapes
 from onnxtile.plan.executor import ArenaExecutor, Clash
 from onnxtile.plan.memory import Site
+from onnxtile.plan.ordering import order as find_order
 from onnxtile.plan.plain import PlainRun
 from onnxtile.plan.result import PlanResult
+from onnxtile.plan.schedule import named, shuffled
 from onnxtile.runtime import Array
 
 _PATTERNS = (0xFF, 0xA5, 0x5A)
@@ -68,17 +70,20 @@ def arena_run(
     """Run `model` in the arena that `result` plans, and plainly, on the same inputs, and compare all outputs bit for bit.
 
     `feeds` are the inputs of each run; by default `repeats` sets of random ones. Both ways run unoptimised kernels on one
-    thread. Raises ModelError where onnxruntime cannot run the model or one of its nodes at all, CheckFailed where the plan
-    does not even stay inside the arena.
+    thread. All runs but the first take the nodes in another order, where the plan is for more than one. Raises ModelError where
+    onnxruntime cannot run the model or one of its nodes at all, CheckFailed where the plan does not even stay inside the arena.
     """
     inputs = feeds if feeds is not None else [sample_feeds(model, shapes.sizes, seed=seed + i) for i in range(repeats)]
     plain = PlainRun(model, shapes)
     executor = ArenaExecutor(model, result, shapes, constants)
+    schedule = named(model.graph, result.schedule, result.steps)
+    every = find_order(result.order).every
     clash, intact, runs = None, True, 0
     for runs, fed in enumerate(map(_arrays, inputs), start=1):
         pattern = _PATTERNS[(runs - 1) % len(_PATTERNS)]
         executor.block.fill(pattern)
-        clash = _compare(executor.run(fed), plain.run(fed))
+        order = shuffled(schedule, freely=every, seed=seed + runs) if runs > 1 else None
+        clash = _compare(executor.run(fed, order), plain.run(fed))
         intact = executor.block.is_intact(pattern)
         if clash is not None or not intact:
             break

@@ -85,11 +85,10 @@ class ArenaExecutor:
         self._sites = self._planned_sites(result)
         self._held: _Values = {}
         self._steps: dict[int, Kernel | _View | _Moves] = {}
-        self._schedule = named(model.graph, result.schedule, result.steps)
-        for place, node in enumerate(self._schedule.nodes):
+        self._numbers = result.steps
+        for place, node in enumerate(named(model.graph, result.schedule, result.steps).nodes):
             self._prepare(place, node)
         self._hold(model.graph.outputs)
-        self._dead_after = self._last_reads()
 
     @property
     def kernels(self) -> int:
@@ -107,21 +106,26 @@ class ArenaExecutor:
         """How many different kernels there are."""
         return self._kernels.sessions
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any] | Clash:
+    def run(self, feeds: Mapping[str, Array], order: Iterable[int] | None = None) -> dict[str, Any] | Clash:
         """Run once; return each graph output by name (a Site, or an ordinary value), or the first clash.
+
+        `order` are places in the plan's schedule, where the nodes are to run in another order than that.
 
         Raises ModelError where a kernel refuses what it is given outside of the arena, too.
         """
         shadow: _Values = {**self._fed(feeds), **self._held}
         arena: _Values = {**shadow, **self._sites}
-        for number, step in self._steps.items():
+        places = [place for place in order if place in self._steps] if order is not None else list(self._steps)
+        dead_after = self._last_reads(places)
+        for place in places:
+            step = self._steps[place]
             if isinstance(step, _View):
                 self._link(step, arena, shadow)
             else:
-                clash = self._lockstep(number, step, arena, shadow)
+                clash = self._lockstep(self._numbers[place], step, arena, shadow)
                 if clash is not None:
                     return clash
-            for value in self._dead_after.get(number, ()):
+            for value in dead_after.get(place, ()):
                 shadow.pop(value, None)
         for output in self._model.graph.outputs:
             if not _same(arena[output], shadow[output]):
@@ -211,20 +215,20 @@ class ArenaExecutor:
             sites[value] = Site(data, self.block.address + buffer.offset, dtype, shape)
         return sites
 
-    def _prepare(self, step: int, node: ir.Node) -> None:
+    def _prepare(self, place: int, node: ir.Node) -> None:
         """Note how `node` is run, unless it is computed before the run."""
         outputs = [value for value in node.outputs if value.name]
         if all(value in self._constants and value not in self._sites for value in outputs):
             return
         shared = {a.value: a.source for a in views(node, self._facts) if self._shares(a)}
         if shared.keys() == set(outputs):
-            self._steps[step] = _View(tuple(shared.items()))
+            self._steps[place] = _View(tuple(shared.items()))
             self._hold(shared.values())
             return
         kernel = self._kernels.of(node)
         self._hold(kernel.reads)
         there = self._there(node)
-        self._steps[step] = _Moves(kernel, there) if there else kernel
+        self._steps[place] = _Moves(kernel, there) if there else kernel
 
     def _there(self, node: ir.Node) -> dict[ir.Value, tuple[tuple[int, int], ...]]:
         """Return which bytes of its outputs `node` need not move."""
@@ -249,10 +253,11 @@ class ArenaExecutor:
             if value in self._constants and value not in self._sites and value not in self._held:
                 self._held[value] = Site.of(self._constants.array(value), self._shapes.dtype(value))
 
-    def _last_reads(self) -> dict[int, list[ir.Value]]:
-        """Return by step what is read there for the last time, so that the run beside the arena need not keep everything."""
+    def _last_reads(self, places: Iterable[int]) -> dict[int, list[ir.Value]]:
+        """Return by place what is read there for the last time in this order, so that the run beside the arena need not keep everything."""
         last: dict[ir.Value, int] = {}
-        for number, step in self._steps.items():
+        for number in places:
+            step = self._steps[number]
             last.update(dict.fromkeys(step.reads, number))
             kernel = step.kernel if isinstance(step, _Moves) else step
             if isinstance(kernel, Kernel):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import onnx_ir as ir
 
+from onnxtile.errors import UsageError
 from onnxtile.plan.alias import Facts, overwrites
 from onnxtile.plan.bytes import granule
 from onnxtile.plan.live import Life, live_ranges
 from onnxtile.plan.ordering import Ground, Order
-from onnxtile.plan.precedence import InEveryOrder, InSteps, Precedence
+from onnxtile.plan.precedence import InEveryOrder, InSteps, Precedence, conflicts
 from onnxtile.plan.problem import Buffer, Problem
 from onnxtile.plan.roles import Roles, assign
 from onnxtile.plan.schedule import Schedule, own_order
@@ -31,12 +32,27 @@ class Layout:
     sharing: Sharing
     buffers: tuple[Buffer, ...]
 
+    @property
+    def holds_always(self) -> bool:
+        """Whether what it says is true of every order that the graph allows."""
+        return isinstance(self.order, InEveryOrder)
+
+    @cached_property
+    def conflicts(self) -> frozenset[tuple[str, str]]:
+        """Names of buffers that must not share bytes although no step of the schedule has both: another order might."""
+        if not isinstance(self.order, InEveryOrder):
+            return frozenset()
+        regions = {id(region): region for region in self.sharing.regions.of.values()}
+        return conflicts(regions.values(), self.order)
+
 
 def lay_out(facts: Facts, order: Order, streams: int, alignment: int, rules: Collection[str]) -> Layout:
     """Return the layout of the main graph in the order that `order` chooses, in steps of up to `streams` nodes, with aliases by `rules`.
 
-    Raises ModelError where the graph has a cycle, UsageError for less than one stream.
+    Raises ModelError where the graph has a cycle, UsageError for less than one stream, or several with an order for all.
     """
+    if order.every and streams > 1:
+        raise UsageError(f"the order {order.name!r} holds for any number of streams", hint="leave --streams out")
     terms = _Terms(facts, alignment, frozenset(rules), order.every)
     own = own_order(facts.model.graph)
     return terms.layout(order.arrange(Ground(own, streams, partial(terms.work, own), terms.peak)))

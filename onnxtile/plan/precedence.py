@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies
 from onnxtile.plan.live import Life
 from onnxtile.plan.schedule import Schedule, predecessors
+
+if TYPE_CHECKING:
+    from onnxtile.plan.region import Region
 
 
 class Precedence(Protocol):
@@ -68,6 +73,21 @@ class InEveryOrder:
                 if value in outputs:
                     self._uses[value] |= 1 << len(place)
 
+    def uses(self, value: ir.Value) -> Iterator[int]:
+        """Yield the numbers of the nodes that use `value`; of one more than there are for an output."""
+        mask = self._uses[value]
+        while mask:
+            yield (mask & -mask).bit_length() - 1
+            mask &= mask - 1
+
+    def before_all(self, values: Iterable[ir.Value]) -> npt.NDArray[np.bool_]:
+        """Return for each node whether it is before all that make one of `values`; no for the end of the run."""
+        common = -1
+        for value in values:
+            common &= self._before[_maker(value)]
+        size = len(self._bit) // 8 + 1
+        return np.unpackbits(np.frombuffer(common.to_bytes(size, "little"), np.uint8), bitorder="little").astype(bool)
+
     def before(self, a: ir.Value, b: ir.Value) -> bool:
         """Return whether every node that uses `a` is before the one that makes `b`."""
         return not self._uses[a] & ~self._before[_maker(b)]
@@ -76,6 +96,34 @@ class InEveryOrder:
         """Return whether every other node that uses `a` is before the one that makes `b`."""
         maker = _maker(b)
         return not self._uses[a] & ~(self._before[maker] | self._bit[maker])
+
+
+def conflicts(regions: Iterable[Region], order: InEveryOrder) -> frozenset[tuple[str, str]]:
+    """Return which regions, by the names of their owners, may be live together in some order although they never are in the schedule's.
+
+    Takes r² steps for r regions, each of them one of numpy's.
+    """
+    regions = list(regions)
+    if not regions:
+        return frozenset()
+    unordered = _unordered(regions, order)
+    found = set()
+    for i, k in np.argwhere(np.triu(unordered & unordered.T, 1)):
+        one, other = regions[i], regions[k]
+        if one.life[1] <= other.life[0] or other.life[1] <= one.life[0]:
+            found.add((one.owner.name or "", other.owner.name or ""))
+    return frozenset(found)
+
+
+def _unordered(regions: Sequence[Region], order: InEveryOrder) -> npt.NDArray[np.bool_]:
+    """Return in row k, column i, whether a node that uses region i is not before all that make something in region k."""
+    uses = [sorted({number for value in region.places for number in order.uses(value)}) for region in regions]
+    flat = np.fromiter((number for used in uses for number in used), np.int64)
+    starts = np.cumsum([0, *(len(used) for used in uses[:-1])])
+    found = np.empty((len(regions), len(regions)), bool)
+    for k, region in enumerate(regions):
+        found[k] = np.logical_or.reduceat(~order.before_all(region.places)[flat], starts)
+    return found
 
 
 def _maker(value: ir.Value) -> ir.Node:

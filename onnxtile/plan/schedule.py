@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -63,6 +64,36 @@ def named(graph: ir.Graph, ids: Sequence[str], numbers: Sequence[int]) -> Schedu
     if sorted(name for name, same in nodes.items() for _ in same) != sorted(ids):
         raise UsageError("the plan is not one of this model")
     return Schedule(tuple(nodes[name].pop(0) for name in ids), tuple(numbers))
+
+
+def shuffled(schedule: Schedule, *, freely: bool, seed: int) -> tuple[int, ...]:
+    """Return the places of the nodes of `schedule` in another order in which they may run, the same one for the same seed.
+
+    Nodes of one step change places; with `freely`, whatever the graph allows.
+    """
+    generator = random.Random(seed)
+    places = range(len(schedule.nodes))
+    if not freely:
+        steps = tuple(schedule.steps.values())
+        return tuple(sorted(places, key=lambda place: (steps[place], generator.random())))
+    place_of = {node: place for place, node in enumerate(schedule.nodes)}
+    before = [{place_of[p] for p in predecessors(node) if p in place_of} for node in schedule.nodes]
+    followers: list[list[int]] = [[] for _ in places]
+    for place, earlier in enumerate(before):
+        for other in earlier:
+            followers[other].append(place)
+    open_ = [len(earlier) for earlier in before]
+    ready = [place for place in places if not open_[place]]
+    found = []
+    while ready:
+        at = generator.randrange(len(ready))
+        ready[at], ready[-1] = ready[-1], ready[at]
+        found.append(ready.pop())
+        for follower in followers[found[-1]]:
+            open_[follower] -= 1
+            if not open_[follower]:
+                ready.append(follower)
+    return tuple(found)
 
 
 def predecessors(node: ir.Node) -> Iterable[ir.Node]:

@@ -55,6 +55,26 @@ def crowded_steps(schedule: Schedule, values: Iterable[ir.Value]) -> dict[ir.Val
     return found
 
 
+def followers(schedule: Schedule) -> list[list[int]]:
+    """Return for the node of each place in `schedule` the places of those that read what it makes."""
+    place: dict[ir.Node, int] = {}
+    handed_out: dict[ir.Value, set[int]] = {}
+    for number, node in enumerate(schedule.nodes):
+        place[node] = number
+        for body in _bodies(node):
+            place.update((inner, number) for inner in body)
+            for value in body.outputs:
+                handed_out.setdefault(value, set()).add(number)
+    return [
+        sorted(
+            {place[r] for v in node.outputs for r in v.consumers()}.union(
+                *(handed_out.get(v, ()) for v in node.outputs)
+            )
+        )
+        for node in schedule.nodes
+    ]
+
+
 def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
     """Yield the bodies of `node`, and of the nodes in them, at any depth."""
     todo = [node]

@@ -1,6 +1,6 @@
 """The run inside the arena: right for sound plans of all kinds of graphs, and wrong for wrong ones."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -258,8 +258,8 @@ def test_a_write_around_the_arena_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     result = case.plan()
     run = ArenaExecutor.run
 
-    def overrun(self: ArenaExecutor, feeds: Mapping[str, Array]) -> dict[str, Any] | Clash:
-        found = run(self, feeds)
+    def overrun(self: ArenaExecutor, feeds: Mapping[str, Array], order: Iterable[int] | None) -> dict[str, Any] | Clash:
+        found = run(self, feeds, order)
         self.block._after[0] ^= 1
         return found
 

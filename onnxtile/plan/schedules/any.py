@@ -1,0 +1,19 @@
+"""Every order that the graph allows: for executors that run branches in parallel, or choose their own order."""
+
+from __future__ import annotations
+
+from onnxtile.plan.ordering import Ground, Order
+from onnxtile.plan.schedule import Schedule
+
+
+def arrange(ground: Ground) -> Schedule:
+    """Return the model's own, by which steps are counted; what shares bytes does so in every other order, too."""
+    return ground.own
+
+
+order = Order(
+    "any",
+    "whatever the graph allows: bytes are shared only where the graph itself says who is first",
+    arrange,
+    every=True,
+)

@@ -1,0 +1,122 @@
+"""Plans that hold in every order: what they cost, that they are sound in all, and that unsound ones are refused."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from onnxtile.errors import CheckFailed, UsageError
+from onnxtile.plan.races import races
+from onnxtile.plan.schedule import own_order, predecessors, shuffled
+from onnxtile.plan.tenant import Take, Tenant
+from tests.plan.conftest import Case, aliases, rows
+from tests.plan.test_arena_run import SOUND
+from tests.plan.test_schedules import BRANCHES, PARALLEL
+
+Find = Callable[[str], Path]
+
+TURNS = """
+turns (float[4,4] x) => (float[4,4] y) {
+  a = Relu(x)
+  b = Sin(a)
+  c = Transpose(b)
+  d = Transpose(a)
+  e = Transpose(d)
+  y = Add(c, e)
+}
+"""
+
+
+def test_branches_do_not_share_bytes() -> None:
+    case = Case.of(TURNS)
+    own, every = case.plan(), case.plan(order="any")
+    assert own.arena_size == 3 * 64
+    assert every.arena_size == 5 * 64
+    place = {name: buffer.offset for name, buffer in rows(every).items()}
+    assert not {place["b"], place["c"]} & {place["d"], place["e"]}
+
+
+def test_a_plan_for_one_order_does_not_hold_in_others() -> None:
+    case = Case.of(TURNS)
+    result = replace(case.plan(), order="any")
+    assert not case.run(result, repeats=20).equal
+    assert case.run(case.plan(order="any"), repeats=20).equal
+
+
+@pytest.mark.parametrize("text", [BRANCHES, PARALLEL, TURNS, *SOUND.values()])
+def test_all_orders_give_the_same_bits(text: str) -> None:
+    case = Case.of(text)
+    assert case.run(case.plan(order="any"), repeats=8).equal
+
+
+@pytest.mark.parametrize(("name", "size"), [("inception_v1", 4_646_400), ("squeezenet", 3_928_576)])
+def test_real_models(name: str, size: int, light: Find) -> None:
+    case = Case.of(light(name))
+    result = case.plan(order="any")
+    assert result.arena_size == size
+    assert case.run(result, repeats=2).equal
+
+
+def test_an_operand_is_written_over_only_by_its_only_reader() -> None:
+    case = Case.of(PARALLEL)
+    assert "a" in aliases(case.plan()).values()
+    assert aliases(case.plan(order="any")).keys() == {"y"}
+
+
+def test_streams_have_no_meaning_there() -> None:
+    with pytest.raises(UsageError, match="holds for any number of streams"):
+        Case.of(PARALLEL).plan(order="any", streams=2)
+
+
+def test_other_orders_are_orders(light: Find) -> None:
+    own = own_order(Case.of(light("inception_v1")).model.graph)
+    seen = set()
+    for seed in range(3):
+        order = shuffled(own, freely=True, seed=seed)
+        place = {own.nodes[n]: at for at, n in enumerate(order)}
+        assert sorted(order) == list(range(len(own.nodes)))
+        assert all(place[before] < at for node, at in place.items() for before in predecessors(node))
+        seen.add(order)
+    assert len(seen) == 3
+    assert shuffled(own, freely=False, seed=1) == tuple(range(len(own.nodes)))
+
+
+def tenant(
+    name: str, steps: tuple[int, ...], offset: int = 0, size: int = 64, *takes: Take, kept: bool = False
+) -> Tenant:
+    return Tenant(name, name, offset, size, steps, "FLOAT", 4, takes=takes, kept=kept)
+
+
+DIAMOND = [[1, 2], [3], [3], []]
+
+
+@pytest.mark.parametrize(
+    ("tenants", "sound"),
+    [
+        ([tenant("a", (0, 1, 2)), tenant("b", (3,))], True),
+        ([tenant("b", (1, 3)), tenant("c", (2, 3))], False),
+        ([tenant("b", (1, 3)), tenant("c", (2, 3), 64)], True),
+        ([tenant("a", (0, 1, 2)), tenant("b", (1, 3), 0, 64, Take("a", "in place"))], False),
+        ([tenant("a", (0, 1)), tenant("b", (1, 3), 0, 64, Take("a", "in place"))], True),
+        ([tenant("a", (0, 1, 2)), tenant("b", (1, 3), 0, 64, Take("a", "view"))], True),
+        ([tenant("a", (0, 1), kept=True), tenant("d", (3,))], False),
+        ([tenant("b", (1, 3), 0, 32), tenant("c", (2, 3), 32, 32), tenant("d", (3,), 0, 64, Take("b", "join"), Take("c", "join"))], True),
+    ],
+)  # fmt: skip
+def test_the_graph_must_say_who_is_first(tenants: list[Tenant], sound: bool) -> None:
+    assert (not list(races(tenants, DIAMOND))) == sound
+
+
+def test_a_planner_that_forgets_conflicts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxtile.plan import layout
+
+    monkeypatch.setattr(layout, "conflicts", lambda *_: frozenset())
+    with pytest.raises(CheckFailed, match="share bytes, and the graph does not say which is first"):
+        Case.of(TURNS).plan(order="any")
+
+
+def test_an_order_for_every_order_is_the_models_own(light: Find) -> None:
+    result = Case.of(light("squeezenet")).plan(order="any")
+    assert all(first < second for first, second in pairwise(result.steps))
