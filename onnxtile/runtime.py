@@ -87,12 +87,16 @@ class Session:
         types = {o.name: o.type for o in self._session.get_outputs()}
         with _refusals("run"):
             fed = {name: _fed(value) for name, value in feeds.items()}
-            if any(types.get(name) in _WITHOUT_NUMPY for name in names):
-                boxes = self._session.run_with_ort_values(names, {name: _boxed(value) for name, value in fed.items()})
-                values = [_taken(box, types[name]) for name, box in zip(names, boxes, strict=True)]
-            else:
-                values = self._session.run(names, fed)
-        return dict(zip(names, values, strict=True))
+            # What is no tensor has no numpy form as an OrtValue, and some tensors have one only so.
+            boxed = [name for name in names if types.get(name) in _WITHOUT_NUMPY]
+            if boxed and all(types.get(name, "tensor(").startswith("tensor(") for name in names):
+                boxed = names
+            plain = [name for name in names if name not in boxed]
+            values = dict(zip(plain, self._session.run(plain, fed), strict=True)) if plain or not boxed else {}
+            if boxed:
+                boxes = self._session.run_with_ort_values(boxed, {name: _boxed(value) for name, value in fed.items()})
+                values |= {name: _taken(box, types[name]) for name, box in zip(boxed, boxes, strict=True)}
+        return {name: values[name] for name in names}
 
     def run_in_place(self, inputs: Mapping[str, Binding], outputs: Mapping[str, Binding]) -> None:
         """Run once on tensors at given addresses: inputs are read, and outputs written, where the bindings say."""

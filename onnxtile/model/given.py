@@ -1,4 +1,4 @@
-"""Inputs that the user gives in a file: NumPy's .npz, one array for each input of the model, never a pickle."""
+"""Arrays in files: NumPy's .npz, one array for each input or activation of a model, never a pickle."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import UsageError
 from onnxtile.model.dims import free_inputs
+from onnxtile.model.save import write_whole_with
 from onnxtile.runtime import Array
 
 Feeds: TypeAlias = Mapping[str, Array | list[Array]]
@@ -37,6 +38,15 @@ def read_inputs(path: Path | str, model: ir.Model) -> dict[str, Array | list[Arr
     feeds = _by_input(arrays, inputs, path)
     bound: dict[str, tuple[int, str]] = {}
     return {name: _fitting(value, feeds[name], bound, path) for name, value in inputs.items()}
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write `arrays` to the .npz file `path`, whole or not at all, the same bytes for the same arrays.
+
+    Texts are of NumPy's text type; element types that NumPy lacks (bfloat16) are raw bytes of the same width. Raises UsageError.
+    """
+    plain = {name: array.astype(str) if array.dtype.kind == "O" else array for name, array in arrays.items()}
+    write_whole_with(path, lambda file: np.savez(file, allow_pickle=False, **plain))
 
 
 def given_shapes(feeds: Feeds) -> dict[str, tuple[int, ...]]:

@@ -9,10 +9,9 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxtile.model.dependence import data_dependent
+from onnxtile.model.expose import exposing
 from onnxtile.model.feeds import Sizes, sample_feeds
 from onnxtile.model.infer import Known
-from onnxtile.model.save import external_folder, raise_ir_version, to_bytes
-from onnxtile.runtime import Session
 
 _SAMPLES = 2
 """Runs whose shapes must agree: a shape that differs between them depends on the data."""
@@ -43,7 +42,7 @@ def sampled(model: ir.Model, values: Iterable[ir.Value], sizes: Sizes) -> Sample
     if not open_:
         return found
     names = [value.name or "" for value in open_]
-    session = _exposing(model, names)
+    session = exposing(model, names)
     runs = [session.run(sample_feeds(model, sizes, seed=seed), names) for seed in range(_SAMPLES)]
     for value in open_:
         _compare(value, [run[value.name or ""] for run in runs], found)
@@ -62,13 +61,3 @@ def _compare(value: ir.Value, seen: list[Any], found: Samples) -> None:
     dtype = seen[0].dtype
     element = ir.DataType.STRING if dtype.kind in "OSU" else ir.DataType.from_numpy(dtype)
     found.known[value] = Known(element, next(iter(shapes)))
-
-
-def _exposing(model: ir.Model, names: list[str]) -> Session:
-    """Return a session of `model` with the values `names` of its main graph as outputs."""
-    copy = model.clone()
-    raise_ir_version(copy)
-    by_name = {value.name: value for node in copy.graph for value in node.outputs}
-    present = {value.name for value in copy.graph.outputs}
-    copy.graph.outputs.extend(by_name[name] for name in names if name not in present)
-    return Session(to_bytes(copy), external=external_folder(model))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import onnx_ir as ir
 
@@ -91,19 +92,28 @@ def write_whole(path: Path, data: bytes) -> None:
 
     A device or a pipe is written to, not replaced. Raises UsageError where the system refuses.
     """
+    write_whole_with(path, lambda file: file.write(data))
+
+
+def write_whole_with(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Let `write` fill the file `path` piece by piece, so that it is the old one or the whole new one at any time.
+
+    A device or a pipe is written to, not replaced. Raises UsageError where the system refuses.
+    """
     with _refusals(path):
         if path.exists() and not path.is_file():
-            path.write_bytes(data)
+            with path.open("wb") as file:
+                write(file)
         else:
-            _replace(path, data)
+            _replace(path, write)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
     descriptor, name = tempfile.mkstemp(prefix=".onnxtile.", dir=path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            write(file)
         temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
         temporary.replace(path)
     except BaseException:

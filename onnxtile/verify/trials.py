@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import onnx_ir as ir
 
@@ -15,8 +15,10 @@ from onnxtile.model.given import Feeds
 from onnxtile.model.save import external_folder, to_bytes
 from onnxtile.runtime import Session
 from onnxtile.verify.edges import edge_feeds
-from onnxtile.verify.sizes import assignments, is_open, sizes_given
+from onnxtile.verify.sizes import Assignment, assignments, is_open, sizes_given
 from onnxtile.verify.values import OutputError, badness, compare_values, missing
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -89,15 +91,22 @@ def run_original(
     runner = session(model)
     if given is not None:
         return [Trial(given, runner.run(given), "given")], sizes_given(model, given)
+
+    def attempt(assignment: Assignment) -> list[Trial]:
+        feeds = (sample_feeds(model, assignment.sizes, seed=seed + run, ranges=ranges) for run in range(runs))
+        return [Trial(fed, runner.run(fed), f"random {run}") for run, fed in enumerate(feeds, start=1)]
+
+    return first_that_runs(model, attempt)
+
+
+def first_that_runs(model: ir.Model, attempt: Callable[[Assignment], T]) -> tuple[T, dict[str, int]]:
+    """Return what `attempt` gives for the first sizes with which it raises no ModelError, and these sizes."""
     failure: OnnxtileError | None = None
     for assignment in assignments(model):
-        feeds = (sample_feeds(model, assignment.sizes, seed=seed + run, ranges=ranges) for run in range(runs))
         try:
-            trials = [Trial(fed, runner.run(fed), f"random {run}") for run, fed in enumerate(feeds, start=1)]
+            return attempt(assignment), dict(assignment.dims)
         except ModelError as error:
             failure = failure or error
-            continue
-        return trials, dict(assignment.dims)
     assert failure is not None
     hint = "bind the symbolic dimensions: --dim NAME=N or --shape INPUT=1x3x224x224" if is_open(model) else None
     raise ModelError(str(failure), hint=failure.hint or hint)

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from onnxtile.cli.inputs import Inputs, Range, ranges
 from onnxtile.cli.job import Dim, In, Job, Shape, command
 from onnxtile.cli.values import dims, shapes
+from onnxtile.errors import UsageError
 
 
 def inspect(
@@ -23,8 +25,27 @@ def inspect(
     emit: Annotated[
         list[Path] | None, typer.Option("--emit", metavar="FILE", help="write the nodes as .csv, or all as .json")
     ] = None,
+    trace: Annotated[
+        list[str] | None,
+        typer.Option("--trace", metavar="NODE|OPERATOR|QUERY", help="run, and show what these nodes give"),
+    ] = None,
+    inputs: Inputs = None,
+    range_: Range = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.npz", help="write what --trace shows")
+    ] = None,
 ) -> None:
     """Show operators, parameters, MACs and bytes, node by node. Example: onnxtile inspect model.onnx --dim batch=1."""
+    if trace:
+        if training or emit:
+            raise UsageError("--trace is a run, and goes without --training and --emit")
+        _trace(job, model, trace, output, inputs=inputs, ranges=ranges(range_), dims=dims(dim), shapes=shapes(shape))
+        return
+    for option, given in (("--inputs", inputs), ("--range", range_), ("-o", output)):
+        if given is not None:
+            raise UsageError(
+                f"{option} is for --trace", hint="inspect runs nothing without it; --emit writes the nodes"
+            )
     from onnxtile import api
     from onnxtile.model.save import require_writable, write_whole
 
@@ -39,9 +60,22 @@ def inspect(
     job.report(result, "inspect")
 
 
+def _trace(job: Job, model: Path, nodes: list[str], output: Path | None, **options: Any) -> None:
+    from onnxtile import api
+    from onnxtile.model.given import write_arrays
+    from onnxtile.model.save import require_writable
+
+    if output is not None:
+        require_writable(output, source=model)
+    with job.progress() as progress:
+        result = api.trace(model, nodes, progress=progress, **options)
+    if output is not None:
+        write_arrays(output, result.arrays)
+    job.report(result, "trace", None if output is None else str(output))
+
+
 def _renderer(path: Path) -> Callable[[Mapping[str, Any]], bytes]:
     """Return what writes the format that the name of `path` asks for. Raises UsageError."""
-    from onnxtile.errors import UsageError
     from onnxtile.report import inspect_csv, inspect_json
 
     renderers = {".csv": inspect_csv.render, ".json": inspect_json.render}

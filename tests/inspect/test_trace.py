@@ -1,0 +1,153 @@
+"""Activations: those of onnxruntime itself, of the nodes asked for and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from onnxtile import api
+from onnxtile.errors import QueryError, UsageError
+from onnxtile.model import expose
+from onnxtile.model.given import write_arrays
+from onnxtile.runtime import Session
+
+
+def text(graph: str, *, opset: int = 17) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {graph}')
+
+
+CHAIN = text("g (float[N,3] x) => (float[N,3] y) { a = Neg(x)  b = Exp(a)  c = Log(b)  y = Relu(c) }")
+
+
+def test_what_is_saved_is_what_onnxruntime_computes(transformer: Path, tmp_path: Path) -> None:
+    """The same values, shown as outputs of a session that optimises as it likes."""
+    image = np.random.default_rng(7).standard_normal((1, 3, 64, 64)).astype(np.float32)
+    model = onnx.load(transformer)
+    name = model.graph.input[0].name
+    write_arrays(tmp_path / "x.npz", {name: image})
+    result = api.trace(transformer, ["Softmax"], inputs=tmp_path / "x.npz")
+    write_arrays(tmp_path / "acts.npz", result.arrays)
+    wanted = [node.output[0] for node in model.graph.node if node.op_type == "Softmax"]
+    model.graph.output.extend(onnx.ValueInfoProto(name=one) for one in wanted if one != model.graph.output[0].name)
+    expected = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+        wanted, {name: image}
+    )
+    saved = np.load(tmp_path / "acts.npz")
+    assert saved.files == wanted
+    for key, array in zip(wanted, expected, strict=True):
+        np.testing.assert_allclose(saved[key], array, rtol=1e-4, atol=1e-6)
+    for one in result.activations:
+        assert one.op == "Softmax"
+        assert one.shape == saved[one.name].shape
+        assert one.low == saved[one.name].min()
+        assert one.high == saved[one.name].max()
+        assert one.mean == pytest.approx(1 / one.shape[-1], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (["Exp"], ["b"]),
+        (["a"], ["a"]),
+        (["Log", "Neg"], ["a", "c"]),
+        (["Neg->Exp"], ["a", "b"]),
+        (["y", "Exp->Log"], ["b", "c", "y"]),
+    ],
+)
+def test_nodes_by_operator_name_or_query(wanted: list[str], found: list[str]) -> None:
+    assert list(api.trace(CHAIN, wanted).arrays) == found
+
+
+def test_what_no_chosen_node_needs_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of a run is that of the nodes asked for, and of what they come from while it is needed."""
+    ran: list[list[str]] = []
+
+    class Spy(Session):
+        def run(self, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None) -> dict[str, Any]:
+            ran.append(self.outputs)
+            return super().run(feeds, outputs)
+
+    monkeypatch.setattr(expose, "Session", Spy)
+    result = api.trace(CHAIN, ["Exp"])
+    assert ran == [["b"]]
+    assert list(result.arrays) == ["b"]
+
+
+def test_a_summary_counts_what_is_not_finite(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.asarray([[1, np.nan, -np.inf], [0, 3, np.nan]], np.float32))
+    (one,) = api.trace(CHAIN, ["Neg"], inputs=tmp_path / "x.npz").activations
+    assert (one.low, one.high, one.nans, one.infinities) == (-3, 0, 2, 1)
+    assert one.mean == pytest.approx(-4 / 3)
+
+
+def test_other_element_types_and_sequences() -> None:
+    graph = (
+        "g (float[4] x) => (int64 n) { h = Cast <to = 16> (x)  b = Greater(x, x)  t = Constant <value_int = 2> ()"
+        "  s = SplitToSequence(x, t)  n = SequenceLength(s) }"
+    )
+    result = api.trace(text(graph), ["Cast", "Greater", "SplitToSequence", "SequenceLength"])
+    kinds = {one.name: (one.dtype, one.shape) for one in result.activations}
+    pair = ("float32", (2,))
+    assert kinds == {"h": ("bfloat16", (4,)), "b": ("bool", (4,)), "s[0]": pair, "s[1]": pair, "n": ("int64", ())}
+    assert result.arrays["h"].dtype == ml_dtypes.bfloat16
+
+
+def test_what_cannot_be_chosen() -> None:
+    body = "then_branch = t () => (float[3] p) { p = Abs(x) }, else_branch = e () => (float[3] q) { q = Neg(x) }"
+    branching = text(f"g (bool c, float[3] x) => (float[3] y) {{ y = If (c) <{body}> }}")
+    with pytest.raises(UsageError, match="only in bodies"):
+        api.trace(branching, ["Abs"])
+    with pytest.raises(UsageError, match="nowhere"):
+        api.trace(CHAIN, ["Exp->Relu"])
+    with pytest.raises(QueryError):
+        api.trace(CHAIN, ["Expp"])
+
+
+def test_ranges_bound_the_random_inputs() -> None:
+    result = api.trace(CHAIN, ["Neg"], ranges={"x": (2, 3)})
+    assert all(-3 <= one.low <= one.high <= -2 for one in result.activations if one.low is not None and one.high)
+    with pytest.raises(UsageError, match="no input 'z'"):
+        api.trace(CHAIN, ["Neg"], ranges={"z": (2, 3)})
+
+
+def test_the_command(
+    transformer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from onnxtile import cli
+
+    def run(*options: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["onnxtile", "inspect", str(transformer), *options])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return int(end.value.code or 0), *capsys.readouterr()
+
+    target = tmp_path / "acts.npz"
+    code, out, err = run("--trace", "Softmax", "-o", str(target))
+    assert (code, err) == (0, "")
+    assert "12 activations, random inputs" in out
+    assert len(np.load(target).files) == 12
+    first = target.read_bytes()
+    run("--trace", "Softmax", "-o", str(target))
+    assert target.read_bytes() == first
+    for options, message in (
+        (("-o", str(target)), "-o is for --trace"),
+        (("--trace", "Softmax", "--training"), "goes without"),
+        (("--trace", "Softmax", "--range", "x=2:1"), "nothing in it"),
+        (("--trace", "Softmax", "--inputs", "no.npz"), "no such file"),
+    ):
+        code, out, err = run(*options)
+        assert (code, out) == (2, "")
+        assert message in err
+
+
+def test_a_model_that_the_wheel_brings(silero: Callable[[str], Path]) -> None:
+    result = api.trace(silero("silero_vad_16k_sequence"), ["LSTM"])
+    assert result.activations
+    assert not any(one.nans for one in result.activations)
