@@ -44,15 +44,24 @@ def owners(plan: Plan) -> list[Row]:
     return [row for row in plan["buffers"] if row.get("alias") is None]
 
 
+def runs(plan: Plan) -> list[tuple[int, str]]:
+    """Return the step of each node and its name, in the order of the schedule; of a bare problem there are none."""
+    schedule = plan.get("schedule") or ()
+    return list(zip(plan.get("steps") or range(len(schedule)), schedule, strict=True))
+
+
 def steps(plan: Plan) -> int:
     """Return how many steps the plan has; a plan of a bare problem has as many as its lives need."""
-    return max(len(plan.get("schedule", ())), max((row["last"] + 1 for row in plan["buffers"]), default=0))
+    lives = max((row["last"] + 1 for row in plan["buffers"]), default=0)
+    return max(lives, max((step + 1 for step, _ in runs(plan)), default=0))
 
 
-def node_at(plan: Plan, step: int) -> str | None:
-    """Return the node that runs at `step`; None in a plan of a bare problem."""
-    schedule = plan.get("schedule", ())
-    return str(schedule[step]) if step < len(schedule) else None
+def step_names(plan: Plan) -> list[str]:
+    """Return what runs at each step: a node, or several that do not depend on each other; "" where that is not known."""
+    names: list[list[str]] = [[] for _ in range(steps(plan))]
+    for step, node in runs(plan):
+        names[step].append(node)
+    return [", ".join(nodes) for nodes in names]
 
 
 def arenas(plan: Plan) -> tuple[ArenaLayout, ...]:

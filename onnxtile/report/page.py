@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any
 
 from onnxtile.report.format import Options, Plan
-from onnxtile.report.layout import ArenaLayout, Row, arenas, steps
+from onnxtile.report.layout import ArenaLayout, Row, arenas, step_names, steps
 from onnxtile.report.palette import color, kind_of, kinds
 
 _PART = re.compile(r"@([a-z.]+)@")
@@ -44,7 +44,7 @@ def _plan(plan: Plan, said: str) -> dict[str, Any]:
     return {
         "said": said,
         "steps": steps(plan),
-        "schedule": list(plan.get("schedule", ())),
+        "runs": step_names(plan),
         "kinds": [{"name": kind, "color": color(kind)} for kind in kinds(plan)],
         "arenas": [_arena(arena) for arena in arenas(plan)],
     }

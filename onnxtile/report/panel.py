@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxtile.report.format import Plan
 from onnxtile.report.labels import Box, fitting
-from onnxtile.report.layout import ArenaLayout, Row, node_at, steps
+from onnxtile.report.layout import ArenaLayout, Row, step_names, steps
 from onnxtile.report.palette import EDGE, GAP, PEAK, color, kind_of
 from onnxtile.report.units import readable, unit_of
 
@@ -142,8 +142,8 @@ def _live(strip: Axes, panel: Panel) -> None:
     live = [size / unit for size in arena.live[low:high]] or [0.0]
     strip.stairs(live, range(low, low + len(live) + 1), fill=True, color="#9a9a9a")
     strip.axvline(arena.peak_step + 0.5, color=PEAK, linewidth=0.9, linestyle=(0, (4, 2)))
-    node = node_at(panel.plan, arena.peak_step)
-    text = f"peak at step {arena.peak_step:,}" + (f": {node}" if node else "")
+    nodes = step_names(panel.plan)[arena.peak_step : arena.peak_step + 1]
+    text = f"peak at step {arena.peak_step:,}" + "".join(f": {name}" for name in nodes if name)
     right = arena.peak_step > (low + high) / 2
     strip.annotate(
         text,

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from onnxtile.report.formats.to_trace import FORMAT
-from tests.report.conftest import Plan, stacked
+from tests.report.conftest import Plan, bare, row, stacked
 
 
 def events(plan: Plan) -> list[dict[str, Any]]:
@@ -47,6 +47,13 @@ def test_slices_of_a_thread_do_not_overlap_and_threads_are_few() -> None:
         assert all(before[1] <= after[0] for before, after in pairwise(sorted(times)))
     most = max(sum(b["first"] <= s <= b["last"] for b in plan["buffers"]) for s in range(len(plan["schedule"])))
     assert len(threads) == 1 + most
+
+
+def test_nodes_of_one_step_are_on_threads_of_their_own() -> None:
+    plan = bare([row("a", 0, 4, 0, 1)], schedule=["x", "y", "z"], steps=[0, 0, 1])
+    nodes = [(e["name"], e["ts"], e["tid"]) for e in of(events(plan), "X") if e["pid"] == 1]
+    assert nodes == [("x", 0, 1), ("y", 0, 2), ("z", 1, 1)]
+    assert [e["tid"] for e in of(events(plan), "M") if e["pid"] == 1 and e["name"] == "thread_name"] == [1, 2]
 
 
 def test_the_counter_reaches_the_peak_and_ends_at_nothing(plan: Plan) -> None:

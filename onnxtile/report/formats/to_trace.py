@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import heapq
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from onnxtile.report.format import Format, Options, Plan
-from onnxtile.report.layout import ArenaLayout, Row, arenas, steps
+from onnxtile.report.layout import ArenaLayout, Row, arenas, runs, steps
 
 _SCHEDULE = 1
 _SAID = ("offset", "size", "kind", "alias", "node", "dtype", "shape")
@@ -33,13 +34,24 @@ def _write(plan: Plan, options: Options) -> bytes:
 
 def _events(plan: Plan) -> Iterator[Event]:
     yield _named("process", _SCHEDULE, 0, "schedule")
-    yield _named("thread", _SCHEDULE, 1, "steps")
-    for step, node in enumerate(plan.get("schedule", ())):
-        yield {"ph": "X", "name": node, "cat": "node", "pid": _SCHEDULE, "tid": 1, "ts": step, "dur": 1}
+    yield from _nodes(plan)
     for number, arena in enumerate(arenas(plan), start=_SCHEDULE + 1):
         yield _named("process", number, 0, f"arena {arena.name} ({arena.size:,} bytes)")
         yield from _slices(arena, number)
         yield from _counter(arena, number, steps(plan))
+
+
+def _nodes(plan: Plan) -> Iterator[Event]:
+    """Yield the nodes, on as many threads as run in one step."""
+    busy: Counter[int] = Counter()
+    threads = 0
+    for step, node in runs(plan):
+        busy[step] += 1
+        thread = busy[step]
+        if thread > threads:
+            threads = thread
+            yield _named("thread", _SCHEDULE, thread, f"nodes {thread}")
+        yield {"ph": "X", "name": node, "cat": "node", "pid": _SCHEDULE, "tid": thread, "ts": step, "dur": 1}
 
 
 def _slices(arena: ArenaLayout, pid: int) -> Iterator[Event]:

@@ -55,7 +55,7 @@ function legend() {
 }
 
 function nodeAt(plan, step) {
-  return step < plan.schedule.length ? `${step.toLocaleString("en")} (${plan.schedule[step]})` : step.toLocaleString("en");
+  return plan.runs[step] ? `${step.toLocaleString("en")} (${plan.runs[step]})` : step.toLocaleString("en");
 }
 
 function facts(plan, row) {

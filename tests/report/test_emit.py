@@ -1,0 +1,52 @@
+"""Files to emit: options that are about pictures, and the plan to compare with, checked before anything is planned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from onnxtile.errors import UsageError
+from onnxtile.report.emit import Emission
+from tests.report.conftest import Plan
+
+
+def test_the_title_is_the_name_of_the_file(problem: Plan, tmp_path: Path) -> None:
+    header, page = tmp_path / "net.h", tmp_path / "net.v2.html"
+    content = Emission.of([header, page]).content(problem)
+    assert b"#ifndef NET_H" in content[header]
+    assert b"<h1>net.v2</h1>" in content[page]
+
+
+def test_another_plan_to_compare_with(problem: Plan, tmp_path: Path) -> None:
+    before = tmp_path / "before.json"
+    before.write_text(json.dumps(problem))
+    page = tmp_path / "plan.html"
+    assert b'"said":"before"' in Emission.of([page], compare=before).content(problem)[page]
+
+
+@pytest.mark.parametrize(("names", "compare"), [(True, None), (False, None), (None, Path("before.json"))])
+def test_options_of_pictures_need_one(names: bool | None, compare: Path | None) -> None:
+    with pytest.raises(UsageError, match="about pictures"):
+        Emission.of([Path("plan.json")], names, compare)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "No such file"),
+        ("{", "is no JSON"),
+        ("\x80", "is no JSON"),
+        ("[]", "is no plan"),
+        ('{"arenas": []}', "is no plan"),
+        ('{"arenas": [], "buffers": [{"name": "a"}]}', "is no plan"),
+        ('{"arenas": [], "buffers": [3]}', "is no plan"),
+    ],
+)
+def test_what_is_no_plan(text: str | None, message: str, tmp_path: Path) -> None:
+    before = tmp_path / "before.json"
+    if text is not None:
+        before.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UsageError, match=message):
+        Emission.of([tmp_path / "plan.svg"], compare=before)

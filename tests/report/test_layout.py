@@ -1,0 +1,31 @@
+"""What lies where and when: arenas apart, aliases in nobody's sum, steps of several nodes."""
+
+from __future__ import annotations
+
+from onnxtile.report.layout import arenas, step_names, steps
+from tests.report.conftest import Plan, bare, row
+
+
+def test_live_bytes_are_rounded_up_and_aliases_count_nothing() -> None:
+    rows = [row("a", 0, 100, 0, 2), row("v", 0, 100, 1, 2, alias="a"), row("b", 128, 10, 1, 3)]
+    (arena,) = arenas(bare(rows, alignment=64))
+    assert arena.live == (128, 192, 192, 64)
+    assert (arena.peak, arena.peak_step, arena.gap) == (192, 1, 0)
+
+
+def test_the_layout_agrees_with_the_plan(plan: Plan) -> None:
+    (arena,) = arenas(plan)
+    assert (arena.peak, arena.peak_step, arena.size) == (plan["peak"], plan["peak_step"], plan["arenas"][0]["size"])
+
+
+def test_arenas_are_told_apart(odd: Plan) -> None:
+    sram, dram = arenas(odd)
+    assert {r["arena"] for r in sram.rows} == {"sram"} and {r["arena"] for r in dram.rows} == {"dram"}
+    assert len(sram.rows) + len(dram.rows) == len(odd["buffers"])
+    assert (sram.capacity, dram.capacity) == (1024, None)
+
+
+def test_several_nodes_may_share_a_step() -> None:
+    plan = bare([row("a", 0, 4, 0, 3)], schedule=["x", "y", "z"], steps=[0, 0, 2])
+    assert steps(plan) == 4
+    assert step_names(plan) == ["x, y", "", "z", ""]
