@@ -12,18 +12,17 @@ from onnxtile.plan.alias import Facts
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.check import require
 from onnxtile.plan.copies import copies
+from onnxtile.plan.effort import NORMAL, Effort
 from onnxtile.plan.layout import Layout, lay_out
+from onnxtile.plan.memories import Allocation, Capacity, allocate, memories
 from onnxtile.plan.ordering import order as find_order
 from onnxtile.plan.planner import planner as find_planner
-from onnxtile.plan.problem import DEFAULT_ALIGNMENT, Plan, Problem, align, require_capacity
+from onnxtile.plan.problem import DEFAULT_ALIGNMENT, Problem, align
 from onnxtile.plan.races import require_no_races
-from onnxtile.plan.result import Arena, Constant, Excluded, PlannedBuffer, PlanResult
+from onnxtile.plan.result import Constant, Excluded, PlannedBuffer, PlanResult
 from onnxtile.plan.rules import RULES
-from onnxtile.plan.tenants import tenants
+from onnxtile.plan.tenants import tenants as find_tenants
 from onnxtile.plan.uses import followers
-
-ARENA = "arena"
-"""What the arena is called where there is only one."""
 
 
 def plan(  # noqa: PLR0913 - the options of the command
@@ -32,62 +31,68 @@ def plan(  # noqa: PLR0913 - the options of the command
     constants: Constants,
     *,
     alignment: int = DEFAULT_ALIGNMENT,
-    planner: str = "greedy-by-size",
+    planner: str = "best",
+    effort: Effort = NORMAL,
     order: str = "model",
     streams: int = 1,
-    capacity: int | None = None,
+    capacity: Capacity = None,
     digest: str | None = None,
     dims: Mapping[str, int] | None = None,
     share: Collection[str] = tuple(RULES),
 ) -> PlanResult:
-    """Give every tensor of `model`, which stays as it is, an address in one arena; the plan has passed the check.
+    """Give every tensor of `model`, which stays as it is, an address in an arena; the plan has passed the check.
 
-    `alignment` and `capacity` (None: no limit) are in bytes. `digest` (of the input file) and `dims` (the bound dimensions) are told on.
+    `alignment` and `capacity` (None: no limit) are in bytes; a mapping gives several arenas their capacities, the first the fastest.
+    `effort` is how long `planner` may search. `digest` (of the input file) and `dims` (the bound dimensions) are told on.
     `order` names the order in which nodes run, of which up to `streams` that do not depend on each other run in one step.
     `share` names the rules of plan.rules by which tensors may share bytes, all by default; views always do.
-    Raises UsageError for an alignment that is no power of two or an unknown planner or order, OverCapacity (an Infeasible) where the
+    Raises UsageError for an alignment that is no power of two or an unknown planner or order, OverCapacity (an Infeasible) where an
     arena would be larger than its capacity, CheckFailed where the planner is at fault.
     """
     chosen = find_planner(planner)
     facts = Facts(model, shapes, constants)
     layout = lay_out(facts, find_order(order), streams, alignment, share)
     schedule, sharing, roles = layout.schedule, layout.sharing, layout.roles
-    problem = Problem(layout.buffers, alignment, capacity, layout.conflicts)
-    offsets = chosen.plan(problem)
-    require_capacity(problem, offsets)
-    lodged = tenants(schedule, facts, sharing, offsets)
-    require(problem, offsets, lodged)
-    if layout.holds_always:
-        require_no_races(lodged, followers(schedule))
+    problem = Problem(layout.buffers, alignment, conflicts=layout.conflicts)
+    allocation = allocate(problem, memories(capacity), chosen, effort)
+    tenants = find_tenants(schedule, facts, sharing, allocation.offsets)
+    for filled in allocation.arenas:
+        lodged = [one for one in tenants if one.owner in filled.plan.offsets]
+        require(filled.problem, filled.plan, lodged)
+        if layout.holds_always:
+            require_no_races(lodged, followers(schedule))
     peak, peak_step = problem.peak
     return PlanResult(
         digest=digest,
         dims=dict(dims or {}),
         alignment=alignment,
         planner=chosen.name,
-        arenas=(Arena(ARENA, capacity, offsets.size),),
+        arenas=allocation.summary,
         peak=peak,
         peak_step=peak_step,
-        lower_bound=problem.lower_bound,
-        optimal=offsets.size == problem.lower_bound,
+        lower_bound=allocation.proof.lower_bound,
+        optimal=allocation.optimal,
+        bound=allocation.proof.bound,
+        ended=allocation.proof.ended,
         activation_bytes=sum(align(_bytes(value, shapes), alignment) for value in roles.tensors),
         in_place=sum(alias.rule == "in place" for used in sharing.shares.values() for alias in used[:1]),
         copies=copies(schedule, facts, sharing),
         order=order,
         schedule=schedule.ids,
         steps=tuple(schedule.steps.values()),
-        buffers=_planned(layout, facts, offsets),
+        buffers=_planned(layout, facts, allocation),
         constants=tuple(Constant(_name(v), tensor_bytes(v, shapes)) for v in roles.constants),
         outside=_excluded(roles.outside),
         unplanned=_excluded(roles.unplanned),
     )
 
 
-def _planned(layout: Layout, facts: Facts, offsets: Plan) -> tuple[PlannedBuffer, ...]:
+def _planned(layout: Layout, facts: Facts, allocation: Allocation) -> tuple[PlannedBuffer, ...]:
     outputs: Sequence[ir.Value] = facts.model.graph.outputs
     makers = dict(zip(layout.schedule.nodes, layout.schedule.ids, strict=True))
     kinds = dict.fromkeys(outputs, "output")
     regions = layout.sharing.regions
+    places, offsets = allocation.places, allocation.offsets
     planned = []
     for value, region in regions.of.items():
         owner = region.owner
@@ -96,8 +101,8 @@ def _planned(layout: Layout, facts: Facts, offsets: Plan) -> tuple[PlannedBuffer
         planned.append(
             PlannedBuffer(
                 name=_name(value),
-                arena=ARENA,
-                offset=offsets.offsets[_name(owner)] + regions.place(value),
+                arena=places[_name(owner)],
+                offset=offsets[_name(owner)] + regions.place(value),
                 size=regions.size(value),
                 first=first,
                 last=end - 1,
