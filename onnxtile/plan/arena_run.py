@@ -81,10 +81,11 @@ def arena_run(
     clash, intact, runs = None, True, 0
     for runs, fed in enumerate(map(_arrays, inputs), start=1):
         pattern = _PATTERNS[(runs - 1) % len(_PATTERNS)]
-        executor.block.fill(pattern)
+        for block in executor.blocks.values():
+            block.fill(pattern)
         order = shuffled(schedule, freely=every, seed=seed + runs) if runs > 1 else None
         clash = _compare(executor.run(fed, order), plain.run(fed))
-        intact = executor.block.is_intact(pattern)
+        intact = all(block.is_intact(pattern) for block in executor.blocks.values())
         if clash is not None or not intact:
             break
     return ArenaVerdict(

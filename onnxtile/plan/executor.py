@@ -70,7 +70,7 @@ class Clash:
 class ArenaExecutor:
     """`model`, ready to be run inside an arena that `result` plans.
 
-    `block` is the arena. Tensors that the plan places there are read and written there and nowhere else; graph inputs and
+    `blocks` are the arenas by name. Tensors that the plan places there are read and written there and nowhere else; graph inputs and
     constants have memory of their own; what has no fixed bytes is an ordinary Python value. Raises CheckFailed where the plan
     leaves the arena or does not give a tensor the bytes it has, ModelError where onnxruntime has no kernel for a node.
     """
@@ -81,7 +81,7 @@ class ArenaExecutor:
         self._constants = constants
         self._facts = Facts(model, shapes, constants)
         self._kernels = Kernels(model, shapes)
-        self.block = Block(result.arena_size, result.alignment)
+        self.blocks = {arena.name: Block(arena.size, result.alignment) for arena in result.arenas}
         self._sites = self._planned_sites(result)
         self._held: _Values = {}
         self._steps: dict[int, Kernel | _View | _Moves] = {}
@@ -209,10 +209,11 @@ class ArenaExecutor:
             dtype, shape = self._shapes.dtype(value), self._shapes.sizes(value)
             if dtype is None or shape is None or tensor_bytes(value, self._shapes) != buffer.size:
                 raise CheckFailed(f"the plan gives {buffer.name!r} {buffer.size} bytes, which is not what it takes")
-            if buffer.size and not 0 <= buffer.offset <= result.arena_size - buffer.size:
+            block = self.blocks.get(buffer.arena)
+            if block is None or (buffer.size and not 0 <= buffer.offset <= len(block.bytes) - buffer.size):
                 raise CheckFailed(f"the plan places {buffer.name!r} outside of the arena")
-            data = self.block.bytes[buffer.offset : buffer.offset + buffer.size]
-            sites[value] = Site(data, self.block.address + buffer.offset, dtype, shape)
+            data = block.bytes[buffer.offset : buffer.offset + buffer.size]
+            sites[value] = Site(data, block.address + buffer.offset, dtype, shape)
         return sites
 
     def _prepare(self, place: int, node: ir.Node) -> None:

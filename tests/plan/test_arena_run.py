@@ -244,13 +244,21 @@ def test_a_kernel_that_stumbles_over_its_own_output_is_a_clash(monkeypatch: pyte
     run = Session.run_in_place
 
     def refusing(self: Session, inputs: Mapping[str, Binding], outputs: Mapping[str, Binding]) -> None:
-        if any(binding.address == executors[0].block.address + place for binding in outputs.values()):
+        if any(binding.address == executors[0].blocks["arena"].address + place for binding in outputs.values()):
             raise ModelError("index out of bounds")
         run(self, inputs, outputs)
 
     executors = [ArenaExecutor(case.model, result, case.shapes, case.constants)]
     monkeypatch.setattr(Session, "run_in_place", refusing)
     assert executors[0].run({"x": np.ones((2, 3), np.float32)}) == Clash("c", 2)
+
+
+def test_several_arenas_are_blocks_of_their_own() -> None:
+    case = Case.of(RESIDUAL)
+    result = case.plan_views(capacity={"fast": 64, "slow": 1024})
+    assert {buffer.arena for buffer in result.buffers} == {"fast", "slow"}
+    assert result.arenas[0].size == 64
+    assert case.run(result).equal
 
 
 def test_a_write_around_the_arena_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +268,7 @@ def test_a_write_around_the_arena_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
 
     def overrun(self: ArenaExecutor, feeds: Mapping[str, Array], order: Iterable[int] | None) -> dict[str, Any] | Clash:
         found = run(self, feeds, order)
-        self.block._after[0] ^= 1
+        self.blocks["arena"]._after[0] ^= 1
         return found
 
     monkeypatch.setattr(ArenaExecutor, "run", overrun)
