@@ -28,17 +28,26 @@ def plan(
         str | None, typer.Option("--capacity", metavar="256KiB", help="fail (exit 1) if the arena is larger")
     ] = None,
     emit: Annotated[
-        list[Path] | None, typer.Option("--emit", metavar="FILE", help="write the plan as .json or .csv")
+        list[Path] | None,
+        typer.Option(
+            "--emit", metavar="FILE", help="write the plan: .json .csv .h .html .svg .png .tflm .trace.json .me.json"
+        ),
+    ] = None,
+    names: Annotated[
+        bool | None, typer.Option("--names/--no-names", help="name the tensors in pictures [those that fit]")
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option("--compare", metavar="PLAN.json", help="another plan, drawn beside this one")
     ] = None,
 ) -> None:
     """Give every activation an offset in an arena. Example: onnxtile plan model.onnx --dim batch=1 --emit plan.json."""
     from onnxtile import api
     from onnxtile.model.save import require_writable, write_whole
-    from onnxtile.report.format import format_of
+    from onnxtile.report.emit import Emission
 
     target = job.target(model, "planned")
-    files = {path: format_of(path) for path in emit or ()}
-    for path in files:
+    emission = Emission.of(emit or (), names, compare)
+    for path in emission.files:
         require_writable(path, source=model)
     with job.progress() as progress:
         result = api.plan(
@@ -53,7 +62,7 @@ def plan(
             verify=not job.no_verify,
             progress=progress,
         )
-        content = {path: form.render(result.plan.to_dict()) for path, form in files.items()}
+        content = emission.content(result.plan.to_dict())
         job.write(result.model, target, model)
         for path, data in content.items():
             if not job.dry_run:
