@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-import networkx as nx
 import onnx_ir as ir
 
 
@@ -72,6 +71,8 @@ class Order:
         # What only the last member gives away is read after all members: the usual case, and no search.
         if all(node is self._slots[last] or not _is_read_outside(node, members) for node in members):
             return set()
+        import networkx as nx  # few regions need it, and it takes long to load
+
         window = nx.DiGraph()
         for node in (n for n in self._slots[first : last + 1] if n is not None):
             target = _SET if node in members else node
