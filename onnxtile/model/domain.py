@@ -56,7 +56,9 @@ class Domain:
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Return random numbers of the domain: floats standard normal where nothing limits them, else uniform."""
         if self.fixed is not None:
-            return np.broadcast_to(np.asarray(self.fixed), shape).astype(dtype)
+            # One number stands for all, also where there is no axis.
+            numbers = self.fixed[0] if len(self.fixed) == 1 else self.fixed
+            return np.broadcast_to(np.asarray(numbers), shape).astype(dtype)
         if dtype.kind == "f" or (dtype.kind == "V" and "float" in dtype.name):
             return self._floats(generator, shape).astype(dtype)
         if self.choices:

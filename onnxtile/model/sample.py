@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from onnxtile.model.dependence import data_dependent
 from onnxtile.model.expose import exposing
-from onnxtile.model.feeds import Sizes, sample_feeds
+from onnxtile.model.feeds import Sizes
 from onnxtile.model.infer import Known
+from onnxtile.model.wanted import ANYTHING, Wanted
 
 _SAMPLES = 2
 """Runs whose shapes must agree: a shape that differs between them depends on the data."""
@@ -25,8 +26,8 @@ class Samples:
     reasons: dict[ir.Value, str] = field(default_factory=dict)
 
 
-def sampled(model: ir.Model, values: Iterable[ir.Value], sizes: Sizes) -> Samples:
-    """Return what runs of `model`, which stays as it is, show of the values `values` of its main graph.
+def sampled(model: ir.Model, values: Iterable[ir.Value], sizes: Sizes, wanted: Wanted = ANYTHING) -> Samples:
+    """Return what runs of `model`, which stays as it is, show of the values `values` of its main graph, on inputs as `wanted`.
 
     Raises ModelError where onnxruntime refuses the model.
     """
@@ -43,7 +44,7 @@ def sampled(model: ir.Model, values: Iterable[ir.Value], sizes: Sizes) -> Sample
         return found
     names = [value.name or "" for value in open_]
     session = exposing(model, names)
-    runs = [session.run(sample_feeds(model, sizes, seed=seed), names) for seed in range(_SAMPLES)]
+    runs = [session.run(feeds, names) for feeds in wanted.feeds(model, sizes, _SAMPLES)]
     for value in open_:
         _compare(value, [run[value.name or ""] for run in runs], found)
     return found

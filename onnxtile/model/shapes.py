@@ -16,6 +16,7 @@ from onnxtile.model.collector import collector_paused
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.infer import Dim, Dims, Known, declared, infer, values
 from onnxtile.model.sample import sampled
+from onnxtile.model.wanted import ANYTHING, Wanted
 
 __all__ = ["Dim", "Dims", "Shapes", "resolve"]
 
@@ -49,11 +50,11 @@ class Shapes:
 
 
 @collector_paused()
-def resolve(model: ir.Model, *, run: bool = False) -> Shapes:
+def resolve(model: ir.Model, *, run: bool = False, wanted: Wanted = ANYTHING) -> Shapes:
     """Return what can be known of the values of `model`, which stays as it is.
 
-    With `run`, and every input's shape known, shapes that inference left open are read off runs on sample inputs, unless they depend on
-    the data: then `Shapes.reason` names the operator. Raises ModelError where two engines contradict each other, and where onnxruntime
+    With `run`, and every input's shape known, shapes that inference left open are read off runs on inputs as `wanted`, unless they depend
+    on the data: then `Shapes.reason` names the operator. Raises ModelError where two engines contradict each other, and where onnxruntime
     refuses the model in a run.
     """
     originals = values(model)
@@ -64,7 +65,7 @@ def resolve(model: ir.Model, *, run: bool = False) -> Shapes:
     dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
     dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
     shapes = Shapes(dtypes, dims)
-    return _with_samples(model, shapes) if run else shapes
+    return _with_samples(model, shapes, wanted) if run else shapes
 
 
 def _merge(value: ir.Value, symbolic: Known, from_onnx: Known, from_file: Known) -> Known:
@@ -91,13 +92,13 @@ def _better(a: Dim, b: Dim) -> Dim:
     return b if isinstance(b, int) or a is None else a
 
 
-def _with_samples(model: ir.Model, shapes: Shapes) -> Shapes:
+def _with_samples(model: ir.Model, shapes: Shapes, wanted: Wanted) -> Shapes:
     """Return `shapes` with what sample runs show of the main graph's values that inference left open."""
     outputs = (value for node in model.graph for value in node.outputs)
     open_ = [v for v in outputs if v.name and shapes.sizes(v) is None and _may_be_tensor(v)]
     if not open_ or any(shapes.sizes(value) is None for value in free_inputs(model)):
         return shapes
-    found = sampled(model, open_, shapes.sizes)
+    found = sampled(model, open_, shapes.sizes, wanted)
     dtypes, dims = dict(shapes._dtypes), dict(shapes._dims)
     for value, known in found.known.items():
         if known.dims is not None:

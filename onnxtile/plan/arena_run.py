@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
-from onnxtile.model.feeds import sample_feeds
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.wanted import ANYTHING, Wanted
 from onnxtile.plan.executor import ArenaExecutor, Clash
 from onnxtile.plan.memory import Site
 from onnxtile.plan.ordering import order as find_order
@@ -64,16 +64,17 @@ def arena_run(
     constants: Constants,
     *,
     feeds: Sequence[Mapping[str, Array]] | None = None,
+    wanted: Wanted = ANYTHING,
     repeats: int = 3,
     seed: int = 0,
 ) -> ArenaVerdict:
     """Run `model` in the arena that `result` plans, and plainly, on the same inputs, and compare all outputs bit for bit.
 
-    `feeds` are the inputs of each run; by default `repeats` sets of random ones. Both ways run unoptimised kernels on one
+    `feeds` are the inputs of each run; by default `repeats` sets, as `wanted`. Both ways run unoptimised kernels on one
     thread. All runs but the first take the nodes in another order, where the plan is for more than one. Raises ModelError where
     onnxruntime cannot run the model or one of its nodes at all, CheckFailed where the plan does not even stay inside the arena.
     """
-    inputs = feeds if feeds is not None else [sample_feeds(model, shapes.sizes, seed=seed + i) for i in range(repeats)]
+    inputs = feeds if feeds is not None else wanted.feeds(model, shapes.sizes, repeats, seed=seed)
     plain = PlainRun(model, shapes)
     executor = ArenaExecutor(model, result, shapes, constants)
     schedule = named(model.graph, result.schedule, result.steps)

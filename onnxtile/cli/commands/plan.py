@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from onnxtile.cli.inputs import Inputs, Range, ranges
 from onnxtile.cli.job import Dim, In, Rewrite, Shape, command
 from onnxtile.cli.values import dims, in_bytes, shapes
 
@@ -27,6 +28,8 @@ def plan(
     capacity: Annotated[
         str | None, typer.Option("--capacity", metavar="256KiB", help="fail (exit 1) if the arena is larger")
     ] = None,
+    inputs: Inputs = None,
+    input_range: Range = None,
     emit: Annotated[
         list[Path] | None,
         typer.Option(
@@ -59,6 +62,8 @@ def plan(
             order=order,
             streams=streams,
             capacity=in_bytes(capacity, "capacity"),
+            inputs=inputs,
+            ranges=ranges(input_range),
             verify=not job.no_verify,
             progress=progress,
         )
