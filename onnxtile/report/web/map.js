@@ -1,9 +1,8 @@
-"use strict";
 // One arena as a map on a canvas: steps across, addresses up, the live bytes of each step below. What it draws comes from
 // report/page.py; it knows nothing of the page around it but the few things it is told (`shared`).
 
 const MARGIN = { left: 66, right: 10, top: 8, axis: 20, strip: 54, gap: 16 };
-const TEXT = 10, GLYPH = TEXT * 0.6, MOST_NAMES = 3000;
+const TEXT = 10, GLYPH = TEXT * 0.6, MOST_NAMES = 1500;
 const UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"];
 
 function unitOf(bytes) {
@@ -31,7 +30,9 @@ function ticks(low, high, count, least) {
 class ArenaMap {
   constructor(canvas, plan, arena, top, shared) {
     Object.assign(this, { canvas, plan, arena, top, shared, selected: null, hovered: null, pending: false });
-    this.context = canvas.getContext("2d");
+    this.context = canvas.getContext("2d", { willReadFrequently: true });  // pixels come from the raster, not from a graphics card
+    this.colors = new Map(plan.kinds.map((kind) => [kind.name, Raster.color(kind.color)]));
+    this.faded = new Map(plan.kinds.map((kind) => [kind.name, Raster.color(kind.color, 0.25)]));
     this.start = arena.rows.reduce((least, row) => Math.min(least, row.first), plan.steps);
     if (this.start >= plan.steps) this.start = 0;
     this.showAll();
@@ -54,6 +55,7 @@ class ArenaMap {
       height: Math.max(1, box.height - MARGIN.top - MARGIN.gap - MARGIN.strip - MARGIN.axis),
     };
     this.ratio = ratio;
+    this.raster = new Raster(this.area.width, this.area.height, ratio);
     this.draw();
   }
 
@@ -126,12 +128,15 @@ class ArenaMap {
     const began = performance.now(), { context: c, area } = this;
     c.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     c.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    this.raster.clear();
+    this.drawGap();
+    const shown = this.drawTensors();
+    c.putImageData(this.raster.image, Math.round(area.x * this.ratio), Math.round(area.y * this.ratio));
     c.save();
     c.beginPath();
     c.rect(area.x, area.y, area.width, area.height);
     c.clip();
-    this.drawGap(c);
-    const shown = this.drawTensors(c);
+    this.drawHovered(c);
     if (this.shared.names) this.drawNames(c, shown);
     this.drawLimits(c);
     c.restore();
@@ -142,53 +147,37 @@ class ArenaMap {
     this.took = performance.now() - began;
   }
 
-  drawGap(c) {
+  // A box of the canvas in the raster, which begins where the area does.
+  inside(box) { return { ...box, x: box.x - this.area.x, y: box.y - this.area.y }; }
+
+  drawGap() {
     if (!this.arena.gap) return;
-    const high = this.y(this.arena.size), low = this.y(this.arena.peak), { x, width } = this.area;
-    c.save();
-    c.beginPath();
-    c.rect(x, high, width, low - high);
-    c.clip();
-    c.strokeStyle = "#c4c4c4";
-    c.beginPath();
-    const top = Math.max(high, this.area.y), bottom = Math.min(low, this.area.y + this.area.height);
-    for (let at = x - (bottom - top); at < x + width; at += 9) { c.moveTo(at, bottom); c.lineTo(at + bottom - top, top); }
-    c.stroke();
-    c.restore();
+    const high = this.y(this.arena.size), low = this.y(this.arena.peak);
+    this.raster.hatch(this.inside({ x: this.area.x, y: high, width: this.area.width, height: low - high }), Raster.color("#c4c4c4"), 9);
   }
 
-  // Fills all tensors in sight, colour by colour, and returns those that are large enough for an outline.
-  drawTensors(c) {
+  // Fills all tensors in sight, in the order of the rows, and returns those that are large enough for an outline.
+  drawTensors() {
     const { x0, x1, y0, y1 } = this.window, outlined = [], step = this.selected, found = this.shared.found;
-    for (const shares of [false, true]) {
-      this.plan.kinds.forEach((kind) => {
-        c.fillStyle = kind.color;
-        for (const row of this.arena.rows) {
-          if (row.kind !== kind.name || (row.owner !== null) !== shares) continue;
-          if (row.last + 1 <= x0 || row.first >= x1 || row.offset + row.size <= y0 || row.offset >= y1) continue;
-          const box = this.box(row);
-          const faded = (step !== null && (row.first > step || row.last < step)) || (found && !row.search.includes(found));
-          c.globalAlpha = faded ? 0.25 : 1;
-          c.fillRect(box.x, box.y, Math.max(box.width, 0.7), Math.max(box.height, 0.7));
-          if (box.width > 3 && box.height > 3) outlined.push({ row, box, faded });
-        }
-      });
+    for (const row of this.arena.rows) {
+      if (row.last + 1 <= x0 || row.first >= x1 || row.offset + row.size <= y0 || row.offset >= y1) continue;
+      const box = this.box(row);
+      const faded = (step !== null && (row.first > step || row.last < step)) || (found !== "" && !row.search.includes(found));
+      this.raster.fill(this.inside(box), faded ? this.faded.get(row.kind) : this.colors.get(row.kind));
+      if (box.width > 3 && box.height > 3) outlined.push({ row, box, faded });
     }
-    c.globalAlpha = 1;
-    c.lineWidth = 1;
-    for (const shares of [true, false]) {
-      c.strokeStyle = shares ? "#ffffff" : "#3d5a73";
-      c.beginPath();
-      for (const { row, box, faded } of outlined) if ((row.owner !== null) === shares && !faded) c.rect(box.x, box.y, box.width, box.height);
-      c.stroke();
-    }
-    if (this.hovered) {
-      const box = this.box(this.hovered);
-      c.strokeStyle = "#000";
-      c.lineWidth = 2;
-      c.strokeRect(box.x, box.y, Math.max(box.width, 1), Math.max(box.height, 1));
+    for (const [shares, color] of [[true, Raster.color("#ffffff")], [false, Raster.color("#3d5a73")]]) {
+      for (const { row, box, faded } of outlined) if ((row.owner !== null) === shares && !faded) this.raster.outline(this.inside(box), color);
     }
     return outlined;
+  }
+
+  drawHovered(c) {
+    if (!this.hovered) return;
+    const box = this.box(this.hovered);
+    c.strokeStyle = "#000";
+    c.lineWidth = 2;
+    c.strokeRect(box.x, box.y, Math.max(box.width, 1), Math.max(box.height, 1));
   }
 
   // Writes the names of the tensors whose boxes have room, in what is in sight of them; of those that share bytes, the owner's.
@@ -239,13 +228,15 @@ class ArenaMap {
   drawLive(c) {
     const { live } = this.arena, { y, height } = this.strip, base = y + height;
     c.fillStyle = "#9a9a9a";
+    c.beginPath();
     for (let at = 0; at < this.area.width; at += 1) {
       const from = Math.max(0, Math.floor(this.step(this.area.x + at))), to = Math.max(from + 1, Math.floor(this.step(this.area.x + at + 1)));
       let most = 0;
       for (let step = from; step < to && step < live.length; step += 1) if (live[step] > most) most = live[step];
       const tall = (most / this.top) * height;
-      c.fillRect(this.area.x + at, base - tall, 1, tall);
+      c.rect(this.area.x + at, base - tall, 1, tall);
     }
+    c.fill();
   }
 
   drawStep(c, step, color, dash) {
