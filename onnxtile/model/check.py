@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import onnx
@@ -116,7 +117,9 @@ def _held(node: onnx.NodeProto) -> onnx.TensorProto | None:
 
 
 def _is_light(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.ByteSize() <= INLINE_BYTES
+    # To tell a message's size protobuf writes all of it, so a large one is known by its shape.
+    small = tensor.data_location != onnx.TensorProto.EXTERNAL and math.prod(tensor.dims) <= INLINE_BYTES
+    return small and tensor.ByteSize() <= INLINE_BYTES
 
 
 def _inline(tensor: ir.TensorProtocol) -> bool:

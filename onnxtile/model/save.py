@@ -6,13 +6,16 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import onnx_ir as ir
+from google.protobuf.message import EncodeError
 
 from onnxtile.errors import ModelError, UsageError
 from onnxtile.model.load import external_tensors
+from onnxtile.model.stream import write_model
 from onnxtile.model.weights import carry, free_name
 
 MIN_IR_VERSION = 10
@@ -24,6 +27,7 @@ _PROTOBUF_BYTES = 2**31 - 1
 _GRAPH_BYTES = 2**26
 """Room that is left for everything but constants in a file of at most 2 GiB."""
 _EXTERNAL_FROM = 1024
+_BUFFER = 2**20
 
 
 def raise_ir_version(model: ir.Model) -> None:
@@ -42,10 +46,10 @@ def to_bytes(model: ir.Model) -> bytes:
     """Return `model` as the bytes of an ONNX file; external weights stay references. Raises ModelError above 2 GiB."""
     if _inline_bytes(model) > _PROTOBUF_BYTES:
         raise _too_large()
-    proto = ir.to_proto(model)
-    if proto.ByteSize() > _PROTOBUF_BYTES:
-        raise _too_large()
-    data: bytes = proto.SerializeToString(deterministic=True)
+    try:
+        data: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
+    except EncodeError:
+        raise _too_large() from None
     return data
 
 
@@ -70,7 +74,7 @@ def save(model: ir.Model, path: Path, *, source: Path | None = None, force: bool
         made.extend(carry(external_tensors(model), path.parent.resolve()))
         if _inline_bytes(model) > _PROTOBUF_BYTES - _GRAPH_BYTES:
             model = _externalised(model, path, made)
-        write_whole(path, to_bytes(model))
+        write_whole_with(path, partial(write_model, model))
     except BaseException:
         for file in made:
             file.unlink(missing_ok=True)
@@ -112,7 +116,7 @@ def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
     descriptor, name = tempfile.mkstemp(prefix=".onnxtile.", dir=path.parent)
     temporary = Path(name)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(descriptor, "wb", buffering=_BUFFER) as file:
             write(file)
         temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
         temporary.replace(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -76,11 +76,11 @@ class Blocks(ABC):
 
 @dataclass(frozen=True)
 class ConstantBlocks(Blocks):
-    """Blocks that are views of the constant's memory; multiplied only when they are saved, where there is a factor."""
+    """Blocks that are cut from a constant, and multiplied where there is a factor, only when they are saved."""
 
     cutting: Cutting
     writer: AnyWriter
-    array: Array
+    read: Callable[[], Array]
     made: dict[tuple[int, int], ir.Value]
     fill: int = 0
 
@@ -93,14 +93,18 @@ class ConstantBlocks(Blocks):
 
     def _write(self, row: int, column: int) -> ir.Value:
         name, first, second = self.cutting.letters
-        cut = self.cutting
-        view = (self.array.T if cut.operand.transposed else self.array)[cut.slices(row, column)]
+        shape = ir.Shape(self.cutting.dims(row, column))
+        tensor = ir.LazyTensor(partial(self._cut, row, column), self.cutting.operand.dtype, shape)
+        return self.writer.constant(tensor, label(name, {first: row, second: column}))
+
+    def _cut(self, row: int, column: int) -> ir.TensorProtocol:
+        cut, dtype = self.cutting, self.cutting.operand.dtype
+        array = self.read()
+        view = (array.T if cut.operand.transposed else array)[cut.slices(row, column)]
         missing = cut.filling(view.shape, row, column)
         if any(after for _, after in missing):
             view = np.pad(view, missing, constant_values=self.fill)
-        return self.writer.constant(
-            _tensor(view, cut.scale, cut.operand.dtype), label(name, {first: row, second: column})
-        )
+        return ir.Tensor(view if cut.scale == 1.0 else times(view, cut.scale, dtype), dtype)
 
 
 @dataclass
@@ -191,7 +195,9 @@ def blocks_of(
     # A zero point is taken off what fills up, too: with itself there, nothing is left.
     zero = operand.zero if cutting.fills and operand.zero is not None and operand.zero.axes == (None, None) else None
     fill = 0 if zero is None or zero.value not in constants else int(constants.array(zero.value).reshape(()))
-    return ConstantBlocks(cutting, writer, constants.array(operand.value), cache.setdefault((*key, fill), {}), fill)
+    held = operand.value.const_value
+    read = partial(constants.array, operand.value) if held is None else partial(writer.shelf.array, held)
+    return ConstantBlocks(cutting, writer, read, cache.setdefault((*key, fill), {}), fill)
 
 
 def scaled(cutting: Cutting, scale: float, constants: ConstantTable, dtype: ir.DataType) -> Cutting | None:
@@ -214,13 +220,3 @@ def times(array: Array, factor: float, dtype: ir.DataType) -> Array:
     wide = np.dtype(np.float64 if dtype is ir.DataType.DOUBLE else np.float32)
     product: Array = np.multiply(array.astype(wide, copy=False), np.float32(factor).astype(wide))
     return product.astype(dtype.numpy())
-
-
-def _tensor(view: Array, scale: float, dtype: ir.DataType) -> ir.TensorProtocol:
-    if scale == 1.0:
-        return ir.Tensor(view, dtype)
-    return ir.LazyTensor(partial(_multiplied, view, scale, dtype), dtype, ir.Shape(view.shape))
-
-
-def _multiplied(view: Array, scale: float, dtype: ir.DataType) -> ir.TensorProtocol:
-    return ir.Tensor(times(view, scale, dtype), dtype)

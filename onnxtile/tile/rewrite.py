@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from onnxtile.errors import UsageError
+from onnxtile.model.collector import collector_paused
 from onnxtile.model.dims import free_inputs, symbols
 from onnxtile.model.save import raise_ir_version
 from onnxtile.registry import discover
@@ -30,6 +31,7 @@ from onnxtile.tile.product import (
 )
 from onnxtile.tile.prune import prune
 from onnxtile.tile.result import SkippedNode, TiledNode, TileResult
+from onnxtile.tile.shelf import Shelf
 from onnxtile.tile.sites import MOST_NODES, Candidate, Site, choose
 from onnxtile.tile.wrap import wrap
 from onnxtile.tile.writer import Writer
@@ -44,6 +46,7 @@ class _Writing:
     constants: ConstantTable
     options: Options
     cache: BlockCache = field(default_factory=dict)
+    shelf: Shelf = field(default_factory=Shelf)
     bodies: frozenset[ir.Graph] = frozenset()
     """The graphs of local functions."""
 
@@ -57,6 +60,7 @@ class _Place:
     facts: Facts
 
 
+@collector_paused()
 def tile(
     model: ir.Model, limits: Limits, shapes: ShapeTable, constants: ConstantTable, options: Options | None = None
 ) -> TileResult:
@@ -168,7 +172,7 @@ def _rewrite(site: Site, writing: _Writing) -> TiledNode | SkippedNode:
         return SkippedNode(site.name, "it was the constant operand of a tiled node only, and is gone")
     constants: ConstantTable = NothingConstant() if graph in writing.bodies else writing.constants
     _fold(product, constants)
-    writer = Writer(site.name, node.op_type, product, site.grid, _opset(writing.model), writing.names)
+    writer = Writer(site.name, node.op_type, product, site.grid, _opset(writing.model), writing.names, writing.shelf)
     result = emit(writer, constants, writing.cache, graph, writing.options.accumulate)
     original = ir.to_proto(node)
     written, constants_left = writer.nodes, writer.constants

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxtile import keys
 from onnxtile.tile.names import Names
 from onnxtile.tile.product import Dim, Dims
+from onnxtile.tile.shelf import Shelf
 
 Part = tuple[str, Dims]
 """The stem of an output's name, and its dimensions."""
@@ -78,6 +79,7 @@ class Writer(Generic[L, G]):
     grid: G
     opset: int
     names: Names = field(repr=False)
+    shelf: Shelf = field(default_factory=Shelf, repr=False)
     nodes: list[ir.Node] = field(default_factory=list)
     constants: list[ir.Value] = field(default_factory=list)
     sizes: list[ir.Value] = field(default_factory=list)
@@ -85,7 +87,7 @@ class Writer(Generic[L, G]):
 
     def __post_init__(self) -> None:
         sizes = {"m": self.product.m, "k": self.product.k, "n": self.product.n}
-        self._mark = {"node": self.site, "op": self.op, **sizes, "grid": list(self.grid.shape)}
+        self._mark = json.dumps({"node": self.site, "op": self.op, **sizes, "grid": list(self.grid.shape)})
         self._shapes: dict[Dims, ir.Shape] = {}
 
     def node(
@@ -199,7 +201,8 @@ class Writer(Generic[L, G]):
 
     def mark(self, part: str, place: Place) -> str:
         """Return the mark of a node: where it comes from, and what part of it it is (JSON)."""
-        return json.dumps(self._mark | {"part": part, "at": place})
+        at = ", ".join(f'"{axis}": {index}' for axis, index in place.items())
+        return f'{self._mark[:-1]}, "part": "{part}", "at": {{{at}}}}}'
 
     def _value(self, name: str, dims: Dims, dtype: ir.DataType) -> ir.Value:
         if dims not in self._shapes:

@@ -70,7 +70,7 @@ def test_an_interruption_leaves_the_old_file_and_nothing_else(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(room, "write_whole", interrupt)
+    monkeypatch.setattr(room, "write_whole_with", interrupt)
     with pytest.raises(KeyboardInterrupt):
         save(load(external), out / "m.onnx")
     assert listing(out) == []
@@ -268,7 +268,7 @@ def test_a_failure_leaves_no_weights_beside(text: Text, tmp_path: Path, monkeypa
     def refuse(*_: object) -> None:
         raise UsageError("no")
 
-    monkeypatch.setattr(room, "write_whole", refuse)
+    monkeypatch.setattr(room, "write_whole_with", refuse)
     with pytest.raises(UsageError):
         save(large(text), tmp_path / "m.onnx")
     assert listing(tmp_path) == []
@@ -346,3 +346,28 @@ def test_initializers_of_old_models_are_no_inputs_afterwards(name: str, tmp_path
     before, after = Session(source).run(feeds), Session(tmp_path / "m.onnx").run(feeds)
     for key, array in before.items():
         np.testing.assert_array_equal(after[key], array)
+
+
+def test_a_model_is_written_tensor_by_tensor_and_reads_back_the_same(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    arrays = {"small": random.standard_normal(4), "large": random.standard_normal((40, 30)), "half": np.ones(2000)}
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Identity", ["large"], ["y"])],
+        "g",
+        [],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.DOUBLE, [40, 30])],
+        [
+            numpy_helper.from_array(array.astype(np.float16) if name == "half" else array, name)
+            for name, array in arrays.items()
+        ],
+        doc_string="text",
+    )
+    source = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    onnx.helper.set_model_props(source, {"key": "value"})
+    save(load(source), tmp_path / "m.onnx")
+    written = onnx.load(tmp_path / "m.onnx")
+    assert [tensor.SerializeToString() for tensor in written.graph.initializer] == [
+        tensor.SerializeToString() for tensor in source.graph.initializer
+    ]
+    del written.graph.value_info[:]
+    assert written == source

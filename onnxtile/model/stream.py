@@ -1,0 +1,130 @@
+"""A model written tensor by tensor, so that no second copy of its weights is ever in memory.
+
+The file is the protobuf encoding (https://protobuf.dev/programming-guides/encoding/) of ModelProto: a sequence of fields, each a tag
+and, for messages and bytes, a length. The lengths of large constants are known before their bytes are, so the whole is written in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import onnx
+import onnx_ir as ir
+
+from onnxtile.errors import ModelError
+from onnxtile.model.check import INLINE_BYTES
+from onnxtile.model.collector import collector_paused
+
+_MOST = 2**31 - 1
+_GRAPH, _INITIALIZER, _RAW_DATA = (bytes([field << 3 | 2]) for field in (7, 5, 9))
+"""The tags of ModelProto.graph, GraphProto.initializer and TensorProto.raw_data, each of which a length follows."""
+
+
+@collector_paused()
+def write_model(model: ir.Model, file: BinaryIO) -> None:
+    """Write `model` to `file`; external weights stay references.
+
+    Large constants are asked for one after another, in their order, and let go once they are written. Raises ModelError, before
+    anything is written, where the model takes more than 2 GiB.
+    """
+    tensors = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
+    sizes = [_large_bytes(tensor) for tensor in tensors]
+    proto = ir.to_proto(
+        _without_bytes(model, {id(tensor) for tensor, size in zip(tensors, sizes, strict=True) if size})
+    )
+    heads = [_head(entry, size) for entry, size in zip(proto.graph.initializer, sizes, strict=True)]
+    del proto.graph.initializer[:]
+    graph = proto.graph.SerializeToString(deterministic=True)
+    proto.ClearField("graph")
+    rest: bytes = proto.SerializeToString(deterministic=True)
+    total = len(graph) + sum(len(head) + size for head, size in zip(heads, sizes, strict=True))
+    if total + len(rest) > _MOST:
+        raise ModelError("the model takes more than 2 GiB in one file", hint="give -o OUT, which may use external data")
+    file.write(b"".join((rest, _GRAPH, _varint(total), graph)))
+    for head, tensor, size in zip(heads, tensors, sizes, strict=True):
+        file.write(head + tensor.tobytes() if size else head)
+
+
+def _large_bytes(tensor: ir.TensorProtocol) -> int:
+    """Return how many bytes of a large constant are written last; 0 for one that is small or lies in a file of its own."""
+    if isinstance(tensor, ir.ExternalTensor) or tensor.dtype == ir.DataType.STRING:
+        return 0
+    size = int(tensor.nbytes)
+    return size if size > INLINE_BYTES else 0
+
+
+def _head(entry: onnx.TensorProto, size: int) -> bytes:
+    """Return an initializer with its tag and length, up to the `size` bytes that follow."""
+    if size:
+        entry.ClearField("external_data")
+        entry.ClearField("data_location")
+    head: bytes = entry.SerializeToString(deterministic=True)
+    head += _RAW_DATA + _varint(size) if size else b""
+    return _INITIALIZER + _varint(len(head) + size) + head
+
+
+def _without_bytes(model: ir.Model, large: set[int]) -> ir.Model:
+    """Return a view of `model` in which the tensors whose ids are in `large` have no bytes."""
+    graph = model.graph
+    initializers = [
+        value
+        if value.const_value is None or id(value.const_value) not in large
+        else _stand_in(value, value.const_value)
+        for value in graph.initializers.values()
+    ]
+    view = ir.GraphView(
+        graph.inputs,
+        graph.outputs,
+        nodes=list(graph),
+        initializers=initializers,
+        doc_string=graph.doc_string,
+        opset_imports=graph.opset_imports,
+        name=graph.name,
+        metadata_props=graph.metadata_props,
+    )
+    # A graph view is what the serialiser takes in a graph's place; the annotation of Model has not heard of it.
+    return ir.Model(
+        view,  # type: ignore[arg-type]
+        ir_version=model.ir_version,
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+        domain=model.domain,
+        model_version=model.model_version,
+        doc_string=model.doc_string,
+        functions=list(model.functions.values()),
+        metadata_props=model.metadata_props,
+    )
+
+
+def _stand_in(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+    nothing = ir.ExternalTensor(
+        "-",
+        None,
+        None,
+        tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=value.name or "",
+        doc_string=tensor.doc_string,
+    )
+    nothing.metadata_props.update(tensor.metadata_props)
+    # What a tensor says of its type and shape is not said again, unless there is something more to say.
+    known = (value.shape, value.type) if value.metadata_props or value.doc_string else (None, None)
+    other = ir.Value(
+        name=value.name, shape=known[0], type=known[1], doc_string=value.doc_string, const_value=nothing,
+        metadata_props=value.metadata_props,
+    )  # fmt: skip
+    other.meta.update(value.meta)
+    return other
+
+
+def _varint(number: int) -> bytes:
+    """Return a length as protobuf writes it: seven bits to a byte, the lowest first."""
+    return bytes(_groups_of_seven(number))
+
+
+def _groups_of_seven(number: int) -> Iterator[int]:
+    while number > 127:
+        yield number & 127 | 128
+        number >>= 7
+    yield number
