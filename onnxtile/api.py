@@ -12,6 +12,7 @@ from onnxtile.verbs.explaining import Attempt, Explanation, explain
 from onnxtile.verbs.fusing import FuseResult, chosen_patterns, fuse
 from onnxtile.verbs.inspecting import inspect
 from onnxtile.verbs.matching import MatchResult, match
+from onnxtile.verbs.placing import plan_problem
 from onnxtile.verbs.planning import PlannedModel, plan
 from onnxtile.verbs.saving import save
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
@@ -41,6 +42,7 @@ __all__ = [
     "inspect",
     "match",
     "plan",
+    "plan_problem",
     "save",
     "silent",
     "tile",

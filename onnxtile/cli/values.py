@@ -34,6 +34,20 @@ def shapes(options: list[str] | None) -> dict[str, tuple[int, ...]]:
     return {name: parse_shape(shape) for name, shape in pairs(options, "shape", "INPUT=1x3x224x224")}
 
 
+def capacities(options: list[str] | None) -> int | dict[str, int] | None:
+    """Return the bytes of the one arena that `--capacity SIZE` gives, or of each that `--capacity NAME=SIZE` do. Raises UsageError."""
+    if not options:
+        return None
+    if len(options) == 1 and "=" not in options[0]:
+        return in_bytes(options[0], "capacity")
+    found: dict[str, int] = {}
+    for name, size in pairs(options, "capacity", "NAME=SIZE, as several arenas need"):
+        if name in found:
+            raise UsageError(f"--capacity {name}={size}: there is an arena {name!r} already")
+        found[name] = in_bytes(size, f"capacity {name} =") or 0
+    return found
+
+
 def in_bytes(text: str | None, option: str) -> int | None:
     """Return the bytes that "256KiB", "1MB" or "4096" mean, given for --`option`. Raises UsageError."""
     if text is None:

@@ -7,38 +7,71 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+from typing import TYPE_CHECKING
 
 from onnxtile.errors import UsageError
 from onnxtile.plan.problem import Buffer, Problem
 
-_COLUMNS = ("id", "lower", "upper", "size")
+if TYPE_CHECKING:
+    from _csv import Reader
+
+_NEEDED = ("id", "lower", "upper", "size")
+_OWN = ("alignment", "moved")
+_MOST = 2**53
+"""No step and no sum of sizes may be larger: so far every tool that reads JSON or floating-point numbers counts exactly."""
 
 
-def read_problem(text: str, *, alignment: int = 1, capacity: int | None = None) -> Problem:
-    """Return the problem that `text` describes; a column "alignment" is each buffer's own, others are passed over.
+def read_problem(text: str, *, alignment: int = 1) -> Problem:
+    """Return the problem that `text` describes; other columns are passed over.
 
-    Raises UsageError with the line for a missing column or what is no whole number, an id given twice, a negative size, an empty life.
+    The columns "alignment" and "moved" (bytes read and written in a run) are a buffer's own, where they are there and not empty. Raises
+    UsageError with the line for a missing column or what is no whole number, an id given twice, a negative size, an empty life.
     """
-    rows = csv.DictReader(io.StringIO(text), skipinitialspace=True)
-    missing = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
-    if missing:
-        raise UsageError(f"line 1: there is no column {missing[0]!r}", hint=f"the columns are {', '.join(_COLUMNS)}")
+    rows = csv.reader(io.StringIO(text.removeprefix("\ufeff")), skipinitialspace=True)
+    try:
+        return _read(rows, alignment)
+    except csv.Error as error:
+        raise UsageError(f"line {rows.line_num}: this is no CSV ({error})") from error
+
+
+def _read(rows: Reader, alignment: int) -> Problem:
+    header = [name.strip() for name in next(rows, [])]
+    for name in _NEEDED:
+        if name not in header:
+            raise UsageError(f"line 1: there is no column {name!r}", hint=f"the columns are {', '.join(_NEEDED)}")
+    for name in (*_NEEDED, *_OWN):
+        if header.count(name) > 1:
+            raise UsageError(f"line 1: there are two columns {name!r}")
+    columns = {name: header.index(name) for name in (*_NEEDED, *_OWN) if name in header}
     buffers: dict[str, Buffer] = {}
     for row in rows:
-        buffer = _buffer(row, rows.line_num)
+        if not row:
+            continue
+        buffer = _buffer({name: row[at] for name, at in columns.items() if at < len(row)}, rows.line_num)
         if buffer.name in buffers:
             raise UsageError(f"line {rows.line_num}: the id {buffer.name!r} is there twice")
         buffers[buffer.name] = buffer
-    return Problem(tuple(buffers.values()), alignment, capacity)
+    if sum(buffer.size for buffer in buffers.values()) > _MOST:
+        raise UsageError(f"the sizes sum up to more than {_MOST:,} bytes")
+    return Problem(tuple(buffers.values()), alignment)
 
 
-def _buffer(row: dict[str, str | None], line: int) -> Buffer:
+def _buffer(row: dict[str, str], line: int) -> Buffer:
+    if not row.get("id"):
+        raise UsageError(f"line {line}: there is no id")
+    lower, upper, size = (_number(row, name, line) for name in _NEEDED[1:])
+    own = {name: _number(row, name, line) for name in _OWN if row.get(name, "").strip()}
+    if lower < 0 or upper > _MOST:
+        raise UsageError(f"line {line}: steps are counted from 0 to {_MOST:,} at most")
     try:
-        lower, upper, size = (int(row[name] or "") for name in _COLUMNS[1:])
-        own = int(row["alignment"] or "") if row.get("alignment") else None
-    except ValueError as error:
-        raise UsageError(f"line {line}: lower, upper and size are whole numbers ({error})") from error
-    try:
-        return Buffer(row["id"] or "", size, lower, upper, own)
+        return Buffer(row["id"], size, lower, upper, **own)
     except UsageError as error:
         raise UsageError(f"line {line}: {error}") from error
+
+
+def _number(row: dict[str, str], name: str, line: int) -> int:
+    text = row.get(name, "").strip()
+    if not re.fullmatch(r"[+-]?\d{1,30}", text, re.ASCII):
+        raise UsageError(f"line {line}: {name} is a whole number, not {text!r}")
+    return int(text)

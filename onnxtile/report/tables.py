@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxtile.report.inspect_tables import for_inspect, for_trace
+from onnxtile.report.plan_tables import for_plan
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import Result, plain, table
 
@@ -85,30 +86,6 @@ def for_tile(result: Result) -> list[Table | Text]:
     if result["skipped"]:
         tables.append(table("left alone", ("node", "reason"), [(s["node"], s["reason"]) for s in result["skipped"]]))
     return [*tables, *_verdict(result)]
-
-
-def for_plan(result: Result) -> list[Table | Text]:
-    """Return the tables of a `plan` result."""
-    rows: list[tuple[str, object]] = [(f"arena {a['name']!r}", f"{a['size']:,} bytes") for a in result["arenas"]]
-    buffers = [b for b in result["buffers"] if b.get("alias") is None]
-    rows += [
-        ("peak of the schedule", f"{result['peak']:,} bytes"),
-        ("lower bound", f"{result['lower_bound']:,} bytes"),
-        ("optimal", "yes" if result["optimal"] else "not proved"),
-        ("buffers", len(buffers)),
-        ("aliases", len(result["buffers"]) - len(buffers)),
-        ("constants", len(result["constants"])),
-        ("outside the arena", len(result["outside"])),
-        ("unplanned", len(result["unplanned"])),
-    ]
-    tables: list[Table | Text] = [table("plan", ("what", "value"), rows)]
-    if result["unplanned"]:
-        tables.append(table("unplanned", ("tensor", "reason"), [(u["name"], u["reason"]) for u in result["unplanned"]]))
-    verdict = result.get("verdict")
-    if verdict:
-        state = "equal bit for bit" if verdict["equal"] else "DIFFERS"
-        tables.append(Text(f"run inside the arena: {state} ({verdict['runs']} runs)"))
-    return tables
 
 
 def for_verify(result: Result) -> list[Table | Text]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -11,15 +10,14 @@ import onnx_ir as ir
 from onnxtile.errors import Mismatch
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
-from onnxtile.model.feeds import Ranges
-from onnxtile.model.given import given_shapes, read_inputs
 from onnxtile.model.load import Source, digest, load
 from onnxtile.model.shapes import resolve
-from onnxtile.model.wanted import Wanted
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
 
 if TYPE_CHECKING:
     from onnxtile.plan.arena_run import ArenaVerdict
+    from onnxtile.plan.effort import Effort
+    from onnxtile.plan.memories import Capacity
     from onnxtile.plan.result import PlanResult
 
 
@@ -45,31 +43,28 @@ def plan(  # noqa: PLR0913 - the options of the command
     planner: str = "best",
     order: str = "model",
     streams: int = 1,
-    capacity: int | None = None,
-    inputs: Path | str | None = None,
-    ranges: Ranges | None = None,
+    effort: Effort | None = None,
+    capacity: Capacity = None,
     verify: bool = True,
     progress: Progress = silent,
 ) -> PlannedModel:
-    """Give every activation of `model` an offset in one arena, and annotate the model with it.
+    """Give every activation of `model` an offset in an arena, and annotate the model with it.
 
-    `alignment` and `capacity` are in bytes. `order` says in which order nodes run, `streams` how many that do not depend on each other
-    may run in one step. `inputs` is an .npz file with what to run on, `ranges` limit the numbers of random inputs.
+    `alignment` and `capacity` are in bytes; a mapping gives several arenas their capacities, the first the fastest. `effort` is how long
+    the planner may search. `order` says in which order nodes run, `streams` how many that do not depend on each other may run in one step.
     The plan is checked by code that shares nothing with the planners; with `verify`, the model is also run with every tensor at its
-    planned address. Raises ModelError, UsageError; Infeasible over `capacity`;
-    Mismatch where the run inside the arena differs.
+    planned address. Raises ModelError, UsageError; Infeasible over `capacity`; Mismatch where the run inside the arena differs.
     """
     from onnxtile.plan.annotate import annotate
     from onnxtile.plan.arena_run import arena_run
+    from onnxtile.plan.effort import NORMAL
     from onnxtile.plan.planning import plan as plan_graph
 
     progress("reading the model")
     planned = load(model)
-    given = None if inputs is None else read_inputs(inputs, planned)
-    bound = bind(planned, dims or {}, {**given_shapes(given or {}), **(shapes or {})})
+    bound = bind(planned, dims or {}, shapes or {})
     progress("inferring shapes")
-    wanted = Wanted(given, ranges)
-    known, constants = resolve(planned, run=True, wanted=wanted), Constants(planned)
+    known, constants = resolve(planned, run=True), Constants(planned)
     progress("planning")
     result = plan_graph(
         planned,
@@ -79,6 +74,7 @@ def plan(  # noqa: PLR0913 - the options of the command
         planner=planner,
         order=order,
         streams=streams,
+        effort=effort or NORMAL,
         capacity=capacity,
         digest=digest(model),
         dims=bound,
@@ -86,7 +82,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     verdict = None
     if verify:
         progress("running inside the arena")
-        verdict = arena_run(planned, result, known, constants, wanted=wanted)
+        verdict = arena_run(planned, result, known, constants)
         if not verdict.equal:
             where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
             raise Mismatch(

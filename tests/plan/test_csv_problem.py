@@ -9,7 +9,16 @@ from onnxtile.plan.problem import Buffer, Problem
 
 def test_columns_in_any_order_and_one_that_is_not_asked_for() -> None:
     text = "size,id,lower,upper,colour,alignment\n4,a,0,3,red,\n10,b,1,2,blue,8\n"
-    assert read_problem(text, capacity=20) == Problem((Buffer("a", 4, 0, 3), Buffer("b", 10, 1, 2, 8)), 1, 20)
+    assert read_problem(text) == Problem((Buffer("a", 4, 0, 3), Buffer("b", 10, 1, 2, 8)), 1)
+
+
+def test_what_editors_add_is_no_matter() -> None:
+    text = "\ufeffid, lower, upper, size\r\na, 0, 3, 4\r\n\r\n"
+    assert read_problem(text) == Problem((Buffer("a", 4, 0, 3),), 1)
+
+
+def test_bytes_moved() -> None:
+    assert read_problem("id,lower,upper,size,moved\na,0,3,4,40\nb,0,3,4,\n").buffers[0].moved == 40
 
 
 @pytest.mark.parametrize(
@@ -20,8 +29,16 @@ def test_columns_in_any_order_and_one_that_is_not_asked_for() -> None:
         ("id,lower,upper,size\na,0,1,4\na,0,1,4\n", "line 3: the id 'a' is there twice"),
         ("id,lower,upper,size\na,0,1,-4\n", "line 2: the buffer 'a' has a negative size: -4"),
         ("id,lower,upper,size\na,3,3,4\n", r"line 2: the buffer 'a' has an empty life: \[3, 3\)"),
-        ("id,lower,upper,size\na,0,1,many\n", "line 2: lower, upper and size are whole numbers"),
-        ("id,lower,upper,size\na,0\n", "line 2: lower, upper and size are whole numbers"),
+        ("id,lower,upper,size\na,0,1,many\n", "line 2: size is a whole number, not 'many'"),
+        ("id,lower,upper,size\na,0,1,0x10\n", "line 2: size is a whole number, not '0x10'"),
+        ("id,lower,upper,size\na,0,1,1e3\n", "line 2: size is a whole number, not '1e3'"),
+        ("id,lower,upper,size\na,0\n", "line 2: upper is a whole number, not ''"),
+        ("id,lower,upper,size\n,0,1,4\n", "line 2: there is no id"),
+        ("id,lower,upper,size\na,-2,1,4\n", "line 2: steps are counted from 0"),
+        ("id,lower,upper,size,size\na,0,1,4,4\n", "line 1: there are two columns 'size'"),
+        ("id,lower,upper,size\na,0,1,9007199254740993\n", "the sizes sum up to more than"),
+        ("id,lower,upper,size,moved\na,0,1,4,-1\n", "line 2: the buffer 'a' moves a negative number of bytes"),
+        ('id,lower,upper,size\n"a,0,1,4\n' + "x" * 200_000, "line 3: this is no CSV"),
         ("id,lower,upper,size,alignment\na,0,1,4,3\n", "line 2: an alignment is a power of two, not 3"),
     ],
 )

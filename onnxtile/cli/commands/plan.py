@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onnxtile.cli.inputs import Inputs, Range, ranges
 from onnxtile.cli.job import Dim, In, Rewrite, Shape, command
-from onnxtile.cli.values import dims, in_bytes, shapes
+from onnxtile.cli.values import capacities, dims, shapes
+from onnxtile.errors import UsageError
+
+if TYPE_CHECKING:
+    from onnxtile.report.emit import Emission
 
 
 def plan(
@@ -18,18 +22,27 @@ def plan(
     dim: Dim = None,
     shape: Shape = None,
     alignment: Annotated[
-        int, typer.Option("--alignment", metavar="BYTES", help="every buffer starts at a multiple of it")
-    ] = 64,
+        int | None,
+        typer.Option("--alignment", metavar="BYTES", help="every buffer starts at a multiple of it [64; of a CSV 1]"),
+    ] = None,
     planner: Annotated[str, typer.Option("--planner", metavar="NAME", help="how offsets are found")] = "best",
+    effort: Annotated[
+        str | None,
+        typer.Option("--effort", metavar="low|normal|high|N", help="how long to search; N steps [normal]"),
+    ] = None,
+    time: Annotated[str | None, typer.Option("--time", metavar="5s", help="how long to search, in seconds")] = None,
     order: Annotated[str, typer.Option("--order", metavar="model|min-peak|any", help="which node runs when")] = "model",
     streams: Annotated[
         int, typer.Option("--streams", metavar="N", help="up to N independent nodes run in one step")
     ] = 1,
     capacity: Annotated[
-        str | None, typer.Option("--capacity", metavar="256KiB", help="fail (exit 1) if the arena is larger")
+        list[str] | None,
+        typer.Option(
+            "--capacity",
+            metavar="[NAME=]256KiB",
+            help="fail (exit 1) if the arena is larger; several have names, the fastest comes first",
+        ),
     ] = None,
-    inputs: Inputs = None,
-    input_range: Range = None,
     emit: Annotated[
         list[Path] | None,
         typer.Option(
@@ -43,36 +56,57 @@ def plan(
         Path | None, typer.Option("--compare", metavar="PLAN.json", help="another plan, drawn beside this one")
     ] = None,
 ) -> None:
-    """Give every activation an offset in an arena. Example: onnxtile plan model.onnx --dim batch=1 --emit plan.json."""
+    """Give every activation an offset in an arena. Example: onnxtile plan model.onnx --dim batch=1 --emit plan.json.
+
+    IN may also be a bare problem: a CSV file with the columns id, lower, upper (the half-open life in steps) and size.
+    """
     from onnxtile import api
-    from onnxtile.model.save import require_writable, write_whole
+    from onnxtile.model.save import require_writable
+    from onnxtile.plan.effort import effort as effort_of
     from onnxtile.report.emit import Emission
 
-    target = job.target(model, "planned")
+    search, room = effort_of(effort, time), capacities(capacity)
+    is_bare = model.suffix.lower() == ".csv"
+    if is_bare and (dim or shape or order != "model" or streams != 1 or job.output is not None):
+        raise UsageError("--dim, --shape, --order, --streams and -o are for models, not for a bare problem")
+    target = None if is_bare else job.target(model, "planned")
     emission = Emission.of(emit or (), names, compare)
     for path in emission.files:
         require_writable(path, source=model)
     with job.progress() as progress:
+        if is_bare:
+            unit = 1 if alignment is None else alignment
+            placed = api.plan_problem(
+                model, alignment=unit, planner=planner, effort=search, capacity=room, progress=progress
+            )
+            _emit(job, emission, placed.to_dict())
+            job.report(placed, "plan")
+            return
         result = api.plan(
             model,
             dims=dims(dim),
             shapes=shapes(shape),
-            alignment=alignment,
+            alignment=64 if alignment is None else alignment,
             planner=planner,
             order=order,
             streams=streams,
-            capacity=in_bytes(capacity, "capacity"),
-            inputs=inputs,
-            ranges=ranges(input_range),
+            effort=search,
+            capacity=room,
             verify=not job.no_verify,
             progress=progress,
         )
-        content = emission.content(result.plan.to_dict())
         job.write(result.model, target, model)
-        for path, data in content.items():
-            if not job.dry_run:
-                write_whole(path, data)
+        _emit(job, emission, result.plan.to_dict())
     job.report(result, "plan", target)
+
+
+def _emit(job: Rewrite, emission: Emission, plan: Mapping[str, Any]) -> None:
+    from onnxtile.model.save import write_whole
+
+    content = emission.content(plan)
+    for path, data in content.items():
+        if not job.dry_run:
+            write_whole(path, data)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -1,0 +1,61 @@
+"""The tables of a plan."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+from onnxtile.report.table import Result, table
+
+_BOUNDS = {"peak": "the peak", "search": "by exact search"}
+_LIMITS = {
+    "effort": "the effort ended; --effort high searches longer",
+    "time": "the time ended",
+    "too many buffers": "more buffers than the exact search takes",
+    "several arenas": "each arena was planned by itself",
+    "heuristic": "this planner does not search",
+}
+
+
+def for_plan(result: Result) -> list[Table | Text]:
+    """Return the tables of a `plan` result."""
+    rows: list[tuple[str, object]] = [_arena(arena) for arena in result["arenas"]]
+    buffers = [b for b in result["buffers"] if b.get("alias") is None]
+    bound = _BOUNDS[result["bound"]]
+    rows += [
+        ("peak of the schedule", f"{result['peak']:,} bytes at step {result['peak_step']}"),
+        ("lower bound", f"{result['lower_bound']:,} bytes ({bound})"),
+        ("optimal", _optimal(result)),
+        ("planner", result["planner"]),
+        ("buffers", len(buffers)),
+    ]
+    # A bare problem has no schedule, and none of what comes with a model.
+    if result["schedule"]:
+        rows += [
+            ("aliases", len(result["buffers"]) - len(buffers)),
+            ("constants", len(result["constants"])),
+            ("outside the arena", len(result["outside"])),
+            ("unplanned", len(result["unplanned"])),
+        ]
+    if result["planner"] == "slots":
+        rows.append(("slots", len({(b["arena"], b["offset"]) for b in buffers if b["size"]})))
+    tables: list[Table | Text] = [table("plan", ("what", "value"), rows)]
+    if result["unplanned"]:
+        tables.append(table("unplanned", ("tensor", "reason"), [(u["name"], u["reason"]) for u in result["unplanned"]]))
+    verdict = result.get("verdict")
+    if verdict:
+        state = "equal bit for bit" if verdict["equal"] else "DIFFERS"
+        tables.append(Text(f"run inside the arena: {state} ({verdict['runs']} runs)"))
+    return tables
+
+
+def _arena(arena: Result) -> tuple[str, str]:
+    capacity = "" if arena["capacity"] is None else f" of {arena['capacity']:,}"
+    return f"arena {arena['name']!r}", f"{arena['size']:,}{capacity} bytes"
+
+
+def _optimal(result: Result) -> str:
+    if result["optimal"]:
+        return f"yes: {result['ended']}"
+    share = result["gap"] / result["lower_bound"] if result["lower_bound"] else 0.0
+    return f"not proved: {result['gap']:,} bytes ({share:.1%}) above the bound; {_LIMITS[result['ended']]}"

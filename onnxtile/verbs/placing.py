@@ -1,0 +1,55 @@
+"""Plan a problem that comes without a model, as MiniMalloc's are."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnxtile.errors import UsageError
+from onnxtile.verbs.stage import Progress, silent
+
+if TYPE_CHECKING:
+    from onnxtile.plan.effort import Effort
+    from onnxtile.plan.memories import Capacity
+    from onnxtile.plan.result import PlanResult
+
+
+def plan_problem(
+    file: str | Path,
+    *,
+    alignment: int = 1,
+    planner: str = "best",
+    effort: Effort | None = None,
+    capacity: Capacity = None,
+    progress: Progress = silent,
+) -> PlanResult:
+    """Give every buffer of the problem in the CSV `file` (columns id, lower, upper, size) an offset in an arena.
+
+    `alignment` and `capacity` are in bytes; a mapping gives several arenas their capacities, the first the fastest. Raises UsageError for
+    what is no problem, Infeasible over `capacity`.
+    """
+    from onnxtile.plan import bare
+    from onnxtile.plan.csv_problem import read_problem
+    from onnxtile.plan.effort import NORMAL
+
+    progress("reading the problem")
+    try:
+        data = Path(file).read_bytes()
+        text = data.decode()
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file}: this is no text ({error.reason} at byte {error.start})") from error
+    try:
+        problem = read_problem(text, alignment=alignment)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}", hint=error.hint) from error
+    progress("planning")
+    return bare.plan_problem(
+        problem,
+        planner=planner,
+        effort=effort or NORMAL,
+        capacity=capacity,
+        digest=hashlib.sha256(data).hexdigest(),
+    )
