@@ -6,7 +6,7 @@ The caller's model is never changed. Nothing is printed; `progress` hears the na
 from onnxtile.inspect.summary import Inspection
 from onnxtile.inspect.trace import Trace
 from onnxtile.model.load import Source
-from onnxtile.verbs.comparing import verify
+from onnxtile.verbs.comparing import Comparing, verify
 from onnxtile.verbs.drafting import PatternDraft, draft_pattern
 from onnxtile.verbs.explaining import Attempt, Explanation, explain
 from onnxtile.verbs.fusing import FuseResult, chosen_patterns, fuse
@@ -22,6 +22,7 @@ from onnxtile.verbs.unfusing import UnfuseResult, unfuse
 
 __all__ = [
     "Attempt",
+    "Comparing",
     "Dims",
     "Explanation",
     "FuseResult",

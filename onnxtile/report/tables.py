@@ -9,6 +9,7 @@ from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.plan_tables import for_plan
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import Result, plain, table
+from onnxtile.report.verify_tables import for_verify
 
 __all__ = [
     "for_demo",
@@ -88,22 +89,6 @@ def for_tile(result: Result) -> list[Table | Text]:
     return [*tables, *_verdict(result)]
 
 
-def for_verify(result: Result) -> list[Table | Text]:
-    """Return the tables of a `verify` result."""
-    rows = [
-        (
-            o["name"],
-            _error(o["max_abs"]),
-            _error(o["max_rel"]),
-            f"{o['tolerance']:.3g}",
-            "yes" if o["equal"] else "NO",
-            o.get("reason", ""),
-        )
-        for o in result["outputs"]
-    ]
-    return [table("outputs", ("output", "worst absolute", "worst relative", "tolerance", "equal", ""), rows)]
-
-
 def for_demo(result: Result) -> list[Table | Text]:
     """Return the table of the demo: one row a model."""
     columns = ("model", "nodes", "meta-ops", "tiles", "activations", "arena", "worst error")
@@ -131,8 +116,3 @@ def _verdict(result: Result) -> list[Table | Text]:
     dims = ", ".join(f"{name}={size}" for name, size in verdict["dims"].items())
     where = f" at {dims}" if dims else ""
     return [Text(f"verified: {verdict['runs']} runs{where}{sites}; worst relative error {worst:.2g}")]
-
-
-def _error(size: float | None) -> str:
-    """Return a difference; JSON has null for one without bounds."""
-    return "∞" if size is None else f"{size:.3g}"

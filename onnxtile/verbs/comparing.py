@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
-from onnxtile.model.dims import bind
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from onnxtile.model.dims import bind, free_inputs, symbols
+from onnxtile.model.feeds import Ranges
+from onnxtile.model.given import read_inputs
 from onnxtile.model.load import Source, load
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
-from onnxtile.verify import Verdict, compare_with, run_original
+from onnxtile.verify.bisect import bisect
+from onnxtile.verify.trials import Trial, Verdict, compare_with, run_edges, run_original
+
+
+@dataclass(frozen=True)
+class Comparing:
+    """How two models are compared: `runs` sets of random inputs from a `seed`, inside `ranges` where these name an input.
+
+    `inputs` is an .npz file that takes their place. `edge` adds zeros, ones, large, small and negative numbers, NaN and infinity.
+    `bisect` looks, where an output differs, for the first value that does.
+    """
+
+    inputs: str | os.PathLike[str] | None = None
+    runs: int = 2
+    seed: int = 0
+    ranges: Ranges | None = None
+    edge: bool = False
+    bisect: bool = False
 
 
 def verify(
@@ -14,13 +39,58 @@ def verify(
     *,
     dims: Dims | None = None,
     shapes: InputShapes | None = None,
+    how: Comparing | None = None,
     progress: Progress = silent,
 ) -> Verdict:
-    """Run both models on the same random inputs and compare every output; a difference is in the result, not an error."""
+    """Run both models on the same inputs and compare every output; a difference is in the result, not an error.
+
+    A symbol of `dims` need be in one of the models only; a size that one model leaves free is what the other fixes. Raises ModelError
+    where onnxruntime refuses one of them or they take different inputs, and UsageError.
+    """
+    how = how or Comparing()
     progress("reading the models")
-    pair = [load(model), load(other)]
-    for one in pair:
-        bind(one, dims or {}, shapes or {})
-    progress("running")
-    trials, assigned = run_original(pair[0])
-    return compare_with(trials, pair[1], assigned)
+    first, second = load(model), load(other)
+    _bind_both(first, second, dims or {}, shapes or {})
+    given = None if how.inputs is None else read_inputs(os.fspath(how.inputs), first)
+    progress("running the first model")
+    trials, assigned = run_original(first, runs=how.runs, seed=how.seed, given=given, ranges=how.ranges)
+    edges, skipped = run_edges(first, trials[0].feeds, ranges=how.ranges) if how.edge else ([], {})
+    progress("running the second model")
+    verdict = replace(compare_with([*trials, *edges], second, assigned), skipped=skipped)
+    if verdict.equal or not how.bisect:
+        return verdict
+    progress("looking for the first value that differs")
+    return replace(verdict, bisection=bisect(first, second, _worst(verdict, [*trials, *edges]).feeds))
+
+
+def _worst(verdict: Verdict, trials: list[Trial]) -> Trial:
+    """Return the trial on which an output differs."""
+    named = {trial.inputs: trial for trial in trials}
+    return next((named[one.inputs] for one in verdict.outputs if not one.equal and one.inputs in named), trials[0])
+
+
+def _bind_both(first: ir.Model, second: ir.Model, dims: Dims, shapes: InputShapes) -> None:
+    """Bind the sizes in both models, then give each the input sizes that only the other fixes."""
+    mine, others = symbols(free_inputs(first)), symbols(free_inputs(second))
+    # A symbol that neither has is an error of the first.
+    bind(first, {name: size for name, size in dims.items() if name in mine or name not in others}, shapes)
+    bind(second, {name: size for name, size in dims.items() if name in others}, shapes)
+    for model, fixed in ((first, _fixed(second)), (second, _fixed(first))):
+        bind(model, {}, _missing(model, fixed))
+
+
+def _fixed(model: ir.Model) -> dict[str, tuple[int, ...]]:
+    inputs = free_inputs(model)
+    return {v.name or "": v.shape.numpy() for v in inputs if v.shape is not None and v.shape.is_static()}
+
+
+def _missing(model: ir.Model, fixed: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return those shapes of `fixed` that say what `model` leaves open, and contradict nothing that it says."""
+    found = {}
+    for value in free_inputs(model):
+        shape, given = value.shape, fixed.get(value.name or "")
+        if given is None or shape is None or shape.is_static() or len(shape) != len(given):
+            continue
+        if all(not isinstance(dim, int) or dim == size for dim, size in zip(shape, given, strict=True)):
+            found[value.name or ""] = given
+    return found

@@ -14,6 +14,7 @@ from onnxtile.model.feeds import Ranges, sample_feeds
 from onnxtile.model.given import Feeds
 from onnxtile.model.save import external_folder, to_bytes
 from onnxtile.runtime import Session
+from onnxtile.verify.bisect import Bisection
 from onnxtile.verify.edges import edge_feeds
 from onnxtile.verify.sizes import Assignment, assignments, is_open, sizes_given
 from onnxtile.verify.values import OutputError, badness, compare_values, missing
@@ -25,7 +26,7 @@ T = TypeVar("T")
 class Verdict:
     """Whether two models agree, output by output, on how many sets of inputs, and with which sizes for symbolic dimensions.
 
-    `skipped` are sets of edge inputs that the first model itself does not take, with onnxruntime's reason.
+    `inputs` names the runs. `skipped` are sets of edge inputs that the first model itself does not take, with onnxruntime's reason.
     """
 
     outputs: tuple[OutputError, ...]
@@ -33,6 +34,7 @@ class Verdict:
     dims: Mapping[str, int] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
+    bisection: Bisection | None = None
 
     @property
     def equal(self) -> bool:
@@ -53,6 +55,7 @@ class Verdict:
             "dims": dict(self.dims),
             "inputs": list(self.inputs),
             "skipped": dict(self.skipped),
+            **({"bisect": self.bisection.to_dict()} if self.bisection is not None else {}),
         }
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from onnxtile.cli.inputs import Inputs, Range, ranges
 from onnxtile.cli.job import Dim, In, Job, Shape, command
 from onnxtile.cli.values import dims, shapes
 
@@ -17,12 +18,23 @@ def verify(
     other: Annotated[Path, typer.Argument(metavar="OTHER", help="the model to compare with", show_default=False)],
     dim: Dim = None,
     shape: Shape = None,
+    inputs: Inputs = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="how many sets of random inputs")] = 2,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="from which they are drawn")] = 0,
+    range_: Range = None,
+    edge: Annotated[
+        bool, typer.Option("--edge", help="also zeros, ones, large, small, negative, NaN, infinity")
+    ] = False,
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="find the first value that differs, and its rewrite")
+    ] = False,
 ) -> None:
     """Run both models and compare every output; exit 1 when they differ. Example: onnxtile verify a.onnx b.onnx."""
     from onnxtile import api
 
+    how = api.Comparing(inputs=inputs, runs=runs, seed=seed, ranges=ranges(range_), edge=edge, bisect=bisect)
     with job.progress() as progress:
-        result = api.verify(model, other, dims=dims(dim), shapes=shapes(shape), progress=progress)
+        result = api.verify(model, other, dims=dims(dim), shapes=shapes(shape), how=how, progress=progress)
     job.report(result, "verify")
     if not result.equal:
         raise typer.Exit(1)

@@ -1,0 +1,58 @@
+"""The tables of `verify`: every output, where it is furthest off, and where the difference began."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+from onnxtile.report.table import Result, table
+
+
+def for_verify(result: Result) -> list[Table | Text]:
+    """Return the tables of a `verify` result."""
+    columns = ("output", "worst absolute", "worst relative", "tolerance", "equal", "furthest off", "inputs", "remark")
+    rows = [
+        (
+            *(one["name"], _error(one["max_abs"]), _error(one["max_rel"]), f"{one['tolerance']:.3g}"),
+            *(
+                "yes" if one["equal"] else "NO",
+                _place(one["where"]),
+                one.get("inputs", "") if one["where"] else "",
+                one.get("reason", ""),
+            ),
+        )
+        for one in result["outputs"]
+    ]
+    parts: list[Table | Text] = [table("outputs", columns, rows)]
+    parts += [Text(f"tolerance of {why}") for why in dict.fromkeys(one["why"] for one in result["outputs"])]
+    dims = ", ".join(f"{name}={size}" for name, size in result["dims"].items())
+    parts.append(Text(f"{result['runs']} runs: {', '.join(result['inputs'])}{f' (at {dims})' if dims else ''}"))
+    parts += [Text(f"not run on {name}: the first model refuses it ({why})") for name, why in result["skipped"].items()]
+    return [*parts, *_bisection(result)]
+
+
+def _bisection(result: Result) -> list[Table | Text]:
+    found = result.get("bisect")
+    if found is None:
+        return []
+    value = found["value"]
+    rows = [
+        ("value", value["name"]),
+        ("made by", f"{found['op']} {found['node']!r}"),
+        ("in the first model by", f"{found['original_op']} {found['original']!r}"),
+        ("off by", f"{_error(value['max_abs'])}, tolerance {value['tolerance']:.3g} {_place(value['where'])}".strip()),
+        ("rewrite", found["rewrite"]),
+        ("values that agree before it", found["agreeing"]),
+    ]
+    return [table("the first value that differs", ("what", "which"), rows)]
+
+
+def _place(where: Result | None) -> str:
+    if where is None:
+        return ""
+    return f"at {where['index']}: {where['expected']} became {where['got']}"
+
+
+def _error(size: float | None) -> str:
+    """Return a difference; JSON has null for one without bounds."""
+    return "∞" if size is None else f"{size:.3g}"
