@@ -75,13 +75,15 @@ class Job:
         from rich.console import Console
 
         from onnxtile.report import tables
+        from onnxtile.report.table import short
 
         render: Callable[[Mapping[str, Any]], list[Any]] = getattr(tables, f"for_{verb}")
         console = Console()
         if not console.is_terminal:
             console.width = 10_000  # in a pipe there is no edge to wrap at
         for part in render(content):
-            console.print(part if console.is_terminal else tables.plain(part))
+            for shown in short(part) if console.is_terminal else [tables.plain(part)]:
+                console.print(shown)
         if target is not None:
             console.print(f"written: {target}", highlight=False)
 

@@ -31,8 +31,12 @@ def for_plan(result: Result) -> list[Table | Text]:
     ]
     # A bare problem has no schedule, and none of what comes with a model.
     if result["schedule"]:
+        copies = result["copies"]
         rows += [
-            ("aliases", len(result["buffers"]) - len(buffers)),
+            ("without sharing", f"{result['activation_bytes']:,} bytes, each tensor with its own"),
+            ("aliases", f"{len(result['buffers']) - len(buffers):,}, {result['in_place']:,} of them in place"),
+            ("copies saved", f"{copies['avoided']:,} ({copies['avoided_bytes']:,} bytes)"),
+            ("copies that stay", f"{copies['remaining']:,} ({copies['remaining_bytes']:,} bytes)"),
             ("constants", len(result["constants"])),
             ("outside the arena", len(result["outside"])),
             ("unplanned", len(result["unplanned"])),

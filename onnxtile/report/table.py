@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias
 
 from rich.table import Table
@@ -24,6 +25,18 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     for row in shown:
         made.add_row(*(Text(cell) for cell in row))
     return made
+
+
+def short(part: Table | Text, most: int = 60) -> list[Table | Text]:
+    """Return `part` for a screen: of a table its first `most` rows, and a line that says how to see the others."""
+    if not isinstance(part, Table) or part.row_count <= most:
+        return [part]
+    made = Table(title=part.title, title_justify="left", title_style="bold", header_style="bold")
+    for column in part.columns:
+        made.add_column(column.header, justify=column.justify, overflow=column.overflow)
+    for row in islice(zip(*(column.cells for column in part.columns), strict=True), most):
+        made.add_row(*row)
+    return [made, Text(f"and {part.row_count - most:,} more; in a pipe (| less) and with --json there are all")]
 
 
 def plain(part: Table | Text) -> Table | Text:

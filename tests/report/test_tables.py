@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from onnxtile.report import tables
+from onnxtile.report.table import short, table
 
 EQUAL = {"name": "y", "max_abs": 0.0, "max_rel": 3e-6, "tolerance": 1e-4, "equal": True}
 VERDICT = {"equal": True, "runs": 2, "dims": {"N": 2}, "outputs": [EQUAL]}
@@ -68,6 +69,48 @@ def test_a_long_name_is_shown_whole(plain: bool) -> None:
     name = "/model/encoder/" + "layer/" * 60 + "MatMul"
     text = rendered("unfuse", {"unfused": {name: 1}, "verdict": None}, plain=plain)
     assert name in "".join(line.strip(" │┃").split(" ")[0] for line in text.splitlines())
+
+
+def test_of_many_rows_the_first_are_shown_and_how_to_see_all() -> None:
+    made = table("many", ("name", "bytes"), [(f"n[{i}]", i) for i in range(200)])
+    console = Console(width=100, color_system=None)
+    with console.capture() as capture:
+        console.print(*short(made, 60))
+    lines = capture.get()
+    assert "n[59]" in lines and "n[60]" not in lines
+    assert "and 140 more" in lines and "--json" in lines
+    assert short(made, 200) == [made]
+
+
+def test_plan() -> None:
+    arenas = [{"name": "sram", "capacity": 4096, "size": 1024, "peak": 1024}]
+    owner, view = {"name": "a", "alias": None}, {"name": "b", "alias": "a"}
+    copies = {"avoided": 3, "avoided_bytes": 4096, "remaining": 1, "remaining_bytes": 16}
+    result = {
+        **{"arenas": arenas, "buffers": [owner, view], "schedule": ["n"], "copies": copies, "planner": "best"},
+        **{
+            "peak": 1000,
+            "peak_step": 2,
+            "lower_bound": 1000,
+            "bound": "peak",
+            "optimal": False,
+            "gap": 24,
+            "ended": "effort",
+        },
+        **{"activation_bytes": 9999, "in_place": 1, "constants": [], "outside": [], "unplanned": []},
+    }
+    text = rendered("plan", result)
+    for words in (
+        "1,024 of 4,096 bytes",
+        "1,000 bytes at step 2",
+        "24 bytes (2.4%)",
+        "3 (4,096 bytes)",
+        "9,999 bytes",
+        "1, 1 of them in place",
+    ):
+        assert words in text, words
+    result |= {"optimal": True, "gap": 0, "ended": "lower bound reached"}
+    assert "yes: lower bound reached" in rendered("plan", result)
 
 
 def test_plain_tables_have_no_lines() -> None:
