@@ -26,7 +26,7 @@ def for_verify(result: Result) -> list[Table | Text]:
     parts: list[Table | Text] = [table("outputs", columns, rows)]
     parts += [Text(f"tolerance of {why}") for why in dict.fromkeys(one["why"] for one in result["outputs"])]
     dims = ", ".join(f"{name}={size}" for name, size in result["dims"].items())
-    parts.append(Text(f"{result['runs']} runs: {', '.join(result['inputs'])}{f' (at {dims})' if dims else ''}"))
+    parts.append(Text(f"{_count(result['runs'])}: {', '.join(result['inputs'])}{f' (at {dims})' if dims else ''}"))
     parts += [Text(f"not run on {name}: the first model refuses it ({why})") for name, why in result["skipped"].items()]
     return [*parts, *_bisection(result)]
 
@@ -56,3 +56,7 @@ def _place(where: Result | None) -> str:
 def _error(size: float | None) -> str:
     """Return a difference; JSON has null for one without bounds."""
     return "∞" if size is None else f"{size:.3g}"
+
+
+def _count(runs: int) -> str:
+    return "1 run" if runs == 1 else f"{runs} runs"

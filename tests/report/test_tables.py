@@ -57,7 +57,7 @@ def test_verify_shows_a_difference_without_bounds() -> None:
     outputs = [one | {"why": "float32", "where": None} for one in (EQUAL, missing)]
     runs = {"runs": 1, "inputs": ["random 1"], "dims": {"N": 2}, "skipped": {"large": "no such index"}}
     text = rendered("verify", {"equal": False, "outputs": outputs, **runs})
-    assert "1 runs: random 1 (at N=2)" in text
+    assert "1 run: random 1 (at N=2)" in text
     assert "not run on large" in text
     line = next(line for line in text.splitlines() if line.strip().startswith("z"))
     assert line.split()[1:3] == ["∞", "∞"]
