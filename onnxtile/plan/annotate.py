@@ -20,7 +20,8 @@ def annotate(model: ir.Model, result: PlanResult) -> None:
     The marks are written only by IR version 10 and later. Raises UsageError where `result` is the plan of another model.
     """
     schedule = named(model.graph, result.schedule, result.steps)
-    values = {value.name: value for node in model.graph for value in node.outputs if value.name}
+    made = (value for node in model.graph for value in node.outputs)
+    values = {value.name: value for value in (*model.graph.inputs, *made) if value.name}
     if not {buffer.name for buffer in result.buffers} <= values.keys():
         raise UsageError("the plan is not one of this model")
     clear(model)

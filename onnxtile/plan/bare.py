@@ -45,6 +45,8 @@ def plan_problem(
         activation_bytes=sum(align(b.size, problem.alignment) for b in problem.buffers),
         in_place=0,
         copies=Copies(0, 0, 0, 0),
+        io="outputs",
+        overwrite_inputs=False,
         order="given",
         schedule=(),
         steps=(),

@@ -144,7 +144,8 @@ def _residence_failures(tenant: Tenant, buffer: Buffer, start: int) -> Iterator[
     if tenant.offset % tenant.granule:
         yield Failure(f"{tenant.name!r} at {tenant.offset} is not aligned to its elements of {tenant.granule}", names)
     for step in sorted(tenant.steps):
-        if not buffer.lower <= step < buffer.upper:
+        # What is there before the first step needs its bytes from the first step on.
+        if not buffer.lower <= max(step, 0) < buffer.upper:
             reason = (
                 f"{tenant.name!r} is in use outside of the life [{buffer.lower}, {buffer.upper}) of {buffer.name!r}"
             )

@@ -83,6 +83,7 @@ class ArenaExecutor:
         self._kernels = Kernels(model, shapes)
         self.blocks = {arena.name: Block(arena.size, result.alignment) for arena in result.arenas}
         self._sites = self._planned_sites(result)
+        self._kept_inputs = [v for v in model.graph.inputs if v in self._sites and not result.overwrite_inputs]
         self._held: _Values = {}
         self._steps: dict[int, Kernel | _View | _Moves] = {}
         self._numbers = result.steps
@@ -115,6 +116,9 @@ class ArenaExecutor:
         """
         shadow: _Values = {**self._fed(feeds), **self._held}
         arena: _Values = {**shadow, **self._sites}
+        for value in self._model.graph.inputs:
+            if value in self._sites:
+                self._sites[value].data[:] = shadow[value].data
         places = [place for place in order if place in self._steps] if order is not None else list(self._steps)
         dead_after = self._last_reads(places)
         for place in places:
@@ -127,9 +131,9 @@ class ArenaExecutor:
                     return clash
             for value in dead_after.get(place, ()):
                 shadow.pop(value, None)
-        for output in self._model.graph.outputs:
-            if not _same(arena[output], shadow[output]):
-                return Clash(output.name or "", None)
+        for value in (*self._model.graph.outputs, *self._kept_inputs):
+            if not _same(arena[value], shadow[value]):
+                return Clash(value.name or "", None)
         return {output.name or "": arena[output] for output in self._model.graph.outputs}
 
     def _lockstep(self, number: int, step: Kernel | _Moves, arena: _Values, shadow: _Values) -> Clash | None:
@@ -202,7 +206,8 @@ class ArenaExecutor:
         return Site.empty(site.dtype, site.shape, len(site.data)) if site is not None else None
 
     def _planned_sites(self, result: PlanResult) -> dict[ir.Value, Site]:
-        named = {value.name: value for node in self._model.graph for value in node.outputs if value.name}
+        made = (value for node in self._model.graph for value in node.outputs)
+        named = {value.name: value for value in (*self._model.graph.inputs, *made) if value.name}
         sites = {}
         for buffer in result.buffers:
             value = named[buffer.name]
@@ -265,7 +270,7 @@ class ArenaExecutor:
                 last.update({value: number for _, value in kernel.outputs})
         found: dict[int, list[ir.Value]] = {}
         for value, number in last.items():
-            if value not in self._held and not value.is_graph_output():
+            if value not in self._held and not value.is_graph_output() and value not in self._kept_inputs:
                 found.setdefault(number, []).append(value)
         return found
 

@@ -10,12 +10,15 @@ from onnxtile.model.shapes import Shapes
 
 
 def containers(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtocol]:
-    """Return the type of each value of the main graph that is a sequence, an optional or a sparse tensor.
+    """Return the type of each value that is a sequence, an optional or a sparse tensor.
 
-    Where the file says nothing about a value, onnx's type inference is asked; what it does not know either is not in the table.
+    Where the file says nothing about a value of the main graph, onnx's type inference is asked; what it does not know either is not in
+    the table.
     """
     values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs if value.name)]
-    found = {value: value.type for value in values if _is_container(value.type)}
+    inner = (value for graph in model.graph.subgraphs() for node in graph for value in node.outputs)
+    given = (value for graph in model.graph.subgraphs() for value in graph.inputs)
+    found = {value: value.type for value in (*values, *inner, *given) if _is_container(value.type)}
     open_ = {value.name or "": value for value in values if value.type is None and shapes.dtype(value) is None}
     if open_:
         found.update({open_[name]: type_ for name, type_ in _inferred(model).items() if name in open_})

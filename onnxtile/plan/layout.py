@@ -17,6 +17,7 @@ from onnxtile.plan.precedence import InEveryOrder, InSteps, Precedence, conflict
 from onnxtile.plan.problem import Buffer, Problem
 from onnxtile.plan.roles import Roles, assign
 from onnxtile.plan.schedule import Schedule, own_order
+from onnxtile.plan.scope import Scope
 from onnxtile.plan.sharing import Sharing, choose
 from onnxtile.plan.work import Work
 
@@ -25,6 +26,7 @@ from onnxtile.plan.work import Work
 class Layout:
     """A schedule, the role of each value, the lives, and the regions in which values lie; `order` says who is before whom."""
 
+    scope: Scope
     schedule: Schedule
     roles: Roles
     lives: Mapping[ir.Value, Life]
@@ -46,15 +48,17 @@ class Layout:
         return conflicts(regions.values(), self.order)
 
 
-def lay_out(facts: Facts, order: Order, streams: int, alignment: int, rules: Collection[str]) -> Layout:
-    """Return the layout of the main graph in the order that `order` chooses, in steps of up to `streams` nodes, with aliases by `rules`.
+def lay_out(facts: Facts, scope: Scope, order: Order, streams: int, alignment: int, rules: Collection[str]) -> Layout:
+    """Return the layout of the graph of `scope` in the order that `order` chooses, in steps of up to `streams` nodes.
+
+    `rules` name how bytes may be shared.
 
     Raises ModelError where the graph has a cycle, UsageError for less than one stream, or several with an order for all.
     """
     if order.every and streams > 1:
         raise UsageError(f"the order {order.name!r} holds for any number of streams", hint="leave --streams out")
-    terms = _Terms(facts, alignment, frozenset(rules), order.every)
-    own = own_order(facts.model.graph)
+    terms = _Terms(facts, scope, alignment, frozenset(rules), order.every)
+    own = own_order(scope.graph)
     return terms.layout(order.arrange(Ground(own, streams, partial(terms.work, own), terms.peak)))
 
 
@@ -63,17 +67,18 @@ class _Terms:
     """What a layout is made by, whatever its schedule."""
 
     facts: Facts
+    scope: Scope
     alignment: int
     rules: frozenset[str]
     every: bool
 
     def layout(self, schedule: Schedule) -> Layout:
-        graph = self.facts.model.graph
-        roles = assign(schedule, self.facts)
-        lives = live_ranges(graph, schedule)
-        order = InEveryOrder(graph, schedule) if self.every else InSteps(schedule, lives)
-        sharing = choose(schedule, self.facts, lives, order, tuple(roles.tensors), self.alignment, self.rules)
-        return Layout(schedule, roles, lives, order, sharing, _buffers(sharing, self.facts, self.alignment))
+        scope, facts = self.scope, self.facts
+        roles = assign(schedule, scope, facts)
+        lives = live_ranges(scope, schedule)
+        order = InEveryOrder(scope, schedule) if self.every else InSteps(schedule, lives)
+        sharing = choose(schedule, facts, lives, order, scope.kept, tuple(roles.tensors), self.alignment, self.rules)
+        return Layout(scope, schedule, roles, lives, order, sharing, _buffers(sharing, self.facts, self.alignment))
 
     def peak(self, schedule: Schedule) -> int:
         return Problem(self.layout(schedule).buffers, self.alignment).lower_bound
@@ -81,7 +86,7 @@ class _Terms:
     def work(self, own: Schedule, taken: Collection[str]) -> Work:
         regions = replace(self, rules=self.rules & set(taken)).layout(own).sharing.regions.of
         in_place = [a for node in own.nodes for a in overwrites(node, self.facts)] if "in place" in self.rules else []
-        return Work.of(own.nodes, regions, in_place, set(self.facts.model.graph.outputs))
+        return Work.of(own.nodes, regions, in_place, self.scope.kept)
 
 
 def _buffers(sharing: Sharing, facts: Facts, alignment: int) -> tuple[Buffer, ...]:

@@ -6,26 +6,26 @@ import onnx_ir as ir
 
 from onnxtile.graph import dependencies
 from onnxtile.plan.schedule import Schedule
+from onnxtile.plan.scope import Scope
 
 Life = tuple[int, int]
 """Half-open, in steps."""
 
 
-def live_ranges(graph: ir.Graph, schedule: Schedule) -> dict[ir.Value, Life]:
-    """Return the life of each value that a node of `graph` makes, in the order in which they are made.
+def live_ranges(scope: Scope, schedule: Schedule) -> dict[ir.Value, Life]:
+    """Return the life of each value that is given in `scope` or that a node makes, in the order in which they are made.
 
     It begins with the step that makes the value and ends after the last step that reads it, or after its own where none does. A node
-    reads what its bodies capture. Graph outputs live to the end.
+    reads what its bodies capture. Inputs are there from the first step on. What is kept lives to the end.
     """
-    lives: dict[ir.Value, Life] = {}
+    lives: dict[ir.Value, Life] = {value: (0, 1) for value in scope.given}
     for node, step in schedule.steps.items():
         for value in dependencies(node):
             if value in lives:
                 lives[value] = (lives[value][0], step + 1)
         lives.update((value, (step, step + 1)) for value in node.outputs if value.name)
-    for output in graph.outputs:
-        if output in lives:
-            lives[output] = (lives[output][0], schedule.end)
+    for value in scope.kept & lives.keys():
+        lives[value] = (lives[value][0], max(schedule.end, 1))
     return lives
 
 

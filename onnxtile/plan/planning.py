@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -21,6 +21,7 @@ from onnxtile.plan.problem import DEFAULT_ALIGNMENT, Problem, align
 from onnxtile.plan.races import require_no_races
 from onnxtile.plan.result import Constant, Excluded, PlannedBuffer, PlanResult
 from onnxtile.plan.rules import RULES
+from onnxtile.plan.scope import Scope
 from onnxtile.plan.tenants import tenants as find_tenants
 from onnxtile.plan.uses import followers
 
@@ -39,6 +40,8 @@ def plan(  # noqa: PLR0913 - the options of the command
     digest: str | None = None,
     dims: Mapping[str, int] | None = None,
     share: Collection[str] = tuple(RULES),
+    io: str = "outputs",
+    overwrite_inputs: bool = False,
 ) -> PlanResult:
     """Give every tensor of `model`, which stays as it is, an address in an arena; the plan has passed the check.
 
@@ -46,16 +49,18 @@ def plan(  # noqa: PLR0913 - the options of the command
     `effort` is how long `planner` may search. `digest` (of the input file) and `dims` (the bound dimensions) are told on.
     `order` names the order in which nodes run, of which up to `streams` that do not depend on each other run in one step.
     `share` names the rules of plan.rules by which tensors may share bytes, all by default; views always do.
+    `io` says whether graph inputs and outputs lie in the arena, `overwrite_inputs` that inputs there may be lost.
     Raises UsageError for an alignment that is no power of two or an unknown planner or order, OverCapacity (an Infeasible) where an
     arena would be larger than its capacity, CheckFailed where the planner is at fault.
     """
     chosen = find_planner(planner)
     facts = Facts(model, shapes, constants)
-    layout = lay_out(facts, find_order(order), streams, alignment, share)
+    scope = Scope(model.graph, io, overwrite_inputs)
+    layout = lay_out(facts, scope, find_order(order), streams, alignment, share)
     schedule, sharing, roles = layout.schedule, layout.sharing, layout.roles
     problem = Problem(layout.buffers, alignment, conflicts=layout.conflicts)
     allocation = allocate(problem, memories(capacity), chosen, effort)
-    tenants = find_tenants(schedule, facts, sharing, allocation.offsets)
+    tenants = find_tenants(schedule, scope, facts, sharing, allocation.offsets)
     for filled in allocation.arenas:
         lodged = [one for one in tenants if one.owner in filled.plan.offsets]
         require(filled.problem, filled.plan, lodged)
@@ -77,20 +82,21 @@ def plan(  # noqa: PLR0913 - the options of the command
         activation_bytes=sum(align(_bytes(value, shapes), alignment) for value in roles.tensors),
         in_place=sum(alias.rule == "in place" for used in sharing.shares.values() for alias in used[:1]),
         copies=copies(schedule, facts, sharing),
+        io=io,
+        overwrite_inputs=overwrite_inputs,
         order=order,
         schedule=schedule.ids,
         steps=tuple(schedule.steps.values()),
         buffers=_planned(layout, facts, allocation),
-        constants=tuple(Constant(_name(v), tensor_bytes(v, shapes)) for v in roles.constants),
+        constants=_placed_in_order(roles.constants, shapes, alignment),
         outside=_excluded(roles.outside),
         unplanned=_excluded(roles.unplanned),
     )
 
 
 def _planned(layout: Layout, facts: Facts, allocation: Allocation) -> tuple[PlannedBuffer, ...]:
-    outputs: Sequence[ir.Value] = facts.model.graph.outputs
     makers = dict(zip(layout.schedule.nodes, layout.schedule.ids, strict=True))
-    kinds = dict.fromkeys(outputs, "output")
+    kinds = dict.fromkeys(layout.scope.given, "input") | dict.fromkeys(layout.scope.graph.outputs, "output")
     regions = layout.sharing.regions
     places, offsets = allocation.places, allocation.offsets
     planned = []
@@ -114,6 +120,17 @@ def _planned(layout: Layout, facts: Facts, allocation: Allocation) -> tuple[Plan
             )
         )
     return tuple(planned)
+
+
+def _placed_in_order(values: Iterable[ir.Value], shapes: Shapes, alignment: int) -> tuple[Constant, ...]:
+    """Return the constants one behind the other, in a region of their own; those without fixed bytes have no place there."""
+    placed, end = [], 0
+    for value in values:
+        size = tensor_bytes(value, shapes)
+        offset = None if size is None else align(end, alignment)
+        placed.append(Constant(_name(value), size, offset))
+        end = end if size is None or offset is None else offset + size
+    return tuple(placed)
 
 
 def _excluded(reasons: Mapping[ir.Value, str]) -> tuple[Excluded, ...]:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnxtile.graph import dependencies
 from onnxtile.plan.live import Life
 from onnxtile.plan.schedule import Schedule, predecessors
+from onnxtile.plan.scope import Scope
 
 if TYPE_CHECKING:
     from onnxtile.plan.region import Region
@@ -55,8 +56,7 @@ class InEveryOrder:
     Each node has a set of bits, one for each node that is before it: n²/8 bytes for n nodes.
     """
 
-    def __init__(self, graph: ir.Graph, schedule: Schedule) -> None:
-        outputs = set(graph.outputs)
+    def __init__(self, scope: Scope, schedule: Schedule) -> None:
         place = {node: number for number, node in enumerate(schedule.nodes)}
         self._before: dict[ir.Node, int] = {}
         self._bit = {node: 1 << number for node, number in place.items()}
@@ -69,13 +69,14 @@ class InEveryOrder:
             self._before[node] = earlier
             for value in (*dependencies(node), *node.outputs):
                 self._uses[value] = self._uses.get(value, 0) | self._bit[node]
-                # The caller reads an output after every node.
-                if value in outputs:
-                    self._uses[value] |= 1 << len(place)
+
+        for value in scope.kept:
+            # The caller reads it after every node.
+            self._uses[value] = self._uses.get(value, 0) | 1 << len(place)
 
     def uses(self, value: ir.Value) -> Iterator[int]:
         """Yield the numbers of the nodes that use `value`; of one more than there are for an output."""
-        mask = self._uses[value]
+        mask = self._uses.get(value, 0)
         while mask:
             yield (mask & -mask).bit_length() - 1
             mask &= mask - 1
@@ -84,18 +85,20 @@ class InEveryOrder:
         """Return for each node whether it is before all that make one of `values`; no for the end of the run."""
         common = -1
         for value in values:
-            common &= self._before[_maker(value)]
+            maker = value.producer()
+            common &= 0 if maker is None else self._before[maker]
         size = len(self._bit) // 8 + 1
         return np.unpackbits(np.frombuffer(common.to_bytes(size, "little"), np.uint8), bitorder="little").astype(bool)
 
     def before(self, a: ir.Value, b: ir.Value) -> bool:
         """Return whether every node that uses `a` is before the one that makes `b`."""
-        return not self._uses[a] & ~self._before[_maker(b)]
+        maker = b.producer()
+        return maker is not None and not self._uses.get(a, 0) & ~self._before[maker]
 
     def until(self, a: ir.Value, b: ir.Value) -> bool:
         """Return whether every other node that uses `a` is before the one that makes `b`."""
-        maker = _maker(b)
-        return not self._uses[a] & ~(self._before[maker] | self._bit[maker])
+        maker = b.producer()
+        return maker is not None and not self._uses.get(a, 0) & ~(self._before[maker] | self._bit[maker])
 
 
 def conflicts(regions: Iterable[Region], order: InEveryOrder) -> frozenset[tuple[str, str]]:
@@ -124,9 +127,3 @@ def _unordered(regions: Sequence[Region], order: InEveryOrder) -> npt.NDArray[np
     for k, region in enumerate(regions):
         found[k] = np.logical_or.reduceat(~order.before_all(region.places)[flat], starts)
     return found
-
-
-def _maker(value: ir.Value) -> ir.Node:
-    node = value.producer()
-    assert node is not None
-    return node

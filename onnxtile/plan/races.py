@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from onnxtile.errors import CheckFailed
-from onnxtile.plan.tenant import Failure, Tenant
+from onnxtile.plan.tenant import BEFORE, Failure, Tenant
 
 _Content: TypeAlias = list[tuple[int, int, str]]
 """Ranges of bytes of the arena, from start to end, and the name of the tensor whose node wrote them."""
@@ -63,8 +63,10 @@ def _apart(first: Tenant, second: Tenant, later: Sequence[int]) -> bool:
     if first.kept:
         return False
     maker = min(second.steps)
+    if maker == BEFORE:
+        return False
     taken = any(take.source == first.name and take.rule == "in place" for take in second.takes)
-    return all(later[step] >> maker & 1 or (taken and step == maker) for step in first.steps)
+    return all(later[step] >> maker & 1 or (taken and step == maker) for step in first.steps if step != BEFORE)
 
 
 def _contents(tenants: Sequence[Tenant]) -> Mapping[str, _Content]:

@@ -107,7 +107,7 @@ class Regions:
         sizes: Mapping[ir.Value, int],
         lives: Mapping[ir.Value, Life],
         order: Precedence,
-        kept: set[ir.Value],
+        kept: frozenset[ir.Value],
         contents: Contents,
     ) -> None:
         self._sizes = sizes

@@ -14,9 +14,9 @@ VERSION = 1
 class PlannedBuffer:
     """A tensor at an address: `size` bytes from `offset` of the arena `arena`, in use from `first` to `last` inclusive.
 
-    `kind` is "output" for what the caller reads, else "activation". `alias` names the tensor that owns the bytes, where it is another;
-    a tensor that owns its bytes has the life of all that lies in them. `node` is what makes it, by its name in the schedule; `shape` its
-    sizes, `dtype` its element type as onnx names it ("FLOAT").
+    `kind` is "output" or "input" for what the caller reads or writes, else "activation". `alias` names the tensor that owns the bytes,
+    where it is another; a tensor that owns its bytes has the life of all that lies in them. `node` is what makes it, by its name in the
+    schedule; `shape` its sizes, `dtype` its element type as onnx names it ("FLOAT").
     """
 
     name: str
@@ -51,10 +51,14 @@ class Arena:
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant that a step reads: its bytes; None where its elements have no fixed size, as strings."""
+    """A constant that a step reads: its bytes, and where it starts in the region of the constants.
+
+    None where its elements have no fixed size, as strings.
+    """
 
     name: str
     size: int | None
+    offset: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class Copies:
 class PlanResult:
     """Where every tensor of a model lies while it runs. Sizes and offsets are bytes, steps count from 0.
 
+    `io` says whether inputs and outputs lie in the arena (see plan.scope), `overwrite_inputs` whether inputs there may be lost.
     `order` is the name of the order, `schedule` names the nodes in it, and `steps` says the step of each.
     `peak` is the largest sum of bytes that are live in one step, each buffer rounded up to the alignment, and `peak_step` the
     first such step; `lower_bound` is what no plan of this schedule can go below, `optimal` says that this one is there, `bound` how it is
@@ -101,6 +106,8 @@ class PlanResult:
     activation_bytes: int
     in_place: int
     copies: Copies
+    io: str
+    overwrite_inputs: bool
     order: str
     schedule: tuple[str, ...] = field(repr=False)
     steps: tuple[int, ...] = field(repr=False)

@@ -12,6 +12,7 @@ from onnxtile.plan.alias import Alias, Facts, views
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.kinds import containers, kind_name
 from onnxtile.plan.schedule import Schedule
+from onnxtile.plan.scope import Scope
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,16 @@ class Roles:
     unplanned: dict[ir.Value, str] = field(default_factory=dict)
 
 
-def assign(schedule: Schedule, facts: Facts) -> Roles:
-    """Return the role of every value of the model that is read or made in a step of `schedule`, and of what its bodies make."""
+def assign(schedule: Schedule, scope: Scope, facts: Facts) -> Roles:
+    """Return the role of every value of a graph that is read or made in a step of `schedule`, and of what its bodies make."""
     roles = Roles()
-    outputs = set(facts.model.graph.outputs)
+    outputs = set(scope.graph.outputs)
     no_tensors = containers(facts.model, facts.shapes)
-    for value in facts.model.graph.inputs:
+    outside = {value: reason for value, reason in scope.outside() if value not in facts.constants}
+    roles.outside.update((value, reason) for value, reason in outside.items() if value.producer() is None)
+    for value in scope.given:
         if value not in facts.constants:
-            roles.outside[value] = "a graph input"
+            _place(value, None, value in outputs, facts, roles, _no_fixed_bytes(value, facts, no_tensors))
     for node in schedule.nodes:
         roles.constants.update((value, None) for value in _constants_read(node, outputs, facts))
         possible = {alias.value: alias for alias in views(node, facts)}
@@ -43,11 +46,8 @@ def assign(schedule: Schedule, facts: Facts) -> Roles:
             # A constant that is a graph output is written into the arena by the node that makes it.
             if not value.name or (value in facts.constants and value not in outputs):
                 continue
-            reason = _no_fixed_bytes(value, facts, no_tensors)
-            if reason is not None:
-                roles.outside[value] = reason
-            else:
-                _place(value, possible.get(value), value in outputs, facts, roles)
+            reason = outside.get(value) or _no_fixed_bytes(value, facts, no_tensors)
+            _place(value, possible.get(value), value in outputs, facts, roles, reason)
         for value in _made_inside(node):
             roles.outside[value] = f"made inside {node_id(node)!r}, which runs as one kernel"
     for value in outputs:
@@ -71,8 +71,12 @@ def _no_fixed_bytes(value: ir.Value, facts: Facts, no_tensors: dict[ir.Value, ir
     return None
 
 
-def _place(value: ir.Value, alias: Alias | None, is_output: bool, facts: Facts, roles: Roles) -> None:
-    if tensor_bytes(value, facts.shapes) is None:
+def _place(
+    value: ir.Value, alias: Alias | None, is_output: bool, facts: Facts, roles: Roles, outside: str | None
+) -> None:
+    if outside is not None:
+        roles.outside[value] = outside
+    elif tensor_bytes(value, facts.shapes) is None:
         roles.unplanned[value] = _why_unknown(value, facts)
     elif alias is None or is_output or alias.source in roles.tensors:
         # An output lies inside also where what it is a view of does not: it gets a copy.

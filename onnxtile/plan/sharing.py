@@ -30,20 +30,21 @@ def choose(
     facts: Facts,
     lives: Mapping[ir.Value, Life],
     order: Precedence,
+    kept: frozenset[ir.Value],
     tensors: Sequence[ir.Value],
     alignment: int,
     rules: frozenset[str],
 ) -> Sharing:
     """Return which of `tensors`, in the order in which they are made, share bytes by one of `rules`, without ever raising the peak.
 
-    `order` says which are dead before others are made; the peak is that of `schedule`.
+    `order` says which are dead before others are made, `kept` are never written over; the peak is that of `schedule`.
 
     A view always lies where its source does. A result is written over an operand wherever that is lawful: two buffers of one size become
     one, which no step can lose by. Parts of a whole are taken apart or put together in place where that lowers the peak, as
     long as it falls; then wherever it does not rise.
     """
     sizes = {value: tensor_bytes(value, facts.shapes) or 0 for value in tensors}
-    chooser = _Chooser(schedule, facts, lives, order, sizes, alignment, rules | {"view"})
+    chooser = _Chooser(schedule, facts, lives, order, kept, sizes, alignment, rules | {"view"})
     chooser.share_views()
     chooser.share_in_place()
     chooser.lower_the_peak()
@@ -58,6 +59,7 @@ class _Chooser:
         facts: Facts,
         lives: Mapping[ir.Value, Life],
         order: Precedence,
+        kept: frozenset[ir.Value],
         sizes: Mapping[ir.Value, int],
         alignment: int,
         rules: frozenset[str],
@@ -74,12 +76,12 @@ class _Chooser:
             of_value.setdefault(alias.value, []).append(alias)
         for value in sizes:
             contents.add(value, of_value.get(value, ()))
-        self.regions = Regions(sizes, lives, order, {v for v in sizes if v.is_graph_output()}, contents)
+        self.regions = Regions(sizes, lives, order, kept, contents)
         for alias in self._in_place:
             self.regions.allow(alias)
         self._order = order
         self._alignment = alignment
-        self._live = np.zeros(schedule.end + 1, np.int64)
+        self._live = np.zeros(schedule.end + 2, np.int64)
         for region in self.regions.of.values():
             self._count(region, 1)
 

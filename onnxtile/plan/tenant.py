@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+BEFORE = -1
+"""The step at which inputs are written: before the first."""
+
 
 @dataclass(frozen=True)
 class Operand:

@@ -9,19 +9,21 @@ import onnx_ir as ir
 from onnxtile.plan.alias import Facts, cut_starts, overwritable
 from onnxtile.plan.bytes import granule
 from onnxtile.plan.schedule import Schedule
+from onnxtile.plan.scope import Scope
 from onnxtile.plan.sharing import Sharing
 from onnxtile.plan.tenant import Made, Operand, Take, Tenant
 from onnxtile.plan.uses import crowded_steps, steps_of_use
 
 
-def tenants(schedule: Schedule, facts: Facts, sharing: Sharing, offsets: Mapping[str, int]) -> tuple[Tenant, ...]:
+def tenants(
+    schedule: Schedule, scope: Scope, facts: Facts, sharing: Sharing, offsets: Mapping[str, int]
+) -> tuple[Tenant, ...]:
     """Return what the check must know about each tensor of the arena, found in the graph rather than in the problem.
 
     `offsets` are those of the buffers that own bytes, in their arenas.
     """
-    outputs = set(facts.model.graph.outputs)
     regions = sharing.regions
-    steps = steps_of_use(facts.model.graph, schedule, regions.of)
+    steps = steps_of_use(scope, schedule, regions.of)
     crowds = crowded_steps(schedule, regions.of) if schedule.numbers else {}
     found = []
     for value, region in regions.of.items():
@@ -39,7 +41,7 @@ def tenants(schedule: Schedule, facts: Facts, sharing: Sharing, offsets: Mapping
                 element=dtype.name,
                 granule=granule(dtype),
                 shape=shape,
-                kept=value in outputs,
+                kept=value in scope.kept,
                 takes=tuple(Take(_name(alias.source), alias.rule) for alias in sharing.shares.get(value, ())),
                 made=_made(value, facts),
             )

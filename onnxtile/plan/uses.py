@@ -12,10 +12,15 @@ from collections.abc import Iterable, Iterator
 import onnx_ir as ir
 
 from onnxtile.plan.schedule import Schedule
+from onnxtile.plan.scope import Scope
+from onnxtile.plan.tenant import BEFORE
 
 
-def steps_of_use(graph: ir.Graph, schedule: Schedule, values: Iterable[ir.Value]) -> dict[ir.Value, tuple[int, ...]]:
-    """Return for each of `values` the steps that write or read it; the last step of all is one of them for a graph output."""
+def steps_of_use(scope: Scope, schedule: Schedule, values: Iterable[ir.Value]) -> dict[ir.Value, tuple[int, ...]]:
+    """Return for each of `values` the steps that write or read it.
+
+    What is given is written before the first step, at -1; the last step of all reads what is kept.
+    """
     steps: dict[ir.Node, int] = {}
     handed_out: dict[ir.Value, set[int]] = {}
     for node, step in schedule.steps.items():
@@ -25,12 +30,11 @@ def steps_of_use(graph: ir.Graph, schedule: Schedule, values: Iterable[ir.Value]
             for value in body.outputs:
                 handed_out.setdefault(value, set()).add(step)
     found = {}
-    outputs = set(graph.outputs)
     for value in values:
         producer = value.producer()
-        own = {steps[producer]} if producer is not None else set()
+        own = {steps[producer] if producer is not None else BEFORE}
         read = {steps[reader] for reader in value.consumers()}
-        last = {schedule.end - 1} if value in outputs else set()
+        last = {schedule.end - 1} if value in scope.kept else set()
         found[value] = tuple(sorted(own | read | last | handed_out.get(value, set())))
     return found
 

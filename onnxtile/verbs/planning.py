@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -10,8 +11,11 @@ import onnx_ir as ir
 from onnxtile.errors import Mismatch
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
+from onnxtile.model.feeds import Ranges
+from onnxtile.model.given import given_shapes, read_inputs
 from onnxtile.model.load import Source, digest, load
 from onnxtile.model.shapes import resolve
+from onnxtile.model.wanted import Wanted
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
 
 if TYPE_CHECKING:
@@ -45,15 +49,22 @@ def plan(  # noqa: PLR0913 - the options of the command
     streams: int = 1,
     effort: Effort | None = None,
     capacity: Capacity = None,
+    io: str = "outputs",
+    overwrite_inputs: bool = False,
+    inputs: Path | str | None = None,
+    ranges: Ranges | None = None,
     verify: bool = True,
     progress: Progress = silent,
 ) -> PlannedModel:
     """Give every activation of `model` an offset in an arena, and annotate the model with it.
 
     `alignment` and `capacity` are in bytes; a mapping gives several arenas their capacities, the first the fastest. `effort` is how long
-    the planner may search. `order` says in which order nodes run, `streams` how many that do not depend on each other may run in one step.
+    the planner may search. `order` says in which order nodes run, `streams` how many that do not depend on each other
+    may run in one step. `io` says whether graph inputs and outputs lie in the arena, `overwrite_inputs` that
+    inputs there may be lost. `inputs` is an .npz file with what to run on, `ranges` limit the numbers of random inputs.
     The plan is checked by code that shares nothing with the planners; with `verify`, the model is also run with every tensor at its
-    planned address. Raises ModelError, UsageError; Infeasible over `capacity`; Mismatch where the run inside the arena differs.
+    planned address. Raises ModelError, UsageError; Infeasible over `capacity`;
+    Mismatch where the run inside the arena differs.
     """
     from onnxtile.plan.annotate import annotate
     from onnxtile.plan.arena_run import arena_run
@@ -62,9 +73,11 @@ def plan(  # noqa: PLR0913 - the options of the command
 
     progress("reading the model")
     planned = load(model)
-    bound = bind(planned, dims or {}, shapes or {})
+    given = None if inputs is None else read_inputs(inputs, planned)
+    bound = bind(planned, dims or {}, {**given_shapes(given or {}), **(shapes or {})})
     progress("inferring shapes")
-    known, constants = resolve(planned, run=True), Constants(planned)
+    wanted = Wanted(given, ranges)
+    known, constants = resolve(planned, run=True, wanted=wanted), Constants(planned)
     progress("planning")
     result = plan_graph(
         planned,
@@ -74,6 +87,8 @@ def plan(  # noqa: PLR0913 - the options of the command
         planner=planner,
         order=order,
         streams=streams,
+        io=io,
+        overwrite_inputs=overwrite_inputs,
         effort=effort or NORMAL,
         capacity=capacity,
         digest=digest(model),
@@ -82,7 +97,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     verdict = None
     if verify:
         progress("running inside the arena")
-        verdict = arena_run(planned, result, known, constants)
+        verdict = arena_run(planned, result, known, constants, wanted=wanted)
         if not verdict.equal:
             where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
             raise Mismatch(

@@ -6,6 +6,7 @@ import pytest
 from onnxtile.errors import ModelError
 from onnxtile.plan.live import live_ranges
 from onnxtile.plan.schedule import own_order
+from onnxtile.plan.scope import Scope
 from onnxtile.plan.uses import steps_of_use
 from tests.plan.conftest import Case, lives, outside, rows
 
@@ -117,9 +118,9 @@ def test_what_a_body_hands_out_is_live_while_its_node_runs() -> None:
     # The ONNX checker refuses such a body, so it comes from elsewhere.
     model = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 20]>{HANDED_OUT}')
     schedule = own_order(model.graph)
-    found = {value.name: life for value, life in live_ranges(model.graph, schedule).items()}
+    found = {value.name: life for value, life in live_ranges(Scope(model.graph), schedule).items()}
     assert found == {"a": (0, 4), "b": (1, 4), "c": (2, 5), "d": (3, 5), "y": (4, 5)}
-    steps = steps_of_use(model.graph, schedule, live_ranges(model.graph, schedule))
+    steps = steps_of_use(Scope(model.graph), schedule, live_ranges(Scope(model.graph), schedule))
     assert {value.name: (s[0], s[-1] + 1) for value, s in steps.items()} == found
 
 
@@ -140,8 +141,8 @@ def test_a_loop_reads_what_it_carries_and_what_it_captures() -> None:
 def test_lives_end_where_the_steps_of_use_do(text: str) -> None:
     model = Case.of(text).model
     schedule = own_order(model.graph)
-    found = live_ranges(model.graph, schedule)
-    steps = steps_of_use(model.graph, schedule, found)
+    found = live_ranges(Scope(model.graph), schedule)
+    steps = steps_of_use(Scope(model.graph), schedule, found)
     assert {v.name: (s[0], s[-1] + 1) for v, s in steps.items()} == {v.name: life for v, life in found.items()}
 
 

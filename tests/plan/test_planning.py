@@ -65,6 +65,8 @@ def test_what_the_json_says() -> None:
         "activation_bytes": 256,
         "in_place": 0,
         "copies": {"avoided": 1, "avoided_bytes": 24, "remaining": 0, "remaining_bytes": 0},
+        "io": "outputs",
+        "overwrite_inputs": False,
         "order": "model",
         "steps": [0, 1, 2, 3, 4],
         "schedule": ["flat", "a", "b", "y", "z"],
@@ -74,7 +76,7 @@ def test_what_the_json_says() -> None:
             buffer("y", 64, 3, 4, kind="output"),
             buffer("z", 128, 4, 4, kind="output", shape=(2, 3)),
         ],
-        "constants": [{"name": "flat", "size": 8}],
+        "constants": [{"name": "flat", "size": 8, "offset": 0}],
         "outside": [{"name": "x", "reason": "a graph input"}],
         "unplanned": [],
     }

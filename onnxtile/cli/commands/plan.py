@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from onnxtile.cli.inputs import Inputs, Range, ranges
 from onnxtile.cli.job import Dim, In, Rewrite, Shape, command
 from onnxtile.cli.values import capacities, dims, shapes
 from onnxtile.errors import UsageError
@@ -43,6 +44,14 @@ def plan(
             help="fail (exit 1) if the arena is larger; several have names, the fastest comes first",
         ),
     ] = None,
+    io: Annotated[
+        str, typer.Option("--io", metavar="outputs|inside|outside", help="which of inputs and outputs lie in the arena")
+    ] = "outputs",
+    overwrite_inputs: Annotated[
+        bool, typer.Option("--overwrite-inputs", help="inputs in the arena may be lost (with --io inside)")
+    ] = False,
+    inputs: Inputs = None,
+    input_range: Range = None,
     emit: Annotated[
         list[Path] | None,
         typer.Option(
@@ -92,6 +101,10 @@ def plan(
             streams=streams,
             effort=search,
             capacity=room,
+            io=io,
+            overwrite_inputs=overwrite_inputs,
+            inputs=inputs,
+            ranges=ranges(input_range),
             verify=not job.no_verify,
             progress=progress,
         )

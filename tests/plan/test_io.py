@@ -1,0 +1,140 @@
+"""Inputs and outputs inside the arena or outside of it; constants in a region of their own."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from onnxtile.errors import CheckFailed, UsageError
+from onnxtile.plan.check import check
+from onnxtile.plan.problem import Buffer, Plan, Problem
+from onnxtile.plan.scope import Scope
+from onnxtile.plan.tenant import BEFORE, Take, Tenant
+from tests.plan.conftest import Case, aliases, lives, outside, rows
+from tests.plan.test_arena_run import SOUND
+
+Find = Callable[[str], Path]
+
+CHAIN = """
+chain (float[2,3] x, float[2,3] w) => (float[2,3] y, float[6] z) {
+  flat = Constant<value = int64[1] {-1}>()
+  a = Neg(x)
+  b = Add(a, w)
+  y = Exp(b)
+  z = Reshape(b, flat)
+}
+"""
+
+
+def test_outputs_inside_and_inputs_outside_by_default() -> None:
+    result = Case.of(CHAIN).plan()
+    assert (result.io, result.overwrite_inputs) == ("outputs", False)
+    assert outside(result).keys() == {"x", "w"}
+
+
+def test_inputs_inside_are_there_from_the_first_step_to_the_last() -> None:
+    case = Case.of(CHAIN)
+    result = case.plan(io="inside")
+    assert outside(result) == {}
+    assert {name: lives(result)[name] for name in "xw"} == {"x": (0, 4), "w": (0, 4)}
+    assert rows(result)["x"].kind == "input"
+    assert not {"x", "w"} & {*aliases(result), *aliases(result).values()}
+    assert case.run(result).equal
+
+
+def test_inputs_are_written_over_on_request_only() -> None:
+    case = Case.of(CHAIN)
+    result = case.plan(io="inside", overwrite_inputs=True)
+    owner = {name: aliases(result).get(name, name) for name in rows(result)}
+    assert owner["x"] == owner["a"]
+    assert result.arena_size < case.plan(io="inside").arena_size
+    assert case.run(result).equal
+
+
+def test_outputs_outside() -> None:
+    case = Case.of(CHAIN)
+    result = case.plan(io="outside")
+    assert outside(result) == {"x": "a graph input", "w": "a graph input", "y": "a graph output", "z": "a graph output"}
+    assert rows(result).keys() == {"a", "b"}
+    assert case.run(result).equal
+
+
+@pytest.mark.parametrize("order", ["model", "min-peak", "any"])
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("text", SOUND.values(), ids=SOUND)
+def test_inputs_inside_give_the_same_bits(text: str, overwrite: bool, order: str) -> None:
+    case = Case.of(text)
+    result = case.plan(io="inside", overwrite_inputs=overwrite, order=order)
+    assert result.unplanned == ()
+    assert case.run(result).equal
+
+
+@pytest.mark.parametrize("io", ["inside", "outside"])
+def test_real_models(io: str, light: Find) -> None:
+    case = Case.of(light("squeezenet"))
+    result = case.plan(io=io)
+    assert result.optimal
+    assert case.run(result, repeats=1).equal
+
+
+def test_an_input_that_is_written_over_is_noticed() -> None:
+    case = Case.of(CHAIN)
+    wrong = replace(case.plan(io="inside", overwrite_inputs=True), overwrite_inputs=False)
+    assert case.run(wrong).differing in {"x", "w"}
+
+
+def test_the_check_knows_that_inputs_are_there_before_the_first_step() -> None:
+    problem = Problem((Buffer("x", 64, 0, 2), Buffer("y", 64, 0, 2)))
+    x = Tenant("x", "x", 0, 64, (BEFORE, 0, 1), "FLOAT", 4)
+    y = Tenant("y", "y", 64, 64, (0, 1), "FLOAT", 4)
+    assert check(problem, Plan({"x": 0, "y": 64}, 128), [x, y]) == ()
+    together = replace(y, owner="x", offset=0, takes=(Take("x", "in place"),))
+    assert check(problem, Plan({"x": 0, "y": 64}, 128), [x, together])
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    graph = Case.of(CHAIN).model.graph
+    with pytest.raises(UsageError, match="cannot be overwritten"):
+        Scope(graph, "outputs", overwrite_inputs=True)
+    with pytest.raises(UsageError, match="there is no placing 'insides'"):
+        Scope(graph, "insides")
+
+
+def test_constants_lie_one_behind_the_other_in_a_region_of_their_own(light: Find) -> None:
+    result = Case.of(light("squeezenet")).plan()
+    end = 0
+    for constant in result.constants:
+        assert constant.size is not None
+        assert constant.offset is not None
+        assert constant.offset % 64 == 0
+        assert end <= constant.offset < end + 64
+        end = constant.offset + constant.size
+    assert len(result.constants) > 50
+
+
+def test_strings_among_constants_have_no_place() -> None:
+    text = """g (float[1] x) => (float[1] y, string[1] t) {
+      s = Constant<value_strings = ["a"]>()
+      t = Identity(s)
+      one = Constant<value = float[1] {1}>()
+      y = Add(x, one)
+    }"""
+    result = Case.of(text).plan()
+    assert [(c.name, c.offset) for c in result.constants if c.size is not None] == [("one", 0)]
+    assert all(c.offset is None for c in result.constants if c.size is None)
+
+
+def test_a_kept_input_that_is_written_over_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxtile.plan import layout
+    from onnxtile.plan.scope import Scope as Real
+
+    case = Case.of(CHAIN)
+    laid = layout._Terms.layout
+
+    def careless(self: layout._Terms, schedule: object) -> layout.Layout:
+        return laid(replace(self, scope=Real(self.scope.graph, "inside", overwrite_inputs=True)), schedule)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(layout._Terms, "layout", careless)
+    with pytest.raises(CheckFailed, match="the plan is not sound"):
+        case.plan(io="inside")
