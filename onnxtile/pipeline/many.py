@@ -168,7 +168,9 @@ def _dask(workers: Workers) -> Iterator[None]:
     except ImportError:
         raise UsageError("the backend dask is not installed", hint="pip install 'onnxtile[dask]'") from None
     try:
-        where = {"n_workers": workers.jobs} if workers.scheduler is None else {"address": workers.scheduler}
+        # A cluster of our own listens on free ports, and shows no dashboard on a fixed one.
+        own = {"n_workers": workers.jobs, "dashboard_address": None}
+        where = own if workers.scheduler is None else {"address": workers.scheduler}
         client = Client(timeout="5s", **where)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TimeoutError) as error:
         address = workers.scheduler or "this machine"

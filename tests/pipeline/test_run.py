@@ -1,8 +1,10 @@
 """Models through pipelines: one and many, here and on a cluster, with failures, budgets and workers that die."""
 
+import contextlib
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -134,6 +136,16 @@ def test_a_cluster_of_two_workers(pipeline: Callable[[str], Pipeline], tmp_path:
     result = run(pipeline('[[steps]]\ndo = "fuse"\nverify = false'), models, Place(tmp_path / "out"), workers)
     assert [report.passed for report in result.reports] == [True, False, True]
     assert (tmp_path / "out" / "b.deploy.onnx").exists()
+
+
+def test_a_cluster_of_its_own_needs_no_port_that_is_taken(pipeline: Callable[[str], Pipeline], tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    with socket.socket() as dashboard:
+        with contextlib.suppress(OSError):  # taken already: so much the better
+            dashboard.bind(("127.0.0.1", 8787))
+        made = pipeline('[[steps]]\ndo = "fuse"\nverify = false')
+        result = run(made, _models(tmp_path)[::2], Place(tmp_path / "out"), Workers(2, "dask"))
+        assert result.passed
 
 
 @pytest.mark.filterwarnings("ignore")
