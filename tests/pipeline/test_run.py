@@ -138,6 +138,7 @@ def test_a_cluster_of_two_workers(pipeline: Callable[[str], Pipeline], tmp_path:
     assert (tmp_path / "out" / "b.deploy.onnx").exists()
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_a_cluster_of_its_own_needs_no_port_that_is_taken(pipeline: Callable[[str], Pipeline], tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     with socket.socket() as dashboard:
