@@ -56,6 +56,11 @@ def steps(plan: Plan) -> int:
     return max(lives, max((step + 1 for step, _ in runs(plan)), default=0))
 
 
+def first_step(plan: Plan) -> int:
+    """Return the first step at which anything lives: a schedule may begin with constants."""
+    return min((row["first"] for row in plan["buffers"]), default=0)
+
+
 def step_names(plan: Plan) -> list[str]:
     """Return what runs at each step: a node, or several that do not depend on each other; "" where that is not known."""
     names: list[list[str]] = [[] for _ in range(steps(plan))]

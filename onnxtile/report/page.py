@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any
 
 from onnxtile.report.format import Options, Plan
-from onnxtile.report.layout import ArenaLayout, Row, arenas, step_names, steps
+from onnxtile.report.layout import ArenaLayout, Row, arenas, first_step, step_names, steps
 from onnxtile.report.palette import color, kind_of, kinds
 
 _PART = re.compile(r"@([a-z.]+)@")
@@ -43,6 +43,7 @@ def content(plan: Plan, options: Options) -> dict[str, Any]:
 def _plan(plan: Plan, said: str) -> dict[str, Any]:
     return {
         "said": said,
+        "start": first_step(plan),
         "steps": steps(plan),
         "runs": step_names(plan),
         "kinds": [{"name": kind, "color": color(kind)} for kind in kinds(plan)],
@@ -60,7 +61,7 @@ def _arena(arena: ArenaLayout) -> dict[str, Any]:
 def _row(row: Row) -> dict[str, Any]:
     plain = {key: row[key] for key in ("name", "offset", "size", "first", "last")}
     more = {key: row.get(key) for key in ("node", "dtype", "shape")}
-    return {**plain, **more, "kind": kind_of(row), "owner": row.get("alias")}
+    return {**plain, **more, "kind": row["kind"], "shown": kind_of(row), "owner": row.get("alias")}
 
 
 def _in_script(content: Any) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxtile.report.format import Plan
 from onnxtile.report.labels import Box, fitting
-from onnxtile.report.layout import ArenaLayout, Row, step_names, steps
+from onnxtile.report.layout import ArenaLayout, Row, first_step, step_names, steps
 from onnxtile.report.palette import EDGE, GAP, PEAK, color, kind_of
 from onnxtile.report.units import readable, unit_of
 
@@ -31,9 +31,8 @@ class Panel:
 
     @property
     def span(self) -> tuple[int, int]:
-        """The steps shown, half-open: those before anything lives are left out."""
-        end = max(steps(self.plan), 1)
-        return min((row["first"] for row in self.arena.rows), default=0), end
+        """The steps shown, half-open, the same in all arenas: those before anything lives are left out."""
+        return first_step(self.plan), max(steps(self.plan), 1)
 
     @property
     def unit(self) -> tuple[int, str]:

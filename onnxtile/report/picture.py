@@ -63,7 +63,7 @@ def _figure(plan: Plan, options: Options) -> Figure:
     columns = [(said, shown, arenas(shown)) for said, shown in plans.items()]
     rows = max(len(found) for _, _, found in columns) or 1
     many = max(len(shown["buffers"]) for shown in plans.values())
-    width, height = (side * _growth(many) for side in (_WIDTH, _MAP))
+    width, height = _WIDTH * _growth(many), _MAP * _growth(many) * (1.0 if rows == 1 else 0.7)
     figure = Figure(figsize=(width, rows * (height + _STRIP) + _ROOM), layout="constrained")
     figure.suptitle(options.title, fontsize=11, fontweight="bold", parse_math=False)
     grid = figure.subplots(2 * rows, len(columns), squeeze=False, height_ratios=[height, _STRIP] * rows)

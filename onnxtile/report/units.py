@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -14,6 +16,7 @@ def unit_of(size: int) -> tuple[int, str]:
 def readable(size: int) -> str:
     """Return `size` bytes with three digits: "512 bytes", "6.89 MiB"."""
     unit, name = unit_of(size)
-    value = size / unit
-    digits = 0 if size % unit == 0 else 3 - len(str(int(value)))
-    return f"{value:,.{max(digits, 0)}f} {name}"
+    digits = 0 if size % unit == 0 else max(0, 3 - len(str(size // unit)))
+    # Half of the last digit goes up, as in the page.
+    value = math.floor(size / unit * 10**digits + 0.5) / 10**digits
+    return f"{value:,.{digits}f} {name}"

@@ -125,7 +125,7 @@ def test_hover_tells_name_node_shape_bytes_and_life(opened: Open) -> None:
     ]
     pointer(page, "mouseMoved", *middle(page, "inner"))
     assert text(page, "#tip").startswith("inner\n")
-    assert "in first" in text(page, "#tip")
+    assert "kind: activation, inside first" in text(page, "#tip")
     pointer(page, "mouseMoved", 2, 2)
     assert page.execute_script("return document.getElementById('tip').hidden")
 

@@ -126,6 +126,7 @@ def test_a_name_is_shortened_from_its_start() -> None:
         (1023, "1,023 bytes"),
         (1024, "1 KiB"),
         (7225344, "6.89 MiB"),
+        (6422528, "6.13 MiB"),
         (1 << 40, "1 TiB"),
         (150_000, "146 KiB"),
     ],

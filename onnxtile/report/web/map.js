@@ -33,8 +33,7 @@ class ArenaMap {
     this.context = canvas.getContext("2d", { willReadFrequently: true });  // pixels come from the raster, not from a graphics card
     this.colors = new Map(plan.kinds.map((kind) => [kind.name, Raster.color(kind.color)]));
     this.faded = new Map(plan.kinds.map((kind) => [kind.name, Raster.color(kind.color, 0.25)]));
-    this.start = arena.rows.reduce((least, row) => Math.min(least, row.first), plan.steps);
-    if (this.start >= plan.steps) this.start = 0;
+    this.start = plan.start;
     this.showAll();
     new ResizeObserver(() => this.resize()).observe(canvas);
   }
@@ -163,7 +162,7 @@ class ArenaMap {
       if (row.last + 1 <= x0 || row.first >= x1 || row.offset + row.size <= y0 || row.offset >= y1) continue;
       const box = this.box(row);
       const faded = (step !== null && (row.first > step || row.last < step)) || (found !== "" && !row.search.includes(found));
-      this.raster.fill(this.inside(box), faded ? this.faded.get(row.kind) : this.colors.get(row.kind));
+      this.raster.fill(this.inside(box), faded ? this.faded.get(row.shown) : this.colors.get(row.shown));
       if (box.width > 3 && box.height > 3) outlined.push({ row, box, faded });
     }
     for (const [shares, color] of [[true, Raster.color("#ffffff")], [false, Raster.color("#3d5a73")]]) {

@@ -66,7 +66,7 @@ function facts(plan, row) {
     ["bytes", `${row.size.toLocaleString("en")}${row.size >= 1024 ? ` (${readable(row.size)})` : ""}`],
     ["address", `${row.offset.toLocaleString("en")} to ${end.toLocaleString("en")}`],
     ["life", `step ${nodeAt(plan, row.first)} to ${nodeAt(plan, row.last)}`],
-    ["kind", row.owner === null ? row.kind : `${row.kind}, in ${row.owner}`],
+    ["kind", row.owner === null ? row.kind : `${row.kind}, inside ${row.owner}`],
   ].filter(Boolean);
 }
 
@@ -100,7 +100,7 @@ function select(plan, step) {
 function list(arena, step, parent, several) {
   const live = arena.rows.filter((row) => row.owner === null && row.first <= step && step <= row.last).sort((a, b) => b.size - a.size);
   const used = arena.live[step] ?? 0;
-  make("h3", `${several ? `${arena.name}: ` : ""}${live.length.toLocaleString("en")} buffers live, ${readable(used)}`, parent);
+  make("h3", `${several ? `${arena.name}: ` : ""}${live.length.toLocaleString("en")} ${live.length === 1 ? "buffer" : "buffers"} live, ${readable(used)}`, parent);
   const table = make("table", "", parent), head = make("tr", "", table);
   for (const name of ["buffer", "bytes", "offset"]) make("th", name, head);
   for (const row of live.slice(0, MOST_ROWS)) {
