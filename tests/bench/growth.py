@@ -1,9 +1,10 @@
-"""How the time to find the five queries of `patterns/aidge` grows with the graph, and what it is on the zoo.
+"""How the time to find the five queries of `patterns/aidge`, and to fuse with the whole library, grows with the graph.
 
     python -m tests.bench.growth [--zoo FOLDER] [--sizes 10000,30000,100000] [--repeats N]
 
 The graphs are transformers of repeated blocks: attention, two layer norms, a GELU, all spelled out. Times are processor time, the least of
-the repeats: `constants` is what telling constants apart takes, `first` a search by a new Matcher, `again` the next one. Growth is the
+the repeats: `constants` is what telling constants apart takes, `first` a search by a new Matcher, `again` the next one, `fuse` matching
+and rewriting with every pattern of the library, without verification. Growth is the
 time for a node at the largest size against that at the smallest; 1 is linear.
 """
 
@@ -20,6 +21,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.fuse.patterns import Pattern, pattern_set
+from onnxtile.fuse.rewrite import fuse
 from onnxtile.model.constants import Constants
 from onnxtile.query.match import Matcher, compiled
 from onnxtile.query.program import Program
@@ -88,6 +91,14 @@ def _growth_table(sizes: list[int], programs: dict[str, Program], repeats: int) 
         count = f"{len(matchers[-1].find(program)):,}"
         yield _row(f"{name}, first", first, sizes, count)
         yield _row(f"{name}, again", again, sizes, count)
+    patterns = pattern_set()
+    fused = [min(_fuse_time(size, patterns) for _ in range(repeats)) for size in sizes]
+    yield _row("fuse, the whole library", fused, sizes, "")
+
+
+def _fuse_time(size: int, patterns: list[Pattern]) -> float:
+    model = transformer(size)
+    return _least(1, lambda: fuse(model, patterns))
 
 
 def _find_first(model: ir.Model, constants: Constants, program: Program) -> None:
