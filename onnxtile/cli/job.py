@@ -127,10 +127,10 @@ class Rewrite(Job):
     def write(self, model: ir.Model, target: str | None, source: Path) -> None:
         """Write `model`, made from the file `source`, to `target`."""
         from onnxtile import api
-        from onnxtile.model.save import to_bytes
+        from onnxtile.model.stream import write_model
 
         if target == "-":
-            sys.stdout.buffer.write(to_bytes(model))
+            write_model(model, sys.stdout.buffer)
         elif target is not None:
             api.save(model, target, source=source, force=self.force)
 
