@@ -47,6 +47,9 @@ def tile(
         int | None, typer.Option("--max-filters", help="bound on the output channels of a convolution's tile")
     ] = None,
     wrap: Annotated[bool, typer.Option("--wrap", help="put each tiled layer into a local function")] = False,
+    peaks: Annotated[
+        bool, typer.Option("--peaks", help="plan the model for each way to accumulate, and show what lives at once")
+    ] = False,
     dim: Dim = None,
     shape: Shape = None,
 ) -> None:
@@ -76,6 +79,7 @@ def tile(
             options=options,
             dims=dims(dim),
             shapes=shapes(shape),
+            peaks=peaks,
             verify=not job.no_verify,
             progress=progress,
         )

@@ -59,8 +59,13 @@ class ConvWork:
 
     @property
     def lower_bound(self) -> float:
-        """The bytes of input, weights and output, each moved once, padding included."""
-        return float(self.moved(([1] * len(self.slides), 1, 1), "mnk"))
+        """The bytes of input, weights and output, each moved once, padding included; what no kernel touches is not."""
+        a, b, c = self.bytes
+        axes = zip(self.slides, self.outs, strict=True)
+        window = prod(min(_windows(slide, out, 1), _windows(slide, out, out)) for slide, out in axes)
+        weights = self.filters * self.channels * self.kernel
+        output = self.filters * prod(self.outs)
+        return float(self.groups * (a * self.batch * self.channels * window + b * weights + c * self.batch * output))
 
     def blocks(self, groups: Any, steps: Sequence[Any], channels: Any, filters: Any) -> tuple[Any, Any, Any]:
         """Return the elements of window, weights and output block of a tile; numbers or arrays."""
