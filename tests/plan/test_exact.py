@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onnxtile.plan import compiled
 from onnxtile.plan.check import check
 from onnxtile.plan.effort import Effort
-from onnxtile.plan.exact import compiled, descent
+from onnxtile.plan.exact import descent
 from onnxtile.plan.exact.solve import Solution, solve
-from onnxtile.plan.exact.state import groups, state_of
+from onnxtile.plan.exact.state import as_arrays, groups, state_of
 from onnxtile.plan.planner import planner
 from onnxtile.plan.problem import Buffer, Plan, Problem
 
@@ -130,10 +131,12 @@ def test_compiled_it_does_the_same() -> None:
     problem = cut(random.Random(7), 80, 500, 500)
     (members,) = groups(problem)
     plain, _ = state_of(problem, members, 1)
-    arrays = compiled.as_arrays(plain)
+    arrays = as_arrays(plain)
     for buffer, rank in enumerate(random.Random(0).sample(range(80), 80)):
         plain.rank[buffer] = arrays.rank[buffer] = rank
-    assert descent.descend(plain, 500, 5000, 10**6) == compiled.descend()(arrays, 500, 5000, 10**6)
+    assert descent.descend(plain, 500, 5000, 10**6) == compiled.function(descent, "descend", allocates=False)(
+        arrays, 500, 5000, 10**6
+    )
     assert plain.offset == list(arrays.offset)
     assert plain.blame == list(arrays.blame)
 

@@ -5,7 +5,7 @@ missed. A branch is given up as soon as some section cannot hold what is still t
 parts that are never in each other's way, each part is searched by itself; when one has no solution, the others are not asked for
 another of theirs. The idea of canonical plans and of parts is MiniMalloc's: Moffitt, ASPLOS 2023, doi 10.1145/3623278.3624752.
 
-Plain functions over flat lists: plan.exact.compiled compiles them as they are.
+Plain functions over flat lists: plan.compiled compiles them as they are.
 """
 
 from __future__ import annotations

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from onnxtile.plan import compiled
 from onnxtile.plan.effort import Budget
-from onnxtile.plan.exact import compiled, descent
-from onnxtile.plan.exact.state import State
+from onnxtile.plan.exact import descent
+from onnxtile.plan.exact.state import State, as_arrays
+
+Descend = Callable[[State, int, int, int], tuple[int, int]]
 
 COMPILE_FROM = 10_000_000
 """Looks after which compiling pays: the plain search takes some seconds for them, and compiling, the first time, some more."""
@@ -73,7 +76,7 @@ class Runner:
     def __init__(self, state: State, lengths: Sequence[int]) -> None:
         self._state = state
         self._lengths = lengths
-        self._run: compiled.Descend = descent.descend
+        self._run: Descend = descent.descend
         self._looks = 0
         self._attempts: dict[int, Attempt] = {}
 
@@ -98,8 +101,8 @@ class Runner:
     def _search(self, order: Order, capacity: int, nodes: int, budget: Budget, least: int) -> int:
         """Search once in `order`, which learns from it, until the budget is down to `least` looks; return how it ended."""
         if self._looks >= COMPILE_FROM and self._run is descent.descend and compiled.is_available():
-            self._state = compiled.as_arrays(self._state)
-            self._run = compiled.descend()
+            self._state = as_arrays(self._state)
+            self._run = compiled.function(descent, "descend", allocates=False)
         for buffer, rank in enumerate(order.ranks()):
             self._state.rank[buffer] = rank
             self._state.blame[buffer] = order.blame[buffer]

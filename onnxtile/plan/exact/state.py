@@ -13,6 +13,8 @@ from itertools import pairwise
 from math import gcd
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from onnxtile.plan.problem import Buffer, Problem
 
 
@@ -213,6 +215,7 @@ def _flat(lists: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
     return flat, at
 
 
-def converted(state: State, integers: Any, numbers: Any) -> State:
-    """Return `state` with each list of integers passed through `integers`, and those of floating-point numbers through `numbers`."""
-    return State(*(numbers(v) if name == "blame" else integers(v) for name, v in state._asdict().items()))
+def as_arrays(state: State) -> State:
+    """Return `state` in arrays of 64-bit numbers instead of lists, as compiled code takes it."""
+    arrays: Any = (np.array(v, np.float64 if name == "blame" else np.int64) for name, v in state._asdict().items())
+    return State(*arrays)

@@ -10,7 +10,7 @@ from onnxtile.plan.orders import by_area, by_breadth, by_life, by_size
 from onnxtile.plan.planner import Placement, Planner
 from onnxtile.plan.planners.exact import improve
 from onnxtile.plan.problem import Plan, Problem, Proof
-from onnxtile.plan.skyline import fill
+from onnxtile.plan.squeaky import fillings
 
 FEW, MANY = 1_000, 20_000
 """With so many buffers or fewer all heuristics are tried; with more than so many only the quickest."""
@@ -20,7 +20,7 @@ def _place(problem: Problem, effort: Effort) -> Placement:
     budget = Budget(effort.steps, effort.seconds)
     best: Sequence[int] = ()
     size = -1
-    for offsets in _tried(problem):
+    for offsets in _tried(problem, effort):
         reached = Plan.of(problem, offsets).size
         if size < 0 or reached < size:
             best, size = offsets, reached
@@ -31,19 +31,17 @@ def _place(problem: Problem, effort: Effort) -> Placement:
     return improve(problem, tuple(best), effort.after(budget))
 
 
-def _tried(problem: Problem) -> Iterator[Sequence[int]]:
+def _tried(problem: Problem, effort: Effort) -> Iterator[Sequence[int]]:
     """Yield the offsets of one heuristic after the other, the quickest and most promising first."""
     count, layered = len(problem.buffers), not problem.opponents
-    lives = [b.upper - b.lower for b in problem.buffers]
     if count > MANY and layered:
-        yield fill(problem, lives)
+        yield from fillings(problem, effort.steps)
         return
     fitter = Fitter(problem)
     yield fitter.place(by_size(problem), tightest)
     yield fitter.place(by_breadth(problem), tightest)
     if layered:
-        yield fill(problem, [life * (b.size + 1) for life, b in zip(lives, problem.buffers, strict=True)])
-        yield fill(problem, lives)
+        yield from fillings(problem, effort.steps)
     if count <= FEW:
         yield from (fitter.place(order(problem), lowest) for order in (by_size, by_area, by_life, by_breadth))
 
