@@ -16,6 +16,7 @@ from onnxtile.model.collector import collector_paused
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.infer import Dim, Dims, Known, declared, infer, values
 from onnxtile.model.sample import sampled
+from onnxtile.model.shape_values import Propagation
 from onnxtile.model.wanted import ANYTHING, Wanted
 
 __all__ = ["Dim", "Dims", "Shapes", "resolve"]
@@ -64,7 +65,7 @@ def resolve(model: ir.Model, *, run: bool = False, wanted: Wanted = ANYTHING) ->
     merged = {value: _merge(value, first, second, file) for value, first, second, file in rows}
     dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
     dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
-    shapes = Shapes(dtypes, dims)
+    shapes = _with_computed(model, Shapes(dtypes, dims))
     return _with_samples(model, shapes, wanted) if run else shapes
 
 
@@ -90,6 +91,17 @@ def _better(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) or (b is None and a is not None):
         return a
     return b if isinstance(b, int) or a is None else a
+
+
+def _with_computed(model: ir.Model, shapes: Shapes) -> Shapes:
+    """Return `shapes` with the sizes that the model computes from those of its inputs, where these are all known."""
+    outputs = (value for node in model.graph for value in node.outputs)
+    known = all(shapes.sizes(value) is not None for value in free_inputs(model))
+    if not known or all(shapes.sizes(value) is not None for value in outputs if value.name and _may_be_tensor(value)):
+        return shapes
+    further = Propagation(model, shapes._dtypes, shapes._dims)
+    further.run()
+    return Shapes(further.dtypes, further.dims)
 
 
 def _with_samples(model: ir.Model, shapes: Shapes, wanted: Wanted) -> Shapes:

@@ -588,9 +588,14 @@ def test_the_order_of_the_file_changes_nothing(lab: Lab, transformer: Path, seed
     lab.require_same_bits(load(source), other.model)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_the_order_of_a_crossed_file_changes_nothing(lab: Lab, seed: int) -> None:
-    for text, query in ((CROSSED, "Neg~0>Add"), (BETWEEN, "Neg~>Abs"), (BETWEEN, ".~*>Add"), (CROSSED, ".[rank == 1]~*>.")):
+    for text, query in (
+        (CROSSED, "Neg~0>Add"),
+        (BETWEEN, "Neg~>Abs"),
+        (BETWEEN, ".~*>Add"),
+        (CROSSED, ".[rank == 1]~*>."),
+    ):
         source = lab.text(text)
         plain = api.fuse(source, [query], verify=False)
         fused = lab.sound(_shuffled(source, seed), query)

@@ -32,6 +32,46 @@ r = Reciprocal(d)
 n = Mul(x, r)
 y = Mul(n, W_8)
 """
+MOMENTS = """
+m = ReduceMean<axes=[-1], keepdims=1>(x)
+c = Sub(x, m)
+s = Mul(x, x)
+b = ReduceMean<axes=[-1], keepdims=1>(s)
+q = Mul(m, m)
+v = Sub(b, q)
+e = Add(v, 0.00001)
+d = Sqrt(e)
+y = Div(c, d)
+"""
+FOLDED = """
+m = ReduceMean<axes=[-1], keepdims=1>(x)
+c = Sub(x, m)
+s = Mul(c, c)
+v = ReduceMean<axes=[-1], keepdims=1>(s)
+e = Add(v, 0.00001)
+d = Sqrt(e)
+r = Reciprocal(d)
+i = Mul(r, W_8)
+a = Mul(x, i)
+b = Mul(m, i)
+o = Sub(W_8, b)
+y = Add(a, o)
+"""
+BY_LENGTH = """
+l = ReduceL2<axes=[-1], keepdims=1>(x)
+a = Mul(l, 0.35355339)
+d = Add(a, 0.00001)
+n = Div(x, d)
+y = Mul(n, W_8)
+"""
+BY_SIGMOID = """
+c = Pow(x, 3.0)
+a = Mul(c, 0.044715)
+b = Add(x, a)
+z1 = Mul(b, 1.5957691216)
+t = Sigmoid(z1)
+y = Mul(x, t)
+"""
 GELU = """
 a = Div(x, 1.4142135)
 e = Erf(a)
@@ -98,6 +138,23 @@ MISSES = {
         "s = Pow(c, 2.0)",
         "i = Cast<to=7>(c)\nj = Cast<to=1>(i)\ns = Pow(j, 2.0)",
     ),
+    "moments: the mean is not squared": ("LayerNorm", MOMENTS, "Mul(m, m)", "Mul(m, x)"),
+    "moments: of another value": ("LayerNorm", MOMENTS, "Mul(x, x)", "Mul(z, z)"),
+    "moments: the difference the other way": ("LayerNorm", MOMENTS, "Sub(b, q)", "Sub(q, b)"),
+    "moments: other axes": (
+        "LayerNorm",
+        MOMENTS,
+        "ReduceMean<axes=[-1], keepdims=1>(s)",
+        "ReduceMean<axes=[1], keepdims=1>(s)",
+    ),
+    "folded: another value scaled": ("LayerNorm RMSNorm", FOLDED, "Mul(x, i)", "Mul(z, i)"),
+    "folded: the mean of another value": ("LayerNorm RMSNorm", FOLDED, "b = Mul(m, i)", "b = Mul(z, i)"),
+    "folded: the bias subtracted": ("LayerNorm RMSNorm", FOLDED, "Sub(W_8, b)", "Sub(b, W_8)"),
+    "RMS norm by the length: of another value": ("RMSNorm L2Norm", BY_LENGTH, "keepdims=1>(x)", "keepdims=1>(z)"),
+    "RMS norm by the length: an exponent of 1": ("RMSNorm L2Norm", BY_LENGTH, "ReduceL2", "ReduceL1"),
+    "RMS norm by the length: a vector for a number": ("RMSNorm L2Norm", BY_LENGTH, "0.35355339", "W_8"),
+    "tanh GELU by the sigmoid: another constant": ("GeLUTanh SiLU", BY_SIGMOID, "1.5957691216", "1.702"),
+    "tanh GELU by the sigmoid: another cube": ("GeLUTanh SiLU", BY_SIGMOID, "Pow(x, 3.0)", "Pow(z, 3.0)"),
     "RMS norm: exponent 3": ("RMSNorm", RMS_NORM, "Pow(x, 2.0)", "Pow(x, 3.0)"),
     "RMS norm: another value squared": ("RMSNorm", RMS_NORM, "Pow(x, 2.0)", "Pow(z, 2.0)"),
     "RMS norm: epsilon is a vector": ("RMSNorm", RMS_NORM, "Add(v, 0.00001)", "Add(v, W_8)"),

@@ -23,6 +23,22 @@ v = ReduceMean<axes=[-1], keepdims=1>(s)
 """
 _DEVIATION = "e = Add(v, 0.00001)\nd = Sqrt(e)\n"
 _MEAN_SQUARE = "s = Pow(x, 2.0)\nv = ReduceMean<axes=[-1], keepdims=1>(s)\n"
+_AGAIN = """
+mm = ReduceMean<axes=[2], keepdims=1>(x)
+cc = Sub(x, mm)
+s = Mul(cc, cc)
+u = ReduceMean<axes=[2], keepdims=0>(s)
+"""
+_MOMENTS = (
+    _CENTRED
+    + """
+s = Mul(x, x)
+b = ReduceMean<axes=[-1], keepdims=1>(s)
+q = Mul(m, m)
+v = Sub(b, q)
+"""
+)
+_FLOORS = ("f = Max(v, 0.0)\n", "f = Relu(v)\n")
 _SCALED = "g = Mul(n, W_8)\ny = Add(g, W_8)"
 
 _ERF = ("a = Div(x, 1.4142135623730951)", "a = Mul(x, 0.7071067811865476)")
@@ -96,18 +112,66 @@ CASES: dict[tuple[str, int], list[str]] = {
         + _SCALED
         for deviation in (_DEVIATION, "e = Sqrt(v)\nd = Add(e, 0.00001)\n")
     ],
+    ("LayerNorm", 4): [
+        _CENTRED + _AGAIN + "w = Mul(u, 8.0)\na = Div(w, 7.0)\n" + back + deviation + "n = Div(c, d)\n" + _SCALED
+        for back, deviation in product(
+            ("v = Reshape(a, [2, 6, 1])\n", "v = Unsqueeze(a, [2])\n"),
+            (_DEVIATION, "e = Sqrt(v)\nd = Add(e, 0.00001)\n"),
+        )
+    ]
+    + [_CENTRED + _AGAIN + "v = Reshape(u, [2, 6, 1])\n" + _DEVIATION + "n = Div(c, d)\n" + _SCALED],
+    ("LayerNorm", 5): [
+        _MOMENTS + floor + _DEVIATION.replace("v,", "f,") + "n = Div(c, d)\n" + _SCALED for floor in _FLOORS
+    ],
+    ("LayerNorm", 6): [
+        _MOMENTS + floor + _DEVIATION.replace("v,", "f,") + way
+        for floor, way in product(
+            _FLOORS,
+            (
+                "i = Reciprocal(d)\nn = Mul(c, i)\n" + _SCALED,
+                "r = Div(1.0, d)\ni = Mul(r, W_8)\nn = Mul(c, i)\ny = Add(n, W_8)",
+            ),
+        )
+    ],
+    ("LayerNorm", 7): [
+        _CENTRED
+        + square
+        + "v = ReduceMean<axes=[-1], keepdims=1>(s)\n"
+        + _DEVIATION
+        + "r = Reciprocal(d)\ni = Mul(r, W_8)\na = Mul(x, i)\nb = Mul(m, i)\no = Sub(W_8, b)\ny = Add(a, o)"
+        for square in ("s = Mul(c, c)\n", "s = Pow(c, 2.0)\n")
+    ],
     ("RMSNorm", 1): [
         _MEAN_SQUARE + "e = Add(v, 0.00001)\n" + way + "n = Mul(x, i)\n" + last
         for way, last in product(
             ("d = Sqrt(e)\ni = Reciprocal(d)\n", "d = Sqrt(e)\ni = Div(1.0, d)\n", "i = Pow(e, -0.5)\n"),
             ("y = Mul(n, W_8)", "y = Identity(n)"),
         )
+    ]
+    + [
+        "s = Mul(x, x)\nt = ReduceSum<keepdims=1>(s, [-1])\nv = Div(t, 8.0)\n"
+        + _DEVIATION
+        + "i = Reciprocal(d)\ny = Mul(x, i)",
+        _MEAN_SQUARE + _DEVIATION + "r = Reciprocal(d)\ni = Mul(r, W_8)\ny = Mul(x, i)",
+        _MEAN_SQUARE + "d = Sqrt(v)\ni = Reciprocal(d)\nn = Mul(x, i)\ny = Mul(n, W_8)",
     ],
     ("RMSNorm", 2): [
         _MEAN_SQUARE + deviation + "n = Div(x, d)\ny = Mul(n, W_8)"
         for deviation in (_DEVIATION, "e = Sqrt(v)\nd = Add(e, 0.00001)\n")
     ],
     ("RMSNorm", 3): [_MEAN_SQUARE + _DEVIATION + "n = Mul(x, W_8)\ny = Div(n, d)"],
+    ("RMSNorm", 4): [
+        f"l = ReduceL2<axes=[-1], keepdims=1>(x)\na = {root}\nd = {bound}\nn = Div(x, d)\ny = Mul(n, W_8)"
+        for root, bound in product(
+            ("Mul(l, 0.35355339)", "Div(l, 2.8284271)"), ("Add(a, 0.00001)", "Clip(a, 0.00001)", "Max(a, 0.00001)")
+        )
+    ],
+    ("RMSNorm", 5): [
+        "l = ReduceL2<axes=[-1], keepdims=1>(x)\nd = Clip(l, 0.00001)\n"
+        + divided
+        + "g = Mul(n, 2.8284271)\ny = Mul(g, W_8)"
+        for divided in ("n = Div(x, d)\n", "e = Expand(d, [2, 6, 8])\nn = Div(x, e)\n")
+    ],
     ("GeLU", 1): [f"{scale}\ne = Erf(a)\np = Add(e, 1.0)\n{half}" for scale, half in product(_ERF, _HALVES)],
     ("GeLU", 2): [
         f"{scale}\ne = Erf(a)\nb = {half}\np = Add(b, 0.5)\ny = Mul(x, p)"
@@ -138,6 +202,24 @@ CASES: dict[tuple[str, int], list[str]] = {
         + _TANH
         + half
         for half in _HALVES
+    ],
+    ("GeLUTanh", 7): [
+        square + "a = Mul(s, 0.035677408136300125)\nb = Add(a, 0.7978845608028654)\nz = Mul(x, b)\n" + _TANH + half
+        for square, half in product(_SQUARES, _HALVES)
+    ],
+    ("GeLUTanh", 8): [
+        "a = Mul(x, 0.035677408136300125)\ns = Mul(a, x)\nb = Add(s, 0.7978845608028654)\nz = Mul(x, b)\n"
+        + _TANH
+        + half
+        for half in _HALVES
+    ],
+    ("GeLUTanh", 9): [
+        "c = Pow(x, 3.0)\na = Mul(c, 0.044715)\nb = Add(x, a)\nz = Mul(b, 1.5957691216057308)\nt = Sigmoid(z)\ny = Mul(x, t)"
+    ],
+    ("GeLUTanh", 10): [
+        square
+        + "c = Mul(s, x)\na = Mul(c, 0.044715)\nb = Add(x, a)\nz = Mul(b, 1.5957691216057308)\nt = Sigmoid(z)\ny = Mul(x, t)"
+        for square in _SQUARES
     ],
     ("QuickGeLU", 1): ["a = Mul(x, 1.702)\ns = Sigmoid(a)\ny = Mul(x, s)"],
     ("SiLU", 1): ["s = Sigmoid(x)\ny = Mul(x, s)"],
@@ -232,6 +314,20 @@ CASES: dict[tuple[str, int], list[str]] = {
     ("ScaledDotProductAttention", 7): [
         'r = Einsum<equation="bid,bjd->bij">(q, k)\na = Mul(r, 0.25)\nw = Softmax<axis=-1>(a)\n' + last
         for last in ('y = Einsum<equation="bij,bjd->bid">(w, v)', "y = MatMul(w, v)")
+    ],
+    ("ScaledDotProductAttention", 8): [
+        _SCORES
+        + "a = Mul(r, 0.25)\nw = Softmax<axis=-1>(a)\nin = IsNaN(w)\nn = Where(in, 0.0, w)\n"
+        + "nd = Cast<to=11>(n)\nia = IsInf(nd)\nga = Greater(n, 0.0)\nib = Cast<to=9>(ia)\ngb = Cast<to=9>(ga)\nla = And(ib, gb)\n"
+        + "b = Where(la, 1000.0, n)\n"
+        + "bd = Cast<to=11>(b)\nja = IsInf(bd)\nha = Less(b, 0.0)\njb = Cast<to=9>(ja)\nhb = Cast<to=9>(ha)\nma = And(jb, hb)\n"
+        + "f = Where(ma, -1000.0, b)\ny = MatMul(f, v)"
+    ],
+    ("ScaledDotProductAttention", 9): [
+        _SCORES
+        + "a = Mul(r, 0.25)\nw = Softmax<axis=-1>(a)\nin = IsNaN(w)\nn = Where(in, 0.0, w)\n"
+        + "l = Less(w, 0.0)\ni = IsInf(w)\np = And(l, i)\nb = Where(p, -1000.0, n)\n"
+        + "g = Greater(w, 0.0)\nq2 = And(g, i)\nf = Where(q2, 1000.0, b)\ny = MatMul(f, v)"
     ],
     ("MultiHeadAttention", 1): ["".join(map(_HEADS.format, "qkv")) + _CORE + _MERGED],
     ("MultiHeadAttention", 2): [

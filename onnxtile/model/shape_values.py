@@ -1,0 +1,180 @@
+"""Shapes that a model computes: the few numbers of shape arithmetic are computed too, node by node, and nothing larger.
+
+Engines of shape inference carry such numbers through some operators and lose them at others (Where, Equal, ConstantOfShape,
+ScatterND ...), and with them the sizes of all that follows. Here they are computed by onnx's reference implementation, and handed to onnx's
+inference of one node at a time. No activation is computed, whatever its size.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+
+from onnxtile.model.collector import collector_paused
+from onnxtile.model.infer import Dims
+from onnxtile.runtime import Array
+
+_MOST = 4096
+"""Elements of the largest tensor that is computed."""
+
+_ARITHMETIC = {
+    *("Abs", "Add", "And", "Cast", "Ceil", "Clip", "Concat", "ConstantOfShape", "CumSum", "Div", "Equal", "Expand"),
+    *("Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less"),
+    *("LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "Range", "ReduceMax"),
+    *("ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Round", "ScatterElements", "ScatterND", "Sign", "Slice"),
+    *("Split", "Sqrt", "Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"),
+}
+"""What shapes are computed with."""
+
+
+class Propagation:
+    """Carries numbers and shapes forward through the main graph of a model; `dtypes` and `dims` say what is known before."""
+
+    def __init__(self, model: ir.Model, dtypes: Mapping[ir.Value, ir.DataType], dims: Mapping[ir.Value, Dims]) -> None:
+        self._model = model
+        self.dtypes = dict(dtypes)
+        self.dims = dict(dims)
+        self._numbers: dict[ir.Value, Array] = {}
+        self._news: set[ir.Value] = set()
+        self._opsets = [helper.make_opsetid(*pair) for pair in model.graph.opset_imports.items()]
+        self._functions: list[onnx.FunctionProto] | None = None
+
+    @collector_paused()
+    def run(self) -> None:
+        """Visit every node once, in order."""
+        for value in self._model.graph.initializers.values():
+            self._hold(value, value.const_value)
+        for node in self._model.graph:
+            self._visit(node)
+
+    def _visit(self, node: ir.Node) -> None:
+        standard = node.domain in {"", "ai.onnx"}
+        if standard and node.op_type == "Constant":
+            attribute = node.attributes.get("value")
+            self._hold(node.outputs[0], None if attribute is None else attribute.as_tensor())
+        elif standard and node.op_type in {"Shape", "Size"}:
+            self._measure(node)
+        else:
+            # Where nothing is new, the engines have said what there is to say.
+            new = any(value in self._news for value in node.inputs)
+            if new and any(value.name and self._sizes(value) is None for value in node.outputs):
+                self._infer(node)
+            if standard and node.op_type in _ARITHMETIC and self._is_small(node):
+                self._compute(node)
+
+    def _hold(self, value: ir.Value, tensor: ir.TensorProtocol | None) -> None:
+        if tensor is not None and tensor.size <= _MOST and tensor.dtype != ir.DataType.STRING:
+            self._numbers[value] = tensor.numpy()
+
+    def _measure(self, node: ir.Node) -> None:
+        sizes = None if node.inputs[0] is None else self._sizes(node.inputs[0])
+        if sizes is None:
+            return
+        end = node.attributes.get("end")
+        part = sizes[node.attributes.get_int("start", 0) : None if end is None else end.as_int()]
+        number = math.prod(sizes) if node.op_type == "Size" else part
+        self._learn(node.outputs[0], np.asarray(number, np.int64))
+
+    def _learn(self, value: ir.Value, array: Array) -> None:
+        self._numbers[value] = array
+        self.dims[value] = array.shape
+        self._news.add(value)
+
+    def _sizes(self, value: ir.Value) -> tuple[int, ...] | None:
+        dims = self.dims.get(value)
+        if dims is None or not all(isinstance(dim, int) for dim in dims):
+            return None
+        return tuple(int(dim) for dim in dims if dim is not None)
+
+    def _is_small(self, node: ir.Node) -> bool:
+        """Tell whether all inputs of `node` are known numbers, and its outputs are few."""
+        if not all(value is None or value in self._numbers for value in node.inputs):
+            return False
+        # How many places NonZero finds, no inference says: no more than there are.
+        counted = node.op_type == "NonZero"
+        sizes = [self._sizes(value) for value in (node.inputs if counted else node.outputs) if value is not None]
+        return all(size is not None and math.prod(size) <= _MOST for size in sizes)
+
+    def _compute(self, node: ir.Node) -> None:
+        proto, names = _alone(node)
+        feeds = {names[value]: self._numbers[value] for value in dict.fromkeys(node.inputs) if value is not None}
+        made = _evaluated(self._one_node(proto, {}), feeds)
+        for value, array in zip(node.outputs, made, strict=False):
+            if isinstance(array, np.ndarray | np.generic):
+                self._learn(value, np.asarray(array))
+
+    def _infer(self, node: ir.Node) -> None:
+        """Note what onnx infers for the outputs of `node` from the shapes of its inputs and from known numbers."""
+        proto, names = _alone(node)
+        model = self._one_node(proto, {names[v]: v for v in dict.fromkeys(node.inputs) if v is not None})
+        try:
+            inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+            return
+        infos = {info.name: info.type for info in inferred.graph.output}
+        for value in node.outputs:
+            tensor = infos[names[value]].tensor_type if value in names else onnx.TypeProto.Tensor()
+            if tensor.HasField("shape"):
+                self._note(value, tensor)
+
+    def _note(self, value: ir.Value, tensor: onnx.TypeProto.Tensor) -> None:
+        found = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        before = self.dims.get(value) or (None,) * len(found)
+        if len(before) == len(found):
+            merged = tuple(b if isinstance(b, int) or f is None else f for b, f in zip(before, found, strict=True))
+            if merged != self.dims.get(value):
+                self._news.add(value)
+            self.dims[value] = merged
+        if tensor.elem_type and value not in self.dtypes:
+            self.dtypes[value] = ir.DataType(tensor.elem_type)
+
+    def _one_node(self, node: onnx.NodeProto, typed: Mapping[str, ir.Value]) -> onnx.ModelProto:
+        """Return a model of `node` alone; `typed` inputs have their shapes, and their numbers where these are known."""
+        constants = [numpy_helper.from_array(self._numbers[v], n) for n, v in typed.items() if v in self._numbers]
+        inputs = [helper.make_value_info(n, self._type(v)) for n, v in typed.items() if v not in self._numbers]
+        names = [name for name in dict.fromkeys(node.input) if name] if not typed else []
+        inputs += [onnx.ValueInfoProto(name=name) for name in names]
+        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+        graph = helper.make_graph([node], "node", inputs, outputs, constants)
+        functions = list(self._called(node))
+        return helper.make_model(graph, opset_imports=self._opsets, functions=functions, ir_version=10)
+
+    def _type(self, value: ir.Value) -> onnx.TypeProto:
+        if value.type is not None and not isinstance(value.type, ir.TensorType):
+            return ir.serde.serialize_type(value.type)
+        dtype, dims = self.dtypes.get(value), self.dims.get(value)
+        return helper.make_tensor_type_proto(dtype.value if dtype is not None else 0, dims)
+
+    def _called(self, node: onnx.NodeProto) -> Iterator[onnx.FunctionProto]:
+        if (node.domain, node.op_type, node.overload) not in self._model.functions:
+            return
+        if self._functions is None:
+            self._functions = [ir.serde.serialize_function(one) for one in self._model.functions.values()]
+        yield from self._functions
+
+
+def _alone(node: ir.Node) -> tuple[onnx.NodeProto, dict[ir.Value, str]]:
+    """Return `node` with names of its own for what it reads and makes, and these names."""
+    proto = ir.serde.serialize_node(node)
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.name]
+    return proto, {value: value.name or "" for value in values}
+
+
+def _evaluated(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Any]:
+    """Return what the reference implementation computes; nothing where it refuses."""
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            made = ReferenceEvaluator(model).run(None, dict(feeds))
+    except (ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        return []
+    return list(made) if isinstance(made, list) else []
