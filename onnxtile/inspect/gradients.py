@@ -11,11 +11,15 @@ from collections.abc import Container
 
 import onnx_ir as ir
 
+SEQUENCES = {"SequenceConstruct", "SequenceErase", "SequenceInsert", "SplitToSequence"}
+"""Their output is a sequence, whose element type no shape inference gives."""
 _NOTHING = {
     *("Add", "Sub", "Sum", "Mean", "Neg", "Identity", "Cast", "CastLike", "Dropout", "CumSum", "Trilu"),
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Pad", "Expand", "Tile"),
     *("ReduceSum", "ReduceMean", "AveragePool", "GlobalAveragePool", "DepthToSpace", "SpaceToDepth", "Resize"),
     *("Upsample", "ReverseSequence", "CenterCropPad", "Col2Im", "QuantizeLinear", "DequantizeLinear"),
+    *("AffineGrid", "DFT", "SequenceAt", "ConcatFromSequence"),
+    *SEQUENCES,
 }
 _INPUT = {
     *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Erf", "Log", "Sin", "Sinh", "Tan"),
@@ -25,46 +29,37 @@ _INPUT = {
     *("MaxPool", "GlobalMaxPool", "SimplifiedLayerNormalization"),
 }
 _OUTPUT = {"Elu", "Exp", "LogSoftmax", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softmax", "Sqrt", "Tanh"}
-_INPUT_AND_OUTPUT = {"LRN", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMin", "ReduceProd"}
+_INPUT_AND_OUTPUT = {
+    *("LRN", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMin", "ReduceProd", "CumProd", "Det"),
+}
 _ALL = {
-    "Attention",
-    "GridSample",
-    "Max",
-    "Min",
-    "PRelu",
-    "RNN",
-    "GRU",
-    "LSTM",
-    "LpPool",
-    "GlobalLpPool",
-    "RotaryEmbedding",
+    *("Attention", "LinearAttention", "GridSample", "Max", "Min", "PRelu", "SwiGLU", "RNN", "GRU", "LSTM"),
+    *("LpPool", "GlobalLpPool", "RotaryEmbedding"),
 }
 """These need all their inputs and outputs that are tensors."""
-_PRODUCT = {"Conv", "ConvTranspose", "DeformConv", "Einsum", "Gemm", "MatMul", "Mul"}
+_PRODUCT = {"Conv", "ConvTranspose", "DeformConv", "Einsum", "Gemm", "MatMul", "Mul", "STFT"}
 """The gradient of the first operand needs the second, and the reverse."""
 _CHOICE = {
-    "Where": 0,
-    "Gather": 1,
-    "GatherElements": 1,
-    "GatherND": 1,
-    "ScatterElements": 1,
-    "ScatterND": 1,
-    "Compress": 1,
+    **{name: 1 for name in ("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "Scatter")},
+    **{"Where": 0, "Compress": 1, "MaxUnpool": 1, "NegativeLogLikelihoodLoss": 1},
 }
 """The gradient goes where this input says."""
 STOPS = {
-    "Ceil",
-    "Floor",
-    "Round",
-    "Sign",
-    "OneHot",
-    "EyeLike",
-    "ConstantOfShape",
-    "IsNaN",
-    "Range",
-    "Shape",
-    "Size",
-    "Mod",
+    *(
+        "Ceil",
+        "Floor",
+        "Round",
+        "Sign",
+        "OneHot",
+        "EyeLike",
+        "ConstantOfShape",
+        "IsNaN",
+        "IsInf",
+        "Range",
+        "Shape",
+        "Size",
+    ),
+    *("Mod", "Hardmax", "Bernoulli", "DynamicQuantizeLinear", "RandomNormalLike", "RandomUniformLike"),
 }
 """Their derivative is zero wherever there is one."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
+from onnxtile.inspect.repetition import repetitions
 from onnxtile.inspect.work import NotKnown, Operator, operator_name, work_of
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes, resolve
@@ -30,24 +31,31 @@ class Work:
         """All MACs of the node; None where they are not known."""
         return None if self.unknown else sum(self.macs.values())
 
+    def times(self, count: int) -> Work:
+        """Return the work of `count` such nodes."""
+        macs, additions = ({op: count * n for op, n in counts.items()} for counts in (self.macs, self.additions))
+        return Work(macs, additions, self.unknown)
+
 
 def works(model: ir.Model, shapes: Shapes, constants: Constants) -> dict[ir.Node, Work]:
     """Return the work of each node of all graphs of `model`, which stays as it is; what only makes constants has none.
 
-    Nodes of bodies (If, Loop, Scan) have the work of one pass; the node that has the bodies has work that only a run can tell,
-    unless they do none.
+    Nodes of bodies (If, Loop, Scan) have the work of one pass; the node that has the bodies has that of all passes, where the graph tells
+    how many there are.
     """
+    return _works(model, shapes, constants, _calls(model))
+
+
+def _works(model: ir.Model, shapes: Shapes, constants: Constants, calls: Mapping[ir.Node, Work]) -> dict[ir.Node, Work]:
     found: dict[ir.Node, Work] = {}
-    calls = _calls(model)
-    for node in model.graph.all_nodes():
-        if node in calls:
-            found[node] = calls[node]
-        elif not bodies(node):
-            found[node] = _alone(node, shapes, constants)
     # A body stands before the node that has it once the order is turned round.
     for node in reversed(list(model.graph.all_nodes())):
-        if node not in found:
-            found[node] = _of_bodies(node, found)
+        if node in calls:
+            found[node] = calls[node]
+        elif bodies(node):
+            found[node] = _of_bodies(node, found, repetitions(node, shapes, constants))
+        else:
+            found[node] = _alone(node, shapes, constants)
     return found
 
 
@@ -75,11 +83,14 @@ def _alone(node: ir.Node, shapes: Shapes, constants: Constants) -> Work:
     return Work({op: count.macs} if count.macs else {}, {op: count.additions} if count.additions else {})
 
 
-def _of_bodies(node: ir.Node, found: Mapping[ir.Node, Work]) -> Work:
-    inner = [found[one] for _, body in bodies(node) for one in body]
-    if any(work.total != 0 for work in inner):
+def _of_bodies(node: ir.Node, found: Mapping[ir.Node, Work], times: Mapping[str, int] | None) -> Work:
+    """Return the work of all passes of the bodies of `node`, which run as often as `times` says, by the attribute's name."""
+    inner = {name: _sum([found[one] for one in body]) for name, body in bodies(node)}
+    if all(work.total == 0 for work in inner.values()):
+        return Work()
+    if times is None:
         return Work(unknown="how often its bodies run shows in a run only")
-    return Work()
+    return _sum([work.times(times[name]) for name, work in inner.items() if times[name]])
 
 
 def _calls(model: ir.Model) -> dict[ir.Node, Work]:
@@ -95,14 +106,21 @@ def _calls(model: ir.Model) -> dict[ir.Node, Work]:
     refusal = write_out_calls(copy)
     if refusal:
         return {originals[place]: Work(unknown=f"its function cannot be looked into: {refusal}") for place in places}
-    shapes, constants = resolve(copy), Constants(copy)
+    found = _works(copy, resolve(copy), Constants(copy), {})
     parts: dict[int, list[Work]] = {place: [] for place in places}
-    for node in copy.graph.all_nodes():
-        call = node.metadata_props.get(_CALL)
-        if call is not None:
-            work = Work(unknown="its function has bodies") if bodies(node) else _alone(node, shapes, constants)
-            parts[int(call)].append(work)
-    return {originals[place]: _sum(found) for place, found in parts.items()}
+    for node in _outermost(copy.graph):
+        parts[int(node.metadata_props[_CALL])].append(found[node])
+    return {originals[place]: _sum(works) for place, works in parts.items()}
+
+
+def _outermost(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Yield the nodes that came from calls; what is in their bodies is theirs."""
+    for node in graph:
+        if _CALL in node.metadata_props:
+            yield node
+            continue
+        for _, body in bodies(node):
+            yield from _outermost(body)
 
 
 def write_out_calls(model: ir.Model) -> str:

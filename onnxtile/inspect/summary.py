@@ -60,7 +60,7 @@ class Totals:
 class Traffic:
     """Bytes of activations: what the busiest node reads and writes, what all nodes do, and all activations, each once.
 
-    The busiest node may stand in a body; sums are over the main graph, of what is known.
+    The busiest node may stand in a body; sums are over the main graph, of what is known: `unknown` are nodes whose traffic is not.
     """
 
     peak: int
@@ -68,6 +68,7 @@ class Traffic:
     sum: int
     activations: int
     inputs: int
+    unknown: int
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the traffic."""
@@ -76,6 +77,7 @@ class Traffic:
             "sum": self.sum,
             "activations": self.activations,
             "activations_with_inputs": self.activations + self.inputs,
+            "unknown_nodes": self.unknown,
         }
 
 
@@ -118,6 +120,7 @@ class Inspection:
             sum(layer.traffic or 0 for layer in main),
             sum(one.bytes or 0 for layer in main for one in layer.outputs),
             sum(one.bytes or 0 for one in self.inputs),
+            sum(layer.traffic is None for layer in self.layers),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxtile.graph import node_ids
-from onnxtile.inspect.gradients import STOPS, needed
+from onnxtile.graph import dependencies, node_ids
+from onnxtile.inspect.gradients import SEQUENCES, STOPS, needed
 from onnxtile.inspect.inlined import write_out_calls
 from onnxtile.inspect.work import operator_name
 from onnxtile.model.bytes import tensor_bytes
@@ -46,10 +46,16 @@ class Kept:
         """The bytes of all values of known size."""
         return sum(value.bytes or 0 for value in self.values)
 
+    @property
+    def of_unknown_size(self) -> int:
+        """How many of the values have a size that only a run can tell."""
+        return sum(value.bytes is None for value in self.values)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of what is kept."""
         return {
             "bytes": self.bytes,
+            "of_unknown_size": self.of_unknown_size,
             "by_operator": self.by_operator,
             "values": [value.to_dict() for value in self.values],
             "unknown": list(self.unknown),
@@ -105,8 +111,9 @@ class _Varying:
         """Tell whether a gradient goes through `node`, and note its outputs."""
         if node.op_type in STOPS or all(value in self._constants for value in node.outputs):
             return False
-        outputs = [value for value in node.outputs if value.name and self._is_float(value)]
-        if not outputs or not any(value in self for value in node.inputs):
+        sequence = node.op_type in SEQUENCES
+        outputs = [value for value in node.outputs if value.name and (sequence or self._is_float(value))]
+        if not outputs or not any(value in self for value in dependencies(node)):
             return False
         self._computed.update(outputs)
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -51,7 +52,6 @@ _COLUMNS = ("node", "operator", "output", "type", "MACs", "read", "written", "MA
 
 def _model(result: Result) -> list[tuple[str, object]]:
     macs, traffic, parameters = result["macs"], result["traffic"], result["parameters"]
-    peak = f"{traffic['peak']['bytes']:,} B at {traffic['peak']['node']}"
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in result["opsets"].items())
     return [
         ("IR version", result["ir_version"]),
@@ -64,18 +64,37 @@ def _model(result: Result) -> list[tuple[str, object]]:
         ("MACs", f"{macs['total']:,}{_more(macs['unknown'])}"),
         ("MACs by operator", _products(macs["by_operator"])),
         ("bias additions", _products(macs["bias_additions"])),
-        ("busiest node (input + output)", peak),
-        ("activations moved by all nodes", f"{traffic['sum']:,} B"),
-        ("activations", f"{traffic['activations']:,} B"),
-        ("activations with inputs", f"{traffic['activations_with_inputs']:,} B"),
+        ("busiest node (input + output)", _peak(traffic)),
+        ("activations moved by all nodes", _known(traffic, "sum")),
+        ("activations", _known(traffic, "activations")),
+        ("activations with inputs", _known(traffic, "activations_with_inputs")),
     ]
 
 
+def _peak(traffic: Result) -> str:
+    peak, unknown = traffic["peak"], traffic["unknown_nodes"]
+    if not peak["node"]:
+        return "?"
+    return f"{peak['bytes']:,} B at {peak['node']}" + (
+        f", without {unknown:,} nodes of unknown size" if unknown else ""
+    )
+
+
+def _known(traffic: Result, key: str) -> str:
+    """Return a sum, which leaves out what is not known, and says so."""
+    return f"{traffic[key]:,} B + ?" if traffic["unknown_nodes"] else f"{traffic[key]:,} B"
+
+
 def _operators(result: Result) -> Iterable[tuple[object, ...]]:
-    work = result["macs"]["by_operator"]
+    work: Counter[str] = Counter()
+    for node in result["nodes"]:
+        # What a body does is in the node that has it.
+        work[node["op"]] += 0 if node["body"] else node["macs"] or 0
+    unknown = {node["op"] for node in result["nodes"] if node["macs"] is None}
     for use in result["operators"]:
-        attributes = "; ".join(filter(None, map(_attribute, use["attributes"])))
-        yield use["op"], use["count"], work.get(use["op"], 0), attributes
+        op, attributes = use["op"], "; ".join(filter(None, map(_attribute, use["attributes"])))
+        known = f"{work[op]:,} + ?" if work[op] else "?"
+        yield op, use["count"], known if op in unknown else work[op], attributes
 
 
 def _attribute(one: Result) -> str:
@@ -112,11 +131,19 @@ def _training(result: Result) -> list[Table | Text]:
     kept = result.get("training")
     if kept is None:
         return []
-    title = f"kept for a backward pass: {kept['bytes']:,} bytes in {len(kept['values'])} activations"
-    parts: list[Table | Text] = [Text(title), table("", ("operator", "bytes"), kept["by_operator"].items())]
+    unknown = kept["of_unknown_size"]
+    title = f"kept for a backward pass: {kept['bytes']:,} bytes in {len(kept['values']) - unknown} activations"
+    title += f", and {unknown:,} of unknown size" if unknown else ""
+    parts: list[Table | Text] = [Text(title), table("", ("operator", "bytes"), _kept(kept))]
     if kept["unknown"]:
         parts.append(Text(f"no rule says what these keep: {', '.join(kept['unknown'][:_ROWS])}"))
     return parts
+
+
+def _kept(kept: Result) -> Iterable[tuple[str, int | None]]:
+    """Yield the bytes by operator; None where those of all its activations are unknown."""
+    known = kept["by_operator"]
+    return ((op, count or None) for op, count in known.items()) if kept["of_unknown_size"] else known.items()
 
 
 def _left(remarks: list[Result]) -> list[Text]:
@@ -125,7 +152,7 @@ def _left(remarks: list[Result]) -> list[Text]:
 
 
 def _more(unknown: list[Result]) -> str:
-    return f", without {len(unknown)} nodes whose work is not known" if unknown else ""
+    return f", without {len(unknown)} node{'s' * (len(unknown) > 1)} whose work is not known" if unknown else ""
 
 
 def _products(work: Result) -> str:

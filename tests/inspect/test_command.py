@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,9 @@ def test_free_sizes_are_shown_as_unknown(run: Run, model: Path) -> None:
     assert code == 0
     assert "without 53 nodes whose work is not known" in out
     assert "it depends on batch" in out
+    assert re.search(r"Conv +52 +\? ", out)
+    assert re.search(r"busiest node .* \? *\n", out)
+    assert re.search(r"activations with inputs +0 B \+ \? *\n", out)
 
 
 @pytest.mark.parametrize(

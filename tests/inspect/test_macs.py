@@ -112,6 +112,62 @@ def test_a_body_that_works_makes_its_node_unknown(graph: Graph) -> None:
     assert not idle.totals.unknown
 
 
+LOOP = "z = Loop (%s, x) <body = b (int64 i, bool c, float[3,3] s) => (bool d, float[3,3] r) {%%s r = MatMul(s, s)}>"
+ENDS = "m = ReduceMax <keepdims = 0> (s) o = ReduceMin <keepdims = 0> (s) d = Less(m, o)"
+SCAN = "z = Scan <num_scan_inputs = 1, scan_input_axes = [1], body = b (float[3,3] s, float[3] q) => (float[3,3] r) {%s}> (x, v)"
+IF = "z = If (%s) <then_branch = a () => (float[3,3] r) {%%s}, else_branch = e () => (float[3,3] w) {w = Neg(x)}>"
+PLACES = {
+    "loop": (LOOP % "n, t", "d = Identity(c)", 5),
+    "loop without condition": (LOOP % "n, ", "d = Identity(c)", 5),
+    "loop that ends itself": (LOOP % "n, t", ENDS, None),
+    "loop of unknown length": (LOOP % "k, t", "d = Identity(c)", None),
+    "loop that never starts": (LOOP % "n, f", "d = Identity(c)", None),
+    "while": (LOOP % ", t", "d = Identity(c)", None),
+    "scan": (SCAN, "m = MatMul(s, s) r = Add(m, q)", 7),
+    "if": (IF % "t", "r = MatMul(x, x)", 1),
+    "if not": (IF % "f", "r = MatMul(x, x)", 0),
+}
+
+
+@pytest.mark.parametrize(("node", "body", "times"), PLACES.values(), ids=PLACES)
+def test_how_often_a_body_runs(graph: Graph, node: str, body: str, times: int | None) -> None:
+    constants = "<int64 n = {5}, bool t = {1}, bool f = {0}>"
+    inside = graph(f"g (float[3,3] x, float[3,7] v, int64 k) => (float[3,3] z) {constants} {{ {node % body} }}")
+    if times is None:
+        assert "how often" in inside.totals.unknown[0].reason
+        assert inside.totals.macs == {}
+    else:
+        assert inside.totals.macs == ({"MatMul": 27 * times} if times else {})
+        assert not inside.totals.unknown
+    (of_body,) = (totals.macs for totals in inside.bodies.values() if totals.macs)
+    assert of_body == {"MatMul": 27}
+
+
+def test_a_function_with_a_loop_has_the_work_of_all_passes(graph: Graph) -> None:
+    function = """
+    <opset_import: ["": 17], domain: "local"> Powers (a) => (y)
+    { n = Constant <value_int = 4> ()
+      y = Loop (n, , a) <body = b (int64 i, bool c, float[3,3] s) => (bool d, float[3,3] r) { d = Identity(c) r = MatMul(s, a) }> }
+    """
+    result = graph("g (float[3,3] x) => (float[3,3] z) { y = local.Powers(x) z = local.Powers(y) }", functions=function)
+    assert [layer.work.total for layer in result.layers] == [108, 108]
+
+
+def test_linear_attention_and_causal_convolution(graph: Graph) -> None:
+    """One product for the state, one to read it; the delta rules read it before they write."""
+    inputs = "float[2,5,24] q, float[2,5,12] k, float[2,5,8] v, float[2,5,2] d"
+    for rule, through in (("linear", 1), ("gated", 1), ("gated_delta", 2)):
+        node = f'LinearAttention <q_num_heads = 4, kv_num_heads = 2, update_rule = "{rule}"> (q, k, v, , d, d)'
+        result = graph(f"g ({inputs}) => (float[2,5,16] y, float[2,2,6,4] s) {{ y, s = {node} }}", opset=27)
+        assert result.totals.macs == {"LinearAttention": 2 * 5 * (6 * 4) * (4 + 2 * through)}
+    result = graph(
+        "g (float[2,6,9] x, float[6,1,4] w, float[6] b) => (float[2,6,9] y, float[2,6,3] s) { y, s = CausalConvWithState(x, w, b) }",
+        opset=27,
+    )
+    assert result.totals.macs == {"CausalConvWithState": 2 * 6 * 9 * 4}
+    assert result.totals.additions == {"CausalConvWithState": 2 * 6 * 9}
+
+
 def test_no_operator_has_two_rules() -> None:
     rules = discover("onnxtile.inspect.macs", Rule).values()
     named = [operator for rule in rules for operator in rule.operators]

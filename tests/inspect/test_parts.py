@@ -92,6 +92,25 @@ def test_what_a_gradient_needs_is_kept_once(graph: Graph, body: str, kept: set[s
     assert not result.training.unknown
 
 
+def test_a_gradient_goes_through_sequences_and_stops_at_bodies(graph: Graph) -> None:
+    body = "then_branch = t () => (float[2,4] p) { p = Exp(b) }, else_branch = e () => (float[2,4] q) { q = Neg(b) }"
+    result = graph(
+        f"g (bool c, float[4,4] x) => (float[2,4] y) <{W}, int64 n = {{2}}, int64 i = {{1}}>"
+        f" {{ h = MatMul(x, w)  s = SplitToSequence(h, n)  a = SequenceAt(s, i)  b = Exp(a)  y = If (c) <{body}> }}",
+        training=True,
+    )
+    assert result.training is not None
+    assert {value.name for value in result.training.values} == {"x", "b"}
+    assert result.training.unknown == ("y",)
+
+
+def test_what_is_kept_has_a_size_or_is_said_to_have_none(graph: Graph) -> None:
+    weight = "float[4,4] w = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0}"
+    result = graph(f"g (float[N,4] x) => (float[N,4] y) <{weight}> {{ y = MatMul(x, w) }}", training=True)
+    assert result.training is not None
+    assert (result.training.bytes, result.training.of_unknown_size) == (0, 1)
+
+
 def test_a_gradient_that_no_rule_knows_is_named(graph: Graph) -> None:
     result = graph(
         f"g (float[4,4] x) => (float[4,4] y) <{W}> {{ h = MatMul(x, w)  y = com.microsoft.Gelu(h) }}", training=True

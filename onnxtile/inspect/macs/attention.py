@@ -19,6 +19,15 @@ def _count(site: Site) -> Count:
     return Count(pairs * (query[2] + heads * (value[2] // site.number("kv_num_heads"))))
 
 
+def _count_linear(site: Site) -> Count:
+    """Count LinearAttention-27, step by step: each adds a product to the state and reads it, the delta rules read it twice."""
+    query, key, value = site.input(0), site.input(1), site.input(2)
+    queries, keys = site.number("q_num_heads"), site.number("kv_num_heads")
+    state = (key[2] // keys) * (value[2] // keys)
+    through = 2 if site.text("update_rule", "gated_delta").endswith("delta") else 1
+    return Count(query[0] * query[1] * state * (queries + through * keys))
+
+
 def _count_fused(site: Site) -> Count:
     """Count com.microsoft::Attention: it projects its input (batch, length, width) to queries, keys and values first."""
     (batch, length, width), weight = site.input(0), site.input(1)
@@ -43,5 +52,6 @@ def _count_multi_head(site: Site) -> Count:
 
 
 RULE = Rule("attention", frozenset({"Attention"}), _count)
+LINEAR = Rule("linear attention", frozenset({"LinearAttention"}), _count_linear)
 FUSED = Rule("attention with projections", frozenset({"com.microsoft::Attention"}), _count_fused)
 MULTI_HEAD = Rule("multi-head attention", frozenset({"com.microsoft::MultiHeadAttention"}), _count_multi_head)

@@ -22,7 +22,7 @@ RULE = Rule(
     "convolution",
     frozenset(
         {
-            *("Conv", "QLinearConv", "ConvInteger", "DeformConv"),
+            *("Conv", "QLinearConv", "ConvInteger", "DeformConv", "CausalConvWithState"),
             *("com.microsoft::FusedConv", "com.microsoft::NhwcFusedConv", "com.microsoft.nchwc::Conv"),
         }
     ),
