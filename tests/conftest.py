@@ -5,6 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The time a case takes is the machine's affair; and what fails here fails for everyone.
+settings.register_profile(
+    "onnxtile",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("onnxtile")
 
 ROOT = Path(__file__).parent.parent
 MODELS = ROOT / "models"

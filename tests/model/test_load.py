@@ -357,8 +357,8 @@ def test_a_graph_of_many_nodes_loads_and_resolves_in_proportion() -> None:
 
 def test_a_dimension_of_minus_one_is_free(text: Text) -> None:
     proto = text("g (float[2, 3] x) => (float[2, 3] y) { y = Relu(x) }")
-    for value in (proto.graph.input[0], proto.graph.output[0]):
-        value.type.tensor_type.shape.dim[0].dim_value = -1
+    for info in (proto.graph.input[0], proto.graph.output[0]):
+        info.type.tensor_type.shape.dim[0].dim_value = -1
     model = load(proto)
     for value in (*model.graph.inputs, *model.graph.outputs):
         assert value.shape is not None
