@@ -2,48 +2,70 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
 from onnxtile.cli.app import build
 from onnxtile.errors import OnnxtileError
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it: 128 and the number of the signal."""
+
 
 def main() -> None:
-    """Run the command; end with 0 (done), 1 (a check said no) or 2 (bad input or usage)."""
-    debug = "--debug" in sys.argv
+    """Run the command; end with 0 (done), 1 (a check said no), 2 (bad input or usage) or 130 (Ctrl-C)."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         code = build()(prog_name="onnxtile", standalone_mode=False)
-    except typer.Abort:
-        _fail("interrupted", None, 130)
+        sys.stdout.flush()
+    except (typer.Abort, KeyboardInterrupt):
+        _fail("interrupted", None, INTERRUPTED)
     except typer.TyperException as error:
-        _fail(_one_line(error), "onnxtile --help shows the commands and their options", 2)
-    except OnnxtileError as error:
-        if debug:
+        _fail(_one_line(error), _help_of(error), 2)
+    except BrokenPipeError:  # as in `onnxtile ... | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if "--debug" in sys.argv:
             raise
-        _fail(str(error), error.hint, error.exit_code)
-    except KeyboardInterrupt:
-        _fail("interrupted", None, 130)
-    except MemoryError:
-        _fail("there is not enough memory for this model", None, 2)
-    except Exception as error:  # the last line of defence: a traceback is no message for a user
-        if debug:
-            raise
-        _fail(
-            f"internal error: {type(error).__name__}: {_one_line(error)}",
-            "this is a bug in onnxtile; --debug shows where",
-            2,
-        )
-    else:
-        sys.exit(code if isinstance(code, int) else 0)
+        _fail(*_said(error))
+    if code == INTERRUPTED:  # typer has caught it first
+        _fail("interrupted", None, INTERRUPTED)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _said(error: Exception) -> tuple[str, str | None, int]:
+    """Return what is wrong, what to do, and the exit code. The last is the line of defence: a traceback is no message for a user."""
+    if isinstance(error, OnnxtileError):
+        return str(error), error.hint, error.exit_code
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this model", "smaller --dim or --shape, or --no-verify, take less", 2
+    if isinstance(error, OSError):
+        return f"{error.filename or 'stdout'}: {error.strerror or _one_line(error)}", None, 2
+    reason = f"internal error: {type(error).__name__}: {_one_line(error)}"
+    return reason, "this is a bug in onnxtile; --debug shows where", 2
+
+
+def _terminate(_signal: int, _frame: object) -> NoReturn:
+    """End like an error does, so that no temporary file stays."""
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _one_line(error: Exception) -> str:
     formatted: Callable[[], str] = getattr(error, "format_message", lambda: str(error))
     return " ".join(formatted().split())
+
+
+def _help_of(error: Exception) -> str:
+    """Return where the help of the command is that the error is about."""
+    context: Any = getattr(error, "ctx", None)
+    path = "onnxtile" if context is None else " ".join(context.command_path.split())
+    return f"{path} --help shows what there is"
 
 
 def _fail(message: str, hint: str | None, code: int) -> NoReturn:

@@ -9,12 +9,20 @@ from typing import Annotated
 import typer
 
 from onnxtile.cli import commands
+from onnxtile.cli.help import Group, require_command
+
+_EXAMPLES = """\
+onnxtile demo
+onnxtile fuse model.onnx -p LayerNorm -p GeLU
+onnxtile tile model.fused.onnx --max 64
+onnxtile plan model.fused.tiled.onnx --emit plan.html"""
 
 
 def build() -> typer.Typer:
     """Return the application with every command: each module of `commands` adds its own."""
     app = typer.Typer(
-        no_args_is_help=True,
+        cls=Group,
+        epilog=_EXAMPLES,
         add_completion=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -26,10 +34,14 @@ def build() -> typer.Typer:
     return app
 
 
-def _onnxtile(version: Annotated[bool, typer.Option("--version", help="print the version and exit")] = False) -> None:
+def _onnxtile(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="print the version and exit")] = False,
+) -> None:
     """Fuse, tile and plan ONNX models for hardware with limits, and prove by running that nothing changed."""
     if version:
         from importlib.metadata import version as installed
 
-        print(installed("onnxtile"))  # noqa: T201
+        typer.echo(installed("onnxtile"))
         raise typer.Exit
+    require_command(context)

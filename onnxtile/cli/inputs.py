@@ -7,15 +7,20 @@ from typing import Annotated
 
 import typer
 
+from onnxtile.cli.help import SIZES
 from onnxtile.cli.values import pairs
 from onnxtile.errors import UsageError
+from onnxtile.model.ranges import parse_range
 
 Inputs = Annotated[
-    Path | None, typer.Option("--inputs", metavar="FILE.npz", help="inputs to run on [random ones]", show_default=False)
+    Path | None,
+    typer.Option("--inputs", metavar="FILE.npz", help="inputs to run on [random ones]", rich_help_panel=SIZES),
 ]
 Range = Annotated[
     list[str] | None,
-    typer.Option("--range", metavar="INPUT=LOW:HIGH", help="draw an input's numbers from LOW to below HIGH"),
+    typer.Option(
+        "--range", metavar="INPUT=LOW:HIGH", help="draw numbers from LOW to below HIGH", rich_help_panel=SIZES
+    ),
 ]
 
 
@@ -23,14 +28,8 @@ def ranges(options: list[str] | None) -> dict[str, tuple[float, float]]:
     """Return what `--range INPUT=LOW:HIGH`, or `--range INPUT=NUMBER`, allow: from the first to below the second. Raises UsageError."""
     found = {}
     for name, text in pairs(options, "range", "INPUT=LOW:HIGH"):
-        low, colon, high = text.partition(":")
         try:
-            ends = float(low), float(high if colon else low)
-        except ValueError:
-            raise UsageError(
-                f"--range {name}={text}: {text!r} is not a range", hint="write LOW:HIGH, as in 0:100"
-            ) from None
-        if colon and ends[1] <= ends[0]:
-            raise UsageError(f"--range {name}={text} has nothing in it", hint="HIGH is not in the range, as in Python")
-        found[name] = ends
+            found[name] = parse_range(text)
+        except UsageError as error:
+            raise UsageError(f"--range {name}={text}: {error}", hint=error.hint) from None
     return found

@@ -16,13 +16,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, get_type_hints
 
 import typer
 
+from onnxtile.cli import help as layout
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 In = Annotated[Path, typer.Argument(metavar="IN", help="an ONNX model", show_default=False)]
-Dim = Annotated[list[str] | None, typer.Option("--dim", metavar="NAME=N", help="bind a symbolic dimension")]
+Dim = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=N", help="bind a symbolic dimension", rich_help_panel=layout.SIZES),
+]
 Shape = Annotated[
-    list[str] | None, typer.Option("--shape", metavar="INPUT=1x3x224x224", help="give an input's whole shape")
+    list[str] | None,
+    typer.Option(
+        "--shape", metavar="INPUT=1x3x8x8", help="give an input its whole shape", rich_help_panel=layout.SIZES
+    ),
 ]
 
 
@@ -49,10 +57,20 @@ class Job:
 
     as_json: Annotated[
         str | None,
-        typer.Option("--json", metavar="FILE", help="write the result as JSON, - for stdout", callback=_writable),
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="write the result as JSON, - for stdout",
+            rich_help_panel=layout.REPORTING,
+            callback=_writable,
+        ),
     ] = None
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="print errors only")] = False
-    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="print errors only", rich_help_panel=layout.REPORTING)
+    ] = False
+    debug: Annotated[
+        bool, typer.Option("--debug", help="show the traceback of an error", rich_help_panel=layout.REPORTING)
+    ] = False
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[str], None]]:
@@ -106,11 +124,20 @@ class Rewrite(Job):
 
     output: Annotated[
         str | None,
-        typer.Option("-o", "--output", metavar="OUT", help="file to write, - for stdout [IN's name with the verb]"),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT",
+            help="file to write, - for stdout [beside IN]",
+            rich_help_panel=layout.WRITING,
+        ),
     ] = None
-    no_verify: Annotated[bool, typer.Option("--no-verify", help="do not run the result beside the original")] = False
-    force: Annotated[bool, typer.Option("--force", help="allow OUT to be IN")] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="write nothing")] = False
+    no_verify: Annotated[
+        bool,
+        typer.Option("--no-verify", help="do not run the result beside the original", rich_help_panel=layout.WRITING),
+    ] = False
+    force: Annotated[bool, typer.Option("--force", help="allow OUT to be IN", rich_help_panel=layout.WRITING)] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="write nothing", rich_help_panel=layout.WRITING)] = False
 
     def target(self, model: Path, ending: str) -> str | None:
         """Return where the result goes, checked before any work is done: a path, "-", or None for nowhere."""
@@ -136,7 +163,10 @@ class Rewrite(Job):
 
 
 def command(app: typer.Typer, body: Callable[..., None], name: str | None = None) -> None:
-    """Add `body`, whose first parameter is a Job or a Rewrite, to `app`; that one's fields become options of the command."""
+    """Add `body`, whose first parameter is a Job or a Rewrite, to `app`; that one's fields become options of the command.
+
+    Its docstring is the help, with command lines below "Examples:" at the end.
+    """
     hints = get_type_hints(body, include_extras=True)
     first, *own = inspect.signature(body).parameters.values()
     kind: type[Job] = hints[first.name]
@@ -152,5 +182,5 @@ def command(app: typer.Typer, body: Callable[..., None], name: str | None = None
     parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in own]
     run.__signature__ = inspect.Signature([*parameters, *options])  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in (*parameters, *options)}
-    run.__doc__ = body.__doc__
-    app.command(name or body.__name__)(run)
+    text, examples = layout.split(body.__doc__)
+    app.command(name or body.__name__, cls=layout.Command, help=text, epilog=examples)(run)

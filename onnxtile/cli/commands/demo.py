@@ -15,7 +15,12 @@ def demo(
     job: Job,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="where its files go")] = Path("onnxtile-demo"),
 ) -> None:
-    """Go the whole way on a small transformer that ships with onnxtile: fuse, tile, plan, verify."""
+    """Go the whole way on a small transformer that ships along: fuse, tile, plan, verify.
+
+    Examples:
+        onnxtile demo
+        onnxtile demo FOLDER --json demo.json
+    """
     from onnxtile import demo as tour
 
     with job.progress() as progress:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from onnxtile.cli.completion import lowerings, of, patterns
 from onnxtile.cli.job import In, Rewrite, command
 
 
@@ -14,18 +15,41 @@ def fuse(
     model: In,
     pattern: Annotated[
         list[str] | None,
-        typer.Option("-p", "--pattern", metavar="NAME|FILE|QUERY", help="a pattern, a set, a .toml file or a query"),
+        typer.Option(
+            "-p",
+            "--pattern",
+            metavar="NAME|FILE|QUERY",
+            help="a pattern, a set, a .toml file or a query [all there are]",
+            autocompletion=of(patterns),
+        ),
     ] = None,
     lower: Annotated[
         str,
-        typer.Option("--lower", metavar="none|onnx|ort", help="write operators that mean the same instead of calls"),
+        typer.Option(
+            "--lower",
+            metavar="none|onnx|ort",
+            help="write operators that mean the same instead of calls",
+            autocompletion=of(lowerings),
+        ),
     ] = "none",
     explain: Annotated[
         str | None,
-        typer.Option("--explain", metavar="NAME", help="write nothing; say where this pattern stopped, and why"),
+        typer.Option(
+            "--explain",
+            metavar="NAME",
+            help="write nothing; say where this pattern stopped, and why",
+            autocompletion=of(patterns),
+        ),
     ] = None,
 ) -> None:
-    """Fuse subgraphs into meta-ops. Example: onnxtile fuse model.onnx -p Linear -p LayerNorm."""
+    """Fuse subgraphs into meta-ops: calls of functions that the model brings along.
+
+    Examples:
+        onnxtile fuse model.onnx
+        onnxtile fuse model.onnx -p LayerNorm -p my.toml -o small.onnx
+        onnxtile fuse model.onnx -p 'MatMul-*>Add' --lower onnx
+        onnxtile fuse model.onnx --explain LayerNorm
+    """
     from onnxtile import api
 
     if explain is not None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from onnxtile.cli.completion import table_files
 from onnxtile.cli.inputs import Inputs, Range, ranges
 from onnxtile.cli.job import Dim, In, Job, Shape, command
 from onnxtile.cli.values import dims, shapes
@@ -23,11 +24,17 @@ def inspect(
         bool, typer.Option("--training", help="say which activations a backward pass would keep")
     ] = False,
     emit: Annotated[
-        list[Path] | None, typer.Option("--emit", metavar="FILE", help="write the nodes as .csv, or all as .json")
+        list[Path] | None,
+        typer.Option(
+            "--emit",
+            metavar="FILE",
+            help="write the nodes as .csv, or all as .json",
+            autocompletion=table_files,
+        ),
     ] = None,
     trace: Annotated[
         list[str] | None,
-        typer.Option("--trace", metavar="NODE|OPERATOR|QUERY", help="run, and show what these nodes give"),
+        typer.Option("--trace", metavar="NODE|OP|QUERY", help="run, and show what these nodes give"),
     ] = None,
     inputs: Inputs = None,
     range_: Range = None,
@@ -35,7 +42,13 @@ def inspect(
         Path | None, typer.Option("-o", "--output", metavar="FILE.npz", help="write what --trace shows")
     ] = None,
 ) -> None:
-    """Show operators, parameters, MACs and bytes, node by node. Example: onnxtile inspect model.onnx --dim batch=1."""
+    """Show operators, parameters, MACs and bytes, node by node.
+
+    Examples:
+        onnxtile inspect model.onnx --dim batch=1
+        onnxtile inspect model.onnx --emit nodes.csv --training
+        onnxtile inspect model.onnx --trace Softmax -o activations.npz
+    """
     if trace:
         if training or emit:
             raise UsageError("--trace is a run, and goes without --training and --emit")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from onnxtile.cli.help import Group, require_command
 from onnxtile.cli.job import Job, command
 
 
@@ -20,7 +21,11 @@ def new(
         Path | None, typer.Option("-o", "--output", metavar="FILE.toml", help="file to write [stdout]")
     ] = None,
 ) -> None:
-    """Write the pattern for chosen nodes. Example: onnxtile pattern new --from m.onnx --nodes Sig_1,Mul_2 -o my.toml."""
+    """Write the pattern for chosen nodes.
+
+    Examples:
+        onnxtile pattern new --from model.onnx --nodes Sigmoid_1,Mul_2 --name SiLU -o silu.toml
+    """
     from onnxtile import api
     from onnxtile.model.save import require_writable, write_whole
 
@@ -41,7 +46,7 @@ def new(
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands to `app`."""
-    group = typer.Typer(no_args_is_help=True, help="Write patterns of your own.", rich_markup_mode=None)
-    group.callback()(lambda: None)  # a group of one command is a group all the same
+    group = typer.Typer(cls=Group, help="Write patterns of your own.", rich_markup_mode=None)
+    group.callback(invoke_without_command=True)(require_command)  # a group of one command is a group all the same
     command(group, new)
     app.add_typer(group, name="pattern")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from onnxtile.cli.completion import efforts, of, orders, placings, plan_files, planners
+from onnxtile.cli.help import WRITING
 from onnxtile.cli.inputs import Inputs, Range, ranges
 from onnxtile.cli.job import Dim, In, Rewrite, Shape, command
 from onnxtile.cli.values import capacities, dims, shapes
@@ -15,6 +17,8 @@ from onnxtile.errors import UsageError
 
 if TYPE_CHECKING:
     from onnxtile.report.emit import Emission
+
+_SEARCH = "Search"
 
 
 def plan(
@@ -24,50 +28,89 @@ def plan(
     shape: Shape = None,
     alignment: Annotated[
         int | None,
-        typer.Option("--alignment", metavar="BYTES", help="every buffer starts at a multiple of it [64; of a CSV 1]"),
+        typer.Option("--alignment", metavar="BYTES", help="buffers start at multiples [64; of a CSV 1]"),
     ] = None,
-    planner: Annotated[str, typer.Option("--planner", metavar="NAME", help="how offsets are found")] = "best",
-    effort: Annotated[
-        str | None,
-        typer.Option("--effort", metavar="low|normal|high|N", help="how long to search; N steps [normal]"),
-    ] = None,
-    time: Annotated[str | None, typer.Option("--time", metavar="5s", help="how long to search, in seconds")] = None,
-    order: Annotated[str, typer.Option("--order", metavar="model|min-peak|any", help="which node runs when")] = "model",
-    streams: Annotated[
-        int, typer.Option("--streams", metavar="N", help="up to N independent nodes run in one step")
-    ] = 1,
     capacity: Annotated[
         list[str] | None,
-        typer.Option(
-            "--capacity",
-            metavar="[NAME=]256KiB",
-            help="fail (exit 1) if the arena is larger; several have names, the fastest comes first",
-        ),
+        typer.Option("--capacity", metavar="[NAME=]256KiB", help="the arena's limit; of several, the fastest first"),
     ] = None,
     io: Annotated[
-        str, typer.Option("--io", metavar="outputs|inside|outside", help="which of inputs and outputs lie in the arena")
+        str,
+        typer.Option(
+            "--io",
+            metavar="outputs|inside|outside",
+            help="which lie in the arena",
+            autocompletion=of(placings),
+        ),
     ] = "outputs",
-    overwrite_inputs: Annotated[
-        bool, typer.Option("--overwrite-inputs", help="inputs in the arena may be lost (with --io inside)")
-    ] = False,
+    overwrite_inputs: Annotated[bool, typer.Option("--overwrite-inputs", help="inputs inside may be lost")] = False,
+    planner: Annotated[
+        str,
+        typer.Option(
+            "--planner",
+            metavar="NAME",
+            help="how offsets are found",
+            rich_help_panel=_SEARCH,
+            autocompletion=of(planners),
+        ),
+    ] = "best",
+    effort: Annotated[
+        str | None,
+        typer.Option(
+            "--effort",
+            metavar="low|normal|high|N",
+            help="how long; N steps [normal]",
+            rich_help_panel=_SEARCH,
+            autocompletion=of(efforts),
+        ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option("--time", metavar="5s", help="how long, in seconds", rich_help_panel=_SEARCH),
+    ] = None,
+    order: Annotated[
+        str,
+        typer.Option(
+            "--order",
+            metavar="model|min-peak|any",
+            help="which node runs when",
+            rich_help_panel=_SEARCH,
+            autocompletion=of(orders),
+        ),
+    ] = "model",
+    streams: Annotated[
+        int, typer.Option("--streams", metavar="N", help="nodes that may run in one step", rich_help_panel=_SEARCH)
+    ] = 1,
     inputs: Inputs = None,
     input_range: Range = None,
     emit: Annotated[
         list[Path] | None,
         typer.Option(
-            "--emit", metavar="FILE", help="write the plan: .json .csv .h .html .svg .png .tflm .trace.json .me.json"
+            "--emit",
+            metavar="FILE",
+            help="the plan as .json .csv .h .html .svg .png .tflm ...",
+            rich_help_panel=WRITING,
+            autocompletion=plan_files,
         ),
     ] = None,
     names: Annotated[
-        bool | None, typer.Option("--names/--no-names", help="name the tensors in pictures [those that fit]")
+        bool | None,
+        typer.Option("--names/--no-names", help="name tensors in pictures [if it fits]", rich_help_panel=WRITING),
     ] = None,
     compare: Annotated[
-        Path | None, typer.Option("--compare", metavar="PLAN.json", help="another plan, drawn beside this one")
+        Path | None,
+        typer.Option("--compare", metavar="PLAN.json", help="another plan, drawn beside", rich_help_panel=WRITING),
     ] = None,
 ) -> None:
-    """Give every activation an offset in an arena. Example: onnxtile plan model.onnx --dim batch=1 --emit plan.json.
+    """Give every activation an offset in an arena.
 
     IN may also be a bare problem: a CSV file with the columns id, lower, upper (the half-open life in steps) and size.
+
+    Examples:
+        onnxtile plan model.onnx --dim batch=1 --emit plan.json --emit plan.html
+        onnxtile plan model.onnx --capacity 256KiB --order min-peak
+        onnxtile plan model.onnx --capacity sram=256KiB --capacity dram=8MiB
+        onnxtile plan problem.csv --capacity arena=1048576 --emit out.csv
     """
     from onnxtile import api
     from onnxtile.model.save import require_writable

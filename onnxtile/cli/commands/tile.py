@@ -2,58 +2,78 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from onnxtile.cli.completion import accumulations, of, ready_limits
 from onnxtile.cli.job import Dim, In, Rewrite, Shape, command
 from onnxtile.cli.values import dims, in_bytes, shapes
+
+_LIMITS = "Limits"
+_CONVOLUTIONS = "Convolutions"
+
+
+def _bound(option: str, what: str, panel: str = _LIMITS) -> Any:
+    return typer.Option(option, metavar="N", help=what, rich_help_panel=panel)
 
 
 def tile(
     job: Rewrite,
     model: In,
-    most: Annotated[int | None, typer.Option("--max", help="bound on M, K and N")] = None,
-    max_m: Annotated[int | None, typer.Option("--max-m", help="bound on M, the rows of the left operand")] = None,
-    max_k: Annotated[int | None, typer.Option("--max-k", help="bound on K, the summed axis")] = None,
-    max_n: Annotated[int | None, typer.Option("--max-n", help="bound on N, the columns of the right operand")] = None,
+    most: Annotated[int | None, _bound("--max", "bound on M, K and N")] = None,
+    max_m: Annotated[int | None, _bound("--max-m", "bound on M, the rows of the left operand")] = None,
+    max_k: Annotated[int | None, _bound("--max-k", "bound on K, the summed axis")] = None,
+    max_n: Annotated[int | None, _bound("--max-n", "bound on N, the columns of the right operand")] = None,
     limits_file: Annotated[
-        str | None, typer.Option("--target", metavar="FILE|NAME", help="a limits file, or one that ships: 64x64x64 ...")
+        str | None,
+        typer.Option(
+            "--target",
+            metavar="FILE|NAME",
+            help="a limits file, or one that ships: 64x64x64 ...",
+            rich_help_panel=_LIMITS,
+            autocompletion=of(ready_limits),
+        ),
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option("--memory", metavar="256KiB", help="what a tile may hold at once; fewest bytes are moved"),
+        typer.Option(
+            "--memory",
+            metavar="256KiB",
+            help="what a tile may hold; fewest bytes are moved",
+            rich_help_panel=_LIMITS,
+        ),
     ] = None,
-    nodes_at_most: Annotated[
-        int | None, typer.Option("--nodes-at-most", metavar="N", help="bound on the nodes of all tiles together")
-    ] = None,
-    accumulate: Annotated[
-        str, typer.Option("--accumulate", metavar="WAY", help="how partial sums are added: sum, chain, tree or gemm")
-    ] = "sum",
+    nodes_at_most: Annotated[int | None, _bound("--nodes-at-most", "bound on the nodes of all tiles together")] = None,
     conv: Annotated[
-        bool,
-        typer.Option("--conv", help="cut convolutions too: M pixels, K input channels × kernel, N output channels"),
+        bool, typer.Option("--conv", help="M pixels, K channels × kernel, N filters", rich_help_panel=_CONVOLUTIONS)
     ] = False,
-    max_rows: Annotated[
-        int | None, typer.Option("--max-rows", help="bound on the output rows of a convolution's tile")
-    ] = None,
-    max_columns: Annotated[
-        int | None, typer.Option("--max-columns", help="bound on the output columns of a convolution's tile")
-    ] = None,
-    max_channels: Annotated[
-        int | None, typer.Option("--max-channels", help="bound on the input channels of a convolution's tile")
-    ] = None,
-    max_filters: Annotated[
-        int | None, typer.Option("--max-filters", help="bound on the output channels of a convolution's tile")
-    ] = None,
-    wrap: Annotated[bool, typer.Option("--wrap", help="put each tiled layer into a local function")] = False,
-    peaks: Annotated[
-        bool, typer.Option("--peaks", help="plan the model for each way to accumulate, and show what lives at once")
-    ] = False,
+    max_rows: Annotated[int | None, _bound("--max-rows", "output rows of a tile", _CONVOLUTIONS)] = None,
+    max_columns: Annotated[int | None, _bound("--max-columns", "its output columns", _CONVOLUTIONS)] = None,
+    max_channels: Annotated[int | None, _bound("--max-channels", "its input channels", _CONVOLUTIONS)] = None,
+    max_filters: Annotated[int | None, _bound("--max-filters", "its output channels", _CONVOLUTIONS)] = None,
+    accumulate: Annotated[
+        str,
+        typer.Option(
+            "--accumulate",
+            metavar="WAY",
+            help="partial sums: sum, chain, tree or gemm",
+            autocompletion=of(accumulations),
+        ),
+    ] = "sum",
+    wrap: Annotated[bool, typer.Option("--wrap", help="put each tiled layer into a function")] = False,
+    peaks: Annotated[bool, typer.Option("--peaks", help="plan each way to accumulate, show what lives")] = False,
     dim: Dim = None,
     shape: Shape = None,
 ) -> None:
-    """Split matrix products and convolutions into bounded ones. Example: onnxtile tile model.onnx --max 64."""
+    """Split matrix products and convolutions into bounded ones.
+
+    Examples:
+        onnxtile tile model.onnx --max 64
+        onnxtile tile model.onnx --max-m 16 --max-k 64 --accumulate gemm
+        onnxtile tile model.onnx --target limits.toml --dim batch=1
+        onnxtile tile model.onnx --conv --memory 256KiB
+    """
     from onnxtile import api
     from onnxtile.tile.limits import Limits, Window
     from onnxtile.tile.options import Options

@@ -8,7 +8,11 @@ from onnxtile.cli.job import In, Rewrite, command
 
 
 def unfuse(job: Rewrite, model: In) -> None:
-    """Undo what fuse did. Example: onnxtile unfuse model.fused.onnx -o model.onnx."""
+    """Undo what fuse did.
+
+    Examples:
+        onnxtile unfuse model.fused.onnx -o original.onnx
+    """
     from onnxtile import api
 
     target = job.target(model, "unfused")

@@ -19,8 +19,8 @@ def verify(
     dim: Dim = None,
     shape: Shape = None,
     inputs: Inputs = None,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="how many sets of random inputs")] = 2,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="from which they are drawn")] = 0,
+    runs: Annotated[int, typer.Option("--runs", min=1, metavar="N", help="how many sets of random inputs")] = 2,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="from which they are drawn")] = 0,
     range_: Range = None,
     edge: Annotated[
         bool, typer.Option("--edge", help="also zeros, ones, large, small, negative, NaN, infinity")
@@ -29,7 +29,13 @@ def verify(
         bool, typer.Option("--bisect", help="find the first value that differs, and its rewrite")
     ] = False,
 ) -> None:
-    """Run both models and compare every output; exit 1 when they differ. Example: onnxtile verify a.onnx b.onnx."""
+    """Run two models and compare every output; exit 1 when they differ.
+
+    Examples:
+        onnxtile verify a.onnx b.onnx --dim batch=2
+        onnxtile verify a.onnx b.onnx --inputs real.npz --bisect
+        onnxtile verify a.onnx b.onnx --range ids=0:30522 --edge
+    """
     from onnxtile import api
 
     how = api.Comparing(inputs=inputs, runs=runs, seed=seed, ranges=ranges(range_), edge=edge, bisect=bisect)
