@@ -16,6 +16,7 @@ from onnxtile.tile.accumulate import Accumulation, fitting
 from onnxtile.tile.blocks import BlockCache
 from onnxtile.tile.bodies import Bodies, NothingConstant
 from onnxtile.tile.conv.grid import ConvGrid
+from onnxtile.tile.copies import Copies
 from onnxtile.tile.kinds import emit, examine, most_nodes
 from onnxtile.tile.layers import Layer
 from onnxtile.tile.limits import Limits
@@ -51,15 +52,6 @@ class _Writing:
     """The graphs of local functions."""
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A local function, and what is known around it."""
-
-    function: ir.Function
-    bodies: Bodies
-    facts: Facts
-
-
 @collector_paused()
 def tile(
     model: ir.Model, limits: Limits, shapes: ShapeTable, constants: ConstantTable, options: Options | None = None
@@ -73,7 +65,12 @@ def tile(
     options = options or Options()
     names = Names(model)
     facts = Facts(shapes, constants, _opset(model), frozenset(symbols(free_inputs(model))))
-    found = choose(_examine(model, limits, facts, names, options.accumulate), options)
+    operators = discover("onnxtile.tile.ops", Tileable)  # type: ignore[type-abstract]
+    bodies = Bodies(model, shapes, constants)
+    copies = Copies(model, bodies)
+    copies.split(lambda node: _is_tileable(node, operators))
+    search = _Search(model, limits, facts, names, operators, bodies, options.accumulate)
+    found = choose(search.all(), options)
     sites = [site for site in found if isinstance(site, Site)]
     _refuse_explosion(sites, options)
     if sites:
@@ -83,6 +80,7 @@ def tile(
     writing = _Writing(model, names, constants, options, bodies=frozenset(f.graph for f in model.functions.values()))
     for site in reversed(sites):
         done[site.node] = _rewrite(site, writing)
+    copies.merge()
     reported = [done[entry.node] if isinstance(entry, Site) else entry for entry in found]
     return TileResult(
         tiled=tuple(entry for entry in reported if isinstance(entry, TiledNode)),
@@ -94,51 +92,55 @@ def _opset(model: ir.Model) -> int:
     return model.graph.opset_imports.get("", 0)
 
 
-def _examine(
-    model: ir.Model, limits: Limits, facts: Facts, names: Names, how: Accumulation
-) -> Iterator[Candidate | SkippedNode]:
-    """Yield what can be tiled and what cannot, in the order of the model, and change nothing."""
-    operators = discover("onnxtile.tile.ops", Tileable)  # type: ignore[type-abstract]
-    bodies = Bodies(model, facts.shapes)
-    for node in model.graph.all_nodes():
-        if _is_tileable(node, operators):
-            yield _examine_node(node, operators[node.op_type], limits, facts, names.of(node), how)
-    for function in model.functions.values():
-        for node in function.all_nodes():
-            if _is_tileable(node, operators):
-                yield _examine_body(node, operators[node.op_type], limits, _Place(function, bodies, facts), names, how)
+@dataclass(frozen=True)
+class _Search:
+    """Looks at all nodes of a model, in its order, and changes nothing."""
 
+    model: ir.Model
+    limits: Limits
+    facts: Facts
+    names: Names
+    operators: Mapping[str, Tileable]
+    bodies: Bodies
+    how: Accumulation
 
-def _examine_body(
-    node: ir.Node, operator: Tileable, limits: Limits, place: _Place, names: Names, how: Accumulation
-) -> Candidate | SkippedNode:
-    """Examine a node inside a local function: all its inputs come from outside, with the sizes that the calls agree on."""
-    function = place.function
-    overload = f":{function.overload}" if function.overload else ""
-    name = f"{function.name}{overload}/{names.within(node)}"
-    if function.opset_imports.get("", 0) != place.facts.opset:
-        return SkippedNode(name, f"it stands inside {function.domain}::{function.name}, which has another opset")
-    try:
-        facts = replace(place.facts, shapes=place.bodies.of(function), constants=NothingConstant())
-    except NotTiled as reason:
-        return SkippedNode(name, str(reason))
-    return _examine_node(node, operator, limits, facts, name, how)
+    def all(self) -> Iterator[Candidate | SkippedNode]:
+        """Yield what can be tiled and what cannot."""
+        for node in self.model.graph.all_nodes():
+            if _is_tileable(node, self.operators):
+                yield self._examine(node, self.facts, self.names.of(node))
+        for function in self.model.functions.values():
+            for node in function.all_nodes():
+                if _is_tileable(node, self.operators):
+                    yield self._inside(node, function)
+
+    def _inside(self, node: ir.Node, function: ir.Function) -> Candidate | SkippedNode:
+        """Examine a node of a local function: all its inputs come from outside, with the sizes that the calls agree on."""
+        overload = f":{function.overload}" if function.overload else ""
+        name = f"{function.name}{overload}/{self.names.within(node)}"
+        if function.opset_imports.get("", 0) != self.facts.opset:
+            return SkippedNode(name, f"it stands inside {function.domain}::{function.name}, which has another opset")
+        try:
+            facts = replace(self.facts, shapes=self.bodies.of(function), constants=NothingConstant())
+        except NotTiled as reason:
+            return SkippedNode(name, str(reason))
+        return self._examine(node, facts, name)
+
+    def _examine(self, node: ir.Node, facts: Facts, name: str) -> Candidate | SkippedNode:
+        if facts.opset < FIRST_OPSET:
+            return SkippedNode(name, f"opset {facts.opset} is too old: raise the model to {FIRST_OPSET} at least")
+        layer = self.operators[node.op_type]
+        try:
+            return examine(
+                name, node, layer.restate(node, facts), self.limits.of_operator(node.op_type), facts, self.how
+            )
+        except NotTiled as reason:
+            return SkippedNode(name, str(reason))
 
 
 def _is_tileable(node: ir.Node, operators: Mapping[str, Tileable]) -> bool:
     operator = operators.get(node.op_type)
     return operator is not None and node.domain == operator.domain
-
-
-def _examine_node(
-    node: ir.Node, operator: Tileable, limits: Limits, facts: Facts, name: str, how: Accumulation
-) -> Candidate | SkippedNode:
-    if facts.opset < FIRST_OPSET:
-        return SkippedNode(name, f"opset {facts.opset} is too old: raise the model to {FIRST_OPSET} at least")
-    try:
-        return examine(name, node, operator.restate(node, facts), limits.of_operator(node.op_type), facts, how)
-    except NotTiled as reason:
-        return SkippedNode(name, str(reason))
 
 
 def _refuse_explosion(sites: list[Site], options: Options) -> None:

@@ -146,8 +146,9 @@ class Tiled:
 
 def require_within(node: ir.Node, limits: Limits, dims: Sequence[tuple[int | str | None, ...] | None]) -> None:
     a, b = dims
-    assert a is not None and b is not None, node
-    m, k, n = a[-2] if len(a) > 1 else 1, a[-1], b[-1] if len(b) > 1 else 1
+    # Inside a function nothing is known of its inputs; what a bound holds for was cut there, and is.
+    m, k = (None, None) if a is None else (a[-2] if len(a) > 1 else 1, a[-1])
+    n = None if b is None else b[-1] if len(b) > 1 else 1
     for size, bound in ((m, limits.m), (k, limits.k), (n, limits.n)):
         assert bound is None or (isinstance(size, int) and size <= bound), node
 

@@ -51,12 +51,52 @@ def test_calls_of_one_size(bench: Bench, how: str, *, wrap: bool) -> None:
     assert (site.node, site.product.m, site.product.k, site.product.n) == ("Linear/mm", 5, 8, 8)
 
 
-def test_calls_of_different_sizes(bench: Bench) -> None:
-    graph = """(float[5,8] x, float[8,8] w, float[8] b, float[8,6] v, float[6] c) => (float[5,6] y) {
+DIFFERENT = """(float[5,8] x, float[8,8] w, float[8] b, float[8,6] v, float[6] c, float[6,3] u, float[3] d) => (float[5,3] y) {
+    g = f.Linear(x, w, b)  h = f.Linear(g, w, b)  i = f.Linear(h, v, c)  y = f.Linear(i, u, d) }"""
+
+
+def test_calls_of_different_sizes_get_a_copy_each(bench: Bench) -> None:
+    model = source(DIFFERENT, LINEAR)
+    require_same(bench, model)
+    tiled = bench.tile(model, FOUR)
+    assert [node.op_type for node in tiled.nodes] == ["Linear", "Linear", "Linear.2", "Linear.3"]
+    assert [(site.node, site.product.k, site.product.n) for site in tiled.result.tiled] == [
+        ("Linear/mm", 8, 8),
+        ("Linear.2/mm", 8, 6),
+        ("Linear.3/mm", 6, 3),
+    ]
+
+
+def test_copies_that_nothing_is_cut_in_are_one_again(bench: Bench) -> None:
+    tiled = bench.tile(source(DIFFERENT, LINEAR), Limits(k=7))
+    assert [node.op_type for node in tiled.nodes] == ["Linear", "Linear", "Linear.2", "Linear.3"]
+    tiled = bench.tile(source(DIFFERENT, LINEAR), Limits(n=7))
+    assert [node.op_type for node in tiled.nodes] == ["Linear", "Linear", "Linear.2", "Linear.2"]
+    tiled = bench.tile(source(DIFFERENT, LINEAR), Limits(n=8))
+    assert [node.op_type for node in tiled.nodes] == ["Linear"] * 4 and len(tiled.model.functions) == 1
+
+
+def test_copies_of_what_calls_copies(bench: Bench) -> None:
+    outer = """<domain: "f", opset_import: ["" : 17, "f" : 1]> Block (x, w, b, v, c) => (y) {
         h = f.Linear(x, w, b)  y = f.Linear(h, v, c) }"""
-    (skip,) = bench.tile(source(graph, LINEAR), FOUR).result.skipped
-    assert skip.node == "Linear/mm"
-    assert skip.reason == "it stands inside the local function f::Linear, whose calls have different sizes"
+    graph = """(float[5,8] x, float[8,6] w, float[6] b, float[6,8] v, float[8] c) => (float[5,6] y) {
+        h = f.Block(x, w, b, v, c)  i = f.Block(h, w, b, v, c)  y = f.Block(i, w, b, w2, b) }"""
+    graph = graph.replace("float[8] c)", "float[8] c, float[6,6] w2)")
+    model = source(graph, outer, LINEAR)
+    require_same(bench, model)
+    assert len(bench.tile(model, FOUR).model.functions) == 2 + 3
+
+
+def test_sizes_that_a_call_gives_as_constants(bench: Bench) -> None:
+    heads = """<domain: "f", opset_import: ["" : 17]> Heads (x, shape, w) => (y) {
+        r = Reshape(x, shape)  [mm] y = MatMul(r, w) }"""
+    graph = (
+        """(float[5,8] x, float[4,8] w) => (float[2,5,8] y) <int64[3] shape = {2, 5, 4}> { y = f.Heads(x, shape, w) }"""
+    )
+    require_same(bench, source(graph, heads))
+    inner = """<domain: "f", opset_import: ["" : 17, "f" : 1]> Outer (x, s, w) => (y) { y = f.Heads(x, s, w) }"""
+    graph = graph.replace("f.Heads", "f.Outer")
+    require_same(bench, source(graph, heads, inner))
 
 
 def test_a_call_inside_a_function(bench: Bench) -> None:
