@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.errors import UsageError
+from onnxtile.errors import QueryError, UsageError
 from onnxtile.graph import node_ids
+from onnxtile.inspect.inlined import write_out_calls
 from onnxtile.inspect.work import operator_name
 from onnxtile.model.constants import Constants
 from onnxtile.model.expose import exposing
@@ -83,6 +84,20 @@ def choose(model: ir.Model, wanted: Sequence[str]) -> dict[ir.Node, str]:
             raise UsageError(f"{text!r} is {where}", hint="give the name of a node, an operator or a query")
         chosen |= seen
     return {node: name for node, name in names.items() if node in chosen}
+
+
+def choose_anywhere(model: ir.Model, wanted: Sequence[str]) -> tuple[ir.Model, dict[ir.Node, str]]:
+    """Return `model` and what `choose` finds in it; where it finds something in local functions only, a copy with these written out.
+
+    Raises as `choose` does.
+    """
+    try:
+        return model, choose(model, wanted)
+    except (UsageError, QueryError):
+        copy = model.clone()
+        if not model.functions or write_out_calls(copy):
+            raise
+        return copy, choose(copy, wanted)
 
 
 def _matching(model: ir.Model, text: str) -> set[ir.Node]:

@@ -24,7 +24,7 @@ def for_verify(result: Result) -> list[Table | Text]:
         for one in result["outputs"]
     ]
     parts: list[Table | Text] = [table("outputs", columns, rows)]
-    parts += [Text(f"tolerance of {why}") for why in dict.fromkeys(one["why"] for one in result["outputs"])]
+    parts += [Text(f"tolerance: {why}") for why in dict.fromkeys(one["why"] for one in result["outputs"])]
     dims = ", ".join(f"{name}={size}" for name, size in result["dims"].items())
     parts.append(Text(f"{_count(result['runs'])}: {', '.join(result['inputs'])}{f' (at {dims})' if dims else ''}"))
     parts += [Text(f"not run on {name}: the first model refuses it ({why})") for name, why in result["skipped"].items()]

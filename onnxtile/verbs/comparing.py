@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from onnxtile.errors import UsageError
 from onnxtile.model.dims import bind, free_inputs, symbols
 from onnxtile.model.feeds import Ranges
 from onnxtile.model.given import read_inputs
@@ -48,6 +49,8 @@ def verify(
     where onnxruntime refuses one of them or they take different inputs, and UsageError.
     """
     how = how or Comparing()
+    if how.inputs is not None and how.ranges and not how.edge:
+        raise UsageError("inputs are given, so nothing is drawn from a range", hint="leave out one of the two")
     progress("reading the models")
     first, second = load(model), load(other)
     _bind_both(first, second, dims or {}, shapes or {})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from onnxtile.inspect.trace import Trace, choose
+from onnxtile.errors import UsageError
+from onnxtile.inspect.trace import Trace, choose_anywhere
 from onnxtile.inspect.trace import trace as trace_nodes
 from onnxtile.model.dims import bind
 from onnxtile.model.feeds import Ranges
@@ -30,10 +31,12 @@ def trace(
     `inputs` is an .npz file; without one they are random, inside `ranges` where these name an input.
     Raises ModelError, UsageError, QueryError.
     """
+    if inputs is not None and ranges:
+        raise UsageError("inputs are given, so nothing is drawn from a range", hint="leave out one of the two")
     progress("reading the model")
     graph = load(model)
     bind(graph, dims or {}, shapes or {})
-    chosen = choose(graph, nodes)
+    graph, chosen = choose_anywhere(graph, nodes)
     given = None if inputs is None else read_inputs(os.fspath(inputs), graph)
     progress("running")
     return trace_nodes(graph, chosen, given=given, ranges=ranges, seed=seed)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError, OnnxtileError
@@ -151,8 +152,21 @@ def _errors(expected: Mapping[str, Any], got: Mapping[str, Any]) -> Iterator[Out
 
 
 def _require_inputs(model: ir.Model, feeds: Mapping[str, Any]) -> None:
-    names = [value.name or "" for value in free_inputs(model)]
-    if set(names) == set(feeds):
-        return
-    lists = (", ".join(sorted(one)) or "none" for one in (feeds, names))
-    raise ModelError("the models take different inputs: {} and {}".format(*lists))
+    """Raise ModelError where `model` does not take `feeds`, by name, element type or shape."""
+    inputs = {value.name or "": value for value in free_inputs(model)}
+    if inputs.keys() != feeds.keys():
+        lists = (", ".join(sorted(one)) or "none" for one in (feeds, inputs))
+        raise ModelError("the models take different inputs: {} and {}".format(*lists))
+    for name, value in inputs.items():
+        array, dtype = feeds[name], value.dtype
+        if not isinstance(array, np.ndarray) or dtype is None or value.shape is None:
+            continue
+        other = f"{dtype.name.lower()} [{', '.join(str(dim) for dim in value.shape)}]"
+        fits = len(array.shape) == len(value.shape) and all(
+            not isinstance(dim, int) or dim == size for dim, size in zip(value.shape, array.shape, strict=True)
+        )
+        if not fits or (dtype != ir.DataType.STRING and array.dtype != dtype.numpy()):
+            mine = f"{ir.DataType.from_numpy(array.dtype).name.lower()} {list(array.shape)}"
+            raise ModelError(
+                f"the models take different inputs: {name!r} is {mine} in the first and {other} in the second"
+            )

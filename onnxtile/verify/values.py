@@ -23,6 +23,7 @@ For coarser element types four units in the last place of the largest value, at 
 """
 
 _EXACT = "equality is asked for: these are no floats"
+_SAME_FORM = "the same element type, shape and number of tensors is asked for"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class OutputError:
     """The worst difference on one output over all runs: absolute, relative to the expected element, and where it was.
 
     `tolerance` is the relative one; 0 where equality is asked for (integers, booleans, strings). `floor` is what every element may be off
-    besides, and `why` says where both come from. `inputs` names the run ("zeros", "random 1"), where there were several.
+    besides, and `why` says where both come from. `inputs` names the run ("zeros", "random 1"), where there were several. `reason` says
+    what no number does: another shape, or NaNs, which are equal where both models have them.
     """
 
     name: str
@@ -77,21 +79,28 @@ def compare_values(name: str, expected: Any, got: Any) -> OutputError:
         return _compare_others(name, expected, got)
     if expected.dtype != got.dtype or expected.shape != got.shape:
         reason = f"{expected.dtype} {list(expected.shape)} became {got.dtype} {list(got.shape)}"
-        return OutputError(name, np.inf, np.inf, 0.0, equal=False, reason=reason)
+        return _of_another_form(name, reason)
     if is_inexact(expected):
         return _compare_floats(name, expected, got)
     differing = np.asarray(expected != got)
     if not differing.any():
         return OutputError(name, 0.0, 0.0, 0.0, equal=True)
-    off = _distances(expected, got)
-    worst = differing if off is None else off
-    largest = np.inf if off is None else float(off.max())
-    return OutputError(name, largest, np.inf, 0.0, equal=False, where=_place(worst, expected, got))
+    if expected.dtype.kind not in "iu" and "int" not in expected.dtype.name:
+        return OutputError(name, np.inf, np.inf, 0.0, equal=False, where=_place(differing, expected, got))
+    size = np.abs(expected.astype(np.float64))
+    # Of 64 bits the last are lost in float64: what differs is off by one at least.
+    off = np.where(differing, np.maximum(np.abs(expected.astype(np.float64) - got.astype(np.float64)), 1), 0)
+    relative = float(_relative(off, size).max())
+    return OutputError(name, float(off.max()), relative, 0.0, equal=False, where=_place(off, expected, got))
 
 
 def missing(name: str) -> OutputError:
     """Return the error of an output that only one of two models has."""
-    return OutputError(name, np.inf, np.inf, 0.0, equal=False, reason="only one of the models has it")
+    return _of_another_form(name, "only one of the models has it")
+
+
+def _of_another_form(name: str, reason: str) -> OutputError:
+    return OutputError(name, np.inf, np.inf, 0.0, equal=False, reason=reason, why=_SAME_FORM)
 
 
 def badness(error: OutputError) -> tuple[bool, float, float]:
@@ -122,14 +131,21 @@ def _compare_floats(name: str, expected: Array, got: Array) -> OutputError:
     off = np.abs(np.where(finite, a, 0) - np.where(finite, b, 0))
     largest = float(size.max(initial=0.0))
     floor = share * largest
-    relative = np.divide(off, size, out=np.where(off > 0, np.inf, 0.0), where=size > 0)
+    relative = _relative(off, size)
     max_rel = float(relative[size > largest * 1e-3].max(initial=0.0)) if largest else float(relative.max(initial=0.0))
     max_abs = float(off.max(initial=0.0))
     beyond = off - tolerance * size - floor
     # Where the output is wrong, the place is that of the element which is furthest beyond what it may be off.
     place = _place(off if bool((beyond <= 0).all()) else beyond, expected, got) if max_abs else None
     equal = bool((beyond <= 0).all())
-    return OutputError(name, max_abs, max_rel, tolerance, equal=equal, floor=floor, why=why, where=place)
+    nans = int(np.isnan(a).sum())
+    reason = f"{nans:,} of {a.size:,} elements are NaN in both" if nans else ""
+    return OutputError(name, max_abs, max_rel, tolerance, equal, reason, floor, why, place)
+
+
+def _relative(off: Array, size: Array) -> Array:
+    """Return differences as shares of the size of what was expected; infinite where this is zero."""
+    return np.divide(off, size, out=np.where(off > 0, np.inf, 0.0), where=size > 0)
 
 
 def _place(badness: Array, expected: Array, got: Array) -> Place:
@@ -143,7 +159,7 @@ def _compare_others(name: str, expected: Any, got: Any) -> OutputError:
     if isinstance(expected, list) and isinstance(got, list):
         if len(expected) != len(got):
             reason = f"a sequence of {len(expected)} became one of {len(got)}"
-            return OutputError(name, np.inf, np.inf, 0.0, equal=False, reason=reason)
+            return _of_another_form(name, reason)
         errors = [_element(name, place, *pair) for place, pair in enumerate(zip(expected, got, strict=True))]
         return max(errors, key=badness, default=OutputError(name, 0.0, 0.0, 0.0, equal=True))
     same = type(expected) is type(got) and bool(expected == got)
@@ -155,13 +171,6 @@ def _element(name: str, place: int, expected: Any, got: Any) -> OutputError:
     if error.where is None:
         return error
     return replace(error, where=replace(error.where, index=(place, *error.where.index)))
-
-
-def _distances(expected: Array, got: Array) -> Array | None:
-    """Return how far integers are apart; None for what has no distance."""
-    if expected.dtype.kind not in "iu" and "int" not in expected.dtype.name:
-        return None
-    return np.abs(expected.astype(np.float64) - got.astype(np.float64))
 
 
 def _precision(array: Array) -> float:

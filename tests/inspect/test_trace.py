@@ -110,11 +110,25 @@ def test_what_cannot_be_chosen() -> None:
         api.trace(CHAIN, ["Expp"])
 
 
+def test_nodes_inside_functions(transformer: Path) -> None:
+    """A fused model shows what the plain one does, also where a meta-op hides it."""
+    fused = api.fuse(transformer, ["LayerNorm", "Linear"], verify=False).model
+    assert all(node.op_type != "Sqrt" for node in fused.graph)
+    plain, inside = api.trace(transformer, ["Sqrt"]), api.trace(fused, ["Sqrt"])
+    assert [one.op for one in inside.activations] == ["Sqrt"] * len(plain.activations)
+    for one, other in zip(plain.arrays.values(), inside.arrays.values(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(UsageError, match="nowhere"):
+        api.trace(fused, ["Sqrt->Sqrt"])
+
+
 def test_ranges_bound_the_random_inputs() -> None:
     result = api.trace(CHAIN, ["Neg"], ranges={"x": (2, 3)})
     assert all(-3 <= one.low <= one.high <= -2 for one in result.activations if one.low is not None and one.high)
     with pytest.raises(UsageError, match="no input 'z'"):
         api.trace(CHAIN, ["Neg"], ranges={"z": (2, 3)})
+    with pytest.raises(UsageError, match="nothing is drawn"):
+        api.trace(CHAIN, ["Neg"], ranges={"x": (2, 3)}, inputs="x.npz")
 
 
 def test_the_command(

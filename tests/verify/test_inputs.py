@@ -145,6 +145,49 @@ def test_other_inputs_are_an_error_that_lists_both() -> None:
         api.verify(unary("Abs"), text("g (float[N,3] z) => (float[N,3] y) { y = Abs(z) }"))
 
 
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (
+            "g (double[N,3] x) => (double[N,3] y) { y = Abs(x) }",
+            r"'x' is float \[2, 3\] in the first and double \[N, 3\]",
+        ),
+        (
+            "g (float[N,4] x) => (float[N,4] y) { y = Abs(x) }",
+            r"\[2, 3\] in the first and float \[N, 4\] in the second",
+        ),
+        ("g (float[N] x) => (float[N] y) { y = Abs(x) }", r"float \[N\] in the second"),
+    ],
+)
+def test_inputs_of_another_form_are_an_error_that_shows_both(graph: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        api.verify(unary("Abs"), text(graph))
+
+
+def test_a_range_for_inputs_that_are_given_is_an_error(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.ones((4, 3), np.float32))
+    how = api.Comparing(inputs=tmp_path / "x.npz", ranges={"x": (0, 1)})
+    with pytest.raises(UsageError, match="nothing is drawn"):
+        api.verify(unary("Relu"), unary("Relu"), how=how)
+
+
+def test_nans_in_both_are_equal_and_said() -> None:
+    verdict = api.verify(unary("Sqrt"), unary("Sqrt"))
+    assert verdict.equal
+    assert verdict.outputs[0].reason.endswith("of 6 elements are NaN in both")
+
+
+def test_integers_have_relative_errors_and_none_is_lost() -> None:
+    from onnxtile.verify import compare_values
+
+    error = compare_values("y", np.asarray([4, 100], np.int8), np.asarray([5, 98], np.int8))
+    assert (error.max_abs, error.max_rel, error.equal) == (2, 0.25, False)
+    big = compare_values("y", np.asarray([1, 2**60], np.int64), np.asarray([1, 2**60 + 1], np.int64))
+    assert (big.max_abs, big.equal) == (1, False)
+    assert big.where is not None
+    assert big.where.index == (1,)
+
+
 def test_outputs_that_differ_in_number() -> None:
     two = text("g (float[N,3] x) => (float[N,3] y, float[N,3] z) { y = Abs(x)  z = Neg(x) }")
     verdict = api.verify(unary("Abs"), two)
