@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,10 +10,11 @@ import pydantic
 
 from onnxtile.errors import OnnxtileError, UsageError
 from onnxtile.registry import data_folder, discover
+from onnxtile.sizes import bytes_of
 from onnxtile.tile.limits import LARGEST, MOST_MEMORY, Limits, Window
 from onnxtile.tile.product import Tileable
+from onnxtile.toml_file import TomlFile, read
 
-_UNITS = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1, "": 1}
 _ENDING = ".toml"
 _OF_CONVOLUTIONS = {"conv", "rows", "columns", "channels", "filters"}
 
@@ -25,15 +24,13 @@ DType = Literal[
 ]  # fmt: skip
 
 
-def bytes_of(text: object) -> object:
-    """Return the bytes that "256KiB", "1 MB" or "4096" mean; what is no such text is returned as it is."""
-    found = re.fullmatch(r"(\d+)\s*([a-zA-Z]*)", text.strip()) if isinstance(text, str) else None
-    if found is None or found[2].lower() not in _UNITS:
-        return text
-    return int(found[1]) * _UNITS[found[2].lower()]
+def _in_bytes(value: object) -> object:
+    """Return the bytes that a text means; what is no such text is returned as it is."""
+    size = bytes_of(value) if isinstance(value, str) else None
+    return value if size is None else size
 
 
-Bytes = Annotated[int, pydantic.Field(strict=True, ge=1, le=MOST_MEMORY), pydantic.BeforeValidator(bytes_of)]
+Bytes = Annotated[int, pydantic.Field(strict=True, ge=1, le=MOST_MEMORY), pydantic.BeforeValidator(_in_bytes)]
 
 
 class _Table(pydantic.BaseModel):
@@ -112,23 +109,13 @@ class _File(_Rules):
 
 
 def from_file(path: Path) -> Limits:
-    """Return the limits in a TOML file. Raises UsageError with the file and the line or field at fault."""
-    try:
-        content = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file", hint=f"ready-made: {', '.join(ready_made())}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise UsageError(f"{path}: {error}") from None
-    try:
-        file = _File.model_validate(content)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{path}: field {where!r}: {first['msg']}") from None
-    _require_operators(path, file)
-    limits = file.limits()
+    """Return the limits in a TOML file. Raises UsageError with the file, the line and the field at fault."""
+    file = read(path, UsageError, hint=f"ready-made: {', '.join(_ready_made_or_none())}")
+    content = file.validated(_File)
+    _require_operators(file, content)
+    limits = content.limits()
     if limits == Limits():
-        raise UsageError(f"{path}: no limit is given", hint='say m = 64, or memory = "256KiB"')
+        raise UsageError(f"{file.place()}: no limit is given", hint='say m = 64, or memory = "256KiB"')
     return limits
 
 
@@ -136,16 +123,19 @@ def _operators() -> dict[str, Tileable]:
     return discover("onnxtile.tile.ops", Tileable)  # type: ignore[type-abstract]
 
 
-def _require_operators(path: Path, file: _File) -> None:
+def _require_operators(file: TomlFile, content: _File) -> None:
     known = _operators()
-    for name, rules in file.operator.items():
+    for name, rules in content.operator.items():
+        at = ("operator", name)
         if name not in known:
             raise UsageError(
-                f"{path}: field 'operator.{name}': tile cuts no such operator", hint=f"there is {', '.join(known)}"
+                f"{file.place(at)}: field 'operator.{name}': tile cuts no such operator",
+                hint=f"there is {', '.join(known)}",
             )
         alien = rules.model_fields_set & _OF_CONVOLUTIONS
         if alien and not known[name].slides:
-            raise UsageError(f"{path}: field 'operator.{name}.{min(alien)}': {name} is no convolution")
+            field = min(alien)
+            raise UsageError(f"{file.place((*at, field))}: field 'operator.{name}.{field}': {name} is no convolution")
 
 
 def ready_made() -> list[str]:

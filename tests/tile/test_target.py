@@ -58,16 +58,16 @@ def test_every_field(tmp_path: Path) -> None:
         ("m = true", "field 'm.max'"),
         ("m = 9999999999", "field 'm.max'"),
         ("k = { max = 100, multiple = 16 }", "field 'k': Value error, max = 100 is not a multiple of 16"),
-        ("k = { most = 3 }", "field 'k.most'"),
-        ("mm = 3", "field 'mm'"),
+        ("k = { most = 3 }", "there is no field 'k.most'"),
+        ("m = 4\n\nmm = 3", ":3: there is no field 'mm'"),
         ("memory = '12 parsecs'", "field 'memory'"),
         ("memory = '0'", "field 'memory'"),
         ("memory = '9999999999GiB'", "field 'memory'"),
-        ("largest = { rows = 3 }", "field 'largest.rows'"),
+        ("largest = { rows = 3 }", "there is no field 'largest.rows'"),
         ("dtypes = ['float33']", "field 'dtypes.0'"),
         ("dtypes = []", "field 'dtypes'"),
         ("m = 3\npad = 'yes'", "field 'pad'"),
-        ("[operator.Conv3]\nm = 3", "field 'operator.Conv3': tile cuts no such operator"),
+        ("m = 3\n[operator.Conv3]\nm = 3", ":2: field 'operator.Conv3': tile cuts no such operator"),
         ("[operator.Gemm]\nm = 0", "field 'operator.Gemm.m.max'"),
         ("m == 3", "line 1"),
         ("doc = 'nothing'", "no limit is given"),
@@ -77,7 +77,8 @@ def test_what_makes_no_sense_is_refused_with_file_and_field(tmp_path: Path, text
     path = written(tmp_path, text)
     with pytest.raises(UsageError) as error:
         from_file(path)
-    assert str(error.value).startswith(f"{path}: ") and where in str(error.value)
+    assert str(error.value).startswith(f"{path}:") and where in str(error.value)
+    assert str(error.value).removeprefix(f"{path}:").split(":")[0].isdigit(), "a line"
 
 
 def test_a_file_that_is_missing_is_named_with_those_that_ship() -> None:
