@@ -171,7 +171,7 @@ class _Run:
                     self._one(call)
 
     def _one(self, call: ir.Node) -> int:
-        """Lower `call` or, where it cannot be, its parts; return how many operators were written."""
+        """Lower `call` or, where it cannot be, its parts; return how many operators were written that were not in its body."""
         function = self._model.functions[call.op_identifier()]
         meta_op = function.metadata_props.get(keys.META_OP, function.name)
         name = node_id(call)
@@ -184,7 +184,7 @@ class _Run:
         self.evidence.add(call, proof)
         self._emitter.replace(call, proof, meta_op)
         self.sites.append(LoweredSite(name, meta_op, f"{main.domain}.{main.op}" if main.domain else main.op))
-        return 1
+        return 0 if proof.plain else 1
 
     def _prove(self, call: ir.Node, function: ir.Function, meta_op: str) -> Proof:
         plug_in = self._lowerings.get(meta_op)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxtile.errors import UsageError
 from onnxtile.fuse import patterns as pattern_files
 from onnxtile.fuse.check import SiteVerdict, check_sites
-from onnxtile.fuse.lower.evidence import check_parts
+from onnxtile.fuse.lower.alone import check_parts
 from onnxtile.fuse.lowering import Facts, Lowered, LoweredSite, Target
 from onnxtile.fuse.lowering import lower as lower_graph
 from onnxtile.fuse.patterns import Pattern

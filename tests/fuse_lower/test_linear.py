@@ -25,6 +25,17 @@ def test_a_linear_of_matrices_is_a_gemm(bench: Any, operators: Names, body: str,
     assert result.verdict is not None and result.verdict.equal
 
 
-def test_a_linear_of_batches_stays_a_call(bench: Any, reasons: Names) -> None:
+def test_a_linear_of_batches_is_a_product_and_a_sum(bench: Any, operators: Names) -> None:
     model = bench.model("m = MatMul(x, w) y = Add(m, b)", WEIGHTS, y="float[2,3,9]")
-    assert reasons(bench.lower(model, "Linear")) == ["Gemm multiplies matrices, its input has the shape [2, 3, 8]"]
+    result = bench.lower(model, "Linear")
+    assert operators(result) == ["MatMul", "Add"]
+    assert [site.operator for site in result.lowered] == ["MatMul"]
+    assert not result.model.functions
+
+
+def test_a_linear_between_reshapes_is_its_gemm(bench: Any, operators: Names) -> None:
+    body = "r = Reshape(x, rows) g = Gemm(r, w, b) y = Reshape(g, back)"
+    shapes = {"rows": np.array([6, 8]), "back": np.array([2, 3, 9])}
+    result = bench.lower(bench.model(body, {**WEIGHTS, **shapes}, y="float[2,3,9]"), "Linear")
+    assert operators(result) == ["Reshape", "Gemm", "Reshape"]
+    assert [site.operator for site in result.lowered] == ["Gemm"]

@@ -26,8 +26,6 @@ COUNTS = {
     "t5_encoder_ts14": {"RMSNormalization": 13, "Attention": 6},
 }
 CONTRIB = {"Attention": {"MultiHeadAttention"}, "Swish": {"QuickGelu"}, "Gelu": {"Gelu", "FastGelu"}}
-CONTRIB["LayerNormalization"] = {"LayerNormalization", "SkipLayerNormalization"}
-CONTRIB["RMSNormalization"] = {"RMSNormalization", "SkipSimplifiedLayerNormalization"}
 
 
 @pytest.mark.parametrize("target", ["onnx", "ort"])

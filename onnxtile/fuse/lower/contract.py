@@ -79,11 +79,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Proof:
-    """What a call becomes: `steps` in order, and which of their results its outputs are. `main` is the step that it is named for."""
+    """What a call becomes: `steps` in order, and which of their results its outputs are. `main` is the step that it is named for.
+
+    `plain` says that the steps are the nodes of the body: nothing is gained but the call.
+    """
 
     steps: tuple[Step, ...]
     outputs: tuple[Made, ...]
     main: int = 0
+    plain: bool = False
 
     @property
     def opset(self) -> int:

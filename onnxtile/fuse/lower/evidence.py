@@ -1,19 +1,15 @@
-"""Local verification of lowering: each different site alone, the call as it was beside the operators it became."""
+"""Cuts out each different site of a lowering: the call as it was, and the operators it became, as two models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fuse.check import SiteVerdict
 from onnxtile.fuse.lower.contract import FactsTable, Literal, Made, Operand, Proof
 from onnxtile.fuse.lower.emit import attributes, literal_value
 from onnxtile.graph import node_id
-from onnxtile.model.feeds import draw
-from onnxtile.verify import compare_values, session
 
 
 @dataclass(frozen=True)
@@ -158,30 +154,3 @@ def _slice(call: ir.Node, given: Iterable[ir.Value]) -> tuple[list[ir.Node], lis
             inputs[value] = None
     made = {value for node in nodes for value in node.outputs}
     return list(nodes), [value for value in inputs if value not in made]
-
-
-def check_parts(parts: Iterable[Part], facts: FactsTable, *, seed: int = 0) -> tuple[SiteVerdict, ...]:
-    """Run each part as it was and as it is, on random inputs, constants as they are, and compare the outputs.
-
-    `facts` know the sizes of all inputs. Raises ModelError where onnxruntime refuses a part.
-    """
-    generator = np.random.default_rng(seed)
-    return tuple(_check(part, facts, generator) for part in parts)
-
-
-def _check(part: Part, facts: FactsTable, generator: np.random.Generator) -> SiteVerdict:
-    feeds = {}
-    for value in part.before.graph.inputs:
-        name = value.name or ""
-        if name in part.constants:
-            feeds[name] = facts.elements(value)
-            continue
-        argument = facts.argument(value)
-        if argument.dims is None or not all(isinstance(dim, int) for dim in argument.dims):
-            return SiteVerdict(part.call, (), part.also, f"the shape of {name!r} is not known")
-        sizes = tuple(dim for dim in argument.dims if isinstance(dim, int))
-        feeds[name] = draw(generator, value, lambda _, sizes=sizes: sizes)  # type: ignore[misc]
-    expected = session(part.before).run(feeds)
-    got = session(part.after).run(feeds)
-    errors = tuple(compare_values(name, value, got[name]) for name, value in expected.items())
-    return SiteVerdict(part.call, errors, part.also)

@@ -6,33 +6,31 @@ import onnx_ir as ir
 
 from onnxtile.fuse.lower.contract import FLOATS, Argument, Lowering, NotLowered, Proof, Site, known_dims, require_type
 from onnxtile.fuse.lower.elementwise import value_of
+from onnxtile.fuse.lower.inline import inlined
 from onnxtile.fuse.lower.terms import atom_of, matmul, operands, same, total, variable
 
 _TYPES = FLOATS | {ir.DataType.DOUBLE}
+_SINCE = {"Gemm": 7, "Reshape": 5, "MatMul": 1, "Add": 7}
 
 
 class Linear(Lowering):
-    """https://onnx.ai/onnx/operators/onnx__Gemm.html; of more than two axes no operator takes a product and a bias."""
+    """https://onnx.ai/onnx/operators/onnx__Gemm.html; of more than two axes no operator takes a product and a bias: two do."""
 
     name = "Linear"
 
     def to_onnx(self, site: Site) -> Proof:
-        """Return Gemm-13, or the Gemm that it is."""
-        nodes = list(site.function)
-        if len(nodes) == 1 and nodes[0].op_type == "Gemm" and not nodes[0].domain:
-            arguments = dict(zip(site.function.inputs, site.arguments, strict=True))
-            inputs = tuple(None if value is None else value_of(arguments[value]) for value in nodes[0].inputs)
-            settings = {name: attribute.value for name, attribute in nodes[0].attributes.items()}
-            return Proof.one("Gemm", inputs, settings, since=7)
+        """Return Gemm-13, the Gemm that it is, or the product and the sum."""
+        operators = [node.op_type for node in site.function if node.op_type != "Constant"]
+        if "Gemm" in operators:
+            return inlined(site, _SINCE, main=operators.index("Gemm"))
         x, weight, bias = _parts(site)
         for argument in (x, weight, bias):
             if require_type("Gemm", argument, _TYPES) != site.dtype:
                 raise NotLowered("its inputs differ in their element types")
-        if len(known_dims(x)) != 2 or len(known_dims(weight)) != 2:
-            raise NotLowered(f"Gemm multiplies matrices, its input has the shape {list(known_dims(x))}")
-        columns = known_dims(weight)[1]
-        if known_dims(bias) not in {(columns,), (1, columns)} or columns is None:
-            raise NotLowered(f"its bias has the shape {list(known_dims(bias))}")
+        columns = known_dims(weight)[-1]
+        matrices = len(known_dims(x)) == 2 and len(known_dims(weight)) == 2
+        if not matrices or known_dims(bias) not in {(columns,), (1, columns)} or columns is None:
+            return inlined(site, _SINCE, main=operators.index("MatMul"))
         return Proof.one("Gemm", (value_of(x), value_of(weight), value_of(bias)), since=7)
 
 
