@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxtile.report.inspect_tables import for_inspect, for_trace
+from onnxtile.report.lower_tables import for_lowered
 from onnxtile.report.plan_tables import for_plan
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import Result, plain, table
@@ -52,7 +53,7 @@ def for_fuse(result: Result) -> list[Table | Text]:
     tables: list[Table | Text] = [table(title, ("pattern", "matches", "fused", "refused"), rows)]
     if refused:
         tables.append(table("left alone", ("pattern", "root", "reason"), refused))
-    return [*tables, *_verdict(result)]
+    return [*tables, *for_lowered(result), *_verdict(result)]
 
 
 def for_explain(result: Result) -> list[Table | Text]:

@@ -18,6 +18,7 @@ from onnxtile.fuse.lower.contract import (
     Step,
     known_dims,
     require_type,
+    shown,
 )
 from onnxtile.fuse.lower.terms import Atom, Monomial, Poly, array_of, atom_of, operands
 from onnxtile.model.infer import Dim, Dims
@@ -67,7 +68,7 @@ def proved_attention(site: Site, operator: str) -> Heads:
     if scale == 0:
         raise NotLowered("its scale is 0")
     if not _is(known_dims(site.results[0]), (*heads.dims[:3], heads.v_size)):
-        raise NotLowered(f"its result has the shape {list(known_dims(site.results[0]))}")
+        raise NotLowered(f"its result has the shape {shown(known_dims(site.results[0]))}")
     return heads
 
 
@@ -158,13 +159,13 @@ def _shapes(q: Argument, k: Argument, v: Argument, masks: tuple[Argument, ...], 
             raise NotLowered(f"{what} has {len(dims)} axes, not (batch, heads, sequence, size)")
     if not (_is(dq[:2], dk[:2]) and _is(dq[:2], dv[:2])):
         raise NotLowered(
-            f"the batches or heads of Q, K and V differ or are not known: {list(dq)}, {list(dk)}, {list(dv)}"
+            f"the batches or heads of Q, K and V differ or are not known: {shown(dq)}, {shown(dk)}, {shown(dv)}"
         )
     heads, size, v_size = dq[1], dq[3], dv[3]
     if not (isinstance(heads, int) and isinstance(size, int) and isinstance(v_size, int)):
         raise NotLowered("the number of heads or their size is not known")
     if not _is(dk[2:], (size, dv[2])):
-        raise NotLowered(f"K is not transposed as its shape {list(dk)} should show")
+        raise NotLowered(f"K is not transposed as its shape {shown(dk)} should show")
     dims = (dq[0], heads, dq[2], dk[3])
     for mask in masks:
         _require_broadcast(known_dims(mask), dims)
@@ -181,7 +182,7 @@ def _require_broadcast(mask: Dims, scores: Dims) -> None:
         m == 1 or (m is not None and m == s) for m, s in zip(reversed(mask), reversed(scores), strict=False)
     )
     if not fits:
-        raise NotLowered(f"the mask's shape {list(mask)} is not known to broadcast to the scores' {list(scores)}")
+        raise NotLowered(f"the mask's shape {shown(mask)} is not known to broadcast to the scores' {shown(scores)}")
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -201,8 +202,17 @@ def require_shape(result: Argument, argument: Argument) -> Dims:
     """Return the dimensions of `argument`. Raises NotLowered unless `result` has as many, and the same as far as they are known."""
     dims, others = known_dims(argument), known_dims(result)
     if len(dims) != len(others) or any(not may_equal(a, b) for a, b in zip(dims, others, strict=True)):
-        raise NotLowered(f"its result has the shape {list(others)}, its input {list(dims)}")
+        raise NotLowered(f"its result has the shape {shown(others)}, its input {shown(dims)}")
     return dims
+
+
+def shown(dims: Dims) -> str:
+    """Return dimensions for a reason; what an engine named because nobody else did is a question mark."""
+    return f"[{', '.join('?' if dim is None or _is_invented(dim) else str(dim) for dim in dims)}]"
+
+
+def _is_invented(dim: Dim) -> bool:
+    return isinstance(dim, str) and re.fullmatch(r"(unk__|_d|s|unknown_)?\d+", dim) is not None
 
 
 def may_equal(a: Dim, b: Dim) -> bool:

@@ -20,6 +20,7 @@ from onnxtile.fuse.lower.contract import (
     known_dtype,
     require_shape,
     require_type,
+    shown,
 )
 from onnxtile.fuse.lower.terms import (
     Atom,
@@ -39,6 +40,7 @@ from onnxtile.fuse.lower.terms import (
     value_of,
     variable,
 )
+from onnxtile.model.infer import Dims
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ def _source(site: Site, x: Argument, parts: _Parts, narrowed: int) -> tuple[Argu
     return before, ir.DataType.FLOAT
 
 
-def _require_vector(what: str, part: Part, dims: tuple[object, ...], axis: int, dtype: ir.DataType) -> None:
+def _require_vector(what: str, part: Part, dims: Dims, axis: int, dtype: ir.DataType) -> None:
     """Raise NotLowered unless scale or bias has exactly the normalised axes."""
     if part is None:
         if what == "scale" and not all(isinstance(dim, int) for dim in dims[axis:]):
@@ -207,7 +209,9 @@ def _require_vector(what: str, part: Part, dims: tuple[object, ...], axis: int, 
         return
     shape = part.array.shape if isinstance(part, Literal) else known_dims(part)
     if tuple(shape) != tuple(dims[axis:]) or not all(isinstance(dim, int) for dim in shape):
-        raise NotLowered(f"its {what} has the shape {list(shape)}, the normalised axes are {list(dims[axis:])}")
+        raise NotLowered(
+            f"its {what} has the shape {shown(tuple(shape))}, the normalised axes are {shown(dims[axis:])}"
+        )
     if part.dtype != dtype:
         found = "unknown" if part.dtype is None else part.dtype.name.lower()
         raise NotLowered(f"its {what} is {found}, its input {dtype.name.lower()}")
