@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -19,7 +20,8 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command; end with 0 (done), 1 (a check said no), 2 (bad input or usage) or 130 (Ctrl-C)."""
-    signal.signal(signal.SIGTERM, _terminate)
+    if threading.current_thread() is threading.main_thread():  # no other may say what signals do
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         code = build()(prog_name="onnxtile", standalone_mode=False)
         sys.stdout.flush()

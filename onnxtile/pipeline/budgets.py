@@ -8,7 +8,7 @@ from typing import Any
 
 import pydantic
 
-from onnxtile.pipeline.step import Bytes, Count
+from onnxtile.pipeline.options import Bytes, Count
 
 _NEEDS = {
     "max_arena": {"plan"},

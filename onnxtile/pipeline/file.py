@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +12,8 @@ import pydantic
 
 from onnxtile.errors import OnnxtileError, UsageError
 from onnxtile.pipeline.budgets import Budgets
-from onnxtile.pipeline.step import Options, Step
+from onnxtile.pipeline.options import Options
+from onnxtile.pipeline.step import Step
 from onnxtile.registry import discover
 from onnxtile.toml_file import TomlFile, read
 
@@ -46,6 +47,7 @@ def from_file(path: Path) -> Pipeline:
     source = read(path, UsageError)
     file = source.validated(_File)
     steps = tuple(_step(source, i, step) for i, step in enumerate(file.steps))
+    _require_files_apart(source, steps)
     for name, needed in file.budgets.needs().items():
         if not needed & {step.name for step, _ in steps}:
             where = source.place(("budgets", name))
@@ -69,12 +71,26 @@ def _step(source: TomlFile, position: int, content: Mapping[str, Any]) -> tuple[
         near = difflib.get_close_matches(str(name), steps, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(steps)}"
         raise UsageError(f"{source.place((*at, 'do'))}: there is no step {name!r}", hint=hint)
-    options = source.validated(steps[name].options, at)
+    options = source.validated(steps[name].options, at).placed(source.path.parent)
     try:
         steps[name].require(options)
     except OnnxtileError as error:
         raise UsageError(f"{source.place(at)}: {error}", hint=error.hint) from None
     return steps[name], options
+
+
+def _require_files_apart(source: TomlFile, steps: Sequence[tuple[Step, Options]]) -> None:
+    """Raise UsageError where two steps write the same file."""
+    found: set[str] = set()
+    for i, (step, options) in enumerate(steps):
+        for ending in step.endings(options):
+            if ending in found:
+                where = source.place(("steps", i, "emit"))
+                own = f"{step.name}{i + 1}.{ending.rpartition('.')[2]}"
+                raise UsageError(
+                    f"{where}: a step before writes {ending} already", hint=f'name it yourself: emit = ["{own}"]'
+                )
+            found.add(ending)
 
 
 def _named(source: TomlFile, pattern: str) -> list[Path]:

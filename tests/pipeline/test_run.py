@@ -15,8 +15,9 @@ from onnxtile.errors import UsageError
 from onnxtile.pipeline.budgets import Budgets
 from onnxtile.pipeline.file import Pipeline, from_file
 from onnxtile.pipeline.many import Workers, run
+from onnxtile.pipeline.options import Options
 from onnxtile.pipeline.run import Place, run_one
-from onnxtile.pipeline.step import Done, Options, State, Step
+from onnxtile.pipeline.step import Done, State, Step
 from onnxtile.registry import data_folder
 
 STEPS = """

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from onnxtile import api
-from onnxtile.pipeline.step import Done, Options, State, Step, Texts
+from onnxtile.pipeline.options import Options, Texts
+from onnxtile.pipeline.step import Done, State, Step
 
 
 class _Options(Options):

@@ -2,27 +2,71 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
+
+import pydantic
 
 from onnxtile import api
-from onnxtile.pipeline.step import Bytes, Count, Done, SizedOptions, State, Step, Texts
-from onnxtile.report.format import Format, format_of
+from onnxtile.errors import UsageError
+from onnxtile.pipeline.emitted import asked_for
+from onnxtile.pipeline.options import Count, File, InputOptions, Texts, bytes_or_several
+from onnxtile.pipeline.step import Done, State, Step
+from onnxtile.plan.effort import Effort
+from onnxtile.plan.effort import effort as effort_of
+from onnxtile.plan.ordering import order as order_of
+from onnxtile.plan.planner import planner as planner_of
+from onnxtile.plan.scope import PLACINGS
+from onnxtile.registry import discover
+from onnxtile.report.emit import read_plan
+from onnxtile.report.format import Format
 from onnxtile.report.format import Options as FormatOptions
 
 
-class _Options(SizedOptions):
-    """`emit` lists endings: "json" writes NAME.plan.json beside the model."""
+class _Options(InputOptions):
+    """`emit` lists endings: "json" writes NAME.plan.json beside the model, "before.json" NAME.before.json."""
 
     alignment: Count = 64
+    capacity: Any = pydantic.Field(default=None, validate_default=False)
+    io: str = "outputs"
+    overwrite_inputs: bool = False
     planner: str = "best"
-    capacity: Bytes | None = None
+    effort: str | Count | None = None
+    time: str | None = None
+    order: str = "model"
+    streams: Count = 1
     emit: Texts = ()
+    names: bool | None = None
+    compare: File | None = None
     verify: bool = True
 
+    _capacity = pydantic.field_validator("capacity")(bytes_or_several)
 
-def _formats(options: _Options) -> dict[str, Format]:
-    endings = {ending: f".plan.{ending.removeprefix('.')}" for ending in options.emit}
-    return {name: format_of(Path(f"model{name}")) for name in endings.values()}
+
+def _formats() -> dict[str, Format]:
+    return {form.suffix: form for form in discover("onnxtile.report.formats", Format).values()}
+
+
+def _files(options: _Options) -> dict[str, Format]:
+    known = _formats()
+    return {ending: known[form] for ending, form in asked_for(options.emit, "plan", known).items()}
+
+
+def _effort(options: _Options) -> Effort:
+    return effort_of(None if options.effort is None else str(options.effort), options.time)
+
+
+def _require(options: _Options) -> None:
+    planner_of(options.planner)
+    order_of(options.order)
+    _effort(options)
+    if options.io not in PLACINGS:
+        raise UsageError(f"io = {options.io!r} is not known", hint=f"there is {', '.join(PLACINGS)}")
+    pictures = any(form.picture for form in _files(options).values())
+    for name in ("names", "compare"):
+        if getattr(options, name) is not None and not pictures:
+            raise UsageError(f"{name} is about pictures, and none is asked for", hint='emit = ["html"] asks for one')
+    if options.compare is not None:
+        read_plan(options.compare)
 
 
 def _apply(options: _Options, state: State) -> Done:
@@ -32,14 +76,23 @@ def _apply(options: _Options, state: State) -> Done:
         shapes=options.shapes,
         alignment=options.alignment,
         planner=options.planner,
+        order=options.order,
+        streams=options.streams,
+        effort=_effort(options),
         capacity=options.capacity,
+        io=options.io,
+        overwrite_inputs=options.overwrite_inputs,
+        inputs=options.inputs,
+        ranges=options.ranges,
         verify=options.verify,
         progress=state.progress,
     )
     content = result.plan.to_dict()
-    title = FormatOptions(title=state.source.stem)
-    files = {ending: form.render(content, title) for ending, form in _formats(options).items()}
-    return Done(result.to_dict(), result.model, files)
+    before = None if options.compare is None else read_plan(options.compare)
+    how = FormatOptions(state.source.stem, options.names, before)
+    return Done(
+        result.to_dict(), result.model, {ending: form.render(content, how) for ending, form in _files(options).items()}
+    )
 
 
-PLAN = Step("plan", _Options, _apply, _formats)
+PLAN = Step("plan", _Options, _apply, _require, _files)

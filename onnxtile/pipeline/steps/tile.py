@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from onnxtile import api
-from onnxtile.pipeline.step import Bytes, Count, Done, SizedOptions, State, Step
-from onnxtile.tile.limits import Limits
+from onnxtile.pipeline.options import Bytes, Count, SizedOptions
+from onnxtile.pipeline.step import Done, State, Step
+from onnxtile.tile.limits import Limits, Window
 from onnxtile.tile.options import Options as TileOptions
 from onnxtile.tile.target import find
 
@@ -17,15 +18,29 @@ class _Options(SizedOptions):
     target: str | None = None
     memory: Bytes | None = None
     nodes_at_most: Count | None = None
+    conv: bool = False
+    max_rows: Count | None = None
+    max_columns: Count | None = None
+    max_channels: Count | None = None
+    max_filters: Count | None = None
     accumulate: str = "sum"
     wrap: bool = False
+    peaks: bool = False
     verify: bool = True
 
 
 def _limits(options: _Options) -> Limits:
     base = None if options.target is None else find(options.target)
-    most, m, k, n = options.max, options.max_m, options.max_k, options.max_n
-    return Limits.of(max=most, m=m, k=k, n=n, memory=options.memory, base=base)
+    window = Window(options.max_rows, options.max_columns, options.max_channels, options.max_filters)
+    return Limits.of(
+        max=options.max,
+        m=options.max_m,
+        k=options.max_k,
+        n=options.max_n,
+        memory=options.memory,
+        window=window if options.conv or window.asks else None,
+        base=base,
+    )
 
 
 def _how(options: _Options) -> TileOptions:
@@ -39,6 +54,7 @@ def _apply(options: _Options, state: State) -> Done:
         options=_how(options),
         dims=options.dims,
         shapes=options.shapes,
+        peaks=options.peaks,
         verify=options.verify,
         progress=state.progress,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from onnxtile import api
-from onnxtile.pipeline.step import Done, Options, State, Step
+from onnxtile.pipeline.options import Options
+from onnxtile.pipeline.step import Done, State, Step
 
 
 class _Options(Options):
