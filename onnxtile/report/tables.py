@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.table import Table
 from rich.text import Text
 
@@ -84,10 +86,45 @@ def for_tile(result: Result) -> list[Table | Text]:
         for t in result["tiled"]
     ]
     title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
-    tables: list[Table | Text] = [table(title, ("node", "operator", "M", "K", "N", "grid", "MatMuls"), rows)]
+    tables: list[Table | Text] = [table(title, ("node", "operator", "M", "K", "N", "grid", "tiles"), rows)]
+    tables += _choices(result["tiled"])
+    if result.get("peaks"):
+        peaks = [(way, peak["layers"], peak["model"]) for way, peak in result["peaks"].items()]
+        columns = ("accumulate", "inside tiled layers", "whole model")
+        tables.append(table("bytes that live at once, by how partial sums are added", columns, peaks))
     if result["skipped"]:
         tables.append(table("left alone", ("node", "reason"), [(s["node"], s["reason"]) for s in result["skipped"]]))
     return [*tables, *_verdict(result)]
+
+
+def _choices(tiled: Iterable[Result]) -> list[Table | Text]:
+    """Return what was chosen within a memory, and for the layer that moves most what else there was; nothing where no limit asks."""
+    chosen = [t for t in tiled if t.get("choice")]
+    if not chosen:
+        return []
+    rows = [
+        (t["node"], *_choice(t["choice"]), _rounded(t["choice"]["lower_bound"]), _ratio(t["choice"]["ratio"]))
+        for t in chosen
+    ]
+    columns = ("tile", "loops", "nodes", "bytes held", "bytes moved")
+    most = max(chosen, key=lambda t: t["choice"]["bytes_moved"])
+    return [
+        table("tiles that move the fewest bytes", ("node", *columns, "lower bound", "ratio"), rows),
+        table(f"nodes against bytes: {most['node']}", columns, [_choice(c) for c in most["choice"]["trade"]]),
+    ]
+
+
+def _choice(choice: Result) -> tuple[str, str, int, int, int]:
+    tile = "×".join(map(str, choice["tile"]))
+    return tile, choice["order"], choice["nodes"], choice["held"], choice["bytes_moved"]
+
+
+def _rounded(size: float | None) -> str:
+    return "" if size is None else f"{size:,.0f}"
+
+
+def _ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.3f}"
 
 
 def for_demo(result: Result) -> list[Table | Text]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
@@ -13,16 +13,18 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.load import Source, load
 from onnxtile.model.shapes import resolve
-from onnxtile.tile.accumulate import Accumulation
 from onnxtile.tile.check import TileVerdict, check_tiles
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.options import Options
 from onnxtile.tile.result import TileResult
 from onnxtile.tile.rewrite import tile as tile_graph
 from onnxtile.tile.whole import judge
-from onnxtile.verbs.planning import plan
+from onnxtile.verbs.peaks import peaks as _peaks
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, agreeing, require_sites, silent
 from onnxtile.verify import Verdict
+
+_PLANNED = 1_000
+"""Nodes of the largest tiled model whose lives are planned for every way to accumulate without being asked for."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,8 @@ class TiledModel:
     nodes_after: int
     verdict: Verdict | None
     sites: tuple[TileVerdict, ...] = ()
-    peaks: Mapping[str, int] | None = None
-    """For each way to accumulate the bytes that live at once, at most, as the plan of the model tiled so has it."""
+    peaks: Mapping[str, Mapping[str, int]] | None = None
+    """For each way to accumulate the bytes that live at once, at most: in the whole `model`, and inside `layers` that are tiled."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `tile`."""
@@ -46,7 +48,7 @@ class TiledModel:
             "nodes_after": self.nodes_after,
             "verdict": self.verdict and self.verdict.to_dict(),
             "sites": [site.to_dict() for site in self.sites],
-            "peaks": None if self.peaks is None else dict(self.peaks),
+            "peaks": self.peaks and {way: dict(peak) for way, peak in self.peaks.items()},
         }
 
 
@@ -57,21 +59,20 @@ def tile(
     options: Options | None = None,
     dims: Dims | None = None,
     shapes: InputShapes | None = None,
-    peaks: bool = False,
+    peaks: bool | None = False,
     verify: bool = True,
     progress: Progress = silent,
 ) -> TiledModel:
     """Split every matrix product of `model` into MatMul, Sum and Concat nodes within `limits`; convolutions where these ask for it.
 
     Where `limits` name a memory, the tile is chosen that moves the fewest bytes. `options` say how partial sums are added.
-    With `peaks`, the model is tiled and planned once for each of them, to show what lives at once.
+    With `peaks`, the model is tiled once for each of them, to show what lives at once; None asks for that where it takes little time.
     With `verify`, each different product alone is judged against a float64 run, and the whole model is run beside the original.
     Raises ModelError, UsageError; Infeasible where no tile meets the limits;
     Mismatch where a result is further off than rounding explains.
     """
     progress("reading the model")
-    original = load(model)
-    bind(original, dims or {}, shapes or {})
+    original = _read(model, dims, shapes)
     tiled, nodes_before = original.clone() if verify else original, original.graph.num_nodes()
     progress("inferring shapes")
     known, constants = resolve(tiled, run=verify), Constants(tiled)
@@ -85,24 +86,16 @@ def tile(
         require_sites(site.node for site in sites if not site.passed)
         check(tiled)
         verdict = agreeing(judge(original, tiled), "the tiled model")
-    planned = _peaks(model, limits, options or Options(), dims, shapes, progress) if peaks else None
+    wanted = verify and tiled.graph.num_nodes() <= _PLANNED if peaks is None else peaks
+    planned = None
+    if wanted and result.tiled:
+        source = original if verify else _read(model, dims, shapes)
+        planned = _peaks(source, limits, options or Options(), run=verify, progress=progress)
     return TiledModel(tiled, result, nodes_before, tiled.graph.num_nodes(), verdict, sites, planned)
 
 
-def _peaks(
-    model: Source,
-    limits: Limits,
-    options: Options,
-    dims: Dims | None,
-    shapes: InputShapes | None,
-    progress: Progress,
-) -> dict[str, int]:
-    """Return the peak of the schedule for each way to accumulate, in bytes."""
-    found: dict[str, int] = {}
-    for way in Accumulation:
-        progress(f"planning with {way}")
-        other = tile(
-            model, limits, options=replace(options, accumulate=way, wrap=False), dims=dims, shapes=shapes, verify=False
-        )
-        found[str(way)] = plan(other.model, planner="first-fit", verify=False).plan.peak
-    return found
+def _read(model: Source, dims: Dims | None, shapes: InputShapes | None) -> ir.Model:
+    """Return `model`, its dimensions bound."""
+    read = load(model)
+    bind(read, dims or {}, shapes or {})
+    return read

@@ -122,3 +122,30 @@ def test_plain_tables_have_no_lines() -> None:
 def test_every_verb_has_its_table() -> None:
     for verb in ("match", "fuse", "unfuse", "tile", "plan", "verify", "demo"):
         assert callable(getattr(tables, f"for_{verb}"))
+
+
+def test_tile_shows_the_choice_the_trade_and_the_peaks() -> None:
+    one = {"tile": [8, 4, 8], "order": "mnk", "nodes": 20, "bytes_moved": 1200, "held": 96}
+    other = {**one, "nodes": 7, "bytes_moved": 90_000}
+    choice = {**one, "lower_bound": 1000.4, "ratio": 1.1995, "trade": [other, one]}
+    sizes = {"op": "MatMul", "m": 16, "k": 8, "n": 16, "grid": [2, 2, 2], "matmuls": 8}
+    tiled = [{"node": "a", **sizes, "choice": choice}, {"node": "b", **sizes, "choice": None}]
+    peaks = {"sum": {"model": 7000, "layers": 640}, "chain": {"model": 7000, "layers": 512}}
+    result = {"tiled": tiled, "skipped": [{"node": "c", "reason": "too small"}], "nodes_before": 3, "nodes_after": 40}
+    text = rendered("tile", {**result, "verdict": None, "sites": [], "peaks": peaks})
+    for words in (
+        "3 nodes became 40",
+        "8×4×8",
+        "1,200",
+        "1,000",
+        "1.200",
+        "nodes against bytes: a",
+        "90,000",
+        "too small",
+    ):
+        assert words in text, words
+    assert [line.split() for line in text.splitlines() if line.startswith(("sum", "chain"))] == [
+        ["sum", "640", "7,000"],
+        ["chain", "512", "7,000"],
+    ]
+    assert "live" not in rendered("tile", {**result, "verdict": None, "sites": []})

@@ -62,7 +62,10 @@ def tile(
         ),
     ] = "sum",
     wrap: Annotated[bool, typer.Option("--wrap", help="put each tiled layer into a function")] = False,
-    peaks: Annotated[bool, typer.Option("--peaks", help="plan each way to accumulate, show what lives")] = False,
+    peaks: Annotated[
+        bool | None,
+        typer.Option("--peaks/--no-peaks", help="plan each way to accumulate, show what lives [where that is quick]"),
+    ] = None,
     dim: Dim = None,
     shape: Shape = None,
 ) -> None:
