@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
+from onnxtile.model.body_shapes import CONTROL_FLOW, follow, made_inside
 from onnxtile.model.collector import collector_paused
 from onnxtile.model.infer import Dims
 from onnxtile.runtime import Array
@@ -35,35 +36,86 @@ _ARITHMETIC = {
 
 
 class Propagation:
-    """Carries numbers and shapes forward through the main graph of a model; `dtypes` and `dims` say what is known before."""
+    """Carries numbers and shapes forward through a model and the bodies in it; `dtypes` and `dims` say what is known before.
 
-    def __init__(self, model: ir.Model, dtypes: Mapping[ir.Value, ir.DataType], dims: Mapping[ir.Value, Dims]) -> None:
+    Of the values `news` the engines of shape inference did not know.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        dtypes: Mapping[ir.Value, ir.DataType],
+        dims: Mapping[ir.Value, Dims],
+        news: Iterable[ir.Value] = (),
+    ) -> None:
         self._model = model
+        self._known_before = dims
         self.dtypes = dict(dtypes)
         self.dims = dict(dims)
+        self.never: dict[ir.Value, str] = {}
         self._numbers: dict[ir.Value, Array] = {}
-        self._news: set[ir.Value] = set()
+        self._news: set[ir.Value] = set(news)
         self._opsets = [helper.make_opsetid(*pair) for pair in model.graph.opset_imports.items()]
         self._functions: list[onnx.FunctionProto] | None = None
 
     @collector_paused()
     def run(self) -> None:
-        """Visit every node once, in order."""
-        for value in self._model.graph.initializers.values():
+        """Visit every node in order; those in a loop until the shapes that it carries are settled."""
+        self.visit(self._model.graph)
+
+    def visit(self, body: ir.Graph) -> None:
+        """Visit the nodes of `body` once, in order."""
+        for value in body.initializers.values():
             self._hold(value, value.const_value)
-        for node in self._model.graph:
+        for node in body:
             self._visit(node)
+
+    def of(self, value: ir.Value) -> Dims | None:
+        """Return the dimensions of `value`, as far as they are known."""
+        return self.dims.get(value)
+
+    def type_of(self, value: ir.Value) -> ir.DataType | None:
+        """Return the element type of `value`."""
+        return self.dtypes.get(value)
+
+    def number(self, value: ir.Value) -> Array | None:
+        """Return the elements of `value`, where it is one of few known numbers."""
+        return self._numbers.get(value)
+
+    def why_never(self, values: Iterable[ir.Value]) -> str | None:
+        """Return why no run comes to make one of `values`; None where one may make them all."""
+        return next((self.never[value] for value in values if value in self.never), None)
+
+    def lose(self, values: Iterable[ir.Value], reason: str) -> None:
+        """Note that no run comes to make `values`."""
+        self.never.update(dict.fromkeys(values, reason))
+
+    def forget(self, values: Iterable[ir.Value]) -> None:
+        """Go back to what was known of `values` before."""
+        for value in values:
+            self._numbers.pop(value, None)
+            self.never.pop(value, None)
+            self._news.discard(value)
+            if value in self._known_before:
+                self.dims[value] = self._known_before[value]
+            else:
+                self.dims.pop(value, None)
 
     def _visit(self, node: ir.Node) -> None:
         standard = node.domain in {"", "ai.onnx"}
-        if standard and node.op_type == "Constant":
+        lost = self.why_never(value for value in node.inputs if value is not None)
+        if lost is not None:
+            self.lose((*node.outputs, *made_inside(node)), lost)
+        elif standard and node.op_type == "Constant":
             attribute = node.attributes.get("value")
             self._hold(node.outputs[0], None if attribute is None else attribute.as_tensor())
         elif standard and node.op_type in {"Shape", "Size"}:
             self._measure(node)
+        elif standard and node.op_type in CONTROL_FLOW:
+            follow(node, self)
         else:
             # Where nothing is new, the engines have said what there is to say.
-            new = any(value in self._news for value in node.inputs)
+            new = node.graph is not self._model.graph or any(value in self._news for value in node.inputs)
             if new and any(value.name and self._sizes(value) is None for value in node.outputs):
                 self._infer(node)
             if standard and node.op_type in _ARITHMETIC and self._is_small(node):
@@ -118,22 +170,43 @@ class Propagation:
             inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
         except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
             return
+        if node.graph is not self._model.graph and self._fails(node, model):
+            reason = f"never made: {node.op_type} {node.name or ''}".rstrip() + " cannot run on tensors of these shapes"
+            self.lose(node.outputs, reason)
+            return
         infos = {info.name: info.type for info in inferred.graph.output}
         for value in node.outputs:
             tensor = infos[names[value]].tensor_type if value in names else onnx.TypeProto.Tensor()
             if tensor.HasField("shape"):
-                self._note(value, tensor)
+                found = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
+                self.note(value, ir.DataType(tensor.elem_type) if tensor.elem_type else None, found)
 
-    def _note(self, value: ir.Value, tensor: onnx.TypeProto.Tensor) -> None:
-        found = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
-        before = self.dims.get(value) or (None,) * len(found)
-        if len(before) == len(found):
-            merged = tuple(b if isinstance(b, int) or f is None else f for b, f in zip(before, found, strict=True))
-            if merged != self.dims.get(value):
-                self._news.add(value)
-            self.dims[value] = merged
-        if tensor.elem_type and value not in self.dtypes:
-            self.dtypes[value] = ir.DataType(tensor.elem_type)
+    def _fails(self, node: ir.Node, model: onnx.ModelProto) -> bool:
+        """Return whether onnx finds the sizes of the inputs of `node` (alone in `model`) to be wrong: a branch that a run never takes."""
+        if not all(value is None or self._sizes(value) is not None for value in node.inputs):
+            return False
+        try:
+            onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        except onnx.shape_inference.InferenceError as error:
+            return "ShapeInferenceError" in str(error)
+        return False
+
+    def note(self, value: ir.Value, dtype: ir.DataType | None, dims: Dims | None) -> None:
+        """Add to what is known of `value`; a number stays what it was.
+
+        Engines that do not know which branch is taken may have the wrong rank, too, where they know no size.
+        """
+        if dims is not None:
+            before = self.dims.get(value) or (None,) * len(dims)
+            if len(before) != len(dims) and self._sizes(value) is None:
+                before = (None,) * len(dims)
+            if len(before) == len(dims):
+                merged = tuple(b if isinstance(b, int) or f is None else f for b, f in zip(before, dims, strict=True))
+                if merged != self.dims.get(value):
+                    self._news.add(value)
+                self.dims[value] = merged
+        if dtype is not None and dtype != ir.DataType.UNDEFINED and value not in self.dtypes:
+            self.dtypes[value] = dtype
 
     def _one_node(self, node: onnx.NodeProto, typed: Mapping[str, ir.Value]) -> onnx.ModelProto:
         """Return a model of `node` alone; `typed` inputs have their shapes, and their numbers where these are known."""

@@ -6,12 +6,13 @@ unknown is taken from what the file declares, and last from runs on sample input
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError
+from onnxtile.model.body_shapes import after_loops
 from onnxtile.model.collector import collector_paused
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.infer import Dim, Dims, Known, declared, infer, values
@@ -29,6 +30,7 @@ class Shapes:
     _dtypes: Mapping[ir.Value, ir.DataType] = field(repr=False)
     _dims: Mapping[ir.Value, Dims] = field(repr=False)
     _reasons: Mapping[ir.Value, str] = field(default_factory=dict, repr=False)
+    _never: Mapping[ir.Value, str] = field(default_factory=dict, repr=False)
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         """Return the element type; None where it is unknown or the value is no tensor."""
@@ -44,6 +46,10 @@ class Shapes:
         if dims is None or not all(isinstance(dim, int) for dim in dims):
             return None
         return tuple(int(dim) for dim in dims if dim is not None)
+
+    def never(self, value: ir.Value) -> str | None:
+        """Return why no run makes `value`, which stands in a branch that cannot be taken; None where one may."""
+        return self._never.get(value)
 
     def reason(self, value: ir.Value) -> str:
         """Return why the shape of `value` is not known."""
@@ -61,6 +67,8 @@ def resolve(model: ir.Model, *, run: bool = False, wanted: Wanted = ANYTHING) ->
     originals = values(model)
     from_file = [declared(value) for value in originals]
     symbolic, from_onnx = infer(model.clone())
+    looped = after_loops(model)
+    symbolic = [Known(s.dtype, None) if v in looped else s for v, s in zip(originals, symbolic, strict=True)]
     rows = zip(originals, symbolic, from_onnx, from_file, strict=True)
     merged = {value: _merge(value, first, second, file) for value, first, second, file in rows}
     dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
@@ -93,15 +101,17 @@ def _better(a: Dim, b: Dim) -> Dim:
     return b if isinstance(b, int) or a is None else a
 
 
-def _with_computed(model: ir.Model, shapes: Shapes) -> Shapes:
-    """Return `shapes` with the sizes that the model computes from those of its inputs, where these are all known."""
-    outputs = (value for node in model.graph for value in node.outputs)
+def _with_computed(model: ir.Model, shapes: Shapes, news: Iterable[ir.Value] = ()) -> Shapes:
+    """Return `shapes` with the sizes that the model computes from those of its inputs, where these are all known.
+
+    Of the values `news` they are known from elsewhere than inference.
+    """
     known = all(shapes.sizes(value) is not None for value in free_inputs(model))
-    if not known or all(shapes.sizes(value) is not None for value in outputs if value.name and _may_be_tensor(value)):
+    if not known or all(shapes.sizes(value) is not None for value in values(model) if _is_open(value)):
         return shapes
-    further = Propagation(model, shapes._dtypes, shapes._dims)
+    further = Propagation(model, shapes._dtypes, shapes._dims, news)
     further.run()
-    return Shapes(further.dtypes, further.dims)
+    return Shapes(further.dtypes, further.dims, shapes._reasons, further.never)
 
 
 def _with_samples(model: ir.Model, shapes: Shapes, wanted: Wanted) -> Shapes:
@@ -117,7 +127,11 @@ def _with_samples(model: ir.Model, shapes: Shapes, wanted: Wanted) -> Shapes:
             dims[value] = known.dims
         if known.dtype is not None:
             dtypes.setdefault(value, known.dtype)
-    return Shapes(dtypes, dims, found.reasons)
+    return _with_computed(model, Shapes(dtypes, dims, found.reasons, shapes._never), found.known)
+
+
+def _is_open(value: ir.Value) -> bool:
+    return bool(value.name) and value.const_value is None and _may_be_tensor(value)
 
 
 def _may_be_tensor(value: ir.Value) -> bool:
