@@ -22,12 +22,12 @@ def annotate(model: ir.Model, result: PlanResult) -> None:
     schedule = named(model.graph, result.schedule, result.steps)
     made = (value for node in model.graph for value in node.outputs)
     values = {value.name: value for value in (*model.graph.inputs, *made) if value.name}
-    if not {buffer.name for buffer in result.buffers} <= values.keys():
+    if not {buffer.name for buffer in result.tensors} <= values.keys():
         raise UsageError("the plan is not one of this model")
     clear(model)
     for node, step in schedule.steps.items():
         node.metadata_props[keys.STEP] = str(step)
-    for buffer in result.buffers:
+    for buffer in result.tensors:
         marks = values[buffer.name].metadata_props
         marks[keys.ARENA] = buffer.arena
         marks[keys.OFFSET] = str(buffer.offset)

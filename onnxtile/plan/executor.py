@@ -209,7 +209,7 @@ class ArenaExecutor:
         made = (value for node in self._model.graph for value in node.outputs)
         named = {value.name: value for value in (*self._model.graph.inputs, *made) if value.name}
         sites = {}
-        for buffer in result.buffers:
+        for buffer in result.tensors:
             value = named[buffer.name]
             dtype, shape = self._shapes.dtype(value), self._shapes.sizes(value)
             if dtype is None or shape is None or tensor_bytes(value, self._shapes) != buffer.size:

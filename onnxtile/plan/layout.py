@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -13,7 +14,7 @@ from onnxtile.plan.alias import Facts, overwrites
 from onnxtile.plan.bytes import granule
 from onnxtile.plan.live import Life, live_ranges
 from onnxtile.plan.ordering import Ground, Order
-from onnxtile.plan.precedence import InEveryOrder, InSteps, Precedence, conflicts
+from onnxtile.plan.precedence import Claim, InEveryOrder, InSteps, Precedence, conflicts
 from onnxtile.plan.problem import Buffer, Problem
 from onnxtile.plan.roles import Roles, assign
 from onnxtile.plan.schedule import Schedule, own_order
@@ -21,10 +22,16 @@ from onnxtile.plan.scope import Scope
 from onnxtile.plan.sharing import Sharing, choose
 from onnxtile.plan.work import Work
 
+Workspaces: TypeAlias = Mapping[ir.Node, int]
+"""Bytes that a node needs while it runs, beside its operands and results."""
+
 
 @dataclass(frozen=True)
 class Layout:
-    """A schedule, the role of each value, the lives, and the regions in which values lie; `order` says who is before whom."""
+    """A schedule, the role of each value, the lives, and the regions in which values lie; `order` says who is before whom.
+
+    `buffers` are what is to be placed: one for each region, and of each node that has a workspace its `rooms`.
+    """
 
     scope: Scope
     schedule: Schedule
@@ -33,6 +40,7 @@ class Layout:
     order: Precedence
     sharing: Sharing
     buffers: tuple[Buffer, ...]
+    rooms: Mapping[ir.Node, Buffer]
 
     @property
     def holds_always(self) -> bool:
@@ -44,20 +52,32 @@ class Layout:
         """Names of buffers that must not share bytes although no step of the schedule has both: another order might."""
         if not isinstance(self.order, InEveryOrder):
             return frozenset()
-        regions = {id(region): region for region in self.sharing.regions.of.values()}
-        return conflicts(regions.values(), self.order)
+        order = self.order
+        regions = {id(region): region for region in self.sharing.regions.of.values()}.values()
+        claims = [order.claim(region.owner.name or "", region.life, region.places) for region in regions]
+        for node, room in self.rooms.items():
+            claims.append(Claim(room.name, (room.lower, room.upper), (order.number(node),), (order.number(node),)))
+        return conflicts(claims, order)
 
 
-def lay_out(facts: Facts, scope: Scope, order: Order, streams: int, alignment: int, rules: Collection[str]) -> Layout:
+def lay_out(
+    facts: Facts,
+    scope: Scope,
+    order: Order,
+    streams: int,
+    alignment: int,
+    rules: Collection[str],
+    workspaces: Workspaces,
+) -> Layout:
     """Return the layout of the graph of `scope` in the order that `order` chooses, in steps of up to `streams` nodes.
 
-    `rules` name how bytes may be shared.
+    `rules` name how bytes may be shared. Nodes of which `workspaces` says so have bytes beside their operands and results.
 
     Raises ModelError where the graph has a cycle, UsageError for less than one stream, or several with an order for all.
     """
     if order.every and streams > 1:
         raise UsageError(f"the order {order.name!r} holds for any number of streams", hint="leave --streams out")
-    terms = _Terms(facts, scope, alignment, frozenset(rules), order.every)
+    terms = _Terms(facts, scope, alignment, frozenset(rules), order.every, workspaces)
     own = own_order(scope.graph)
     return terms.layout(order.arrange(Ground(own, streams, partial(terms.work, own), terms.peak)))
 
@@ -71,6 +91,7 @@ class _Terms:
     alignment: int
     rules: frozenset[str]
     every: bool
+    workspaces: Workspaces
 
     def layout(self, schedule: Schedule) -> Layout:
         scope, facts = self.scope, self.facts
@@ -78,7 +99,9 @@ class _Terms:
         lives = live_ranges(scope, schedule)
         order = InEveryOrder(scope, schedule) if self.every else InSteps(schedule, lives)
         sharing = choose(schedule, facts, lives, order, scope.kept, tuple(roles.tensors), self.alignment, self.rules)
-        return Layout(scope, schedule, roles, lives, order, sharing, _buffers(sharing, self.facts, self.alignment))
+        rooms = _rooms(schedule, self.workspaces)
+        buffers = (*_buffers(sharing, facts, self.alignment), *rooms.values())
+        return Layout(scope, schedule, roles, lives, order, sharing, buffers, rooms)
 
     def peak(self, schedule: Schedule) -> int:
         return Problem(self.layout(schedule).buffers, self.alignment).lower_bound
@@ -87,6 +110,16 @@ class _Terms:
         regions = replace(self, rules=self.rules & set(taken)).layout(own).sharing.regions.of
         in_place = [a for node in own.nodes for a in overwrites(node, self.facts)] if "in place" in self.rules else []
         return Work.of(own.nodes, regions, in_place, self.scope.kept)
+
+
+def _rooms(schedule: Schedule, workspaces: Workspaces) -> dict[ir.Node, Buffer]:
+    names = dict(zip(schedule.nodes, schedule.ids, strict=True))
+    steps = schedule.steps
+    return {
+        node: Buffer(f"{names[node]} (workspace)", workspaces[node], steps[node], steps[node] + 1)
+        for node in schedule.nodes
+        if workspaces.get(node)
+    }
 
 
 def _buffers(sharing: Sharing, facts: Facts, alignment: int) -> tuple[Buffer, ...]:

@@ -9,17 +9,19 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.plan.alias import Facts
+from onnxtile.plan.bodies import Terms, plan_bodies, workspaces
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.check import require
 from onnxtile.plan.copies import copies
 from onnxtile.plan.effort import NORMAL, Effort
-from onnxtile.plan.layout import Layout, lay_out
-from onnxtile.plan.memories import Allocation, Capacity, allocate, memories
+from onnxtile.plan.layout import lay_out
+from onnxtile.plan.memories import Capacity, allocate, memories
 from onnxtile.plan.ordering import order as find_order
 from onnxtile.plan.planner import planner as find_planner
-from onnxtile.plan.problem import DEFAULT_ALIGNMENT, Problem, align
+from onnxtile.plan.problem import DEFAULT_ALIGNMENT, Plan, Problem, align
 from onnxtile.plan.races import require_no_races
-from onnxtile.plan.result import Constant, Excluded, PlannedBuffer, PlanResult
+from onnxtile.plan.result import Constant, Excluded, PlanResult
+from onnxtile.plan.rows import Place, all_roles, planned, planned_bodies
 from onnxtile.plan.rules import RULES
 from onnxtile.plan.scope import Scope
 from onnxtile.plan.tenants import tenants as find_tenants
@@ -56,16 +58,24 @@ def plan(  # noqa: PLR0913 - the options of the command
     chosen = find_planner(planner)
     facts = Facts(model, shapes, constants)
     scope = Scope(model.graph, io, overwrite_inputs)
-    layout = lay_out(facts, scope, find_order(order), streams, alignment, share)
+    chosen_order = find_order(order)
+
+    def solve(problem: Problem) -> Plan:
+        return chosen.plan(problem, effort)
+
+    inside = plan_bodies(model.graph, Terms(facts, chosen_order, alignment, share, solve))
+    layout = lay_out(facts, scope, chosen_order, streams, alignment, share, workspaces(inside))
     schedule, sharing, roles = layout.schedule, layout.sharing, layout.roles
     problem = Problem(layout.buffers, alignment, conflicts=layout.conflicts)
     allocation = allocate(problem, memories(capacity), chosen, effort)
-    tenants = find_tenants(schedule, scope, facts, sharing, allocation.offsets)
+    tenants = find_tenants(scope, layout, facts, allocation.offsets)
     for filled in allocation.arenas:
         lodged = [one for one in tenants if one.owner in filled.plan.offsets]
         require(filled.problem, filled.plan, lodged)
         if layout.holds_always:
             require_no_races(lodged, followers(schedule))
+    places = {name: Place(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
+    told = all_roles(layout, inside)
     peak, peak_step = problem.peak
     return PlanResult(
         digest=digest,
@@ -87,39 +97,12 @@ def plan(  # noqa: PLR0913 - the options of the command
         order=order,
         schedule=schedule.ids,
         steps=tuple(schedule.steps.values()),
-        buffers=_planned(layout, facts, allocation),
-        constants=_placed_in_order(roles.constants, shapes, alignment),
-        outside=_excluded(roles.outside),
-        unplanned=_excluded(roles.unplanned),
+        buffers=planned(layout, facts, places),
+        bodies=planned_bodies(layout, inside, facts, places),
+        constants=_placed_in_order(told.constants, shapes, alignment),
+        outside=_excluded(told.outside),
+        unplanned=_excluded(told.unplanned),
     )
-
-
-def _planned(layout: Layout, facts: Facts, allocation: Allocation) -> tuple[PlannedBuffer, ...]:
-    makers = dict(zip(layout.schedule.nodes, layout.schedule.ids, strict=True))
-    kinds = dict.fromkeys(layout.scope.given, "input") | dict.fromkeys(layout.scope.graph.outputs, "output")
-    regions = layout.sharing.regions
-    places, offsets = allocation.places, allocation.offsets
-    planned = []
-    for value, region in regions.of.items():
-        owner = region.owner
-        first, end = region.life if owner is value else layout.lives[value]
-        node, dtype = value.producer(), facts.shapes.dtype(value)
-        planned.append(
-            PlannedBuffer(
-                name=_name(value),
-                arena=places[_name(owner)],
-                offset=offsets[_name(owner)] + regions.place(value),
-                size=regions.size(value),
-                first=first,
-                last=end - 1,
-                kind=kinds.get(value, "activation"),
-                alias=_name(owner) if owner is not value else None,
-                node=makers.get(node) if node is not None else None,
-                dtype=None if dtype is None else dtype.name,
-                shape=facts.shapes.sizes(value),
-            )
-        )
-    return tuple(planned)
 
 
 def _placed_in_order(values: Iterable[ir.Value], shapes: Shapes, alignment: int) -> tuple[Constant, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,6 @@ from onnxtile.graph import dependencies
 from onnxtile.plan.live import Life
 from onnxtile.plan.schedule import Schedule, predecessors
 from onnxtile.plan.scope import Scope
-
-if TYPE_CHECKING:
-    from onnxtile.plan.region import Region
 
 
 class Precedence(Protocol):
@@ -70,6 +68,7 @@ class InEveryOrder:
             for value in (*dependencies(node), *node.outputs):
                 self._uses[value] = self._uses.get(value, 0) | self._bit[node]
 
+        self._earlier = list(self._before.values())
         for value in scope.kept:
             # The caller reads it after every node.
             self._uses[value] = self._uses.get(value, 0) | 1 << len(place)
@@ -81,12 +80,22 @@ class InEveryOrder:
             yield (mask & -mask).bit_length() - 1
             mask &= mask - 1
 
-    def before_all(self, values: Iterable[ir.Value]) -> npt.NDArray[np.bool_]:
-        """Return for each node whether it is before all that make one of `values`; no for the end of the run."""
+    def claim(self, name: str, life: Life, values: Iterable[ir.Value]) -> Claim:
+        """Return the claim of a buffer in which `values` lie."""
+        values = list(values)
+        makers = (value.producer() for value in values)
+        numbers = tuple(dict.fromkeys(None if maker is None else self.number(maker) for maker in makers))
+        return Claim(name, life, tuple(sorted({use for value in values for use in self.uses(value)})), numbers)
+
+    def number(self, node: ir.Node) -> int:
+        """Return the number of `node`: its place in the schedule."""
+        return self._bit[node].bit_length() - 1
+
+    def before_all(self, makers: Iterable[int | None]) -> npt.NDArray[np.bool_]:
+        """Return for each node whether it is before all of `makers`; no for the end of the run."""
         common = -1
-        for value in values:
-            maker = value.producer()
-            common &= 0 if maker is None else self._before[maker]
+        for maker in makers:
+            common &= 0 if maker is None else self._earlier[maker]
         size = len(self._bit) // 8 + 1
         return np.unpackbits(np.frombuffer(common.to_bytes(size, "little"), np.uint8), bitorder="little").astype(bool)
 
@@ -101,29 +110,41 @@ class InEveryOrder:
         return maker is not None and not self._uses.get(a, 0) & ~(self._before[maker] | self._bit[maker])
 
 
-def conflicts(regions: Iterable[Region], order: InEveryOrder) -> frozenset[tuple[str, str]]:
-    """Return which regions, by the names of their owners, may be live together in some order although they never are in the schedule's.
+@dataclass(frozen=True)
+class Claim:
+    """Who wants bytes, and in which steps: the nodes that `uses` them (also the end of the run), and the first of these.
 
-    Takes r² steps for r regions, each of them one of numpy's.
+    Of the `makers` None is the caller.
     """
-    regions = list(regions)
-    if not regions:
+
+    name: str
+    life: Life
+    uses: tuple[int, ...]
+    makers: tuple[int | None, ...]
+
+
+def conflicts(claims: Sequence[Claim], order: InEveryOrder) -> frozenset[tuple[str, str]]:
+    """Return the names of which may want their bytes together in some order although they never do in the schedule's.
+
+    Takes c² steps for c claims, each of them one of numpy's.
+    """
+    if not claims:
         return frozenset()
-    unordered = _unordered(regions, order)
+    unordered = _unordered(claims, order)
     found = set()
     for i, k in np.argwhere(np.triu(unordered & unordered.T, 1)):
-        one, other = regions[i], regions[k]
+        one, other = claims[i], claims[k]
         if one.life[1] <= other.life[0] or other.life[1] <= one.life[0]:
-            found.add((one.owner.name or "", other.owner.name or ""))
+            found.add((one.name, other.name))
     return frozenset(found)
 
 
-def _unordered(regions: Sequence[Region], order: InEveryOrder) -> npt.NDArray[np.bool_]:
-    """Return in row k, column i, whether a node that uses region i is not before all that make something in region k."""
-    uses = [sorted({number for value in region.places for number in order.uses(value)}) for region in regions]
+def _unordered(claims: Sequence[Claim], order: InEveryOrder) -> npt.NDArray[np.bool_]:
+    """Return in row k, column i, whether a node that uses the bytes of claim i is not before all makers of claim k."""
+    uses = [claim.uses or (0,) for claim in claims]
     flat = np.fromiter((number for used in uses for number in used), np.int64)
     starts = np.cumsum([0, *(len(used) for used in uses[:-1])])
-    found = np.empty((len(regions), len(regions)), bool)
-    for k, region in enumerate(regions):
-        found[k] = np.logical_or.reduceat(~order.before_all(region.places)[flat], starts)
+    found = np.empty((len(claims), len(claims)), bool)
+    for k, claim in enumerate(claims):
+        found[k] = np.logical_or.reduceat(~order.before_all(claim.makers)[flat], starts)
     return found

@@ -14,9 +14,10 @@ VERSION = 1
 class PlannedBuffer:
     """A tensor at an address: `size` bytes from `offset` of the arena `arena`, in use from `first` to `last` inclusive.
 
-    `kind` is "output" or "input" for what the caller reads or writes, else "activation". `alias` names the tensor that owns the bytes,
-    where it is another; a tensor that owns its bytes has the life of all that lies in them. `node` is what makes it, by its name in the
-    schedule; `shape` its sizes, `dtype` its element type as onnx names it ("FLOAT").
+    `kind` is "output" or "input" for what the caller reads or writes, "workspace" for bytes that a node needs beside its operands and
+    results, else "activation". `alias` names the tensor that owns the bytes, where it is another; a tensor that owns its bytes has the life
+    of all that lies in them. `node` is what makes it, by its name in the schedule; `shape` its sizes, `dtype` its element type as onnx
+    names it ("FLOAT").
     """
 
     name: str
@@ -34,6 +35,29 @@ class PlannedBuffer:
     def to_dict(self) -> dict[str, Any]:
         """Return the buffer as the schema describes it."""
         return {**vars(self), "shape": None if self.shape is None else list(self.shape)}
+
+
+@dataclass(frozen=True)
+class PlannedBody:
+    """The plan of a body of the node `node`, the one that `attribute` holds, in `size` bytes of the node's workspace.
+
+    `schedule`, `steps`, `buffers` and `bodies` are as those of a whole plan; offsets count from the start of the arena, steps from that
+    of the body.
+    """
+
+    node: str
+    attribute: str
+    size: int
+    schedule: tuple[str, ...]
+    steps: tuple[int, ...]
+    buffers: tuple[PlannedBuffer, ...]
+    bodies: tuple[PlannedBody, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the body as the schema describes it."""
+        plain = {"node": self.node, "attribute": self.attribute, "size": self.size}
+        plain |= {"schedule": list(self.schedule), "steps": list(self.steps)}
+        return {**plain, **{key: [row.to_dict() for row in getattr(self, key)] for key in ("buffers", "bodies")}}
 
 
 @dataclass(frozen=True)
@@ -89,7 +113,7 @@ class PlanResult:
     first such step; `lower_bound` is what no plan of this schedule can go below, `optimal` says that this one is there, `bound` how it is
     known ("peak", or "search": by an exact search), and `ended` what ended the search for a smaller arena (see plan.problem.Ended).
     `activation_bytes` is the sum of all buffers, had each bytes of its own and none an alias.
-    `in_place` tensors are written over an operand.
+    `bodies` are the plans of the bodies of If, Loop and Scan. `in_place` tensors are written over an operand.
     """
 
     digest: str | None
@@ -115,6 +139,12 @@ class PlanResult:
     constants: tuple[Constant, ...] = field(repr=False)
     outside: tuple[Excluded, ...] = field(repr=False)
     unplanned: tuple[Excluded, ...] = field(repr=False)
+    bodies: tuple[PlannedBody, ...] = field(default=(), repr=False)
+
+    @property
+    def tensors(self) -> tuple[PlannedBuffer, ...]:
+        """The buffers that are tensors of the main graph: all but the workspaces."""
+        return tuple(buffer for buffer in self.buffers if buffer.kind != "workspace")
 
     @property
     def arena_size(self) -> int:
@@ -129,8 +159,8 @@ class PlanResult:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
         rows = ("arenas", "constants", "outside", "unplanned")
-        plain = {key: value for key, value in vars(self).items() if key not in (*rows, "buffers")}
+        plain = {key: value for key, value in vars(self).items() if key not in (*rows, "buffers", "bodies")}
         plain |= {"dims": dict(self.dims), "copies": dict(vars(self.copies))}
         plain |= {"gap": self.gap, "schedule": list(self.schedule), "steps": list(self.steps)}
-        plain |= {"buffers": [buffer.to_dict() for buffer in self.buffers]}
+        plain |= {key: [row.to_dict() for row in getattr(self, key)] for key in ("buffers", "bodies")}
         return {"version": VERSION, **plain, **{key: [dict(vars(row)) for row in getattr(self, key)] for key in rows}}

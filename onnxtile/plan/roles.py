@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxtile.graph import dependencies, node_id
 from onnxtile.plan.alias import Alias, Facts, views
 from onnxtile.plan.bytes import tensor_bytes
+from onnxtile.plan.inner import bodies
 from onnxtile.plan.kinds import containers, kind_name
 from onnxtile.plan.schedule import Schedule
 from onnxtile.plan.scope import Scope
@@ -48,7 +49,8 @@ def assign(schedule: Schedule, scope: Scope, facts: Facts) -> Roles:
                 continue
             reason = outside.get(value) or _no_fixed_bytes(value, facts, no_tensors)
             _place(value, possible.get(value), value in outputs, facts, roles, reason)
-        for value in _made_inside(node):
+        # The bodies of If, Loop and Scan have plans of their own.
+        for value in () if any(bodies(node, facts)) else _made_inside(node):
             roles.outside[value] = f"made inside {node_id(node)!r}, which runs as one kernel"
     for value in outputs:
         if value.producer() is None and value in facts.constants:
@@ -64,6 +66,8 @@ def _constants_read(node: ir.Node, outputs: set[ir.Value], facts: Facts) -> Iter
 
 
 def _no_fixed_bytes(value: ir.Value, facts: Facts, no_tensors: dict[ir.Value, ir.TypeProtocol]) -> str | None:
+    if facts.shapes.never(value) is not None:
+        return facts.shapes.never(value)
     if value in no_tensors:
         return f"a {kind_name(no_tensors[value])} has no fixed bytes"
     if facts.shapes.dtype(value) == ir.DataType.STRING:

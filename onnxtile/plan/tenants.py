@@ -8,20 +8,18 @@ import onnx_ir as ir
 
 from onnxtile.plan.alias import Facts, cut_starts, overwritable
 from onnxtile.plan.bytes import granule
-from onnxtile.plan.schedule import Schedule
+from onnxtile.plan.layout import Layout
 from onnxtile.plan.scope import Scope
-from onnxtile.plan.sharing import Sharing
 from onnxtile.plan.tenant import Made, Operand, Take, Tenant
 from onnxtile.plan.uses import crowded_steps, steps_of_use
 
 
-def tenants(
-    schedule: Schedule, scope: Scope, facts: Facts, sharing: Sharing, offsets: Mapping[str, int]
-) -> tuple[Tenant, ...]:
-    """Return what the check must know about each tensor of the arena, found in the graph rather than in the problem.
+def tenants(scope: Scope, layout: Layout, facts: Facts, offsets: Mapping[str, int]) -> tuple[Tenant, ...]:
+    """Return what the check must know about each tensor and workspace of the arena, found in the graph rather than in the problem.
 
     `offsets` are those of the buffers that own bytes, in their arenas.
     """
+    schedule, sharing = layout.schedule, layout.sharing
     regions = sharing.regions
     steps = steps_of_use(scope, schedule, regions.of)
     crowds = crowded_steps(schedule, regions.of) if schedule.numbers else {}
@@ -46,6 +44,8 @@ def tenants(
                 made=_made(value, facts),
             )
         )
+    for node, room in layout.rooms.items():
+        found.append(Tenant(room.name, room.name, offsets[room.name], room.size, (schedule.steps[node],), "UINT8"))
     return tuple(found)
 
 

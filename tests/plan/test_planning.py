@@ -79,6 +79,7 @@ def test_what_the_json_says() -> None:
         "constants": [{"name": "flat", "size": 8, "offset": 0}],
         "outside": [{"name": "x", "reason": "a graph input"}],
         "unplanned": [],
+        "bodies": [],
     }
 
 

@@ -1,0 +1,72 @@
+"""Plans of the bodies of If, Loop and Scan, inside the arena of the graph around them.
+
+While its node runs, a body has a workspace in that arena; the branches of an If have the same one. A body's inputs (what a loop carries,
+the slices of a Scan) lie there from its first step on, its outputs to its last, so that what is carried is moved from the outputs to the
+inputs, and no output is lost before all are moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxtile.plan.alias import Facts
+from onnxtile.plan.check import require
+from onnxtile.plan.inner import bodies
+from onnxtile.plan.layout import Layout, lay_out
+from onnxtile.plan.ordering import Order
+from onnxtile.plan.problem import Plan, Problem
+from onnxtile.plan.scope import Scope
+from onnxtile.plan.tenants import tenants
+
+
+@dataclass(frozen=True)
+class Body:
+    """The plan of one body, that of the `attribute` of its node: its layout, and the offsets of its buffers.
+
+    They count from the start of its workspace of `size` bytes. `inside` are the bodies of its own nodes.
+    """
+
+    attribute: str
+    layout: Layout
+    offsets: Mapping[str, int]
+    size: int
+    inside: Bodies
+
+
+Bodies = Mapping[ir.Node, tuple[Body, ...]]
+"""The bodies of each node that has some."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How bodies are planned: as the graph around them is."""
+
+    facts: Facts
+    order: Order
+    alignment: int
+    rules: Collection[str]
+    solve: Callable[[Problem], Plan]
+
+
+def plan_bodies(graph: ir.Graph, terms: Terms) -> Bodies:
+    """Return the plans of all bodies of the nodes of `graph`, each passed by the check. Raises CheckFailed, ModelError."""
+    found = {node: tuple(_body(name, body, terms) for name, body in bodies(node, terms.facts)) for node in graph}
+    return {node: planned for node, planned in found.items() if planned}
+
+
+def workspaces(inside: Bodies) -> dict[ir.Node, int]:
+    """Return the bytes of the workspace of each node with bodies."""
+    return {node: size for node, planned in inside.items() if (size := max(body.size for body in planned))}
+
+
+def _body(name: str, graph: ir.Graph, terms: Terms) -> Body:
+    inside = plan_bodies(graph, terms)
+    scope = Scope(graph, "inside")
+    layout = lay_out(terms.facts, scope, terms.order, 1, terms.alignment, terms.rules, workspaces(inside))
+    problem = Problem(layout.buffers, terms.alignment, conflicts=layout.conflicts)
+    plan = terms.solve(problem)
+    require(problem, plan, tenants(scope, layout, terms.facts, plan.offsets))
+    return Body(name, layout, plan.offsets, plan.size, inside)

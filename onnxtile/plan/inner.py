@@ -1,0 +1,19 @@
+"""Which nodes have bodies that are planned inside the arena of the graph around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from onnxtile.plan.alias import Facts
+
+_WITH_BODIES = frozenset({"If", "Loop", "Scan"})
+
+
+def bodies(node: ir.Node, facts: Facts) -> Iterator[tuple[str, ir.Graph]]:
+    """Yield the bodies of `node` that are planned, each with the name of its attribute."""
+    if node.op_type in _WITH_BODIES and facts.is_standard(node):
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield attribute.name, attribute.as_graph()
