@@ -220,4 +220,3 @@ def loads_history(text: str) -> tuple[History, ...]:
 @cache
 def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(kind)
-

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxtile.fuse.pattern import EVERY_NODE
-from onnxtile.graph import dependencies
+from onnxtile.graph import dependencies, node_id
 from onnxtile.model.constants import Constants, constant_array
 from onnxtile.query.match import Match
 
 SMALL_BYTES = 16
 """A constant of this size or less (an epsilon, a scale, two axes) is part of what a meta-op is; a larger one is an input."""
+
+_MEASURES = {"Shape", "Size"}
+_MOST_MEASURING = 256
+"""How many nodes that compute with the shapes of a region's values are looked at, at most."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,16 @@ class Refusal:
 def region(matched: Sequence[ir.Node], constants: Constants) -> Region | Refusal:
     """Return the region of the `matched` nodes, which stand in the order of the query.
 
-    Constant nodes among them are left out: a constant belongs to a region as its value, small ones inside, others as inputs.
+    Constant nodes among them are left out: a constant belongs to a region as its value, small ones inside, others as inputs. What
+    only measures the region for itself (the Shape of scores, by which a mask is cut for them) belongs to it, too.
     """
     nodes = [node for node in matched if not _is_constant(node, constants)]
     if not nodes:
         return Refusal("it has nothing but constants")
     graph = nodes[0].graph
+    if graph is None:
+        return Refusal("it is part of another match")
+    nodes += _measuring(nodes)
     for node in nodes:
         if node.graph is not graph:
             return Refusal("its nodes lie in different graphs")
@@ -66,6 +74,35 @@ def overwritable(part: Region, match: Match, anchors: Collection[str]) -> tuple[
     allowed = set(part.nodes) if EVERY_NODE in anchors else set(match.named(anchors))
     readers = [{node for node in part.nodes if value in node.inputs} for value in part.inputs]
     return tuple(place for place, reading in enumerate(readers) if reading <= allowed)
+
+
+def _measuring(nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """Return what reads the shapes of inner values of `nodes`, and what is computed from these for `nodes` alone."""
+    members = set(nodes)
+    found = dict.fromkeys(reader for node in nodes for value in node.outputs for reader in _measures(value, members))
+    waiting = list(found)
+    while waiting and len(found) < _MOST_MEASURING:
+        readers = [reader for value in waiting.pop().outputs for reader in value.consumers()]
+        new = [reader for reader in dict.fromkeys(readers) if reader not in members and reader not in found]
+        found |= dict.fromkeys(new)
+        waiting += new
+    # Whatever is read elsewhere as well, or by nothing, stays outside, and so does all that leads to it.
+    kept = set(found)
+    while lost := {node for node in kept if not _is_read_within(node, members | kept)}:
+        kept -= lost
+    return [node for node in found if node in kept]
+
+
+def _measures(value: ir.Value, members: set[ir.Node]) -> list[ir.Node]:
+    """Return the nodes outside that read the shape of `value`; none where more than its shape is read outside, or nothing inside."""
+    readers = {reader for reader in value.consumers() if reader not in members}
+    inner = len(readers) < len({*value.consumers()}) and not value.is_graph_output()
+    return sorted(readers, key=node_id) if inner and all(reader.op_type in _MEASURES for reader in readers) else []
+
+
+def _is_read_within(node: ir.Node, members: set[ir.Node]) -> bool:
+    readers = [reader for value in node.outputs for reader in value.consumers()]
+    return bool(readers) and not any(_is_read_outside(value, members) for value in node.outputs)
 
 
 def _is_constant(node: ir.Node, constants: Constants) -> bool:

@@ -35,7 +35,7 @@ _ORDER: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_FIELDS = ("constant", "dtype", "op", "rank", "shape", "size", "value")
+_FIELDS = ("constant", "dtype", "node", "op", "rank", "shape", "size", "value")
 WORDS = (*_FIELDS, *_WORDS, "inputs", "outputs", "data")
 """What a test may ask of every node."""
 
@@ -183,12 +183,19 @@ def _property(value: ir.Value, reference: Field, facts: Facts) -> Any:
         raise QueryError(f"there is no {word!r}; there are {', '.join(_FIELDS)}", facts.text, reference.span)
     if word == "constant":
         return known
-    if word == "op":
-        producer = value.producer()
-        return "" if producer is None else producer.op_type
+    if word in {"node", "op"}:
+        return _maker(value, word)
     if word == "value":
         return _array(value, facts) if known else Unknown(f"{value.name!r} is not constant")
     return _typed_property(value, word, facts)
+
+
+def _maker(value: ir.Value, word: str) -> Any:
+    """Return the node that makes `value`, or its operator, "" where it has none."""
+    producer = value.producer()
+    if word == "op":
+        return "" if producer is None else producer.op_type
+    return Unknown(f"no node makes {value.name!r}") if producer is None else producer
 
 
 def _typed_property(value: ir.Value, word: str, facts: Facts) -> Any:

@@ -195,6 +195,31 @@ def test_a_match_that_would_close_a_cycle_is_refused(lab: Lab) -> None:
     assert "cycle" in fused.refusals[0]
 
 
+MEASURED = """g (float[2,3] x, float[6] z) => (float[?,?] y{more}) {{
+    h = Neg(x)  s = Shape(h)  c = Reshape(z, s)  i = Add(h, c)  y = Abs(i){rest} }}"""
+
+
+def test_what_only_measures_a_match_for_itself_becomes_part_of_it(lab: Lab) -> None:
+    """Neg -> Shape -> Reshape -> Add stands between Neg and Add."""
+    fused = lab.sound(lab.text(MEASURED.format(more="", rest="")), "Neg~>Add->Abs")
+    assert fused.counts == [1]
+    assert fused.ops == ["MetaOp"]
+
+
+@pytest.mark.parametrize(
+    ("more", "rest", "reason"),
+    [
+        (", int64[2] t", "  t = Identity(s)", "cycle"),
+        (", float[?,?] t", "  t = Neg(c)", "cycle"),
+        (", float[2,3] t", "  t = Exp(h)", "cycle"),
+    ],
+)
+def test_what_is_read_elsewhere_as_well_stays_outside(lab: Lab, more: str, rest: str, reason: str) -> None:
+    fused = lab.sound(lab.text(MEASURED.format(more=more, rest=rest)), "Neg~>Add->Abs")
+    assert fused.counts == [0]
+    assert reason in fused.refusals[0]
+
+
 def test_a_cycle_by_way_of_a_body_is_refused(lab: Lab) -> None:
     text = """g (float[2] x, bool c) => (float[2] y) {
         h = Neg(x)

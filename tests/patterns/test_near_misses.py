@@ -32,6 +32,16 @@ r = Reciprocal(d)
 n = Mul(x, r)
 y = Mul(n, W_8)
 """
+CAST_TWICE = """
+a = Cast<to=1>(x)
+b = Cast<to=1>(x)
+s = Pow(a, 2.0)
+v = ReduceMean<axes=[-1], keepdims=1>(s)
+e = Add(v, 0.00001)
+d = Sqrt(e)
+r = Reciprocal(d)
+y = Mul(b, r)
+"""
 MOMENTS = """
 m = ReduceMean<axes=[-1], keepdims=1>(x)
 c = Sub(x, m)
@@ -101,6 +111,16 @@ a = Mul(r, 0.25)
 w = Softmax<axis=-1>(a)
 y = MatMul(w, v)
 """
+MEASURED = """
+t = Transpose<perm=[0, 2, 1]>(k)
+r = MatMul(q, t)
+n = Shape(r)
+l = Gather(n, [2])
+b = Slice(W_8_8, [0], l, [1])
+a = Add(r, b)
+w = Softmax<axis=-1>(a)
+y = MatMul(w, v)
+"""
 L2_NORM = "l = ReduceL2<axes=[-1], keepdims=1>(x)\nb = Clip(l, 0.000001)\ny = Div(x, b)"
 SOFTMAX = "m = ReduceMax<axes=[-1], keepdims=1>(x)\nc = Sub(x, m)\ne = Exp(c)\ns = ReduceSum<keepdims=1>(e, [-1])\ny = Div(e, s)"
 SWIGLU = "g = MatMul(x, W_8_8)\nu = MatMul(x, W_8_8)\ns = Sigmoid(g)\nf = Mul(g, s)\ny = Mul(f, u)"
@@ -158,6 +178,8 @@ MISSES = {
     "RMS norm: exponent 3": ("RMSNorm", RMS_NORM, "Pow(x, 2.0)", "Pow(x, 3.0)"),
     "RMS norm: another value squared": ("RMSNorm", RMS_NORM, "Pow(x, 2.0)", "Pow(z, 2.0)"),
     "RMS norm: epsilon is a vector": ("RMSNorm", RMS_NORM, "Add(v, 0.00001)", "Add(v, W_8)"),
+    "RMS norm: another value cast": ("RMSNorm", CAST_TWICE, "b = Cast<to=1>(x)", "b = Cast<to=1>(z)"),
+    "RMS norm: rounded to whole numbers first": ("RMSNorm", CAST_TWICE, "a = Cast<to=1>(x)", "a = Floor(x)"),
     "RMS norm: no reciprocal": ("RMSNorm", RMS_NORM, "Reciprocal(d)", "Identity(d)"),
     "RMS norm: 2 over the root": ("RMSNorm", RMS_NORM, "Reciprocal(d)", "Div(2.0, d)"),
     "RMS norm: exponent -1": ("RMSNorm", RMS_NORM, "d = Sqrt(e)\nr = Reciprocal(d)", "r = Pow(e, -1.0)"),
@@ -217,6 +239,12 @@ MISSES = {
         ATTENTION,
         "Mul(r, 0.25)",
         "Transpose<perm=[0, 2, 1]>(r)",
+    ),
+    "attention: the shape of the scores is read outside": (
+        "ScaledDotProductAttention",
+        MEASURED,
+        "y = MatMul(w, v)",
+        "i = MatMul(w, v)\nf = Cast<to=1>(l)\ny = Add(i, f)",
     ),
     "L2 norm: another value divided": ("L2Norm", L2_NORM, "Div(x, b)", "Div(z, b)"),
     "L2 norm: the sum of absolutes": ("L2Norm", L2_NORM, "ReduceL2", "ReduceL1"),

@@ -154,6 +154,7 @@ CASES: dict[tuple[str, int], list[str]] = {
         + "i = Reciprocal(d)\ny = Mul(x, i)",
         _MEAN_SQUARE + _DEVIATION + "r = Reciprocal(d)\ni = Mul(r, W_8)\ny = Mul(x, i)",
         _MEAN_SQUARE + "d = Sqrt(v)\ni = Reciprocal(d)\nn = Mul(x, i)\ny = Mul(n, W_8)",
+        "p = Sub(u, z)\n" + _MEAN_SQUARE.replace("(x,", "(p,") + _DEVIATION + "i = Reciprocal(d)\ny = Mul(p, i)",
     ],
     ("RMSNorm", 2): [
         _MEAN_SQUARE + deviation + "n = Div(x, d)\ny = Mul(n, W_8)"
@@ -171,6 +172,12 @@ CASES: dict[tuple[str, int], list[str]] = {
         + divided
         + "g = Mul(n, 2.8284271)\ny = Mul(g, W_8)"
         for divided in ("n = Div(x, d)\n", "e = Expand(d, [2, 6, 8])\nn = Div(x, e)\n")
+    ],
+    ("RMSNorm", 6): [
+        "a = Cast<to=1>(x)\nb = Cast<to=1>(x)\n"
+        + _MEAN_SQUARE.replace("(x,", "(a,")
+        + f"{_DEVIATION}{inverse}\nn = Mul(b, i)\ny = Mul(n, W_8)"
+        for inverse in ("i = Reciprocal(d)", "i = Div(1.0, d)")
     ],
     ("GeLU", 1): [f"{scale}\ne = Erf(a)\np = Add(e, 1.0)\n{half}" for scale, half in product(_ERF, _HALVES)],
     ("GeLU", 2): [
@@ -329,6 +336,12 @@ CASES: dict[tuple[str, int], list[str]] = {
         + "l = Less(w, 0.0)\ni = IsInf(w)\np = And(l, i)\nb = Where(p, -1000.0, n)\n"
         + "g = Greater(w, 0.0)\nq2 = And(g, i)\nf = Where(q2, 1000.0, b)\ny = MatMul(f, v)"
     ],
+    ("ScaledDotProductAttention", 10): [
+        _SCORES
+        + "n = Shape(r)\nl = Gather(n, [2])\nb = Slice(W_6_6, [0], l, [1])\na = Add(r, b)\nw = Softmax<axis=-1>(a)\ny = MatMul(w, v)",
+        _SCORES
+        + "n = Shape(r)\np = Reshape(r, n)\nw = Softmax<axis=-1>(p)\no = Shape(w)\nh = Reshape(w, o)\ny = MatMul(h, v)",
+    ],
     ("MultiHeadAttention", 1): ["".join(map(_HEADS.format, "qkv")) + _CORE + _MERGED],
     ("MultiHeadAttention", 2): [
         "o = MatMul(x, W_8_24)\nqs, ks, vs = Split<axis=-1>(o)\n"
@@ -354,6 +367,10 @@ _PICTURES: dict[tuple[str, int], list[str]] = {
         (_CENTRED + _VARIANCE).replace("[-1]", "[2, 3]")
         + _DEVIATION
         + "n = Div(c, d)\ng = Mul(n, W_4_1_1)\ny = Add(g, W_4_1_1)"
+    ],
+    ("InstanceNorm", 2): [
+        "n = InstanceNormalization(x, W_4, W_4)\n" + last
+        for last in ("g = Mul(n, W_4_1_1)\ny = Add(g, W_4_1_1)", "y = Mul(n, W_4_1_1)")
     ],
     ("ConvBatchNorm", 1): ["a = Conv(x, W_4_4_3_3)\ny = BatchNormalization(a, W_4, W_4, W_4, W_4)"],
     ("ConvAddActivation", 1): [
