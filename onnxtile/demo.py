@@ -46,7 +46,7 @@ class DemoResult:
         return {"folder": str(self.folder), "stages": [vars(stage) for stage in self.stages]}
 
 
-def demo(folder: Path, *, progress: api.Progress = lambda _stage: None) -> DemoResult:
+def demo(folder: Path, *, progress: api.Progress = api.silent) -> DemoResult:
     """Fuse, tile and plan the demo model; leave the original, the results and their plans in `folder`.
 
     Raises UsageError where `folder` cannot be made; Mismatch where a step went wrong.

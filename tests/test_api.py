@@ -99,7 +99,7 @@ def test_without_verification_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_progress_hears_the_stages() -> None:
     heard: list[str] = []
-    onnxtile.fuse(proto(), ["MatMul-*>Add"], progress=heard.append)
+    onnxtile.fuse(proto(), ["MatMul-*>Add"], progress=lambda stage, *_: heard.append(stage))
     assert heard == ["reading the model", "matching", "verifying"]
 
 

@@ -76,7 +76,7 @@ def ready_limits() -> Iterable[str]:
 
 def backends() -> Iterable[str]:
     """Return who can do the work of `run`."""
-    from onnxtile.pipeline.many import BACKENDS
+    from onnxtile.pipeline.workers import BACKENDS
 
     return BACKENDS
 

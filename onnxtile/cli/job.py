@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, get_type_hints
 import typer
 
 from onnxtile.cli import help as layout
+from onnxtile.progress import Progress, silent
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -73,16 +74,15 @@ class Job:
     ] = False
 
     @contextmanager
-    def progress(self) -> Iterator[Callable[[str], None]]:
-        """Show the stage that long work is in, on stderr, as long as that is a terminal."""
-        from rich.console import Console
-
-        console = Console(stderr=True)
-        if self.quiet or not console.is_terminal:
-            yield lambda _stage: None
+    def progress(self) -> Iterator[Progress]:
+        """Show how far long work is, on stderr, where that is a terminal and the result does not go to a script."""
+        if self.quiet or self.as_json is not None or not sys.stderr.isatty():
+            yield silent
             return
-        with console.status("starting") as status:
-            yield status.update
+        from onnxtile.cli.bar import bar
+
+        with bar() as show:
+            yield show
 
     def report(self, result: Result, verb: str, target: str | None = None) -> None:
         """Print the tables of `result` unless stdout is taken (by `target`, too), and write its JSON where asked."""

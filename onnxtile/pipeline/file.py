@@ -71,7 +71,7 @@ def _step(source: TomlFile, position: int, content: Mapping[str, Any]) -> tuple[
         near = difflib.get_close_matches(str(name), steps, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(steps)}"
         raise UsageError(f"{source.place((*at, 'do'))}: there is no step {name!r}", hint=hint)
-    options = source.validated(steps[name].options, at).placed(source.path.parent)
+    options = source.validated(steps[name].options, at).placed(source.path.parent.absolute())
     try:
         steps[name].require(options)
     except OnnxtileError as error:

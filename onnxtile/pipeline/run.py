@@ -17,6 +17,7 @@ from onnxtile.model.save import require_writable, write_whole
 from onnxtile.pipeline.budgets import Judged
 from onnxtile.pipeline.figures import figures
 from onnxtile.pipeline.file import Pipeline
+from onnxtile.pipeline.place import Place
 from onnxtile.pipeline.step import Done, State
 
 
@@ -53,19 +54,6 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the model's report: its summary, and the whole result of each step."""
         return {**self.summary(), "steps": [{"do": name, **result} for name, result in self.steps]}
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where files go: a folder (None: beside each model), whether what is there may be replaced, whether anything is written."""
-
-    folder: Path | None = None
-    force: bool = False
-    dry_run: bool = False
-
-    def model(self, pipeline: Pipeline, source: Path) -> Path:
-        """Return the file that `pipeline` makes of the model `source`."""
-        return (self.folder or source.parent) / pipeline.output.replace("{name}", source.stem)
 
 
 def run_one(pipeline: Pipeline, source: Path, place: Place, progress: Progress = silent) -> Report:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from onnxtile.errors import Mismatch
+from onnxtile.progress import Progress, counted, silent
 from onnxtile.verify import Verdict
 
-Progress: TypeAlias = Callable[[str], None]
-"""Hears the name of each stage of long work."""
+__all__ = ["Dims", "InputShapes", "Progress", "agreeing", "counted", "require_sites", "silent"]
+
 Dims: TypeAlias = Mapping[str, int]
 """Sizes of symbolic dimensions, by name."""
 InputShapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """Whole shapes of inputs, by name."""
-
-
-def silent(_stage: str) -> None:
-    """Say nothing."""
 
 
 def agreeing(verdict: Verdict, what: str) -> Verdict:

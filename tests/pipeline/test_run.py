@@ -14,10 +14,12 @@ import pytest
 from onnxtile.errors import UsageError
 from onnxtile.pipeline.budgets import Budgets
 from onnxtile.pipeline.file import Pipeline, from_file
-from onnxtile.pipeline.many import Workers, run
+from onnxtile.pipeline.many import run
 from onnxtile.pipeline.options import Options
-from onnxtile.pipeline.run import Place, run_one
+from onnxtile.pipeline.place import Place
+from onnxtile.pipeline.run import run_one
 from onnxtile.pipeline.step import Done, State, Step
+from onnxtile.pipeline.workers import Workers
 from onnxtile.registry import data_folder
 
 STEPS = """
@@ -52,7 +54,9 @@ def model(tmp_path: Path) -> Path:
 
 def test_a_model_goes_through_every_step(pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path) -> None:
     heard: list[str] = []
-    report = run_one(pipeline(STEPS + '[[steps]]\ndo = "verify"'), model, Place(), heard.append)
+    report = run_one(
+        pipeline(STEPS + '[[steps]]\ndo = "verify"'), model, Place(), lambda stage, *_: heard.append(stage)
+    )
     assert report.passed, report.error
     assert [name for name, _ in report.steps] == ["fuse", "tile", "plan", "verify"]
     figures = report.summary()["figures"]
@@ -104,7 +108,11 @@ def test_a_model_that_fails_does_not_stop_the_others(
     models = _models(tmp_path)
     heard: list[str] = []
     result = run(
-        pipeline('[[steps]]\ndo = "fuse"\nverify = false'), models, Place(tmp_path / "out"), workers, heard.append
+        pipeline('[[steps]]\ndo = "fuse"\nverify = false'),
+        models,
+        Place(tmp_path / "out"),
+        workers,
+        lambda stage, *_: heard.append(stage),
     )
     assert [report.model for report in result.reports] == models
     assert [report.passed for report in result.reports] == [True, False, True]
@@ -150,12 +158,26 @@ def test_a_cluster_of_its_own_needs_no_port_that_is_taken(pipeline: Callable[[st
         assert result.passed
 
 
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """The address of something that accepts and never says a word."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_a_scheduler_that_does_not_answer(pipeline: Callable[[str], Pipeline], tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", ["nobody", "tcp://127.0.0.1:9", "mute"])
+def test_a_scheduler_that_does_not_answer(
+    pipeline: Callable[[str], Pipeline], tmp_path: Path, mute: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("distributed")
-    workers = Workers(2, "dask", "tcp://127.0.0.1:9")
-    with pytest.raises(UsageError, match=r"no dask scheduler answers at tcp://127\.0\.0\.1:9"):
-        run(pipeline('[[steps]]\ndo = "fuse"'), _models(tmp_path), Place(), workers)
+    monkeypatch.setattr("onnxtile.pipeline.workers._PATIENCE", 0.5)
+    workers = Workers(2, "dask", mute if address == "mute" else address)
+    for models in (_models(tmp_path), _models(tmp_path)[:1]):
+        with pytest.raises(UsageError, match=f"no dask scheduler answers at {workers.scheduler}: ."):
+            run(pipeline('[[steps]]\ndo = "fuse"'), models, Place(), workers)
 
 
 def test_a_worker_that_dies_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
@@ -179,10 +201,39 @@ def test_a_bug_shows_in_the_report_of_its_model(tmp_path: Path) -> None:
     assert report.error == "internal error: ZeroDivisionError: by zero"
 
 
-def test_two_models_for_one_file(pipeline: Callable[[str], Pipeline], tmp_path: Path) -> None:
-    models = [tmp_path / "one" / "net.onnx", tmp_path / "two" / "net.onnx"]
+FUSE = '[[steps]]\ndo = "fuse"\nverify = false'
+
+
+def test_models_of_one_name_keep_their_folders(
+    pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path
+) -> None:
+    models = [tmp_path / folder / "net.onnx" for folder in ("one", "two/deep")]
+    for other in models:
+        other.parent.mkdir(parents=True)
+        shutil.copyfile(model, other)
+    assert run(pipeline(FUSE), models, Place(tmp_path / "out")).passed
+    written = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.onnx"))
+    assert written == ["one/net.deploy.onnx", "two/deep/net.deploy.onnx"]
+
+
+def test_one_model_named_twice(pipeline: Callable[[str], Pipeline], model: Path) -> None:
     with pytest.raises(UsageError, match="written to one file"):
-        run(pipeline('[[steps]]\ndo = "fuse"'), models, Place(tmp_path))
+        run(pipeline(FUSE), [model, model])
+
+
+def test_what_one_run_wrote_is_not_read_by_the_next(
+    pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path
+) -> None:
+    assert run(pipeline(FUSE), [model]).passed
+    before = (tmp_path / "net.deploy.onnx").read_bytes()
+    with pytest.raises(UsageError, match=r"net\.deploy\.onnx is to be read, and is what"):
+        run(pipeline(FUSE), sorted(tmp_path.glob("*.onnx")))
+    assert (tmp_path / "net.deploy.onnx").read_bytes() == before
+
+
+def test_a_file_where_a_folder_should_be(pipeline: Callable[[str], Pipeline], model: Path) -> None:
+    with pytest.raises(UsageError, match=r"net\.onnx"):
+        run(pipeline(FUSE), [model], Place(model))
 
 
 def test_no_model(pipeline: Callable[[str], Pipeline]) -> None:

@@ -13,7 +13,8 @@ import typer.main
 from onnxtile.cli.app import build
 from onnxtile.errors import UsageError
 from onnxtile.pipeline.file import Pipeline, from_file
-from onnxtile.pipeline.run import Place, run_one
+from onnxtile.pipeline.place import Place
+from onnxtile.pipeline.run import run_one
 from onnxtile.pipeline.step import Step
 from onnxtile.registry import data_folder, discover
 

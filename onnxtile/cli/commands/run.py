@@ -58,9 +58,9 @@ def run(
         onnxtile run deploy.toml models/*.onnx --backend dask --scheduler tcp://host:8786
     """
     from onnxtile.pipeline.file import from_file
-    from onnxtile.pipeline.many import Workers
     from onnxtile.pipeline.many import run as run_all
-    from onnxtile.pipeline.run import Place
+    from onnxtile.pipeline.place import Place
+    from onnxtile.pipeline.workers import Workers
 
     steps = from_file(pipeline)
     workers = Workers(jobs, backend, scheduler)

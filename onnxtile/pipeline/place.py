@@ -1,0 +1,80 @@
+"""Where the files of a run go, and that no two models are written to one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onnxtile.errors import UsageError
+from onnxtile.pipeline.file import Pipeline
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where files go: a folder (None: beside each model), whether what is there may be replaced, whether anything is written.
+
+    With a `root`, models keep in the folder the folders that they have below it.
+    """
+
+    folder: Path | None = None
+    force: bool = False
+    dry_run: bool = False
+    root: Path | None = None
+
+    def model(self, pipeline: Pipeline, source: Path) -> Path:
+        """Return the file that `pipeline` makes of the model `source`."""
+        name = pipeline.output.replace("{name}", source.stem)
+        if self.folder is None:
+            return source.parent / name
+        below = Path() if self.root is None else _folder_of(source).relative_to(self.root)
+        return self.folder / below / name
+
+
+def apart(place: Place, pipeline: Pipeline, models: Sequence[Path]) -> Place:
+    """Return `place` such that each of `models` is written to a file of its own.
+
+    Models of one name from several folders keep these folders. Raises UsageError where that does not help, and where a model is
+    written over another one that is to be read.
+    """
+    if place.folder is not None and _clash(place, pipeline, models) is not None:
+        place = replace(place, root=Path(os.path.commonpath([_folder_of(model) for model in models])))
+    clash = _clash(place, pipeline, models)
+    if clash is not None:
+        raise UsageError(
+            f"{clash[0]} and {clash[1]} would be written to one file", hint="give one of them another name"
+        )
+    sources = {model.resolve(): model for model in models}
+    for model in models:
+        other = sources.get(place.model(pipeline, model).resolve())
+        if other is not None and other != model:
+            raise UsageError(
+                f"{other} is to be read, and is what {model} would be written to",
+                hint="leave it out, or write to another folder with -o",
+            )
+    return place
+
+
+def make_folders(place: Place, pipeline: Pipeline, models: Sequence[Path]) -> None:
+    """Make the folders that the files go to. Raises UsageError."""
+    if place.folder is None or place.dry_run:
+        return
+    for folder in {place.model(pipeline, model).parent for model in models}:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{folder}: {error.strerror}", hint="-o names a folder") from None
+
+
+def _clash(place: Place, pipeline: Pipeline, models: Sequence[Path]) -> tuple[Path, Path] | None:
+    targets: dict[Path, int] = {}
+    for position, model in enumerate(models):
+        other = targets.setdefault(place.model(pipeline, model).resolve(), position)
+        if other != position:
+            return models[other], model
+    return None
+
+
+def _folder_of(model: Path) -> Path:
+    return model.resolve().parent

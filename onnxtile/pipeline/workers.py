@@ -1,0 +1,113 @@
+"""Who takes models through a pipeline: joblib's backends, from the threads of one process to clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from onnxtile.errors import UsageError
+
+BACKENDS = ("loky", "threading", "dask", "ray")
+_OF_CLUSTERS = ("dask", "ray")
+_PATIENCE = 5.0
+"""Seconds in which a scheduler has to answer."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who does the work: how many models at a time, and where. `scheduler` is the address of a cluster, for dask and ray."""
+
+    jobs: int = 1
+    backend: str = "loky"
+    scheduler: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise UsageError(f"--jobs {self.jobs}: at least one model is worked on at a time")
+        if self.backend not in BACKENDS:
+            raise UsageError(f"there is no backend {self.backend!r}", hint=f"there is {', '.join(BACKENDS)}")
+        if self.scheduler is not None and self.backend not in _OF_CLUSTERS:
+            raise UsageError(
+                f"--scheduler {self.scheduler}: the backend {self.backend} has none",
+                hint="--backend dask or ray has one",
+            )
+
+    @property
+    def are_here(self) -> bool:
+        """Whether this process does it all."""
+        return self.jobs == 1 and not self.are_a_cluster
+
+    @property
+    def are_a_cluster(self) -> bool:
+        """Whether the work goes to the processes of a cluster, on this machine or others."""
+        return self.backend in _OF_CLUSTERS
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Have joblib use the backend. Raises UsageError where it is not installed or cannot be reached."""
+        import joblib
+
+        if self.backend == "dask":
+            with _dask(self), joblib.parallel_config(backend="dask"):
+                yield
+            return
+        if self.backend == "ray":
+            _ray(self)
+        with joblib.parallel_config(backend=self.backend):
+            yield
+
+
+@contextmanager
+def _dask(workers: Workers) -> Iterator[None]:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise UsageError("the backend dask is not installed", hint="pip install 'onnxtile[dask]'") from None
+    try:
+        _require_answer(workers.scheduler)
+        # A cluster of our own listens on free ports, and shows no dashboard on a fixed one.
+        own = {"n_workers": workers.jobs, "dashboard_address": None}
+        where = own if workers.scheduler is None else {"address": workers.scheduler}
+        client = Client(timeout=_PATIENCE, **where)  # type: ignore[no-untyped-call]
+    except (OSError, ValueError, TimeoutError) as error:
+        address = workers.scheduler or "this machine"
+        reason = " ".join(str(error).split()) or f"nothing came in {_PATIENCE:g} s"
+        raise UsageError(
+            f"no dask scheduler answers at {address}: {reason}",
+            hint="start one by `dask scheduler`, which prints its address",
+        ) from None
+    with client:
+        yield
+
+
+def _require_answer(address: str | None) -> None:
+    """Raise TimeoutError or OSError where nothing at `address` answers as a scheduler does.
+
+    A client alone would wait without end for one that accepts and says nothing.
+    """
+    if address is None:
+        return
+    import asyncio
+
+    from distributed.comm.core import connect
+
+    async def shake_hands() -> None:
+        comm = await asyncio.wait_for(connect(address, timeout=_PATIENCE), _PATIENCE)  # type: ignore[no-untyped-call]
+        await comm.close()
+
+    asyncio.run(shake_hands())
+
+
+def _ray(workers: Workers) -> None:
+    try:
+        import ray
+        from ray.util.joblib import register_ray
+    except ImportError:
+        raise UsageError("the backend ray is not installed", hint="pip install 'onnxtile[ray]'") from None
+    try:
+        ray.init(address=workers.scheduler, ignore_reinit_error=True, log_to_driver=False)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"ray cannot be reached: {reason}", hint="start it: ray start --head") from None
+    register_ray()

@@ -1,0 +1,27 @@
+"""How far long work is: said to whoever listens, shown by nobody but the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Progress(Protocol):
+    """Hears the name of each stage of long work; of a stage that counts its parts also how many are done, of how many."""
+
+    def __call__(self, stage: str, done: int = 0, total: int = 0, /) -> None:
+        """Hear that `stage` has begun or come on. Without `total` nobody knows how long it will take."""
+        ...
+
+
+def silent(_stage: str, _done: int = 0, _total: int = 0, /) -> None:
+    """Say nothing."""
+
+
+def counted(parts: Collection[T], stage: str, progress: Progress) -> Iterator[T]:
+    """Yield each of `parts`, and say before it how many are done."""
+    for done, part in enumerate(parts):
+        progress(stage, done, len(parts))
+        yield part
