@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _ASPECT = 0.62
 """Width of a character of a sans-serif face, in its size."""
@@ -42,17 +42,35 @@ class Label:
     upright: bool
 
 
-def fitting(boxes: Iterable[Box], smallest: float, largest: float) -> Iterator[Label]:
-    """Yield a label for each box in which one fits with characters between `smallest` and `largest` points, along its longer side."""
+def fitting(boxes: Iterable[Box], smallest: float, largest: float, line: float | None = None) -> Iterator[Label]:
+    """Yield a label for each box in which one fits with characters between `smallest` and `largest` points, along its longer side.
+
+    A label keeps clear of a vertical `line`, where there is room beside it.
+    """
     for box in boxes:
-        upright = box.height > box.width
-        length, depth = (box.height, box.width) if upright else (box.width, box.height)
-        if depth / _LINE < smallest:
-            continue
-        text = shortened(box.name, box.more, int(length / (_ASPECT * smallest)))
-        size = min(largest, depth / _LINE, length / (_ASPECT * max(len(text), 1)))
-        if text:
-            yield Label(text, box.x + box.width / 2, box.y + box.height / 2, round(size, 2), upright)
+        label = _label(beside(box, line), smallest, largest) or _label(box, smallest, largest)
+        if label is not None:
+            yield label
+
+
+def beside(box: Box, line: float | None) -> Box:
+    """Return the wider part of `box` beside a vertical `line`; all of it where that does not cross."""
+    if line is None or not box.x < line < box.x + box.width:
+        return box
+    left, right = line - box.x, box.x + box.width - line
+    return replace(box, width=left) if left > right else replace(box, x=line, width=right)
+
+
+def _label(box: Box, smallest: float, largest: float) -> Label | None:
+    upright = box.height > box.width
+    length, depth = (box.height, box.width) if upright else (box.width, box.height)
+    if depth / _LINE < smallest:
+        return None
+    text = shortened(box.name, box.more, int(length / (_ASPECT * smallest)))
+    size = min(largest, depth / _LINE, length / (_ASPECT * max(len(text), 1)))
+    if not text:
+        return None
+    return Label(text, box.x + box.width / 2, box.y + box.height / 2, round(size, 2), upright)
 
 
 def shortened(name: str, more: str, room: int) -> str:

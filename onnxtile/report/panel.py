@@ -76,13 +76,31 @@ def _tensors(space: Axes, panel: Panel) -> None:
     owning = [row for row in rows if row.get("alias") is None]
     # Lines tell neighbours apart, as long as they leave something between them.
     width = 0.5 if len(rows) < 400 else 0.25 if len(rows) < 3000 else 0.0
+    across, up = _scale(panel)
+
+    def line(row: Row) -> float:
+        """Return how wide a line goes around: none around what is hardly wider, or a row of such would be all line."""
+        return width if min(_length(row) * across, row["size"] * up) > 4 * width else 0.0
+
     for drawn in (owning, [row for row in rows if row.get("alias") is not None]):
         faces = [color(kind_of(row)) for row in drawn]
-        edges: dict[str, Any] = {"edgecolors": "white" if width else "none", "linewidths": width * 0.6}
-        space.add_collection(PolyCollection([_corners(row, panel.unit[0]) for row in drawn], facecolors=faces, **edges))
-    if width:
-        outlines = [_corners(row, panel.unit[0]) for row in owning]
-        space.add_collection(PolyCollection(outlines, facecolors="none", edgecolors=EDGE, linewidths=width))
+        lines = [0.6 * line(row) for row in drawn]
+        polygons = [_corners(row, panel.unit[0]) for row in drawn]
+        space.add_collection(PolyCollection(polygons, facecolors=faces, edgecolors="white", linewidths=lines or 0.0))
+    outlined = [row for row in owning if line(row)]
+    outlines = [_corners(row, panel.unit[0]) for row in outlined]
+    space.add_collection(PolyCollection(outlines, facecolors="none", edgecolors=EDGE, linewidths=width))
+
+
+def _scale(panel: Panel) -> tuple[float, float]:
+    """Return how many points a step and a byte take."""
+    (low, high), (width, height) = panel.span, panel.size
+    return width / (high - low), height / panel.top
+
+
+def _length(row: Row) -> int:
+    """Return how many steps a tensor lives."""
+    return int(row["last"]) + 1 - int(row["first"])
 
 
 def _corners(row: Row, unit: int) -> list[tuple[float, float]]:
@@ -105,8 +123,8 @@ def _marks(space: Axes, panel: Panel) -> None:
 
 def _names(space: Axes, panel: Panel) -> None:
     """Name the tensors that own their bytes, each with how many others lie in it."""
-    (low, high), (width, height) = panel.span, panel.size
-    across, up = width / (high - low), height / panel.top
+    low, (across, up) = panel.span[0], _scale(panel)
+    peak = (panel.arena.peak_step + 0.5 - low) * across
     inside: dict[str, int] = {}
     for row in panel.arena.rows:
         if row.get("alias") is not None:
@@ -116,12 +134,12 @@ def _names(space: Axes, panel: Panel) -> None:
             row["name"],
             f" +{inside[row['name']]}" if row["name"] in inside else "",
             *((row["first"] - low) * across, row["offset"] * up),
-            *((row["last"] + 1 - row["first"]) * across, row["size"] * up),
+            *(_length(row) * across, row["size"] * up),
         )
         for row in panel.arena.rows
         if row.get("alias") is None
     )
-    for label in fitting(boxes, _SMALLEST if panel.names else _SMALL, _LARGEST):
+    for label in fitting(boxes, _SMALLEST if panel.names else _SMALL, _LARGEST, peak):
         space.text(
             label.x / across + low,
             label.y / up / panel.unit[0],

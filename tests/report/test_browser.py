@@ -225,6 +225,33 @@ def test_odd_names_are_texts(opened: Open, odd: Plan) -> None:
     pointer(page, "mouseMoved", 300, 40, 0)
 
 
+def test_a_reader_with_a_dark_system_gets_a_dark_page(opened: Open) -> None:
+    page = opened(SMALL, Options(names=False))
+    free = page.execute_script("const m = maps[0]; return [m.x(9.5), m.y(200)];")
+    light = pixel(page, *free)
+    page.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    )
+    settled(page)
+    dark = pixel(page, *free)
+    assert (light, dark) == ([255, 255, 255], [0x16, 0x19, 0x1D])
+    body = page.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert body == "rgb(22, 25, 29)"
+    assert pixel(page, *middle(page, "third")) == [0x7F, 0xB2, 0xD9], "tensors keep their colours"
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    settled(page)
+    assert pixel(page, *free) == light
+
+
+def test_a_name_keeps_clear_of_the_line_of_the_peak(opened: Open) -> None:
+    page = opened(SMALL)
+    left, line, right = page.execute_script(
+        "const m = maps[0], s = m.besidePeak(m.inSight(m.box(m.arena.rows[0])));"
+        "return [s.left, m.x(m.arena.peakStep + 0.5), s.right];"
+    )
+    assert line in {left, right}
+
+
 def test_twenty_thousand_buffers(opened: Open) -> None:
     plan = stacked(20_000, depth=400)
     page = opened(plan)

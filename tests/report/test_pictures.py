@@ -111,6 +111,16 @@ def test_a_label_lies_along_the_longer_side_and_fits() -> None:
     assert (wide.x, wide.y) == (50, 5)
 
 
+def test_a_label_keeps_clear_of_a_line_where_there_is_room() -> None:
+    boxes = [Box("crossed", "", 0, 0, 60, 100), Box("narrow", "", 20, 0, 10, 100), Box("apart", "", 40, 0, 60, 10)]
+    crossed, narrow, apart = fitting(boxes, 4, 7, line=24)
+    assert (crossed.x, crossed.size) == (42, 7)
+    assert narrow.x == 27
+    assert apart.x == 70
+    (whole,) = fitting([Box("squeezed", "", 20, 0, 8, 100)], 4, 7, line=24)
+    assert whole.x == 24, "beside the line is no room"
+
+
 def test_a_name_is_shortened_from_its_start() -> None:
     assert shortened("/a/b/Add_output_0", " +2", 30) == "/a/b/Add_output_0 +2"
     assert shortened("/a/b/Add_output_0", " +2", 12) == "/a/b/Add +2"

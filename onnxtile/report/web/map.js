@@ -31,11 +31,17 @@ class ArenaMap {
   constructor(canvas, plan, arena, top, shared) {
     Object.assign(this, { canvas, plan, arena, top, shared, selected: null, hovered: null, pending: false });
     this.context = canvas.getContext("2d", { willReadFrequently: true });  // pixels come from the raster, not from a graphics card
-    this.colors = new Map(plan.kinds.map((kind) => [kind.name, Raster.color(kind.color)]));
-    this.faded = new Map(plan.kinds.map((kind) => [kind.name, Raster.color(kind.color, 0.25)]));
     this.start = plan.start;
+    this.paint();
     this.showAll();
     new ResizeObserver(() => this.resize()).observe(canvas);
+  }
+
+  // Takes the colours of the theme.
+  paint() {
+    this.colors = new Map(this.plan.kinds.map((kind) => [kind.name, Raster.color(kind.color)]));
+    this.faded = new Map(this.plan.kinds.map((kind) => [kind.name, Raster.color(kind.color, 0.25)]));
+    this.redraw();
   }
 
   showAll() {
@@ -140,8 +146,8 @@ class ArenaMap {
     this.drawLimits(c);
     c.restore();
     this.drawLive(c);
-    this.drawStep(c, this.arena.peakStep, "#b2182b", [5, 3]);
-    if (this.selected !== null) this.drawStep(c, this.selected, "#222", []);
+    this.drawStep(c, this.arena.peakStep, THEME.peak, [5, 3]);
+    if (this.selected !== null) this.drawStep(c, this.selected, THEME.ink, []);
     this.drawAxes(c);
     this.took = performance.now() - began;
   }
@@ -152,7 +158,7 @@ class ArenaMap {
   drawGap() {
     if (!this.arena.gap) return;
     const high = this.y(this.arena.size), low = this.y(this.arena.peak);
-    this.raster.hatch(this.inside({ x: this.area.x, y: high, width: this.area.width, height: low - high }), Raster.color("#c4c4c4"), 9);
+    this.raster.hatch(this.inside({ x: this.area.x, y: high, width: this.area.width, height: low - high }), Raster.color(THEME.gap), 9);
   }
 
   // Fills all tensors in sight, in the order of the rows, and returns those that are large enough for an outline.
@@ -163,9 +169,10 @@ class ArenaMap {
       const box = this.box(row);
       const faded = (step !== null && (row.first > step || row.last < step)) || (found !== "" && !row.search.includes(found));
       this.raster.fill(this.inside(box), faded ? this.faded.get(row.shown) : this.colors.get(row.shown));
-      if (box.width > 3 && box.height > 3) outlined.push({ row, box, faded });
+      const least = row.owner === null ? 3 : 7;  // less would be all line
+      if (box.width > least && box.height > least) outlined.push({ row, box, faded });
     }
-    for (const [shares, color] of [[true, Raster.color("#ffffff")], [false, Raster.color("#3d5a73")]]) {
+    for (const [shares, color] of [[true, Raster.color(THEME.inner)], [false, Raster.color(THEME.edge)]]) {
       for (const { row, box, faded } of outlined) if ((row.owner !== null) === shares && !faded) this.raster.outline(this.inside(box), color);
     }
     return outlined;
@@ -174,7 +181,7 @@ class ArenaMap {
   drawHovered(c) {
     if (!this.hovered) return;
     const box = this.box(this.hovered);
-    c.strokeStyle = "#000";
+    c.strokeStyle = THEME.ink;
     c.lineWidth = 2;
     c.strokeRect(box.x, box.y, Math.max(box.width, 1), Math.max(box.height, 1));
   }
@@ -185,22 +192,42 @@ class ArenaMap {
     c.font = `${TEXT}px system-ui, "DejaVu Sans", sans-serif`;
     c.textAlign = "center";
     c.textBaseline = "middle";
-    let written = 0;
+    this.named = 0;
     for (const { row, box, faded } of shown) {
-      if (row.owner !== null || faded || written >= MOST_NAMES) continue;
-      const left = Math.max(box.x, this.area.x), right = Math.min(box.x + box.width, this.area.x + this.area.width);
-      const high = Math.max(box.y, this.area.y), low = Math.min(box.y + box.height, this.area.y + this.area.height);
-      const upright = low - high > right - left, length = upright ? low - high : right - left, depth = upright ? right - left : low - high;
-      const text = depth < TEXT + 2 ? "" : shortened(row.name, Math.floor((length - 4) / GLYPH));
-      if (!text) continue;
-      c.save();
-      c.translate((left + right) / 2, (high + low) / 2);
-      if (upright) c.rotate(-Math.PI / 2);
-      c.fillText(text, 0, 0);
-      c.restore();
-      written += 1;
+      if (row.owner !== null || faded || this.named >= MOST_NAMES) continue;
+      const seen = this.inSight(box);
+      if (this.write(c, row.name, this.besidePeak(seen)) || this.write(c, row.name, seen)) this.named += 1;
     }
-    this.named = written;
+  }
+
+  // Writes a name along the longer side of a box, and tells whether it fits.
+  write(c, name, { left, right, high, low }) {
+    const upright = low - high > right - left, length = upright ? low - high : right - left, depth = upright ? right - left : low - high;
+    const text = depth < TEXT + 2 ? "" : shortened(name, Math.floor((length - 4) / GLYPH));
+    if (!text) return false;
+    c.save();
+    c.translate((left + right) / 2, (high + low) / 2);
+    if (upright) c.rotate(-Math.PI / 2);
+    c.fillText(text, 0, 0);
+    c.restore();
+    return true;
+  }
+
+  inSight(box) {
+    const { area } = this;
+    return {
+      left: Math.max(box.x, area.x),
+      right: Math.min(box.x + box.width, area.x + area.width),
+      high: Math.max(box.y, area.y),
+      low: Math.min(box.y + box.height, area.y + area.height),
+    };
+  }
+
+  // The wider part of a box beside the line of the peak; all of it where that does not cross.
+  besidePeak(seen) {
+    const line = this.x(this.arena.peakStep + 0.5);
+    if (line <= seen.left || line >= seen.right) return seen;
+    return line - seen.left > seen.right - line ? { ...seen, right: line } : { ...seen, left: line };
   }
 
   drawLimits(c) {
@@ -214,8 +241,8 @@ class ArenaMap {
       c.stroke();
       c.setLineDash([]);
     };
-    line(this.arena.size, "#000", []);
-    if (this.arena.capacity !== null) line(this.arena.capacity, "#b2182b", [6, 4]);
+    line(this.arena.size, THEME.ink, []);
+    if (this.arena.capacity !== null) line(this.arena.capacity, THEME.peak, [6, 4]);
   }
 
   get strip() {
@@ -226,7 +253,7 @@ class ArenaMap {
   // Fills, for each pixel across, up to the most that lives at any of its steps.
   drawLive(c) {
     const { live } = this.arena, { y, height } = this.strip, base = y + height;
-    c.fillStyle = "#9a9a9a";
+    c.fillStyle = THEME.live;
     c.beginPath();
     for (let at = 0; at < this.area.width; at += 1) {
       const from = Math.max(0, Math.floor(this.step(this.area.x + at))), to = Math.max(from + 1, Math.floor(this.step(this.area.x + at + 1)));
@@ -253,8 +280,8 @@ class ArenaMap {
 
   drawAxes(c) {
     const unit = unitOf(this.top), { area, strip } = this, base = strip.y + strip.height;
-    c.strokeStyle = "#444";
-    c.fillStyle = "#444";
+    c.strokeStyle = THEME.muted;
+    c.fillStyle = THEME.muted;
     c.lineWidth = 1;
     c.font = '11px system-ui, "DejaVu Sans", sans-serif';
     c.beginPath();
@@ -272,6 +299,7 @@ class ArenaMap {
       c.fillText(at.toLocaleString("en", { maximumFractionDigits: digits }), area.x - 5, this.y(at * unit.size));
     }
     c.fillText("live", area.x - 5, strip.y + strip.height / 2);
+    c.fillText("step", area.x - 14, base + 11);
     c.textAlign = "left";
     c.fillText(unit.name, 2, area.y + 4);
     c.textAlign = "center";

@@ -198,6 +198,10 @@ function control() {
     shared.found = event.target.value.trim().toLowerCase();
     maps.forEach((map) => map.redraw());
   });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    readTheme();
+    maps.forEach((map) => map.paint());
+  });
   for (const [id, key] of [["in", "+"], ["out", "-"], ["all", "0"], ["peak", "p"]]) element(id).addEventListener("click", ACTIONS[key]);
   document.addEventListener("keydown", (event) => {
     if (event.target.tagName === "INPUT" || event.ctrlKey || event.metaKey || !ACTIONS[event.key]) return;

@@ -1,4 +1,3 @@
-"use strict";
 // Rectangles straight into pixels: tens of thousands of them take milliseconds in any browser, with or without a graphics card.
 
 class Raster {
@@ -12,11 +11,12 @@ class Raster {
     this.clear();
   }
 
-  clear() { this.pixels.fill(Raster.color("#ffffff")); }
+  clear() { this.pixels.fill(Raster.color(THEME.ground)); }
 
-  // The colour "#rrggbb" as a pixel, mixed with so much white that `strength` (0 to 1) of it is left.
+  // The colour "#rrggbb" as a pixel, mixed with so much of the ground that `strength` (0 to 1) of it is left.
   static color(text, strength = 1) {
-    const mixed = [1, 3, 5].map((at) => Math.round(255 + (parseInt(text.slice(at, at + 2), 16) - 255) * strength));
+    const part = (color, at) => parseInt(color.slice(at, at + 2), 16);
+    const mixed = [1, 3, 5].map((at) => Math.round(part(THEME.ground, at) + (part(text, at) - part(THEME.ground, at)) * strength));
     return new Uint32Array(new Uint8Array([...mixed, 255]).buffer)[0];
   }
 
