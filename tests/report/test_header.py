@@ -70,6 +70,16 @@ def test_odd_names_two_arenas_and_large_numbers(language: str, odd: Plan, tmp_pa
 
 
 @pytest.mark.parametrize("language", ["c11", "c++11"])
+def test_arenas_whose_names_are_like_other_macros(language: str, tmp_path: Path) -> None:
+    names = ["a", "a_size", "A size", "count", "size", "arena", "int", "é"]
+    rows = [{**row(name, 0, 64, 0, 1), "arena": name} for name in names]
+    plan = {**bare(rows), "arenas": [{"name": name, "size": 64, "capacity": None} for name in names]}
+    facts, *lines = table(tmp_path, FORMAT.render(plan, Options("net")), language)
+    assert facts[1] == len(names)
+    assert sorted(line[-1] for line in lines) == list(range(len(names)))
+
+
+@pytest.mark.parametrize("language", ["c11", "c++11"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -23,11 +23,17 @@ def _write(plan: Plan, options: Options) -> bytes:
     rows = plan["buffers"]
     names = [f"{prefix}_T_{name}" for name in identifiers(row["name"] for row in rows)]
     layouts = arenas(plan)
-    blocks = dict(zip((a.name for a in layouts), identifiers(a.name.upper() for a in layouts), strict=True))
+    blocks = dict(zip((a.name for a in layouts), identifiers(_block(a.name) for a in layouts), strict=True))
     blocks = {name: f"{prefix}_ARENA_{block}" for name, block in blocks.items()}
     lines = [*_head(plan, prefix), *_arenas(plan, prefix, blocks), *_tensors(rows, names), *_constants(plan, prefix)]
     lines += [*_table(rows, names, blocks, prefix), *_assertions(rows, names, blocks, prefix)]
     return "\n".join([*lines, "", f"#endif  /* {prefix}_H */", ""]).encode()
+
+
+def _block(arena: str) -> str:
+    """Return what an arena is called in macros: nothing that, or that with _SIZE behind, another macro is called."""
+    name = identifier(arena).upper()
+    return f"{name}_ARENA" if name == "COUNT" or name.split("_")[-1] == "SIZE" else name
 
 
 def _head(plan: Plan, prefix: str) -> Iterator[str]:
