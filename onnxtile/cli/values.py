@@ -48,6 +48,11 @@ def capacities(options: list[str] | None) -> int | dict[str, int] | None:
     return found
 
 
+def workspaces(options: list[str] | None) -> dict[str, str]:
+    """Return the rules that `--workspace OPERATOR=BYTES` give. Raises UsageError."""
+    return dict(pairs(options, "workspace", "OPERATOR=BYTES"))
+
+
 def in_bytes(text: str | None, option: str) -> int | None:
     """Return the bytes that "256KiB", "1MB" or "4096" mean, given for --`option`. Raises UsageError."""
     if text is None:

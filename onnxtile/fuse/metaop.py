@@ -46,6 +46,8 @@ class Functions:
             function = self._make(region, pattern.name, pattern.doc, opsets)
             if overwritable:
                 function.metadata_props[keys.IN_PLACE] = json.dumps(list(overwritable))
+            if pattern.workspace is not None:
+                function.metadata_props[keys.WORKSPACE] = pattern.workspace.text
             self._model.functions[function.identifier()] = function
             self._by_body[key] = function
             self.bodies.add(function.graph)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pydantic
 
-from onnxtile.errors import PatternError, QueryError, caret
+from onnxtile.errors import PatternError, QueryError, UsageError, caret
+from onnxtile.model.size_rule import SizeRule
 from onnxtile.query.parse import parse, parse_condition
 from onnxtile.query.program import Program, compile_query, nodes_of
 from onnxtile.query.syntax import ANY_NODE
@@ -41,6 +42,7 @@ class _File(pydantic.BaseModel):
     outputs: int = pydantic.Field(default=1, ge=1)
     after: tuple[str, ...] = ()
     in_place: tuple[str, ...] = ()
+    workspace: str | None = None
     variants: tuple[_Variant, ...] = pydantic.Field(min_length=1)
 
 
@@ -51,7 +53,8 @@ class Pattern:
     `outputs` is how many results it may have: a match with more, because something outside reads an inner value, is refused. None
     stands for any number. `after` names patterns that come first, beside those whose meta-ops the queries name. `in_place` are the
     anchors of the nodes over whose operands the meta-op's kernel may write its results, "*" for all nodes: it promises to read each
-    element, or each row that it normalises, as a whole before it writes it. `file` is None where the pattern comes from no file.
+    element, or each row that it normalises, as a whole before it writes it. `workspace` says how many bytes the kernel needs beside its
+    operands and results, of which `inputs` and `outputs` are those of the meta-op. `file` is None where the pattern comes from no file.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Pattern:
     after: tuple[str, ...] = ()
     file: TomlFile | None = None
     in_place: tuple[str, ...] = ()
+    workspace: SizeRule | None = None
 
     def needs(self) -> set[str]:
         """Return the names of patterns that come first, if they are there: those in `after`, and all operators of the queries."""
@@ -89,7 +93,15 @@ def from_file(path: Path) -> Pattern:
             where = tuple((parse_condition(text), text) for text in variant.where)
             programs.append(_telling(compile_query(parse(variant.query), where), conditions=bool(where)))
             _require_anchors(file.in_place, programs[-1], source)
-    return Pattern(file.name, file.doc, tuple(programs), file.outputs, file.after, source, file.in_place)
+    workspace = None if file.workspace is None else _size_rule(file.workspace, source)
+    return Pattern(file.name, file.doc, tuple(programs), file.outputs, file.after, source, file.in_place, workspace)
+
+
+def _size_rule(text: str, source: TomlFile) -> SizeRule:
+    try:
+        return SizeRule(text)
+    except UsageError as error:
+        raise PatternError(f"{source.place(('workspace',))}: workspace: {error}", hint=error.hint) from error
 
 
 def _require_anchors(names: tuple[str, ...], program: Program, source: TomlFile) -> None:

@@ -20,6 +20,7 @@ from onnxtile.plan.ordering import Order
 from onnxtile.plan.problem import Plan, Problem
 from onnxtile.plan.scope import Scope
 from onnxtile.plan.tenants import tenants
+from onnxtile.plan.workspace import Needs, WorkspaceRules
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,12 @@ class Terms:
     alignment: int
     rules: Collection[str]
     solve: Callable[[Problem], Plan]
+    workspaces: WorkspaceRules
+
+    def needs(self, graph: ir.Graph, inside: Bodies) -> Needs:
+        """Return what the nodes of `graph` need beside their operands and results, of which `inside` are the bodies."""
+        bodies = {node: size for node, planned in inside.items() if (size := max(body.size for body in planned))}
+        return Needs(bodies, self.workspaces.of_nodes(graph, self.facts), self.workspaces.shared)
 
 
 def plan_bodies(graph: ir.Graph, terms: Terms) -> Bodies:
@@ -57,15 +64,11 @@ def plan_bodies(graph: ir.Graph, terms: Terms) -> Bodies:
     return {node: planned for node, planned in found.items() if planned}
 
 
-def workspaces(inside: Bodies) -> dict[ir.Node, int]:
-    """Return the bytes of the workspace of each node with bodies."""
-    return {node: size for node, planned in inside.items() if (size := max(body.size for body in planned))}
-
-
 def _body(name: str, graph: ir.Graph, terms: Terms) -> Body:
     inside = plan_bodies(graph, terms)
     scope = Scope(graph, "inside")
-    layout = lay_out(terms.facts, scope, terms.order, 1, terms.alignment, terms.rules, workspaces(inside))
+    needs = terms.needs(graph, inside)
+    layout = lay_out(terms.facts, scope, terms.order, 1, terms.alignment, terms.rules, needs)
     problem = Problem(layout.buffers, terms.alignment, conflicts=layout.conflicts)
     plan = terms.solve(problem)
     require(problem, plan, tenants(scope, layout, terms.facts, plan.offsets))

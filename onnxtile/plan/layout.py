@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -21,16 +20,14 @@ from onnxtile.plan.schedule import Schedule, own_order
 from onnxtile.plan.scope import Scope
 from onnxtile.plan.sharing import Sharing, choose
 from onnxtile.plan.work import Work
-
-Workspaces: TypeAlias = Mapping[ir.Node, int]
-"""Bytes that a node needs while it runs, beside its operands and results."""
+from onnxtile.plan.workspace import NO_NEEDS, Needs, Room
 
 
 @dataclass(frozen=True)
 class Layout:
     """A schedule, the role of each value, the lives, and the regions in which values lie; `order` says who is before whom.
 
-    `buffers` are what is to be placed: one for each region, and of each node that has a workspace its `rooms`.
+    `buffers` are what is to be placed: one for each region, and the workspaces, which are the `rooms`.
     """
 
     scope: Scope
@@ -40,7 +37,7 @@ class Layout:
     order: Precedence
     sharing: Sharing
     buffers: tuple[Buffer, ...]
-    rooms: Mapping[ir.Node, Buffer]
+    rooms: tuple[Room, ...]
 
     @property
     def holds_always(self) -> bool:
@@ -55,8 +52,9 @@ class Layout:
         order = self.order
         regions = {id(region): region for region in self.sharing.regions.of.values()}.values()
         claims = [order.claim(region.owner.name or "", region.life, region.places) for region in regions]
-        for node, room in self.rooms.items():
-            claims.append(Claim(room.name, (room.lower, room.upper), (order.number(node),), (order.number(node),)))
+        for room in self.rooms:
+            users = tuple(map(order.number, room.nodes))
+            claims.append(Claim(room.buffer.name, (room.buffer.lower, room.buffer.upper), users, users))
         return conflicts(claims, order)
 
 
@@ -67,17 +65,20 @@ def lay_out(
     streams: int,
     alignment: int,
     rules: Collection[str],
-    workspaces: Workspaces,
+    needs: Needs = NO_NEEDS,
 ) -> Layout:
     """Return the layout of the graph of `scope` in the order that `order` chooses, in steps of up to `streams` nodes.
 
-    `rules` name how bytes may be shared. Nodes of which `workspaces` says so have bytes beside their operands and results.
+    `rules` name how bytes may be shared, `needs` says which nodes have a workspace.
 
-    Raises ModelError where the graph has a cycle, UsageError for less than one stream, or several with an order for all.
+    Raises ModelError where the graph has a cycle, UsageError for less than one stream, or several with an order for all, and where nodes
+    that might run at once are to share one workspace.
     """
     if order.every and streams > 1:
         raise UsageError(f"the order {order.name!r} holds for any number of streams", hint="leave --streams out")
-    terms = _Terms(facts, scope, alignment, frozenset(rules), order.every, workspaces)
+    if needs.shared and (order.every or streams > 1):
+        raise UsageError("nodes that may run at once cannot share one workspace", hint="leave --share-workspaces out")
+    terms = _Terms(facts, scope, alignment, frozenset(rules), order.every, needs)
     own = own_order(scope.graph)
     return terms.layout(order.arrange(Ground(own, streams, partial(terms.work, own), terms.peak)))
 
@@ -91,7 +92,7 @@ class _Terms:
     alignment: int
     rules: frozenset[str]
     every: bool
-    workspaces: Workspaces
+    needs: Needs
 
     def layout(self, schedule: Schedule) -> Layout:
         scope, facts = self.scope, self.facts
@@ -99,8 +100,8 @@ class _Terms:
         lives = live_ranges(scope, schedule)
         order = InEveryOrder(scope, schedule) if self.every else InSteps(schedule, lives)
         sharing = choose(schedule, facts, lives, order, scope.kept, tuple(roles.tensors), self.alignment, self.rules)
-        rooms = _rooms(schedule, self.workspaces)
-        buffers = (*_buffers(sharing, facts, self.alignment), *rooms.values())
+        rooms = self.needs.rooms(schedule)
+        buffers = (*_buffers(sharing, facts, self.alignment), *(room.buffer for room in rooms))
         return Layout(scope, schedule, roles, lives, order, sharing, buffers, rooms)
 
     def peak(self, schedule: Schedule) -> int:
@@ -110,16 +111,6 @@ class _Terms:
         regions = replace(self, rules=self.rules & set(taken)).layout(own).sharing.regions.of
         in_place = [a for node in own.nodes for a in overwrites(node, self.facts)] if "in place" in self.rules else []
         return Work.of(own.nodes, regions, in_place, self.scope.kept)
-
-
-def _rooms(schedule: Schedule, workspaces: Workspaces) -> dict[ir.Node, Buffer]:
-    names = dict(zip(schedule.nodes, schedule.ids, strict=True))
-    steps = schedule.steps
-    return {
-        node: Buffer(f"{names[node]} (workspace)", workspaces[node], steps[node], steps[node] + 1)
-        for node in schedule.nodes
-        if workspaces.get(node)
-    }
 
 
 def _buffers(sharing: Sharing, facts: Facts, alignment: int) -> tuple[Buffer, ...]:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.plan.alias import Facts
-from onnxtile.plan.bodies import Terms, plan_bodies, workspaces
+from onnxtile.plan.bodies import Terms, plan_bodies
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.check import require
 from onnxtile.plan.copies import copies
@@ -26,6 +26,7 @@ from onnxtile.plan.rules import RULES
 from onnxtile.plan.scope import Scope
 from onnxtile.plan.tenants import tenants as find_tenants
 from onnxtile.plan.uses import followers
+from onnxtile.plan.workspace import NO_RULES, WorkspaceRules
 
 
 def plan(  # noqa: PLR0913 - the options of the command
@@ -44,6 +45,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     share: Collection[str] = tuple(RULES),
     io: str = "outputs",
     overwrite_inputs: bool = False,
+    workspaces: WorkspaceRules = NO_RULES,
 ) -> PlanResult:
     """Give every tensor of `model`, which stays as it is, an address in an arena; the plan has passed the check.
 
@@ -52,6 +54,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     `order` names the order in which nodes run, of which up to `streams` that do not depend on each other run in one step.
     `share` names the rules of plan.rules by which tensors may share bytes, all by default; views always do.
     `io` says whether graph inputs and outputs lie in the arena, `overwrite_inputs` that inputs there may be lost.
+    `workspaces` says what kernels need beside their operands and results.
     Raises UsageError for an alignment that is no power of two or an unknown planner or order, OverCapacity (an Infeasible) where an
     arena would be larger than its capacity, CheckFailed where the planner is at fault.
     """
@@ -63,8 +66,10 @@ def plan(  # noqa: PLR0913 - the options of the command
     def solve(problem: Problem) -> Plan:
         return chosen.plan(problem, effort)
 
-    inside = plan_bodies(model.graph, Terms(facts, chosen_order, alignment, share, solve))
-    layout = lay_out(facts, scope, chosen_order, streams, alignment, share, workspaces(inside))
+    workspaces.require_known(model)
+    terms = Terms(facts, chosen_order, alignment, share, solve, workspaces)
+    inside = plan_bodies(model.graph, terms)
+    layout = lay_out(facts, scope, chosen_order, streams, alignment, share, terms.needs(model.graph, inside))
     schedule, sharing, roles = layout.schedule, layout.sharing, layout.roles
     problem = Problem(layout.buffers, alignment, conflicts=layout.conflicts)
     allocation = allocate(problem, memories(capacity), chosen, effort)

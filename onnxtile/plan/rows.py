@@ -12,6 +12,7 @@ from onnxtile.plan.bodies import Bodies, Body
 from onnxtile.plan.layout import Layout
 from onnxtile.plan.result import PlannedBody, PlannedBuffer
 from onnxtile.plan.roles import Roles
+from onnxtile.plan.workspace import SHARED, Room
 
 
 @dataclass(frozen=True)
@@ -52,25 +53,24 @@ def planned(layout: Layout, facts: Facts, places: Places) -> tuple[PlannedBuffer
                 shape=facts.shapes.sizes(value),
             )
         )
-    for node, room in layout.rooms.items():
-        place = places[room.name]
-        last = room.upper - 1
-        rows.append(
-            PlannedBuffer(
-                room.name, place.arena, place.offset, room.size, room.lower, last, "workspace", node=makers[node]
-            )
-        )
-    return tuple(rows)
+    return (*rows, *(_row(room, makers, places) for room in layout.rooms))
+
+
+def _row(room: Room, ids: Mapping[ir.Node, str], places: Places) -> PlannedBuffer:
+    buffer, place = room.buffer, places[room.buffer.name]
+    user = ids[room.nodes[0]] if len(room.nodes) == 1 else None
+    span = (buffer.lower, buffer.upper - 1)
+    return PlannedBuffer(buffer.name, place.arena, place.offset, buffer.size, *span, "workspace", node=user)
 
 
 def planned_bodies(layout: Layout, inside: Bodies, facts: Facts, places: Places) -> tuple[PlannedBody, ...]:
     """Return the plans of the bodies of the nodes of `layout`, at their addresses in the arena."""
     ids = dict(zip(layout.schedule.nodes, layout.schedule.ids, strict=True))
     found: list[PlannedBody] = []
+    rooms = {room.nodes[0]: room.buffer.name for room in layout.rooms if room.buffer.name != SHARED}
     for node, bodies in inside.items():
         # A body without a byte may lie anywhere.
-        room = layout.rooms.get(node)
-        start = places[room.name] if room is not None else Place("", 0)
+        start = places[rooms[node]] if node in rooms else Place("", 0)
         found.extend(_placed(ids[node], body, facts, start) for body in bodies)
     return tuple(found)
 

@@ -44,8 +44,9 @@ def tenants(scope: Scope, layout: Layout, facts: Facts, offsets: Mapping[str, in
                 made=_made(value, facts),
             )
         )
-    for node, room in layout.rooms.items():
-        found.append(Tenant(room.name, room.name, offsets[room.name], room.size, (schedule.steps[node],), "UINT8"))
+    for room in layout.rooms:
+        name, steps_of_room = room.buffer.name, tuple(schedule.steps[node] for node in room.nodes)
+        found.append(Tenant(name, name, offsets[name], room.buffer.size, steps_of_room, "UINT8"))
     return tuple(found)
 
 

@@ -37,6 +37,7 @@ def for_plan(result: Result) -> list[Table | Text]:
             ("aliases", f"{len(result['buffers']) - len(buffers):,}, {result['in_place']:,} of them in place"),
             ("copies saved", f"{copies['avoided']:,} ({copies['avoided_bytes']:,} bytes)"),
             ("copies that stay", f"{copies['remaining']:,} ({copies['remaining_bytes']:,} bytes)"),
+            *_workspaces(result),
             ("constants", len(result["constants"])),
             ("outside the arena", len(result["outside"])),
             ("unplanned", len(result["unplanned"])),
@@ -51,6 +52,11 @@ def for_plan(result: Result) -> list[Table | Text]:
         state = "equal bit for bit" if verdict["equal"] else "DIFFERS"
         tables.append(Text(f"run inside the arena: {state} ({verdict['runs']} runs)"))
     return tables
+
+
+def _workspaces(result: Result) -> list[tuple[str, str]]:
+    sizes = [b["size"] for b in result["buffers"] if b["kind"] == "workspace"]
+    return [("workspaces", f"{len(sizes):,}, the largest of {max(sizes):,} bytes")] if sizes else []
 
 
 def _arena(arena: Result) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,8 @@ def plan(  # noqa: PLR0913 - the options of the command
     capacity: Capacity = None,
     io: str = "outputs",
     overwrite_inputs: bool = False,
+    workspaces: Mapping[str, str] | None = None,
+    share_workspaces: bool = False,
     inputs: Path | str | None = None,
     ranges: Ranges | None = None,
     verify: bool = True,
@@ -61,7 +64,9 @@ def plan(  # noqa: PLR0913 - the options of the command
     `alignment` and `capacity` are in bytes; a mapping gives several arenas their capacities, the first the fastest. `effort` is how long
     the planner may search. `order` says in which order nodes run, `streams` how many that do not depend on each other
     may run in one step. `io` says whether graph inputs and outputs lie in the arena, `overwrite_inputs` that
-    inputs there may be lost. `inputs` is an .npz file with what to run on, `ranges` limit the numbers of random inputs.
+    inputs there may be lost. `workspaces` says by operator how many bytes its kernels need beside operands and results (see
+    model.size_rule), `share_workspaces` that they have one together, the largest. `inputs` is an .npz file with what to run on,
+    `ranges` limit the numbers of random inputs.
     The plan is checked by code that shares nothing with the planners; with `verify`, the model is also run with every tensor at its
     planned address. Raises ModelError, UsageError; Infeasible over `capacity`;
     Mismatch where the run inside the arena differs.
@@ -70,7 +75,9 @@ def plan(  # noqa: PLR0913 - the options of the command
     from onnxtile.plan.arena_run import arena_run
     from onnxtile.plan.effort import NORMAL
     from onnxtile.plan.planning import plan as plan_graph
+    from onnxtile.plan.workspace import WorkspaceRules
 
+    rules = WorkspaceRules.of(workspaces or {}, share_workspaces)
     progress("reading the model")
     planned = load(model)
     given = None if inputs is None else read_inputs(inputs, planned)
@@ -89,6 +96,7 @@ def plan(  # noqa: PLR0913 - the options of the command
         streams=streams,
         io=io,
         overwrite_inputs=overwrite_inputs,
+        workspaces=rules,
         effort=effort or NORMAL,
         capacity=capacity,
         digest=digest(model),

@@ -12,7 +12,7 @@ from onnxtile.cli.completion import efforts, of, orders, placings, plan_files, p
 from onnxtile.cli.help import WRITING
 from onnxtile.cli.inputs import Inputs, Range, ranges
 from onnxtile.cli.job import Dim, In, Rewrite, Shape, command
-from onnxtile.cli.values import capacities, dims, shapes
+from onnxtile.cli.values import capacities, dims, shapes, workspaces
 from onnxtile.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,6 +81,17 @@ def plan(
     streams: Annotated[
         int, typer.Option("--streams", metavar="N", help="nodes that may run in one step", rich_help_panel=_SEARCH)
     ] = 1,
+    workspace: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--workspace",
+            metavar="OPERATOR=BYTES",
+            help="what its kernel needs beside operands and results, as 4096 or inputs[0].bytes",
+        ),
+    ] = None,
+    share_workspaces: Annotated[
+        bool, typer.Option("--share-workspaces", help="all kernels have one workspace, the largest")
+    ] = False,
     inputs: Inputs = None,
     input_range: Range = None,
     emit: Annotated[
@@ -146,6 +157,8 @@ def plan(
             capacity=room,
             io=io,
             overwrite_inputs=overwrite_inputs,
+            workspaces=workspaces(workspace),
+            share_workspaces=share_workspaces,
             inputs=inputs,
             ranges=ranges(input_range),
             verify=not job.no_verify,

@@ -29,6 +29,8 @@ class _Options(InputOptions):
     capacity: Any = pydantic.Field(default=None, validate_default=False)
     io: str = "outputs"
     overwrite_inputs: bool = False
+    workspaces: dict[str, str] = pydantic.Field(default_factory=dict)
+    share_workspaces: bool = False
     planner: str = "best"
     effort: str | Count | None = None
     time: str | None = None
@@ -82,6 +84,8 @@ def _apply(options: _Options, state: State) -> Done:
         capacity=options.capacity,
         io=options.io,
         overwrite_inputs=options.overwrite_inputs,
+        workspaces=options.workspaces,
+        share_workspaces=options.share_workspaces,
         inputs=options.inputs,
         ranges=options.ranges,
         verify=options.verify,
