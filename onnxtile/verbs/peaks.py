@@ -43,7 +43,7 @@ def _peak(model: ir.Model, limits: Limits, options: Options, run: bool) -> dict[
     tile(model, limits, known, Constants(model), options)
     facts = Facts(model, _with_tiles(model, known), Constants(model))
     scope = Scope(model.graph)
-    layout = lay_out(facts, scope, order("model"), 1, DEFAULT_ALIGNMENT, tuple(RULES), {})
+    layout = lay_out(facts, scope, order("model"), 1, DEFAULT_ALIGNMENT, tuple(RULES))
     problem = Problem(layout.buffers, DEFAULT_ALIGNMENT)
     live = [0] * (len(layout.schedule.nodes) + 1)
     for buffer in problem.buffers:
