@@ -19,7 +19,6 @@ STEPS_OF_A_PLACING = 12
 
 _COMPILE_FROM = 100_000
 """Placings that take the plain code some seconds."""
-CAUTION = 0.0
 _SQUEAK = 1.5
 _SLACK = 1.002
 """Buffers that end above so much of the peak have ended too high."""
@@ -48,7 +47,7 @@ def fillings(problem: Problem, steps: int) -> Iterator[list[int]]:
             # The best so far goes on; ties go to the later one.
             tries.sort(key=lambda tried: -tried[0])
             _, keys, pull = tries.pop()
-        found = fill(strip.waiting(keys), strip.soonest, strip.live, pull, CAUTION)
+        found = fill(strip.lower, strip.upper, strip.size, strip.unit, strip.first, strip.live, keys, pull)
         yield strip.offsets(found, len(problem.buffers))
         tops = found + strip.size
         highest = int(tops.max())

@@ -56,16 +56,14 @@ def verify(
     _bind_both(first, second, dims or {}, shapes or {})
     given = None if how.inputs is None else read_inputs(os.fspath(how.inputs), first)
     progress("running the first model")
-    trials, assigned = run_original(
-        first, runs=how.runs, seed=how.seed, given=given, ranges=how.ranges, progress=progress
-    )
+    trials, assigned = run_original(first, runs=how.runs, seed=how.seed, given=given, ranges=how.ranges)
     edges, skipped = run_edges(first, trials[0].feeds, ranges=how.ranges) if how.edge else ([], {})
     progress("running the second model")
-    verdict = replace(compare_with([*trials, *edges], second, assigned, progress), skipped=skipped)
+    verdict = replace(compare_with([*trials, *edges], second, assigned), skipped=skipped)
     if verdict.equal or not how.bisect:
         return verdict
     progress("looking for the first value that differs")
-    return replace(verdict, bisection=bisect(first, second, _worst(verdict, [*trials, *edges]).feeds, progress))
+    return replace(verdict, bisection=bisect(first, second, _worst(verdict, [*trials, *edges]).feeds))
 
 
 def _worst(verdict: Verdict, trials: list[Trial]) -> Trial:

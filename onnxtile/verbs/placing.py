@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +49,7 @@ def plan_problem(
     return bare.plan_problem(
         problem,
         planner=planner,
-        effort=replace(effort or NORMAL, progress=progress),
+        effort=effort or NORMAL,
         capacity=capacity,
         digest=hashlib.sha256(data).hexdigest(),
     )

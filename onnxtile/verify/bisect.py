@@ -14,7 +14,6 @@ from onnxtile import keys
 from onnxtile.graph import node_ids
 from onnxtile.model.constants import Constants
 from onnxtile.model.expose import exposing
-from onnxtile.progress import Progress, counted, silent
 from onnxtile.verify.values import OutputError, compare_values
 
 _AT_ONCE = 64
@@ -42,9 +41,7 @@ class Bisection:
         return {"value": self.error.to_dict(), **named, "rewrite": self.rewrite, "agreeing": self.agreeing}
 
 
-def bisect(
-    original: ir.Model, other: ir.Model, feeds: Mapping[str, Any], progress: Progress = silent
-) -> Bisection | None:
+def bisect(original: ir.Model, other: ir.Model, feeds: Mapping[str, Any]) -> Bisection | None:
     """Run both models on `feeds` and return the first difference; None where all values that both make agree.
 
     Values are the same where their names are. Only values of the main graphs are looked at, a few at once. Raises ModelError.
@@ -55,7 +52,7 @@ def bisect(
         return None
     sessions = [exposing(model, shared) for model in (original, other)]
     agreeing = 0
-    for names in counted(_batches(shared), "looking for the first value that differs", progress):
+    for names in _batches(shared):
         expected, got = (session.run(feeds, names) for session in sessions)
         for name in names:
             error = compare_values(name, expected[name], got[name])

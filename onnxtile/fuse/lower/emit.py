@@ -37,12 +37,10 @@ class Emitter:
         graph.insert_before(call, nodes)
         for old, made in zip(call.outputs, proof.outputs, strict=True):
             _hand_over(old, nodes[made.step].outputs[made.output])
-        kept = {nodes[made.step].outputs[made.output] for made in proof.outputs}
         for node in nodes:
             for i, value in enumerate(node.outputs):
-                if value.name != "" and value not in kept:
+                if value.name != "" and value.name not in self._names:
                     value.name = self._free(f"{node.name}_output_{i}")
-        self._names.update(value.name for value in kept)
         self._loose.update(dict.fromkeys(value for value in call.inputs if value is not None))
         graph.remove(call, safe=True)
         return nodes

@@ -1,5 +1,4 @@
-"""The plan as CSV with MiniMalloc's columns: id, lower, upper (half-open life in steps), size and offset (bytes); where buffers lie
-in several arenas, which MiniMalloc does not know, also the arena.
+"""The plan as CSV with MiniMalloc's columns: id, lower, upper (half-open life in steps), size and offset (bytes).
 
 (https://github.com/google/minimalloc, "Input format".)
 """
@@ -16,11 +15,10 @@ from onnxtile.report.layout import owners
 def _write(plan: Plan, _options: Options) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    several = len({buffer["arena"] for buffer in plan["buffers"]}) > 1
-    writer.writerow(["id", "lower", "upper", "size", "offset", *(["arena"] if several else [])])
+    writer.writerow(["id", "lower", "upper", "size", "offset"])
     for buffer in owners(plan):
-        life, place = (buffer["first"], buffer["last"] + 1), [buffer["arena"]] if several else []
-        writer.writerow([buffer["name"], *life, buffer["size"], buffer["offset"], *place])
+        life = (buffer["first"], buffer["last"] + 1)
+        writer.writerow([buffer["name"], *life, buffer["size"], buffer["offset"]])
     return text.getvalue().encode()
 
 
