@@ -33,7 +33,10 @@ class TomlFile:
         return f"{self.path}:{line_of(self.text, location)}"
 
     def validated(self, schema: type[_Model], at: Location = ()) -> _Model:
-        """Return the content, or what stands `at` a place of it, as `schema` says it has to be. Raises an error with file, line and field."""
+        """Return the content, or what stands `at` a place of it, as `schema` says it has to be.
+
+        Raises an error with file, line and field.
+        """
         content: Any = self.content
         for part in at:
             content = content[part]

@@ -31,12 +31,13 @@ def proto() -> onnx.ModelProto:
     return model
 
 
-VERBS: dict[str, Callable[[Any], Any]] = {
-    "match": lambda model: onnxtile.match(model, "MatMul-*>Add"),
-    "fuse": lambda model: onnxtile.fuse(model, ["MatMul-*>Add"]),
-    "tile": lambda model: onnxtile.tile(model, onnxtile.Limits.of(max=32)),
-    "plan": lambda model: onnxtile.plan(model, alignment=64),
-    "verify": lambda model: onnxtile.verify(model, model),
+VERBS: dict[str, Callable[..., Any]] = {
+    "match": lambda model, **how: onnxtile.match(model, "MatMul-*>Add", **how),
+    "fuse": lambda model, **how: onnxtile.fuse(model, ["MatMul-*>Add"], **how),
+    "tile": lambda model, **how: onnxtile.tile(model, onnxtile.Limits.of(max=32), **how),
+    "plan": lambda model, **how: onnxtile.plan(model, alignment=64, **how),
+    "inspect": onnxtile.inspect,
+    "verify": lambda model, **how: onnxtile.verify(model, model, **how),
 }
 
 
@@ -97,10 +98,29 @@ def test_without_verification_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> N
     assert result.sites == ()
 
 
-def test_progress_hears_the_stages() -> None:
-    heard: list[str] = []
-    onnxtile.fuse(proto(), ["MatMul-*>Add"], progress=lambda stage, *_: heard.append(stage))
-    assert heard == ["reading the model", "matching", "verifying"]
+STAGES = {
+    "match": ["reading the model", "matching"],
+    "fuse": ["reading the model", "matching", "verifying", "running the original", "comparing", "verifying each different site"],
+    "tile": [
+        *("reading the model", "inferring shapes", "tiling", "verifying", "verifying each different product"),
+        *("running the original", "comparing"),
+    ],
+    "plan": ["reading the model", "inferring shapes", "planning", "running inside the arena"],
+    "verify": ["reading the models", "running the first model", "running the original", "running the second model", "comparing"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", STAGES)
+def test_progress_hears_the_stages_and_counts_their_parts(verb: str) -> None:
+    heard: list[tuple[str, int, int]] = []
+
+    def progress(stage: str, done: int = 0, total: int = 0, /) -> None:
+        heard.append((stage, done, total))
+
+    VERBS[verb](proto(), progress=progress)
+    assert list(dict.fromkeys(stage for stage, _, _ in heard if stage != "searching")) == STAGES[verb]
+    assert all(0 <= done < total for _, done, total in heard if total)
+    assert any(total for _, _, total in heard) == (verb != "match")
 
 
 def test_without_patterns_the_whole_library_is_used(transformer: Path) -> None:

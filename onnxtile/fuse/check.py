@@ -18,6 +18,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import draw
 from onnxtile.model.save import MIN_IR_VERSION
 from onnxtile.model.shapes import Shapes
+from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Array
 from onnxtile.verify import OutputError, compare_values, session
 
@@ -45,7 +46,9 @@ class SiteVerdict:
         return {"call": self.call, "equal": self.equal, "outputs": outputs, "also": self.also, **skipped}
 
 
-def check_sites(original: ir.Model, fused: ir.Model, shapes: Shapes, *, seed: int = 0) -> tuple[SiteVerdict, ...]:
+def check_sites(
+    original: ir.Model, fused: ir.Model, shapes: Shapes, *, seed: int = 0, progress: Progress = silent
+) -> tuple[SiteVerdict, ...]:
     """Run each different call of the last run of fuse beside the nodes of `original` it stands for, on random inputs.
 
     Constants are fed as they are. `shapes` are those of `original`, all inputs bound. Sites that share function, shapes and
@@ -58,7 +61,8 @@ def check_sites(original: ir.Model, fused: ir.Model, shapes: Shapes, *, seed: in
         for call in (node for node in graph if keys.FUSED in node.metadata_props):
             groups.setdefault(sites.signature(call, scope), []).append((call, scope))
     generator = np.random.default_rng(seed)
-    return tuple(sites.run(*group[0], len(group) - 1, generator) for group in groups.values())
+    different = counted(groups.values(), "verifying each different site", progress)
+    return tuple(sites.run(*group[0], len(group) - 1, generator) for group in different)
 
 
 Scope = ChainMap[str, ir.Value]

@@ -28,6 +28,7 @@ from onnxtile.graph import Order, node_id
 from onnxtile.model.collector import collector_paused
 from onnxtile.model.constants import Constants
 from onnxtile.model.save import raise_ir_version
+from onnxtile.progress import Progress, counted, silent
 from onnxtile.query.match import Match, Matcher, disjoint
 from onnxtile.query.names import require_known
 
@@ -62,7 +63,7 @@ class PatternResult:
 
 
 @collector_paused()
-def fuse(model: ir.Model, patterns: Iterable[Pattern]) -> list[PatternResult]:
+def fuse(model: ir.Model, patterns: Iterable[Pattern], progress: Progress = silent) -> list[PatternResult]:
     """Fuse `model` in place with one pattern after the other; later patterns may name the meta-ops of earlier ones.
 
     Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, where something
@@ -71,7 +72,7 @@ def fuse(model: ir.Model, patterns: Iterable[Pattern]) -> list[PatternResult]:
     patterns = list(patterns)
     _require_known(model, patterns)
     fuser = _Fuser(model)
-    results = [fuser.apply(pattern) for pattern in patterns]
+    results = [fuser.apply(pattern) for pattern in counted(patterns, "matching", progress)]
     fuser.finish()
     return results
 

@@ -22,6 +22,7 @@ from onnxtile.plan.ordering import order as find_order
 from onnxtile.plan.plain import PlainRun
 from onnxtile.plan.result import PlanResult
 from onnxtile.plan.schedule import named, shuffled
+from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Array
 
 _PATTERNS = (0xFF, 0xA5, 0x5A)
@@ -57,7 +58,7 @@ class ArenaVerdict:
         return {"equal": self.equal, **vars(self), "outputs": list(self.outputs)}
 
 
-def arena_run(
+def arena_run(  # noqa: PLR0913 - what a run can be asked for
     model: ir.Model,
     result: PlanResult,
     shapes: Shapes,
@@ -67,6 +68,7 @@ def arena_run(
     wanted: Wanted = ANYTHING,
     repeats: int = 3,
     seed: int = 0,
+    progress: Progress = silent,
 ) -> ArenaVerdict:
     """Run `model` in the arena that `result` plans, and plainly, on the same inputs, and compare all outputs bit for bit.
 
@@ -80,7 +82,8 @@ def arena_run(
     schedule = named(model.graph, result.schedule, result.steps)
     every = find_order(result.order).every
     clash, intact, runs = None, True, 0
-    for runs, fed in enumerate(map(_arrays, inputs), start=1):
+    prepared = [_arrays(fed) for fed in inputs]
+    for runs, fed in enumerate(counted(prepared, "running inside the arena", progress), start=1):
         pattern = _PATTERNS[(runs - 1) % len(_PATTERNS)]
         for block in executor.blocks.values():
             block.fill(pattern)

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from onnxtile.errors import UsageError
+from onnxtile.progress import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -15,11 +16,23 @@ class Effort:
 
     `steps` (looks at a buffer; a million take a fifth of a second, a hundredth with numba) are for an arena smaller than the best one found
     so far, `fitting` steps for one that fits the capacity, as long as none does. `seconds` end either, where they are given.
+    `progress` hears how much is used up.
     """
 
     steps: int
     fitting: int
     seconds: float | None = None
+    progress: Progress = field(default=silent, repr=False, compare=False)
+
+    @property
+    def budget(self) -> Budget:
+        """What a search for a smaller arena may take."""
+        return Budget(self.steps, self.seconds, self.progress)
+
+    @property
+    def budget_to_fit(self) -> Budget:
+        """What a search for an arena that fits the capacity may take."""
+        return Budget(self.fitting, self.seconds, self.progress)
 
     def after(self, budget: Budget) -> Effort:
         """Return what is left of it, where the time that `budget` has taken is over."""
@@ -43,7 +56,19 @@ class Budget:
 
     looks: int
     seconds: float | None = None
+    progress: Progress = silent
     _start: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._all = self.looks
+
+    def take(self, looks: int) -> None:
+        """Count down by `looks`, and say how far it is."""
+        self.looks -= looks
+        if self.seconds is None:
+            self.progress("searching", self._all - self.looks, self._all)
+        else:
+            self.progress("searching, in seconds", round(self.taken), round(self.seconds))
 
     @property
     def is_left(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Array
 from onnxtile.tile.alone import Alone, name_of, outer_values
 from onnxtile.tile.conv.layer import Convolution
@@ -46,7 +47,13 @@ class TileVerdict:
 
 
 def check_tiles(
-    sites: Iterable[TiledNode], constants: ConstantTable, opset: int, *, trials: int = 1, seed: int = 0
+    sites: Iterable[TiledNode],
+    constants: ConstantTable,
+    opset: int,
+    *,
+    trials: int = 1,
+    seed: int = 0,
+    progress: Progress = silent,
 ) -> tuple[TileVerdict, ...]:
     """Run every site on `trials` sets of random inputs, constants as they are in the model; equal sites once.
 
@@ -59,7 +66,7 @@ def check_tiles(
         groups.setdefault(_signature(site), []).append(site)
     return tuple(
         _check(group[0], constants, opset, trials, seed, tuple(site.node for site in group[1:]))
-        for group in groups.values()
+        for group in counted(groups.values(), "verifying each different product", progress)
     )
 
 

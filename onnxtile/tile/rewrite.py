@@ -11,6 +11,7 @@ from onnxtile.errors import UsageError
 from onnxtile.model.collector import collector_paused
 from onnxtile.model.dims import free_inputs, symbols
 from onnxtile.model.save import raise_ir_version
+from onnxtile.progress import Progress, counted, silent
 from onnxtile.registry import discover
 from onnxtile.tile.accumulate import Accumulation, fitting
 from onnxtile.tile.blocks import BlockCache
@@ -54,7 +55,12 @@ class _Writing:
 
 @collector_paused()
 def tile(
-    model: ir.Model, limits: Limits, shapes: ShapeTable, constants: ConstantTable, options: Options | None = None
+    model: ir.Model,
+    limits: Limits,
+    shapes: ShapeTable,
+    constants: ConstantTable,
+    options: Options | None = None,
+    progress: Progress = silent,
 ) -> TileResult:
     """Cut every tileable node of `model`, in place, into products within `limits`.
 
@@ -78,7 +84,7 @@ def tile(
     # From the last node to the first: a constant that is the result of a product may be read while that product still stands.
     done: dict[ir.Node, TiledNode | SkippedNode] = {}
     writing = _Writing(model, names, constants, options, bodies=frozenset(f.graph for f in model.functions.values()))
-    for site in reversed(sites):
+    for site in counted(sites[::-1], "tiling", progress):
         done[site.node] = _rewrite(site, writing)
     copies.merge()
     reported = [done[entry.node] if isinstance(entry, Site) else entry for entry in found]

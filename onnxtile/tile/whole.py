@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.progress import Progress, silent
 from onnxtile.runtime import Array, Session
 from onnxtile.verify import OutputError, Trial, Verdict, compare_with, run_original, session
 
@@ -21,13 +22,13 @@ _FACTOR = 2
 _NUDGES = 3
 
 
-def judge(original: ir.Model, tiled: ir.Model) -> Verdict:
+def judge(original: ir.Model, tiled: ir.Model, progress: Progress = silent) -> Verdict:
     """Run both models on the same inputs; an output may be off by the usual tolerance, or twice as far as inputs one ulp apart lead.
 
     Raises ModelError where onnxruntime refuses one of the models.
     """
-    trials, dims = run_original(original)
-    verdict = compare_with(trials, tiled, dims)
+    trials, dims = run_original(original, progress=progress)
+    verdict = compare_with(trials, tiled, dims, progress)
     if verdict.equal:
         return verdict
     reach = _reach(session(original), trials)

@@ -56,14 +56,16 @@ def verify(
     _bind_both(first, second, dims or {}, shapes or {})
     given = None if how.inputs is None else read_inputs(os.fspath(how.inputs), first)
     progress("running the first model")
-    trials, assigned = run_original(first, runs=how.runs, seed=how.seed, given=given, ranges=how.ranges)
+    trials, assigned = run_original(
+        first, runs=how.runs, seed=how.seed, given=given, ranges=how.ranges, progress=progress
+    )
     edges, skipped = run_edges(first, trials[0].feeds, ranges=how.ranges) if how.edge else ([], {})
     progress("running the second model")
-    verdict = replace(compare_with([*trials, *edges], second, assigned), skipped=skipped)
+    verdict = replace(compare_with([*trials, *edges], second, assigned, progress), skipped=skipped)
     if verdict.equal or not how.bisect:
         return verdict
     progress("looking for the first value that differs")
-    return replace(verdict, bisection=bisect(first, second, _worst(verdict, [*trials, *edges]).feeds))
+    return replace(verdict, bisection=bisect(first, second, _worst(verdict, [*trials, *edges]).feeds, progress))
 
 
 def _worst(verdict: Verdict, trials: list[Trial]) -> Trial:

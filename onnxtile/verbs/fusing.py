@@ -75,17 +75,17 @@ def fuse(
         return _lowered(original, chosen, lower, verify, progress)
     fused = original.clone()
     progress("matching")
-    results = fuse_graph(fused, chosen)
+    results = fuse_graph(fused, chosen, progress)
     check(fused)
     verdict: Verdict | None = None
     sites: tuple[SiteVerdict, ...] = ()
     if verify:
         progress("verifying")
-        trials, dims = run_original(original)
-        verdict = agreeing(compare_with(trials, fused, dims), "the fused model")
+        trials, dims = run_original(original, progress=progress)
+        verdict = agreeing(compare_with(trials, fused, dims, progress), "the fused model")
         if any(result.calls for result in results):
             bound = bound_copy(original, dims)
-            sites = check_sites(bound, fused, resolve(bound, run=True))
+            sites = check_sites(bound, fused, resolve(bound, run=True), progress=progress)
             require_sites(site.call for site in sites if not site.equal)
     return FuseResult(fused, tuple(results), original.graph.num_nodes(), fused.graph.num_nodes(), verdict, sites)
 
@@ -101,9 +101,9 @@ def _lowered(original: ir.Model, chosen: list[Pattern], lower: str, verify: bool
     sites: tuple[SiteVerdict, ...] = ()
     if verify:
         progress("verifying")
-        trials, dims = run_original(original)
-        verdict = agreeing(compare_with(trials, lowered.model, dims), "the lowered model")
-        sites = _lowered_sites(lowered, dims)
+        trials, dims = run_original(original, progress=progress)
+        verdict = agreeing(compare_with(trials, lowered.model, dims, progress), "the lowered model")
+        sites = _lowered_sites(lowered, dims, progress)
         require_sites(site.call for site in sites if not site.equal)
     return FuseResult(
         lowered.model,
@@ -116,11 +116,14 @@ def _lowered(original: ir.Model, chosen: list[Pattern], lower: str, verify: bool
     )
 
 
-def _lowered_sites(lowered: Lowered, dims: Dims) -> tuple[SiteVerdict, ...]:
+def _lowered_sites(lowered: Lowered, dims: Dims, progress: Progress) -> tuple[SiteVerdict, ...]:
     """Run each different lowered site, and each different call that stayed, alone."""
     bound = bound_copy(lowered.source, dims)
     shapes = resolve(bound, run=True)
-    return (*check_sites(bound, lowered.model, shapes), *check_parts(lowered.parts, Facts(bound, shapes)))
+    return (
+        *check_sites(bound, lowered.model, shapes, progress=progress),
+        *check_parts(lowered.parts, Facts(bound, shapes)),
+    )
 
 
 def chosen_patterns(patterns: Iterable[str | Pattern]) -> list[Pattern]:

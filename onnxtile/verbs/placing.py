@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ def plan_problem(
     return bare.plan_problem(
         problem,
         planner=planner,
-        effort=effort or NORMAL,
+        effort=replace(effort or NORMAL, progress=progress),
         capacity=capacity,
         digest=hashlib.sha256(data).hexdigest(),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +97,7 @@ def plan(  # noqa: PLR0913 - the options of the command
         io=io,
         overwrite_inputs=overwrite_inputs,
         workspaces=rules,
-        effort=effort or NORMAL,
+        effort=replace(effort or NORMAL, progress=progress),
         capacity=capacity,
         digest=digest(model),
         dims=bound,
@@ -105,7 +105,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     verdict = None
     if verify:
         progress("running inside the arena")
-        verdict = arena_run(planned, result, known, constants, wanted=wanted)
+        verdict = arena_run(planned, result, known, constants, wanted=wanted, progress=progress)
         if not verdict.equal:
             where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
             raise Mismatch(

@@ -77,15 +77,15 @@ def tile(
     progress("inferring shapes")
     known, constants = resolve(tiled, run=verify), Constants(tiled)
     progress("tiling")
-    result = tile_graph(tiled, limits, known, constants, options)
+    result = tile_graph(tiled, limits, known, constants, options, progress)
     verdict: Verdict | None = None
     sites: tuple[TileVerdict, ...] = ()
     if verify:
         progress("verifying")
-        sites = check_tiles(result.tiled, constants, tiled.graph.opset_imports.get("", 0))
+        sites = check_tiles(result.tiled, constants, tiled.graph.opset_imports.get("", 0), progress=progress)
         require_sites(site.node for site in sites if not site.passed)
         check(tiled)
-        verdict = agreeing(judge(original, tiled), "the tiled model")
+        verdict = agreeing(judge(original, tiled, progress), "the tiled model")
     wanted = verify and tiled.graph.num_nodes() <= _PLANNED if peaks is None else peaks
     planned = None
     if wanted and result.tiled:

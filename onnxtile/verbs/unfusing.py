@@ -38,6 +38,6 @@ def unfuse(model: Source, *, verify: bool = True, progress: Progress = silent) -
     verdict = None
     if verify:
         progress("verifying")
-        trials, dims = run_original(fused)
-        verdict = agreeing(compare_with(trials, restored, dims), "the unfused model")
+        trials, dims = run_original(fused, progress=progress)
+        verdict = agreeing(compare_with(trials, restored, dims, progress), "the unfused model")
     return UnfuseResult(restored, unfused, verdict)

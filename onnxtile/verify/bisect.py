@@ -14,6 +14,7 @@ from onnxtile import keys
 from onnxtile.graph import node_ids
 from onnxtile.model.constants import Constants
 from onnxtile.model.expose import exposing
+from onnxtile.progress import Progress, counted, silent
 from onnxtile.verify.values import OutputError, compare_values
 
 _AT_ONCE = 64
@@ -41,7 +42,9 @@ class Bisection:
         return {"value": self.error.to_dict(), **named, "rewrite": self.rewrite, "agreeing": self.agreeing}
 
 
-def bisect(original: ir.Model, other: ir.Model, feeds: Mapping[str, Any]) -> Bisection | None:
+def bisect(
+    original: ir.Model, other: ir.Model, feeds: Mapping[str, Any], progress: Progress = silent
+) -> Bisection | None:
     """Run both models on `feeds` and return the first difference; None where all values that both make agree.
 
     Values are the same where their names are. Only values of the main graphs are looked at, a few at once. Raises ModelError.
@@ -52,7 +55,7 @@ def bisect(original: ir.Model, other: ir.Model, feeds: Mapping[str, Any]) -> Bis
         return None
     sessions = [exposing(model, shared) for model in (original, other)]
     agreeing = 0
-    for names in _batches(shared):
+    for names in counted(_batches(shared), "looking for the first value that differs", progress):
         expected, got = (session.run(feeds, names) for session in sessions)
         for name in names:
             error = compare_values(name, expected[name], got[name])

@@ -14,6 +14,7 @@ from onnxtile.model.dims import free_inputs
 from onnxtile.model.feeds import Ranges, sample_feeds
 from onnxtile.model.given import Feeds
 from onnxtile.model.save import external_folder, to_bytes
+from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Session
 from onnxtile.verify.bisect import Bisection
 from onnxtile.verify.edges import edge_feeds
@@ -85,7 +86,13 @@ def compare(original: ir.Model, other: ir.Model, *, runs: int = 2, seed: int = 0
 
 
 def run_original(
-    model: ir.Model, *, runs: int = 2, seed: int = 0, given: Feeds | None = None, ranges: Ranges | None = None
+    model: ir.Model,
+    *,
+    runs: int = 2,
+    seed: int = 0,
+    given: Feeds | None = None,
+    ranges: Ranges | None = None,
+    progress: Progress = silent,
 ) -> tuple[list[Trial], dict[str, int]]:
     """Return trials of `model`, and the sizes its free dimensions were given for them.
 
@@ -98,7 +105,10 @@ def run_original(
 
     def attempt(assignment: Assignment) -> list[Trial]:
         feeds = (sample_feeds(model, assignment.sizes, seed=seed + run, ranges=ranges) for run in range(runs))
-        return [Trial(fed, runner.run(fed), f"random {run}") for run, fed in enumerate(feeds, start=1)]
+        return [
+            Trial(fed, runner.run(fed), f"random {run}")
+            for run, fed in zip(counted(range(1, runs + 1), "running the original", progress), feeds, strict=True)
+        ]
 
     return first_that_runs(model, attempt)
 
@@ -128,7 +138,9 @@ def run_edges(model: ir.Model, near: Feeds, *, ranges: Ranges | None = None) -> 
     return trials, skipped
 
 
-def compare_with(trials: Iterable[Trial], other: ir.Model, dims: Mapping[str, int]) -> Verdict:
+def compare_with(
+    trials: Iterable[Trial], other: ir.Model, dims: Mapping[str, int], progress: Progress = silent
+) -> Verdict:
     """Run `other` on the inputs of `trials` and compare every output with theirs.
 
     Raises ModelError where it takes other inputs, or onnxruntime refuses it.
@@ -138,7 +150,7 @@ def compare_with(trials: Iterable[Trial], other: ir.Model, dims: Mapping[str, in
         _require_inputs(other, trial.feeds)
     runner = session(other)
     worst: dict[str, OutputError] = {}
-    for trial in trials:
+    for trial in counted(trials, "comparing", progress):
         for error in _errors(trial.results, runner.run(trial.feeds)):
             if error.name not in worst or badness(error) > badness(worst[error.name]):
                 worst[error.name] = replace(error, inputs=trial.inputs if len(trials) > 1 else "")

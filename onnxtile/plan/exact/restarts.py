@@ -112,7 +112,7 @@ class Runner:
         ended, looks = self._run(self._state, capacity, nodes, most)
         order.blame = [float(blame) for blame in self._state.blame]
         self._looks += int(looks)
-        budget.looks -= int(looks)
+        budget.take(int(looks))
         return int(ended)
 
 

@@ -51,8 +51,8 @@ class _Budgets:
 
     def __init__(self, problem: Problem, effort: Effort, grain: int) -> None:
         self._most = None if problem.capacity is None else problem.capacity // grain
-        self._smaller = Budget(effort.steps, effort.seconds)
-        self._fitting = Budget(effort.fitting, effort.seconds)
+        self._smaller = effort.budget
+        self._fitting = effort.budget_to_fit
 
     def of(self, found: _Range) -> Budget:
         """Return the budget of a group of which this is known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from onnxtile.plan.effort import Budget, Effort
+from onnxtile.plan.effort import Effort
 from onnxtile.plan.fit import Fitter, lowest, tightest
 from onnxtile.plan.orders import by_area, by_breadth, by_life, by_size
 from onnxtile.plan.planner import Placement, Planner
@@ -17,7 +17,7 @@ FEW, MANY = 1_000, 20_000
 
 
 def _place(problem: Problem, effort: Effort) -> Placement:
-    budget = Budget(effort.steps, effort.seconds)
+    budget = effort.budget
     best: Sequence[int] = ()
     size = -1
     for offsets in _tried(problem, effort):

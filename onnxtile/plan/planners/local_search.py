@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from onnxtile.plan.effort import Budget, Effort
+from onnxtile.plan.effort import Effort
 from onnxtile.plan.fit import Fitter, lowest
 from onnxtile.plan.orders import by_area, by_life, by_size
 from onnxtile.plan.planner import Placement, Planner
@@ -16,7 +16,7 @@ _STEPS_OF_A_PLACING = 150
 
 def _place(problem: Problem, effort: Effort) -> Placement:
     """Return the best of the orders tried, two for each buffer at most; worse ones are left at once, equal ones are followed."""
-    budget = Budget(effort.steps, effort.seconds)
+    budget = effort.budget
     fitter, draw = Fitter(problem), random.Random(0)
     trials = [(fitter.place(order, lowest), order) for order in (f(problem) for f in (by_size, by_area, by_life))]
     size, offsets, order = min(
@@ -27,6 +27,7 @@ def _place(problem: Problem, effort: Effort) -> Placement:
             break
         changed = _swapped(problem, offsets, order, draw)
         found = fitter.place(changed, lowest)
+        budget.take(_STEPS_OF_A_PLACING * len(order))
         reached = Plan.of(problem, found).size
         if reached <= size:
             size, offsets, order = reached, found, changed
