@@ -13,6 +13,7 @@ from onnxtile.errors import ModelError
 from onnxtile.fuse.lower.contract import Argument, FactsTable, Lowering, NotLowered, Proof, Site
 from onnxtile.fuse.lower.emit import Emitter
 from onnxtile.fuse.lower.evidence import Evidence, Part
+from onnxtile.fuse.lower.numbers import Numbers
 from onnxtile.fuse.patterns import Pattern
 from onnxtile.fuse.rewrite import PatternResult, fuse
 from onnxtile.fuse.unfuse import Undo, called_functions
@@ -105,6 +106,7 @@ class Facts(FactsTable):
     def __init__(self, model: ir.Model, shapes: Shapes) -> None:
         self._shapes = shapes
         self._constants = Constants(model)
+        self._numbers = Numbers(shapes, self._small)
         self._values: dict[str, ir.Value | None] = {}
         for graph in model.graphs():
             made = (value for node in graph for value in node.outputs if value.name)
@@ -121,11 +123,21 @@ class Facts(FactsTable):
         tensor = known.const_value if known in self._constants else None
         if dims is None and tensor is not None:
             dims = tuple(tensor.shape.numpy())
-        array = None
-        if known in self._constants and dims is not None and _count(dims) <= _MOST_ELEMENTS:
-            array = self._constants.array(known)
         dtype = self._shapes.dtype(known) or (tensor.dtype if tensor is not None else None)
+        array = self._small(known)
+        if array is None and dtype is not None and (dims is None or _count(dims) <= _MOST_ELEMENTS):
+            computed = self._numbers.of(known)
+            array = None if computed is None else computed.astype(dtype.numpy())
         return Argument(value, dtype, dims, array, known in self._constants)
+
+    def _small(self, value: ir.Value) -> Array | None:
+        """Return the elements of a constant that has few; None for any other value."""
+        if value not in self._constants:
+            return None
+        dims = self._shapes.dims(value)
+        if dims is None and value.const_value is not None:
+            dims = tuple(value.const_value.shape.numpy())
+        return self._constants.array(value) if dims is not None and _count(dims) <= _MOST_ELEMENTS else None
 
     def elements(self, value: ir.Value) -> Array:
         """Return the elements of a constant. Raises KeyError where it is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +13,7 @@ from onnxtile.fuse.lower.contract import Argument, FactsTable
 from onnxtile.fuse.lower.evidence import Part
 from onnxtile.fuse.lower.widen import is_narrow, widened
 from onnxtile.model.feeds import draw
+from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Array
 from onnxtile.verify import OutputError, compare_values, session
 
@@ -23,14 +24,17 @@ class _Skipped(Exception):
     """Why a site cannot be run alone."""
 
 
-def check_parts(parts: Iterable[Part], facts: FactsTable, *, seed: int = 0) -> tuple[SiteVerdict, ...]:
+def check_parts(
+    parts: Collection[Part], facts: FactsTable, *, seed: int = 0, progress: Progress = silent
+) -> tuple[SiteVerdict, ...]:
     """Run each part as it was and as it is, on random inputs, constants as they are, and compare the outputs.
 
     `facts` know the sizes of all inputs. A site in bfloat16, for which onnxruntime has few kernels, is compared with what it was in float;
     where it has none for the operator either, the verdict says so. Raises ModelError where onnxruntime refuses a part.
     """
     generator = np.random.default_rng(seed)
-    return tuple(_check(part, facts, generator) for part in parts)
+    different = counted(parts, "verifying each different lowered site", progress)
+    return tuple(_check(part, facts, generator) for part in different)
 
 
 def _check(part: Part, facts: FactsTable, generator: np.random.Generator) -> SiteVerdict:
@@ -48,11 +52,12 @@ def _errors(part: Part, facts: FactsTable, generator: np.random.Generator) -> tu
         name, argument = value.name or "", facts.argument(value)
         if name in part.constants:
             feeds[name] = facts.elements(value)
-        elif name in shapes:
-            feeds[name] = shapes[name]
+        elif argument.array is not None or name in shapes:
+            feeds[name] = shapes[name] if argument.array is None else argument.array
         else:
             guessed = name if argument.dtype in _COUNTS else guessed
-            feeds[name] = _drawn(value, argument, generator)
+            drawn = _drawn(value, argument, generator)
+            feeds[name] = _twice(drawn) if name in part.twice else drawn
     try:
         return _compared(part, feeds)
     except ModelError:
@@ -84,6 +89,11 @@ def _drawn(value: ir.Value, argument: Argument, generator: np.random.Generator) 
     if sizes is None:
         raise _Skipped(f"the shape of {value.name!r} is not known")
     return draw(generator, value, lambda _: sizes)
+
+
+def _twice(array: Array) -> Array:
+    first = array[..., : array.shape[-1] // 2]
+    return np.concatenate([first, first], -1)
 
 
 def _compared(part: Part, feeds: Mapping[str, Array]) -> tuple[OutputError, ...]:

@@ -82,13 +82,15 @@ class Step:
 class Proof:
     """What a call becomes: `steps` in order, and which of their results its outputs are. `main` is the step that it is named for.
 
-    `plain` says that the steps are the nodes of the body: nothing is gained but the call.
+    `plain` says that the steps are the nodes of the body: nothing is gained but the call. `twice` are inputs of which is proved that
+    their last axis is one vector twice: whoever runs the call alone has to feed such.
     """
 
     steps: tuple[Step, ...]
     outputs: tuple[Made, ...]
     main: int = 0
     plain: bool = False
+    twice: frozenset[ir.Value] = frozenset()
 
     @property
     def opset(self) -> int:

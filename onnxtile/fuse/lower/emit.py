@@ -21,6 +21,7 @@ class Emitter:
                 self._names.add(node.name)
                 self._names.update(value.name for value in node.outputs)
         self._literals: dict[Hashable, ir.Value] = {}
+        self._written: dict[Hashable, ir.Node] = {}
         self._loose: dict[ir.Value, None] = {}
 
     def replace(self, call: ir.Node, proof: Proof, meta_op: str) -> list[ir.Node]:
@@ -28,19 +29,24 @@ class Emitter:
         graph = call.graph
         assert isinstance(graph, ir.Graph)
         nodes: list[ir.Node] = []
+        handed = {made.step for made in proof.outputs}
         for i, step in enumerate(proof.steps):
             name = call.name or meta_op
+            shared = i != proof.main and i not in handed
             if i != proof.main:
                 name = self._free(f"{name}/{step.op}")
-            nodes.append(self._node(step, nodes, name, graph))
+            nodes.append(self._node(step, nodes, name, graph, shared=shared))
         nodes[proof.main].metadata_props[keys.LOWERED] = meta_op
-        graph.insert_before(call, nodes)
+        fresh = [node for node in dict.fromkeys(nodes) if node.graph is None]
+        graph.insert_before(call, fresh)
         for old, made in zip(call.outputs, proof.outputs, strict=True):
             _hand_over(old, nodes[made.step].outputs[made.output])
-        for node in nodes:
+        kept = {nodes[made.step].outputs[made.output] for made in proof.outputs}
+        for node in fresh:
             for i, value in enumerate(node.outputs):
-                if value.name != "" and value.name not in self._names:
+                if value.name != "" and value not in kept:
                     value.name = self._free(f"{node.name}_output_{i}")
+        self._names.update(value.name for value in kept)
         self._loose.update(dict.fromkeys(value for value in call.inputs if value is not None))
         graph.remove(call, safe=True)
         return nodes
@@ -60,10 +66,16 @@ class Emitter:
                 if node.graph is not None:
                     graph.remove(node, safe=True)
 
-    def _node(self, step: Step, before: list[ir.Node], name: str, graph: ir.Graph) -> ir.Node:
+    def _node(self, step: Step, before: list[ir.Node], name: str, graph: ir.Graph, *, shared: bool) -> ir.Node:
+        """Return the node of a step; where it may be `shared`, that of an earlier call of the graph, if there is one."""
         operands = [self._operand(operand, before, graph) for operand in step.inputs]
-        outputs = step.values()
-        return ir.Node(step.domain, step.op, operands, attributes(step), outputs=outputs, name=name)
+        key = (graph, step.domain, step.op, tuple(operands), repr(sorted(step.attributes.items())))
+        if shared and key in self._written:
+            return self._written[key]
+        node = ir.Node(step.domain, step.op, operands, attributes(step), outputs=step.values(), name=name)
+        if shared:
+            self._written[key] = node
+        return node
 
     def _operand(self, operand: Operand, before: list[ir.Node], graph: ir.Graph) -> ir.Value | None:
         if isinstance(operand, Made):

@@ -20,6 +20,8 @@ class Part:
     before: ir.Model = field(repr=False)
     after: ir.Model = field(repr=False)
     constants: frozenset[str] = field(repr=False)
+    twice: frozenset[str] = field(default=frozenset(), repr=False)
+    """Inputs whose last axis is one vector twice."""
     also: int = 0
 
 
@@ -47,7 +49,7 @@ class Evidence:
         before = self._before(call, nodes, inputs)
         after = self._after(call, inputs, proof)
         constants = frozenset(v.name or "" for v in inputs if self._facts.argument(v).constant)
-        self._parts[key] = Part(node_id(call), before, after, constants)
+        self._parts[key] = Part(node_id(call), before, after, constants, frozenset(v.name or "" for v in proof.twice))
 
     def _signature(self, call: ir.Node, nodes: list[ir.Node], inputs: list[ir.Value], proof: Proof) -> object:
         numbers = {value: i for i, value in enumerate(inputs)}
