@@ -19,7 +19,10 @@ from onnxtile.pipeline.step import Step
 from onnxtile.registry import data_folder, discover
 
 STEPS = discover("onnxtile.pipeline.steps", Step)
-RENAMED = {"no_verify": "verify", "dim": "dims", "shape": "shapes", "pattern": "patterns", "range": "ranges"}
+RENAMED = {
+    "no_verify": "verify",
+    **{name: f"{name}s" for name in ("dim", "shape", "pattern", "range", "workspace")},  # several stand in one table
+}
 OF_THE_RUN = {"output", "force", "dry_run", "json", "quiet", "debug", "help"}
 """What the command `run` says once for all steps and models."""
 NO_STEP = {

@@ -32,7 +32,7 @@ def plan(
     ] = None,
     capacity: Annotated[
         list[str] | None,
-        typer.Option("--capacity", metavar="[NAME=]256KiB", help="the arena's limit; of several, the fastest first"),
+        typer.Option("--capacity", metavar="[NAME=]256KiB", help="an arena's limit; the fastest first"),
     ] = None,
     io: Annotated[
         str,
@@ -44,6 +44,11 @@ def plan(
         ),
     ] = "outputs",
     overwrite_inputs: Annotated[bool, typer.Option("--overwrite-inputs", help="inputs inside may be lost")] = False,
+    workspace: Annotated[
+        list[str] | None,
+        typer.Option("--workspace", metavar="OPERATOR=BYTES", help="kernels need it: 4096, inputs[0].bytes"),
+    ] = None,
+    share_workspaces: Annotated[bool, typer.Option("--share-workspaces", help="one for all, the largest")] = False,
     planner: Annotated[
         str,
         typer.Option(
@@ -81,17 +86,6 @@ def plan(
     streams: Annotated[
         int, typer.Option("--streams", metavar="N", help="nodes that may run in one step", rich_help_panel=_SEARCH)
     ] = 1,
-    workspace: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--workspace",
-            metavar="OPERATOR=BYTES",
-            help="what its kernel needs beside operands and results, as 4096 or inputs[0].bytes",
-        ),
-    ] = None,
-    share_workspaces: Annotated[
-        bool, typer.Option("--share-workspaces", help="all kernels have one workspace, the largest")
-    ] = False,
     inputs: Inputs = None,
     input_range: Range = None,
     emit: Annotated[
@@ -115,11 +109,10 @@ def plan(
 ) -> None:
     """Give every activation an offset in an arena.
 
-    IN may also be a bare problem: a CSV file with the columns id, lower, upper (the half-open life in steps) and size.
+    IN may also be a bare problem: a .csv file with columns id, lower, upper, size.
 
     Examples:
         onnxtile plan model.onnx --dim batch=1 --emit plan.json --emit plan.html
-        onnxtile plan model.onnx --capacity 256KiB --order min-peak
         onnxtile plan model.onnx --capacity sram=256KiB --capacity dram=8MiB
         onnxtile plan problem.csv --capacity arena=1048576 --emit out.csv
     """

@@ -16,6 +16,7 @@ from onnxtile.plan.effort import effort as effort_of
 from onnxtile.plan.ordering import order as order_of
 from onnxtile.plan.planner import planner as planner_of
 from onnxtile.plan.scope import PLACINGS
+from onnxtile.plan.workspace import WorkspaceRules
 from onnxtile.registry import discover
 from onnxtile.report.emit import read_plan
 from onnxtile.report.format import Format
@@ -61,6 +62,7 @@ def _require(options: _Options) -> None:
     planner_of(options.planner)
     order_of(options.order)
     _effort(options)
+    WorkspaceRules.of(options.workspaces, options.share_workspaces)
     if options.io not in PLACINGS:
         raise UsageError(f"io = {options.io!r} is not known", hint=f"there is {', '.join(PLACINGS)}")
     pictures = any(form.picture for form in _files(options).values())
