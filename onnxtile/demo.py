@@ -10,12 +10,13 @@ from typing import Any
 from onnxtile import api
 from onnxtile.errors import UsageError
 from onnxtile.registry import data_folder
-from onnxtile.report.format import format_of
+from onnxtile.report.format import Options, format_of
 from onnxtile.tile.limits import Limits
 from onnxtile.verify import Verdict
 
 MODEL = "transformer.onnx"
 MAX = 64
+PLANS = (".json", ".html")
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,13 @@ def demo(folder: Path, *, progress: api.Progress = api.silent) -> DemoResult:
 def _stage(
     title: str, model: Path, meta_ops: int, tiles: int, verdict: Verdict | None, progress: api.Progress
 ) -> Stage:
-    """Plan `model`, leave the annotated model and the plan beside it, and return the row of the table."""
+    """Plan `model`, leave the annotated model and the plan (for scripts, and to look at) beside it, and return the row of the table."""
     progress(f"plan {model.name}")
     planned = api.plan(model)
     api.save(planned.model, model.with_suffix(".planned.onnx"))
-    target = model.with_suffix(".plan.json")
-    target.write_bytes(format_of(target).render(planned.plan.to_dict()))
+    for ending in PLANS:
+        path = model.with_suffix(f".plan{ending}")
+        path.write_bytes(format_of(path).render(planned.plan.to_dict(), Options(model.stem)))
     return Stage(
         model=title,
         nodes=planned.model.graph.num_nodes(),

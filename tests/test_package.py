@@ -113,7 +113,8 @@ def test_the_command_fuses(installed: Path, transformer: Path, tmp_path: Path) -
 def test_the_demo_runs(installed: Path, tmp_path: Path) -> None:
     content = json.loads(_quiet(_bin(installed, "onnxtile"), "demo", "--json", "-", folder=tmp_path))
     assert len(content["stages"]) == 3
-    assert (tmp_path / "onnxtile-demo" / "transformer.fused.onnx").exists()
+    for name in ("transformer.fused.onnx", "transformer.fused.plan.json", "transformer.fused.plan.html"):
+        assert (tmp_path / "onnxtile-demo" / name).exists()
 
 
 def test_a_checkout_finds_what_lies_beside_it() -> None:
