@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from onnxtile.api import FuseResult
+from onnxtile.verify import session
 
 Names = Callable[[FuseResult], list[str]]
 
@@ -57,8 +59,10 @@ NEAR_MISSES = [
     ("softmax over another axis", BODY.replace("axis = -1", "axis = 2"), {}, INPUTS, "axis 2"),
     ("a scale for each head", BODY, {"scale": PER_HEAD}, INPUTS, "scale is no single number"),
     ("a mask that is multiplied", BODY.replace("Add(d, mask)", "Mul(d, mask)"), {"mask": MASK + 1.0}, INPUTS, ""),
-    ("a guard against masked rows", BODY.replace("w = Softmax<axis = -1>(a) y = MatMul(w, v)",
-     "p = Softmax<axis = -1>(a) n = IsNaN(p) w = Where(n, zero, p) y = MatMul(w, v)"), {"zero": 0.0}, INPUTS, "guarded"),
+    ("weights that are no number become 1", BODY.replace("w = Softmax<axis = -1>(a) y = MatMul(w, v)",
+     "p = Softmax<axis = -1>(a) n = IsNaN(p) w = Where(n, one, p) y = MatMul(w, v)"), {"one": 1.0}, INPUTS, "another number"),
+    ("scores that become -1", BODY.replace("a = Add(d, mask)", "a = Where(mask, d, low)"), {"mask": MASK == 0, "low": -1.0}, INPUTS,
+     "not low enough"),
     ("one V for all batches", BODY, {}, INPUTS.replace("float[2,4,3,8] v", "float[1,4,3,8] v"), "differ"),
     ("one head of K for all", BODY, {}, INPUTS.replace("float[2,4,3,8] k", "float[2,1,3,8] k"), "differ"),
 ]  # fmt: skip
@@ -74,7 +78,7 @@ def test_a_near_miss_stays_a_call(
     name = "ScaledDotProductAttention"
     queries = (
         "MatMul-*>Div-*>(Add|Mul)->Softmax#w~2>Where#g->MatMul;Softmax#w~>IsNaN->Where#g",
-        "MatMul-*>Div-*>(Add|Mul)->Softmax->MatMul",
+        "MatMul-*>Div-*>(Add|Mul|Where)->Softmax->MatMul",
     )
     variants = "".join(f"[[variants]]\nquery = '{query}'\n" for query in queries)
     file.write_text(f"name = '{name}'\ndoc = 'matches more than it should'\n{variants}")
@@ -90,3 +94,56 @@ def test_a_mask_that_widens_the_batch_is_refused(bench: Any) -> None:
     result = bench.lower(model, "ScaledDotProductAttention")
     assert [site.operator for site in result.lowered] == [""]
     assert "mask's shape [2, 1, 3, 3]" in result.lowered[0].reason
+
+
+GUARD = "p = Softmax<axis = -1>(a) n = IsNaN(p) w = Where(n, zero, p) y = MatMul(w, v)"
+CAUSAL = np.where(np.tri(3) > 0, 0.0, -np.inf).astype(np.float32).reshape(1, 1, 3, 3)
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_rows_that_are_masked_as_a_whole_stay_zero(bench: Any, operators: Names, dtype: str, target: str) -> None:
+    body = BODY.replace("w = Softmax<axis = -1>(a) y = MatMul(w, v)", GUARD)
+    model = bench.model(
+        body, {"scale": 3.0, "zero": 0.0}, x=SHAPE, y=SHAPE, inputs=f"{INPUTS}, float[1,1,3,3] mask", dtype=dtype
+    )
+    result = bench.lower(model, "ScaledDotProductAttention", target)
+    assert {"onnx": "Attention", "ort": "com.microsoft.MultiHeadAttention"}[target] in operators(result)
+    generator = np.random.default_rng(0)
+    kind = {"float": np.float32, "float16": np.float16}[dtype]
+    feeds = {name: generator.normal(size=(2, 4, 3, 8)).astype(kind) for name in ("x", "k", "v")}
+    feeds["mask"] = CAUSAL.astype(kind)
+    feeds["mask"][:, :, 1] = -np.inf
+    expected = session(ir.from_proto(model)).run(feeds)["y"]
+    got = session(result.model).run(feeds)["y"]
+    assert (expected[:, :, 1] == 0).all()
+    np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), rtol=1e-2, atol=2e-3)
+
+
+def test_a_mask_that_leaves_something_of_each_row_needs_no_guard(bench: Any, operators: Names) -> None:
+    body = BODY.replace("w = Softmax<axis = -1>(a) y = MatMul(w, v)", GUARD)
+    result = bench.lower(made(bench, body, {"scale": 3.0, "zero": 0.0, "mask": CAUSAL}), "ScaledDotProductAttention")
+    assert operators(result) == ["Attention"]
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+@pytest.mark.parametrize("order", ["mask, d, low", "hides, low, d"])
+def test_scores_that_are_chosen(bench: Any, operators: Names, order: str, target: str) -> None:
+    body = BODY.replace("a = Add(d, mask)", f"a = Where({order})")
+    held = {"mask": MASK == 0, "hides": MASK != 0, "low": float(np.finfo(np.float32).min), "scale": 3.0}
+    result = bench.lower(made(bench, body, held), "ScaledDotProductAttention", target)
+    assert {"onnx": "Attention", "ort": "com.microsoft.MultiHeadAttention"}[target] in operators(result)
+    assert result.verdict is not None and result.verdict.equal
+
+
+NAN_TO_NUM = (
+    "p = Softmax<axis = -1>(a) n = IsNaN(p) w1 = Where(n, zero, p) i1 = IsInf(w1) g1 = Greater(w1, zero) b1 = And(i1, g1) "
+    "w2 = Where(b1, big, w1) i2 = IsInf(w2) g2 = Less(w2, zero) b2 = And(i2, g2) w3 = Where(b2, low, w2) y = MatMul(w3, v)"
+)
+
+
+def test_nan_to_num_is_a_guard(bench: Any, operators: Names) -> None:
+    body = BODY.replace("w = Softmax<axis = -1>(a) y = MatMul(w, v)", NAN_TO_NUM)
+    held = {"zero": 0.0, "big": 3e38, "low": -3e38, "scale": 3.0, "mask": CAUSAL}
+    result = bench.lower(made(bench, body, held), "ScaledDotProductAttention")
+    assert operators(result) == ["Attention"]

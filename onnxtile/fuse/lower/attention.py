@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fuse.lower.contract import (
@@ -17,10 +18,12 @@ from onnxtile.fuse.lower.contract import (
     Site,
     Step,
     known_dims,
+    known_dtype,
     require_type,
     shown,
 )
-from onnxtile.fuse.lower.terms import Atom, Monomial, Poly, array_of, atom_of, operands
+from onnxtile.fuse.lower.masks import Choice, Mask, chosen, hides_no_row, unguarded
+from onnxtile.fuse.lower.terms import Atom, Monomial, Poly, array_of, atom_of, atoms, operands
 from onnxtile.model.infer import Dim, Dims
 
 SWAPPED = (0, 2, 1, 3)
@@ -34,20 +37,23 @@ class Heads:
     q: Argument
     k_turned: Argument
     v: Argument
-    masks: tuple[Argument, ...]
+    masks: tuple[Mask, ...]
     scale: float
     dims: Dims
     """(batch, heads, sequence of Q, sequence of K)"""
-    size: int
-    v_size: int
+    size: Dim
+    v_size: Dim
     widened: bool
     """Whether softmax is computed in float while the rest is of half precision."""
+    guarded: bool
+    """Whether rows of which the masks hide all give 0, and such rows may be."""
 
-    @property
-    def count(self) -> int:
-        """How many heads there are."""
-        assert isinstance(self.dims[1], int)
-        return self.dims[1]
+    def numbers(self) -> tuple[int, int, int]:
+        """Return how many heads there are, and the sizes of a vector of Q and of V. Raises NotLowered where these are not known."""
+        heads, size, v_size = self.dims[1], self.size, self.v_size
+        if not (isinstance(heads, int) and isinstance(size, int) and isinstance(v_size, int)):
+            raise NotLowered("the number of heads or their size is not known")
+        return heads, size, v_size
 
 
 def proved_attention(site: Site, operator: str) -> Heads:
@@ -57,12 +63,15 @@ def proved_attention(site: Site, operator: str) -> Heads:
     if len(site.forms) != 1:
         raise NotLowered("something reads its inner values")
     weights, v = _matmul(site.forms[0], 1.0, "its result")
-    scores, widened = _scores(site, weights)
-    product, scale, added = _split(scores)
+    weights, guarded = unguarded(weights)
+    scores, widened, inner_guard = _scores(site, weights)
+    product, scale, added, choices = _split(scores)
     q, k = (_argument(site, poly, name) for poly, name in zip(operands(product), ("Q", "K"), strict=True))
     masks = tuple(_mask(site, monomial, coefficient) for monomial, coefficient in added)
-    heads = _shapes(q, k, _argument(site, v, "V"), masks, scale, widened)
-    for argument in (q, k, heads.v, *masks):
+    masks += tuple(_condition(site, choice) for choice in choices)
+    open_rows = (guarded or inner_guard) and not hides_no_row(masks, site.facts)
+    heads = _shapes(q, k, _argument(site, v, "V"), masks, scale, widened=widened, guarded=open_rows)
+    for argument in (q, k, heads.v, *(mask.argument for mask in masks if mask.keep is None)):
         if require_type(operator, argument, FLOATS) != site.dtype:
             raise NotLowered("its inputs differ in their element types")
     if scale == 0:
@@ -80,53 +89,65 @@ def _matmul(poly: Poly, wanted: float, what: str) -> tuple[Poly, Poly]:
     return a, b
 
 
-def _scores(site: Site, weights: Poly) -> tuple[Poly, bool]:
-    """Return what softmax is taken of, and whether that is in float while the site is of half precision."""
-    base = atom_of(weights)
-    if base is not None and base[0] == "Where":
-        raise NotLowered("rows that are masked as a whole are guarded against NaN, which the operator does not do")
+def _scores(site: Site, weights: Poly) -> tuple[Poly, bool, bool]:
+    """Return what softmax is taken of, whether that is in float while the site is of half precision, and whether it is guarded."""
+    base, guarded = atom_of(weights), False
     narrowed = base is not None and base[0] == "Cast"
     if narrowed and base is not None:
         if ir.DataType(int(str(base[1]))) != site.dtype or site.dtype not in HALVES:
             raise NotLowered("a Cast changes the precision in which it computes")
-        base = atom_of(next(operands(base)))
+        inner, guarded = unguarded(next(operands(base)))
+        base = atom_of(inner)
     if base is None or base[0] != "Softmax":
         raise NotLowered("the second product is not of a softmax")
     if base[1] not in {-1, 3}:
         raise NotLowered(f"softmax is taken along axis {base[1]}, not along the last")
     scores = next(operands(base))
     if not narrowed:
-        return scores, False
-    inner = atom_of(scores)
-    if inner is None or inner[0] != "Cast" or inner[1] != ir.DataType.FLOAT.value:
+        return scores, False, guarded
+    cast = atom_of(scores)
+    if cast is None or cast[0] != "Cast" or cast[1] != ir.DataType.FLOAT.value:
         raise NotLowered("a Cast changes the precision in which it computes")
-    return next(operands(inner)), True
+    return next(operands(cast)), True, guarded
 
 
-def _split(scores: Poly) -> tuple[Atom, float, list[tuple[Monomial, float]]]:
-    """Return the product among the terms of `scores`, the number it is multiplied by, and the other terms."""
-    products, added = [], []
-    for monomial, coefficient in scores:
-        kinds = {base[0] for base, _ in monomial}
-        if "MatMul" in kinds:
-            products.append((monomial, coefficient))
-        else:
-            added.append((monomial, coefficient))
+def _split(scores: Poly) -> tuple[Atom, float, list[tuple[Monomial, float]], list[Choice]]:
+    """Return the product among the terms of `scores`, the number it is multiplied by, the other terms, and which scores are chosen."""
+    added: list[tuple[Monomial, float]] = []
+    choices: list[Choice] = []
+    while True:
+        product, others = _term(scores)
+        added += others
+        base, exponent = next(iter(product[0]))
+        if base[0] != "Where":
+            break
+        if product[1] != 1 or exponent != 1:
+            raise NotLowered("what a Where chooses is multiplied by a number")
+        scores, choice = chosen(base)
+        choices.append(choice)
+    if exponent != 1:
+        raise NotLowered("the product of Q and K is raised to a power")
+    return base, product[1], sorted(added, key=repr), choices
+
+
+def _term(scores: Poly) -> tuple[tuple[Monomial, float], list[tuple[Monomial, float]]]:
+    """Return the term of `scores` that has the product in it, alone or chosen by a Where, and the others."""
+    products = [term for term in scores if any(_is_product(base) for base, _ in term[0])]
     if len(products) != 1:
         kinds = {base[0] for monomial, _ in scores for base, _ in monomial}
         raise NotLowered(_why_no_product({str(kind) for kind in kinds}))
-    monomial, scale = products[0]
-    if len(monomial) != 1:
+    if len(products[0][0]) != 1:
         raise NotLowered("its scale is no single number")
-    base, exponent = next(iter(monomial))
-    if exponent != 1:
-        raise NotLowered("the product of Q and K is raised to a power")
-    return base, scale, sorted(added, key=repr)
+    return products[0], [term for term in scores if term is not products[0]]
+
+
+def _is_product(base: Atom) -> bool:
+    return base[0] == "MatMul" or (
+        base[0] == "Where" and any(inner[0] == "MatMul" for part in operands(base) for inner, _ in atoms(part))
+    )
 
 
 def _why_no_product(kinds: set[str]) -> str:
-    if "Where" in kinds:
-        return "its mask is chosen by Where, not added"
     if "Tanh" in kinds:
         return "its scores are capped by Tanh"
     return f"softmax is not taken of one product and masks but of {', '.join(sorted(kinds)) or 'numbers'}"
@@ -142,17 +163,38 @@ def _argument(site: Site, poly: Poly, what: str) -> Argument:
     return argument
 
 
-def _mask(site: Site, monomial: Monomial, coefficient: float) -> Argument:
+def _mask(site: Site, monomial: Monomial, coefficient: float) -> Mask:
     if coefficient != 1 or len(monomial) != 1:
         raise NotLowered("what is added to the scores is no mask alone")
     base = next(iter(monomial))[0]
     if base[0] == "constant":
-        array = array_of(base)
-        return Argument(None, ir.DataType.from_numpy(array.dtype), array.shape, array, constant=True)
-    return _argument(site, frozenset({(monomial, coefficient)}), "the mask")
+        return Mask(_held(base))
+    return Mask(_argument(site, frozenset({(monomial, coefficient)}), "the mask"))
 
 
-def _shapes(q: Argument, k: Argument, v: Argument, masks: tuple[Argument, ...], scale: float, widened: bool) -> Heads:
+def _held(base: Atom) -> Argument:
+    array = array_of(base)
+    return Argument(None, ir.DataType.from_numpy(array.dtype), array.shape, array, constant=True)
+
+
+def _condition(site: Site, choice: Choice) -> Mask:
+    base, keep = atom_of(choice.condition), choice.keep
+    while base is not None and base[0] in {"Not", "Cast"}:
+        keep = keep != (base[0] == "Not")
+        base = atom_of(next(operands(base)))
+    if base is not None and base[0] == "constant":
+        return Mask(_held(base), keep, choice.fill)
+    if base is None or base[0] != "input":
+        raise NotLowered("the condition by which scores are chosen is computed in it")
+    argument = site.arguments[int(str(base[1]))]
+    if argument.dtype != ir.DataType.BOOL or argument.value is None:
+        raise NotLowered("the condition by which scores are chosen is no input of booleans")
+    return Mask(argument, keep, choice.fill)
+
+
+def _shapes(
+    q: Argument, k: Argument, v: Argument, masks: tuple[Mask, ...], scale: float, *, widened: bool, guarded: bool
+) -> Heads:
     dq, dk, dv = (known_dims(x) for x in (q, k, v))
     for what, dims in (("Q", dq), ("K", dk), ("V", dv)):
         if len(dims) != 4:
@@ -161,15 +203,13 @@ def _shapes(q: Argument, k: Argument, v: Argument, masks: tuple[Argument, ...], 
         raise NotLowered(
             f"the batches or heads of Q, K and V differ or are not known: {shown(dq)}, {shown(dk)}, {shown(dv)}"
         )
-    heads, size, v_size = dq[1], dq[3], dv[3]
-    if not (isinstance(heads, int) and isinstance(size, int) and isinstance(v_size, int)):
-        raise NotLowered("the number of heads or their size is not known")
+    size, v_size = dq[3], dv[3]
     if not _is(dk[2:], (size, dv[2])):
         raise NotLowered(f"K is not transposed as its shape {shown(dk)} should show")
-    dims = (dq[0], heads, dq[2], dk[3])
+    dims = (dq[0], dq[1], dq[2], dk[3])
     for mask in masks:
-        _require_broadcast(known_dims(mask), dims)
-    return Heads(q, k, v, masks, scale, dims, size, v_size, widened)
+        _require_broadcast(known_dims(mask.argument), dims)
+    return Heads(q, k, v, masks, scale, dims, size, v_size, widened, guarded)
 
 
 def _is(dims: Dims, others: Dims) -> bool:
@@ -216,9 +256,29 @@ class Steps:
         """Return the sum of the masks; None where there is none."""
         operand: Operand = None
         for mask in heads.masks:
-            own = mask.value if mask.value is not None else literal_of(mask, "mask")
+            own = self._added(mask, known_dtype(heads.q))
             operand = own if operand is None else self.add(Step("Add", (operand, own), since=7))
         return operand
+
+    def _added(self, mask: Mask, dtype: ir.DataType) -> Operand:
+        own = mask.argument.value if mask.argument.value is not None else literal_of(mask.argument, "mask")
+        if mask.keep is None:
+            return own
+        kept, hidden = (Literal(np.asarray(n, dtype.numpy()), dtype, "fill") for n in (0.0, mask.fill))
+        return self.add(Step("Where", (own, kept, hidden) if mask.keep else (own, hidden, kept), since=9))
+
+    def hidden_rows(self, mask: Operand, dtype: ir.DataType) -> Made:
+        """Return where the masks, 4-D and summed, hide a row as a whole, as (…, 1)."""
+        if dtype in HALVES:
+            mask = self.add(Step("Cast", (mask,), {"to": ir.DataType.FLOAT.value}, since=13))
+        top = self.add(Step("ReduceMax", (mask, Literal.ints(-1, hint="axes")), {"keepdims": 1}, since=18))
+        lowest = Literal(np.asarray(-np.inf, np.float32), ir.DataType.FLOAT, "lowest")
+        return self.add(Step("Equal", (top, lowest), since=11))
+
+    def without(self, hidden: Operand, operand: Operand, dtype: ir.DataType) -> Made:
+        """Return `operand`, 0 where rows are `hidden`."""
+        zero = Literal(np.zeros((), dtype.numpy()), dtype, "zero")
+        return self.add(Step("Where", (hidden, zero, operand), since=9))
 
     def merged(self, operand: Operand, dims: tuple[Dim, Dim], heads: int, size: int, site: Site) -> Operand:
         """Return a value of shape (batch, sequence, heads, size) as (batch, sequence, heads · size).
