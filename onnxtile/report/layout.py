@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -86,6 +86,14 @@ def arenas(plan: Plan) -> tuple[ArenaLayout, ...]:
         )
         for name, rows in held.items()
     )
+
+
+def arenas_in_use(plans: Iterable[Plan]) -> list[tuple[ArenaLayout, ...]]:
+    """Return the arenas of each plan without those in which, in all of the plans, nothing lies; the first stays in any case."""
+    layouts = [arenas(plan) for plan in plans]
+    most = max(map(len, layouts), default=0)
+    used = {i for i in range(most) if any(i < len(found) and found[i].rows for found in layouts)} or {0}
+    return [tuple(arena for i, arena in enumerate(found) if i in used) for found in layouts]
 
 
 def _live(rows: list[Row], end: int, unit: int) -> tuple[int, ...]:

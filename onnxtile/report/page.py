@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any
 
 from onnxtile.report.format import Options, Plan
-from onnxtile.report.layout import ArenaLayout, Row, arenas, first_step, step_names, steps
+from onnxtile.report.layout import ArenaLayout, Row, arenas_in_use, first_step, step_names, steps
 from onnxtile.report.palette import color, kind_of, kinds
 
 _PART = re.compile(r"@([a-z.]+)@")
@@ -36,18 +36,21 @@ def content(plan: Plan, options: Options) -> dict[str, Any]:
     plans = {"before": options.before, "after": plan} if options.before is not None else {"": plan}
     return {
         "names": options.names is not False,
-        "plans": [_plan(shown, said) for said, shown in plans.items()],
+        "plans": [
+            _plan(said, shown, found)
+            for (said, shown), found in zip(plans.items(), arenas_in_use(plans.values()), strict=True)
+        ],
     }
 
 
-def _plan(plan: Plan, said: str) -> dict[str, Any]:
+def _plan(said: str, plan: Plan, found: tuple[ArenaLayout, ...]) -> dict[str, Any]:
     return {
         "said": said,
         "start": first_step(plan),
         "steps": steps(plan),
         "runs": step_names(plan),
         "kinds": [{"name": kind, "color": color(kind)} for kind in kinds(plan)],
-        "arenas": [_arena(arena) for arena in arenas(plan)],
+        "arenas": [_arena(arena) for arena in found],
     }
 
 

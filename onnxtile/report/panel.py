@@ -118,7 +118,8 @@ def _marks(space: Axes, panel: Panel) -> None:
         space.fill_between([low, high], arena.peak / unit, arena.size / unit, **gap)
     if arena.capacity is not None and arena.capacity <= panel.top:
         space.axhline(arena.capacity / unit, color=PEAK, linewidth=0.8, linestyle="--")
-    space.axvline(arena.peak_step + 0.5, color=PEAK, linewidth=0.9, linestyle=(0, (4, 2)))
+    if arena.peak:
+        space.axvline(arena.peak_step + 0.5, color=PEAK, linewidth=0.9, linestyle=(0, (4, 2)))
 
 
 def _names(space: Axes, panel: Panel) -> None:
@@ -158,6 +159,16 @@ def _live(strip: Axes, panel: Panel) -> None:
     arena, (low, high), unit = panel.arena, panel.span, panel.unit[0]
     live = [size / unit for size in arena.live[low:high]] or [0.0]
     strip.stairs(live, range(low, low + len(live) + 1), fill=True, color="#9a9a9a")
+    if arena.peak:
+        _peak(strip, panel)
+    strip.set_ylim(0, panel.top / unit * 1.04)
+    strip.set_ylabel(f"live\n({panel.unit[1]})")
+    strip.locator_params(axis="y", nbins=2)
+
+
+def _peak(strip: Axes, panel: Panel) -> None:
+    """Mark the peak step, and say what runs then."""
+    arena, (low, high) = panel.arena, panel.span
     strip.axvline(arena.peak_step + 0.5, color=PEAK, linewidth=0.9, linestyle=(0, (4, 2)))
     nodes = step_names(panel.plan)[arena.peak_step : arena.peak_step + 1]
     text = f"peak at step {arena.peak_step:,}" + "".join(f": {name}" for name in nodes if name)
@@ -175,6 +186,3 @@ def _live(strip: Axes, panel: Panel) -> None:
         parse_math=False,
         annotation_clip=False,
     )
-    strip.set_ylim(0, panel.top / unit * 1.04)
-    strip.set_ylabel(f"live\n({panel.unit[1]})")
-    strip.locator_params(axis="y", nbins=2)

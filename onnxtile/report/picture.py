@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from onnxtile.errors import UsageError
 from onnxtile.report.format import Options, Plan
-from onnxtile.report.layout import ArenaLayout, arenas
+from onnxtile.report.layout import ArenaLayout, arenas_in_use
 from onnxtile.report.palette import GAP, color, kinds
 from onnxtile.report.panel import Panel, draw
 
@@ -60,7 +60,7 @@ def _figure(plan: Plan, options: Options) -> Figure:
     from matplotlib.figure import Figure
 
     plans = {"before": options.before, "after": plan} if options.before is not None else {"": plan}
-    columns = [(said, shown, arenas(shown)) for said, shown in plans.items()]
+    columns = list(zip(plans.keys(), plans.values(), arenas_in_use(plans.values()), strict=True))
     rows = max(len(found) for _, _, found in columns) or 1
     many = max(len(shown["buffers"]) for shown in plans.values())
     width, height = _WIDTH * _growth(many), _MAP * _growth(many) * (1.0 if rows == 1 else 0.7)

@@ -65,6 +65,13 @@ def test_csv_has_the_columns_of_minimalloc(plan: Plan) -> None:
         assert (size, offset) == (owners[row["id"]]["size"], owners[row["id"]]["offset"])
 
 
+def test_csv_names_the_arena_where_there_are_several(odd: Plan) -> None:
+    rows = list(csv.DictReader(io.StringIO(FORMATS["csv"].render(odd).decode())))
+    arenas = {buffer["name"]: buffer["arena"] for buffer in odd["buffers"]}
+    assert len(set(arenas.values())) == 2
+    assert all(row["arena"] == arenas[row["id"]] for row in rows)
+
+
 @pytest.mark.parametrize("name", ["plan", "plan.xyz", "json", "plan.json.gz", ""])
 def test_an_unknown_ending_lists_those_there_are(name: str) -> None:
     with pytest.raises(UsageError) as caught:

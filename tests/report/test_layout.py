@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxtile.report.layout import arenas, step_names, steps
+from onnxtile.report.layout import arenas, arenas_in_use, step_names, steps
 from tests.report.conftest import Plan, bare, row
 
 
@@ -29,3 +29,13 @@ def test_several_nodes_may_share_a_step() -> None:
     plan = bare([row("a", 0, 4, 0, 3)], schedule=["x", "y", "z"], steps=[0, 0, 2])
     assert steps(plan) == 4
     assert step_names(plan) == ["x, y", "", "z", ""]
+
+
+def test_an_arena_without_buffers_is_not_drawn_unless_another_plan_uses_it() -> None:
+    names = ["a", "b", "c"]
+    facts = [{"name": name, "size": 8, "capacity": None} for name in names]
+    one = {**bare([{**row("x", 0, 8, 0, 1), "arena": "b"}]), "arenas": facts}
+    two = {**bare([{**row("x", 0, 8, 0, 1), "arena": "c"}]), "arenas": facts}
+    assert [[arena.name for arena in found] for found in arenas_in_use([one])] == [["b"]]
+    assert [[arena.name for arena in found] for found in arenas_in_use([one, two])] == [["b", "c"], ["b", "c"]]
+    assert [len(found) for found in arenas_in_use([bare([])])] == [1]

@@ -1,4 +1,5 @@
-"""The plan as CSV with MiniMalloc's columns: id, lower, upper (half-open life in steps), size and offset (bytes).
+"""The plan as CSV with MiniMalloc's columns: id, lower, upper (half-open life in steps), size and offset (bytes); where buffers lie
+in several arenas, which MiniMalloc does not know, also the arena.
 
 (https://github.com/google/minimalloc, "Input format".)
 """
@@ -15,10 +16,11 @@ from onnxtile.report.layout import owners
 def _write(plan: Plan, _options: Options) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["id", "lower", "upper", "size", "offset"])
+    several = len({buffer["arena"] for buffer in plan["buffers"]}) > 1
+    writer.writerow(["id", "lower", "upper", "size", "offset", *(["arena"] if several else [])])
     for buffer in owners(plan):
-        life = (buffer["first"], buffer["last"] + 1)
-        writer.writerow([buffer["name"], *life, buffer["size"], buffer["offset"]])
+        life, place = (buffer["first"], buffer["last"] + 1), [buffer["arena"]] if several else []
+        writer.writerow([buffer["name"], *life, buffer["size"], buffer["offset"], *place])
     return text.getvalue().encode()
 
 

@@ -146,7 +146,7 @@ class ArenaMap {
     this.drawLimits(c);
     c.restore();
     this.drawLive(c);
-    this.drawStep(c, this.arena.peakStep, THEME.peak, [5, 3]);
+    if (this.arena.peak) this.drawStep(c, this.arena.peakStep, THEME.peak, [5, 3]);
     if (this.selected !== null) this.drawStep(c, this.selected, THEME.ink, []);
     this.drawAxes(c);
     this.took = performance.now() - began;

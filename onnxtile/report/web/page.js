@@ -16,7 +16,7 @@ function make(tag, text, parent) {
 function heading(plan, arena) {
   const gap = arena.gap ? `gap ${readable(arena.gap)} (${((100 * arena.gap) / arena.size).toFixed(1)}%)` : "no gap";
   const said = plan.said ? `${plan.said}: ` : "", name = plan.arenas.length > 1 ? ` ${arena.name}` : "";
-  return `${said}arena${name} ${readable(arena.size)}, peak ${readable(arena.peak)} at step ${arena.peakStep.toLocaleString("en")}, ${gap}`;
+  return `${said}arena${name} ${readable(arena.size)}, peak ${readable(arena.peak)}${arena.peak ? ` at step ${arena.peakStep.toLocaleString("en")}` : ""}, ${gap}`;
 }
 
 function build() {
