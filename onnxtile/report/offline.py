@@ -43,4 +43,5 @@ def words(plan: Plan) -> list[int]:
 def _offsets(plan: Plan) -> Iterator[tuple[str, int]]:
     for kind in ("outside", "constants", "unplanned"):
         yield from ((row["name"], _AT_RUNTIME) for row in plan.get(kind, ()))
-    yield from ((row["name"], row["offset"]) for row in plan["buffers"])
+    # A workspace is no tensor of a model: there, kernels ask for theirs while they are prepared.
+    yield from ((row["name"], row["offset"]) for row in plan["buffers"] if row["kind"] != "workspace")

@@ -24,6 +24,13 @@ def test_every_tensor_has_its_offset_or_none(plan: Plan) -> None:
     assert content["arena_size"] == plan["arenas"][0]["size"]
 
 
+def test_a_workspace_is_no_tensor() -> None:
+    plan = bare([row("x", 0, 64, 0, 1), row("scratch", 64, 64, 1, 1, kind="workspace"), row("y", 128, 64, 1, 2)])
+    content = json.loads(to_tflm_json.FORMAT.render(plan))
+    assert content["tensors"] == ["x", "y"]
+    assert content["buffer"] == [1, 1, 2, 0, 128]
+
+
 def test_the_bytes_are_little_endian_words(plan: Plan) -> None:
     data = to_tflm.FORMAT.render(plan)
     words = json.loads(to_tflm_json.FORMAT.render(plan))["buffer"]
