@@ -84,10 +84,13 @@ def test_of_many_rows_the_first_are_shown_and_how_to_see_all() -> None:
 
 def test_plan() -> None:
     arenas = [{"name": "sram", "capacity": 4096, "size": 1024, "peak": 1024}]
-    owner, view = {"name": "a", "alias": None}, {"name": "b", "alias": "a"}
+    owner, view, scratch = (
+        {"name": name, "alias": alias, "kind": kind, "size": 64}
+        for name, alias, kind in (("a", None, "activation"), ("b", "a", "activation"), ("w", None, "workspace"))
+    )
     copies = {"avoided": 3, "avoided_bytes": 4096, "remaining": 1, "remaining_bytes": 16}
     result = {
-        **{"arenas": arenas, "buffers": [owner, view], "schedule": ["n"], "copies": copies, "planner": "best"},
+        **{"arenas": arenas, "buffers": [owner, view, scratch], "schedule": ["n"], "copies": copies, "planner": "best"},
         **{
             "peak": 1000,
             "peak_step": 2,
@@ -102,6 +105,7 @@ def test_plan() -> None:
     text = rendered("plan", result)
     for words in (
         "1,024 of 4,096 bytes",
+        "1, the largest of 64 bytes",
         "1,000 bytes at step 2",
         "24 bytes (2.4%)",
         "3 (4,096 bytes)",
