@@ -35,6 +35,7 @@ import numpy.typing as npt
 from onnxtile.errors import Infeasible
 from onnxtile.tile.grid import ORDERS, Axis, TileGrid
 from onnxtile.tile.limits import Limits
+from onnxtile.tile.zoned import Zone
 
 Counts = npt.NDArray[np.int64]
 NodeCount = Callable[..., Any]
@@ -79,7 +80,9 @@ class Choice:
     nodes: int
     bytes_moved: int
     held: int
-    """The bytes that a full tile holds at once."""
+    """The bytes that a full tile holds at once; in zones, those of its block of the result."""
+    zones: tuple[Zone, ...] = ()
+    """The zones, where tiles are not all of one size."""
 
     def grid(self, work: Work, limits: Limits) -> TileGrid:
         """Return the cuts."""
@@ -89,7 +92,8 @@ class Choice:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        return {**vars(self), "tile": list(self.tile)}
+        zones = [vars(zone) for zone in self.zones]
+        return {**vars(self), "tile": list(self.tile), "zones": zones}
 
 
 @dataclass(frozen=True)

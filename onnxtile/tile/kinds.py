@@ -15,7 +15,6 @@ from onnxtile.tile.conv.grid import ConvGrid
 from onnxtile.tile.conv.layer import Convolution
 from onnxtile.tile.emit import emit as emit_product
 from onnxtile.tile.emit import most_nodes as most_product_nodes
-from onnxtile.tile.grid import TileGrid
 from onnxtile.tile.layers import Cuts, Layer
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.product import ConstantTable, Facts
@@ -36,7 +35,7 @@ def most_nodes(layer: Layer, grid: Cuts, how: Accumulation = Accumulation.SUM) -
     if isinstance(layer, Convolution):
         assert isinstance(grid, ConvGrid)
         return most_convolution_nodes(layer, grid, how)
-    assert isinstance(grid, TileGrid)
+    assert not isinstance(grid, ConvGrid)
     return most_product_nodes(layer, grid, how)
 
 

@@ -28,6 +28,8 @@ from onnxtile.tile.product import (
     times_sign,
 )
 from onnxtile.tile.result import SkippedNode
+from onnxtile.tile.zone_choice import with_zones, zoned_grid
+from onnxtile.tile.zoned import ZonedGrid
 
 MOST_NODES = 1_000_000
 """A model of more nodes than this loads nowhere in reasonable time."""
@@ -87,12 +89,21 @@ def examine(name: str, node: ir.Node, product: Product, limits: Limits, facts: F
         # Filling up takes a node for each operand and one for the result.
         return count_nodes(product, (gm, gk, gn), order, how) + 3 * limits.pad
 
+    def nodes_of(grid: ZonedGrid) -> int:
+        return most_nodes(product, grid, how)
+
     work = work_of(product)
     choices = front(work, limits, nodes)
+    if None not in product.axes:
+        choices = with_zones(work, limits, choices, nodes_of)
     if not choices:
         raise Infeasible(f"no tile of {name!r} is within the limits: {_why(product, limits)}", hint="raise the limits")
     bound = None if limits.memory is None else work.lower_bound(limits.memory)
-    return Candidate(node, name, product, choices, lambda choice: choice.grid(work, limits), True, bound)
+
+    def grid_of(choice: Choice) -> Cuts:
+        return zoned_grid(work, choice) if choice.zones else choice.grid(work, limits)
+
+    return Candidate(node, name, product, choices, grid_of, True, bound)
 
 
 def choose(found: Iterable[Candidate | SkippedNode], options: Options) -> list[Site | SkippedNode]:

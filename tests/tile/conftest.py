@@ -21,10 +21,11 @@ from onnxtile.model.save import to_bytes
 from onnxtile.model.shapes import resolve
 from onnxtile.runtime import Array, Session
 from onnxtile.tile.check import TileVerdict, check_tiles
+from onnxtile.tile.kinds import most_nodes
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.names import all_nodes
 from onnxtile.tile.options import Options
-from onnxtile.tile.result import TileResult
+from onnxtile.tile.result import TiledNode, TileResult
 from onnxtile.tile.rewrite import tile
 
 NAMES = ("a", "b", "c")
@@ -168,6 +169,11 @@ class Bench:
         tiled = Tiled(model, tile(model, limits, resolve(model), constants, options), limits, constants)
         tiled.require_sound()
         return tiled
+
+    @staticmethod
+    def most_nodes(site: TiledNode) -> int:
+        """Return how many nodes were announced for a site, at most."""
+        return most_nodes(site.product, site.grid, site.accumulate)
 
     @classmethod
     def judge(cls, case: Case, limits: Limits, options: Options | None = None) -> Tiled:
