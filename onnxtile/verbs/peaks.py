@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 
 import onnx_ir as ir
 
@@ -32,28 +33,21 @@ def peaks(
 
 
 def _peak(model: ir.Model, limits: Limits, options: Options, run: bool) -> dict[str, int]:
-    from onnxtile.plan.alias import Facts
-    from onnxtile.plan.layout import lay_out
-    from onnxtile.plan.ordering import order
-    from onnxtile.plan.problem import DEFAULT_ALIGNMENT, Problem
-    from onnxtile.plan.rules import RULES
-    from onnxtile.plan.scope import Scope
+    from onnxtile.plan.planning import plan
 
     known = resolve(model, run=run)
     tile(model, limits, known, Constants(model), options)
-    facts = Facts(model, _with_tiles(model, known), Constants(model))
-    scope = Scope(model.graph)
-    layout = lay_out(facts, scope, order("model"), 1, DEFAULT_ALIGNMENT, tuple(RULES))
-    problem = Problem(layout.buffers, DEFAULT_ALIGNMENT)
-    live = [0] * (len(layout.schedule.nodes) + 1)
-    for buffer in problem.buffers:
-        live[buffer.lower] += problem.footprint(buffer)
-        live[min(buffer.upper, len(live) - 1)] -= problem.footprint(buffer)
-    for step in range(1, len(live)):
-        live[step] += live[step - 1]
-    steps = layout.schedule.steps
-    inside = [steps[node] for node in layout.schedule.nodes if keys.TILE in node.metadata_props]
-    return {"model": problem.lower_bound, "layers": max((live[step] for step in inside), default=0)}
+    inside = {node.name for node in model.graph if keys.TILE in node.metadata_props}
+    planned = plan(model, _with_tiles(model, known), Constants(model), planner="first-fit")
+    live = [0] * (max(planned.steps, default=0) + 2)
+    for buffer in planned.buffers:
+        if buffer.alias is None:
+            taken = -(-buffer.size // planned.alignment) * planned.alignment
+            live[buffer.first] += taken
+            live[buffer.last + 1] -= taken
+    total = list(accumulate(live))
+    at_tiles = (total[step] for name, step in zip(planned.schedule, planned.steps, strict=True) if name in inside)
+    return {"model": max(total, default=0), "layers": max(at_tiles, default=0)}
 
 
 def _with_tiles(model: ir.Model, known: Shapes) -> Shapes:
