@@ -17,13 +17,14 @@ def pairs(options: list[str] | None, name: str, example: str) -> Iterator[tuple[
         yield key, value
 
 
-def dims(options: list[str] | None) -> dict[str, int]:
-    """Return the sizes that `--dim NAME=N` bind. Raises UsageError."""
-    found = {}
-    for name, size in pairs(options, "dim", "NAME=N"):
-        if not size.isdigit():
-            raise UsageError(f"--dim {name}={size}: the size of a dimension is a whole number")
-        found[name] = int(size)
+def dims(options: list[str] | None, option: str = "dim") -> dict[str, int]:
+    """Return the sizes that `--dim NAME=N` bind, or those of another `option`. Raises UsageError, for two sizes of one name as well."""
+    found: dict[str, int] = {}
+    for name, size in pairs(options, option, "NAME=N"):
+        if not size.isdecimal():
+            raise UsageError(f"--{option} {name}={size}: the size of a dimension is a whole number")
+        if found.setdefault(name, int(size)) != int(size):
+            raise UsageError(f"--{option} gives {name!r} two sizes: {found[name]} and {int(size)}")
     return found
 
 

@@ -68,7 +68,7 @@ def _spread(graph: ir.Graph, found: set[ir.Value]) -> None:
         if (node.op_type == "Loop" and node.domain in _STANDARD) or not found.isdisjoint(v for v in node.inputs if v):
             found.update((*node.outputs, *made_inside(node)))
             continue
-        for body in _bodies(node):
+        for body in bodies_of(node):
             _spread(body, found)
             if not found.isdisjoint(body.outputs):
                 found.update(node.outputs)
@@ -206,10 +206,11 @@ def _body(node: ir.Node, name: str) -> ir.Graph | None:
 
 def made_inside(node: ir.Node) -> list[ir.Value]:
     """Return the values of the bodies of `node`, at any depth, and their inputs."""
-    return [value for body in _bodies(node) for value in (*body.inputs, *_made_in(body))]
+    return [value for body in bodies_of(node) for value in (*body.inputs, *_made_in(body))]
 
 
-def _bodies(node: ir.Node) -> list[ir.Graph]:
+def bodies_of(node: ir.Node) -> list[ir.Graph]:
+    """Return the bodies of `node`."""
     return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
 
 

@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from onnxtile.model.body_shapes import CONTROL_FLOW, follow, made_inside
+from onnxtile.model.body_shapes import CONTROL_FLOW, bodies_of, follow, made_inside
 from onnxtile.model.collector import collector_paused
 from onnxtile.model.infer import Dims
 from onnxtile.runtime import Array
@@ -34,11 +34,26 @@ _ARITHMETIC = {
 }
 """What shapes are computed with."""
 
+_GROWING = {
+    *("Add", "Cast", "Ceil", "Concat", "Flatten", "Floor", "Identity", "Max", "Min", "Mul", "ReduceMax", "ReduceProd"),
+    *("ReduceSum", "Transpose"),
+}
+"""Of these, operators of which nothing gets smaller where a number gets larger."""
+
+_GROWING_BY = {
+    **dict.fromkeys(("Gather", "Split", "Squeeze", "Unsqueeze", "ConstantOfShape"), frozenset({0})),
+    **dict.fromkeys(("Expand", "Reshape", "Tile"), frozenset({0, 1})),
+    **dict.fromkeys(("Range", "TopK"), frozenset({1})),
+    "Slice": frozenset({0, 2}),
+}
+"""The inputs with whose numbers the output grows, where it does not with all."""
+
 
 class Propagation:
     """Carries numbers and shapes forward through a model and the bodies in it; `dtypes` and `dims` say what is known before.
 
-    Of the values `news` the engines of shape inference did not know.
+    Of the values `news` the engines of shape inference did not know. Those in `upper` are not larger than it says; what follows from them
+    is known as far as nothing gets larger where they get smaller.
     """
 
     def __init__(
@@ -47,12 +62,15 @@ class Propagation:
         dtypes: Mapping[ir.Value, ir.DataType],
         dims: Mapping[ir.Value, Dims],
         news: Iterable[ir.Value] = (),
+        upper: Iterable[ir.Value] = (),
     ) -> None:
         self._model = model
         self._known_before = dims
         self.dtypes = dict(dtypes)
         self.dims = dict(dims)
         self.never: dict[ir.Value, str] = {}
+        self.upper = set(upper)
+        self._loose: set[ir.Value] = set()
         self._numbers: dict[ir.Value, Array] = {}
         self._news: set[ir.Value] = set(news)
         self._opsets = [helper.make_opsetid(*pair) for pair in model.graph.opset_imports.items()]
@@ -106,13 +124,35 @@ class Propagation:
         lost = self.why_never(value for value in node.inputs if value is not None)
         if lost is not None:
             self.lose((*node.outputs, *made_inside(node)), lost)
-        elif standard and node.op_type == "Constant":
+            return
+        open_ = [value for value in node.outputs if self._sizes(value) is None]
+        if standard and node.op_type in CONTROL_FLOW:
+            if self._depends_on_bounds(node):
+                self.upper.update(value for body in bodies_of(node) for value in body.inputs)
+            follow(node, self)
+        elif not self._is_bent(node):
+            self._visit_kernel(node, standard)
+        if self._depends_on_bounds(node):
+            self.upper.update(value for value in open_ if self._sizes(value) is not None)
+
+    def _depends_on_bounds(self, node: ir.Node) -> bool:
+        read = (*node.inputs, *(value for body in bodies_of(node) for value in body.outputs))
+        return any(value in self.upper or value in self._loose for value in read)
+
+    def _is_bent(self, node: ir.Node) -> bool:
+        """Return whether the output of `node` might get larger where a bound is not reached."""
+        loose = {place for place, value in enumerate(node.inputs) if value in self._loose}
+        if node.op_type in _GROWING:
+            others = (self._numbers.get(value) for value in node.inputs if value is not None)
+            return bool(loose) and node.op_type == "Mul" and any(one is not None and (one < 0).any() for one in others)
+        return not loose <= _GROWING_BY.get(node.op_type, frozenset()) and node.op_type not in {"Shape", "Size"}
+
+    def _visit_kernel(self, node: ir.Node, standard: bool) -> None:
+        if standard and node.op_type == "Constant":
             attribute = node.attributes.get("value")
             self._hold(node.outputs[0], None if attribute is None else attribute.as_tensor())
         elif standard and node.op_type in {"Shape", "Size"}:
             self._measure(node)
-        elif standard and node.op_type in CONTROL_FLOW:
-            follow(node, self)
         else:
             # Where nothing is new, the engines have said what there is to say.
             new = node.graph is not self._model.graph or any(value in self._news for value in node.inputs)
@@ -133,6 +173,8 @@ class Propagation:
         part = sizes[node.attributes.get_int("start", 0) : None if end is None else end.as_int()]
         number = math.prod(sizes) if node.op_type == "Size" else part
         self._learn(node.outputs[0], np.asarray(number, np.int64))
+        if node.inputs[0] in self.upper:
+            self._loose.add(node.outputs[0])
 
     def _learn(self, value: ir.Value, array: Array) -> None:
         self._numbers[value] = array
@@ -161,6 +203,8 @@ class Propagation:
         for value, array in zip(node.outputs, made, strict=False):
             if isinstance(array, np.ndarray | np.generic):
                 self._learn(value, np.asarray(array))
+                if not self._loose.isdisjoint(v for v in node.inputs if v is not None):
+                    self._loose.add(value)
 
     def _infer(self, node: ir.Node) -> None:
         """Note what onnx infers for the outputs of `node` from the shapes of its inputs and from known numbers."""

@@ -6,13 +6,14 @@ unknown is taken from what the file declares, and last from runs on sample input
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError
 from onnxtile.model.body_shapes import after_loops
+from onnxtile.model.bounds import bounded
 from onnxtile.model.collector import collector_paused
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.infer import Dim, Dims, Known, declared, infer, values
@@ -31,6 +32,7 @@ class Shapes:
     _dims: Mapping[ir.Value, Dims] = field(repr=False)
     _reasons: Mapping[ir.Value, str] = field(default_factory=dict, repr=False)
     _never: Mapping[ir.Value, str] = field(default_factory=dict, repr=False)
+    _upper: Collection[ir.Value] = field(default=frozenset(), repr=False)
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         """Return the element type; None where it is unknown or the value is no tensor."""
@@ -47,6 +49,10 @@ class Shapes:
             return None
         return tuple(int(dim) for dim in dims if dim is not None)
 
+    def is_bound(self, value: ir.Value) -> bool:
+        """Return whether the sizes of `value` are only bounds, and a run may show smaller ones."""
+        return value in self._upper
+
     def never(self, value: ir.Value) -> str | None:
         """Return why no run makes `value`, which stands in a branch that cannot be taken; None where one may."""
         return self._never.get(value)
@@ -57,12 +63,15 @@ class Shapes:
 
 
 @collector_paused()
-def resolve(model: ir.Model, *, run: bool = False, wanted: Wanted = ANYTHING) -> Shapes:
+def resolve(
+    model: ir.Model, *, run: bool = False, wanted: Wanted = ANYTHING, bounds: Mapping[str, int] | None = None
+) -> Shapes:
     """Return what can be known of the values of `model`, which stays as it is.
 
     With `run`, and every input's shape known, shapes that inference left open are read off runs on inputs as `wanted`, unless they depend
-    on the data: then `Shapes.reason` names the operator. Raises ModelError where two engines contradict each other, and where onnxruntime
-    refuses the model in a run.
+    on the data: then `Shapes.reason` names the operator, unless `bounds` say how large the dimension may become (see model.bounds).
+    Raises ModelError where two engines contradict each other, and where onnxruntime refuses the model in a run, UsageError for bounds
+    that make no sense.
     """
     originals = values(model)
     from_file = [declared(value) for value in originals]
@@ -74,14 +83,29 @@ def resolve(model: ir.Model, *, run: bool = False, wanted: Wanted = ANYTHING) ->
     dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
     dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
     shapes = _with_computed(model, Shapes(dtypes, dims))
-    return _with_samples(model, shapes, wanted) if run else shapes
+    shapes = _with_samples(model, shapes, wanted) if run else shapes
+    return _with_bounds(model, shapes, bounds) if bounds else shapes
+
+
+def _with_bounds(model: ir.Model, shapes: Shapes, bounds: Mapping[str, int]) -> Shapes:
+    found = bounded(model, shapes._dtypes, shapes._dims, bounds)
+    return Shapes(found.dtypes, found.dims, shapes._reasons, {**shapes._never, **found.never}, frozenset(found.upper))
 
 
 def _merge(value: ir.Value, symbolic: Known, from_onnx: Known, from_file: Known) -> Known:
     """Return the union of what the engines know; what the file declares counts only where they know nothing."""
-    dims = _merge_dims(value, symbolic.dims, from_onnx.dims, strict=True)
+    # onnx-shape-inference takes the result of Unique along an axis for a list: where it knows no size, it is not believed.
+    rank = symbolic.dims if _agrees(symbolic.dims, from_onnx.dims) else None
+    dims = _merge_dims(value, rank, from_onnx.dims, strict=True)
     dims = _merge_dims(value, dims, from_file.dims, strict=False)
     return Known(symbolic.dtype or from_onnx.dtype or from_file.dtype, dims)
+
+
+def _agrees(symbolic: Dims | None, from_onnx: Dims | None) -> bool:
+    """Return whether both have one rank, or `symbolic` is sure of a size."""
+    if symbolic is None or from_onnx is None or len(symbolic) == len(from_onnx):
+        return True
+    return any(isinstance(dim, int) for dim in symbolic)
 
 
 def _merge_dims(value: ir.Value, first: Dims | None, second: Dims | None, *, strict: bool) -> Dims | None:

@@ -92,6 +92,8 @@ def parts(node: ir.Node, facts: Facts) -> Iterator[Alias]:
     """Yield the results of a Split or Slice that are contiguous bytes of its operand, the operands of a Concat that are of its result."""
     if not facts.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:
         return
+    if any(facts.shapes.is_bound(value) for value in (*node.inputs, *node.outputs) if value is not None):
+        return  # where a part begins, only a run knows
     if node.op_type in JOINS:
         yield from _joined(node, facts)
     elif node.op_type in CUTS:
@@ -146,6 +148,8 @@ def _is_plain(node: ir.Node, facts: Facts) -> bool:
 def _same_elements(a: ir.Value, b: ir.Value, facts: Facts) -> bool:
     first, second = facts.shapes.dtype(a), facts.shapes.dtype(b)
     sizes = facts.shapes.sizes(a)
+    if facts.shapes.is_bound(a) or facts.shapes.is_bound(b):
+        return False  # of one bound, and yet of two sizes
     if first is None or second is None or sizes is None or tensor_bytes(a, facts.shapes) is None:
         return False
     return first.bitwidth == second.bitwidth >= 8 and sizes == facts.shapes.sizes(b)

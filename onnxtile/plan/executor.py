@@ -17,7 +17,7 @@ from onnxtile.model.shapes import Shapes
 from onnxtile.plan.alias import Alias, Facts, parts, views
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.kernel import Kernel, Kernels
-from onnxtile.plan.memory import Block, Site, to_bytes
+from onnxtile.plan.memory import Block, Site
 from onnxtile.plan.result import PlanResult
 from onnxtile.plan.schedule import named
 from onnxtile.runtime import Array
@@ -179,7 +179,8 @@ class ArenaExecutor:
     def _run(self, kernel: Kernel, values: _Values, rooms: Mapping[ir.Value, Site | None]) -> None:
         """Run `kernel` on `values`, and put what it gives into `rooms` and `values`."""
         inputs = {name: values[value] for name, value in kernel.inputs}
-        if all(isinstance(site, Site) for site in (*inputs.values(), *rooms.values())):
+        is_fixed = not any(self._shapes.is_bound(value) for _, value in kernel.outputs)
+        if is_fixed and all(isinstance(site, Site) for site in (*inputs.values(), *rooms.values())):
             outputs = {name: room.binding for name, value in kernel.outputs if (room := rooms[value]) is not None}
             kernel.session.run_in_place({name: site.binding for name, site in inputs.items()}, outputs)
             values.update(rooms)
@@ -188,9 +189,13 @@ class ArenaExecutor:
         results = kernel.session.run(feeds)
         for name, value in kernel.outputs:
             room = rooms[value]
-            if room is not None:
-                room.data[:] = to_bytes(results[name], room.dtype)
-            values[value] = results[name] if room is None else room
+            values[value] = results[name] if room is None else self._filled(room, results[name], value)
+
+    def _filled(self, room: Site, result: Any, value: ir.Value) -> Site:
+        try:
+            return room.filled(result)
+        except ValueError as error:
+            raise CheckFailed(f"{value.name!r} is larger in a run than its bound: {error}") from error
 
     def _fed(self, feeds: Mapping[str, Array]) -> _Values:
         values: _Values = {}
@@ -227,6 +232,8 @@ class ArenaExecutor:
         if all(value in self._constants and value not in self._sites for value in outputs):
             return
         shared = {a.value: a.source for a in views(node, self._facts) if self._shares(a)}
+        if any(self._shapes.is_bound(value) for value in outputs):
+            shared = {}  # how it is seen, only a run tells
         if shared.keys() == set(outputs):
             self._steps[place] = _View(tuple(shared.items()))
             self._hold(shared.values())

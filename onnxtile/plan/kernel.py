@@ -97,6 +97,8 @@ class Kernels:
         if value in self._containers:
             return ir.serde.serialize_type(self._containers[value])
         dtype, dims = self._shapes.dtype(value), self._shapes.dims(value)
+        if dims is not None and self._shapes.is_bound(value):
+            dims = (None,) * len(dims)
         return helper.make_tensor_type_proto(dtype.value if dtype is not None else 0, dims)
 
     def _functions(self, node: ir.Node) -> list[ir.Function]:

@@ -51,6 +51,17 @@ class Site:
         """Return the same bytes under another shape."""
         return Site(self.data, self.address, self.dtype, shape)
 
+    def filled(self, array: Any) -> Site:
+        """Return the first of its bytes as the tensor `array`, whose bytes they now are; a tensor of other sizes is not larger.
+
+        Raises ValueError where it is.
+        """
+        data = to_bytes(np.asarray(array), self.dtype)
+        if len(data) > len(self.data):
+            raise ValueError(f"{len(data)} bytes do not fit into {len(self.data)}")
+        self.data[: len(data)] = data
+        return Site(self.data[: len(data)], self.address, self.dtype, np.shape(array))
+
     @property
     def binding(self) -> Binding:
         """The tensor as onnxruntime is told of it."""

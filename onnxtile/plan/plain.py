@@ -46,6 +46,6 @@ class PlainRun:
     def _room(self, value: ir.Value) -> Site | None:
         """Return memory for the output `value`; None where its bytes are not known, or no node writes them."""
         dtype, shape, size = self._shapes.dtype(value), self._shapes.sizes(value), tensor_bytes(value, self._shapes)
-        if dtype is None or shape is None or size is None or value.producer() is None:
+        if dtype is None or shape is None or size is None or value.producer() is None or self._shapes.is_bound(value):
             return None
         return Site.empty(dtype, shape, size)

@@ -42,6 +42,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     capacity: Capacity = None,
     digest: str | None = None,
     dims: Mapping[str, int] | None = None,
+    bounds: Mapping[str, int] | None = None,
     share: Collection[str] = tuple(RULES),
     io: str = "outputs",
     overwrite_inputs: bool = False,
@@ -50,7 +51,8 @@ def plan(  # noqa: PLR0913 - the options of the command
     """Give every tensor of `model`, which stays as it is, an address in an arena; the plan has passed the check.
 
     `alignment` and `capacity` (None: no limit) are in bytes; a mapping gives several arenas their capacities, the first the fastest.
-    `effort` is how long `planner` may search. `digest` (of the input file) and `dims` (the bound dimensions) are told on.
+    `effort` is how long `planner` may search. `digest` (of the input file), `dims` (the bound dimensions) and
+    `bounds` (of `shapes`) are told on.
     `order` names the order in which nodes run, of which up to `streams` that do not depend on each other run in one step.
     `share` names the rules of plan.rules by which tensors may share bytes, all by default; views always do.
     `io` says whether graph inputs and outputs lie in the arena, `overwrite_inputs` that inputs there may be lost.
@@ -85,6 +87,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     return PlanResult(
         digest=digest,
         dims=dict(dims or {}),
+        bounds=dict(bounds or {}),
         alignment=alignment,
         planner=chosen.name,
         arenas=allocation.summary,

@@ -113,7 +113,8 @@ class PlanResult:
     first such step; `lower_bound` is what no plan of this schedule can go below, `optimal` says that this one is there, `bound` how it is
     known ("peak", or "search": by an exact search), and `ended` what ended the search for a smaller arena (see plan.problem.Ended).
     `activation_bytes` is the sum of all buffers, had each bytes of its own and none an alias.
-    `bodies` are the plans of the bodies of If, Loop and Scan. `in_place` tensors are written over an operand.
+    `bodies` are the plans of the bodies of If, Loop and Scan, `bounds` those of shapes that depend on the data. `in_place` tensors are
+    written over an operand.
     """
 
     digest: str | None
@@ -140,6 +141,7 @@ class PlanResult:
     outside: tuple[Excluded, ...] = field(repr=False)
     unplanned: tuple[Excluded, ...] = field(repr=False)
     bodies: tuple[PlannedBody, ...] = field(default=(), repr=False)
+    bounds: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def tensors(self) -> tuple[PlannedBuffer, ...]:
@@ -160,7 +162,7 @@ class PlanResult:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
         rows = ("arenas", "constants", "outside", "unplanned")
         plain = {key: value for key, value in vars(self).items() if key not in (*rows, "buffers", "bodies")}
-        plain |= {"dims": dict(self.dims), "copies": dict(vars(self.copies))}
+        plain |= {"dims": dict(self.dims), "bounds": dict(self.bounds), "copies": dict(vars(self.copies))}
         plain |= {"gap": self.gap, "schedule": list(self.schedule), "steps": list(self.steps)}
         plain |= {key: [row.to_dict() for row in getattr(self, key)] for key in ("buffers", "bodies")}
         return {"version": VERSION, **plain, **{key: [dict(vars(row)) for row in getattr(self, key)] for key in rows}}

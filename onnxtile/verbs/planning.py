@@ -44,6 +44,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     *,
     dims: Dims | None = None,
     shapes: InputShapes | None = None,
+    bounds: Mapping[str, int] | None = None,
     alignment: int = 64,
     planner: str = "best",
     order: str = "model",
@@ -61,6 +62,7 @@ def plan(  # noqa: PLR0913 - the options of the command
 ) -> PlannedModel:
     """Give every activation of `model` an offset in an arena, and annotate the model with it.
 
+    `bounds` say how large dimensions that depend on the data may become, by the name of a dimension, a value or a node.
     `alignment` and `capacity` are in bytes; a mapping gives several arenas their capacities, the first the fastest. `effort` is how long
     the planner may search. `order` says in which order nodes run, `streams` how many that do not depend on each other
     may run in one step. `io` says whether graph inputs and outputs lie in the arena, `overwrite_inputs` that
@@ -84,7 +86,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     bound = bind(planned, dims or {}, {**given_shapes(given or {}), **(shapes or {})})
     progress("inferring shapes")
     wanted = Wanted(given, ranges)
-    known, constants = resolve(planned, run=True, wanted=wanted), Constants(planned)
+    known, constants = resolve(planned, run=True, wanted=wanted, bounds=bounds), Constants(planned)
     progress("planning")
     result = plan_graph(
         planned,
@@ -101,6 +103,7 @@ def plan(  # noqa: PLR0913 - the options of the command
         capacity=capacity,
         digest=digest(model),
         dims=bound,
+        bounds=bounds,
     )
     verdict = None
     if verify:

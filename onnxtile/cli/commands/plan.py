@@ -26,6 +26,10 @@ def plan(
     model: In,
     dim: Dim = None,
     shape: Shape = None,
+    bound: Annotated[
+        list[str] | None,
+        typer.Option("--bound", metavar="NAME=N", help="how large a dimension that depends on the data may become"),
+    ] = None,
     alignment: Annotated[
         int | None,
         typer.Option("--alignment", metavar="BYTES", help="buffers start at multiples [64; of a CSV 1]"),
@@ -123,7 +127,7 @@ def plan(
 
     search, room = effort_of(effort, time), capacities(capacity)
     is_bare = model.suffix.lower() == ".csv"
-    if is_bare and (dim or shape or order != "model" or streams != 1 or job.output is not None):
+    if is_bare and (dim or shape or bound or order != "model" or streams != 1 or job.output is not None):
         raise UsageError("--dim, --shape, --order, --streams and -o are for models, not for a bare problem")
     target = None if is_bare else job.target(model, "planned")
     emission = Emission.of(emit or (), names, compare)
@@ -142,6 +146,7 @@ def plan(
             model,
             dims=dims(dim),
             shapes=shapes(shape),
+            bounds=dims(bound, "bound"),
             alignment=64 if alignment is None else alignment,
             planner=planner,
             order=order,

@@ -30,6 +30,7 @@ class _Options(InputOptions):
     capacity: Any = pydantic.Field(default=None, validate_default=False)
     io: str = "outputs"
     overwrite_inputs: bool = False
+    bounds: dict[str, Count] = pydantic.Field(default_factory=dict)
     workspaces: dict[str, str] = pydantic.Field(default_factory=dict)
     share_workspaces: bool = False
     planner: str = "best"
@@ -78,6 +79,7 @@ def _apply(options: _Options, state: State) -> Done:
         state.model,
         dims=options.dims,
         shapes=options.shapes,
+        bounds=options.bounds,
         alignment=options.alignment,
         planner=options.planner,
         order=options.order,

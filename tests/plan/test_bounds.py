@@ -1,0 +1,142 @@
+"""Shapes that depend on the data: an upper bound, or a refusal that names what it is."""
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from onnxtile import api
+from onnxtile.errors import CheckFailed, UsageError
+from onnxtile.model.constants import Constants
+from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
+from tests.plan.conftest import Case, aliases, rows
+
+NONZERO = """
+nonzero (float[4,6] x) => (float[2,N] y, float[4,6] z) {
+  a = Relu(x)
+  i = NonZero(a)
+  f = Cast<to = 1>(i)
+  t = Transpose(f)
+  flat = Constant<value = int64[1] {-1}>()
+  v = Reshape(t, flat)
+  two = Constant<value = int64[2] {2, -1}>()
+  w = Reshape(v, two)
+  y = Exp(w)
+  z = Neg(a)
+}
+"""
+
+DETECTOR = """
+detector (float[1,20,4] boxes, float[1,2,20] scores) => (float[M,4] kept) {
+  most = Constant<value = int64 {5}>()
+  overlap = Constant<value = float {0.5}>()
+  chosen = NonMaxSuppression(boxes, scores, most, overlap)
+  last = Constant<value = int64 {2}>()
+  at = Gather<axis = 1>(chosen, last)
+  flat = Squeeze(boxes)
+  found = Gather(flat, at)
+  kept = Sigmoid(found)
+}
+"""
+
+
+def case(text: str, **bounds: int) -> Case:
+    model = load(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{text}'))
+    return Case(model, resolve(model, run=True, bounds=bounds), Constants(model))
+
+
+def test_a_bound_gives_everything_that_follows_a_place() -> None:
+    bounded = case(NONZERO, i=24)
+    result = bounded.plan()
+    assert result.unplanned == ()
+    sizes = {name: row.size for name, row in rows(result).items()}
+    assert (sizes["i"], sizes["f"], sizes["t"], sizes["v"], sizes["w"], sizes["y"]) == (384, 192, 192, 192, 192, 192)
+    assert "y" not in aliases(result), "of one bound, and yet perhaps of two sizes"
+    verdict = bounded.run(result)
+    assert verdict.equal
+    full, empty = np.ones((4, 6), np.float32), np.zeros((4, 6), np.float32)
+    one = np.eye(4, 6, dtype=np.float32)
+    assert bounded.run(result, feeds=[{"x": full}, {"x": empty}, {"x": one}]).equal
+
+
+@pytest.mark.parametrize("order", ["model", "min-peak", "any"])
+def test_a_detector(order: str) -> None:
+    bounded = case(DETECTOR, chosen=10)
+    result = bounded.plan(order=order)
+    assert result.unplanned == ()
+    assert rows(result)["kept"].shape == (10, 4)
+    assert bounded.run(result).equal
+
+
+def test_more_than_the_bound_in_a_run_is_no_plan() -> None:
+    bounded = case(NONZERO, i=3)
+    with pytest.raises(CheckFailed, match="'i' is larger in a run than its bound: 384 bytes do not fit into 48"):
+        bounded.run(bounded.plan(), feeds=[{"x": np.ones((4, 6), np.float32)}])
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments"),
+    [("NonZero", "(x)"), ("Unique<axis = 0>", "(x)"), ("Compress<axis = 0>", "(x, c)")],
+)
+def test_without_a_bound_it_is_refused_by_name(operator: str, arguments: str) -> None:
+    name = operator.partition("<")[0]
+    out = "int64[2,N]" if name == "NonZero" else "float[N,3]"
+    text = f"g (float[2,3] x, bool[2] c) => ({out} y) {{ y = {operator}{arguments} }}"
+    (row,) = case(text).plan().unplanned
+    assert (row.name, row.reason) == ("y", f"its shape depends on the data ({name})")
+    assert case(text, N=6).plan().unplanned == ()
+
+
+def test_what_grows_where_the_data_are_few_is_not_bounded() -> None:
+    """6 - n is largest where n is smallest: a bound of n says nothing of it."""
+    text = """
+    g (float[6] x) => (float[K] y, float[M] z) {
+      i = NonZero(x)
+      n = Shape<start = 1>(i)
+      six = Constant<value = int64[1] {6}>()
+      left = Sub(six, n)
+      y = ConstantOfShape(left)
+      twice = Add(n, n)
+      z = ConstantOfShape(twice)
+    }
+    """
+    bounded = case(text, i=6)
+    result = bounded.plan()
+    assert [u.name for u in result.unplanned] == ["y"]
+    assert rows(result)["z"].shape == (12,)
+    assert bounded.run(result).equal
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ({"n": 4}, "there is no open dimension, value or node 'n'"),
+        ({"a": 4}, "'a' has no dimension that is open"),
+        ({"i": 0}, "'i' cannot be bound to 0"),
+        ({"i": 4, "f": 5, "t": 6}, None),
+    ],
+)
+def test_bounds_that_make_no_sense(bounds: dict[str, int], message: str | None) -> None:
+    if message is None:
+        assert case(NONZERO, **bounds).plan().unplanned == ()
+        return
+    with pytest.raises(UsageError, match=message):
+        case(NONZERO, **bounds)
+
+
+def test_two_bounds_for_one_dimension() -> None:
+    text = "g (float[2,3] x) => (int64[2,N] y) { y = NonZero(x) }"
+    with pytest.raises(UsageError, match="a dimension of 'y' is bound to 6 and, as 'y', to 7"):
+        case(text, N=6, y=7)
+    assert case(text, N=6, y=6).plan().unplanned == ()
+
+
+def test_the_plan_tells_its_bounds() -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{NONZERO}')
+    result = api.plan(model, bounds={"i": 24})
+    document: dict[str, Any] = result.to_dict()
+    assert document["bounds"] == {"i": 24}
+    assert result.verdict is not None
+    assert result.verdict.equal
