@@ -95,8 +95,19 @@ def test_a_cast_that_stays_float_is_not_taken_in(bench: Any, operators: Names) -
     assert operators(result) == ["Cast", "RMSNormalization", "Cast"]
 
 
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_an_axis_that_is_not_the_last_is_moved_there(bench: Any, operators: Names, dtype: str, target: str) -> None:
+    shape = "float[2,8,3,4]"
+    held = {**NUMBERS, "scale": VECTOR.reshape(8, 1, 1), "bias": VECTOR.reshape(8, 1, 1)}
+    result = bench.lower(bench.model(over(LAYER, "1"), held, x=shape, y=shape, dtype=dtype), "LayerNorm", target)
+    assert operators(result) == ["Transpose", "LayerNormalization", "Transpose"]
+    assert result.verdict is not None and result.verdict.equal
+
+
 NEAR_MISSES = [
-    ("over axis 1", over(LAYER, "1"), {"scale": VECTOR[:1], "bias": VECTOR[:1]}, "over axis 1 of 3"),
+    ("a scale of another axis than that of the mean", over(LAYER, "1"), {"scale": np.ones((3, 8))}, "not one element for each"),
+    ("over axis 1", over(LAYER, "1"), {"scale": VECTOR[:1], "bias": VECTOR[:1]}, ""),
     ("over axes 0 and 2", over(LAYER, "0, 2"), {}, "not over the last"),
     ("exponent 3", over(LAYER), {"two": 3.0}, ""),
     ("a mean of other axes", over(LAYER).replace("[-1]>(x)", "[1]>(x)"), {}, ""),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from onnxtile.fuse.lower.contract import Lowering, Proof, Site
-from onnxtile.fuse.lower.elementwise import value_of
-from onnxtile.fuse.lower.norms import proved_norm, scale_of
+from onnxtile.fuse.lower.norms import normalised, proved_norm, scale_of
 
 
 class LayerNorm(Lowering):
@@ -15,9 +14,8 @@ class LayerNorm(Lowering):
     def to_onnx(self, site: Site) -> Proof:
         """Return LayerNormalization-17."""
         norm = proved_norm(site, site.forms[0], "LayerNormalization", centred=True)
-        inputs = (value_of(norm.x), scale_of(norm), *(() if norm.bias is None else (norm.bias,)))
-        settings = {"axis": norm.axis, "epsilon": norm.epsilon, "stash_type": norm.stash.value}
-        return Proof.one("LayerNormalization", inputs, settings, since=17)
+        inputs = (scale_of(norm), *(() if norm.bias is None else (norm.bias,)))
+        return normalised(norm, "LayerNormalization", inputs, since=17)
 
 
 LAYER_NORM = LayerNorm()

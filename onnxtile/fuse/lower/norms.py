@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.fuse.lower.attention import Steps
+from onnxtile.fuse.lower.axes import vector_along
 from onnxtile.fuse.lower.contract import (
     FLOATS,
     HALVES,
@@ -15,13 +18,16 @@ from onnxtile.fuse.lower.contract import (
     Literal,
     NotLowered,
     Operand,
+    Proof,
     Site,
+    Step,
     known_dims,
     known_dtype,
     require_shape,
     require_type,
     shown,
 )
+from onnxtile.fuse.lower.elementwise import value_of as value_from
 from onnxtile.fuse.lower.terms import (
     Atom,
     Monomial,
@@ -42,12 +48,15 @@ from onnxtile.fuse.lower.terms import (
 )
 from onnxtile.model.infer import Dims
 
+Part: TypeAlias = Argument | Literal | None
+
 
 @dataclass(frozen=True)
 class Norm:
     """What a site was proved to be: x normalised over the axes from `axis` (below 0) on, times `scale`, plus `bias`.
 
-    The statistics are computed in `stash`, the rest in the element type of x.
+    The statistics are computed in `stash`, the rest in the element type of x. With `moved`, that axis of x is to be made the last first,
+    and the result's last is to be put back there.
     """
 
     x: Argument
@@ -55,6 +64,30 @@ class Norm:
     epsilon: float
     scale: Operand
     bias: Operand
+    stash: ir.DataType
+    moved: int | None = None
+
+
+@dataclass(frozen=True)
+class Spatial:
+    """x, each channel (axis 1) normalised over all axes after it, with one scale and one bias a channel."""
+
+    x: Argument
+    epsilon: float
+    scale: Literal
+    bias: Literal
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A normalisation over any axes (counted from 0)."""
+
+    x: Argument
+    dims: Dims
+    axes: list[int]
+    epsilon: float
+    scale: Part
+    bias: Part
     stash: ir.DataType
 
 
@@ -73,18 +106,59 @@ def proved_norm(site: Site, result: Poly, operator: str, *, centred: bool) -> No
 
     `centred` says whether the mean is taken off first, as layer norm does.
     """
+    found = _found(site, result, operator, centred=centred)
+    rank = len(found.dims)
+    if found.axes != list(range(rank - len(found.axes), rank)):
+        return _moved(site, found)
+    axis = -len(found.axes)
+    for what, part in (("scale", found.scale), ("bias", found.bias)):
+        _require_vector(what, part, found.dims, axis, known_dtype(found.x))
+    return Norm(found.x, axis, found.epsilon, _operand(found.scale), _operand(found.bias), found.stash)
+
+
+def _moved(site: Site, found: _Found) -> Norm:
+    """Return a normalisation along one axis that is not the last, as convolutions have it, with constants along that axis."""
+    rank = len(found.dims)
+    if len(found.axes) != 1:
+        raise NotLowered(f"it normalises over {_plural(found.axes)} of {rank}, not over the last")
+    (axis,) = found.axes
+    parts = (("scale", found.scale), ("bias", found.bias))
+    scale, bias = (None if p is None else vector_along(what, p, axis, rank, site.facts) for what, p in parts)
+    for what, vector in (("scale", scale), ("bias", bias)):
+        _require_vector(what, vector, (found.dims[axis],), -1, known_dtype(found.x))
+    return Norm(found.x, -1, found.epsilon, scale, bias, found.stash, axis)
+
+
+def proved_spatial(site: Site, operator: str) -> Spatial:
+    """Return the normalisation of each channel over the axes after it that the site is. Raises NotLowered."""
+    if len(site.forms) != 1:
+        raise NotLowered("something reads its inner values")
+    found = _found(site, site.forms[0], operator, centred=True)
+    rank, channels = len(found.dims), found.dims[1] if len(found.dims) > 1 else None
+    if found.axes != list(range(2, rank)) or not isinstance(channels, int):
+        raise NotLowered(
+            f"it normalises over {_plural(found.axes)} of {shown(found.dims)}, not over all after the channels"
+        )
+    kind = known_dtype(found.x)
+    vectors = []
+    for what, part, none in (("scale", found.scale, np.ones), ("bias", found.bias, np.zeros)):
+        given = None if part is None else vector_along(what, part, 1, rank, site.facts)
+        vectors.append(given or Literal(none(channels, kind.numpy()), kind, what))
+        _require_vector(what, vectors[-1], (channels,), -1, kind)
+    return Spatial(found.x, found.epsilon, *vectors)
+
+
+def _found(site: Site, result: Poly, operator: str, *, centred: bool) -> _Found:
     parts = _parts(result)
     x = site.arguments[parts.x]
     dims = require_shape(site.results[-1], x)
-    axis = _trailing(parts.axes, len(dims))
     scale, bias, narrowed = _affine(site, result, parts, centred=centred)
     x, stash = _source(site, x, parts, narrowed)
     require_type(operator, x, FLOATS)
     if known_dtype(x) != site.results[-1].dtype:
         raise NotLowered(f"its input is {known_dtype(x).name.lower()}, its result {site.dtype.name.lower()}")
-    for what, part in (("scale", scale), ("bias", bias)):
-        _require_vector(what, part, dims, axis, known_dtype(x))
-    return Norm(x, axis, parts.epsilon, _operand(scale), _operand(bias), stash)
+    axes = sorted(axis % len(dims) for axis in parts.axes)
+    return _Found(x, dims, axes, parts.epsilon, scale, bias, stash)
 
 
 def _parts(result: Poly) -> _Parts:
@@ -126,18 +200,8 @@ def _variable(squares: Poly) -> tuple[int, int]:
     return index, int(cast[1])  # type: ignore[call-overload]
 
 
-def _trailing(axes: tuple[int, ...], rank: int) -> int:
-    positions = sorted(axis % rank for axis in axes)
-    if positions != list(range(rank - len(axes), rank)):
-        raise NotLowered(f"it normalises over {_plural(positions)} of {rank}, not over the last")
-    return -len(axes)
-
-
 def _plural(axes: list[int]) -> str:
     return f"axis {axes[0]}" if len(axes) == 1 else f"the axes {axes}"
-
-
-Part = Argument | Literal | None
 
 
 def _affine(site: Site, result: Poly, parts: _Parts, *, centred: bool) -> tuple[Part, Part, int]:
@@ -225,6 +289,22 @@ def scale_of(norm: Norm) -> Operand:
     """Return the scale, of ones where the site has none."""
     if norm.scale is not None:
         return norm.scale
-    lengths = [size for size in known_dims(norm.x)[norm.axis :] if isinstance(size, int)]
+    dims = known_dims(norm.x)
+    axes = dims[norm.axis :] if norm.moved is None else (dims[norm.moved],)
+    lengths = [size for size in axes if isinstance(size, int)]
     dtype = known_dtype(norm.x)
     return Literal(np.ones(lengths, dtype.numpy()), dtype, "ones")
+
+
+def normalised(norm: Norm, operator: str, inputs: tuple[Operand, ...], *, since: int) -> Proof:
+    """Return the operator on x and `inputs`, between transpositions where it is not over the last axes."""
+    settings = {"axis": norm.axis, "epsilon": norm.epsilon, "stash_type": norm.stash.value}
+    x: Operand = value_from(norm.x)
+    if norm.moved is None:
+        return Proof.one(operator, (x, *inputs), settings, since=since)
+    rank = len(known_dims(norm.x))
+    last = (*(axis for axis in range(rank) if axis != norm.moved), norm.moved)
+    steps = Steps([])
+    made = steps.add(Step(operator, (steps.transposed(x, last), *inputs), settings, since=since))
+    back = steps.add(Step("Transpose", (made,), {"perm": tuple(last.index(axis) for axis in range(rank))}))
+    return Proof(tuple(steps.steps), (back,), made.step)

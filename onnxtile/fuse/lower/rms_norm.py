@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from onnxtile.fuse.lower.contract import Lowering, NotLowered, Proof, Site
-from onnxtile.fuse.lower.elementwise import value_of
-from onnxtile.fuse.lower.norms import proved_norm, scale_of
+from onnxtile.fuse.lower.norms import normalised, proved_norm, scale_of
 
 
 class RMSNorm(Lowering):
@@ -21,8 +20,7 @@ class RMSNorm(Lowering):
         norm = proved_norm(site, site.forms[0], "RMSNormalization", centred=False)
         if norm.bias is not None:
             raise NotLowered("RMSNormalization takes no bias")
-        settings = {"axis": norm.axis, "epsilon": norm.epsilon, "stash_type": norm.stash.value}
-        return Proof.one("RMSNormalization", (value_of(norm.x), scale_of(norm)), settings, since=23)
+        return normalised(norm, "RMSNormalization", (scale_of(norm),), since=23)
 
 
 RMS_NORM = RMSNorm()

@@ -29,7 +29,7 @@ Poly: TypeAlias = frozenset[tuple[Monomial, float]]
 
 _MOST_MONOMIALS = 64
 _MOST_EXPONENT = 4
-_REDUCTIONS = {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"}
+_REDUCTIONS = {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2"}
 _SAME = {"Identity"}
 
 
