@@ -9,7 +9,9 @@ first: a byte that is wasted there is one that the arena grows by.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,9 @@ from onnxtile.plan.lifetimes import Ints
 from onnxtile.plan.problem import Problem
 
 Numbers = npt.NDArray[np.float64]
+
+_FEW = 500
+"""With fewer buffers left nothing is gained by taking out those that are placed."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,16 @@ class Strip:
         unit = np.array([problem.alignment_of(buffers[i]) for i in place], np.int64)
         return cls(place, begin, end, size[place], unit, first, np.cumsum(change)[:-1])
 
+    def waiting(self, keys: Numbers) -> Waiting:
+        """Return all buffers as waiting with these keys."""
+        return Waiting(np.arange(len(keys)), self.lower, self.upper, self.size, self.unit, keys.copy(), self.first)
+
+    @cached_property
+    def soonest(self) -> Ints:
+        """The first section by which one of those is dead that are born in a section or later."""
+        earliest = np.minimum.accumulate(self.upper[::-1])[::-1]
+        return np.append(earliest, len(self.live) + 1)[self.first]
+
     def fullest(self) -> Ints:
         """Return for each buffer the most bytes that are live in a section of its life, itself included."""
         found = np.zeros(len(self.place), np.int64)
@@ -72,69 +87,139 @@ class Strip:
         return [int(offset) for offset in offsets]
 
 
-def fill(lower: Ints, upper: Ints, size: Ints, unit: Ints, first: Ints, live: Ints, keys: Numbers, pull: float) -> Ints:
-    """Return offsets for the buffers of a strip; of those that could be next the one with the largest of `keys`, all positive, is.
+class Waiting(NamedTuple):
+    """Buffers of a strip, by birth, of which those that are placed have no key.
 
-    A key counts the less the longer the gap beside the buffer is, measured by its life, and by `pull`.
+    `place` is where each stands in the strip; `first[k]` is the first that is born in section k or later.
     """
-    offsets = np.zeros(len(lower), np.int64)
-    keys, rest = keys.copy(), live.copy()
-    # The stretches of the skyline: where each ends and how high it is, by its first section; and which is before a section.
-    end, height, before = np.full(len(rest) + 1, -1), np.zeros(len(rest) + 1, np.int64), np.full(len(rest) + 1, -1)
-    end[0], before[-1] = len(rest), 0
-    heap = [(0, 0, len(rest))]
-    left = len(lower)
+
+    place: Ints
+    lower: Ints
+    upper: Ints
+    size: Ints
+    unit: Ints
+    keys: Numbers
+    first: Ints
+
+
+class Skyline(NamedTuple):
+    """The stretches of equal height: where each ends and how high it is, by its first section; and which one ends before a section."""
+
+    end: Ints
+    height: Ints
+    before: Ints
+
+
+def fill(waiting: Waiting, soonest: Ints, live: Ints, pull: float, caution: float) -> Ints:
+    """Return offsets for the buffers of a strip; of those that could be next the one with the largest key, all positive, is.
+
+    A key counts the less the longer the gap beside the buffer is, measured by its life, and by `pull`; and, by `caution`, the more bytes
+    that gap takes from a section that has none to spare. Whatever is born in section k or later lives till `soonest[k]` at least.
+    """
+    offsets = np.zeros(len(waiting.lower), np.int64)
+    rest, bound, largest = live.copy(), int(live.max()), int(waiting.size.max())
+    ends = len(live)
+    sky = Skyline(np.full(ends + 1, -1), np.zeros(ends + 1, np.int64), np.full(ends + 1, -1))
+    sky.end[0], sky.before[-1] = ends, 0
+    heap = [(0, 0, ends)]
+    left = len(offsets)
     while left > 0:
         ground, start, stop = heappop(heap)
-        if end[start] != stop or height[start] != ground:
+        if sky.end[start] != stop or sky.height[start] != ground:
             continue
-        chosen = choose(lower, upper, first, rest, keys, pull, start, stop)
+        chosen = -1
+        if soonest[start] <= stop:
+            peak = start + int(rest[start:stop].argmax())
+            scarce = caution if ground + rest[peak] + largest > bound else 0.0
+            chosen = choose(waiting, rest, sky, (start, peak, stop), pull, scarce / bound, bound - ground)
         if chosen < 0:
-            start, stop, ground = lift(end, height, before, start, stop)
+            start, stop, ground = lift(sky, start, stop)
             heappush(heap, (ground, start, stop))
             continue
-        keys[chosen] = 0.0
-        left -= 1
-        low, high = int(lower[chosen]), int(upper[chosen])
-        offsets[chosen] = -(-ground // unit[chosen]) * unit[chosen]
-        rest[low:high] -= size[chosen]
-        for begin, until, level in (
-            (start, low, ground),
-            (high, stop, ground),
-            (low, high, int(offsets[chosen] + size[chosen])),
-        ):
+        low, high, size = int(waiting.lower[chosen]), int(waiting.upper[chosen]), int(waiting.size[chosen])
+        offset = -(-ground // int(waiting.unit[chosen])) * int(waiting.unit[chosen])
+        offsets[waiting.place[chosen]] = offset
+        rest[low:high] -= size
+        for begin, until, level in ((start, low, ground), (high, stop, ground), (low, high, offset + size)):
             if begin < until:
-                end[begin], height[begin], before[until] = until, level, begin
+                sky.end[begin], sky.height[begin], sky.before[until] = until, level, begin
                 heappush(heap, (level, begin, until))
+        waiting.keys[chosen] = 0.0
+        left -= 1
+        if 2 * left < len(waiting.keys) and left > _FEW:
+            waiting = still(waiting)
     return offsets
 
 
-def choose(lower: Ints, upper: Ints, first: Ints, rest: Ints, keys: Numbers, pull: float, start: int, stop: int) -> int:
-    """Return the buffer that lives inside of [start, stop), where most is still to come if there is one, with the largest key; or -1."""
-    peak = start + int(rest[start:stop].argmax())
-    low, high = int(first[start]), int(first[peak + 1])
-    fits = (upper[low:high] > peak) & (upper[low:high] <= stop)
-    found = best(lower[low:high], upper[low:high], keys[low:high] * fits, pull, start, stop)
+def still(waiting: Waiting) -> Waiting:
+    """Return `waiting` without those that are placed."""
+    kept = waiting.keys > 0.0
+    lower = waiting.lower[kept]
+    first = np.searchsorted(lower, np.arange(len(waiting.first)))
+    return Waiting(
+        waiting.place[kept],
+        lower,
+        waiting.upper[kept],
+        waiting.size[kept],
+        waiting.unit[kept],
+        waiting.keys[kept],
+        first,
+    )
+
+
+def choose(
+    waiting: Waiting, rest: Ints, sky: Skyline, stretch: tuple[int, int, int], pull: float, scarce: float, room: int
+) -> int:
+    """Return the buffer that lives inside of a stretch, at its peak if there is one, with the largest key; or -1.
+
+    `stretch` is its start, its peak (the section at which most is still to come), and its end. `scarce` is how much a byte counts that is
+    lost in a section where there is only `room` above the ground for all that is still to come.
+    """
+    start, peak, stop = stretch
+    low, high = int(waiting.first[start]), int(waiting.first[peak + 1])
+    upper = waiting.upper[low:high]
+    keys = waiting.keys[low:high] * ((upper > peak) & (upper <= stop))
+    found = best(keys)
     if found < 0:
-        high = int(first[stop])
-        fits = upper[low:high] <= stop
-        found = best(lower[low:high], upper[low:high], keys[low:high] * fits, pull, start, stop)
-    return low + found if found >= 0 else -1
-
-
-def best(lower: Ints, upper: Ints, keys: Numbers, pull: float, start: int, stop: int) -> int:
-    """Return the place of the largest of `keys`, less what the gaps to `start` or `stop` take off, if it is positive; else -1."""
-    if len(keys) == 0:
+        high = int(waiting.first[stop])
+        upper = waiting.upper[low:high]
+        keys = waiting.keys[low:high] * (upper <= stop)
+        found = best(keys)
+    if found < 0:
         return -1
     if pull > 0.0:
+        lower = waiting.lower[low:high]
         life = upper - lower
         keys = keys * (life / (life + pull * np.minimum(lower - start, np.abs(stop - upper))))
-    found = int(keys.argmax())
-    return found if keys[found] > 0.0 else -1
+    if scarce > 0.0:
+        keys = keys * np.exp(-scarce * losses(waiting, rest, sky, low, high, start, stop, room))
+    return low + int(keys.argmax()) if pull > 0.0 or scarce > 0.0 else low + found
 
 
-def lift(end: Ints, height: Ints, before: Ints, start: int, stop: int) -> tuple[int, int, int]:
+def best(keys: Numbers) -> int:
+    """Return the place of the largest of `keys`, or -1 if none is positive."""
+    found = int(keys.argmax()) if len(keys) > 0 else -1
+    return found if found >= 0 and keys[found] > 0.0 else -1
+
+
+def losses(waiting: Waiting, rest: Ints, sky: Skyline, low: int, high: int, start: int, stop: int, room: int) -> Ints:
+    """Return what each of the buffers [low, high) would take from the sections beside it that the arena cannot spare.
+
+    A gap between it and the end of the stretch is as good as lost, up to the lower of the two beside it.
+    """
+    ground = sky.height[start]
+    before = sky.height[sky.before[start]] - ground if start > 0 else room
+    after = sky.height[stop] - ground if stop < len(rest) else room
+    lower, size = waiting.lower[low:high], waiting.size[low:high]
+    upper = np.minimum(waiting.upper[low:high], stop)
+    lost = np.maximum(np.minimum(size, before) + rest[lower - 1] - room, 0) * (lower > start)
+    lost += np.maximum(np.minimum(size, after) + rest[upper - (upper == stop)] - room, 0) * (upper < stop)
+    return lost
+
+
+def lift(sky: Skyline, start: int, stop: int) -> tuple[int, int, int]:
     """Fill the stretch [start, stop) up to the lower of its neighbours, and make it one with those of that height; return it."""
+    end, height, before = sky
     left = int(before[start]) if start > 0 else -1
     right = stop if stop < len(end) - 1 else -1
     if left < 0:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from onnxtile.plan.lifetimes import Ints
 from onnxtile.plan.problem import Problem
 from onnxtile.plan.skyline import Numbers, Strip
 
-STEPS_OF_A_PLACING = 12
+STEPS_OF_A_PLACING = 20
 """What placing one buffer counts, of the steps of an effort."""
 
 _COMPILE_FROM = 100_000
@@ -24,6 +25,39 @@ _SLACK = 1.002
 """Buffers that end above so much of the peak have ended too high."""
 _MOST = 60
 """Rounds after which nothing more is to be expected."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Keys to begin with: the life, the size, and the most bytes that are live in that life, each to a power.
+
+    `pull` and `caution` are those of skyline.fill.
+    """
+
+    life: float
+    size: float
+    live: float
+    pull: float
+    caution: float
+
+    def keys(self, strip: Strip) -> Numbers:
+        """Return the key of each buffer of `strip`."""
+        life, size, live = strip.upper - strip.lower, strip.size / strip.size.max(), strip.fullest() / strip.live.max()
+        keys: Numbers = life**self.life * size**self.size * live**self.live
+        return keys
+
+
+# Found by trying several hundreds on random problems; those that are best alone come first.
+_STARTS = (
+    Start(1.0, 0.0, 8.0, 0.0, 1000.0),
+    Start(1.0, 0.0, 8.0, 0.0, 0.0),
+    Start(1.0, 0.25, 4.0, 0.0, 300.0),
+    Start(1.0, 0.0, 8.0, 1.0, 1000.0),
+    Start(1.0, 0.5, 4.0, 5.0, 0.0),
+    Start(1.0, 0.0, 8.0, 5.0, 0.0),
+    Start(1.0, 0.25, 4.0, 1.0, 100.0),
+    Start(0.5, 0.5, 4.0, 0.0, 1000.0),
+)
 
 
 def fillings(problem: Problem, steps: int) -> Iterator[list[int]]:
@@ -39,30 +73,22 @@ def fillings(problem: Problem, steps: int) -> Iterator[list[int]]:
     peak = int(strip.live.max())
     rounds = min(max(steps // (STEPS_OF_A_PLACING * count), 1), _MOST)
     fill = _fill(rounds * count)
-    tries: list[tuple[int, Numbers, float]] = []
-    starts = _starts(strip, peak)
-    for _ in range(rounds):
-        keys, pull = next(starts, (None, 0.0))
-        if keys is None:
+    tries: list[tuple[int, Numbers, Start]] = []
+    for turn in range(rounds):
+        if turn < len(_STARTS):
+            start = _STARTS[turn]
+            keys = start.keys(strip)
+        else:
             # The best so far goes on; ties go to the later one.
             tries.sort(key=lambda tried: -tried[0])
-            _, keys, pull = tries.pop()
-        found = fill(strip.lower, strip.upper, strip.size, strip.unit, strip.first, strip.live, keys, pull)
+            _, keys, start = tries.pop()
+        found = fill(strip.waiting(keys), strip.soonest, strip.live, start.pull, start.caution)
         yield strip.offsets(found, len(problem.buffers))
         tops = found + strip.size
         highest = int(tops.max())
         if highest <= peak:
             return
-        tries.append((highest, np.where(tops > _SLACK * peak, keys * _SQUEAK, keys), pull))
-
-
-def _starts(strip: Strip, peak: int) -> Iterator[tuple[Numbers, float]]:
-    """Yield keys to begin with, with their pull: long lives, large sizes, or both, and first of all where most bytes are live."""
-    life, size, hot = strip.upper - strip.lower, strip.size / strip.size.max(), strip.fullest() / peak
-    yield life * hot**8, 0.0
-    yield life * np.sqrt(size) * hot**4, 5.0
-    yield life**0.2 * size * hot**4, 5.0
-    yield life * hot**8, 5.0
+        tries.append((highest, np.where(tops > _SLACK * peak, keys * _SQUEAK, keys), start))
 
 
 def _fill(placings: int) -> Callable[..., Ints]:
