@@ -10,6 +10,7 @@ import typer
 
 from onnxtile.cli.help import Group, require_command
 from onnxtile.cli.job import Job, command
+from onnxtile.errors import UsageError
 
 
 def new(
@@ -29,12 +30,13 @@ def new(
     from onnxtile import api
     from onnxtile.model.save import require_writable, write_whole
 
+    chosen = [part.strip() for part in nodes.split(",") if part.strip()]
+    if not chosen:
+        raise UsageError(f"--nodes {nodes!r} names no node", hint="onnxtile match MODEL . lists them all")
     if output is not None:
         require_writable(output, source=model)
     with job.progress() as progress:
-        result = api.draft_pattern(
-            model, [part.strip() for part in nodes.split(",") if part.strip()], name, progress=progress
-        )
+        result = api.draft_pattern(model, chosen, name, progress=progress)
     job.write_json(result.to_dict())
     if output is not None:
         write_whole(output, result.text.encode())

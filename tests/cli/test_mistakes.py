@@ -1,0 +1,100 @@
+"""Typical mistakes get one line that says what to do, and leave every file as it was; so does Ctrl-C."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("fuse", "m.onnx", "--json", "m.onnx"), ("--json", "over what is read")),
+        (("match", "m.onnx", "MatMul", "--json", "m.onnx"), ("--json", "over what is read")),
+        (("verify", "m.onnx", "other.onnx", "--json", "other.onnx"), ("--json", "over what is read")),
+        (("run", "p.toml", "m.onnx", "--json", "p.toml"), ("--json", "over what is read")),
+        (("inspect", "m.onnx", "--emit", "a.json", "--json", "./a.json"), ("--json and --emit", "name two files")),
+        (("plan", "m.onnx", "--emit", "a.json", "--emit", "a.json"), ("--emit and --emit",)),
+        (("fuse", "m.onnx", "-o", "a.onnx", "--json", "a.onnx"), ("--json and -o",)),
+        (("inspect", "m.onnx", "--emit", "m.onnx"), ("over what is read",)),
+        (("pattern", "new", "--from", "m.onnx", "--nodes", " ,"), ("names no node", "match MODEL .")),
+        (("pattern", "new", "--from", "m.onnx", "--nodes", "a"), ("no node 'a'", "match MODEL '.'")),
+        (("fuse", "m.onnx", "-o", "/dev/full", "-p", "LayerNorm", "--no-verify"), ("/dev/full", "No space left")),
+        (("match", "m.onnx", "MatMul", "--json", "/dev/full"), ("/dev/full", "No space left")),
+        (("demo", "m.onnx"), ("m.onnx",)),
+        (("run", "m.onnx", "m.onnx"), ("m.onnx:1: this is not UTF-8 text",)),
+        (("run", "p.toml", "m.onnx", "-o", "m.onnx"), ("-o names a folder",)),
+        (("run", "p.toml", "m.onnx", "m.onnx"), ("written to one file",)),
+        (("run", "p.toml", "m.onnx", "--scheduler", "x"), ("--backend dask or ray",)),
+        (("plan", "m.onnx", "--capacity", "a=1KiB", "--capacity", "a=2KiB"), ("there is an arena 'a' already",)),
+        (("plan", "m.onnx", "--range", "image=5:1"), ("--range image=5:1", "nothing in it")),
+        (("plan", "m.onnx", "--range", "image=many"), ("--range image=many", "LOW:HIGH")),
+        (("plan", "m.onnx", "--inputs", "m.onnx"), ("m.onnx is not an .npz file",)),
+        (("verify", "m.onnx", "m.onnx", "--runs", "0"), ("--runs", "greater than or equal to 1")),
+        (("tile", "m.onnx", "--target", "p.toml"), ("p.toml:1", "no field 'steps'")),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_mistake_is_one_line(run: Run, folder: Path, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    (folder / "other.onnx").write_bytes((folder / "m.onnx").read_bytes())
+    (folder / "p.toml").write_text('[[steps]]\ndo = "unfuse"\n')
+    before = files(folder)
+    done = run(*arguments)
+    assert (done.code, done.out) == (2, ""), done
+    assert done.err.startswith("error: ") and done.err.count("\n") == 1
+    assert "internal error" not in done.err
+    assert all(word in done.err for word in words), done.err
+    assert files(folder) == before
+
+
+def test_devices_take_more_than_one(run: Run, folder: Path) -> None:
+    done = run("inspect", folder / "m.onnx", "--json", "/dev/null", "-q")
+    assert (done.code, done.out, done.err) == (0, "", "")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_command_leaves_nothing(folder: Path, number: signal.Signals, code: int) -> None:
+    """It is stopped while it writes a model that is larger than the pipe before it."""
+    command = [sys.executable, "-m", "onnxtile", "fuse", "m.onnx", "-p", "LayerNorm", "--no-verify", "-o", "-"]
+    before = files(folder)
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert err == (b"error: interrupted\n" if number is signal.SIGINT else b"")
+    assert files(folder) == before
+
+
+def test_a_closed_pipe_ends_quietly(folder: Path) -> None:
+    """As in `onnxtile ... | head`, for tables, JSON and models."""
+    command = f"{sys.executable} -m onnxtile"
+    for line in (
+        "match m.onnx .",
+        "match m.onnx . --json -",
+        "fuse m.onnx -p LayerNorm --no-verify -o -",
+        "inspect m.onnx",
+    ):
+        done = subprocess.run(
+            ["bash", "-c", f"{command} {line} | true"], cwd=folder, capture_output=True, text=True, check=False
+        )
+        assert done.stderr == "", line
+
+
+def test_a_full_disk_behind_stdout_is_said(folder: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m onnxtile match m.onnx . > /dev/full"],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "error: stdout: No space left on device\n")
