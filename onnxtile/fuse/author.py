@@ -130,11 +130,17 @@ def _anchors(places: list[ir.Node]) -> dict[ir.Node, str]:
 
 def _arrow(edge: _Edge, *, forward: bool) -> str:
     sign = "-" if len(edge.source.outputs[edge.output].uses()) == 1 else "~"
-    free = edge.target.op_type in _COMMUTATIVE
+    free = edge.target.op_type in _COMMUTATIVE and _is_only_one(edge)
     position = "*" if free else "" if edge.input == 0 else str(edge.input)
     if edge.output == 0:
         return f"{sign}{position}>" if forward else f"<{position}{sign}"
     return f"{sign}{edge.output}-{position or 0}>" if forward else f"<{position or 0}-{edge.output}{sign}"
+
+
+def _is_only_one(edge: _Edge) -> bool:
+    """Tell whether the source is the only one of its operator that feeds the target, and so is found whichever input it is."""
+    makers = [value.producer() for value in edge.target.inputs if value is not None]
+    return sum(maker is not None and maker.op_type == edge.source.op_type for maker in makers) == 1
 
 
 def _test(node: ir.Node, constants: Constants) -> str:

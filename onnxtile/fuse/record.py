@@ -16,6 +16,7 @@ import onnx_ir as ir
 import pydantic
 
 from onnxtile import keys
+from onnxtile.model.twin import twin
 
 _QUANTIZATION = "quant_parameter_tensor_names"
 """Where onnx_ir keeps what a quantization annotation says of a value."""
@@ -120,22 +121,11 @@ def of_node(node: ir.Node, place: int | None, run: int) -> NodeRecord:
 def restored_attributes(node: ir.Node, record: NodeRecord) -> list[ir.Attr]:
     """Return the attributes of `node`, its tensors renamed to what `record` says."""
     return [
-        ir.AttrTensor(a.name, renamed(a.value, record.tensors[a.name]), doc_string=a.doc_string)
+        ir.AttrTensor(a.name, twin(a.value, record.tensors[a.name]), doc_string=a.doc_string)
         if a.name in record.tensors and _is_tensor(a) and (a.value.name or "") != record.tensors[a.name]
         else a
         for a in node.attributes.values()
     ]
-
-
-def renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    """Return a tensor like `tensor`, with the same memory and another name."""
-    return ir.LazyTensor(
-        lambda: tensor,
-        dtype=tensor.dtype,
-        shape=ir.Shape(tensor.shape.numpy()),
-        name=name,
-        doc_string=tensor.doc_string,
-    )
 
 
 def _is_tensor(attribute: ir.Attr) -> bool:

@@ -19,12 +19,12 @@ from onnxtile.fuse.record import (
     Record,
     loads,
     loads_history,
-    renamed,
     restore_value,
     restored_attributes,
     take_place,
 )
 from onnxtile.graph import dependencies
+from onnxtile.model.twin import twin
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def _constant(
 ) -> ir.Value:
     """Return the constant of `record`, made anew with the value that the function holds."""
     if record.node is None:
-        tensor = renamed(next(iter(node.attributes.values())).as_tensor(), record.value.name)
+        tensor = twin(next(iter(node.attributes.values())).as_tensor(), record.value.name)
         value = ir.Value(
             name=record.value.name,
             const_value=tensor,

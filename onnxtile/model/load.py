@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from onnxtile.errors import ModelError
 from onnxtile.model.check import INLINE_BYTES, check, check_proto
 from onnxtile.model.collector import collector_paused
+from onnxtile.model.twin import twin
 
 Source: TypeAlias = str | Path | onnx.ModelProto | ir.Model
 
@@ -243,13 +244,7 @@ def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         return ir.StringTensor(tensor.raw, shape=ir.Shape(tensor.shape), name=tensor.name)
     if tensor.dtype == ir.DataType.STRING:
         return tensor
-    return ir.LazyTensor(
-        lambda: tensor,
-        dtype=tensor.dtype,
-        shape=ir.Shape(tensor.shape.numpy()),
-        name=tensor.name,
-        doc_string=tensor.doc_string,
-    )
+    return twin(tensor, tensor.name)
 
 
 def _require_names(model: ir.Model) -> None:
