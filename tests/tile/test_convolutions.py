@@ -184,3 +184,14 @@ def test_a_convolution_tiled_for_a_memory_computes_the_same(
 @given(convolutions())
 def test_a_thousand_convolutions(bench: Bench, drawn: tuple[Conv, Limits]) -> None:
     judge(bench, *drawn)
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("window", [Window(rows=2), Window(columns=2)])
+def test_only_rows_or_only_columns(bench: Bench, op: str, window: Window) -> None:
+    assert judge(bench, Conv((7, 6), (3, 2), op=op, constants="w"), Limits(window=window)).result.tiled
+    open_columns = Conv((7, 6), (3, 2), op=op, symbols=(None, None, None, "width"))
+    result = bench.tile(open_columns.model(), Limits(window=window)).result
+    assert [skip.reason for skip in result.skipped] == [
+        "axis 3 of 'x' has the size 'width': bind it with --dim width=N"
+    ]

@@ -84,12 +84,13 @@ def _require_cuttable(layer: Convolution, limits: Limits, facts: Facts) -> None:
         raise NotTiled(facts.unknown(layer.x.value, 0))
     window = limits.window or Window()
     own = (window.rows, window.columns)[-len(layer.slides) :]
-    for axis, (slide, bound) in enumerate(zip(layer.slides, own, strict=True)):
-        if bound is None and limits.m is None and not limits.asks_for_choice:
-            continue
-        if not slide.is_known:
+    cut = [bound is not None or limits.m is not None or limits.asks_for_choice for bound in own]
+    for axis, slide in enumerate(layer.slides):
+        # Where one axis is cut, the window of a tile says where it lies along the other, too.
+        if any(cut) and not slide.is_known:
             raise NotTiled(facts.unknown(layer.x.value, 2 + axis))
-        slide.require_reachable()
+        if cut[axis]:
+            slide.require_reachable()
 
 
 def _fullest(layer: Convolution, bounds: Bounds) -> ConvGrid:
@@ -98,7 +99,8 @@ def _fullest(layer: Convolution, bounds: Bounds) -> ConvGrid:
     spatial: list[Axis] = []
     for slide, bound in reversed(list(zip(layer.slides, bounds.spatial, strict=True))):
         if not isinstance(slide.out, int) or (bound is None and pixels is None):
-            spatial.append(Axis(slide.out if isinstance(slide.out, int) else None, None))
+            size = slide.out if isinstance(slide.out, int) else None
+            spatial.append(Axis(size, size))
             continue
         step = min(slide.out, *(most for most in (bound, pixels) if most is not None))
         pixels = None if pixels is None else pixels // step
