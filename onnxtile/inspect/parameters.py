@@ -43,12 +43,12 @@ class Parameters:
 
 
 def parameters(model: ir.Model, shapes: Shapes, constants: Constants) -> Parameters:
-    """Count the constants that computed nodes read, each once, however the exporter wrote them.
+    """Count the constants that computed nodes read, each once, however the exporter wrote them, in the element type that is stored.
 
     A parameter has at least one dimension and is no int64, boolean or string: those are shapes, axes, indices and masks. What a batch
     normalisation has gathered (mean, variance) counts, as it is stored and read like the rest.
     """
-    read = list(dict.fromkeys(_read(model, constants)))
+    read = list(dict.fromkeys(stored for value in _read(model, constants) for stored in _stored(value)))
     own = [value for value in read if shapes.dims(value) != () and shapes.dtype(value) not in _STEERING]
     by_dtype: Counter[str] = Counter()
     for value in own:
@@ -73,6 +73,23 @@ def _read(model: ir.Model, constants: Constants) -> Iterator[ir.Value]:
         if not all(value in constants for value in node.outputs):
             yield from (value for value in dependencies(node) if value in constants)
     yield from (value for value in model.graph.outputs if value in constants)
+
+
+_SAME_ELEMENTS = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+_CONVERSIONS = {"Cast", "DequantizeLinear"}
+
+
+def _stored(value: ir.Value) -> Iterator[ir.Value]:
+    """Yield the constants that `value` is a view or a conversion of: weights are often stored in fewer bytes than are read."""
+    todo = [value]
+    while todo:
+        current = todo.pop()
+        node = current.producer()
+        if node is None or node.op_type not in _SAME_ELEMENTS | _CONVERSIONS:
+            yield current
+            continue
+        operands = node.inputs[:1] if node.op_type in _SAME_ELEMENTS else node.inputs
+        todo.extend(operand for operand in operands if operand is not None)
 
 
 def _in_functions(model: ir.Model) -> Iterator[ir.TensorProtocol]:

@@ -34,6 +34,17 @@ def test_parameters_are_what_is_learnt(graph: Graph) -> None:
     assert result.parameters.others == 4 + 8
 
 
+def test_parameters_are_counted_as_they_are_stored(graph: Graph) -> None:
+    """Eight bits and a scale for each column; and once, though one node reads them turned over."""
+    result = graph(
+        "g (float[2,3] x) => (float[2,2] z, float q) <int8[2,3] w = {1,2,3,4,5,6}, float[2] s = {0.5,0.25}, float16[3] h = {1,2,3}>"
+        " { d = DequantizeLinear <axis = 0> (w, s)  t = Transpose(d)  z = MatMul(x, t)  k = Cast <to = 1> (h)"
+        "   y = Mul(x, d)  r = Add(y, k)  q = ReduceSum <keepdims = 0> (r) }"
+    )
+    assert result.parameters.by_dtype == {"float": 2, "float16": 3, "int8": 6}
+    assert (result.parameters.tensors, result.parameters.bytes) == (3, 6 + 8 + 6)
+
+
 def test_constants_that_are_computed_are_parameters_and_no_layers(graph: Graph) -> None:
     result = graph(
         "g (float[2,3] x) => (float[2,3] y) <int64[1] n = {3}> { w = ConstantOfShape(n)  v = Neg(w)  y = Mul(x, v) }"
