@@ -109,6 +109,13 @@ class Session:
             self._session.run_with_iobinding(binding)
 
 
+def contrib_schemas(op: str, domain: str) -> list[Any]:
+    """Return onnxruntime's schemas of one of its own operators, one for each version; none where it has no such operator."""
+    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+    return [schema for schema in get_all_operator_schema() if schema.name == op and schema.domain == domain]
+
+
 class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
     """Turns onnxruntime's exceptions, which share no base class, into a ModelError with one line."""
 

@@ -71,7 +71,8 @@ def lower(original: ir.Model, patterns: Iterable[Pattern], target: Target) -> Lo
     fused = original.clone()
     results = fuse(fused, chosen)
     facts = Facts(original, resolve(original, run=True))
-    trial = _Run(fused.clone(), facts, target, _ALL_OPSETS, {})
+    declared = {pattern.name: pattern.lowering for pattern in chosen if pattern.lowering is not None}
+    trial = _Run(fused.clone(), facts, target, _ALL_OPSETS, {}, declared)
     trial.all()
     source, refusal = _raise(original, trial.opsets)
     if source is not original:
@@ -79,9 +80,9 @@ def lower(original: ir.Model, patterns: Iterable[Pattern], target: Target) -> Lo
         results = fuse(fused, chosen)
         facts = Facts(source, resolve(source, run=True))
     limit = opset_of(source)
-    trial = _Run(fused.clone(), facts, target, limit, {})
+    trial = _Run(fused.clone(), facts, target, limit, {}, declared)
     trial.all()
-    run = _Run(fused, facts, target, limit, trial.idle, refusal)
+    run = _Run(fused, facts, target, limit, trial.idle, declared, refusal)
     run.all()
     run.finish()
     return Lowered(fused, source, tuple(results), tuple(run.sites), tuple(run.evidence.parts))
@@ -155,10 +156,18 @@ def _count(dims: Iterable[object]) -> int:
 
 
 class _Run:
-    """One pass over the calls of a fused model, which it changes. Calls in `kept` are not opened, for the reasons it gives."""
+    """One pass over the calls of a fused model, which it changes. Calls in `kept` are not opened, for the reasons it gives;
+    `declared` are the lowerings that pattern files declare, by meta-op, before those that are built in."""
 
     def __init__(
-        self, model: ir.Model, facts: Facts, target: Target, limit: int, kept: Mapping[str, str], refusal: str = ""
+        self,
+        model: ir.Model,
+        facts: Facts,
+        target: Target,
+        limit: int,
+        kept: Mapping[str, str],
+        declared: Mapping[str, Lowering],
+        refusal: str = "",
     ) -> None:
         self._model = model
         self._facts = facts
@@ -166,7 +175,8 @@ class _Run:
         self._limit = limit
         self._kept = kept
         self._refusal = refusal
-        self._lowerings: Mapping[str, Lowering] = discover("onnxtile.fuse.lower", Lowering)  # type: ignore[type-abstract]
+        known = discover("onnxtile.fuse.lower", Lowering)  # type: ignore[type-abstract]
+        self._lowerings: Mapping[str, Lowering] = {**known, **declared}
         self._emitter = Emitter(model)
         self._undo = Undo(model)
         self._by_name: dict[object, dict[str, ir.Value]] = {}

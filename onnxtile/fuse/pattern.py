@@ -11,6 +11,7 @@ from pathlib import Path
 import pydantic
 
 from onnxtile.errors import PatternError, QueryError, UsageError, caret
+from onnxtile.fuse.lower.declared import Declared, DeclaredLowering, Kind, checked
 from onnxtile.model.size_rule import SizeRule
 from onnxtile.query.parse import parse, parse_condition
 from onnxtile.query.program import Program, compile_query, nodes_of
@@ -43,6 +44,7 @@ class _File(pydantic.BaseModel):
     after: tuple[str, ...] = ()
     in_place: tuple[str, ...] = ()
     workspace: str | None = None
+    lower: dict[Kind, Declared] = {}
     variants: tuple[_Variant, ...] = pydantic.Field(min_length=1)
 
 
@@ -54,7 +56,8 @@ class Pattern:
     stands for any number. `after` names patterns that come first, beside those whose meta-ops the queries name. `in_place` are the
     anchors of the nodes over whose operands the meta-op's kernel may write its results, "*" for all nodes: it promises to read each
     element, or each row that it normalises, as a whole before it writes it. `workspace` says how many bytes the kernel needs beside its
-    operands and results, of which `inputs` and `outputs` are those of the meta-op. `file` is None where the pattern comes from no file.
+    operands and results, of which `inputs` and `outputs` are those of the meta-op. `lowering` is the operator that the file says it is, if any.
+    `file` is None where the pattern comes from no file.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Pattern:
     file: TomlFile | None = None
     in_place: tuple[str, ...] = ()
     workspace: SizeRule | None = None
+    lowering: DeclaredLowering | None = None
 
     def needs(self) -> set[str]:
         """Return the names of patterns that come first, if they are there: those in `after`, and all operators of the queries."""
@@ -94,7 +98,10 @@ def from_file(path: Path) -> Pattern:
             programs.append(_telling(compile_query(parse(variant.query), where), conditions=bool(where)))
             _require_anchors(file.in_place, programs[-1], source)
     workspace = None if file.workspace is None else _size_rule(file.workspace, source)
-    return Pattern(file.name, file.doc, tuple(programs), file.outputs, file.after, source, file.in_place, workspace)
+    lowering = checked(file.name, file.lower, file.outputs, source)
+    return Pattern(
+        file.name, file.doc, tuple(programs), file.outputs, file.after, source, file.in_place, workspace, lowering
+    )
 
 
 def _size_rule(text: str, source: TomlFile) -> SizeRule:
