@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.errors import QueryError, UsageError
-from onnxtile.graph import node_ids
+from onnxtile.inspect.branches import reachable, with_branches
 from onnxtile.inspect.inlined import write_out_calls
 from onnxtile.inspect.work import operator_name
 from onnxtile.model.constants import Constants
@@ -68,19 +68,19 @@ class Trace:
 
 
 def choose(model: ir.Model, wanted: Sequence[str]) -> dict[ir.Node, str]:
-    """Return the nodes of the main graph that `wanted` mean, with their names, in the order of the graph.
+    """Return the nodes that `wanted` mean, with their names, in the order of the graph: of the main graph, and of branches of If nodes.
 
     Each is the name of a node (of its first output where it has none), an operator, or a query, of whose matches every node counts. Raises
-    UsageError where one of them means none, or only nodes inside bodies, which cannot be seen from outside, and QueryError.
+    UsageError where one of them means none, or only nodes inside loops, which cannot be seen from outside, and QueryError.
     """
-    names = node_ids(model.graph)
+    names = dict(reachable(model.graph))
     by_name = {name: node for node, name in names.items()}
     chosen: set[ir.Node] = set()
     for text in wanted:
         found = {by_name[text]} if text in by_name else _matching(model, text)
         seen = found & names.keys()
         if not seen:
-            where = "only in bodies of other nodes, where no run shows it" if found else "nowhere in the model"
+            where = "only in bodies of loops, where no run shows it" if found else "nowhere in the model"
             raise UsageError(f"{text!r} is {where}", hint="give the name of a node, an operator or a query")
         chosen |= seen
     return {node: name for node, name in names.items() if node in chosen}
@@ -121,19 +121,26 @@ def trace(
 
     Without inputs that are `given` they are random, and free dimensions get sizes with which it runs. Raises ModelError.
     """
-    outputs = {value.name: node for node in chosen for value in node.outputs if value.name}
-    session = exposing(model, outputs)
 
-    def attempt(assignment: Assignment) -> dict[str, Any]:
-        return session.run(sample_feeds(model, assignment.sizes, seed=seed, ranges=ranges))
+    def attempt(feeds: Feeds) -> dict[ir.Node, dict[str, Any]]:
+        opened, nodes = with_branches(model, chosen, feeds)
+        if not nodes:
+            raise UsageError("the run takes none of the branches that have these nodes", hint="give other --inputs")
+        names = {node: [value.name for value in made.outputs if value.name] for node, made in nodes.items()}
+        session = exposing(opened, [name for made in names.values() for name in made])
+        results = session.run(feeds)
+        return {node: {name: results[name] for name in made} for node, made in names.items()}
 
-    results, dims = (session.run(given), {}) if given is not None else first_that_runs(model, attempt)
+    def sampled(assignment: Assignment) -> dict[ir.Node, dict[str, Any]]:
+        return attempt(sample_feeds(model, assignment.sizes, seed=seed, ranges=ranges))
+
+    results, dims = (attempt(given), {}) if given is not None else first_that_runs(model, sampled)
     arrays: dict[str, Array] = {}
     activations = []
-    for name, value in results.items():
+    for node, name, value in ((node, *item) for node, made in results.items() for item in made.items()):
         for key, array in _named(name, value):
             arrays[key] = array
-            activations.append(_summary(chosen[outputs[name]], outputs[name], key, array))
+            activations.append(_summary(chosen[node], node, key, array))
     return Trace(tuple(activations), arrays, "random inputs" if given is None else "given inputs", dims)
 
 

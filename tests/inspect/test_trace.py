@@ -100,10 +100,10 @@ def test_other_element_types_and_sequences() -> None:
 
 
 def test_what_cannot_be_chosen() -> None:
-    body = "then_branch = t () => (float[3] p) { p = Abs(x) }, else_branch = e () => (float[3] q) { q = Neg(x) }"
-    branching = text(f"g (bool c, float[3] x) => (float[3] y) {{ y = If (c) <{body}> }}")
-    with pytest.raises(UsageError, match="only in bodies"):
-        api.trace(branching, ["Abs"])
+    body = "b (int64 i, bool c, float[3] s) => (bool d, float[3] r) { d = Identity(c)  r = Abs(s) }"
+    looping = text(f"g (int64 n, float[3] x) => (float[3] y) {{ y = Loop (n, , x) <body = {body}> }}")
+    with pytest.raises(UsageError, match="only in bodies of loops"):
+        api.trace(looping, ["Abs"])
     with pytest.raises(UsageError, match="nowhere"):
         api.trace(CHAIN, ["Exp->Relu"])
     with pytest.raises(QueryError):
@@ -120,6 +120,39 @@ def test_nodes_inside_functions(transformer: Path) -> None:
         np.testing.assert_array_equal(one, other)
     with pytest.raises(UsageError, match="nowhere"):
         api.trace(fused, ["Sqrt->Sqrt"])
+
+
+BRANCHES = text(
+    "g (bool c, bool d, float[3] x) => (float[3] y) { n = Neg(x)  y = If (c) <"
+    "then_branch = t () => (float[3] p) { a = Abs(n)  p = If (d) <"
+    "then_branch = u () => (float[3] q) { q = Exp(a) }, else_branch = v () => (float[3] r) { r = Sqrt(a) }> }, "
+    "else_branch = e () => (float[3] s) <float[3] k = {1, 2, 3}> { s = Mul(n, k) }> }"
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted", "found"),
+    [
+        ((True, True), ["Exp", "Neg"], {"n": [-1, 0, 4], "q": np.exp([1, 0, 4])}),
+        ((True, False), ["Abs", "Sqrt", "Mul"], {"a": [1, 0, 4], "r": [1, 0, 2]}),
+        ((False, True), ["Mul", "Exp"], {"s": [-1, 0, 12]}),
+        ((True, True), ["y.then_branch/p.then_branch/q"], {"q": np.exp([1, 0, 4])}),
+    ],
+)
+def test_nodes_in_the_branches_that_are_taken(
+    flags: tuple[bool, bool], wanted: list[str], found: dict[str, list[float]], tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "x.npz", c=np.array(flags[0]), d=np.array(flags[1]), x=np.asarray([1, 0, -4], np.float32))
+    result = api.trace(BRANCHES, wanted, inputs=tmp_path / "x.npz")
+    assert result.arrays.keys() == found.keys()
+    for name, array in found.items():
+        np.testing.assert_allclose(result.arrays[name], array, rtol=1e-6)
+
+
+def test_branches_that_are_not_taken_have_nothing_to_show(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", c=np.array(False), d=np.array(True), x=np.ones(3, np.float32))
+    with pytest.raises(UsageError, match="none of the branches"):
+        api.trace(BRANCHES, ["Exp"], inputs=tmp_path / "x.npz")
 
 
 def test_ranges_bound_the_random_inputs() -> None:
@@ -162,6 +195,7 @@ def test_the_command(
 
 
 def test_a_model_that_the_wheel_brings(silero: Callable[[str], Path]) -> None:
-    result = api.trace(silero("silero_vad_16k_sequence"), ["LSTM"])
-    assert result.activations
-    assert not any(one.nans for one in result.activations)
+    for name in ("silero_vad_16k_sequence", "silero_vad"):
+        result = api.trace(silero(name), ["LSTM"])
+        assert result.activations
+        assert not any(one.nans for one in result.activations)
