@@ -1,5 +1,7 @@
 """Queries written for chosen nodes find these nodes again."""
 
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx_ir as ir
@@ -12,6 +14,7 @@ from onnxtile.fuse.patterns import from_file
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.query.match import Matcher, compiled
+from tests.conftest import ZOO
 
 
 def in_block(model: ir.Model, prefix: str) -> list[str]:
@@ -61,3 +64,47 @@ def test_what_cannot_be_written_is_said(transformer: Path) -> None:
         write_query(apart, Constants(model))
     with pytest.raises(UsageError, match="cannot be the name"):
         pattern_file('a"b', "A->B")
+
+
+QUICK = {"t5_encoder_dy20", "vit_ts14"}
+
+
+def _around(node: ir.Node) -> Iterator[ir.Node]:
+    """Yield the computing nodes beside `node` that belong to one site: what a shared mask or constant feeds is another's."""
+    makers = (value.producer() for value in node.inputs if value is not None)
+    beside = [
+        *(maker for maker in makers if maker is not None),
+        *(reader for v in node.outputs for reader in v.consumers()),
+    ]
+    yield from (other for other in beside if sum(len(value.consumers()) for value in other.outputs) <= 3)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow)
+        for n in sorted({p.stem for p in ZOO.glob("*.onnx")} | QUICK)
+    ],
+)
+def test_queries_of_random_neighbourhoods_find_them(zoo: Callable[[str], Path], name: str) -> None:
+    model = load(zoo(name))
+    constants = Constants(model)
+    matcher, nodes, choose = Matcher(model, constants), list(model.graph), random.Random(name)
+    known = {node.op_type for node in nodes}
+    for _ in range(20):
+        chosen = [choose.choice(nodes)]
+        for _ in range(choose.randint(1, 8)):
+            near = [other for node in chosen for other in _around(node) if other not in chosen]
+            chosen += [choose.choice(near)] if near else []
+        query = write_query(chosen, constants)
+        assert set(chosen) in [set(match.nodes) for match in matcher.find(compiled(query, known))], query
+
+
+def test_of_two_alike_that_feed_a_node_the_chosen_one_is_found() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 17]>
+    g (float[2] x) => (float[2] y) { a = Exp(x) b = Exp(a) c = Neg(b) d = Exp(c) y = Add(b, d) }"""
+    model = ir.from_onnx_text(text)
+    constants = Constants(model)
+    nodes = find_nodes(model, ["d", "y"])
+    assert write_query(nodes, constants) == "Exp-1>Add"
+    assert [set(match.nodes) for match in Matcher(model, constants).find(compiled("Exp-1>Add"))] == [set(nodes)]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from onnxtile.fuse.metaop import Functions
 from onnxtile.fuse.patterns import Pattern
 from onnxtile.fuse.rewrite import Refused
 from onnxtile.fuse.rewrite import fuse as fuse_graph
@@ -63,7 +64,7 @@ def explain(
     constants = Constants(graph)
     progress("matching")
     done = fuse_graph(graph, chosen[: wanted + 1])[-1]
-    matcher = Matcher(graph, constants)
+    matcher = Matcher(graph, constants, closed=Functions(graph).bodies)
     best: dict[str, Attempt] = {}
     for i, program in enumerate(chosen[wanted].programs):
         with chosen[wanted].located(i):

@@ -284,10 +284,10 @@ CASES: dict[tuple[str, int], list[str]] = {
         "x = Add(a, b)\n" + _CENTRED + _VARIANCE + _DEVIATION + "n = Div(c, d)\n" + _SCALED,
         "x = Add(a, b)\n" + _MEAN_SQUARE + _DEVIATION + "n = Div(x, d)\ny = Mul(n, W_8)",
     ],
-    ("ScaledDotProductAttention", 1): [
+    ("ScaledDotProductAttention", 2): [
         _SCORES + "a = Add(r, W_6_6)\nw = Softmax<axis=-1>(a)\nb = IsNaN(w)\ng = Where(b, 0.0, w)\ny = MatMul(g, v)"
     ],
-    ("ScaledDotProductAttention", 2): [
+    ("ScaledDotProductAttention", 1): [
         _SCORES + _WEIGHTS,
         _SCORES + "a = Mul(r, 0.25)\nb = Add(a, W_6_6)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
         _SCORES
