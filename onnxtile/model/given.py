@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -45,8 +45,16 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 
     Texts are of NumPy's text type; element types that NumPy lacks (bfloat16) are raw bytes of the same width. Raises UsageError.
     """
-    plain = {name: array.astype(str) if array.dtype.kind == "O" else array for name, array in arrays.items()}
-    write_whole_with(path, lambda file: np.savez(file, allow_pickle=False, **plain))
+    write_whole_with(path, lambda file: _write(file, arrays))
+
+
+def _write(file: BinaryIO, arrays: Mapping[str, Array]) -> None:
+    """Write what `numpy.savez` would, which itself takes no array called "file"."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            plain = array.astype(str) if array.dtype.kind == "O" else array
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, plain, allow_pickle=False)
 
 
 def given_shapes(feeds: Feeds) -> dict[str, tuple[int, ...]]:

@@ -99,6 +99,21 @@ def test_other_element_types_and_sequences() -> None:
     assert result.arrays["h"].dtype == ml_dtypes.bfloat16
 
 
+def test_values_of_any_name_are_saved(tmp_path: Path) -> None:
+    names = ["file", "allow_pickle", "/a/b.npy", "../c", "é::0", "args"]
+    model = text("g (float[3] x) => (float[3] y) { a = Neg(x) b = Neg(a) c = Neg(b) d = Neg(c) e = Neg(d) y = Neg(e) }")
+    renamed = dict(zip("abcdey", names, strict=True))
+    for node in model.graph.node:
+        node.input[0], node.output[0] = renamed.get(node.input[0], node.input[0]), renamed[node.output[0]]
+    model.graph.output[0].name = renamed["y"]
+    result = api.trace(model, ["Neg"])
+    write_arrays(tmp_path / "acts.npz", result.arrays)
+    saved = np.load(tmp_path / "acts.npz")
+    assert saved.files == names
+    for name in names:
+        np.testing.assert_array_equal(saved[name], result.arrays[name])
+
+
 def test_what_cannot_be_chosen() -> None:
     body = "b (int64 i, bool c, float[3] s) => (bool d, float[3] r) { d = Identity(c)  r = Abs(s) }"
     looping = text(f"g (int64 n, float[3] x) => (float[3] y) {{ y = Loop (n, , x) <body = {body}> }}")
