@@ -1,0 +1,318 @@
+"""Runs the nodes of one graph, twice in lockstep: with every tensor at its planned address, and with memory of its own for each.
+
+A clash is noticed when it happens, also where it would not reach an output: a softmax of equal numbers hides much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import onnx_ir as ir
+
+from onnxtile.errors import CheckFailed, ModelError
+from onnxtile.graph import dependencies
+from onnxtile.plan.alias import Alias, Facts, parts, views
+from onnxtile.plan.bytes import tensor_bytes
+from onnxtile.plan.kernel import Kernel, Kernels
+from onnxtile.plan.memory import Block, Site
+from onnxtile.plan.result import PlannedBody, PlannedBuffer
+from onnxtile.plan.schedule import named
+
+Values: TypeAlias = dict[ir.Value, Any]
+"""Of each value a Site, or an ordinary Python value where it has no fixed bytes."""
+
+
+@dataclass(frozen=True)
+class Clash:
+    """A tensor that does not hold what was written to it, or not what its node computes.
+
+    `step` is that of the node that was to read it, or that has just written it; None after the last one.
+    """
+
+    name: str
+    step: int | None
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """What both runs know of the values: in the `arena`, and beside it."""
+
+    arena: Values
+    beside: Values
+
+    def agree(self, value: ir.Value) -> bool:
+        """Return whether `value` has in the arena the bytes it should; ordinary values are compared as outputs, at the end."""
+        found, expected = self.arena[value], self.beside[value]
+        if found is expected or not isinstance(found, Site):
+            return True
+        return isinstance(expected, Site) and found.equals(expected)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the runs of all graphs of a model share: what is known of it, the arenas by name, and the kernels."""
+
+    facts: Facts
+    blocks: Mapping[str, Block]
+    kernels: Kernels
+
+
+class Controlled(Protocol):
+    """A node whose bodies are run node by node."""
+
+    @property
+    def reads(self) -> tuple[ir.Value, ...]:
+        """The values that it and its bodies read of the graph around them."""
+        ...
+
+    def run(self, lanes: Lanes) -> Clash | None:
+        """Run once; return the first clash in a body."""
+        ...
+
+
+@dataclass(frozen=True)
+class View:
+    """A node that is not run: each output is the input beside it under another shape."""
+
+    pairs: tuple[tuple[ir.Value, ir.Value], ...]
+
+    @property
+    def reads(self) -> tuple[ir.Value, ...]:
+        """The values that it shows."""
+        return tuple(source for _, source in self.pairs)
+
+
+@dataclass(frozen=True)
+class Moves:
+    """A node that moves bytes, of which some are there already: in the arena only the others are copied.
+
+    `there` are those, by output the ranges of its bytes, from start to end.
+    """
+
+    kernel: Kernel
+    there: Mapping[ir.Value, tuple[tuple[int, int], ...]]
+
+    @property
+    def reads(self) -> tuple[ir.Value, ...]:
+        """The values that it reads."""
+        return self.kernel.reads
+
+    def is_needless(self, sites: Mapping[ir.Value, Site]) -> bool:
+        """Return whether every byte is there already."""
+        return all(not _rest(self.there.get(v, ()), len(sites[v].data)) for _, v in self.kernel.outputs if v in sites)
+
+
+Step: TypeAlias = Kernel | View | Moves | Controlled
+
+
+class GraphRun:
+    """The nodes of `graph`, ready to be run where the plan says.
+
+    `buffers` are its tensors, `schedule` and `numbers` its nodes and their steps, `bodies` the plans of their bodies. Raises CheckFailed
+    where the plan leaves the arena or does not give a tensor the bytes it has, ModelError where onnxruntime has no kernel for a node.
+    """
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        ground: Ground,
+        buffers: Iterable[PlannedBuffer],
+        schedule: Sequence[str],
+        numbers: Sequence[int],
+        bodies: Iterable[PlannedBody],
+    ) -> None:
+        self.graph = graph
+        self._ground = ground
+        self._facts = ground.facts
+        self._shapes = ground.facts.shapes
+        self.sites = _planned_sites(graph, buffers, ground)
+        self.held: Values = {}
+        self.steps: dict[int, Step] = {}
+        self.numbers = numbers
+        of_node: dict[str, list[PlannedBody]] = {}
+        for body in bodies:
+            of_node.setdefault(body.node, []).append(body)
+        for place, node in enumerate(named(graph, schedule, numbers).nodes):
+            self._prepare(place, node, of_node.get(schedule[place], []))
+        self._hold(graph.outputs)
+
+    @property
+    def views(self) -> int:
+        """How many nodes are not run, since what they give is there already."""
+        moves = (step for step in self.steps.values() if isinstance(step, Moves))
+        return sum(isinstance(s, View) for s in self.steps.values()) + sum(m.is_needless(self.sites) for m in moves)
+
+    def run(
+        self, lanes: Lanes, places: Iterable[int], dead_after: Mapping[int, list[ir.Value]] | None = None
+    ) -> Clash | None:
+        """Run the steps at `places`; return the first clash. What is `dead_after` one is forgotten beside the arena.
+
+        Raises ModelError where a kernel refuses what it is given outside of the arena, too.
+        """
+        for place in places:
+            step = self.steps[place]
+            clash = self._taken(self.numbers[place], step, lanes)
+            if clash is not None:
+                return clash
+            for value in (dead_after or {}).get(place, ()):
+                lanes.beside.pop(value, None)
+        return None
+
+    def _taken(self, number: int, step: Step, lanes: Lanes) -> Clash | None:
+        if isinstance(step, View):
+            self._link(step, lanes)
+            return None
+        if isinstance(step, Kernel | Moves):
+            return self._lockstep(number, step, lanes)
+        return step.run(lanes)
+
+    def _lockstep(self, number: int, step: Kernel | Moves, lanes: Lanes) -> Clash | None:
+        kernel = step.kernel if isinstance(step, Moves) else step
+        for _, value in kernel.inputs:
+            if not lanes.agree(value):
+                return Clash(value.name or "", number)
+        self._run(kernel, lanes.beside, {value: self.room(value) for _, value in kernel.outputs})
+        try:
+            self._run_inside(step, lanes.arena)
+        except ModelError:
+            # It has just run on the same inputs elsewhere: where it writes is at fault.
+            return Clash(kernel.outputs[0][1].name or "", number)
+        wrong = next((value for _, value in kernel.outputs if not lanes.agree(value)), None)
+        return None if wrong is None else Clash(wrong.name or "", number)
+
+    def _run_inside(self, step: Kernel | Moves, arena: Values) -> None:
+        if isinstance(step, Kernel):
+            self._run(step, arena, {value: self.sites.get(value) for _, value in step.outputs})
+            return
+        outputs = [value for _, value in step.kernel.outputs]
+        elsewhere = dict(arena)
+        self._run(step.kernel, elsewhere, {value: self.room(value) for value in outputs})
+        for value in outputs:
+            site = self.sites.get(value)
+            if site is None:
+                arena[value] = elsewhere[value]
+                continue
+            for start, end in _rest(step.there.get(value, ()), len(site.data)):
+                site.data[start:end] = elsewhere[value].data[start:end]
+            arena[value] = site
+
+    def _link(self, view: View, lanes: Lanes) -> None:
+        for value, source in view.pairs:
+            shape = self._shapes.sizes(value)
+            assert shape is not None
+            lanes.beside[value] = lanes.beside[source].reshaped(shape)
+            lanes.arena[value] = self.sites[value] if value in self.sites else lanes.arena[source].reshaped(shape)
+
+    def _run(self, kernel: Kernel, values: Values, rooms: Mapping[ir.Value, Site | None]) -> None:
+        """Run `kernel` on `values`, and put what it gives into `rooms` and `values`."""
+        inputs = {name: values[value] for name, value in kernel.inputs}
+        is_fixed = not any(self._shapes.is_bound(value) for _, value in kernel.outputs)
+        if is_fixed and all(isinstance(site, Site) for site in (*inputs.values(), *rooms.values())):
+            outputs = {name: room.binding for name, value in kernel.outputs if (room := rooms[value]) is not None}
+            kernel.session.run_in_place({name: site.binding for name, site in inputs.items()}, outputs)
+            values.update(rooms)
+            return
+        feeds = {name: value.array() if isinstance(value, Site) else value for name, value in inputs.items()}
+        results = kernel.session.run(feeds)
+        for name, value in kernel.outputs:
+            room = rooms[value]
+            values[value] = results[name] if room is None else self._filled(room, results[name], value)
+
+    def _filled(self, room: Site, result: Any, value: ir.Value) -> Site:
+        try:
+            return room.filled(result)
+        except ValueError as error:
+            raise CheckFailed(f"{value.name!r} is larger in a run than its bound: {error}") from error
+
+    def room(self, value: ir.Value) -> Site | None:
+        """Return memory of its own for what the arena has a place for."""
+        site = self.sites.get(value)
+        return Site.empty(site.dtype, site.shape, len(site.data)) if site is not None else None
+
+    def _prepare(self, place: int, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
+        """Note how `node` is run, unless it is computed before the run."""
+        outputs = [value for value in node.outputs if value.name]
+        if all(value in self._facts.constants and value not in self.sites for value in outputs):
+            return
+        if bodies:
+            self.steps[place] = self._controlled(node, bodies)
+            self._hold(dependencies(node))
+            return
+        shared = {a.value: a.source for a in views(node, self._facts) if self._shares(a)}
+        if any(self._shapes.is_bound(value) for value in outputs):
+            shared = {}  # how it is seen, only a run tells
+        if shared.keys() == set(outputs):
+            self.steps[place] = View(tuple(shared.items()))
+            self._hold(shared.values())
+            return
+        kernel = self._ground.kernels.of(node)
+        self._hold(kernel.reads)
+        there = self._there(node)
+        self.steps[place] = Moves(kernel, there) if there else kernel
+
+    def _controlled(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> Controlled:
+        from onnxtile.plan.control_run import controlled  # it runs graphs in its turn
+
+        def prepared(body: PlannedBody) -> GraphRun:
+            graph = node.attributes[body.attribute].as_graph()
+            return GraphRun(graph, self._ground, body.buffers, body.schedule, body.steps, body.bodies)
+
+        return controlled(node, self, {body.attribute: body for body in bodies}, prepared)
+
+    def _there(self, node: ir.Node) -> dict[ir.Value, tuple[tuple[int, int], ...]]:
+        """Return which bytes of its outputs `node` need not move."""
+        found: dict[ir.Value, tuple[tuple[int, int], ...]] = {}
+        for alias in parts(node, self._facts):
+            if alias.value in self.sites and alias.source in self.sites and self._shares(alias):
+                start = max(0, -alias.at)
+                end = min(len(self.sites[alias.value].data), len(self.sites[alias.source].data) - alias.at)
+                found[alias.value] = (*found.get(alias.value, ()), (start, end))
+        return found
+
+    def _shares(self, alias: Alias) -> bool:
+        """Return whether the plan leaves both where they may share bytes: in their places in the arena, or both outside of it."""
+        if alias.value not in self.sites:
+            return True
+        sites = self.sites
+        return alias.source in sites and sites[alias.value].address == sites[alias.source].address + alias.at
+
+    def _hold(self, values: Iterable[ir.Value]) -> None:
+        """Keep the constants among `values` in memory, for all runs."""
+        constants = self._facts.constants
+        for value in values:
+            if value in constants and value not in self.sites and value not in self.held:
+                self.held[value] = Site.of(constants.array(value), self._shapes.dtype(value))
+
+
+def _planned_sites(graph: ir.Graph, buffers: Iterable[PlannedBuffer], ground: Ground) -> dict[ir.Value, Site]:
+    made = (value for node in graph for value in node.outputs)
+    by_name = {value.name: value for value in (*graph.inputs, *made) if value.name}
+    shapes, sites = ground.facts.shapes, {}
+    for buffer in buffers:
+        if buffer.kind == "workspace":
+            continue
+        value = by_name[buffer.name]
+        dtype, shape = shapes.dtype(value), shapes.sizes(value)
+        if dtype is None or shape is None or tensor_bytes(value, shapes) != buffer.size:
+            raise CheckFailed(f"the plan gives {buffer.name!r} {buffer.size} bytes, which is not what it takes")
+        if not buffer.size:
+            sites[value] = Site.empty(dtype, shape, 0)
+            continue
+        block = ground.blocks.get(buffer.arena)
+        if block is None or not 0 <= buffer.offset <= len(block.bytes) - buffer.size:
+            raise CheckFailed(f"the plan places {buffer.name!r} outside of the arena")
+        data = block.bytes[buffer.offset : buffer.offset + buffer.size]
+        sites[value] = Site(data, block.address + buffer.offset, dtype, shape)
+    return sites
+
+
+def _rest(there: Iterable[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """Return the ranges of `size` bytes that are not in `there`."""
+    found, at = [], 0
+    for start, end in (*sorted(there), (size, size)):
+        if at < start:
+            found.append((at, start))
+        at = max(at, end)
+    return found

@@ -1,0 +1,220 @@
+"""Plans of the bodies of If, Loop and Scan: inside the arena, checked, and run there."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnxtile import api
+from onnxtile.errors import CheckFailed
+from onnxtile.plan import bodies, check
+from onnxtile.plan.problem import Plan, Problem
+from onnxtile.plan.result import PlannedBody, PlannedBuffer, PlanResult
+from onnxtile.plan.tenant import Tenant
+from tests.plan.conftest import Case, rows
+from tests.plan.test_live import IF, LOOP, NESTED
+
+Find = Callable[[str], Path]
+
+SCAN = """
+scanned (float[2] start, float[3,2] x) => (float[2] last, float[2,3] all) {
+  a = Neg(x)
+  last, all = Scan <num_scan_inputs = 1, scan_output_axes = [1], scan_input_directions = [1],
+    body = step (float[2] sum, float[2] slice) => (float[2] next, float[2] seen) {
+      b = Exp(slice)
+      next = Add(sum, b)
+      seen = Relu(next)
+    }> (start, a)
+}
+"""
+
+SWAP = """
+swapped (float[2] x, float[2] y) => (float[2] p, float[2] q) {
+  a = Neg(x)
+  b = Exp(y)
+  trip = Constant<value = int64 {3}>()
+  go = Constant<value = bool {1}>()
+  p, q = Loop (trip, go, a, b) <body = step (int64 i, bool c, float[2] u, float[2] v) => (bool d, float[2] w, float[2] z) {
+      d = Identity(c)
+      w = Identity(v)
+      z = Identity(u)
+    }>
+}
+"""
+
+NO_TURN = LOOP.replace("int64 {3}", "int64 {0}").replace("float[3,2,3]", "float[0,2,3]")
+
+UNTIL = """
+until (float[2] x) => (float[2] y) {
+  a = Neg(x)
+  go = Constant<value = bool {1}>()
+  most = Constant<value = float {9}>()
+  y = Loop ("", go, a) <body = step (int64 i, bool c, float[2] u) => (bool d, float[2] w) {
+      e = Abs(u)
+      one = Constant<value = float {1}>()
+      w = Add(e, one)
+      s = ReduceSum<keepdims = 0>(w)
+      d = Less(s, most)
+    }>
+}
+"""
+
+IN_A_LOOP = """
+inside (float[2,3] x) => (float[2,3] y) {
+  a = Relu(x)
+  trip = Constant<value = int64 {4}>()
+  go = Constant<value = bool {1}>()
+  two = Constant<value = int64 {2}>()
+  y = Loop (trip, go, a) <body = step (int64 i, bool c, float[2,3] u) => (bool d, float[2,3] w) {
+      d = Identity(c)
+      e = Exp(u)
+      early = Less(i, two)
+      f = If (early) <
+        then_branch = first () => (float[2,3] t) { s = Neg(e)  t = Tanh(s) },
+        else_branch = second () => (float[2,3] r) { q = Sigmoid(e)  r = Add(q, a) }>
+      w = Sub(f, e)
+    }>
+}
+"""
+
+GRAPHS = {"if": IF, "nested": NESTED, "loop": LOOP, "scan": SCAN, "swap": SWAP, "no turn": NO_TURN, "until": UNTIL}
+GRAPHS["if in a loop"] = IN_A_LOOP
+every_graph = pytest.mark.parametrize("text", GRAPHS.values(), ids=GRAPHS)
+
+
+def flat(result: PlanResult) -> list[PlannedBody]:
+    todo, found = list(result.bodies), []
+    while todo:
+        found.append(todo.pop(0))
+        todo.extend(found[-1].bodies)
+    return found
+
+
+@every_graph
+@pytest.mark.parametrize("order", ["model", "min-peak", "any"])
+@pytest.mark.parametrize("planner", ["best", "naive", "greedy-by-size"])
+def test_every_tensor_of_a_body_has_a_place_and_runs_there(text: str, order: str, planner: str) -> None:
+    case = Case.of(text)
+    result = case.plan(order=order, planner=planner)
+    assert result.unplanned == ()
+    placed = {b.name for body in flat(result) for b in body.buffers}
+    inner = [v for graph in case.model.graph.subgraphs() for v in graph.inputs]
+    made = [v for n in case.model.graph.all_nodes() if n.graph is not case.model.graph for v in n.outputs]
+    constant = {v for v in made if v in case.constants}
+    assert {v.name for v in (*inner, *made) if v not in constant} <= placed
+    assert case.run(result).equal
+
+
+@every_graph
+def test_bodies_lie_in_the_workspaces_of_their_nodes(text: str) -> None:
+    result = Case.of(text).plan(planner="naive")
+    rooms = rows(result)
+    for body in result.bodies:
+        room = rooms.get(f"{body.node} (workspace)")
+        assert room is not None
+        assert room.kind == "workspace"
+        for one in body.buffers:
+            assert room.offset <= one.offset <= one.offset + one.size <= room.offset + room.size
+
+
+def test_branches_share_the_larger_workspace() -> None:
+    result = Case.of(IF).plan()
+    assert rows(result)["c (workspace)"].size == max(body.size for body in result.bodies)
+    assert {body.attribute for body in result.bodies} == {"then_branch", "else_branch"}
+
+
+def moved(result: PlanResult, name: str, offset: int) -> PlanResult:
+    def inside(body: PlannedBody) -> PlannedBody:
+        return replace(body, buffers=tuple(map(shifted, body.buffers)), bodies=tuple(map(inside, body.bodies)))
+
+    def shifted(buffer: PlannedBuffer) -> PlannedBuffer:
+        return replace(buffer, offset=offset) if buffer.name == name else buffer
+
+    return replace(result, bodies=tuple(map(inside, result.bodies)))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "onto"),
+    [(IN_A_LOOP, "e", "a"), (IN_A_LOOP, "q", "a"), (IN_A_LOOP, "u", "a"), (LOOP, "next", "a")],
+)
+def test_a_tensor_of_a_body_on_one_of_the_graph_around_is_noticed(text: str, name: str, onto: str) -> None:
+    case = Case.of(text)
+    result = case.plan(share=("view",))
+    feeds = {"x": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)}
+    verdict = case.run(moved(result, name, rows(result)[onto].offset), feeds=[feeds])
+    assert not verdict.equal
+
+
+@pytest.mark.parametrize("text", [LOOP, IN_A_LOOP, UNTIL])
+def test_a_body_that_is_planned_wrongly_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All buffers of the body at its start: the check of the body says no."""
+    case = Case.of(text)
+    require = check.require
+
+    def careless(problem: Problem, plan: Plan, tenants: tuple[Tenant, ...]) -> None:
+        first = problem.buffers[0].name
+        offsets = dict.fromkeys(plan.offsets, plan.offsets[first])
+        require(problem, replace(plan, offsets=offsets), tenants)
+
+    monkeypatch.setattr(bodies, "require", careless)
+    with pytest.raises(CheckFailed, match="the plan is not sound"):
+        case.plan()
+
+
+@settings(max_examples=12)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["Relu", "Exp", "Neg", "Add", "Concat", "Reshape"]), st.integers(0, 9)),
+        min_size=1,
+        max_size=8,
+    ),
+    st.integers(0, 3),
+    st.sampled_from(["model", "any"]),
+)
+def test_random_bodies(nodes: list[tuple[str, int]], turns: int, order: str) -> None:
+    known, lines = ["u", "a"], []
+    for number, (operator, pick) in enumerate(nodes):
+        one, other, made = known[pick % len(known)], known[pick // 2 % len(known)], f"v{number}"
+        if operator == "Concat":
+            lines += [
+                f"h{number}, k{number} = Split<axis = 0, num_outputs = 2>({one})",
+                f"{made} = Concat<axis = 0>(k{number}, h{number})",
+            ]
+        elif operator == "Reshape":
+            lines += [
+                f"r{number} = Reshape({one}, flat)",
+                f"s{number} = Abs(r{number})",
+                f"{made} = Reshape(s{number}, back)",
+            ]
+        else:
+            lines.append(f"{made} = {operator}({one}, {other})" if operator == "Add" else f"{made} = {operator}({one})")
+        known.append(made)
+    body = "\n".join(["d = Identity(c)", *lines, f"w = Tanh({known[-1]})"])
+    case = Case.of(f"""
+    random (float[2,3] x) => (float[2,3] y) {{
+      a = Relu(x)
+      trip = Constant<value = int64 {{{turns}}}>()
+      go = Constant<value = bool {{1}}>()
+      flat = Constant<value = int64[1] {{6}}>()
+      back = Constant<value = int64[2] {{2, 3}}>()
+      z = Loop (trip, go, a) <body = step (int64 i, bool c, float[2,3] u) => (bool d, float[2,3] w) {{ {body} }}>
+      y = Add(z, a)
+    }}""")
+    result = case.plan(order=order)
+    assert result.unplanned == ()
+    assert case.run(result, repeats=2).equal
+
+
+def test_a_real_model_with_branches_in_branches(silero: Find) -> None:
+    """The other sampling rate's branch cannot run on these inputs; nothing else is left out."""
+    shapes = {"input": (1, 576), "state": (2, 1, 128)}
+    result = api.plan(silero("silero_vad"), shapes=shapes, ranges={"sr": (16000, 16000)})
+    assert result.plan.unplanned == ()
+    assert all(row.reason == "a graph input" or row.reason.startswith("never made") for row in result.plan.outside)
+    assert len(flat(result.plan)) == 50
+    assert result.verdict is not None
+    assert result.verdict.equal
