@@ -14,6 +14,7 @@ from onnxtile.fuse.lower.contract import Argument, FactsTable, Lowering, NotLowe
 from onnxtile.fuse.lower.emit import Emitter
 from onnxtile.fuse.lower.evidence import Evidence, Part
 from onnxtile.fuse.lower.numbers import Numbers
+from onnxtile.fuse.lower.symbols import Symbols
 from onnxtile.fuse.patterns import Pattern
 from onnxtile.fuse.rewrite import PatternResult, fuse
 from onnxtile.fuse.unfuse import Undo, called_functions
@@ -108,6 +109,7 @@ class Facts(FactsTable):
         self._shapes = shapes
         self._constants = Constants(model)
         self._numbers = Numbers(shapes, self._small)
+        self._symbols = Symbols(shapes, self._numbers)
         self._values: dict[str, ir.Value | None] = {}
         for graph in model.graphs():
             made = (value for node in graph for value in node.outputs if value.name)
@@ -120,7 +122,7 @@ class Facts(FactsTable):
         known = self._values.get(value.name or "")
         if known is None:
             return Argument(value, value.dtype, None)
-        dims = self._shapes.dims(known)
+        dims = self._symbols.dims(known)
         tensor = known.const_value if known in self._constants else None
         if dims is None and tensor is not None:
             dims = tuple(tensor.shape.numpy())
@@ -234,7 +236,7 @@ class _Run:
         before = len(self.sites)
         written = sum(self._one(node) for node in inner)
         if not written:
-            reasons = dict.fromkeys(f"{inner.meta_op} in it: {inner.reason}" for inner in self.sites[before:])
+            reasons = dict.fromkeys(f"{inner.meta_op} in it: {inner.reason}" for inner in self.sites[before:] if inner.reason)
             self.idle[site.call] = "; ".join(reasons)
         return written
 

@@ -90,7 +90,11 @@ def _groups(body: _Body, groups: int, dims: Dims, *, grouped: bool) -> int:
             raise NotLowered(f"it has {groups} scales for the channels of {shown(dims)}")
         return groups
     target = body.array(body.nodes[0].inputs[1], "first shape")
-    keeps_batch = target.size >= 3 and (target[0] == 0 or target[0] == dims[0]) and not body.nodes[0].attributes
+    keeps_batch = (
+        target.size >= 3
+        and (target[0] == 0 or target[0] == dims[0])
+        and body.nodes[0].attributes.get_int("allowzero", 0) == 0
+    )
     if not keeps_batch or target[1] != groups or _too_many(target, dims):
         raise NotLowered(f"the shape {target.tolist()} does not make groups of the channels of {shown(dims)}")
     return groups
