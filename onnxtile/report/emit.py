@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from onnxtile.errors import UsageError
 from onnxtile.report.format import Format, Options, Plan, format_of
@@ -29,7 +27,7 @@ class Emission:
             raise UsageError(
                 f"{asked} is about pictures, and none is asked for", hint="add --emit plan.html, .svg or .png"
             )
-        return cls(files, names, None if compare is None else read_plan(compare))
+        return cls(files, names, None if compare is None else _read(compare))
 
     def content(self, plan: Plan) -> dict[Path, bytes]:
         """Return what goes into each file."""
@@ -39,31 +37,7 @@ class Emission:
         }
 
 
-def read_plan(path: Path) -> Plan:
-    """Return the plan in the JSON file `path`. Raises UsageError where it is none."""
-    hint = "write one by: onnxtile plan MODEL --emit before.json"
-    try:
-        found: Any = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}", hint=hint) from error
-    except ValueError as error:
-        raise UsageError(f"{path} is no JSON: {error}", hint=hint) from error
-    if not _is_plan(found):
-        raise UsageError(f"{path} is no plan: it has no arenas, or no buffers with offset, size and life", hint=hint)
-    plan: Plan = found
-    return plan
+def _read(path: Path) -> Plan:
+    from onnxtile.report.plan_file import read_plan  # pydantic takes long to load
 
-
-_NUMBERS = ("offset", "size", "first", "last")
-
-
-def _is_plan(found: Any) -> bool:
-    if not isinstance(found, dict) or not isinstance(found.get("arenas"), list):
-        return False
-    rows = found.get("buffers")
-    return isinstance(rows, list) and all(isinstance(row, dict) and _is_buffer(row) for row in rows)
-
-
-def _is_buffer(row: Mapping[str, Any]) -> bool:
-    numbers = all(isinstance(row.get(key), int) and row[key] >= 0 for key in _NUMBERS)
-    return numbers and all(isinstance(row.get(key), str) for key in ("name", "arena", "kind"))
+    return read_plan(path)

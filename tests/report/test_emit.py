@@ -32,6 +32,9 @@ def test_options_of_pictures_need_one(names: bool | None, compare: Path | None) 
         Emission.of([Path("plan.json")], names, compare)
 
 
+BUFFER = '{"name": "b", "arena": "a", "offset": 0, "size": 8, "kind": "activation", "first": %s}'
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -41,7 +44,19 @@ def test_options_of_pictures_need_one(names: bool | None, compare: Path | None) 
         ("[]", "is no plan"),
         ('{"arenas": []}', "is no plan"),
         ('{"arenas": [], "buffers": [{"name": "a"}]}', "is no plan"),
-        ('{"arenas": [], "buffers": [3]}', "is no plan"),
+        ('{"arenas": [], "buffers": [3]}', "is no plan: buffers.0: "),
+        ('{"arenas": [{"name": "a"}], "buffers": []}', "is no plan: arenas.0.size: Field required"),
+        ('{"arenas": [], "buffers": [], "alignment": 0}', "is no plan: alignment: "),
+        ('{"arenas": [], "buffers": [], "schedule": ["n"], "steps": []}', "steps and schedule have different lengths"),
+        (
+            '{"arenas": [], "buffers": [' + BUFFER % '"1", "last": 2' + "]}",
+            "buffers.0.first: Input should be a valid integer",
+        ),
+        (
+            '{"arenas": [], "buffers": [' + BUFFER % '3, "last": 2' + "]}",
+            "the last step of its life is before the first",
+        ),
+        ('{"arenas": [], "buffers": [' + BUFFER % '1, "last": 1000000000' + "]}", "buffers.0.last: "),
     ],
 )
 def test_what_is_no_plan(text: str | None, message: str, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from onnxtile.plan.planner import planner as planner_of
 from onnxtile.plan.scope import PLACINGS
 from onnxtile.plan.workspace import WorkspaceRules
 from onnxtile.registry import discover
-from onnxtile.report.emit import read_plan
 from onnxtile.report.format import Format
 from onnxtile.report.format import Options as FormatOptions
+from onnxtile.report.plan_file import read_plan
 
 
 class _Options(InputOptions):

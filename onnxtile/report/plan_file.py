@@ -1,0 +1,81 @@
+"""A plan read back from its JSON, found to be one as far as a picture of it needs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import pydantic
+
+from onnxtile.errors import UsageError
+from onnxtile.report.format import Plan
+
+_HINT = "write one by: onnxtile plan MODEL --emit before.json"
+
+_Bytes = Annotated[int, pydantic.Field(ge=0, le=2**53)]
+"""No larger: so far a page counts exactly."""
+_Step = Annotated[int, pydantic.Field(ge=0, le=10**7)]
+"""No larger: a page and a picture have a place for each."""
+
+
+class _Part(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True)
+
+
+class _Buffer(_Part):
+    name: str
+    arena: str
+    offset: _Bytes
+    size: _Bytes
+    first: _Step
+    last: _Step
+    kind: str
+    alias: str | None = None
+    node: str | None = None
+    dtype: str | None = None
+    shape: list[int] | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _lives(self) -> Self:
+        if self.last < self.first:
+            raise ValueError("the last step of its life is before the first")
+        return self
+
+
+class _Arena(_Part):
+    name: str
+    size: _Bytes
+    capacity: _Bytes | None = None
+
+
+class _Plan(_Part):
+    arenas: list[_Arena]
+    buffers: list[_Buffer]
+    alignment: Annotated[int, pydantic.Field(ge=1, le=2**53)] | None = None
+    schedule: list[str] | None = None
+    steps: list[_Step] | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _has_a_step_for_each_node(self) -> Self:
+        if self.steps is not None and len(self.steps) != len(self.schedule or ()):
+            raise ValueError("steps and schedule have different lengths")
+        return self
+
+
+def read_plan(path: Path) -> Plan:
+    """Return the plan in the JSON file `path`. Raises UsageError where it is none, with the first field that is wrong."""
+    try:
+        found: Any = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}", hint=_HINT) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no JSON: {error}", hint=_HINT) from error
+    try:
+        _Plan.model_validate(found)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{path} is no plan: {field + ': ' if field else ''}{first['msg']}", hint=_HINT) from None
+    plan: Plan = found
+    return plan
