@@ -38,10 +38,13 @@ def write_model(model: ir.Model, file: BinaryIO) -> None:
     graph = proto.graph.SerializeToString(deterministic=True)
     proto.ClearField("graph")
     rest: bytes = proto.SerializeToString(deterministic=True)
+    del proto  # its nodes take more memory than their bytes
     total = len(graph) + sum(len(head) + size for head, size in zip(heads, sizes, strict=True))
     if total + len(rest) > _MOST:
         raise ModelError("the model takes more than 2 GiB in one file", hint="give -o OUT, which may use external data")
-    file.write(b"".join((rest, _GRAPH, _varint(total), graph)))
+    for part in (rest, _GRAPH, _varint(total), graph):
+        file.write(part)
+    del graph, part
     for head, tensor, size in zip(heads, tensors, sizes, strict=True):
         file.write(head + tensor.tobytes() if size else head)
 
