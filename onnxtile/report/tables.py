@@ -115,8 +115,13 @@ def _choices(tiled: Iterable[Result]) -> list[Table | Text]:
 
 
 def _choice(choice: Result) -> tuple[str, str, int, int, int]:
-    tile = "×".join(map(str, choice["tile"]))
-    return tile, choice["order"], choice["nodes"], choice["held"], choice["bytes_moved"]
+    return _tile(choice), choice["order"], choice["nodes"], choice["held"], choice["bytes_moved"]
+
+
+def _tile(choice: Result) -> str:
+    """Return the size of a tile; in zones that of the blocks of each."""
+    sizes = [(zone["m"], choice["tile"][1], -(-zone["width"] // zone["columns"])) for zone in choice.get("zones") or ()]
+    return " | ".join("×".join(map(str, size)) for size in sizes or [choice["tile"]])
 
 
 def _rounded(size: float | None) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError
 from onnxtile.model.constants import constant_array
+from onnxtile.model.infer import values
+from onnxtile.model.shape_values import Propagation
 from onnxtile.model.shapes import resolve
 from onnxtile.runtime import Array
 from onnxtile.tile.names import all_nodes
@@ -140,9 +143,20 @@ class Bodies:
         if value in self._constants:
             return self._constants.array(value)
         caller, node = self._callers.get(value), value.producer()
-        if caller is not None and node is None:
+        if caller is None:
+            return self._computed.number(value)
+        if node is None:
             return self.of(self._model.functions[caller]).given.get(value)
-        return constant_array(node) if node is not None and node.op_type == "Constant" else None
+        return constant_array(node) if node.op_type == "Constant" else None
+
+    @cached_property
+    def _computed(self) -> Propagation:
+        """The few numbers that the main graph computes from shapes."""
+        known = [(value, self._shapes.dtype(value), self._shapes.dims(value)) for value in values(self._model)]
+        dtypes = {value: dtype for value, dtype, _ in known if dtype is not None}
+        found = Propagation(self._model, dtypes, {value: dims for value, _, dims in known if dims is not None})
+        found.run()
+        return found
 
 
 def _inferred(model: ir.Model, function: ir.Function, signature: Signature, given: Sequence[Array | None]) -> Body:

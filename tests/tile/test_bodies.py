@@ -99,6 +99,15 @@ def test_sizes_that_a_call_gives_as_constants(bench: Bench) -> None:
     require_same(bench, source(graph, heads, inner))
 
 
+def test_sizes_that_the_graph_computes_from_shapes(bench: Bench) -> None:
+    heads = """<domain: "f", opset_import: ["" : 17]> Heads (x, shape, w) => (y) {
+        r = Reshape(x, shape)  [mm] y = MatMul(r, w) }"""
+    graph = (
+        """(float[5,8] x, float[2,5,4] z, float[4,8] w) => (float[2,5,8] y) { s = Shape(z)  y = f.Heads(x, s, w) }"""
+    )
+    require_same(bench, source(graph, heads))
+
+
 def test_a_call_inside_a_function(bench: Bench) -> None:
     outer = """<domain: "f", opset_import: ["" : 17, "f" : 1]> Block (x, w, b) => (y) {
         h = f.Linear(x, w, b)  r = Relu(h)  t = Transpose<perm = [1, 0]>(w)  [last] y = MatMul(r, t) }"""
