@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +14,8 @@ BACKENDS = ("loky", "threading", "dask", "ray")
 _OF_CLUSTERS = ("dask", "ray")
 _PATIENCE = 5.0
 """Seconds in which a scheduler has to answer."""
+_RAYS_PATIENCE = 20.0
+"""The same for ray, which takes some of them to start."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +109,26 @@ def _ray(workers: Workers) -> None:
         from ray.util.joblib import register_ray
     except ImportError:
         raise UsageError("the backend ray is not installed", hint="pip install 'onnxtile[ray]'") from None
+    _require_ray(workers.scheduler)
     try:
         ray.init(address=workers.scheduler, ignore_reinit_error=True, log_to_driver=False)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"ray cannot be reached: {reason}", hint="start it: ray start --head") from None
     register_ray()
+
+
+def _require_ray(address: str | None) -> None:
+    """Raise UsageError where no ray cluster answers at `address`, HOST:PORT.
+
+    Ray itself tries for minutes, and cannot be told not to; so another process asks, which can be ended.
+    """
+    if address is None or ":" not in address or "//" in address:
+        return
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        subprocess.run(command, capture_output=True, timeout=_RAYS_PATIENCE, check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        raise UsageError(
+            f"no ray cluster answers at {address}", hint="start one by `ray start --head`, which prints its address"
+        ) from None

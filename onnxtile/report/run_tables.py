@@ -36,8 +36,14 @@ def _figure(figures: Mapping[str, Any], name: str) -> str:
 
 def _reasons(model: Mapping[str, Any]) -> list[str]:
     budgets = [one for one in model["budgets"] if not one["met"]]
-    lines = [f"{one['budget']}: {_shown(one['value'])}, allowed is {_shown(one['limit'])}" for one in budgets]
+    lines = [f"{one['budget']}: {_shown(one['value'])}, and is to be {_bound(one)}" for one in budgets]
     return [model["error"], *lines] if model["error"] else lines
+
+
+def _bound(budget: Mapping[str, Any]) -> str:
+    """Return in words what a budget asks for: its name says whether it is a least or a most."""
+    word = {"min": "at least ", "max": "at most "}.get(budget["budget"].partition("_")[0], "")
+    return f"{word}{_shown(budget['limit'])}"
 
 
 def _shown(value: object) -> str:

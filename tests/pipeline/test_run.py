@@ -22,6 +22,7 @@ from onnxtile.pipeline.step import Done, State, Step
 from onnxtile.pipeline.workers import Workers
 from onnxtile.registry import data_folder
 
+FUSE = '[[steps]]\ndo = "fuse"\nverify = false'
 STEPS = """
 [[steps]]
 do = "fuse"
@@ -180,6 +181,18 @@ def test_a_scheduler_that_does_not_answer(
             run(pipeline('[[steps]]\ndo = "fuse"'), models, Place(), workers)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_ray(pipeline: Callable[[str], Pipeline], tmp_path: Path, mute: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    result = run(pipeline(FUSE), _models(tmp_path), Place(tmp_path / "out"), Workers(2, "ray"))
+    ray.shutdown()
+    assert [report.passed for report in result.reports] == [True, False, True]
+    monkeypatch.setattr("onnxtile.pipeline.workers._RAYS_PATIENCE", 3)
+    for address in ("127.0.0.1:9", mute.removeprefix("tcp://")):
+        with pytest.raises(UsageError, match=f"no ray cluster answers at {address}"):
+            run(pipeline(FUSE), _models(tmp_path), Place(), Workers(2, "ray", address))
+
+
 def test_a_worker_that_dies_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     def perhaps_die(_options: Options, state: State) -> Done:
         if state.source.name == "broken.onnx":
@@ -199,9 +212,6 @@ def test_a_bug_shows_in_the_report_of_its_model(tmp_path: Path) -> None:
     pipeline = Pipeline("p", ((Step("fail", Options, fail), Options(do="fail")),), Budgets(), (), "{name}.p.onnx")
     report = run_one(pipeline, tmp_path / "m.onnx", Place(dry_run=True))
     assert report.error == "internal error: ZeroDivisionError: by zero"
-
-
-FUSE = '[[steps]]\ndo = "fuse"\nverify = false'
 
 
 def test_models_of_one_name_keep_their_folders(

@@ -1,0 +1,71 @@
+"""onnxtile run: one report a model, one summary, and the exit code of a check."""
+
+import json
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+PIPELINE = """[[steps]]
+do = "fuse"
+patterns = ["LayerNorm"]
+verify = false
+[[steps]]
+do = "plan"
+verify = false
+[budgets]
+max_arena = "64KiB"
+min_fused = {LayerNorm = 30}
+"""
+
+
+def test_budgets_are_shown_with_what_they_allow(run: Run, folder: Path) -> None:
+    (folder / "p.toml").write_text(PIPELINE)
+    done = run("run", "p.toml", "m.onnx", "--json", "summary.json")
+    assert (done.code, done.err) == (1, "")
+    assert "min_fused.LayerNorm: 25, and is to be at least 30" in done.out
+    assert "max_arena: " in done.out and "and is to be at most 65,536" in done.out
+    assert "0 passed, 1 failed" in done.out
+    (model,) = json.loads((folder / "summary.json").read_text())["models"]
+    assert {one["budget"]: one["met"] for one in model["budgets"]} == {
+        "max_arena": False, "min_fused.LayerNorm": False,
+    }  # fmt: skip
+    assert json.loads((folder / "m.p.report.json").read_text())["budgets"] == model["budgets"]
+    (folder / "p.toml").write_text(PIPELINE.replace("64KiB", "1MiB").replace("30", "25"))
+    done = run("run", "p.toml", "m.onnx", "--json", "-")
+    assert (done.code, json.loads(done.out)["passed"]) == (0, 1)
+
+
+def test_models_side_by_side_with_one_that_fails(run: Run, folder: Path) -> None:
+    (folder / "p.toml").write_text('[[steps]]\ndo = "fuse"\npatterns = ["LayerNorm"]\nverify = false\n')
+    (folder / "other").mkdir()
+    shutil.copyfile(folder / "m.onnx", folder / "other" / "m.onnx")
+    (folder / "bad.onnx").write_text("no model")
+    models = ("m.onnx", "bad.onnx", "other/m.onnx")
+    done = run("run", "p.toml", *models, "-o", "out", "--jobs", "2", "--backend", "threading", "--json", "-")
+    content = json.loads(done.out)
+    assert (done.code, content["passed"], content["failed"]) == (1, 2, 1), content["models"]
+    assert [model["model"] for model in content["models"]] == list(models)
+    assert "not an ONNX model" in content["models"][1]["error"]
+    written = sorted(str(path.relative_to(folder / "out")) for path in (folder / "out").rglob("*.onnx"))
+    assert written == ["m.p.onnx", "other/m.p.onnx"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_scheduler_that_says_nothing_is_one_line(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("onnxtile.pipeline.workers._PATIENCE", 0.5)
+    (folder / "p.toml").write_text('[[steps]]\ndo = "unfuse"\n')
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
+        done = run("run", "p.toml", "m.onnx", "--backend", "dask", "--scheduler", address)
+    assert (done.code, done.out) == (2, "")
+    assert f"error: no dask scheduler answers at {address}: nothing came in 0.5 s (start one by" in done.err
+    assert done.err.count("\n") == 1
