@@ -53,3 +53,10 @@ def test_a_layer_of_its_shape_with_weights_that_differ(bench: Bench) -> None:
     image: Array = case.feeds()["a"]
     expected = Session(case.model().SerializeToString()).run({"a": image})["y"]
     np.testing.assert_allclose(tiled.run({"a": image})["y"], expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.slow
+def test_each_of_its_layers_passes_a_thousand_trials(tiled: Tiled) -> None:
+    verdicts = tiled.verdicts(trials=1000)
+    assert [verdict.node for verdict in verdicts] == [site.node for site in tiled.result.tiled]
+    assert all(verdict.passed for verdict in verdicts), verdicts

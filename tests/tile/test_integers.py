@@ -64,8 +64,7 @@ def expected(arrays: dict[str, Array]) -> Array:
     return result
 
 
-@settings(max_examples=150, deadline=None)
-@given(
+INTEGER_PRODUCTS = given(
     sizes=st.tuples(st.integers(1, 11), st.integers(1, 11), st.integers(1, 11)),
     limits=st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6)),
     batch=st.sampled_from([(), (), (2,), (2, 3)]),
@@ -74,7 +73,9 @@ def expected(arrays: dict[str, Array]) -> Array:
     constants=st.sampled_from(["", "b", "bz", "abyz", "y", "z"]),
     opset=st.sampled_from([10, 13, 21]),
 )
-def test_it_is_equal_to_the_last_bit(
+
+
+def require_integer_product(
     bench: Bench, sizes: Any, limits: Any, batch: Any, zeros: Any, types: Any, constants: str, opset: int
 ) -> None:
     arrays = operands(sizes, batch, (zeros[0], (sizes[2],) if zeros[1] == "n" else zeros[1]), types)
@@ -84,6 +85,12 @@ def test_it_is_equal_to_the_last_bit(
     np.testing.assert_array_equal(tiled.run(feeds)["out"], expected(arrays), strict=True)
     np.testing.assert_array_equal(Session(source.SerializeToString()).run(feeds)["out"], expected(arrays), strict=True)
     assert all(verdict.passed and not verdict.error for verdict in tiled.verdicts())
+
+
+test_it_is_equal_to_the_last_bit = settings(max_examples=60, deadline=None)(INTEGER_PRODUCTS(require_integer_product))
+test_a_thousand_integer_products = pytest.mark.slow(
+    settings(max_examples=1000, deadline=None)(INTEGER_PRODUCTS(require_integer_product))
+)
 
 
 def test_each_tile_gets_the_zero_points_of_its_columns(bench: Bench) -> None:

@@ -28,8 +28,7 @@ BIASES: list[Any] = [None, (), (1,), ("n",), (1, "n"), ("m", 1), ("m", "n"), (1,
 FACTORS = st.sampled_from([1.0, 0.5, -1.25, 0.1, 3.0])
 
 
-@settings(max_examples=250, deadline=None)
-@given(
+GEMMS = given(
     sizes=st.tuples(axes(), axes(), axes()),
     trans=st.tuples(st.booleans(), st.booleans()),
     factors=st.tuples(FACTORS, st.one_of(FACTORS, st.just(0.0))),
@@ -38,7 +37,9 @@ FACTORS = st.sampled_from([1.0, 0.5, -1.25, 0.1, 3.0])
     opset=st.sampled_from([7, 9, 11, 13, 18, 21]),
     seed=st.integers(0, 1000),
 )
-def test_gemm(
+
+
+def require_gemm(
     bench: Bench, sizes: Any, trans: Any, factors: Any, bias: Any, constants: set[str], opset: int, seed: int
 ) -> None:
     (m, max_m), (k, max_k), (n, max_n) = sizes
@@ -53,15 +54,20 @@ def test_gemm(
     assert all(verdict.passed for verdict in tiled.verdicts()), tiled.verdicts()
 
 
-@settings(max_examples=100, deadline=None)
-@given(
+test_gemm = settings(max_examples=100, deadline=None)(GEMMS(require_gemm))
+test_a_thousand_gemms = pytest.mark.slow(settings(max_examples=1000, deadline=None)(GEMMS(require_gemm)))
+
+
+MATMULS = given(
     sizes=st.tuples(axes(), axes(), axes()),
     constants=st.sets(st.sampled_from("ab")),
     opset=st.sampled_from([7, 12, 13, 21]),
     dtype=st.sampled_from([np.float32, np.float64, np.float16, np.int32, np.int64, np.uint32, np.uint64]),
     seed=st.integers(0, 1000),
 )
-def test_matmul(bench: Bench, sizes: Any, constants: set[str], opset: int, dtype: Any, seed: int) -> None:
+
+
+def require_matmul(bench: Bench, sizes: Any, constants: set[str], opset: int, dtype: Any, seed: int) -> None:
     (m, max_m), (k, max_k), (n, max_n) = sizes
     if np.issubdtype(dtype, np.integer):
         opset = max(opset, 9)
@@ -70,6 +76,10 @@ def test_matmul(bench: Bench, sizes: Any, constants: set[str], opset: int, dtype
     )
     tiled = bench.judge(case, Limits(max_m, max_k, max_n))
     assert all(verdict.passed for verdict in tiled.verdicts()), tiled.verdicts()
+
+
+test_matmul = settings(max_examples=60, deadline=None)(MATMULS(require_matmul))
+test_a_thousand_matmuls = pytest.mark.slow(settings(max_examples=1000, deadline=None)(MATMULS(require_matmul)))
 
 
 @pytest.mark.parametrize("bias", BIASES, ids=str)
