@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -18,7 +18,7 @@ from onnxtile import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.plan.bytes import tensor_bytes
-from onnxtile.plan.lawful import CUTS, IN_PLACE, JOINS
+from onnxtile.plan.lawful import CUTS, IN_PLACE, JOINS, VIEWS
 
 _STANDARD = {"", "ai.onnx"}
 
@@ -74,14 +74,9 @@ def aliases(node: ir.Node, facts: Facts) -> Iterator[Alias]:
 
 def views(node: ir.Node, facts: Facts) -> Iterator[Alias]:
     """Yield the output of `node` that is a whole operand under another shape."""
-    applies = VIEWS.get(node.op_type)
-    if (
-        applies is None
-        or not facts.is_standard(node)
-        or not node.inputs
-        or not node.outputs
-        or not applies(node, facts)
-    ):
+    if node.op_type not in VIEWS or not facts.is_standard(node) or not node.inputs or not node.outputs:
+        return
+    if node.op_type == "Dropout" and not _does_not_train(node, facts):
         return
     source, value = node.inputs[0], node.outputs[0]
     if source is not None and value.name and facts.same_bytes(value, source):
@@ -243,10 +238,6 @@ def _bytes_before(whole: ir.Value, part: ir.Value, starts: Sequence[int], facts:
     return sum(start * math.prod(outer[axis + 1 :]) for axis, start in enumerate(starts)) * dtype.bitwidth // 8
 
 
-def _always(_node: ir.Node, _facts: Facts) -> bool:
-    return True
-
-
 def _does_not_train(node: ir.Node, facts: Facts) -> bool:
     """A Dropout passes its input on unless it trains: an attribute before opset 7, from 12 on an input, never in between."""
     if facts.opset() < 7:
@@ -255,16 +246,3 @@ def _does_not_train(node: ir.Node, facts: Facts) -> bool:
     if training is None:
         return True
     return training in facts.constants and not facts.constants.array(training).any()
-
-
-VIEWS: Mapping[str, Callable[[ir.Node, Facts], bool]] = {
-    "Cast": _always,  # of one type to itself: to another, the bytes are not the same
-    "CastLike": _always,
-    "Dropout": _does_not_train,
-    "Flatten": _always,
-    "Identity": _always,
-    "Reshape": _always,
-    "Squeeze": _always,
-    "Unsqueeze": _always,
-}
-"""By operator: whether output 0 is a view of input 0, given that both have one type and one size."""

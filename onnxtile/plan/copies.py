@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxtile.plan.alias import VIEWS, Facts
+from onnxtile.plan.alias import Facts
 from onnxtile.plan.bytes import tensor_bytes
-from onnxtile.plan.lawful import CUTS, JOINS
+from onnxtile.plan.lawful import CUTS, JOINS, VIEWS
 from onnxtile.plan.result import Copies
 from onnxtile.plan.schedule import Schedule
 from onnxtile.plan.sharing import Sharing

@@ -37,6 +37,9 @@ IN_PLACE: Mapping[str, frozenset[int] | None] = {
 """By standard operator: which operands output 0 may be written over (None: any), if shape and element size are the same, nothing
 else lies in those bytes, and nobody reads them later."""
 
+VIEWS = frozenset({"Cast", "CastLike", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Output 0 is operand 0 under another shape, where both have one element type and size; a Dropout only where it does not train."""
+
 CUTS = frozenset({"Split", "Slice"})
 """Their results are parts of operand 0, read in place where the bytes are contiguous."""
 

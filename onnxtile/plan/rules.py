@@ -9,12 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from onnxtile.plan.lawful import CUTS, IN_PLACE, JOINS
+from onnxtile.plan.lawful import CUTS, IN_PLACE, JOINS, VIEWS
 from onnxtile.plan.tenant import Tenant
 
 
 def _view(tenant: Tenant, source: Tenant) -> str | None:
     """A view is the same bytes under another shape: it writes nothing, so its source may be read before, while and after."""
+    made = tenant.made
+    if made is None or made.operator not in VIEWS or not made.operands:
+        return f"{made.operator if made is not None else 'its operator'} does not give views"
+    if made.operands[0] is None or made.operands[0].name != source.name:
+        return "that is not what it is given"
     if (tenant.element, tenant.size) != (source.element, source.size):
         return f"{tenant.size} bytes of {tenant.element} are not {source.size} bytes of {source.element}"
     if tenant.offset != source.offset:

@@ -10,7 +10,7 @@ from onnxtile.errors import CheckFailed
 from onnxtile.plan.check import check, require
 from onnxtile.plan.planner import planner
 from onnxtile.plan.problem import Buffer, Plan, Problem
-from onnxtile.plan.tenant import Take, Tenant
+from onnxtile.plan.tenant import Made, Operand, Take, Tenant
 from tests.plan.conftest import problems
 
 PROBLEM = Problem((Buffer("a", 100, 0, 3), Buffer("b", 64, 2, 4), Buffer("c", 10, 3, 5)))
@@ -23,7 +23,8 @@ def owner(buffer: Buffer, plan: Plan) -> Tenant:
 
 
 OWNERS = tuple(owner(b, SOUND) for b in PROBLEM.buffers)
-VIEW = Tenant("v", "a", 0, 100, (1, 2), "FLOAT", 4, takes=(Take("a", "view"),))
+RESHAPED = Made("Reshape", (Operand("a", (25,)), Operand("shape", (2,))))
+VIEW = Tenant("v", "a", 0, 100, (1, 2), "FLOAT", 4, takes=(Take("a", "view"),), made=RESHAPED)
 
 
 def moved(plan: Plan, name: str, offset: int) -> Plan:
@@ -83,6 +84,9 @@ def test_an_alignment_of_its_own() -> None:
         (replace(VIEW, takes=()), "'v' is written over 'a', which is read in the same step"),
         (replace(VIEW, takes=(Take("b", "view"),)), "cannot share the bytes of 'b'"),
         (replace(VIEW, takes=(Take("nobody", "view"),)), "cannot share the bytes of 'nobody'"),
+        (replace(VIEW, made=replace(RESHAPED, operator="Exp")), "Exp does not give views"),
+        (replace(VIEW, made=None), "its operator does not give views"),
+        (replace(VIEW, made=replace(RESHAPED, operands=(Operand("b", (25,)),))), "that is not what it is given"),
         (replace(VIEW, owner="nobody"), "'v' lies in 'nobody', which has no place"),
         (replace(VIEW, name="a"), "'a' has 2 addresses"),
         (replace(VIEW, granule=8, offset=4, size=8), "at 4 is not aligned to its elements of 8"),
