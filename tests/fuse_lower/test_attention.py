@@ -147,3 +147,17 @@ def test_nan_to_num_is_a_guard(bench: Any, operators: Names) -> None:
     held = {"zero": 0.0, "big": 3e38, "low": -3e38, "scale": 3.0, "mask": CAUSAL}
     result = bench.lower(made(bench, body, held), "ScaledDotProductAttention")
     assert operators(result) == ["Attention"]
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_a_row_of_the_lowest_number_is_the_mean_of_all(bench: Any, target: str) -> None:
+    model = bench.model(BODY, {"scale": 3.0}, x=SHAPE, y=SHAPE, inputs=f"{INPUTS}, float[1,1,3,3] mask")
+    result = bench.lower(model, "ScaledDotProductAttention", target)
+    generator = np.random.default_rng(0)
+    feeds = {name: generator.normal(size=(2, 4, 3, 8)).astype(np.float32) for name in ("x", "k", "v")}
+    feeds["mask"] = np.full((1, 1, 3, 3), np.finfo(np.float32).min)
+    feeds["mask"][..., 0, 0] = 0
+    expected = session(ir.from_proto(model)).run(feeds)["y"]
+    got = session(result.model).run(feeds)["y"]
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(got[:, :, 1], feeds["v"].mean(2), rtol=1e-4, atol=1e-6)

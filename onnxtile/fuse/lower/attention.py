@@ -23,7 +23,7 @@ from onnxtile.fuse.lower.contract import (
     require_type,
     shown,
 )
-from onnxtile.fuse.lower.masks import Choice, Mask, chosen, hides_no_row, unguarded
+from onnxtile.fuse.lower.masks import Choice, Mask, chosen, hides_no_row, lowest_numbers, unguarded
 from onnxtile.fuse.lower.terms import Atom, Monomial, Poly, array_of, atom_of, atoms, operands
 from onnxtile.model.infer import Dim, Dims
 
@@ -266,16 +266,30 @@ class Steps:
         own = mask.argument.value if mask.argument.value is not None else literal_of(mask.argument, "mask")
         if mask.keep is None:
             return own
-        kept, hidden = (Literal(np.asarray(n, dtype.numpy()), dtype, "fill") for n in (0.0, mask.fill))
+        fill = max(mask.fill, lowest_numbers(dtype)[1]) if np.isfinite(mask.fill) else mask.fill
+        kept, hidden = (Literal(np.asarray(n, dtype.numpy()), dtype, "fill") for n in (0.0, fill))
         return self.add(Step("Where", (own, kept, hidden) if mask.keep else (own, hidden, kept), since=9))
 
     def hidden_rows(self, mask: Operand, dtype: ir.DataType) -> Made:
         """Return where the masks, 4-D and summed, hide a row as a whole, as (…, 1)."""
-        if dtype in HALVES:
-            mask = self.add(Step("Cast", (mask,), {"to": ir.DataType.FLOAT.value}, since=13))
+        mask = self._in_float(mask, dtype)
         top = self.add(Step("ReduceMax", (mask, Literal.ints(-1, hint="axes")), {"keepdims": 1}, since=18))
-        lowest = Literal(np.asarray(-np.inf, np.float32), ir.DataType.FLOAT, "lowest")
-        return self.add(Step("Equal", (top, lowest), since=11))
+        hidden = Literal(np.asarray(-np.inf, np.float32), ir.DataType.FLOAT, "hidden")
+        return self.add(Step("Equal", (top, hidden), since=11))
+
+    def raised(self, mask: Operand, dtype: ir.DataType) -> Made:
+        """Return the masks, the lowest number of the element type made the lowest but one."""
+        lowest, next_one = lowest_numbers(dtype)
+        wide = Literal(np.asarray(lowest, np.float32), ir.DataType.FLOAT, "lowest")
+        found = self.add(Step("Equal", (self._in_float(mask, dtype), wide), since=11))
+        instead = Literal(np.asarray(next_one, dtype.numpy()), dtype, "low")
+        return self.add(Step("Where", (found, instead, mask), since=9))
+
+    def _in_float(self, mask: Operand, dtype: ir.DataType) -> Operand:
+        """Return a mask as floats: onnxruntime compares and reduces few other types."""
+        if dtype not in HALVES:
+            return mask
+        return self.add(Step("Cast", (mask,), {"to": ir.DataType.FLOAT.value}, since=13))
 
     def without(self, hidden: Operand, operand: Operand, dtype: ir.DataType) -> Made:
         """Return `operand`, 0 where rows are `hidden`."""

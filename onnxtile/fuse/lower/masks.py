@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 
 from onnxtile.fuse.lower.contract import Argument, FactsTable, NotLowered
 from onnxtile.fuse.lower.terms import Atom, Poly, atom_of, operands, value_of
@@ -65,6 +67,19 @@ def unguarded(weights: Poly) -> tuple[Poly, bool]:
             raise NotLowered("a Where changes the weights after softmax")
         weights, base = inner, atom_of(inner)
     return weights, guarded
+
+
+def lowest_numbers(dtype: ir.DataType) -> tuple[float, float]:
+    """Return the lowest number of a float type, and the next."""
+    kind = dtype.numpy()
+    lowest = ml_dtypes.finfo(kind).min  # type: ignore[no-untyped-call]
+    return float(lowest), float(np.nextafter(lowest, kind.type(0)))
+
+
+def may_be_lowest(masks: tuple[Mask, ...], dtype: ir.DataType) -> bool:
+    """Tell whether a mask that is added may hold the lowest number of its type, so that a row may be of nothing else."""
+    added = [mask.argument for mask in masks if mask.keep is None]
+    return any(a.array is None or bool((a.array == lowest_numbers(dtype)[0]).any()) for a in added)
 
 
 def _kinds(condition: Poly) -> set[object]:

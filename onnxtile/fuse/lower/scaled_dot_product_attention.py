@@ -15,6 +15,7 @@ from onnxtile.fuse.lower.contract import (
     Step,
     known_dtype,
 )
+from onnxtile.fuse.lower.masks import may_be_lowest
 
 _TURNED = (0, 1, 3, 2)
 
@@ -30,6 +31,9 @@ class ScaledDotProductAttention(Lowering):
         steps = Steps([])
         key = steps.transposed(heads.k_turned.value, _TURNED)
         mask, hidden = _bias(steps, heads)
+        if mask is not None and may_be_lowest(heads.masks, site.dtype):
+            # onnxruntime's kernel takes the lowest number for -inf, and a row of it for one without scores; the standard does not.
+            mask = steps.raised(mask, site.dtype)
         settings: dict[str, Setting] = {"scale": heads.scale}
         if heads.widened:
             settings["softmax_precision"] = 1
