@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxtile.plan.alias import Facts
+from onnxtile.plan.alias import Facts, parts
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.lawful import CUTS, JOINS, VIEWS
 from onnxtile.plan.result import Copies
@@ -41,6 +41,10 @@ def _moved(node: ir.Node, facts: Facts, sharing: Sharing) -> Iterator[tuple[ir.V
                 there = [other for other in there if other is not value]
     elif node.op_type in CUTS:
         yield from ((value, bool(sharing.shares.get(value))) for value in results)
+        regions = sharing.regions.of
+        yield from (
+            (a.value, True) for a in parts(node, facts) if a.value not in regions and a.source not in facts.constants
+        )
     elif (
         node.op_type in VIEWS
         and results

@@ -74,14 +74,14 @@ class Controlled(Protocol):
 
 @dataclass(frozen=True)
 class View:
-    """A node that is not run: each output is the input beside it under another shape."""
+    """A node that is not run: each output is the input beside it under another shape, or a part of it."""
 
-    pairs: tuple[tuple[ir.Value, ir.Value], ...]
+    aliases: tuple[Alias, ...]
 
     @property
     def reads(self) -> tuple[ir.Value, ...]:
         """The values that it shows."""
-        return tuple(source for _, source in self.pairs)
+        return tuple(alias.source for alias in self.aliases)
 
 
 @dataclass(frozen=True)
@@ -199,11 +199,14 @@ class GraphRun:
             arena[value] = site
 
     def _link(self, view: View, lanes: Lanes) -> None:
-        for value, source in view.pairs:
-            shape = self._shapes.sizes(value)
+        for alias in view.aliases:
+            value = alias.value
+            shape, size = self._shapes.sizes(value), tensor_bytes(value, self._shapes)
             assert shape is not None
-            lanes.beside[value] = lanes.beside[source].reshaped(shape)
-            lanes.arena[value] = self.sites[value] if value in self.sites else lanes.arena[source].reshaped(shape)
+            assert size is not None
+            lanes.beside[value] = lanes.beside[alias.source].part(alias.at, size, shape)
+            found = self.sites[value] if value in self.sites else lanes.arena[alias.source].part(alias.at, size, shape)
+            lanes.arena[value] = found
 
     def _run(self, kernel: Kernel, values: Values, rooms: Mapping[ir.Value, Site | None]) -> None:
         """Run `kernel` on `values`, and put what it gives into `rooms` and `values`."""
@@ -240,12 +243,13 @@ class GraphRun:
             self.steps[place] = self._controlled(node, bodies)
             self._hold(dependencies(node))
             return
-        shared = {a.value: a.source for a in views(node, self._facts) if self._shares(a)}
+        cuts = (a for a in parts(node, self._facts) if a.rule == "cut" and a.value not in self.sites)
+        shared = {a.value: a for a in (*views(node, self._facts), *cuts) if self._shares(a)}
         if any(self._shapes.is_bound(value) for value in outputs):
             shared = {}  # how it is seen, only a run tells
         if shared.keys() == set(outputs):
-            self.steps[place] = View(tuple(shared.items()))
-            self._hold(shared.values())
+            self.steps[place] = View(tuple(shared.values()))
+            self._hold(alias.source for alias in shared.values())
             return
         kernel = self._ground.kernels.of(node)
         self._hold(kernel.reads)

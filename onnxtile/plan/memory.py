@@ -47,9 +47,9 @@ class Site:
         data = np.zeros(size, np.uint8)
         return cls(data, int(data.ctypes.data), dtype, shape)
 
-    def reshaped(self, shape: tuple[int, ...]) -> Site:
-        """Return the same bytes under another shape."""
-        return Site(self.data, self.address, self.dtype, shape)
+    def part(self, start: int, size: int, shape: tuple[int, ...]) -> Site:
+        """Return `size` of its bytes from `start` on as a tensor of another shape."""
+        return Site(self.data[start : start + size], self.address + start, self.dtype, shape)
 
     def filled(self, array: Any) -> Site:
         """Return the first of its bytes as the tensor `array`, whose bytes they now are; a tensor of other sizes is not larger.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies, node_id
-from onnxtile.plan.alias import Alias, Facts, views
+from onnxtile.plan.alias import Alias, Facts, parts, views
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.inner import bodies
 from onnxtile.plan.kinds import containers, kind_name
@@ -42,7 +42,7 @@ def assign(schedule: Schedule, scope: Scope, facts: Facts) -> Roles:
             _place(value, None, value in outputs, facts, roles, _no_fixed_bytes(value, facts, no_tensors))
     for node in schedule.nodes:
         roles.constants.update((value, None) for value in _constants_read(node, outputs, facts))
-        possible = {alias.value: alias for alias in views(node, facts)}
+        possible = {alias.value: alias for alias in (*views(node, facts), *parts(node, facts)) if alias.rule != "join"}
         for value in node.outputs:
             # A constant that is a graph output is written into the arena by the node that makes it.
             if not value.name or (value in facts.constants and value not in outputs):
@@ -82,11 +82,12 @@ def _place(
         roles.outside[value] = outside
     elif tensor_bytes(value, facts.shapes) is None:
         roles.unplanned[value] = _why_unknown(value, facts)
-    elif alias is None or is_output or alias.source in roles.tensors:
+    elif alias is None or is_output or alias.source in roles.tensors or alias.source in facts.constants:
         # An output lies inside also where what it is a view of does not: it gets a copy.
         roles.tensors[value] = None
     else:
-        roles.outside[value] = f"a view of {alias.source.name!r}, which lies outside"
+        kind = "view" if alias.rule == "view" else "part"
+        roles.outside[value] = f"a {kind} of {alias.source.name!r}, which lies outside"
 
 
 def _why_unknown(value: ir.Value, facts: Facts) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile import keys
 from onnxtile.plan.alias import Alias, Facts, aliases, overwrites
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.live import Life
@@ -35,18 +36,19 @@ def choose(
     alignment: int,
     rules: frozenset[str],
 ) -> Sharing:
-    """Return which of `tensors`, in the order in which they are made, share bytes by one of `rules`, without ever raising the peak.
+    """Return which of `tensors`, in the order in which they are made, share bytes by one of `rules`; but for tiles, without raising the peak.
 
     `order` says which are dead before others are made, `kept` are never written over; the peak is that of `schedule`.
 
     A view always lies where its source does. A result is written over an operand wherever that is lawful: two buffers of one size become
-    one, which no step can lose by. Parts of a whole are taken apart or put together in place where that lowers the peak, as
-    long as it falls; then wherever it does not rise.
+    one, which no step can lose by. Where tile has cut and joined, parts lie in their whole: tiles are addressed so. Other parts of a whole
+    are taken apart or put together in place where that lowers the peak, as long as it falls; then wherever it does not rise.
     """
     sizes = {value: tensor_bytes(value, facts.shapes) or 0 for value in tensors}
     chooser = _Chooser(schedule, facts, lives, order, kept, sizes, alignment, rules | {"view"})
     chooser.share_views()
     chooser.share_in_place()
+    chooser.share_tiles()
     chooser.lower_the_peak()
     chooser.save_copies()
     return Sharing(chooser.regions, chooser.shares())
@@ -92,6 +94,12 @@ class _Chooser:
     def share_in_place(self) -> None:
         for alias in self._in_place:
             self._join([alias])
+
+    def share_tiles(self) -> None:
+        for group in self._parts:
+            node = group[0].value.producer()
+            if node is not None and keys.TILE in node.metadata_props:
+                self._join(group)
 
     def lower_the_peak(self) -> None:
         """Take what lowers the first highest step most, until nothing does."""
