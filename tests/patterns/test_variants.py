@@ -77,6 +77,10 @@ _HEADS = "{0}a = MatMul(x, W_8_8)\n{0}b = Reshape({0}a, [2, 6, 2, 4])\n{0} = Tra
 _MERGED = "j = Transpose<perm=[0, 2, 1, 3]>(i)\nl = Reshape(j, [2, 6, 8])\ny = MatMul(l, W_8_8)"
 _CORE = "t = Transpose<perm=[0, 1, 3, 2]>(k)\nr = MatMul(q, t)\nw = Softmax<axis=-1>(r)\ni = MatMul(w, v)\n"
 _BIASED = "{0}c = Add({0}s, W_8)\n{0}b = Reshape({0}c, [2, 6, 2, 4])\n{0} = Transpose<perm=[0, 2, 1, 3]>({0}b)\n"
+_PART = (
+    "a = Slice(p, [0], [2], [2])\nb = Slice(p, [2], [4], [2])\nn = Neg(b)\nr = Concat<axis=-1>(n, a)\n"
+    "s = Mul(r, W_6_4)\nc = Mul(p, W_6_4)\no = Add(c, s)\n"
+)
 
 CASES: dict[tuple[str, int], list[str]] = {
     ("LayerNorm", 1): [
@@ -343,6 +347,13 @@ CASES: dict[tuple[str, int], list[str]] = {
         + "n = Shape(r)\np = Reshape(r, n)\nw = Softmax<axis=-1>(p)\no = Shape(w)\nh = Reshape(w, o)\ny = MatMul(h, v)",
     ],
     ("MultiHeadAttention", 1): ["".join(map(_HEADS.format, "qkv")) + _CORE + _MERGED],
+    ("MultiHeadAttention", 3): [
+        "o = MatMul(x, W_8_24)\n"
+        + "".join(f"{n}s = Slice(o, [{8 * i}], [{8 * i + 8}], [2])\n" for i, n in enumerate("qkv"))
+        + "".join(map(_BIASED.format, "qkv"))
+        + _CORE
+        + _MERGED
+    ],
     ("MultiHeadAttention", 2): [
         "o = MatMul(x, W_8_24)\nqs, ks, vs = Split<axis=-1>(o)\n"
         + "".join(map(_BIASED.format, "qkv"))
@@ -353,6 +364,14 @@ CASES: dict[tuple[str, int], list[str]] = {
         "a = Slice(x, [0], [4], [2])\nb = Slice(x, [4], [8], [2])\nn = Neg(b)\nr = Concat<axis=-1>(n, a)\n"
         + "s = Mul(r, W_6_8)\nc = Mul(x, W_6_8)\ny = Add(c, s)"
     ],
+    ("RotaryEmbedding", 3): [
+        "a = Slice(x, [0], [8], [2], [2])\nb = Slice(x, [1], [8], [2], [2])\nn = Neg(b)\nu = Unsqueeze(n, [-1])\nv = Unsqueeze(a, [-1])\n"
+        + "p = Concat<axis=-1>(u, v)\nr = Reshape(p, [2, 6, 8])\ns = Mul(r, W_6_8)\nc = Mul(x, W_6_8)\ny = Add(c, s)"
+    ],
+    ("PartialRotaryEmbedding", 1): [
+        "p = Slice(x, [0], [4], [2])\nq = Slice(x, [4], [8], [2])\n" + _PART + "y = Concat<axis=-1>(o, q)"
+    ],
+    ("PartialRotaryEmbedding", 2): ["p, q = Split<axis=-1>(x)\n" + _PART + "y = Concat<axis=-1>(o, q)"],
     ("RotaryEmbedding", 2): [
         "a, b = Split<axis=-1>(x)\nn = Neg(b)\nr = Concat<axis=-1>(n, a)\ns = Mul(r, W_6_8)\nc = Mul(x, W_6_8)\ny = Add(c, s)"
     ],
