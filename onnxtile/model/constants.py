@@ -12,7 +12,7 @@ from onnxtile.model.opset import Opsets
 from onnxtile.model.save import MAX_IR_VERSION, external_folder, to_bytes
 from onnxtile.runtime import Array, Session
 
-_RANDOM = {
+RANDOM = {
     "RandomNormal",
     "RandomUniform",
     "RandomNormalLike",
@@ -21,6 +21,7 @@ _RANDOM = {
     "Bernoulli",
     "Dropout",
 }
+"""Operators that may give something else each time; a Dropout only where it trains."""
 
 
 _GRAPHS = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
@@ -140,7 +141,7 @@ def _pure_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
 def _is_pure(node: ir.Node, model: ir.Model, pure: set[ir.OperatorIdentifier]) -> bool:
     if node.op_identifier() in model.functions:
         return node.op_identifier() in pure
-    if node.op_type in _RANDOM or node.domain not in _PURE_DOMAINS:
+    if node.op_type in RANDOM or node.domain not in _PURE_DOMAINS:
         return False
     return not any(a.type in _GRAPHS for a in node.attributes.values())
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.plan.alias import Facts
-from onnxtile.plan.graph_run import Clash, GraphRun, Ground, Lanes, Moves, Values
+from onnxtile.plan.graph_run import Clash, Draws, GraphRun, Ground, Lanes, Moves, Values
 from onnxtile.plan.kernel import Kernel, Kernels
 from onnxtile.plan.memory import Block, Site
 from onnxtile.plan.result import PlanResult
@@ -88,7 +88,7 @@ class ArenaExecutor:
         for number in places:
             step = self._run.steps[number]
             last.update(dict.fromkeys(step.reads, number))
-            kernel = step.kernel if isinstance(step, Moves) else step
+            kernel = step.kernel if isinstance(step, Moves | Draws) else step
             if isinstance(kernel, Kernel):
                 last.update({value: number for _, value in kernel.outputs})
         found: dict[int, list[ir.Value]] = {}

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.graph import dependencies
+from onnxtile.model.constants import RANDOM
 from onnxtile.plan.alias import Alias, Facts, parts, views
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.kernel import Kernel, Kernels
@@ -104,7 +105,19 @@ class Moves:
         return all(not _rest(self.there.get(v, ()), len(sites[v].data)) for _, v in self.kernel.outputs if v in sites)
 
 
-Step: TypeAlias = Kernel | View | Moves | Controlled
+@dataclass(frozen=True)
+class Draws:
+    """A node that gives something else each time it is run: it is run once, beside the arena, and what it gives is copied there."""
+
+    kernel: Kernel
+
+    @property
+    def reads(self) -> tuple[ir.Value, ...]:
+        """The values that it reads."""
+        return self.kernel.reads
+
+
+Step: TypeAlias = Kernel | View | Moves | Draws | Controlled
 
 
 class GraphRun:
@@ -164,16 +177,19 @@ class GraphRun:
         if isinstance(step, View):
             self._link(step, lanes)
             return None
-        if isinstance(step, Kernel | Moves):
+        if isinstance(step, Kernel | Moves | Draws):
             return self._lockstep(number, step, lanes)
         return step.run(lanes)
 
-    def _lockstep(self, number: int, step: Kernel | Moves, lanes: Lanes) -> Clash | None:
-        kernel = step.kernel if isinstance(step, Moves) else step
+    def _lockstep(self, number: int, step: Kernel | Moves | Draws, lanes: Lanes) -> Clash | None:
+        kernel = step if isinstance(step, Kernel) else step.kernel
         for _, value in kernel.inputs:
             if not lanes.agree(value):
                 return Clash(value.name or "", number)
         self._run(kernel, lanes.beside, {value: self.room(value) for _, value in kernel.outputs})
+        if isinstance(step, Draws):
+            self._copy(kernel, lanes)
+            return None
         try:
             self._run_inside(step, lanes.arena)
         except ModelError:
@@ -197,6 +213,11 @@ class GraphRun:
             for start, end in _rest(step.there.get(value, ()), len(site.data)):
                 site.data[start:end] = elsewhere[value].data[start:end]
             arena[value] = site
+
+    def _copy(self, kernel: Kernel, lanes: Lanes) -> None:
+        for _, value in kernel.outputs:
+            drawn, site = lanes.beside[value], self.sites.get(value)
+            lanes.arena[value] = drawn if site is None else site.filled(drawn.array())
 
     def _link(self, view: View, lanes: Lanes) -> None:
         for alias in view.aliases:
@@ -254,7 +275,10 @@ class GraphRun:
         kernel = self._ground.kernels.of(node)
         self._hold(kernel.reads)
         there = self._there(node)
-        self.steps[place] = Moves(kernel, there) if there else kernel
+        if node.op_type in RANDOM and self._facts.is_standard(node):
+            self.steps[place] = Draws(kernel)
+        else:
+            self.steps[place] = Moves(kernel, there) if there else kernel
 
     def _controlled(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> Controlled:
         from onnxtile.plan.control_run import controlled  # it runs graphs in its turn

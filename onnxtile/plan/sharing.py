@@ -36,7 +36,9 @@ def choose(
     alignment: int,
     rules: frozenset[str],
 ) -> Sharing:
-    """Return which of `tensors`, in the order in which they are made, share bytes by one of `rules`; but for tiles, without raising the peak.
+    """Return which of `tensors`, in the order in which they are made, share bytes by one of `rules`.
+
+    But for tiles, that never raises the peak.
 
     `order` says which are dead before others are made, `kept` are never written over; the peak is that of `schedule`.
 

@@ -51,6 +51,8 @@ def for_plan(result: Result) -> list[Table | Text]:
     if verdict:
         state = "equal bit for bit" if verdict["equal"] else "DIFFERS"
         tables.append(Text(f"run inside the arena: {state} ({verdict['runs']} runs)"))
+        if verdict.get("unlike"):
+            tables.append(Text(f"compared node by node, for {verdict['unlike']}"))
     return tables
 
 

@@ -340,3 +340,25 @@ def test_elements_of_half_a_byte() -> None:
     assert [rows(result)[name].size for name in "payq"] == [5, 36, 36, 5]
     x = np.array([[-8, 7, 1], [2, -3, 4], [5, 6, -7]], np.float32)
     assert case.run(result, feeds=[{"x": x, "scale": np.array(scale, np.float32)} for scale in (1, 0.5, 2)]).equal
+
+
+def test_random_numbers_are_drawn_once_for_both_runs() -> None:
+    case = Case.of("""
+    noisy (float[2,3] x) => (float[2,3] y) {
+      a = Relu(x)
+      n = RandomUniformLike(a)
+      b = Add(a, n)
+      y = Exp(b)
+    }
+    """)
+    result = case.plan()
+    verdict = case.run(result)
+    assert (verdict.equal, verdict.unlike) == (True, "the model draws random numbers")
+    assert not case.run(moved(case.plan_views(), "n", rows(case.plan_views())["a"].offset)).equal
+
+
+def test_halves_that_onnxruntime_keeps_wider_are_not_held_against_the_plan() -> None:
+    text = "halves (float16[64,64] x) => (float16[64,64] y) {\n a0 = MatMul(x, x)\n"
+    text += "".join(f" a{i + 1} = Mul(a{i}, x)\n b{i} = Cos(a{i + 1})\n a{i + 2} = Erf(b{i})\n" for i in range(0, 4, 2))
+    case = Case.of(text + " y = Softmax(a4)\n}")
+    assert case.run(case.plan()).equal
