@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxtile.errors import UsageError
 from onnxtile.plan.effort import NORMAL, Effort
-from onnxtile.plan.problem import Plan, Problem, Proof
+from onnxtile.plan.problem import Buffer, Plan, Problem, Proof, size_of
 from onnxtile.registry import discover
 
 
@@ -33,9 +33,18 @@ class Planner:
     place: Callable[[Problem, Effort], Placement]
 
     def plan(self, problem: Problem, effort: Effort = NORMAL) -> Plan:
-        """Return the plan of this planner for `problem`, whether it fits the capacity or not."""
-        placement = self.place(problem, effort)
-        return Plan.of(problem, placement.offsets, placement.proof)
+        """Return the plan of this planner for `problem`, whether it fits the capacity or not.
+
+        In which order the buffers stand in the problem makes no difference.
+        """
+        order = sorted(range(len(problem.buffers)), key=lambda i: _standing(problem.buffers[i]))
+        placement = self.place(replace(problem, buffers=tuple(problem.buffers[i] for i in order)), effort)
+        offsets = dict(zip(order, placement.offsets, strict=True))
+        return Plan.of(problem, [offsets[i] for i in range(len(order))], placement.proof)
+
+
+def _standing(buffer: Buffer) -> tuple[int, int, int, int, str]:
+    return buffer.lower, buffer.upper, buffer.size, buffer.alignment or 0, buffer.name
 
 
 def heuristic(place: Callable[[Problem], Sequence[int]]) -> Callable[[Problem, Effort], Placement]:
@@ -43,7 +52,7 @@ def heuristic(place: Callable[[Problem], Sequence[int]]) -> Callable[[Problem, E
 
     def placed(problem: Problem, _effort: Effort) -> Placement:
         offsets = tuple(place(problem))
-        did_reach = Plan.of(problem, offsets).size == problem.lower_bound
+        did_reach = size_of(problem, offsets) == problem.lower_bound
         return Placement(
             offsets, Proof(problem.lower_bound, "peak", "lower bound reached" if did_reach else "heuristic")
         )

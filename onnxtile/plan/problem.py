@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from typing import Literal
+
+import numpy as np
 
 from onnxtile.errors import Infeasible, UsageError
 
@@ -86,6 +87,12 @@ class Problem:
         return align(buffer.size, self.granule)
 
     @cached_property
+    def footprints(self) -> tuple[int, ...]:
+        """The footprint of each buffer."""
+        unit = self.granule
+        return tuple(align(b.size, unit) for b in self.buffers)
+
+    @cached_property
     def opponents(self) -> Mapping[int, tuple[int, ...]]:
         """The conflicts as places in `buffers`: of each buffer that has some, those whose lives do not meet its own anyway."""
         at = {buffer.name: i for i, buffer in enumerate(self.buffers)}
@@ -100,14 +107,14 @@ class Problem:
     @cached_property
     def peak(self) -> tuple[int, int]:
         """The largest sum of live footprints in bytes, and the first step at which it is reached; (0, 0) without buffers."""
-        events = [(b.lower, self.footprint(b)) for b in self.buffers]
-        events += [(b.upper, -self.footprint(b)) for b in self.buffers]
-        live, peak, at = 0, 0, 0
-        for step, changes in groupby(sorted(events), key=lambda event: event[0]):
-            live += sum(change for _, change in changes)
-            if live > peak:
-                peak, at = live, step
-        return peak, at
+        steps = np.array([(b.lower, b.upper) for b in self.buffers], np.int64).reshape(-1, 2)
+        sizes = np.array(self.footprints, np.int64)
+        times, at = np.unique(np.concatenate((steps[:, 0], steps[:, 1])), return_inverse=True)
+        change = np.zeros(len(times) + 1, np.int64)
+        np.add.at(change, at, np.concatenate((sizes, -sizes)))
+        live = np.cumsum(change)
+        highest = int(live.argmax())
+        return (int(live[highest]), int(times[highest])) if live[highest] > 0 else (0, 0)
 
     @property
     def lower_bound(self) -> int:
@@ -154,14 +161,19 @@ class Plan:
     @classmethod
     def of(cls, problem: Problem, offsets: Sequence[int], proof: Proof | None = None) -> Plan:
         """Return the plan that gives the buffers of `problem` these offsets, in the same order."""
-        placed = zip(problem.buffers, offsets, strict=True)
-        size = max((offset + problem.footprint(b) for b, offset in placed if b.size), default=0)
-        return cls({b.name: int(offset) for b, offset in zip(problem.buffers, offsets, strict=True)}, int(size), proof)
+        named = {b.name: int(offset) for b, offset in zip(problem.buffers, offsets, strict=True)}
+        return cls(named, size_of(problem, offsets), proof)
 
     @property
     def optimal(self) -> bool:
         """Whether no smaller arena is possible, as far as is known."""
         return self.proof is not None and self.size == self.proof.lower_bound
+
+
+def size_of(problem: Problem, offsets: Sequence[int]) -> int:
+    """Return the bytes of an arena in which the buffers of `problem` have these offsets, in the same order."""
+    tops = (offset + size for offset, size in zip(offsets, problem.footprints, strict=True) if size)
+    return int(max(tops, default=0))
 
 
 class OverCapacity(Infeasible):

@@ -47,7 +47,7 @@ class Strip:
         buffers = problem.buffers
         lower = np.array([b.lower for b in buffers], np.int64)
         upper = np.array([b.upper for b in buffers], np.int64)
-        size = np.array([problem.footprint(b) for b in buffers], np.int64)
+        size = np.array(problem.footprints, np.int64)
         place = np.argsort(lower, kind="stable")
         place = place[size[place] > 0]
         births = np.unique(lower[place])

@@ -33,7 +33,9 @@ def plan_problem(
     from onnxtile.plan import bare
     from onnxtile.plan.csv_problem import read_problem
     from onnxtile.plan.effort import NORMAL
+    from onnxtile.plan.problem import require_alignment
 
+    require_alignment(alignment)
     progress("reading the problem")
     try:
         data = Path(file).read_bytes()

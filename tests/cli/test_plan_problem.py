@@ -72,18 +72,18 @@ def test_what_comes_out_is_a_plan_and_the_same_every_time(run: Run, tmp_path: Pa
         True,
         "lower bound reached",
     )
-    rows = {row["id"]: int(row["offset"]) for row in csv.DictReader((tmp_path / "out.csv").open())}
+    with (tmp_path / "out.csv").open() as lines:
+        rows = {row["id"]: int(row["offset"]) for row in csv.DictReader(lines)}
     assert rows == {buffer["name"]: buffer["offset"] for buffer in plan["buffers"]}
     assert run("plan", "p.csv", "--capacity", "400", "--json", "-", "-q").out == done.out
 
 
 def test_a_search_that_is_cut_short_says_by_what(run: Run, tmp_path: Path) -> None:
-    # Never more than 4 bytes are live, and yet 4 do not suffice.
-    rows = "a,3,0,2 b,1,0,4 c,2,2,5 d,1,3,6 e,2,4,6 f,3,5,7 g,1,6,7"
-    (tmp_path / "p.csv").write_text("id,size,lower,upper\n" + rows.replace(" ", "\n") + "\n")
+    # Never more than 3 bytes are live, and yet the second of two that start at multiples of 4 ends at 5.
+    (tmp_path / "p.csv").write_text("id,size,lower,upper,alignment\na,1,0,2,4\nb,1,0,2,4\nc,1,1,2,1\n")
     ends = []
     for effort in ("0", "normal"):
         plan = json.loads(run("plan", "p.csv", "--effort", effort, "--json", "-", "-q").out)
-        assert plan["arenas"][0]["size"] == plan["lower_bound"] + plan["gap"]
-        ends.append((plan["optimal"], plan["bound"], plan["ended"]))
-    assert ends == [(False, "peak", "effort"), (True, "search", "search ended")]
+        assert plan["arenas"][0]["size"] == plan["lower_bound"] + plan["gap"] == 5, plan
+        ends.append((plan["optimal"], plan["lower_bound"], plan["bound"], plan["ended"]))
+    assert ends == [(False, 3, "peak", "effort"), (True, 5, "search", "search ended")]

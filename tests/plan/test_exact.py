@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.plan import compiled
-from onnxtile.plan.check import check
+from onnxtile.plan.proof.check import check
 from onnxtile.plan.effort import Effort
 from onnxtile.plan.exact import descent
 from onnxtile.plan.exact.solve import Solution, solve
@@ -76,20 +76,12 @@ def test_a_budget_ends_it_and_it_says_so(problem: Problem, looks: int) -> None:
 
 
 def test_a_bound_that_cannot_be_reached_is_raised() -> None:
-    # Never more than 4 bytes are live, and yet 4 do not suffice: "left" and "right" leave no gap of two bytes that lasts for "long".
-    buffers = (
-        Buffer("a", 3, 0, 2),
-        Buffer("b", 1, 0, 4),
-        Buffer("c", 2, 2, 5),
-        Buffer("d", 1, 3, 6),
-        Buffer("e", 2, 4, 6),
-    )
-    problem = Problem((*buffers, Buffer("f", 3, 5, 7), Buffer("g", 1, 6, 7)), 1)
+    # Never more than 3 bytes are live, and yet "a" and "b" have to start at 0 and 4.
+    problem = Problem((Buffer("a", 1, 0, 2, 4), Buffer("b", 1, 0, 2, 4), Buffer("c", 1, 1, 2)), 1)
     plan, solution = solved(problem)
     assert solution.ended == "optimal"
-    assert plan.size == solution.lower_bound
-    assert fits(problem, plan.size)
-    assert not fits(problem, plan.size - 1)
+    assert (problem.lower_bound, solution.lower_bound, plan.size) == (3, 5, 5)
+    assert not fits(problem, 4)
 
 
 def cut(draw: random.Random, count: int, steps: int, size: int) -> Problem:

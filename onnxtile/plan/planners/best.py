@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from onnxtile.plan.effort import Effort
 from onnxtile.plan.fit import Fitter, lowest, tightest
-from onnxtile.plan.orders import by_area, by_breadth, by_life, by_size
+from onnxtile.plan.ranking import by_area, by_breadth, by_life, by_size
 from onnxtile.plan.planner import Placement, Planner
 from onnxtile.plan.planners.exact import improve
-from onnxtile.plan.problem import Plan, Problem, Proof
+from onnxtile.plan.problem import Problem, Proof, size_of
 from onnxtile.plan.squeaky import fillings
 
 FEW, MANY = 1_000, 20_000
@@ -21,7 +21,7 @@ def _place(problem: Problem, effort: Effort) -> Placement:
     best: Sequence[int] = ()
     size = -1
     for offsets in _tried(problem, effort):
-        reached = Plan.of(problem, offsets).size
+        reached = size_of(problem, offsets)
         if size < 0 or reached < size:
             best, size = offsets, reached
         if size == problem.lower_bound:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxtile.plan.fit import Fitter, lowest
-from onnxtile.plan.orders import by_birth
+from onnxtile.plan.ranking import by_birth
 from onnxtile.plan.planner import Planner, heuristic
 from onnxtile.plan.problem import Problem
 

@@ -6,9 +6,9 @@ import random
 
 from onnxtile.plan.effort import Effort
 from onnxtile.plan.fit import Fitter, lowest
-from onnxtile.plan.orders import by_area, by_life, by_size
+from onnxtile.plan.ranking import by_area, by_life, by_size
 from onnxtile.plan.planner import Placement, Planner
-from onnxtile.plan.problem import Ended, Plan, Problem, Proof
+from onnxtile.plan.problem import Ended, Problem, Proof, size_of
 
 _STEPS_OF_A_PLACING = 150
 """What placing one buffer counts, of the steps of the effort: as many as take the same time."""
@@ -19,16 +19,14 @@ def _place(problem: Problem, effort: Effort) -> Placement:
     budget = effort.budget
     fitter, draw = Fitter(problem), random.Random(0)
     trials = [(fitter.place(order, lowest), order) for order in (f(problem) for f in (by_size, by_area, by_life))]
-    size, offsets, order = min(
-        ((Plan.of(problem, o).size, o, order) for o, order in trials), key=lambda trial: trial[0]
-    )
+    size, offsets, order = min(((size_of(problem, o), o, order) for o, order in trials), key=lambda trial: trial[0])
     for _ in range(min(effort.steps // _STEPS_OF_A_PLACING // max(1, len(order)), 2 * len(order))):
         if size == problem.lower_bound or budget.is_late:
             break
         changed = _swapped(problem, offsets, order, draw)
         found = fitter.place(changed, lowest)
         budget.take(_STEPS_OF_A_PLACING * len(order))
-        reached = Plan.of(problem, found).size
+        reached = size_of(problem, found)
         if reached <= size:
             size, offsets, order = reached, found, changed
     ended: Ended = "time" if budget.is_late else "effort"

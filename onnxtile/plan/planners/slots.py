@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from onnxtile.plan.lifetimes import Rivals
-from onnxtile.plan.orders import by_birth, by_size
+from onnxtile.plan.ranking import by_birth, by_size
 from onnxtile.plan.planner import Planner, heuristic
 from onnxtile.plan.problem import Problem, align
 
