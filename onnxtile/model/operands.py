@@ -173,6 +173,12 @@ def _sizes_of_first(use: _Use) -> Domain | None:
     return Domain(fixed=shape[-use.length :]) if shape else None
 
 
+def _grid(use: _Use) -> Domain | None:
+    """Allow images as many as there are transformations, of one channel, two pixels along each axis."""
+    shape = use.operand(0)
+    return Domain(fixed=(shape[0], 1, *(2,) * (use.length - 2))) if shape else None
+
+
 def _even_parts(use: _Use) -> Domain | None:
     shape, axis = use.operand(0), use.node.attributes.get_int("axis", 0)
     if not shape or not -len(shape) <= axis < len(shape):
@@ -222,6 +228,11 @@ _RULES: Mapping[tuple[str, int], _Rule] = {
     ("Squeeze", 1): _axes,
     ("Unsqueeze", 1): _axes,
     ("CumSum", 1): _always(0),
+    ("CumProd", 1): _always(0),
+    ("AffineGrid", 1): _grid,
+    ("STFT", 1): _always(2),
+    # Others onnxruntime does not take.
+    ("ConvInteger", 3): _always(0),
     ("Resize", 2): _scales,
     ("Resize", 3): _sizes_of_first,
     ("Upsample", 1): _scales,

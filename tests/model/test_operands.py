@@ -33,6 +33,8 @@ GRAPHS = {
     "Resize": '(float[1,1,4,4] x, float[4] s) => (float y) { y = Resize <mode = "nearest"> (x, , s) }',
     "Resize sizes": '(float[1,1,4,4] x, int64[4] s) => (float y) { y = Resize <mode = "nearest"> (x, , , s) }',
     "CumSum": "(float[4] x, int64 a) => (float y) { y = CumSum(x, a) }",
+    "STFT": "(float[1,16,1] x, int64 s, float[4] w) => (float y) { y = STFT(x, s, w) }",
+    "ConvInteger": "(uint8[1,1,4,4] x, uint8[1,1,2,2] w, uint8 a, uint8 b) => (int32 y) { y = ConvInteger(x, w, a, b) }",
     "Gather": "(float[5,3] t, int64[2,2] i) => (float y) { y = Gather(t, i) }",
     "GatherND": "(float[5,3] t, int64[4,2] i) => (float y) { y = GatherND(t, i) }",
     "ScatterElements": "(float[5] t, int64[2] i, float[2] u) => (float y) { y = ScatterElements(t, i, u) }",
@@ -49,6 +51,12 @@ GRAPHS = {
 def test_it_runs_on_many_seeds(text: Text, graph: str) -> None:
     trials, _ = run_original(load(text(f"g {graph}")), runs=8)
     assert len(trials) == 8
+
+
+def test_a_grid_is_as_many_images_as_transformations(text: Text) -> None:
+    model = load(text("g (float[3,2,3] t, int64[4] s) => (float y) { y = AffineGrid(t, s) }", opset=20))
+    trials, _ = run_original(model)
+    assert trials[0].results["y"].shape == (3, 2, 2, 2)
 
 
 FUNCTION = """
