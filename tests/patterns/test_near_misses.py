@@ -121,6 +121,14 @@ a = Add(r, b)
 w = Softmax<axis=-1>(a)
 y = MatMul(w, v)
 """
+MASKED = """
+t = Transpose<perm=[0, 2, 1]>(k)
+r = MatMul(q, t)
+m = Greater(z, 0.5)
+w = Softmax<axis=-1>(r)
+n = Where(m, 0.0, w)
+y = MatMul(n, v)
+"""
 L2_NORM = "l = ReduceL2<axes=[-1], keepdims=1>(x)\nb = Clip(l, 0.000001)\ny = Div(x, b)"
 SOFTMAX = "m = ReduceMax<axes=[-1], keepdims=1>(x)\nc = Sub(x, m)\ne = Exp(c)\ns = ReduceSum<keepdims=1>(e, [-1])\ny = Div(e, s)"
 SWIGLU = "g = MatMul(x, W_8_8)\nu = MatMul(x, W_8_8)\ns = Sigmoid(g)\nf = Mul(g, s)\ny = Mul(f, u)"
@@ -245,6 +253,18 @@ MISSES = {
         MEASURED,
         "y = MatMul(w, v)",
         "i = MatMul(w, v)\nf = Cast<to=1>(l)\ny = Add(i, f)",
+    ),
+    "attention: masked weights are not zero": (
+        "ScaledDotProductAttention",
+        MASKED,
+        "Where(m, 0.0, w)",
+        "Where(m, 0.5, w)",
+    ),
+    "attention: weights where a mask says so, else zero": (
+        "ScaledDotProductAttention",
+        MASKED,
+        "Where(m, 0.0, w)",
+        "Where(m, w, 0.0)",
     ),
     "L2 norm: another value divided": ("L2Norm", L2_NORM, "Div(x, b)", "Div(z, b)"),
     "L2 norm: the sum of absolutes": ("L2Norm", L2_NORM, "ReduceL2", "ReduceL1"),

@@ -298,6 +298,8 @@ CASES: dict[tuple[str, int], list[str]] = {
         + "a = Div(r, 4.0)\nc = Equal(W_6_6, 0.0)\nb = Where(c, -9.0, a)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
         _SCORES + "a = Div(r, 30.0)\nb = Tanh(a)\nc = Mul(b, 30.0)\nw = Softmax<axis=-1>(c)\ny = MatMul(w, v)",
         _SCORES + "a = Mul(r, W_6_6)\nb = Sub(a, W_6_6)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
+        _SCORES
+        + "m = Greater(W_6_6, 0.5)\na = Where(m, W_6_6, r)\nw = Softmax<axis=-1>(a)\nn = Where(m, 0.0, w)\ny = MatMul(n, v)",
         _SCORES + "a = Clip(r, -50.0, 50.0)\nb = Max(a, -40.0)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
         _SCORES + "a = Cast<to=1>(r)\nw = Softmax<axis=-1>(a)\nb = Cast<to=1>(w)\ny = MatMul(b, v)",
         "j = Mul(q, 0.5)\nt = Transpose<perm=[0, 2, 1]>(k)\nl = Mul(t, 0.5)\nr = MatMul(j, l)\n" + _WEIGHTS,
