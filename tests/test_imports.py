@@ -32,7 +32,7 @@ PURE = [
     "tile/limits.py",
     "tile/grid.py",
     "plan/problem.py",
-    "plan/check.py",
+    "plan/proof/check.py",
     "plan/planners",
     "report",
 ]

@@ -27,7 +27,7 @@ def planners() -> Iterable[str]:
 
 def orders() -> Iterable[str]:
     """Return the names of all orders of nodes."""
-    from onnxtile.plan.ordering import orders
+    from onnxtile.plan.order.choice import orders
 
     return orders()
 

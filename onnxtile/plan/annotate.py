@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.errors import UsageError
+from onnxtile.plan.order.schedule import named
 from onnxtile.plan.result import VERSION, PlanResult
-from onnxtile.plan.schedule import named
 
 _OF_A_VALUE = (keys.ARENA, keys.OFFSET, keys.SIZE, keys.ALIAS_OF)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from onnxtile.plan.check import require
 from onnxtile.plan.effort import NORMAL, Effort
 from onnxtile.plan.memories import Capacity, allocate, memories
 from onnxtile.plan.planner import planner as find_planner
 from onnxtile.plan.problem import Problem, align
+from onnxtile.plan.proof.check import require
 from onnxtile.plan.result import Copies, PlannedBuffer, PlanResult
 
 

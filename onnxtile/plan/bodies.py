@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxtile.plan.alias import Facts
-from onnxtile.plan.check import require
+from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.inner import bodies
 from onnxtile.plan.layout import Layout, lay_out
-from onnxtile.plan.ordering import Order
+from onnxtile.plan.order.choice import Order
 from onnxtile.plan.problem import Plan, Problem
+from onnxtile.plan.proof.check import require
+from onnxtile.plan.proof.tenants import tenants
 from onnxtile.plan.scope import Scope
-from onnxtile.plan.tenants import tenants
 from onnxtile.plan.workspace import Needs, WorkspaceRules
 
 

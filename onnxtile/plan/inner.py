@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxtile.plan.alias import Facts
+from onnxtile.plan.alias.find import Facts
 
 _WITH_BODIES = frozenset({"If", "Loop", "Scan"})
 

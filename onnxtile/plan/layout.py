@@ -9,17 +9,17 @@ from functools import cached_property, partial
 import onnx_ir as ir
 
 from onnxtile.errors import UsageError
-from onnxtile.plan.alias import Facts, overwrites
+from onnxtile.plan.alias.find import Facts, overwrites
+from onnxtile.plan.alias.sharing import Sharing, choose
 from onnxtile.plan.bytes import granule
-from onnxtile.plan.live import Life, live_ranges
-from onnxtile.plan.ordering import Ground, Order
-from onnxtile.plan.precedence import Claim, InEveryOrder, InSteps, Precedence, conflicts
+from onnxtile.plan.order.choice import Ground, Order
+from onnxtile.plan.order.live import Life, live_ranges
+from onnxtile.plan.order.precedence import Claim, InEveryOrder, InSteps, Precedence, conflicts
+from onnxtile.plan.order.schedule import Schedule, own_order
+from onnxtile.plan.order.work import Work
 from onnxtile.plan.problem import Buffer, Problem
 from onnxtile.plan.roles import Roles, assign
-from onnxtile.plan.schedule import Schedule, own_order
 from onnxtile.plan.scope import Scope
-from onnxtile.plan.sharing import Sharing, choose
-from onnxtile.plan.work import Work
 from onnxtile.plan.workspace import NO_NEEDS, Needs, Room
 
 

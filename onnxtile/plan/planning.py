@@ -8,24 +8,24 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
-from onnxtile.plan.alias import Facts
+from onnxtile.plan.alias.copies import copies
+from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.bodies import Terms, plan_bodies
 from onnxtile.plan.bytes import tensor_bytes
-from onnxtile.plan.check import require
-from onnxtile.plan.copies import copies
 from onnxtile.plan.effort import NORMAL, Effort
 from onnxtile.plan.layout import lay_out
 from onnxtile.plan.memories import Capacity, allocate, memories
-from onnxtile.plan.ordering import order as find_order
+from onnxtile.plan.order.choice import order as find_order
 from onnxtile.plan.planner import planner as find_planner
 from onnxtile.plan.problem import DEFAULT_ALIGNMENT, Plan, Problem, align
-from onnxtile.plan.races import require_no_races
+from onnxtile.plan.proof.check import require
+from onnxtile.plan.proof.races import require_no_races
+from onnxtile.plan.proof.rules import RULES
+from onnxtile.plan.proof.tenants import tenants as find_tenants
+from onnxtile.plan.proof.uses import followers
 from onnxtile.plan.result import Constant, Excluded, PlanResult
 from onnxtile.plan.rows import Place, all_roles, planned, planned_bodies
-from onnxtile.plan.rules import RULES
 from onnxtile.plan.scope import Scope
-from onnxtile.plan.tenants import tenants as find_tenants
-from onnxtile.plan.uses import followers
 from onnxtile.plan.workspace import NO_RULES, WorkspaceRules
 
 
@@ -54,7 +54,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     `effort` is how long `planner` may search. `digest` (of the input file), `dims` (the bound dimensions) and
     `bounds` (of `shapes`) are told on.
     `order` names the order in which nodes run, of which up to `streams` that do not depend on each other run in one step.
-    `share` names the rules of plan.rules by which tensors may share bytes, all by default; views always do.
+    `share` names the rules of plan.proof.rules by which tensors may share bytes, all by default; views always do.
     `io` says whether graph inputs and outputs lie in the arena, `overwrite_inputs` that inputs there may be lost.
     `workspaces` says what kernels need beside their operands and results.
     Raises UsageError for an alignment that is no power of two or an unknown planner or order, OverCapacity (an Infeasible) where an

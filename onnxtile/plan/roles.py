@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies, node_id
-from onnxtile.plan.alias import Alias, Facts, parts, views
+from onnxtile.plan.alias.find import Alias, Facts, parts, views
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.inner import bodies
 from onnxtile.plan.kinds import containers, kind_name
-from onnxtile.plan.schedule import Schedule
+from onnxtile.plan.order.schedule import Schedule
 from onnxtile.plan.scope import Scope
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxtile.plan.alias import Facts
+from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.bodies import Bodies, Body
 from onnxtile.plan.layout import Layout
 from onnxtile.plan.result import PlannedBody, PlannedBuffer

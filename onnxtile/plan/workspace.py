@@ -12,9 +12,9 @@ import onnx_ir as ir
 from onnxtile import keys
 from onnxtile.errors import UsageError
 from onnxtile.model.size_rule import SizeRule
-from onnxtile.plan.alias import Facts
+from onnxtile.plan.alias.find import Facts
+from onnxtile.plan.order.schedule import Schedule
 from onnxtile.plan.problem import Buffer
-from onnxtile.plan.schedule import Schedule
 
 SHARED = "(workspace)"
 """What the one workspace of all kernels is called."""

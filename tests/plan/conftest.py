@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import Shapes, resolve
-from onnxtile.plan.alias import Facts
-from onnxtile.plan.arena_run import ArenaVerdict, arena_run
+from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.planning import plan
 from onnxtile.plan.problem import Buffer, Problem
+from onnxtile.plan.proof.arena_run import ArenaVerdict, arena_run
 from onnxtile.plan.result import PlannedBuffer, PlanResult
 
 

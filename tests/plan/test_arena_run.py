@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile.errors import CheckFailed, ModelError
-from onnxtile.plan.executor import ArenaExecutor, Clash
-from onnxtile.plan.memory import Block, to_array, to_bytes
+from onnxtile.plan.proof.executor import ArenaExecutor, Clash
+from onnxtile.plan.proof.memory import Block, to_array, to_bytes
 from onnxtile.plan.result import PlanResult
 from onnxtile.runtime import Array, Binding, Session
 from tests.plan.conftest import Case, aliases, outside, rows

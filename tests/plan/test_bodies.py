@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from onnxtile import api
 from onnxtile.errors import CheckFailed
-from onnxtile.plan import bodies, check
+from onnxtile.plan import bodies
 from onnxtile.plan.problem import Plan, Problem
+from onnxtile.plan.proof import check
+from onnxtile.plan.proof.tenant import Tenant
 from onnxtile.plan.result import PlannedBody, PlannedBuffer, PlanResult
-from onnxtile.plan.tenant import Tenant
 from tests.plan.conftest import Case, rows
 from tests.plan.test_live import IF, LOOP, NESTED
 

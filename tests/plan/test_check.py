@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.errors import CheckFailed
-from onnxtile.plan.check import check, require
 from onnxtile.plan.planner import planner
 from onnxtile.plan.problem import Buffer, Plan, Problem
-from onnxtile.plan.tenant import Made, Operand, Take, Tenant
+from onnxtile.plan.proof.check import check, require
+from onnxtile.plan.proof.tenant import Made, Operand, Take, Tenant
 from tests.plan.conftest import problems
 
 PROBLEM = Problem((Buffer("a", 100, 0, 3), Buffer("b", 64, 2, 4), Buffer("c", 10, 3, 5)))

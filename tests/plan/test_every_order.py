@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from onnxtile.errors import CheckFailed, UsageError
-from onnxtile.plan.races import races
-from onnxtile.plan.schedule import own_order, predecessors, shuffled
-from onnxtile.plan.tenant import Take, Tenant
+from onnxtile.plan.order.schedule import own_order, predecessors, shuffled
+from onnxtile.plan.proof.races import races
+from onnxtile.plan.proof.tenant import Take, Tenant
 from tests.plan.conftest import Case, aliases, rows
 from tests.plan.test_arena_run import SOUND
 from tests.plan.test_schedules import BRANCHES, PARALLEL

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.plan import compiled
-from onnxtile.plan.proof.check import check
 from onnxtile.plan.effort import Effort
 from onnxtile.plan.exact import descent
 from onnxtile.plan.exact.solve import Solution, solve
 from onnxtile.plan.exact.state import as_arrays, groups, state_of
 from onnxtile.plan.planner import planner
 from onnxtile.plan.problem import Buffer, Plan, Problem
+from onnxtile.plan.proof.check import check
 
 HARD = Path(__file__).parents[3] / "shared" / "minimalloc"
 

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxtile.plan.lawful import IN_PLACE
-from onnxtile.plan.memory import Bytes
+from onnxtile.plan.alias.lawful import IN_PLACE
+from onnxtile.plan.proof.memory import Bytes
 from onnxtile.runtime import Array, Binding, Session
 from tests.plan.conftest import Case, aliases, rows
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from onnxtile.errors import CheckFailed, UsageError
-from onnxtile.plan.check import check
 from onnxtile.plan.problem import Buffer, Plan, Problem
+from onnxtile.plan.proof.check import check
+from onnxtile.plan.proof.tenant import BEFORE, Take, Tenant
 from onnxtile.plan.scope import Scope
-from onnxtile.plan.tenant import BEFORE, Take, Tenant
 from tests.plan.conftest import Case, aliases, lives, outside, rows
 from tests.plan.test_arena_run import SOUND
 

@@ -4,10 +4,10 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile.errors import ModelError
-from onnxtile.plan.live import live_ranges
-from onnxtile.plan.schedule import own_order
+from onnxtile.plan.order.live import live_ranges
+from onnxtile.plan.order.schedule import own_order
+from onnxtile.plan.proof.uses import steps_of_use
 from onnxtile.plan.scope import Scope
-from onnxtile.plan.uses import steps_of_use
 from tests.plan.conftest import Case, lives, outside, rows
 
 RESIDUAL = """

@@ -9,10 +9,11 @@ import pytest
 
 from onnxtile import api, keys
 from onnxtile.errors import CheckFailed
-from onnxtile.plan import check, planning
-from onnxtile.plan.alias import overwritable
+from onnxtile.plan import planning
+from onnxtile.plan.alias.find import overwritable
 from onnxtile.plan.problem import Plan, Problem
-from onnxtile.plan.tenant import Tenant
+from onnxtile.plan.proof import check
+from onnxtile.plan.proof.tenant import Tenant
 from tests.plan.conftest import Case, aliases, rows
 
 Find = Callable[[str], Path]

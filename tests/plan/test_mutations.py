@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from onnxtile.plan import check as checks
 from onnxtile.plan import planning
-from onnxtile.plan.check import check
 from onnxtile.plan.problem import Buffer, Plan, Problem
+from onnxtile.plan.proof import check as checks
+from onnxtile.plan.proof.check import check
+from onnxtile.plan.proof.tenant import Take, Tenant
 from onnxtile.plan.result import PlanResult
-from onnxtile.plan.tenant import Take, Tenant
 from tests.plan.conftest import Case, aliases
 
 MIXED = """

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.plan.order_search import Found, search
-from onnxtile.plan.work import Work
+from onnxtile.plan.order.search import Found, search
+from onnxtile.plan.order.work import Work
 
 WIDE_FIRST = Work(
     # Two branches from one node, of which each grows before it shrinks: one after the other is better than in turns.

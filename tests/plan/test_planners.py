@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.errors import UsageError
-from onnxtile.plan.proof.check import check
 from onnxtile.plan.effort import LEVELS, Effort
 from onnxtile.plan.fit import Fitter, lowest
-from onnxtile.plan.ranking import by_breadth, by_size
 from onnxtile.plan.planner import Planner, planner, planners
 from onnxtile.plan.problem import Buffer, Plan, Problem
+from onnxtile.plan.proof.check import check
+from onnxtile.plan.ranking import by_breadth, by_size
 from onnxtile.plan.squeaky import fillings
 from tests.plan.conftest import problems
 

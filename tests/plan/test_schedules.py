@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from onnxtile.errors import UsageError
-from onnxtile.plan.ordering import orders
-from onnxtile.plan.schedule import in_streams, own_order, predecessors
+from onnxtile.plan.order.choice import orders
+from onnxtile.plan.order.schedule import in_streams, own_order, predecessors
 from tests.plan.conftest import Case, aliases, rows
 from tests.plan.test_arena_run import SOUND
 

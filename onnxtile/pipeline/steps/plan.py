@@ -13,7 +13,7 @@ from onnxtile.pipeline.options import Count, File, InputOptions, Texts, bytes_or
 from onnxtile.pipeline.step import Done, State, Step
 from onnxtile.plan.effort import Effort
 from onnxtile.plan.effort import effort as effort_of
-from onnxtile.plan.ordering import order as order_of
+from onnxtile.plan.order.choice import order as order_of
 from onnxtile.plan.planner import planner as planner_of
 from onnxtile.plan.scope import PLACINGS
 from onnxtile.plan.workspace import WorkspaceRules

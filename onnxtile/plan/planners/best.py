@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from onnxtile.plan.effort import Effort
 from onnxtile.plan.fit import Fitter, lowest, tightest
-from onnxtile.plan.ranking import by_area, by_breadth, by_life, by_size
 from onnxtile.plan.planner import Placement, Planner
 from onnxtile.plan.planners.exact import improve
 from onnxtile.plan.problem import Problem, Proof, size_of
+from onnxtile.plan.ranking import by_area, by_breadth, by_life, by_size
 from onnxtile.plan.squeaky import fillings
 
 FEW, MANY = 1_000, 20_000

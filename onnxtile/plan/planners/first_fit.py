@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from onnxtile.plan.fit import Fitter, lowest
-from onnxtile.plan.ranking import by_birth
 from onnxtile.plan.planner import Planner, heuristic
 from onnxtile.plan.problem import Problem
+from onnxtile.plan.ranking import by_birth
 
 
 def _place(problem: Problem) -> list[int]:

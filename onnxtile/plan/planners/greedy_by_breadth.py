@@ -6,9 +6,9 @@ Algorithm 2 of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural N
 from __future__ import annotations
 
 from onnxtile.plan.fit import Fitter, tightest
-from onnxtile.plan.ranking import by_breadth
 from onnxtile.plan.planner import Planner, heuristic
 from onnxtile.plan.problem import Problem
+from onnxtile.plan.ranking import by_breadth
 
 
 def _place(problem: Problem) -> list[int]:

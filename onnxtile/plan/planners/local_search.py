@@ -6,9 +6,9 @@ import random
 
 from onnxtile.plan.effort import Effort
 from onnxtile.plan.fit import Fitter, lowest
-from onnxtile.plan.ranking import by_area, by_life, by_size
 from onnxtile.plan.planner import Placement, Planner
 from onnxtile.plan.problem import Ended, Problem, Proof, size_of
+from onnxtile.plan.ranking import by_area, by_life, by_size
 
 _STEPS_OF_A_PLACING = 150
 """What placing one buffer counts, of the steps of the effort: as many as take the same time."""

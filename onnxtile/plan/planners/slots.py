@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from onnxtile.plan.lifetimes import Rivals
-from onnxtile.plan.ranking import by_birth, by_size
 from onnxtile.plan.planner import Planner, heuristic
 from onnxtile.plan.problem import Problem, align
+from onnxtile.plan.ranking import by_birth, by_size
 
 Slots = list[list[int]]
 

@@ -1,4 +1,4 @@
-"""The aliases that a model allows: which results may share bytes with an operand, by the table in plan.lawful.
+"""The aliases that a model allows: which results may share bytes with an operand, by the table in plan.alias.lawful.
 
 The table is the authority; that a run inside the arena gives the right answer is evidence. An operator gives a view when its
 result is, by the ONNX specification, the same elements in the same order and of the same type.
@@ -17,15 +17,15 @@ import onnx_ir as ir
 from onnxtile import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
+from onnxtile.plan.alias.lawful import CUTS, IN_PLACE, JOINS, VIEWS
 from onnxtile.plan.bytes import tensor_bytes
-from onnxtile.plan.lawful import CUTS, IN_PLACE, JOINS, VIEWS
 
 _STANDARD = {"", "ai.onnx"}
 
 
 @dataclass(frozen=True)
 class Alias:
-    """`value` may share bytes with `source`, an operand of the node that makes it, by the rule `rule` of plan.check.
+    """`value` may share bytes with `source`, an operand of the node that makes it, by the rule `rule` of plan.proof.check.
 
     `at` says where `value` begins, in bytes from the beginning of `source`; it is negative for the result of a Concat, of which all
     operands but the first begin later.

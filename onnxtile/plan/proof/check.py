@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from onnxtile.errors import CheckFailed
 from onnxtile.plan.problem import Buffer, Plan, Problem
-from onnxtile.plan.replay import replay
-from onnxtile.plan.rules import RULES
-from onnxtile.plan.tenant import Failure, Tenant
+from onnxtile.plan.proof.replay import replay
+from onnxtile.plan.proof.rules import RULES
+from onnxtile.plan.proof.tenant import Failure, Tenant
 
 
 def check(problem: Problem, plan: Plan, tenants: Iterable[Tenant] = ()) -> tuple[Failure, ...]:

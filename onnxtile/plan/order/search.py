@@ -1,7 +1,7 @@
 """Searches the order of least peak: best first as long as that ends, then along a beam.
 
 Best first: of all beginnings of an order the one with the lowest peak is continued, so the first complete one is the best. Beginnings of
-the same nodes are one; what can only do good runs at once (see plan.progress). The idea is that of Ahn et al., "Ordering Chaos:
+the same nodes are one; what can only do good runs at once (see plan.order.progress). The idea is that of Ahn et al., "Ordering Chaos:
 Memory-Aware Scheduling of Irregularly Wired Neural Networks for Edge Devices", MLSys 2020, with a priority queue in place of its layers.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from onnxtile.plan.progress import Progress
-from onnxtile.plan.work import Work
+from onnxtile.plan.order.progress import Progress
+from onnxtile.plan.order.work import Work
 
 BUDGET = 60_000
 """Steps, of which each runs one node after some beginning: about two seconds."""

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from onnxtile.plan.alias import Facts, cut_starts, overwritable
+from onnxtile.plan.alias.find import Facts, cut_starts, overwritable
 from onnxtile.plan.bytes import granule
 from onnxtile.plan.layout import Layout
+from onnxtile.plan.proof.tenant import Made, Operand, Take, Tenant
+from onnxtile.plan.proof.uses import crowded_steps, steps_of_use
 from onnxtile.plan.scope import Scope
-from onnxtile.plan.tenant import Made, Operand, Take, Tenant
-from onnxtile.plan.uses import crowded_steps, steps_of_use
 
 
 def tenants(scope: Scope, layout: Layout, facts: Facts, offsets: Mapping[str, int]) -> tuple[Tenant, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from onnxtile.plan.work import Work
+from onnxtile.plan.order.work import Work
 
 Trail: TypeAlias = "tuple[Trail, int] | None"
 """Nodes that have run, the last one first."""

@@ -1,7 +1,7 @@
 """The rules by which a tensor may share bytes with an operand, as the independent check knows them.
 
 Each says what breaks it, given a tensor and the one that it shares bytes with; None where it is kept. That nothing is overwritten before
-it has been read for the last time is no business of theirs: plan.replay finds that out.
+it has been read for the last time is no business of theirs: plan.proof.replay finds that out.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from onnxtile.plan.lawful import CUTS, IN_PLACE, JOINS, VIEWS
-from onnxtile.plan.tenant import Tenant
+from onnxtile.plan.alias.lawful import CUTS, IN_PLACE, JOINS, VIEWS
+from onnxtile.plan.proof.tenant import Tenant
 
 
 def _view(tenant: Tenant, source: Tenant) -> str | None:

@@ -9,8 +9,8 @@ from functools import cached_property
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies
-from onnxtile.plan.alias import Alias
-from onnxtile.plan.region import Region
+from onnxtile.plan.alias.find import Alias
+from onnxtile.plan.alias.region import Region
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The steps at which each value is written and read, told by the graph's own def-use chains.
 
-The check of a plan compares lives with these. They are found from the other end than the lives in plan.live: from each value to its readers
+The check of a plan compares lives with these. They are found from the other end than the lives in plan.order.live: from each value to its readers
 instead of from each node to what it reads.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from onnxtile.plan.schedule import Schedule
+from onnxtile.plan.order.schedule import Schedule
+from onnxtile.plan.proof.tenant import BEFORE
 from onnxtile.plan.scope import Scope
-from onnxtile.plan.tenant import BEFORE
 
 
 def steps_of_use(scope: Scope, schedule: Schedule, values: Iterable[ir.Value]) -> dict[ir.Value, tuple[int, ...]]:

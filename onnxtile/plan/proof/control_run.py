@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies
-from onnxtile.plan.graph_run import Clash, Controlled, GraphRun, Lanes, Values
-from onnxtile.plan.memory import Site
+from onnxtile.plan.proof.graph_run import Clash, Controlled, GraphRun, Lanes, Values
+from onnxtile.plan.proof.memory import Site
 from onnxtile.plan.result import PlannedBody
 from onnxtile.runtime import Array
 

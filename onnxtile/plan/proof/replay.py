@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.plan.tenant import Failure, Tenant
+from onnxtile.plan.proof.tenant import Failure, Tenant
 
 _Cells = npt.NDArray[np.int64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies
-from onnxtile.plan.schedule import Schedule
+from onnxtile.plan.order.schedule import Schedule
 from onnxtile.plan.scope import Scope
 
 Life = tuple[int, int]

@@ -16,12 +16,12 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.wanted import ANYTHING, Wanted
-from onnxtile.plan.executor import ArenaExecutor, Clash
-from onnxtile.plan.memory import Site
-from onnxtile.plan.ordering import order as find_order
-from onnxtile.plan.plain import PlainRun, why_unlike
+from onnxtile.plan.order.choice import order as find_order
+from onnxtile.plan.order.schedule import named, shuffled
+from onnxtile.plan.proof.executor import ArenaExecutor, Clash
+from onnxtile.plan.proof.memory import Site
+from onnxtile.plan.proof.plain import PlainRun, why_unlike
 from onnxtile.plan.result import PlanResult
-from onnxtile.plan.schedule import named, shuffled
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Array
 

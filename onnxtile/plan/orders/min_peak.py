@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from onnxtile.plan.order_search import search
-from onnxtile.plan.ordering import Ground, Order
-from onnxtile.plan.schedule import Schedule
+from onnxtile.plan.order.choice import Ground, Order
+from onnxtile.plan.order.schedule import Schedule
+from onnxtile.plan.order.search import search
 
 _RULES = (("view",), ("view", "cut", "join"))
 """What the search takes for granted: first, that every part of a whole is a copy; then, that those are not that help the own order.

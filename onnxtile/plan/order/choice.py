@@ -1,4 +1,4 @@
-"""What an order is, and how one is found by its name."""
+"""What an order is, and how one is chosen by its name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from onnxtile.errors import UsageError
-from onnxtile.plan.schedule import Schedule, in_streams
-from onnxtile.plan.work import Work
+from onnxtile.plan.order.schedule import Schedule, in_streams
+from onnxtile.plan.order.work import Work
 from onnxtile.registry import discover
 
 
@@ -46,7 +46,7 @@ class Order:
 
 def orders() -> dict[str, Order]:
     """Return every order there is, by name."""
-    return discover("onnxtile.plan.schedules", Order)
+    return discover("onnxtile.plan.orders", Order)
 
 
 def order(name: str) -> Order:

@@ -12,7 +12,7 @@ from onnxtile.model.save import external_folder, raise_ir_version
 from onnxtile.model.save import to_bytes as model_bytes
 from onnxtile.model.shapes import Shapes
 from onnxtile.plan.bytes import tensor_bytes
-from onnxtile.plan.memory import Site
+from onnxtile.plan.proof.memory import Site
 from onnxtile.runtime import Array, Session
 
 _HALVES = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}

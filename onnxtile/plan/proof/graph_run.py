@@ -14,12 +14,12 @@ import onnx_ir as ir
 from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.graph import dependencies
 from onnxtile.model.constants import RANDOM
-from onnxtile.plan.alias import Alias, Facts, parts, views
+from onnxtile.plan.alias.find import Alias, Facts, parts, views
 from onnxtile.plan.bytes import tensor_bytes
-from onnxtile.plan.kernel import Kernel, Kernels
-from onnxtile.plan.memory import Block, Site
+from onnxtile.plan.order.schedule import named
+from onnxtile.plan.proof.kernel import Kernel, Kernels
+from onnxtile.plan.proof.memory import Block, Site
 from onnxtile.plan.result import PlannedBody, PlannedBuffer
-from onnxtile.plan.schedule import named
 
 Values: TypeAlias = dict[ir.Value, Any]
 """Of each value a Site, or an ordinary Python value where it has no fixed bytes."""
@@ -281,7 +281,7 @@ class GraphRun:
             self.steps[place] = Moves(kernel, there) if there else kernel
 
     def _controlled(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> Controlled:
-        from onnxtile.plan.control_run import controlled  # it runs graphs in its turn
+        from onnxtile.plan.proof.control_run import controlled  # it runs graphs in its turn
 
         def prepared(body: PlannedBody) -> GraphRun:
             graph = node.attributes[body.attribute].as_graph()

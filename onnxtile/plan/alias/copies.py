@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxtile.plan.alias import Facts, parts
+from onnxtile.plan.alias.find import Facts, parts
+from onnxtile.plan.alias.lawful import CUTS, JOINS, VIEWS
+from onnxtile.plan.alias.sharing import Sharing
 from onnxtile.plan.bytes import tensor_bytes
-from onnxtile.plan.lawful import CUTS, JOINS, VIEWS
+from onnxtile.plan.order.schedule import Schedule
 from onnxtile.plan.result import Copies
-from onnxtile.plan.schedule import Schedule
-from onnxtile.plan.sharing import Sharing
 
 
 def copies(schedule: Schedule, facts: Facts, sharing: Sharing) -> Copies:

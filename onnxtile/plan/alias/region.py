@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from onnxtile.plan.alias import Alias
-from onnxtile.plan.live import Life, merged
-from onnxtile.plan.precedence import Precedence
+from onnxtile.plan.alias.find import Alias
+from onnxtile.plan.order.live import Life, merged
+from onnxtile.plan.order.precedence import Precedence
 
 
 class Piece(NamedTuple):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onnxtile.plan.ordering import Ground, Order
-from onnxtile.plan.schedule import Schedule
+from onnxtile.plan.order.choice import Ground, Order
+from onnxtile.plan.order.schedule import Schedule
 
 
 def arrange(ground: Ground) -> Schedule:

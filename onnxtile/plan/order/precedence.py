@@ -12,8 +12,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies
-from onnxtile.plan.live import Life
-from onnxtile.plan.schedule import Schedule, predecessors
+from onnxtile.plan.order.live import Life
+from onnxtile.plan.order.schedule import Schedule, predecessors
 from onnxtile.plan.scope import Scope
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from onnxtile.errors import CheckFailed
-from onnxtile.plan.tenant import BEFORE, Failure, Tenant
+from onnxtile.plan.proof.tenant import BEFORE, Failure, Tenant
 
 _Content: TypeAlias = list[tuple[int, int, str]]
 """Ranges of bytes of the arena, from start to end, and the name of the tensor whose node wrote them."""

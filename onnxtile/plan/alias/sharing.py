@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.plan.alias import Alias, Facts, aliases, overwrites
+from onnxtile.plan.alias.find import Alias, Facts, aliases, overwrites
+from onnxtile.plan.alias.region import Contents, Region, Regions
 from onnxtile.plan.bytes import tensor_bytes
-from onnxtile.plan.live import Life
-from onnxtile.plan.precedence import Precedence
+from onnxtile.plan.order.live import Life
+from onnxtile.plan.order.precedence import Precedence
+from onnxtile.plan.order.schedule import Schedule
 from onnxtile.plan.problem import align
-from onnxtile.plan.region import Contents, Region, Regions
-from onnxtile.plan.schedule import Schedule
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
-from onnxtile.plan.alias import Facts
-from onnxtile.plan.graph_run import Clash, Draws, GraphRun, Ground, Lanes, Moves, Values
-from onnxtile.plan.kernel import Kernel, Kernels
-from onnxtile.plan.memory import Block, Site
+from onnxtile.plan.alias.find import Facts
+from onnxtile.plan.proof.graph_run import Clash, Draws, GraphRun, Ground, Lanes, Moves, Values
+from onnxtile.plan.proof.kernel import Kernel, Kernels
+from onnxtile.plan.proof.memory import Block, Site
 from onnxtile.plan.result import PlanResult
 from onnxtile.runtime import Array
 

@@ -1,0 +1,1 @@
+"""Which tensors may share bytes, and which of them do."""

@@ -1,0 +1,1 @@
+"""The proofs of a plan: an independent check, and a run inside the arena."""
