@@ -67,11 +67,12 @@ def save(model: ir.Model, path: Path, *, source: Path | None = None, force: bool
     `path` is the `source` and `force` is off, its folder does not exist, or it cannot be written.
     """
     require_writable(path, source=source, force=force)
-    if path.exists() and any(path.samefile(tensor.path) for tensor in external_tensors(model)):
+    external = external_tensors(model)
+    if path.exists() and any(path.samefile(tensor.path) for tensor in external):
         raise UsageError(f"{path} is a weights file of the model", hint="name another file with -o")
     made: list[Path] = []
     try:
-        made.extend(carry(external_tensors(model), path.parent.resolve()))
+        made.extend(carry(external, path.parent.resolve()))
         if _inline_bytes(model) > _PROTOBUF_BYTES - _GRAPH_BYTES:
             model = _externalised(model, path, made)
         write_whole_with(path, partial(write_model, model))
