@@ -18,6 +18,10 @@ _LARGEST, _SMALL, _SMALLEST = 7.0, 4.5, 2.5
 """Points: of the largest letters, of the smallest that are easily read, of the smallest that are drawn where names are asked for."""
 
 
+_HAIR = 0.2
+"""Points: what a rectangle without a line of its own is drawn wider, that it does not vanish."""
+
+
 @dataclass(frozen=True)
 class Panel:
     """What is drawn: an arena of a plan, up to `top` bytes, in `size` points (width, height); `said` tells it from its neighbour."""
@@ -84,9 +88,11 @@ def _tensors(space: Axes, panel: Panel) -> None:
 
     for drawn in (owning, [row for row in rows if row.get("alias") is not None]):
         faces = [color(kind_of(row)) for row in drawn]
-        lines = [0.6 * line(row) for row in drawn]
+        # In their own colour those without a line around them are seen however small they are.
+        edges = ["white" if line(row) else face for row, face in zip(drawn, faces, strict=True)]
+        widths = [0.6 * line(row) or _HAIR for row in drawn] or 0.0
         polygons = [_corners(row, panel.unit[0]) for row in drawn]
-        space.add_collection(PolyCollection(polygons, facecolors=faces, edgecolors="white", linewidths=lines or 0.0))
+        space.add_collection(PolyCollection(polygons, facecolors=faces, edgecolors=edges, linewidths=widths))
     outlined = [row for row in owning if line(row)]
     outlines = [_corners(row, panel.unit[0]) for row in outlined]
     space.add_collection(PolyCollection(outlines, facecolors="none", edgecolors=EDGE, linewidths=width))
