@@ -15,6 +15,7 @@ from onnxtile.fuse.lower.emit import Emitter
 from onnxtile.fuse.lower.evidence import Evidence, Part
 from onnxtile.fuse.lower.numbers import Numbers
 from onnxtile.fuse.lower.symbols import Symbols
+from onnxtile.fuse.lower.widen import is_narrow
 from onnxtile.fuse.patterns import Pattern
 from onnxtile.fuse.rewrite import PatternResult, fuse
 from onnxtile.fuse.unfuse import Undo, called_functions
@@ -71,7 +72,7 @@ def lower(original: ir.Model, patterns: Iterable[Pattern], target: Target) -> Lo
     chosen = list(patterns)
     fused = original.clone()
     results = fuse(fused, chosen)
-    facts = Facts(original, resolve(original, run=True))
+    facts = Facts(original, _shapes(original))
     declared = {pattern.name: pattern.lowering for pattern in chosen if pattern.lowering is not None}
     trial = _Run(fused.clone(), facts, target, _ALL_OPSETS, {}, declared)
     trial.all()
@@ -79,7 +80,7 @@ def lower(original: ir.Model, patterns: Iterable[Pattern], target: Target) -> Lo
     if source is not original:
         fused = source.clone()
         results = fuse(fused, chosen)
-        facts = Facts(source, resolve(source, run=True))
+        facts = Facts(source, _shapes(source))
     limit = opset_of(source)
     trial = _Run(fused.clone(), facts, target, limit, {}, declared)
     trial.all()
@@ -87,6 +88,11 @@ def lower(original: ir.Model, patterns: Iterable[Pattern], target: Target) -> Lo
     run.all()
     run.finish()
     return Lowered(fused, source, tuple(results), tuple(run.sites), tuple(run.evidence.parts))
+
+
+def _shapes(model: ir.Model) -> Shapes:
+    """Return what is known of the shapes of `model`; no run helps where onnxruntime lacks kernels."""
+    return resolve(model, run=not is_narrow(model))
 
 
 def _raise(original: ir.Model, opsets: Iterable[int]) -> tuple[ir.Model, str]:
@@ -236,7 +242,9 @@ class _Run:
         before = len(self.sites)
         written = sum(self._one(node) for node in inner)
         if not written:
-            reasons = dict.fromkeys(f"{inner.meta_op} in it: {inner.reason}" for inner in self.sites[before:] if inner.reason)
+            reasons = dict.fromkeys(
+                f"{inner.meta_op} in it: {inner.reason}" for inner in self.sites[before:] if inner.reason
+            )
             self.idle[site.call] = "; ".join(reasons)
         return written
 

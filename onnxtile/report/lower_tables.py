@@ -27,4 +27,7 @@ def for_lowered(result: Result) -> list[Table | Text]:
     if left:
         kept = [(*key, len(calls), calls[0]) for key, calls in left.items()]
         tables.append(table("not lowered as a whole", ("meta-op", "fate", "reason", "sites", "first"), kept))
+    alone = [(site["call"], site["skipped"]) for site in result.get("sites", ()) if site.get("skipped")]
+    if tables and alone:
+        tables.append(table("not run alone", ("call", "reason"), alone))
     return tables

@@ -63,6 +63,16 @@ def test_a_layer_norm_without_scale_gets_ones(bench: Any, operators: Names) -> N
     assert operators(result) == ["LayerNormalization"]
 
 
+def test_what_has_no_kernel_in_bfloat16_is_said(bench: Any, operators: Names) -> None:
+    model = bench.model("g = Sigmoid(x) z = Mul(x, g) " + over(LAYER).replace("(x", "(z"), NUMBERS, dtype="bfloat16")
+    result = bench.lower(model, None)
+    assert operators(result) == ["Swish", "LayerNormalization"]
+    assert result.verdict is not None and result.verdict.equal
+    swish, norm = sorted(result.sites, key=lambda site: not site.skipped)
+    assert "no kernel for Swish of bfloat16" in swish.skipped
+    assert norm.outputs and norm.equal and not norm.skipped
+
+
 def test_bfloat16_is_as_near_as_its_precision(bench: Any, operators: Names) -> None:
     result = bench.lower(bench.model(over(LAYER), NUMBERS, dtype="bfloat16"), "LayerNorm", verify=False)
     assert operators(result) == ["LayerNormalization"]

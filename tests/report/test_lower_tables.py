@@ -30,6 +30,11 @@ def test_sites_are_counted_by_operator_and_by_reason() -> None:
     assert "SwiGLU its parts are lowered no operator is known 1 mlp" in lines
 
 
+def test_sites_that_were_not_run_alone_are_named() -> None:
+    skipped = {"call": "gelu", "equal": True, "outputs": [], "also": 0, "skipped": "no kernel for Gelu of bfloat16"}
+    assert "no kernel for Gelu of bfloat16" in shown({"lowered": SITES, "sites": [skipped]})
+
+
 def test_without_lowering_there_is_no_table() -> None:
     assert for_lowered({"lowered": []}) == []
     assert for_lowered({}) == []

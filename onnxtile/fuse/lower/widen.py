@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import onnx_ir as ir
 
@@ -11,21 +13,38 @@ _TYPED = {"Cast": "to", "ConstantOfShape": "value", "Constant": "value"}
 
 
 def is_narrow(model: ir.Model) -> bool:
-    """Tell whether an input of `model` is of bfloat16."""
-    return any(value.dtype == _NARROW for value in model.graph.inputs)
+    """Tell whether a value of `model` is of bfloat16, as far as the file says."""
+    return any(value.dtype == _NARROW for value in _values(model)) or any(
+        value.const_value is not None and value.const_value.dtype == _NARROW
+        for value in model.graph.initializers.values()
+    )
 
 
 def widened(model: ir.Model) -> ir.Model:
     """Return a copy of `model` in which every bfloat16 is a float: inputs, constants, and what is cast to it."""
     copy = model.clone()
-    for value in (*copy.graph.inputs, *copy.graph.initializers.values(), *copy.graph.outputs):
+    for value in _values(copy):
         if value.dtype == _NARROW:
             value.type = ir.TensorType(_WIDE)
         if value.const_value is not None and value.const_value.dtype == _NARROW:
             value.const_value = _tensor(value.const_value)
-    for node in (*copy.graph.all_nodes(), *(n for f in copy.functions.values() for n in f.all_nodes())):
+    for node in _nodes(copy):
         _widen_node(node)
     return copy
+
+
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        yield from function.all_nodes()
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    for graph in model.graphs():
+        yield from graph.inputs
+        yield from graph.initializers.values()
+    for node in _nodes(model):
+        yield from node.outputs
 
 
 def _widen_node(node: ir.Node) -> None:
