@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
+from onnxtile.errors import OnnxtileError
 from onnxtile.model.check import check
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
@@ -90,7 +92,9 @@ def tile(
     planned = None
     if wanted and result.tiled:
         source = original if verify else _read(model, dims, shapes)
-        planned = _peaks(source, limits, options or Options(), run=verify, progress=progress)
+        # What nobody asked for is left out where there is no plan.
+        with suppress(OnnxtileError) if peaks is None else nullcontext():
+            planned = _peaks(source, limits, options or Options(), run=verify, progress=progress)
     return TiledModel(tiled, result, nodes_before, tiled.graph.num_nodes(), verdict, sites, planned)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from onnxtile import api
+from onnxtile.errors import Infeasible
 from onnxtile.tile.limits import Limits
 
 if TYPE_CHECKING:
@@ -35,3 +38,14 @@ def test_they_are_shown_unasked_where_that_is_quick(bench: Bench) -> None:
     assert api.tile(model, Limits.of(max=4), peaks=None, verify=False).peaks is None
     assert api.tile(model, Limits.of(max=4)).peaks is None
     assert api.tile(model, Limits.of(max=8), peaks=True).peaks is None, "nothing is tiled"
+
+
+def test_a_model_without_a_plan_is_tiled_all_the_same(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise Infeasible("no plan")
+
+    monkeypatch.setattr("onnxtile.plan.planning.plan", fails)
+    model = bench.case(op="MatMul", m=5, k=8, n=8, constants="b").model()
+    assert api.tile(model, Limits.of(max=4), peaks=None).peaks is None
+    with pytest.raises(Infeasible, match="no plan"):
+        api.tile(model, Limits.of(max=4), peaks=True)
