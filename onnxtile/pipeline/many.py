@@ -1,10 +1,11 @@
-"""Many models through a pipeline, side by side: joblib, whose backends reach from the processes of one machine to clusters."""
+"""Many models through a pipeline, one after the other or side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +81,11 @@ def _told(progress: Progress, position: int, models: Sequence[Path]) -> Progress
 
 def _side_by_side(pipeline: Pipeline, models: Sequence[Path], place: Place, workers: Workers) -> Iterator[Report]:
     """Yield the reports as they come; models that were lost with a worker are tried again, each in a process of its own."""
-    import joblib
-
     left = dict.fromkeys(models)
     try:
-        with workers.at_work():
-            parallel = joblib.Parallel(n_jobs=workers.jobs, return_as="generator_unordered")
-            for report in parallel(joblib.delayed(run_one)(pipeline, model, place) for model in models):
-                del left[report.model]
-                yield report
+        for report in workers.each(partial(_one, pipeline, place), models):
+            del left[report.model]
+            yield report
     except OnnxtileError:
         raise
     except Exception as error:  # for a worker that died, each backend has an error of its own
@@ -97,6 +94,10 @@ def _side_by_side(pipeline: Pipeline, models: Sequence[Path], place: Place, work
         lost = type(error).__name__
         for model in left:
             yield _alone(pipeline, model, place, lost)
+
+
+def _one(pipeline: Pipeline, place: Place, model: Path) -> Report:
+    return run_one(pipeline, model, place)
 
 
 def _alone(pipeline: Pipeline, model: Path, place: Place, lost: str) -> Report:

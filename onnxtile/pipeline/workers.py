@@ -1,14 +1,19 @@
-"""Who takes models through a pipeline: joblib's backends, from the threads of one process to clusters."""
+"""Who takes models through a pipeline: the threads or processes of this machine, by joblib, or of a cluster."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from logging import CRITICAL
+from typing import Any, TypeVar
 
 from onnxtile.errors import UsageError
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 BACKENDS = ("loky", "threading", "dask", "ray")
 _OF_CLUSTERS = ("dask", "ray")
@@ -47,33 +52,54 @@ class Workers:
         """Whether the work goes to the processes of a cluster, on this machine or others."""
         return self.backend in _OF_CLUSTERS
 
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Have joblib use the backend. Raises UsageError where it is not installed or cannot be reached."""
+    def each(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        """Yield what `work` makes of each of `items`, as it comes.
+
+        Raises UsageError where the backend is not installed or cannot be reached; another error, at the end, where a worker died:
+        what has not come by then is lost.
+        """
+        if self.backend == "dask":
+            yield from _each_on_dask(self, work, items)
+            return
         import joblib
 
-        if self.backend == "dask":
-            with _dask(self), joblib.parallel_config(backend="dask"):
-                yield
-            return
         if self.backend == "ray":
             _ray(self)
         with joblib.parallel_config(backend=self.backend):
-            yield
+            parallel = joblib.Parallel(n_jobs=self.jobs, return_as="generator_unordered")
+            yield from parallel(joblib.delayed(work)(item) for item in items)
+
+
+def _each_on_dask(workers: Workers, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """Yield what comes from a Dask cluster, to which joblib 1.6 cannot be the way: it waits forever for what a worker took with it."""
+    with _client(workers) as client:
+        from distributed import as_completed
+
+        futures = client.map(work, items, pure=False)
+        lost = None
+        for future in as_completed(futures):  # type: ignore[no-untyped-call]
+            if future.status == "finished":
+                yield future.result()
+            else:
+                lost = lost or future.exception()
+        if lost is not None:
+            raise lost
 
 
 @contextmanager
-def _dask(workers: Workers) -> Iterator[None]:
+def _client(workers: Workers) -> Iterator[Any]:
     try:
+        import dask
         from distributed import Client
     except ImportError:
         raise UsageError("the backend dask is not installed", hint="pip install 'onnxtile[dask]'") from None
     try:
         _require_answer(workers.scheduler)
-        # A cluster of our own listens on free ports, and shows no dashboard on a fixed one.
-        own = {"n_workers": workers.jobs, "dashboard_address": None}
+        # A cluster of our own listens on free ports, shows no dashboard on a fixed one, and does not try again what killed a worker.
+        own = {"n_workers": workers.jobs, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": CRITICAL}
         where = own if workers.scheduler is None else {"address": workers.scheduler}
-        client = Client(timeout=_PATIENCE, **where)  # type: ignore[no-untyped-call]
+        with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
+            client = Client(timeout=_PATIENCE, **where)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TimeoutError) as error:
         address = workers.scheduler or "this machine"
         reason = " ".join(str(error).split()) or f"nothing came in {_PATIENCE:g} s"
@@ -82,7 +108,7 @@ def _dask(workers: Workers) -> Iterator[None]:
             hint="start one by `dask scheduler`, which prints its address",
         ) from None
     with client:
-        yield
+        yield client
 
 
 def _require_answer(address: str | None) -> None:

@@ -193,14 +193,19 @@ def test_ray(pipeline: Callable[[str], Pipeline], tmp_path: Path, mute: str, mon
             run(pipeline(FUSE), _models(tmp_path), Place(), Workers(2, "ray", address))
 
 
-def test_a_worker_that_dies_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("backend", ["loky", "dask"])
+def test_a_worker_that_dies_is_reported_and_the_others_go_on(tmp_path: Path, backend: str) -> None:
+    if backend == "dask":
+        pytest.importorskip("distributed")
+
     def perhaps_die(_options: Options, state: State) -> Done:
         if state.source.name == "broken.onnx":
             os._exit(9)
         return Done({})
 
     pipeline = Pipeline("p", ((Step("die", Options, perhaps_die), Options(do="die")),), Budgets(), (), "{name}.p.onnx")
-    result = run(pipeline, _models(tmp_path), Place(), Workers(2))
+    result = run(pipeline, _models(tmp_path), Place(), Workers(2, backend))
     assert [report.passed for report in result.reports] == [True, False, True]
     assert "died" in (result.reports[1].error or "")
 
