@@ -53,6 +53,11 @@ class PlannedBody:
     buffers: tuple[PlannedBuffer, ...]
     bodies: tuple[PlannedBody, ...] = ()
 
+    @property
+    def tensors(self) -> tuple[PlannedBuffer, ...]:
+        """The buffers that are tensors of the body: all but the workspaces."""
+        return tuple(buffer for buffer in self.buffers if buffer.kind != "workspace")
+
     def to_dict(self) -> dict[str, Any]:
         """Return the body as the schema describes it."""
         plain = {"node": self.node, "attribute": self.attribute, "size": self.size}

@@ -38,6 +38,7 @@ def for_plan(result: Result) -> list[Table | Text]:
             ("copies saved", f"{copies['avoided']:,} ({copies['avoided_bytes']:,} bytes)"),
             ("copies that stay", f"{copies['remaining']:,} ({copies['remaining_bytes']:,} bytes)"),
             *_workspaces(result),
+            *_bodies(result),
             ("constants", len(result["constants"])),
             ("outside the arena", len(result["outside"])),
             ("unplanned", len(result["unplanned"])),
@@ -54,6 +55,15 @@ def for_plan(result: Result) -> list[Table | Text]:
         if verdict.get("unlike"):
             tables.append(Text(f"compared node by node, for {verdict['unlike']}"))
     return tables
+
+
+def _bodies(result: Result) -> list[tuple[str, str]]:
+    found, todo = [], list(result.get("bodies", ()))
+    while todo:
+        found.append(todo.pop())
+        todo += found[-1]["bodies"]
+    tensors = sum(buffer["kind"] != "workspace" for body in found for buffer in body["buffers"])
+    return [("bodies", f"{len(found):,} with {tensors:,} tensors, in the workspaces of their nodes")] if found else []
 
 
 def _workspaces(result: Result) -> list[tuple[str, str]]:

@@ -5,13 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile import api
+from onnxtile import api, keys
 from onnxtile.errors import CheckFailed
-from onnxtile.plan import bodies
+from onnxtile.plan import annotate, bodies
 from onnxtile.plan.problem import Plan, Problem
 from onnxtile.plan.proof import check
 from onnxtile.plan.proof.tenant import Tenant
@@ -219,3 +220,21 @@ def test_a_real_model_with_branches_in_branches(silero: Find) -> None:
     assert len(flat(result.plan)) == 50
     assert result.verdict is not None
     assert result.verdict.equal
+
+
+def test_the_tensors_of_bodies_are_marked_in_the_model() -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{IN_A_LOOP}')
+    result = api.plan(model, verify=False)
+    marks = {
+        value.name: (int(value.metadata_props[keys.OFFSET]), int(value.metadata_props[keys.SIZE]))
+        for node in result.model.graph.all_nodes()
+        for value in node.outputs
+        if keys.OFFSET in value.metadata_props
+    }
+    placed = {b.name: (b.offset, b.size) for body in flat(result.plan) for b in body.tensors if b.kind != "input"}
+    assert placed.items() <= marks.items()
+    assert {"e", "f", "q", "s", "w"} <= placed.keys()
+    inputs = (value for graph in result.model.graph.subgraphs() for value in graph.inputs)
+    assert all(keys.OFFSET in value.metadata_props for value in inputs)
+    annotate.clear(result.model)
+    assert not any(value.metadata_props for graph in result.model.graphs() for value in graph.inputs)
