@@ -1,15 +1,29 @@
-"""That no file a command writes is one that it reads, or writes for something else."""
+"""What can be said of the files of a command before any work is done: the input is there, and nothing is written over it, or twice."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from onnxtile.errors import UsageError
+from onnxtile.errors import ModelError, UsageError
 
 _WRITTEN = {"as_json": "--json", "emit": "--emit", "output": "-o"}
 """The parameters that name files to write, and what a user calls them. -o over IN is judged with --force elsewhere."""
+
+
+_READ = ("model", "other", "pipeline")
+
+
+def require_there(given: Mapping[str, Any]) -> None:
+    """Raise ModelError where an input is missing, with the file that may have been meant."""
+    for path in (given[name] for name in _READ if isinstance(given.get(name), Path)):
+        if not path.exists():
+            names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+            near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
+            hint = f"did you mean {path.with_name(near[0])}?" if near else None
+            raise ModelError(f"{path}: no such file", hint=hint)
 
 
 def require_apart(given: Mapping[str, Any]) -> None:

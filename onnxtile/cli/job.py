@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, get_type_hints
 import typer
 
 from onnxtile.cli import help as layout
-from onnxtile.cli.files import require_apart
+from onnxtile.cli.files import require_apart, require_there
 from onnxtile.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -174,6 +174,7 @@ def command(app: typer.Typer, body: Callable[..., None], name: str | None = None
     shared = get_type_hints(kind, include_extras=True)
 
     def run(**given: Any) -> None:
+        require_there(given)
         require_apart({name: value for name, value in given.items() if value is not None})
         body(kind(**{name: given.pop(name) for name in shared}), **given)
 

@@ -19,6 +19,11 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("fuse", "models/m.onnx"), ("error: models/m.onnx: no such file\n",)),
+        (("plan", "mm.onnx"), ("error: mm.onnx: no such file (did you mean m.onnx?)",)),
+        (("verify", "m.onnx", "othr.onnx"), ("othr.onnx: no such file (did you mean other.onnx?)",)),
+        (("pattern", "new", "--from", "n.onnx", "--nodes", "a"), ("n.onnx: no such file",)),
+        (("run", "p.tml", "m.onnx"), ("p.tml: no such file (did you mean p.toml?)",)),
         (("fuse", "m.onnx", "--json", "m.onnx"), ("--json", "over what is read")),
         (("match", "m.onnx", "MatMul", "--json", "m.onnx"), ("--json", "over what is read")),
         (("verify", "m.onnx", "other.onnx", "--json", "other.onnx"), ("--json", "over what is read")),
