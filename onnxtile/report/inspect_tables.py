@@ -43,7 +43,9 @@ def for_trace(result: Result) -> list[Table | Text]:
         )
         for one in result["activations"]
     ]
-    title = f"{len(rows)} activations" + (f", {result['inputs']}" if result.get("inputs") else "")
+    title = f"{len(rows):,} activation{'s' * (len(rows) != 1)}" + (
+        f", {result['inputs']}" if result.get("inputs") else ""
+    )
     return [table(title, columns, rows)]
 
 

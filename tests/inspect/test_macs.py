@@ -73,6 +73,10 @@ def test_attention_of_four_and_of_three_dimensions(graph: Graph) -> None:
         ('y = Einsum <equation = "ij,jk,kl->il"> (x, x, x)', "depends on their order"),
         ("y = foo.Bar(x)", "nothing is known of the operator foo::Bar"),
         ("y = com.microsoft.SparseAttention(x)", "nothing is known"),
+        (
+            "v = Unsqueeze(x, i) w = Unsqueeze(x, i) y = Conv <group = 2> (v, w)",
+            "weights are for 8 channels, and its input has 4",
+        ),
     ],
 )
 def test_what_is_not_known_is_said_and_not_guessed(node: str, reason: str) -> None:
@@ -82,12 +86,12 @@ def test_what_is_not_known_is_said_and_not_guessed(node: str, reason: str) -> No
     from onnxtile.model.load import load
 
     opsets = '"": 17, "foo": 1, "com.microsoft": 1'
-    text = f"<ir_version: 10, opset_import: [{opsets}]> g (float[4,4] x) => (float[4,4] y) {{ {node} }}"
+    text = f"<ir_version: 10, opset_import: [{opsets}]> g (float[4,4] x) => (float y) <int64[1] i = {{0}}> {{ {node} }}"
     result = summarise(load(onnx.parser.parse_model(text)))
     (remark,) = result.totals.unknown
     assert reason in remark.reason
-    assert result.layers[0].work.total is None
-    assert result.layers[0].intensity is None
+    assert result.layers[-1].work.total is None
+    assert result.layers[-1].intensity is None
 
 
 FUNCTION = """
