@@ -18,7 +18,9 @@ from onnxtile.plan.layout import Layout, lay_out
 from onnxtile.plan.order.choice import Order
 from onnxtile.plan.problem import Plan, Problem
 from onnxtile.plan.proof.check import require
+from onnxtile.plan.proof.races import require_no_races
 from onnxtile.plan.proof.tenants import tenants
+from onnxtile.plan.proof.uses import followers
 from onnxtile.plan.scope import Scope
 from onnxtile.plan.workspace import Needs, WorkspaceRules
 
@@ -71,5 +73,8 @@ def _body(name: str, graph: ir.Graph, terms: Terms) -> Body:
     layout = lay_out(terms.facts, scope, terms.order, 1, terms.alignment, terms.rules, needs)
     problem = Problem(layout.buffers, terms.alignment, conflicts=layout.conflicts)
     plan = terms.solve(problem)
-    require(problem, plan, tenants(scope, layout, terms.facts, plan.offsets))
+    lodged = tenants(scope, layout, terms.facts, plan.offsets)
+    require(problem, plan, lodged)
+    if layout.holds_always:
+        require_no_races(lodged, followers(layout.schedule))
     return Body(name, layout, plan.offsets, plan.size, inside)

@@ -238,3 +238,13 @@ def test_the_tensors_of_bodies_are_marked_in_the_model() -> None:
     assert all(keys.OFFSET in value.metadata_props for value in inputs)
     annotate.clear(result.model)
     assert not any(value.metadata_props for graph in result.model.graphs() for value in graph.inputs)
+
+
+def test_bodies_in_one_of_several_arenas() -> None:
+    case = Case.of(IN_A_LOOP)
+    size = next(b.size for b in case.plan().buffers if b.kind == "workspace")
+    for capacity in ({"fast": size, "slow": 4096}, {"fast": size - 1, "slow": 4096}):
+        result = case.plan(capacity=capacity)
+        (room,) = (b for b in result.buffers if b.kind == "workspace")
+        assert {b.arena for body in flat(result) for b in body.buffers} == {room.arena}
+        assert case.run(result).equal

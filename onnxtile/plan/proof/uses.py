@@ -1,7 +1,7 @@
 """The steps at which each value is written and read, told by the graph's own def-use chains.
 
-The check of a plan compares lives with these. They are found from the other end than the lives in plan.order.live: from each value to its readers
-instead of from each node to what it reads.
+The check of a plan compares lives with these. They are found from the other end than the lives in plan.order.live: from each value to its
+readers instead of from each node to what it reads.
 """
 
 from __future__ import annotations
