@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO
 
 import onnx_ir as ir
@@ -28,6 +29,8 @@ _GRAPH_BYTES = 2**26
 """Room that is left for everything but constants in a file of at most 2 GiB."""
 _EXTERNAL_FROM = 1024
 _BUFFER = 2**20
+_UMASK = Lock()
+"""It is asked for by setting it: two threads at once would leave it at 0."""
 
 
 def raise_ir_version(model: ir.Model) -> None:
@@ -127,8 +130,9 @@ def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
+    with _UMASK:
+        mask = os.umask(0)
+        os.umask(mask)
     return mask
 
 

@@ -6,7 +6,9 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -371,3 +373,24 @@ def test_a_model_is_written_tensor_by_tensor_and_reads_back_the_same(tmp_path: P
     ]
     del written.graph.value_info[:]
     assert written == source
+
+
+def test_threads_that_write_at_once_leave_the_mask_of_new_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mask is asked for by setting it; here that takes so long that the threads are in it together."""
+    umask, before = os.umask, os.umask(0o027)
+
+    def slow(mask: int) -> int:
+        found = umask(mask)
+        time.sleep(0.01)
+        return found
+
+    monkeypatch.setattr(os, "umask", slow)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda i: write_whole(tmp_path / f"{i}", b"x"), range(8)))
+    finally:
+        after = umask(before)
+    assert after == 0o027
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}
