@@ -44,6 +44,7 @@ class Surroundings:
     def __init__(self, constants: Constants) -> None:
         self._constants = constants
         self._uses: dict[ir.Value, Uses] = {}
+        self._ways: dict[int, tuple[Edge, dict[Vertex, Sequence[Vertex]]]] = {}
 
     def uses(self, value: ir.Value) -> Uses:
         """Return who reads `value`, in the order of input positions."""
@@ -57,8 +58,13 @@ class Surroundings:
 
     def along(self, vertex: Vertex, edge: Edge) -> Sequence[Vertex]:
         """Return the vertices to which `edge` leads from `vertex`, each once, in the order of outputs and inputs."""
-        found = self._consumers(vertex, edge) if edge.forward else self._sources(vertex, edge)
-        return found if len(found) < 2 else list(dict.fromkeys(found))
+        # Alternatives take the same edge from the same vertex in turn. An edge is known by its identity, which is quick, and kept.
+        _, ways = self._ways.setdefault(id(edge), (edge, {}))
+        found = ways.get(vertex)
+        if found is None:
+            found = self._consumers(vertex, edge) if edge.forward else self._sources(vertex, edge)
+            ways[vertex] = found = found if len(found) < 2 else list(dict.fromkeys(found))
+        return found
 
     def _consumers(self, vertex: Vertex, edge: Edge) -> Sequence[Vertex]:
         graph = vertex.graph
