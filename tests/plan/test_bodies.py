@@ -248,3 +248,20 @@ def test_bodies_in_one_of_several_arenas() -> None:
         (room,) = (b for b in result.buffers if b.kind == "workspace")
         assert {b.arena for body in flat(result) for b in body.buffers} == {room.arena}
         assert case.run(result).equal
+
+
+def test_a_view_of_what_lies_around_a_body_is_a_copy_with_a_place() -> None:
+    case = Case.of("""
+    around (float[2,3] x, bool p) => (float[6] y, float[2,3] z) {
+      a = Relu(x)
+      flat = Constant<value = int64[1] {6}>()
+      y = If (p) <
+        then_branch = t () => (float[6] u) { v = Reshape(a, flat)  u = Exp(v) },
+        else_branch = e () => (float[6] w) { r = Reshape(x, flat)  w = Neg(r) }>
+      z = Neg(a)
+    }
+    """)
+    result = case.plan()
+    assert [row.name for row in result.outside] == ["x", "p"]
+    assert {"v", "r"} <= {b.name for body in flat(result) for b in body.buffers}
+    assert case.run(result).equal
