@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxtile.errors import ModelError
 from onnxtile.runtime import Array, Session
 from onnxtile.tile.conv.layer import Convolution
 from onnxtile.tile.layers import Layer
@@ -185,7 +186,11 @@ def _session(
 ) -> Session:
     graph = onnx.helper.make_graph(nodes, "alone", inputs, outputs, initializers)
     opsets = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid("com.microsoft", 1)]
-    return Session(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION).SerializeToString())
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+    try:
+        return Session(model.SerializeToString())
+    except ModelError as error:
+        raise ModelError(str(error), hint="what cannot be run here is tiled with --no-verify") from None
 
 
 def _bare(node: ir.Node) -> onnx.NodeProto:

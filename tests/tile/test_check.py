@@ -109,8 +109,9 @@ def test_a_type_without_kernels_is_said_to_be_so(bench: Bench) -> None:
         info.type.tensor_type.elem_type = int(ir.DataType.BFLOAT16)
     tiled = bench.tile(source, FOUR)
     assert tiled.result.matmuls == 12
-    with pytest.raises(ModelError, match="onnxruntime cannot load"):
+    with pytest.raises(ModelError, match="onnxruntime cannot load") as error:
         tiled.verdicts()
+    assert error.value.hint == "what cannot be run here is tiled with --no-verify"
 
 
 def test_what_a_verdict_says(bench: Bench) -> None:
