@@ -161,3 +161,19 @@ def test_a_row_of_the_lowest_number_is_the_mean_of_all(bench: Any, target: str) 
     got = session(result.model).run(feeds)["y"]
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(got[:, :, 1], feeds["v"].mean(2), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_one_head_of_k_and_v_for_all_of_q(bench: Any, operators: Names, target: str) -> None:
+    model = made(bench, inputs=", float[2,1,3,8] k, float[2,1,3,8] v")
+    result = bench.lower(model, "ScaledDotProductAttention", target)
+    assert operators(result) == ["Attention"]
+    assert result.verdict is not None and result.verdict.equal
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_weights_that_are_widened_and_narrowed_again(bench: Any, operators: Names, target: str) -> None:
+    body = BODY.replace("y = MatMul(w, v)", "f = Cast<to = 1>(w) h = Cast<to = 10>(f) y = MatMul(h, v)")
+    result = bench.lower(made(bench, body, dtype="float16"), "ScaledDotProductAttention", target)
+    assert {"onnx": "Attention", "ort": "com.microsoft.MultiHeadAttention"}[target] in operators(result)
+    assert result.verdict is not None and result.verdict.equal

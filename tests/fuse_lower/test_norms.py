@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from onnxtile.api import FuseResult
 from onnxtile.verify import session
@@ -97,6 +98,22 @@ def test_half_precision_with_float_inside_is_what_the_operator_does(bench: Any, 
     node = next(iter(result.model.graph))
     assert node.attributes["stash_type"].as_int() == 1
     assert node.inputs[0] is result.model.graph.inputs[0]
+
+
+def test_statistics_in_double_are_no_worse_in_float(bench: Any, operators: Names) -> None:
+    body = (
+        "m = ReduceMean<axes = [-1]>(x) c = Sub(x, m) d = Cast<to = 11>(c) p = Pow(d, wide_two) "
+        "v = ReduceMean<axes = [-1]>(p) a = Add(v, wide_eps) q = Sqrt(a) n = Div(d, q) h = Cast<to = 10>(n) "
+        "s = Mul(h, scale) y = Add(s, bias)"
+    )
+    model = bench.model(body, NUMBERS, dtype="float16")
+    for tensor in model.graph.initializer:
+        if tensor.name.startswith("wide"):
+            array = numpy_helper.to_array(tensor).astype(np.float64)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    result = bench.lower(model, "LayerNorm")
+    assert operators(result) == ["LayerNormalization"]
+    assert result.verdict is not None and result.verdict.equal
 
 
 def test_a_cast_that_stays_float_is_not_taken_in(bench: Any, operators: Names) -> None:

@@ -49,12 +49,11 @@ class Heads:
     guarded: bool
     """Whether rows of which the masks hide all give 0, and such rows may be."""
 
-    def numbers(self) -> tuple[int, int, int]:
-        """Return how many heads there are, and the sizes of a vector of Q and of V. Raises NotLowered where these are not known."""
+    def numbers(self) -> tuple[int, int, int] | None:
+        """Return how many heads Q, K and V have, and the sizes of a vector of Q and of V; None where they differ or are not known."""
         heads, size, v_size = self.dims[1], self.size, self.v_size
-        if not (isinstance(heads, int) and isinstance(size, int) and isinstance(v_size, int)):
-            raise NotLowered("the number of heads or their size is not known")
-        return heads, size, v_size
+        known = isinstance(heads, int) and isinstance(size, int) and isinstance(v_size, int)
+        return (heads, size, v_size) if known and known_dims(self.v)[1] == heads else None  # type: ignore[return-value]
 
 
 def proved_attention(site: Site, operator: str) -> Heads:
@@ -201,7 +200,8 @@ def _shapes(
     for what, dims in (("Q", dq), ("K", dk), ("V", dv)):
         if len(dims) != 4:
             raise NotLowered(f"{what} has {len(dims)} axes, not (batch, heads, sequence, size)")
-    if not (_is(dq[:2], dk[:2]) and _is(dq[:2], dv[:2])):
+    one_for_all = _is(dk[:2], (dq[0], 1)) and _is(dv[:2], (dq[0], 1))
+    if not one_for_all and not (_is(dq[:2], dk[:2]) and _is(dq[:2], dv[:2])):
         raise NotLowered(
             f"the batches or heads of Q, K and V differ or are not known: {shown(dq)}, {shown(dk)}, {shown(dv)}"
         )

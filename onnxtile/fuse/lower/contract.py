@@ -137,11 +137,23 @@ class Site:
     @cached_property
     def forms(self) -> list[Poly]:
         """What the outputs are, as polynomials in the inputs. Raises NotLowered where they are too large."""
+        return self._read(loose=False)
+
+    @cached_property
+    def loose_forms(self) -> list[Poly]:
+        """What the outputs are for an operator that computes in float whatever it is given. Raises NotLowered as `forms` does."""
+        return self._read(loose=True)
+
+    @property
+    def is_half(self) -> bool:
+        """Whether all inputs and results are of one type of half precision."""
+        return self._native() in HALVES
+
+    def _read(self, *, loose: bool) -> list[Poly]:
         arguments = [_form(i, argument) for i, argument in enumerate(self.arguments)]
+        reader = Reader(self.functions, self._native(), loose=loose)
         try:
-            return Reader(self.functions, self._native()).read(
-                self.function, arguments, [a.array for a in self.arguments]
-            )
+            return reader.read(self.function, arguments, [a.array for a in self.arguments])
         except TooLarge:
             raise NotLowered("its body is too large to be proved") from None
 

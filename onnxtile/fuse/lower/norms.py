@@ -106,7 +106,7 @@ def proved_norm(site: Site, result: Poly, operator: str, *, centred: bool) -> No
 
     `centred` says whether the mean is taken off first, as layer norm does.
     """
-    found = _found(site, result, operator, centred=centred)
+    found = _found(site, _precise(site, result), operator, centred=centred)
     rank = len(found.dims)
     if found.axes != list(range(rank - len(found.axes), rank)):
         return _moved(site, found)
@@ -114,6 +114,18 @@ def proved_norm(site: Site, result: Poly, operator: str, *, centred: bool) -> No
     for what, part in (("scale", found.scale), ("bias", found.bias)):
         _require_vector(what, part, found.dims, axis, known_dtype(found.x))
     return Norm(found.x, axis, found.epsilon, _operand(found.scale), _operand(found.bias), found.stash)
+
+
+def _precise(site: Site, result: Poly) -> Poly:
+    """Return `result` as it is computed in float, where only parts of it are: the operator computes the statistics so in any case."""
+    inside = any(
+        base[0] == "Cast"
+        for monomial, _ in result
+        for outer, _ in monomial
+        for part in operands(outer)
+        for base, _ in atoms(part)
+    )
+    return site.loose_forms[0] if inside and site.is_half and len(site.forms) == 1 else result
 
 
 def _moved(site: Site, found: _Found) -> Norm:

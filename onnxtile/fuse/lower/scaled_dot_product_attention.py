@@ -43,11 +43,17 @@ class ScaledDotProductAttention(Lowering):
         return Proof(tuple(steps.steps), (out,), made.step)
 
     def to_ort(self, site: Site) -> Proof:
-        """Return com.microsoft.MultiHeadAttention, which takes (batch, sequence, heads · size): transpositions around it fall away."""
+        """Return com.microsoft.MultiHeadAttention, which takes (batch, sequence, heads · size): transpositions around it fall away.
+
+        Where the heads are not so many of each, or it is not known how many, the standard operator, for which there is a kernel too.
+        """
         heads = proved_attention(site, "MultiHeadAttention")
         steps = Steps([])
         batch, _, rows, columns = heads.dims
-        count, size, v_size = heads.numbers()
+        numbers = heads.numbers()
+        if numbers is None:
+            return self.to_onnx(site)
+        count, size, v_size = numbers
         # To (batch, sequence, heads, size): Q and V by exchanging the middle axes, K from (batch, heads, size, sequence).
         turned = (
             (heads.q.value, SWAPPED, rows, size),

@@ -31,6 +31,7 @@ _MOST_MONOMIALS = 64
 _MOST_EXPONENT = 4
 _REDUCTIONS = {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2"}
 _SAME = {"Identity"}
+_WIDE = {ir.DataType.FLOAT.value, ir.DataType.DOUBLE.value}
 
 
 class TooLarge(Exception):
@@ -190,14 +191,20 @@ def _close(a: float, b: float, tolerance: float) -> bool:
 class Reader:
     """Reads function bodies. `functions` are those of the model: a call of one of them is read through.
 
-    `native` is the element type of all inputs, where they share one: a Cast to it changes nothing.
+    `native` is the element type of all inputs, where they share one: a Cast to it changes nothing, nor does one to a wider type and
+    back. `loose` leaves out every Cast to it or to a wider one: for operators that compute in float whatever they are given.
     """
 
     def __init__(
-        self, functions: Mapping[ir.OperatorIdentifier, ir.Function], native: ir.DataType | None = None
+        self,
+        functions: Mapping[ir.OperatorIdentifier, ir.Function],
+        native: ir.DataType | None = None,
+        *,
+        loose: bool = False,
     ) -> None:
         self._functions = functions
         self._native = native
+        self._loose = loose
 
     def read(self, function: ir.Function, arguments: Sequence[Poly], known: Sequence[Array | None]) -> list[Poly]:
         """Return what the outputs of `function` are, given what its inputs are and, where these are constant, their elements.
@@ -226,8 +233,14 @@ class Reader:
 
     def _cast(self, to: int, poly: Poly) -> Poly:
         inner = any(base[0] == "Cast" for base, _ in atoms(poly))
-        if value_of(poly) is not None or (self._native is not None and to == self._native.value and not inner):
+        back = self._native is not None and to == self._native.value
+        if value_of(poly) is not None or (back and not inner) or (self._loose and (back or to in _WIDE)):
             return poly
+        outer = atom_of(poly)
+        if back and outer is not None and outer[0] == "Cast" and outer[1] in _WIDE:
+            (source,) = operands(outer)
+            if not any(base[0] == "Cast" for base, _ in atoms(source)):
+                return source
         return atom("Cast", to, poly)
 
 
