@@ -75,8 +75,18 @@ def _step(source: TomlFile, position: int, content: Mapping[str, Any]) -> tuple[
     try:
         steps[name].require(options)
     except OnnxtileError as error:
-        raise UsageError(f"{source.place(at)}: {error}", hint=error.hint) from None
+        where = source.place((*at, *_blamed(content, str(error))))
+        raise UsageError(f"{where}: {error}", hint=error.hint) from None
     return steps[name], options
+
+
+def _blamed(content: Mapping[str, Any], message: str) -> tuple[str, ...]:
+    """Return the option that `message` is about: one that it names as on the command line, or whose value it shows."""
+    for option, value in content.items():
+        shown = [repr(one) for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+        if option != "do" and any(text in message for text in (f"--{option.replace('_', '-')} ", *shown)):
+            return (option,)
+    return ()
 
 
 def _require_files_apart(source: TomlFile, steps: Sequence[tuple[Step, Options]]) -> None:

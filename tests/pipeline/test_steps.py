@@ -21,7 +21,9 @@ from onnxtile.registry import data_folder, discover
 STEPS = discover("onnxtile.pipeline.steps", Step)
 RENAMED = {
     "no_verify": "verify",
-    **{name: f"{name}s" for name in ("dim", "shape", "pattern", "range", "workspace")},  # several stand in one table
+    **{
+        name: f"{name}s" for name in ("dim", "shape", "pattern", "range", "workspace", "bound")
+    },  # several stand in one table
 }
 OF_THE_RUN = {"output", "force", "dry_run", "json", "quiet", "debug", "help"}
 """What the command `run` says once for all steps and models."""
@@ -144,13 +146,13 @@ def test_patterns_and_limits_are_found_from_the_folder_of_the_file(
 @pytest.mark.parametrize(
     ("step", "line", "message"),
     [
-        ('do = "plan"\nemit = ["docx"]', 1, "'docx' is the ending of no format"),
+        ('do = "plan"\nemit = ["docx"]', 3, "'docx' is the ending of no format"),
         ('do = "plan"\nplaner = "best"', 3, "there is no field 'planer'"),
-        ('do = "plan"\nplanner = "wizard"', 1, "there is no planner 'wizard'"),
-        ('do = "plan"\norder = "alphabetical"', 1, "there is no order 'alphabetical'"),
-        ('do = "plan"\neffort = "huge"', 1, "'huge' is no effort"),
-        ('do = "plan"\ntime = "soon"', 1, "'soon' is no time"),
-        ('do = "plan"\nio = "somewhere"', 1, "'somewhere'"),
+        ('do = "plan"\nplanner = "wizard"', 3, "there is no planner 'wizard'"),
+        ('do = "plan"\norder = "alphabetical"', 3, "there is no order 'alphabetical'"),
+        ('do = "plan"\neffort = "huge"', 3, "'huge' is no effort"),
+        ('do = "plan"\ntime = "soon"', 3, "'soon' is no time"),
+        ('do = "plan"\nio = "somewhere"', 3, "'somewhere'"),
         ('do = "plan"\ncapacity = "lots"', 3, "not a size in bytes"),
         ('do = "plan"\ncapacity = {sram = true}', 3, "not a size in bytes"),
         ('do = "plan"\nnames = true\nemit = ["json"]', 1, "names is about pictures"),
@@ -160,9 +162,9 @@ def test_patterns_and_limits_are_found_from_the_folder_of_the_file(
         ('do = "plan"\nstreams = 0', 3, "greater than or equal to 1"),
         ('do = "verify"\nruns = 0', 3, "greater than or equal to 1"),
         ('do = "tile"\nmax_rows = 0', 3, "greater than or equal to 1"),
-        ('do = "tile"\nmax = 8\naccumulate = "slowly"', 1, "slowly"),
-        ('do = "inspect"\nemit = ["xlsx"]', 1, "'xlsx'"),
-        ('do = "plan"\nemit = ["../x.json"]', 1, "'../x.json'"),
+        ('do = "tile"\nmax = 8\naccumulate = "slowly"', 4, "slowly"),
+        ('do = "inspect"\nemit = ["xlsx"]', 3, "'xlsx'"),
+        ('do = "plan"\nemit = ["../x.json"]', 3, "'../x.json'"),
     ],
 )
 def test_bad_options_get_the_line(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onnxtile.cli.completion import efforts, of, orders, placings, plan_files, planners
-from onnxtile.cli.help import WRITING
+from onnxtile.cli.help import SIZES, WRITING
 from onnxtile.cli.inputs import Inputs, Range, ranges
 from onnxtile.cli.job import Dim, In, Rewrite, Shape, command
 from onnxtile.cli.values import capacities, dims, shapes, workspaces
@@ -28,7 +28,7 @@ def plan(
     shape: Shape = None,
     bound: Annotated[
         list[str] | None,
-        typer.Option("--bound", metavar="NAME=N", help="how large a dimension that depends on the data may become"),
+        typer.Option("--bound", metavar="NAME=N", help="the most of a size that data decide", rich_help_panel=SIZES),
     ] = None,
     alignment: Annotated[
         int | None,
@@ -113,7 +113,7 @@ def plan(
 ) -> None:
     """Give every activation an offset in an arena.
 
-    IN may also be a bare problem: a .csv file with columns id, lower, upper, size.
+    IN may also be a bare problem: a .csv with columns id, lower, upper, size.
 
     Examples:
         onnxtile plan model.onnx --dim batch=1 --emit plan.json --emit plan.html
