@@ -33,10 +33,11 @@ _INPUT_AND_OUTPUT = {
     *("LRN", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMin", "ReduceProd", "CumProd", "Det"),
 }
 _ALL = {
-    *("Attention", "LinearAttention", "GridSample", "Max", "Min", "PRelu", "SwiGLU", "RNN", "GRU", "LSTM"),
-    *("LpPool", "GlobalLpPool", "RotaryEmbedding"),
+    *("Attention", "LinearAttention", "RNN", "GRU", "LSTM", "LpPool", "GlobalLpPool"),
 }
 """These need all their inputs and outputs that are tensors."""
+_INPUTS = {"GridSample", "Max", "Min", "PRelu", "SwiGLU"}
+"""These need all their inputs."""
 _PRODUCT = {"Conv", "ConvTranspose", "DeformConv", "Einsum", "Gemm", "MatMul", "Mul", "STFT"}
 """The gradient of the first operand needs the second, and the reverse."""
 _CHOICE = {
@@ -80,6 +81,8 @@ def needed(node: ir.Node, varying: Container[ir.Value]) -> list[ir.Value] | None
         return [node.outputs[0]]
     if op in _INPUT_AND_OUTPUT:
         return [inputs[0], node.outputs[0]]
+    if op in _INPUTS:
+        return inputs
     if op in _ALL:
         return [*inputs, *(value for value in node.outputs if value.name)]
     return _of_operands(node, inputs, varying)
@@ -93,6 +96,8 @@ def _of_operands(node: ir.Node, inputs: list[ir.Value], varying: Container[ir.Va
             return [first, second] if second in varying or node.op_type == "Pow" else [second]
         case "TopK":
             return [node.outputs[1]]
+        case "RotaryEmbedding":
+            return inputs[1:3]
         case op if op in _CHOICE:
             return [inputs[_CHOICE[op]]]
         case op if op in _PRODUCT and len(inputs) > 1:

@@ -89,6 +89,8 @@ W = "float[4,4] w = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0}"
         ("h = MatMul(x, w)  y = Mul(h, h)", {"x", "h"}),
         ("h = Relu(x)  y = MatMul(h, w)", {"h"}),
         ("h = MatMul(x, w)  y = Softmax(h)", {"x", "y"}),
+        ("h = MatMul(x, w)  y = PRelu(h, w)", {"x", "h"}),
+        ("h = MatMul(x, w)  y = Max(h, x)", {"x", "h"}),
         ("h = MatMul(x, w)  y = Div(h, x)", {"x"}),
         ("h = Sigmoid(x)  y = Exp(h)", set()),
         ("h = MatMul(x, w)  s = Sign(h)  y = Exp(s)", {"x"}),
