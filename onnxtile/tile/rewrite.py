@@ -35,6 +35,7 @@ from onnxtile.tile.prune import prune
 from onnxtile.tile.result import SkippedNode, TiledNode, TileResult
 from onnxtile.tile.shelf import Shelf
 from onnxtile.tile.sites import MOST_NODES, Candidate, Site, choose
+from onnxtile.tile.uncut import why_uncut
 from onnxtile.tile.wrap import wrap
 from onnxtile.tile.writer import Writer
 
@@ -113,7 +114,10 @@ class _Search:
     def all(self) -> Iterator[Candidate | SkippedNode]:
         """Yield what can be tiled and what cannot."""
         for node in self.model.graph.all_nodes():
-            if _is_tileable(node, self.operators):
+            reason = why_uncut(node)
+            if reason is not None:
+                yield SkippedNode(self.names.of(node), reason)
+            elif _is_tileable(node, self.operators):
                 yield self._examine(node, self.facts, self.names.of(node))
         for function in self.model.functions.values():
             for node in function.all_nodes():

@@ -1,0 +1,37 @@
+"""What tile has no rule for is named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+import pytest
+from onnx import parser
+
+from onnxtile.registry import discover
+from onnxtile.tile import uncut
+from onnxtile.tile.limits import Limits
+from onnxtile.tile.product import Tileable
+
+if TYPE_CHECKING:
+    from tests.tile.conftest import Bench
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        ('[one] y = Einsum<equation = "ij,jk->ik">(a, b)', "tile does not cut Einsum"),
+        ("[one] y = com.microsoft.FusedMatMul(a, b)", "tile does not cut FusedMatMul"),
+    ],
+)
+def test_it_is_listed_with_the_reason(bench: Bench, node: str, reason: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[8,8] a, float[8,8] b) => (float[8,8] y) {{ {node} }}"""
+    model: onnx.ModelProto = parser.parse_model(text)
+    (skip,) = bench.tile(model, Limits.of(max=4)).result.skipped
+    assert (skip.node, skip.reason) == ("one", reason)
+
+
+def test_what_is_cut_is_not_among_them() -> None:
+    known = discover("onnxtile.tile.ops", Tileable)  # type: ignore[type-abstract]
+    assert not any(name in uncut._REASONS.get(operator.domain, {}) for name, operator in known.items())
