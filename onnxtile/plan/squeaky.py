@@ -15,7 +15,7 @@ from onnxtile.plan.lifetimes import Ints
 from onnxtile.plan.problem import Problem
 from onnxtile.plan.skyline import Numbers, Strip
 
-STEPS_OF_A_PLACING = 20
+STEPS_OF_A_PLACING = 16
 """What placing one buffer counts, of the steps of an effort."""
 
 _COMPILE_FROM = 100_000
@@ -23,7 +23,7 @@ _COMPILE_FROM = 100_000
 _SQUEAK = 1.5
 _SLACK = 1.002
 """Buffers that end above so much of the peak have ended too high."""
-_MOST = 60
+_MOST = 24
 """Rounds after which nothing more is to be expected."""
 
 
