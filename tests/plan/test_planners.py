@@ -102,6 +102,21 @@ def test_naive_shares_nothing(problem: Problem) -> None:
     assert check(forever, plan) == ()
 
 
+@given(problems())
+def test_slots_are_as_few_as_buffers_live_at_once(problem: Problem) -> None:
+    plan = planner("slots").plan(problem)
+    starts = {plan.offsets[b.name] for b in problem.buffers if b.size}
+    assert len(starts) == max((sum(o.size > 0 for o in problem.live_at(b.lower)) for b in problem.buffers), default=0)
+
+
+def test_a_slot_is_as_large_as_the_largest_that_uses_it() -> None:
+    buffers = (Buffer("a", 100, 0, 2), Buffer("b", 10, 1, 3), Buffer("c", 90, 2, 4), Buffer("d", 20, 3, 5))
+    plan = planner("slots").plan(Problem(buffers, alignment=1))
+    assert plan.offsets["a"] == plan.offsets["c"]
+    assert plan.offsets["b"] == plan.offsets["d"]
+    assert plan.size == 120
+
+
 def test_greedy_by_size_takes_the_tightest_gap() -> None:
     # At step 1 the gaps [0, 300) and [500, 610) are free; "d" fits both.
     buffers = (

@@ -6,9 +6,12 @@ cannot give out parts of a block of memory need no more than this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from onnxtile.plan.lifetimes import Rivals
+import numpy as np
+import numpy.typing as npt
+
+from onnxtile.plan.lifetimes import Ints, Rivals
 from onnxtile.plan.planner import Planner, heuristic
 from onnxtile.plan.problem import Problem, align
 from onnxtile.plan.ranking import by_birth, by_size
@@ -29,31 +32,33 @@ def _assign(problem: Problem, order: Sequence[int]) -> Slots:
     """
     rivals = Rivals(problem)
     slots: Slots = []
-    slot_of: dict[int, int] = {}
-    widths: list[int] = []
+    slot_of = np.full(len(problem.buffers), -1)
+    widths = np.zeros(len(problem.buffers), np.int64)
     for i in order:
-        size = problem.footprint(problem.buffers[i])
+        size = problem.footprints[i]
         if not size:
             continue
-        taken = {slot_of[other] for other in rivals.of(i) if other in slot_of}
-        free = [slot for slot in range(len(slots)) if slot not in taken]
-        if not free:
+        taken = slot_of[rivals.of(i)]
+        is_free = np.ones(len(slots), bool)
+        is_free[taken[taken >= 0]] = False
+        slot = _choose(is_free, widths[: len(slots)], size)
+        if slot == len(slots):
             slots.append([])
-            widths.append(0)
-            free = [len(slots) - 1]
-        slot = min(free, key=_growth(widths, size))
         slots[slot].append(i)
-        slot_of[i] = slot
-        widths[slot] = max(widths[slot], size)
+        slot_of[i], widths[slot] = slot, max(int(widths[slot]), size)
     return slots
 
 
-def _growth(widths: Sequence[int], size: int) -> Callable[[int], tuple[int, int, int]]:
-    return lambda slot: (max(0, size - widths[slot]), widths[slot], slot)
+def _choose(is_free: npt.NDArray[np.bool_], widths: Ints, size: int) -> int:
+    """Return the tightest free slot that holds `size` bytes, else the widest free one, else the number of a new one."""
+    fits = is_free & (widths >= size)
+    if fits.any():
+        return int(np.where(fits, widths, np.iinfo(np.int64).max).argmin())
+    return int(np.where(is_free, widths, -1).argmax()) if is_free.any() else len(widths)
 
 
 def _bytes(problem: Problem, slots: Slots) -> int:
-    return sum(max(problem.footprint(problem.buffers[i]) for i in slot) for slot in slots)
+    return sum(max(problem.footprints[i] for i in slot) for slot in slots)
 
 
 def _offsets(problem: Problem, slots: Slots) -> list[int]:
@@ -62,7 +67,7 @@ def _offsets(problem: Problem, slots: Slots) -> list[int]:
         start = align(top, max(problem.alignment_of(problem.buffers[i]) for i in slot))
         for i in slot:
             offsets[i] = start
-        top = start + max(problem.footprint(problem.buffers[i]) for i in slot)
+        top = start + max(problem.footprints[i] for i in slot)
     return offsets
 
 
