@@ -83,6 +83,8 @@ def _measuring(nodes: Sequence[ir.Node]) -> list[ir.Node]:
     waiting = list(found)
     while waiting and len(found) < _MOST_MEASURING:
         readers = [reader for value in waiting.pop().outputs for reader in value.consumers()]
+        if len(readers) > _MOST_MEASURING:
+            continue
         new = [reader for reader in dict.fromkeys(readers) if reader not in members and reader not in found]
         found |= dict.fromkeys(new)
         waiting += new
