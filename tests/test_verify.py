@@ -292,9 +292,9 @@ GELU = """g (float[2,8] x) => (float[2,8] y) <float r = {1.4142135}, float o = {
     a = Div(x, r)  b = Erf(a)  c = Add(b, o)  d = Mul(x, c)  e = Mul(d, h)  y = Relu(e) }"""
 
 
-def _tampered(model: ir.Model, patterns: Iterable[Pattern]) -> list[PatternResult]:
+def _tampered(model: ir.Model, patterns: Iterable[Pattern], *further: Any) -> list[PatternResult]:
     """Fuse, and do it wrong by 1 %."""
-    results = fuse_graph(model, patterns)
+    results = fuse_graph(model, patterns, *further)
     for function in model.functions.values():
         constant = next(node for node in function if node.op_type == "Constant")
         value = constant.attributes["value"].as_tensor().numpy()
