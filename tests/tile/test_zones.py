@@ -136,8 +136,8 @@ def test_zones_compute_the_same(
 
 
 def test_a_layer_whose_choice_has_zones(bench: Bench) -> None:
-    case = bench.case(op="MatMul", m=64, k=64, n=64, constants="b")
-    tiled = bench.judge(case, Limits(memory=1100))
+    case = bench.case(op="MatMul", m=24, k=16, n=24, constants="b")
+    tiled = bench.judge(case, Limits(multiples=(1, 4, 1), memory=400))
     (site,) = tiled.result.tiled
     assert isinstance(site.grid, ZonedGrid) and site.chosen is not None
     content = site.to_dict()
