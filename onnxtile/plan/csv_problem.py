@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from typing import TYPE_CHECKING
 
 from onnxtile.errors import UsageError
@@ -20,6 +19,9 @@ _NEEDED = ("id", "lower", "upper", "size")
 _OWN = ("alignment", "moved")
 _MOST = 2**53
 """No step and no sum of sizes may be larger: so far every tool that reads JSON or floating-point numbers counts exactly."""
+
+_DIGITS = 30
+"""Of a number, at most: longer ones are a mistake, and take Python long."""
 
 
 def read_problem(text: str, *, alignment: int = 1) -> Problem:
@@ -72,6 +74,7 @@ def _buffer(row: dict[str, str], line: int) -> Buffer:
 
 def _number(row: dict[str, str], name: str, line: int) -> int:
     text = row.get(name, "").strip()
-    if not re.fullmatch(r"[+-]?\d{1,30}", text, re.ASCII):
+    digits = text[1:] if text.startswith(("+", "-")) else text
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS):
         raise UsageError(f"line {line}: {name} is a whole number, not {text!r}")
     return int(text)

@@ -45,7 +45,7 @@ def test_a_bad_problem_is_one_line(
 
 
 def test_no_file_and_no_text(run: Run, tmp_path: Path) -> None:
-    assert "none.csv: No such file" in run("plan", "none.csv").err
+    assert "none.csv: no such file" in run("plan", "none.csv").err.lower()
     (tmp_path / "p.csv").write_bytes(b"id,lower,upper,size\n\xff")
     done = run("plan", "p.csv")
     assert (done.code, done.err.count("\n")) == (2, 1)
