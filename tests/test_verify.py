@@ -281,7 +281,17 @@ def test_a_verdict_is_json() -> None:
     verdict = api.verify(linear(), linear(_one_weight))
     content = json.loads(json.dumps(verdict.to_dict(), allow_nan=False))
     assert content["equal"] is False
-    assert set(content["outputs"][0]) == {"name", "max_abs", "max_rel", "tolerance", "floor", "why", "equal", "where", "inputs"}
+    assert set(content["outputs"][0]) == {
+        "name",
+        "max_abs",
+        "max_rel",
+        "tolerance",
+        "floor",
+        "why",
+        "equal",
+        "where",
+        "inputs",
+    }
     missing = api.verify(
         text("g (float[2] x) => (float[2] y) { y = Neg(x) }"), text("g (float[2] x) => (float[2] z) { z = Neg(x) }")
     )

@@ -20,9 +20,9 @@ from onnxtile.model.wanted import Wanted
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
 
 if TYPE_CHECKING:
-    from onnxtile.plan.proof.arena_run import ArenaVerdict
     from onnxtile.plan.effort import Effort
     from onnxtile.plan.memories import Capacity
+    from onnxtile.plan.proof.arena_run import ArenaVerdict
     from onnxtile.plan.result import PlanResult
 
 
@@ -74,9 +74,9 @@ def plan(  # noqa: PLR0913 - the options of the command
     Mismatch where the run inside the arena differs.
     """
     from onnxtile.plan.annotate import annotate
-    from onnxtile.plan.proof.arena_run import arena_run
     from onnxtile.plan.effort import NORMAL
     from onnxtile.plan.planning import plan as plan_graph
+    from onnxtile.plan.proof.arena_run import arena_run
     from onnxtile.plan.workspace import WorkspaceRules
 
     rules = WorkspaceRules.of(workspaces or {}, share_workspaces)
