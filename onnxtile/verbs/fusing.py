@@ -131,7 +131,10 @@ def _lowered_sites(lowered: Lowered, dims: Dims, progress: Progress) -> tuple[Si
     if is_narrow(bound):
         bound, model = widened(bound), widened(model)
     shapes = resolve(bound, run=True)
-    return (*check_sites(bound, model, shapes, progress=progress), *check_parts(lowered.parts, facts))
+    return (
+        *check_sites(bound, model, shapes, progress=progress),
+        *check_parts(lowered.parts, facts, progress=progress),
+    )
 
 
 def chosen_patterns(patterns: Iterable[str | Pattern]) -> list[Pattern]:
