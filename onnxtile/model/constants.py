@@ -24,6 +24,8 @@ RANDOM = {
 """Operators that may give something else each time; a Dropout only where it trains."""
 
 
+_NO_TENSORS = ("Sequence", "SplitToSequence", "Optional")
+"""What these make has no array, even of constants."""
 _GRAPHS = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
 _PURE_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
 """What an operator of any other domain computes, and whether twice the same, only its own runtime knows."""
@@ -141,7 +143,7 @@ def _pure_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
 def _is_pure(node: ir.Node, model: ir.Model, pure: set[ir.OperatorIdentifier]) -> bool:
     if node.op_identifier() in model.functions:
         return node.op_identifier() in pure
-    if node.op_type in RANDOM or node.domain not in _PURE_DOMAINS:
+    if node.op_type in RANDOM or node.domain not in _PURE_DOMAINS or node.op_type.startswith(_NO_TENSORS):
         return False
     return not any(a.type in _GRAPHS for a in node.attributes.values())
 

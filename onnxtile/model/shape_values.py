@@ -222,7 +222,8 @@ class Propagation:
         for value in node.outputs:
             tensor = infos[names[value]].tensor_type if value in names else onnx.TypeProto.Tensor()
             if tensor.HasField("shape"):
-                found = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
+                sizes = (dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
+                found = tuple(None if size is None or size < 0 else size for size in sizes)
                 self.note(value, ir.DataType(tensor.elem_type) if tensor.elem_type else None, found)
 
     def _fails(self, node: ir.Node, model: onnx.ModelProto) -> bool:

@@ -79,7 +79,10 @@ def resolve(
     looped = after_loops(model)
     symbolic = [Known(s.dtype, None) if v in looped else s for v, s in zip(originals, symbolic, strict=True)]
     rows = zip(originals, symbolic, from_onnx, from_file, strict=True)
-    merged = {value: _merge(value, first, second, file) for value, first, second, file in rows}
+    main = {id(value) for node in model.graph for value in node.outputs} | {id(value) for value in model.graph.inputs}
+    merged = {
+        value: _merge(value, first, second, file, strict=id(value) in main) for value, first, second, file in rows
+    }
     dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
     dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
     shapes = _with_computed(model, Shapes(dtypes, dims))
@@ -92,13 +95,22 @@ def _with_bounds(model: ir.Model, shapes: Shapes, bounds: Mapping[str, int]) -> 
     return Shapes(found.dtypes, found.dims, shapes._reasons, {**shapes._never, **found.never}, frozenset(found.upper))
 
 
-def _merge(value: ir.Value, symbolic: Known, from_onnx: Known, from_file: Known) -> Known:
-    """Return the union of what the engines know; what the file declares counts only where they know nothing."""
+def _merge(value: ir.Value, symbolic: Known, from_onnx: Known, from_file: Known, *, strict: bool) -> Known:
+    """Return the union of what the engines know; what the file declares counts only where they know nothing.
+
+    Unless `strict`, they may contradict each other: in a branch that no run takes. Then onnx is believed.
+    """
     # onnx-shape-inference takes the result of Unique along an axis for a list: where it knows no size, it is not believed.
     rank = symbolic.dims if _agrees(symbolic.dims, from_onnx.dims) else None
-    dims = _merge_dims(value, rank, from_onnx.dims, strict=True)
+    dims = (
+        _merge_dims(value, rank, from_onnx.dims, strict=True)
+        if strict
+        else _merge_dims(value, from_onnx.dims, rank, strict=False)
+    )
     dims = _merge_dims(value, dims, from_file.dims, strict=False)
-    return Known(symbolic.dtype or from_onnx.dtype or from_file.dtype, dims)
+    # In a branch that cannot be taken, a size may come out negative.
+    sane = None if dims is None else tuple(None if isinstance(dim, int) and dim < 0 else dim for dim in dims)
+    return Known(symbolic.dtype or from_onnx.dtype or from_file.dtype, sane)
 
 
 def _agrees(symbolic: Dims | None, from_onnx: Dims | None) -> bool:

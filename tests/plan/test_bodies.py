@@ -265,3 +265,18 @@ def test_a_view_of_what_lies_around_a_body_is_a_copy_with_a_place() -> None:
     assert [row.name for row in result.outside] == ["x", "p"]
     assert {"v", "r"} <= {b.name for body in flat(result) for b in body.buffers}
     assert case.run(result).equal
+
+
+def test_a_body_that_makes_no_tensor_runs_with_its_node() -> None:
+    case = Case.of("""
+    listed (float[2,3] x, bool p) => (float[2,3] y) {
+      a = Relu(x)
+      s = If (p) <
+        then_branch = t () => (seq(float[2,3]) u) { n = Neg(a)  u = SequenceConstruct(n, a) },
+        else_branch = e () => (seq(float[2,3]) w) { w = SequenceConstruct(a) }>
+      zero = Constant<value = int64 {0}>()
+      b = SequenceAt(s, zero)
+      y = Exp(b)
+    }
+    """)
+    assert case.run(case.plan()).equal

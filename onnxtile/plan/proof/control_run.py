@@ -167,15 +167,16 @@ def _copied(value: Any) -> Any:
 
 def _put(value: ir.Value, pair: _Pair, run: GraphRun, lanes: Lanes) -> None:
     """Let `value`, of the graph of `run`, be what `pair` says: at its address in the arena, if it has one."""
-    for values, found, room in ((lanes.arena, pair[0], run.sites.get(value)), (lanes.beside, pair[1], run.room(value))):
-        _write(values, value, found, room)
+    rooms = (run.sites.get(value), run.room(value))
+    for values, found, room in zip((lanes.arena, lanes.beside), pair, rooms, strict=True):
+        _write(values, value, found, room, run)
 
 
-def _write(values: Values, value: ir.Value, found: Any, room: Site | None) -> None:
+def _write(values: Values, value: ir.Value, found: Any, room: Site | None, run: GraphRun) -> None:
     if room is None:
         values[value] = found
     elif isinstance(found, Site) and len(found.data) == len(room.data):
         room.data[:] = found.data
         values[value] = Site(room.data, room.address, room.dtype, found.shape)
     else:
-        values[value] = room.filled(found.array() if isinstance(found, Site) else found)
+        values[value] = run.filled(room, found.array() if isinstance(found, Site) else found, value)

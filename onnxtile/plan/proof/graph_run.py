@@ -242,9 +242,10 @@ class GraphRun:
         results = kernel.session.run(feeds)
         for name, value in kernel.outputs:
             room = rooms[value]
-            values[value] = results[name] if room is None else self._filled(room, results[name], value)
+            values[value] = results[name] if room is None else self.filled(room, results[name], value)
 
-    def _filled(self, room: Site, result: Any, value: ir.Value) -> Site:
+    def filled(self, room: Site, result: Any, value: ir.Value) -> Site:
+        """Put `result` into `room`, the place of `value`. Raises CheckFailed where it is larger."""
         try:
             return room.filled(result)
         except ValueError as error:
@@ -260,7 +261,7 @@ class GraphRun:
         outputs = [value for value in node.outputs if value.name]
         if all(value in self._facts.constants and value not in self.sites for value in outputs):
             return
-        if bodies:
+        if bodies and self._is_typed(node, bodies):
             self.steps[place] = self._controlled(node, bodies)
             self._hold(dependencies(node))
             return
@@ -279,6 +280,12 @@ class GraphRun:
             self.steps[place] = Draws(kernel)
         else:
             self.steps[place] = Moves(kernel, there) if there else kernel
+
+    def _is_typed(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> bool:
+        """Return whether all that is made in the bodies of `node` is a tensor: others are run with the node, as one kernel."""
+        graphs = (node.attributes[body.attribute].as_graph() for body in bodies)
+        made = (value for graph in graphs for inner in graph.all_nodes() for value in inner.outputs if value.name)
+        return all(self._shapes.dtype(value) is not None for value in made)
 
     def _controlled(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> Controlled:
         from onnxtile.plan.proof.control_run import controlled  # it runs graphs in its turn
