@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxtile import api
 from onnxtile.model.dims import bind
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
@@ -105,3 +106,15 @@ def test_exported_models_keep_the_batch_and_the_sequence_that_no_limit_holds(ben
     assert {skip.reason.split(": ")[-1] for skip in tiled.result.skipped} == {"bind it with --dim seq=N"}
     for sizes in ({"batch": 1, "seq": 7}, {"batch": 3, "seq": 33}):
         require_equal(file, tiled, sizes)
+
+
+def test_meta_ops_are_tiled_inside(bench: Bench) -> None:
+    fused = api.fuse(DEMO, ["Linear", "ScaledDotProductAttention", "MultiHeadAttention"], verify=False).model
+    tiled = bench.tile(fused, Limits.of(max=64))
+    # Linear is called with four sizes, and each call of one size is cut in the same function.
+    names = {site.node.split("/")[0] for site in tiled.result.tiled}
+    assert {name.partition(".")[0] for name in names} <= {"Linear", "ScaledDotProductAttention", "MultiHeadAttention"}
+    assert len([name for name in names if name.startswith("Linear")]) > 1
+    reasons = {skip.reason for skip in tiled.result.skipped}
+    assert all("within the limits" in reason or "--conv" in reason for reason in reasons), reasons
+    require_equal(DEMO, tiled, {})
