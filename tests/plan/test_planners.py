@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.errors import UsageError
+from onnxtile.plan import compiled, skyline
 from onnxtile.plan.effort import LEVELS, Effort
 from onnxtile.plan.fit import Fitter, lowest
 from onnxtile.plan.planner import Planner, planner, planners
 from onnxtile.plan.problem import Buffer, Plan, Problem
 from onnxtile.plan.proof.check import check
 from onnxtile.plan.ranking import by_breadth, by_size
+from onnxtile.plan.skyline import Strip
 from onnxtile.plan.squeaky import fillings
 from tests.plan.conftest import problems
 
@@ -93,6 +95,20 @@ def test_local_search_is_no_worse_than_where_it_starts(problem: Problem) -> None
 def test_every_filling_of_the_skyline_is_sound(problem: Problem) -> None:
     for offsets in fillings(problem, 10_000):
         assert check(problem, Plan.of(problem, offsets)) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not compiled.is_available(), reason="numba is not installed")
+def test_compiled_the_skyline_is_filled_in_the_same_way() -> None:
+    draw = random.Random(3)
+    starts = [draw.randrange(2_000) for _ in range(2_000)]
+    buffers = [Buffer(str(i), draw.randrange(1, 10**6), s, s + draw.randrange(1, 200)) for i, s in enumerate(starts)]
+    strip = Strip.of(Problem(tuple(buffers)))
+    keys = (strip.upper - strip.lower).astype(float)
+    fast = compiled.function(skyline, "fill")
+    for pull, caution in ((0.0, 0.0), (5.0, 0.0), (1.0, 1000.0)):
+        plain = skyline.fill(strip.waiting(keys), strip.soonest, strip.live, pull, caution)
+        assert (plain == fast(strip.waiting(keys), strip.soonest, strip.live, pull, caution)).all()
 
 
 @given(problems())
