@@ -56,7 +56,7 @@ def test_a_layer_of_its_shape_with_weights_that_differ(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_each_of_its_layers_passes_a_thousand_trials(tiled: Tiled) -> None:
-    verdicts = tiled.verdicts(trials=1000)
+def test_each_of_its_layers_passes_its_trials(tiled: Tiled) -> None:
+    verdicts = tiled.verdicts(trials=20)
     assert [verdict.node for verdict in verdicts] == [site.node for site in tiled.result.tiled]
     assert all(verdict.passed for verdict in verdicts), verdicts
