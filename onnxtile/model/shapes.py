@@ -7,7 +7,7 @@ unknown is taken from what the file declares, and last from runs on sample input
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
@@ -70,8 +70,8 @@ def resolve(
 
     With `run`, and every input's shape known, shapes that inference left open are read off runs on inputs as `wanted`, unless they depend
     on the data: then `Shapes.reason` names the operator, unless `bounds` say how large the dimension may become (see model.bounds).
-    Raises ModelError where two engines contradict each other, and where onnxruntime refuses the model in a run, UsageError for bounds
-    that make no sense.
+    A run decides where two engines contradict each other, too; without one that is a ModelError, as it is where onnxruntime refuses the
+    model in a run. Raises UsageError for bounds that make no sense.
     """
     originals = values(model)
     from_file = [declared(value) for value in originals]
@@ -80,14 +80,34 @@ def resolve(
     symbolic = [Known(s.dtype, None) if v in looped else s for v, s in zip(originals, symbolic, strict=True)]
     rows = zip(originals, symbolic, from_onnx, from_file, strict=True)
     main = {id(value) for node in model.graph for value in node.outputs} | {id(value) for value in model.graph.inputs}
-    merged = {
-        value: _merge(value, first, second, file, strict=id(value) in main) for value, first, second, file in rows
-    }
+    disputed: list[ir.Value] = []
+    merged = {}
+    for value, first, second, file in rows:
+        if id(value) in main and _contradict(first.dims, second.dims):
+            disputed.append(value)
+            if not run:
+                raise ModelError(
+                    f"shape inference contradicts itself on {value.name!r}: {_listed(first)} and {_listed(second)}"
+                )
+        merged[value] = _merge(first, second, file, in_main=id(value) in main)
     dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
     dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
     shapes = _with_computed(model, Shapes(dtypes, dims))
-    shapes = _with_samples(model, shapes, wanted) if run else shapes
+    if run:  # which decides where engines contradict each other, as they do where a window is larger than what it slides over
+        doubtful = _downstream(model, disputed)
+        settled = {value: known for value, known in shapes._dims.items() if value not in doubtful}
+        shapes = _with_samples(model, replace(shapes, _dims=settled), wanted)
     return _with_bounds(model, shapes, bounds) if bounds else shapes
+
+
+def _downstream(model: ir.Model, sources: Collection[ir.Value]) -> set[ir.Value]:
+    """Return `sources` and all that the main graph makes of them; what has a body may read any of them there."""
+    found = set(sources)
+    for node in model.graph if found else ():
+        has_body = any(a.type in {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS} for a in node.attributes.values())
+        if has_body or not found.isdisjoint(value for value in node.inputs if value is not None):
+            found.update(node.outputs)
+    return found
 
 
 def _with_bounds(model: ir.Model, shapes: Shapes, bounds: Mapping[str, int]) -> Shapes:
@@ -95,38 +115,49 @@ def _with_bounds(model: ir.Model, shapes: Shapes, bounds: Mapping[str, int]) -> 
     return Shapes(found.dtypes, found.dims, shapes._reasons, {**shapes._never, **found.never}, frozenset(found.upper))
 
 
-def _merge(value: ir.Value, symbolic: Known, from_onnx: Known, from_file: Known, *, strict: bool) -> Known:
+def _merge(symbolic: Known, from_onnx: Known, from_file: Known, *, in_main: bool) -> Known:
     """Return the union of what the engines know; what the file declares counts only where they know nothing.
 
-    Unless `strict`, they may contradict each other: in a branch that no run takes. Then onnx is believed.
+    In a branch that no run takes they may contradict each other: outside the main graph onnx is believed.
     """
-    # onnx-shape-inference takes the result of Unique along an axis for a list: where it knows no size, it is not believed.
     rank = symbolic.dims if _agrees(symbolic.dims, from_onnx.dims) else None
-    dims = (
-        _merge_dims(value, rank, from_onnx.dims, strict=True)
-        if strict
-        else _merge_dims(value, from_onnx.dims, rank, strict=False)
-    )
-    dims = _merge_dims(value, dims, from_file.dims, strict=False)
+    first, second = (rank, from_onnx.dims) if in_main else (from_onnx.dims, rank)
+    dims = _merge_dims(_merge_dims(first, second), from_file.dims)
     # In a branch that cannot be taken, a size may come out negative.
     sane = None if dims is None else tuple(None if isinstance(dim, int) and dim < 0 else dim for dim in dims)
     return Known(symbolic.dtype or from_onnx.dtype or from_file.dtype, sane)
 
 
 def _agrees(symbolic: Dims | None, from_onnx: Dims | None) -> bool:
-    """Return whether both have one rank, or `symbolic` is sure of a size."""
+    """Return whether both have one rank, or `symbolic` is sure of a size.
+
+    onnx-shape-inference takes the result of Unique along an axis for a list: where it knows no size, it is not believed.
+    """
     if symbolic is None or from_onnx is None or len(symbolic) == len(from_onnx):
         return True
     return any(isinstance(dim, int) for dim in symbolic)
 
 
-def _merge_dims(value: ir.Value, first: Dims | None, second: Dims | None, *, strict: bool) -> Dims | None:
+def _contradict(symbolic: Dims | None, from_onnx: Dims | None) -> bool:
+    """Return whether both are sure, and cannot both be right."""
+    if symbolic is None or from_onnx is None or not _agrees(symbolic, from_onnx):
+        return False
+    return len(symbolic) != len(from_onnx) or _differ(symbolic, from_onnx)
+
+
+def _differ(first: Dims, second: Dims) -> bool:
+    return any(a != b for a, b in zip(first, second, strict=False) if isinstance(a, int) and isinstance(b, int))
+
+
+def _listed(known: Known) -> list[Dim]:
+    return list(known.dims or ())
+
+
+def _merge_dims(first: Dims | None, second: Dims | None) -> Dims | None:
+    """Return what both know; `first` where they contradict each other."""
     if first is None or second is None:
         return second if first is None else first
-    numbers = [(a, b) for a, b in zip(first, second, strict=False) if isinstance(a, int) and isinstance(b, int)]
-    if len(first) != len(second) or any(a != b for a, b in numbers):
-        if strict:
-            raise ModelError(f"shape inference contradicts itself on {value.name!r}: {list(first)} and {list(second)}")
+    if len(first) != len(second) or _differ(first, second):
         return first
     return tuple(_better(a, b) for a, b in zip(first, second, strict=True))
 

@@ -86,6 +86,24 @@ def test_engines_that_contradict_each_other_are_an_error(
         resolve(load(small))
 
 
+def test_a_run_decides_where_engines_contradict_each_other(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do where a window is larger than what it slides over; what follows from the wrong word is not believed either."""
+
+    def wrong(model: ir.Model, **_: object) -> ir.Model:
+        for node in model.graph:
+            node.outputs[0].shape = ir.Shape([2, 0])
+        return model
+
+    monkeypatch.setattr(onnx_shape_inference, "infer_symbolic_shapes", wrong)
+    model = load(
+        text(
+            "g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) i = foo.Bar(h) y = Neg(i) } "
+            '<domain: "foo", opset_import: ["": 17]> Bar (x) => (y) { y = Abs(x) }'
+        )
+    )
+    assert [resolve(model, run=True).sizes(node.outputs[0]) for node in model.graph] == [(2, 3)] * 3
+
+
 def test_an_engine_that_stumbles_leaves_the_word_to_the_other(
     text: Text, value_of: ValueOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
