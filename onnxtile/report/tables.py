@@ -155,7 +155,12 @@ def _verdict(result: Result) -> list[Table | Text]:
     if verdict is None:
         return [Text("not verified")]
     worst = max((output["max_rel"] or 0.0 for output in verdict["outputs"]), default=0.0)
-    sites = f", and {len(result['sites'])} different sites alone" if result.get("sites") else ""
+    count = len(result.get("sites") or ())
+    sites = f", and {count} different site{'s' * (count > 1)} alone" if count else ""
     dims = ", ".join(f"{name}={size}" for name, size in verdict["dims"].items())
     where = f" at {dims}" if dims else ""
-    return [Text(f"verified: {verdict['runs']} runs{where}{sites}; worst relative error {worst:.2g}")]
+    # What stands as equal for a reason of its own says so: its relative error alone would look like a mistake.
+    explained = [o for o in verdict["outputs"] if o["equal"] and o.get("reason")]
+    notes = [f"{o['name']} is off by {o['max_abs'] or 0.0:.2g}: {o['reason']}" for o in explained]
+    summary = f"verified: {verdict['runs']} runs{where}{sites}; worst relative error {worst:.2g}"
+    return [Text(line) for line in (summary, *notes)]

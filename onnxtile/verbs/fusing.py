@@ -22,7 +22,7 @@ from onnxtile.model.check import check
 from onnxtile.model.load import Source, load
 from onnxtile.model.shapes import resolve
 from onnxtile.verbs.stage import Dims, Progress, agreeing, require_sites, silent
-from onnxtile.verify import Verdict, bound_copy, compare_with, run_original
+from onnxtile.verify import Verdict, bound_copy, compare_with, judge, run_original
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ def _lowered_verdict(original: ir.Model, model: ir.Model, progress: Progress) ->
     """Compare the outputs of both; where they are of bfloat16, for which onnxruntime has few kernels, those of both in float."""
     if is_narrow(original):
         original, model = widened(original), widened(model)
-    trials, dims = run_original(original, progress=progress)
-    return agreeing(compare_with(trials, model, dims, progress), "the lowered model"), dims
+    verdict = agreeing(judge(original, model, progress), "the lowered model")
+    return verdict, verdict.dims
 
 
 def _lowered_sites(lowered: Lowered, dims: Dims, progress: Progress) -> tuple[SiteVerdict, ...]:

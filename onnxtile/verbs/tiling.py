@@ -20,10 +20,9 @@ from onnxtile.tile.limits import Limits
 from onnxtile.tile.options import Options
 from onnxtile.tile.result import TileResult
 from onnxtile.tile.rewrite import tile as tile_graph
-from onnxtile.tile.whole import judge
 from onnxtile.verbs.peaks import peaks as _peaks
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, agreeing, require_sites, silent
-from onnxtile.verify import Verdict
+from onnxtile.verify import Verdict, judge
 
 _PLANNED = 1_000
 """Nodes of the largest tiled model whose lives are planned for every way to accumulate without being asked for."""

@@ -1,8 +1,8 @@
-"""Judges the whole tiled model beside the original, by what rounding does to the original itself.
+"""Judges a whole rewritten model beside the original, by what rounding does to the original itself.
 
-A sum in another order rounds otherwise, and some models make much of that: near 0 a sigmoid in float32 knows steps of 6e-8 only,
-however small its result. So where an output is further off than the usual tolerance, it is held against what the original makes of
-inputs that are changed by one unit in the last place; each tiled node is judged alone besides, against float64.
+A sum in another order, or another formula for the same function, rounds otherwise, and some models make much of that: near 0 a sigmoid in
+float32 knows steps of 6e-8 only, however small its result. So where an output is further off than the usual tolerance, it is held
+against what the original makes of inputs that are changed by one unit in the last place; each rewritten site is judged alone besides.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ import onnx_ir as ir
 
 from onnxtile.progress import Progress, silent
 from onnxtile.runtime import Array, Session
-from onnxtile.verify import OutputError, Trial, Verdict, compare_with, run_original, session
+from onnxtile.verify.trials import Trial, Verdict, compare_with, run_original, session
+from onnxtile.verify.values import OutputError
 
 _FACTOR = 2
 _NUDGES = 3
 
 
-def judge(original: ir.Model, tiled: ir.Model, progress: Progress = silent) -> Verdict:
+def judge(original: ir.Model, rewritten: ir.Model, progress: Progress = silent) -> Verdict:
     """Run both models on the same inputs; an output may be off by the usual tolerance, or twice as far as inputs one ulp apart lead.
 
     Raises ModelError where onnxruntime refuses one of the models.
     """
     trials, dims = run_original(original, progress=progress)
-    verdict = compare_with(trials, tiled, dims, progress)
+    verdict = compare_with(trials, rewritten, dims, progress)
     if verdict.equal:
         return verdict
     reach = _reach(session(original), trials)

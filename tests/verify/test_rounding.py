@@ -7,7 +7,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from onnxtile.model.load import load
-from onnxtile.tile.whole import judge
+from onnxtile.verify import judge
 
 
 def model(scale: float, shift: float = -10.0) -> onnx.ModelProto:
