@@ -1,24 +1,31 @@
 """The library's face: each verb takes a path, a ModelProto or an onnx_ir.Model and returns a typed result.
 
-The caller's model is never changed. Nothing is printed; `progress` hears the name of each stage of long work.
+The caller's model is never changed. Nothing is printed; `progress` hears the name of each stage of long work. What stands behind a name
+is imported when it is first asked for, so that no verb waits for what another needs.
 """
 
-from onnxtile.inspect.summary import Inspection
-from onnxtile.inspect.trace import Trace
-from onnxtile.model.load import Source
-from onnxtile.verbs.comparing import Comparing, verify
-from onnxtile.verbs.drafting import PatternDraft, draft_pattern
-from onnxtile.verbs.explaining import Attempt, Explanation, explain
-from onnxtile.verbs.fusing import FuseResult, chosen_patterns, fuse
-from onnxtile.verbs.inspecting import inspect
-from onnxtile.verbs.matching import MatchResult, match
-from onnxtile.verbs.placing import plan_problem
-from onnxtile.verbs.planning import PlannedModel, plan
-from onnxtile.verbs.saving import save
-from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
-from onnxtile.verbs.tiling import TiledModel, tile
-from onnxtile.verbs.tracing import trace
-from onnxtile.verbs.unfusing import UnfuseResult, unfuse
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onnxtile.inspect.summary import Inspection
+    from onnxtile.inspect.trace import Trace
+    from onnxtile.model.load import Source
+    from onnxtile.verbs.comparing import Comparing, verify
+    from onnxtile.verbs.drafting import PatternDraft, draft_pattern
+    from onnxtile.verbs.explaining import Attempt, Explanation, explain
+    from onnxtile.verbs.fusing import FuseResult, chosen_patterns, fuse
+    from onnxtile.verbs.inspecting import inspect
+    from onnxtile.verbs.matching import MatchResult, match
+    from onnxtile.verbs.placing import plan_problem
+    from onnxtile.verbs.planning import PlannedModel, plan
+    from onnxtile.verbs.saving import save
+    from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
+    from onnxtile.verbs.tiling import TiledModel, tile
+    from onnxtile.verbs.tracing import trace
+    from onnxtile.verbs.unfusing import UnfuseResult, unfuse
 
 __all__ = [
     "Attempt",
@@ -51,3 +58,31 @@ __all__ = [
     "unfuse",
     "verify",
 ]
+
+_HOMES = {
+    "onnxtile.inspect.summary": ("Inspection",),
+    "onnxtile.inspect.trace": ("Trace",),
+    "onnxtile.model.load": ("Source",),
+    "onnxtile.verbs.comparing": ("Comparing", "verify"),
+    "onnxtile.verbs.drafting": ("PatternDraft", "draft_pattern"),
+    "onnxtile.verbs.explaining": ("Attempt", "Explanation", "explain"),
+    "onnxtile.verbs.fusing": ("FuseResult", "chosen_patterns", "fuse"),
+    "onnxtile.verbs.inspecting": ("inspect",),
+    "onnxtile.verbs.matching": ("MatchResult", "match"),
+    "onnxtile.verbs.placing": ("plan_problem",),
+    "onnxtile.verbs.planning": ("PlannedModel", "plan"),
+    "onnxtile.verbs.saving": ("save",),
+    "onnxtile.verbs.stage": ("Dims", "InputShapes", "Progress", "silent"),
+    "onnxtile.verbs.tiling": ("TiledModel", "tile"),
+    "onnxtile.verbs.tracing": ("trace",),
+    "onnxtile.verbs.unfusing": ("UnfuseResult", "unfuse"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'onnxtile.api' has no attribute {name!r}")
+    found = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = found
+    return found

@@ -152,6 +152,22 @@ def test_only_the_verbs_are_public() -> None:
         onnxtile.nothing_like_it  # noqa: B018
 
 
+def test_a_verb_does_not_wait_for_what_another_needs() -> None:
+    others = {"lark", "pydantic", "networkx", "onnxruntime", "onnxtile.fuse.pattern", "onnxtile.plan.planning"}
+    script = f"import sys, onnxtile.api as api; api.tile; print(*({others!r} & sys.modules.keys()))"
+    out = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert out.split() == []
+
+
+def test_every_name_of_the_library_stands_for_something() -> None:
+    from onnxtile import api
+
+    assert all(getattr(api, name) is not None for name in api.__all__)
+    assert set(api._HOME_OF) == set(api.__all__)
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        api.nothing_like_it  # noqa: B018
+
+
 @pytest.mark.parametrize(
     "before",
     ["", "import onnxtile.api", "import onnxtile.fuse.patterns as patterns", "from onnxtile.tile.limits import Limits",
