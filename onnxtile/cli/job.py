@@ -6,7 +6,6 @@ A command names one of the two as its first parameter; `command` puts the option
 from __future__ import annotations
 
 import inspect
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import typer
 
 from onnxtile.cli import help as layout
 from onnxtile.cli.files import require_apart, require_there
+from onnxtile.json_text import as_json
 from onnxtile.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Job:
         """Write `content` to where --json says."""
         if self.as_json is None:
             return
-        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        text = as_json(content)
         if self.as_json == "-":
             sys.stdout.write(text)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import onnx_ir as ir
 from onnxtile import api
 from onnxtile.api import Progress, silent
 from onnxtile.errors import OnnxtileError
+from onnxtile.json_text import as_json
 from onnxtile.model.save import require_writable, write_whole
 from onnxtile.pipeline.budgets import Judged
 from onnxtile.pipeline.figures import figures
@@ -108,6 +108,6 @@ def _write(state: State, target: Path, files: Mapping[Path, bytes], force: bool)
 def _reported(report: Report, target: Path, place: Place) -> Report:
     """Write the report beside the model that it is of, and return it."""
     if not place.dry_run and target.parent.is_dir():
-        text = json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n"
+        text = as_json(report.to_dict())
         write_whole(target.with_suffix(".report.json"), text.encode())
     return report

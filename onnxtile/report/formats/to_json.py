@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
+from onnxtile.json_text import as_json
 from onnxtile.report.format import Format, Options, Plan
 
 
 def _write(plan: Plan, _options: Options) -> bytes:
-    return (json.dumps(plan, indent=1, ensure_ascii=False) + "\n").encode()
+    return as_json(plan).encode()
 
 
 FORMAT = Format("json", ".json", _write)

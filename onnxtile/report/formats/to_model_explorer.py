@@ -6,8 +6,7 @@ the name of each tensor that it makes (its adapters know nodes by one or the oth
 
 from __future__ import annotations
 
-import json
-
+from onnxtile.json_text import as_json
 from onnxtile.report.format import Format, Options, Plan
 
 _GRADIENT = ((0, "#edf8fb", "black"), (0.5, "#8c96c6", "black"), (1, "#6e016b", "white"))
@@ -19,7 +18,7 @@ def _write(plan: Plan, _options: Options) -> bytes:
         for key in filter(None, (row.get("node"), row["name"])):
             results.setdefault(key, {"value": row["offset"]})
     gradient = [{"stop": stop, "bgColor": color, "textColor": text} for stop, color, text in _GRADIENT]
-    return (json.dumps({"results": results, "gradient": gradient}, indent=1, ensure_ascii=False) + "\n").encode()
+    return as_json({"results": results, "gradient": gradient}).encode()
 
 
 FORMAT = Format("model-explorer", ".me.json", _write)

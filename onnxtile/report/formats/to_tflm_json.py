@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
+from onnxtile.json_text import as_json
 from onnxtile.report.format import Format, Options, Plan
 from onnxtile.report.offline import NAME, tensors, words
 
@@ -15,7 +14,7 @@ def _write(plan: Plan, _options: Options) -> bytes:
         "buffer": words(plan),
         "tensors": tensors(plan),
     }
-    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+    return as_json(content).encode()
 
 
 FORMAT = Format("tflm-json", ".tflm.json", _write)

@@ -1,0 +1,37 @@
+"""JSON with a line for each part."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onnxtile.json_text import as_json
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=5))
+def test_it_says_the_same_as_json(content: dict[str, object]) -> None:
+    assert json.loads(as_json(content)) == content
+
+
+def test_a_line_for_each_part() -> None:
+    content = {
+        "size": 3,
+        "dims": {"batch": 1},
+        "rows": [{"a": 1}, {"b": "ä"}],
+        "arenas": {"sram": {"size": 1}},
+        "none": [],
+    }
+    assert as_json(content) == (
+        '{\n "size": 3,\n "dims": {"batch": 1},\n "rows": [\n  {"a": 1},\n  {"b": "ä"}\n ],\n'
+        ' "arenas": {\n  "sram": {"size": 1}\n },\n "none": []\n}\n'
+    )
+
+
+def test_nothing() -> None:
+    assert as_json({}) == "{}\n"
