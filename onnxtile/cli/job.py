@@ -39,7 +39,7 @@ Shape = Annotated[
 def _writable(file: str | None) -> str | None:
     """Return `file`, found to be writable before any work is done."""
     if file is not None and file != "-":
-        from onnxtile.model.save import require_writable
+        from onnxtile.model.whole import require_writable
 
         require_writable(Path(file))
     return file
@@ -114,7 +114,7 @@ class Job:
         if self.as_json == "-":
             sys.stdout.write(text)
             return
-        from onnxtile.model.save import write_whole
+        from onnxtile.model.whole import write_whole
 
         write_whole(Path(self.as_json), text.encode())
 
@@ -142,7 +142,7 @@ class Rewrite(Job):
 
     def target(self, model: Path, ending: str) -> str | None:
         """Return where the result goes, checked before any work is done: a path, "-", or None for nowhere."""
-        from onnxtile.model.save import require_writable
+        from onnxtile.model.whole import require_writable
 
         if self.dry_run:
             return None

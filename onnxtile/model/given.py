@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import UsageError
 from onnxtile.model.dims import free_inputs
-from onnxtile.model.save import write_whole_with
+from onnxtile.model.whole import write_whole_with
 from onnxtile.runtime import Array
 
 Feeds: TypeAlias = Mapping[str, Array | list[Array]]

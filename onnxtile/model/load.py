@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from onnxtile.errors import ModelError
 from onnxtile.model.check import INLINE_BYTES, check, check_proto
 from onnxtile.model.collector import collector_paused
+from onnxtile.model.mapped import MappedModel, read_mapped
 from onnxtile.model.twin import twin
 
 Source: TypeAlias = str | Path | onnx.ModelProto | ir.Model
@@ -28,8 +29,8 @@ _NOT_A_MODEL = (DecodeError, ValueError, onnx.parser.ParseError, text_format.Par
 def load(source: Source) -> ir.Model:
     """Return `source` as an onnx_ir model of its own: editing it changes neither the file nor the caller's object.
 
-    Weights in external files stay there and are mapped when they are read, save for those of at most 1024 bytes, which come
-    into memory; those of a ModelProto or a model are shared, not copied. Raises ModelError where the file is missing, is not
+    Large weights stay in their files and are mapped when they are read; external ones of at most 1024 bytes come into memory; those of a
+    ModelProto or a model are shared, not copied. Raises ModelError where the file is missing, is not
     ONNX, is truncated, breaks the ONNX specification, or where its external data is not there.
     """
     if isinstance(source, ir.Model):
@@ -71,9 +72,8 @@ class _Weights(ir.ExternalTensor):
 
 def _read(path: Path) -> ir.Model:
     try:
-        with warnings.catch_warnings():  # that ONNX text is experimental
-            warnings.simplefilter("ignore", UserWarning)
-            proto = onnx.load(path, load_external_data=False)
+        mapped = read_mapped(path)
+        proto = _read_whole(path) if mapped is None else mapped.proto
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None
     except OSError as error:
@@ -81,7 +81,7 @@ def _read(path: Path) -> ir.Model:
     except _NOT_A_MODEL as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{path}: not an ONNX model, or a truncated one ({reason})") from None
-    model = _deserialise(proto, str(path))
+    model = _deserialise(proto, str(path), mapped)
     folder = path.parent.resolve()
     for tensor in external_tensors(model):
         _require_inside(tensor, folder, path)
@@ -90,6 +90,12 @@ def _read(path: Path) -> ir.Model:
     _use_checked_weights(model)
     _free_negative_sizes(model)
     return model
+
+
+def _read_whole(path: Path) -> onnx.ModelProto:
+    with warnings.catch_warnings():  # that ONNX text is experimental
+        warnings.simplefilter("ignore", UserWarning)
+        return onnx.load(path, load_external_data=False)
 
 
 def _free_negative_sizes(model: ir.Model) -> None:
@@ -102,13 +108,15 @@ def _free_negative_sizes(model: ir.Model) -> None:
                 value.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in shape])
 
 
-def _deserialise(proto: onnx.ModelProto, name: str) -> ir.Model:
+def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None = None) -> ir.Model:
     # Bytes of another format can parse as a message with nothing in it.
     if proto.ir_version < 1 or not proto.HasField("graph"):
         raise ModelError(f"{name}: not an ONNX model (it has no graph)")
     try:
         check_proto(proto)
         model = ir.from_proto(proto)
+        if mapped is not None:
+            mapped.give_bytes(model)
         _require_text(model)
         for tensor in _tensors(model):
             _require_bytes(tensor)
@@ -152,8 +160,8 @@ def _attribute_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol]:
 
 
 def _require_bytes(tensor: ir.TensorProtocol) -> None:
-    """Raise ModelError unless a tensor inside the file has the elements that its shape asks for."""
-    if tensor.dtype == ir.DataType.STRING or isinstance(tensor, ir.ExternalTensor):
+    """Raise ModelError unless a tensor that was read has the elements that its shape asks for."""
+    if tensor.dtype == ir.DataType.STRING or isinstance(tensor, ir.ExternalTensor | ir.LazyTensor):
         return
     if isinstance(tensor.raw, onnx.TensorProto) and tensor.raw.HasField("raw_data"):
         present, wanted = len(tensor.raw.raw_data), tensor.nbytes

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import BinaryIO
 
 import onnx_ir as ir
 from google.protobuf.message import EncodeError
 
-from onnxtile.errors import ModelError, UsageError
+from onnxtile.errors import UsageError
+from onnxtile.model import stream
 from onnxtile.model.load import external_tensors
-from onnxtile.model.stream import write_model
+from onnxtile.model.stream import TooLarge, write_model
 from onnxtile.model.weights import carry, free_name
+from onnxtile.model.whole import refusals, require_writable, write_whole_with
 
 MIN_IR_VERSION = 10
 """The first with metadata on nodes, functions and values."""
 MAX_IR_VERSION = 13
 """The last that onnxruntime loads."""
 
-_PROTOBUF_BYTES = 2**31 - 1
-_GRAPH_BYTES = 2**26
-"""Room that is left for everything but constants in a file of at most 2 GiB."""
 _EXTERNAL_FROM = 1024
-_BUFFER = 2**20
-_UMASK = Lock()
-"""It is asked for by setting it: two threads at once would leave it at 0."""
 
 
 def raise_ir_version(model: ir.Model) -> None:
@@ -46,13 +37,13 @@ def raise_ir_version(model: ir.Model) -> None:
 
 
 def to_bytes(model: ir.Model) -> bytes:
-    """Return `model` as the bytes of an ONNX file; external weights stay references. Raises ModelError above 2 GiB."""
-    if _inline_bytes(model) > _PROTOBUF_BYTES:
-        raise _too_large()
+    """Return `model` as the bytes of an ONNX file; external weights stay references. Raises TooLarge above 2 GiB."""
+    if sum(tensor.nbytes for _, tensor in _inline_values(model)) > stream.MOST_BYTES:
+        raise TooLarge
     try:
         data: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
     except EncodeError:
-        raise _too_large() from None
+        raise TooLarge from None
     return data
 
 
@@ -76,79 +67,14 @@ def save(model: ir.Model, path: Path, *, source: Path | None = None, force: bool
     made: list[Path] = []
     try:
         made.extend(carry(external, path.parent.resolve()))
-        if _inline_bytes(model) > _PROTOBUF_BYTES - _GRAPH_BYTES:
-            model = _externalised(model, path, made)
-        write_whole_with(path, partial(write_model, model))
+        try:
+            write_whole_with(path, partial(write_model, model))
+        except TooLarge:
+            write_whole_with(path, partial(write_model, _externalised(model, path, made)))
     except BaseException:
         for file in made:
             file.unlink(missing_ok=True)
         raise
-
-
-def require_writable(path: Path, *, source: Path | None = None, force: bool = False) -> None:
-    """Raise UsageError, before any work is done, where `path` cannot or must not be written."""
-    if not path.parent.is_dir():
-        raise UsageError(f"{path}: the folder {path.parent} does not exist")
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder, not a file")
-    if not force and source is not None and path.exists() and source.exists() and path.samefile(source):
-        raise UsageError(f"{path} would be overwritten", hint="name another file with -o, or say --force")
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that the file is the old one or the whole new one at any time.
-
-    A device or a pipe is written to, not replaced. Raises UsageError where the system refuses.
-    """
-    write_whole_with(path, lambda file: file.write(data))
-
-
-def write_whole_with(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill the file `path` piece by piece, so that it is the old one or the whole new one at any time.
-
-    A device or a pipe is written to, not replaced. Raises UsageError where the system refuses.
-    """
-    with _refusals(path):
-        if path.exists() and not path.is_file():
-            with path.open("wb") as file:
-                write(file)
-        else:
-            _replace(path, write)
-
-
-def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=".onnxtile.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb", buffering=_BUFFER) as file:
-            write(file)
-        temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    with _UMASK:
-        mask = os.umask(0)
-        os.umask(mask)
-    return mask
-
-
-@contextmanager
-def _refusals(path: Path) -> Iterator[None]:
-    """Turn what the system says (no permission, no space left) into one line."""
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def _too_large() -> ModelError:
-    return ModelError(
-        "the model's constants take more than 2 GiB in one file", hint="give -o OUT, which may use external data"
-    )
 
 
 def _inline_values(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
@@ -156,10 +82,6 @@ def _inline_values(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtoco
         for value in graph.initializers.values():
             if value.const_value is not None and not isinstance(value.const_value, ir.ExternalTensor):
                 yield value, value.const_value
-
-
-def _inline_bytes(model: ir.Model) -> int:
-    return sum(tensor.nbytes for _, tensor in _inline_values(model))
 
 
 def _externalised(model: ir.Model, path: Path, made: list[Path]) -> ir.Model:
@@ -174,7 +96,7 @@ def _externalised(model: ir.Model, path: Path, made: list[Path]) -> ir.Model:
     ]
     if not (folder / name).exists():
         made.append(folder / name)
-    with _refusals(folder / name):
+    with refusals(folder / name):
         moved = ir.external_data.convert_tensors_to_external([tensor for _, tensor in values], folder, name)
     for (value, _), tensor in zip(values, moved, strict=True):
         value.const_value = tensor

@@ -1,12 +1,10 @@
 """A model written tensor by tensor, so that no second copy of its weights is ever in memory.
 
-The file is the protobuf encoding (https://protobuf.dev/programming-guides/encoding/) of ModelProto: a sequence of fields, each a tag
-and, for messages and bytes, a length. The lengths of large constants are known before their bytes are, so the whole is written in order.
+The lengths of large constants are known before their bytes are, so the file is written in its order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import BinaryIO
 
 import onnx
@@ -15,17 +13,24 @@ import onnx_ir as ir
 from onnxtile.errors import ModelError
 from onnxtile.model.check import INLINE_BYTES
 from onnxtile.model.collector import collector_paused
+from onnxtile.model.wire import GRAPH, INITIALIZER, RAW_DATA, head
 
-_MOST = 2**31 - 1
-_GRAPH, _INITIALIZER, _RAW_DATA = (bytes([field << 3 | 2]) for field in (7, 5, 9))
-"""The tags of ModelProto.graph, GraphProto.initializer and TensorProto.raw_data, each of which a length follows."""
+MOST_BYTES = 2**31 - 1
+"""Of one file: what protobuf reads (https://protobuf.dev/programming-guides/proto-limits/)."""
+
+
+class TooLarge(ModelError):
+    """A model does not fit into one file."""
+
+    def __init__(self) -> None:
+        super().__init__("the model takes more than 2 GiB in one file", hint="give -o OUT, which may use external data")
 
 
 @collector_paused()
 def write_model(model: ir.Model, file: BinaryIO) -> None:
     """Write `model` to `file`; external weights stay references.
 
-    Large constants are asked for one after another, in their order, and let go once they are written. Raises ModelError, before
+    Large constants are asked for one after another, in their order, and let go once they are written. Raises TooLarge, before
     anything is written, where the model takes more than 2 GiB.
     """
     values = [value for value in model.graph.initializers.values() if value.const_value is not None]
@@ -35,8 +40,8 @@ def write_model(model: ir.Model, file: BinaryIO) -> None:
     large = {id(tensor) for tensor, size in zip(tensors, sizes, strict=True) if size}
     proto = ir.to_proto(_without_bytes(model, plain, large))
     entries = iter(proto.graph.initializer)
-    heads = [
-        _head(_entry(value, tensor) if id(value) in plain else next(entries), size)
+    starts = [
+        _start(_entry(value, tensor) if id(value) in plain else next(entries), size)
         for value, tensor, size in zip(values, tensors, sizes, strict=True)
     ]
     del proto.graph.initializer[:]
@@ -44,14 +49,16 @@ def write_model(model: ir.Model, file: BinaryIO) -> None:
     proto.ClearField("graph")
     rest: bytes = proto.SerializeToString(deterministic=True)
     del proto  # its nodes take more memory than their bytes
-    total = len(graph) + sum(len(head) + size for head, size in zip(heads, sizes, strict=True))
-    if total + len(rest) > _MOST:
-        raise ModelError("the model takes more than 2 GiB in one file", hint="give -o OUT, which may use external data")
-    for part in (rest, _GRAPH, _varint(total), graph):
+    total = len(graph) + sum(len(start) + size for start, size in zip(starts, sizes, strict=True))
+    if total + len(rest) > MOST_BYTES:
+        raise TooLarge
+    for part in (rest, head(GRAPH, total), graph):
         file.write(part)
     del graph, part
-    for head, tensor, size in zip(heads, tensors, sizes, strict=True):
-        file.write(head + tensor.tobytes() if size else head)
+    for start, tensor, size in zip(starts, tensors, sizes, strict=True):
+        file.write(start)
+        if size:
+            file.write(tensor.tobytes())
 
 
 def _large_bytes(tensor: ir.TensorProtocol) -> int:
@@ -74,14 +81,14 @@ def _entry(value: ir.Value, tensor: ir.TensorProtocol) -> onnx.TensorProto:
     return onnx.TensorProto(name=value.name, data_type=int(tensor.dtype), dims=tensor.shape.numpy())
 
 
-def _head(entry: onnx.TensorProto, size: int) -> bytes:
+def _start(entry: onnx.TensorProto, size: int) -> bytes:
     """Return an initializer with its tag and length, up to the `size` bytes that follow."""
     if size:
         entry.ClearField("external_data")
         entry.ClearField("data_location")
-    head: bytes = entry.SerializeToString(deterministic=True)
-    head += _RAW_DATA + _varint(size) if size else b""
-    return _INITIALIZER + _varint(len(head) + size) + head
+    start: bytes = entry.SerializeToString(deterministic=True)
+    start += head(RAW_DATA, size) if size else b""
+    return head(INITIALIZER, len(start) + size) + start
 
 
 def _without_bytes(model: ir.Model, left_out: set[int], large: set[int]) -> ir.Model:
@@ -137,15 +144,3 @@ def _stand_in(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
     )  # fmt: skip
     other.meta.update(value.meta)
     return other
-
-
-def _varint(number: int) -> bytes:
-    """Return a length as protobuf writes it: seven bits to a byte, the lowest first."""
-    return bytes(_groups_of_seven(number))
-
-
-def _groups_of_seven(number: int) -> Iterator[int]:
-    while number > 127:
-        yield number & 127 | 128
-        number >>= 7
-    yield number

@@ -13,7 +13,7 @@ from onnxtile import api
 from onnxtile.api import Progress, silent
 from onnxtile.errors import OnnxtileError
 from onnxtile.json_text import as_json
-from onnxtile.model.save import require_writable, write_whole
+from onnxtile.model.whole import require_writable, write_whole
 from onnxtile.pipeline.budgets import Judged
 from onnxtile.pipeline.figures import figures
 from onnxtile.pipeline.file import Pipeline

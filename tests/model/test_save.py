@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
@@ -20,9 +20,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile.errors import ModelError, UsageError
 from onnxtile.model import save as room
-from onnxtile.model import weights
+from onnxtile.model import stream, weights
 from onnxtile.model.load import external_tensors, load
-from onnxtile.model.save import external_folder, raise_ir_version, require_writable, save, to_bytes, write_whole
+from onnxtile.model.save import external_folder, raise_ir_version, save, to_bytes
+from onnxtile.model.stream import write_model
+from onnxtile.model.whole import require_writable, write_whole
 from onnxtile.runtime import Session
 
 Text = Callable[..., onnx.ModelProto]
@@ -243,8 +245,7 @@ def test_what_does_not_fit_into_one_file_goes_beside_it(
 ) -> None:
     model = large(text)
     before = ir.to_proto(model).SerializeToString(deterministic=True)
-    monkeypatch.setattr(room, "_PROTOBUF_BYTES", 6000)
-    monkeypatch.setattr(room, "_GRAPH_BYTES", 1000)
+    monkeypatch.setattr(stream, "MOST_BYTES", 5000)
     with pytest.raises(ModelError, match="2 GiB"):
         to_bytes(model)
     path = tmp_path / "m.onnx"
@@ -257,22 +258,25 @@ def test_what_does_not_fit_into_one_file_goes_beside_it(
     again = load(path)
     value = again.graph.initializers["a"]
     value.const_value = ir.Tensor(np.full(1000, 5, np.float32), name="a")
-    monkeypatch.setattr(room, "_PROTOBUF_BYTES", 3000)
+    monkeypatch.setattr(stream, "MOST_BYTES", 3000)
     save(again, path, source=path, force=True)
     np.testing.assert_array_equal(run(path), np.full(1000, 12))
     assert listing(tmp_path) == ["m.onnx", "m.onnx.data", "m.onnx.data.1"]
 
 
 def test_a_failure_leaves_no_weights_beside(text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_PROTOBUF_BYTES", 6000)
-    monkeypatch.setattr(room, "_GRAPH_BYTES", 1000)
+    monkeypatch.setattr(stream, "MOST_BYTES", 5000)
+    seen = []
 
-    def refuse(*_: object) -> None:
+    def refuse(model: ir.Model, file: BinaryIO) -> None:
+        seen.append(listing(tmp_path))
+        write_model(model, file)
         raise UsageError("no")
 
-    monkeypatch.setattr(room, "write_whole_with", refuse)
+    monkeypatch.setattr(room, "write_model", refuse)
     with pytest.raises(UsageError):
         save(large(text), tmp_path / "m.onnx")
+    assert "m.onnx.data" in seen[-1]
     assert listing(tmp_path) == []
 
 

@@ -60,7 +60,7 @@ def inspect(
                 f"{option} is for --trace", hint="inspect runs nothing without it; --emit writes the nodes"
             )
     from onnxtile import api
-    from onnxtile.model.save import require_writable, write_whole
+    from onnxtile.model.whole import require_writable, write_whole
 
     for path in emit or ():
         _renderer(path)
@@ -76,7 +76,7 @@ def inspect(
 def _trace(job: Job, model: Path, nodes: list[str], output: Path | None, **options: Any) -> None:
     from onnxtile import api
     from onnxtile.model.given import write_arrays
-    from onnxtile.model.save import require_writable
+    from onnxtile.model.whole import require_writable
 
     if output is not None:
         require_writable(output, source=model)

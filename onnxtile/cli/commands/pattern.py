@@ -28,7 +28,7 @@ def new(
         onnxtile pattern new --from model.onnx --nodes Sigmoid_1,Mul_2 --name SiLU -o silu.toml
     """
     from onnxtile import api
-    from onnxtile.model.save import require_writable, write_whole
+    from onnxtile.model.whole import require_writable, write_whole
 
     chosen = [part.strip() for part in nodes.split(",") if part.strip()]
     if not chosen:

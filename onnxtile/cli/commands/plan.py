@@ -121,7 +121,7 @@ def plan(
         onnxtile plan problem.csv --capacity arena=1048576 --emit out.csv
     """
     from onnxtile import api
-    from onnxtile.model.save import require_writable
+    from onnxtile.model.whole import require_writable
     from onnxtile.plan.effort import effort as effort_of
     from onnxtile.report.emit import Emission
 
@@ -168,7 +168,7 @@ def plan(
 
 
 def _emit(job: Rewrite, emission: Emission, plan: Mapping[str, Any]) -> None:
-    from onnxtile.model.save import write_whole
+    from onnxtile.model.whole import write_whole
 
     content = emission.content(plan)
     for path, data in content.items():

@@ -1,0 +1,84 @@
+"""The protobuf wire format, as far as a model file is read and written piece by piece.
+
+A message is a sequence of fields, each a tag (its number and wire type) and its content
+(https://protobuf.dev/programming-guides/encoding/). The numbers of the fields are those of onnx.proto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+GRAPH, INITIALIZER, NAME, RAW_DATA = 7, 5, 8, 9
+"""ModelProto.graph, GraphProto.initializer, TensorProto.name and TensorProto.raw_data."""
+
+_VARINT, _BYTES = 0, 2
+_FIXED = {1: 8, 5: 4}
+"""The bytes that fields of other wire types take."""
+_MOST_SHIFTS = 63
+
+
+class Unusual(ValueError):
+    """What is broken, or in a form that no exporter writes: protobuf itself should read it."""
+
+
+class Field(NamedTuple):
+    """A field of a message: its number, and where its tag, its content, and the next field begin."""
+
+    number: int
+    start: int
+    content: int
+    stop: int
+
+
+class Bytes(Protocol):
+    """Bytes, or a file that is mapped."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+
+def fields(data: Bytes, start: int, stop: int) -> Iterator[Field]:
+    """Yield the fields of the message that is `data` from `start` to `stop`. Raises Unusual, or IndexError where `data` ends before."""
+    while start < stop:
+        tag, content = _number(data, start)
+        kind = tag & 7
+        if kind == _BYTES:
+            length, content = _number(data, content)
+            end = content + length
+        elif kind == _VARINT:
+            _, end = _number(data, content)
+        elif kind in _FIXED:
+            end = content + _FIXED[kind]
+        else:
+            raise Unusual(f"wire type {kind}")
+        if end > stop:
+            raise Unusual("a field is longer than its message")
+        yield Field(tag >> 3, start, content, end)
+        start = end
+
+
+def head(field: int, length: int) -> bytes:
+    """Return what stands before `length` bytes of content: the tag of `field`, and how many they are."""
+    return bytes((field << 3 | _BYTES, *_groups_of_seven(length)))
+
+
+def _number(data: Bytes, start: int) -> tuple[int, int]:
+    """Return the varint at `start`, seven bits to a byte, the lowest first; and where it ends."""
+    number = data[start]
+    if number < 128:
+        return number, start + 1
+    number &= 127
+    for shift in range(7, _MOST_SHIFTS + 1, 7):
+        start += 1
+        byte = data[start]
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, start + 1
+    raise Unusual("a number of more than 64 bits")
+
+
+def _groups_of_seven(number: int) -> Iterator[int]:
+    while number > 127:
+        yield number & 127 | 128
+        number >>= 7
+    yield number
