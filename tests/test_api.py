@@ -159,6 +159,17 @@ def test_a_verb_does_not_wait_for_what_another_needs() -> None:
     assert out.split() == []
 
 
+def test_a_bare_problem_is_planned_without_what_models_need(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("id,lower,upper,size\na,0,3,4\n")
+    script = (
+        "import sys, onnxtile.cli as cli; sys.argv = ['onnxtile', 'plan', 'p.csv', '-q', '--emit', 'p.json', '--json', 'q.json']\n"
+        "try: cli.main()\nexcept SystemExit as end: print(end.code, *({'onnx', 'onnx_ir', 'sympy'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.split() == ["0"]
+    assert (tmp_path / "q.json").read_bytes() == (tmp_path / "p.json").read_bytes()
+
+
 def test_every_name_of_the_library_stands_for_something() -> None:
     from onnxtile import api
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxtile.errors import UsageError
-from onnxtile.verbs.stage import Progress, silent
+from onnxtile.progress import Progress, silent
 
 if TYPE_CHECKING:
     from onnxtile.plan.effort import Effort
