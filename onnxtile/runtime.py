@@ -134,7 +134,10 @@ class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
 
 def _fed(value: Any) -> Any:
     """Return `value` as onnxruntime takes it: element types that numpy lacks (bfloat16, float8, int4) go in as an OrtValue."""
-    if not isinstance(value, np.ndarray) or value.dtype.name not in _WITHOUT_NUMPY.values():
+    # numpy's own types are told first, since a name takes it longer to spell than a small tensor takes to run.
+    if not isinstance(value, np.ndarray) or value.dtype.isbuiltin == 1:
+        return value
+    if value.dtype.name not in _WITHOUT_NUMPY.values():
         return value
     import onnxruntime
     from onnx import helper

@@ -198,6 +198,13 @@ def test_tile(run: Run, folder: Path) -> None:
     assert {"skipped", "verdict"} <= content.keys()
 
 
+def test_tile_judges_each_product_as_often_as_asked(run: Run) -> None:
+    arguments = ("tile", "m.onnx", "--max", "32", "--dim", "N=4", "--runs", "40", "--dry-run")
+    assert "and 1 different site alone, 40 runs each" in run(*arguments).text
+    (site,) = run(*arguments, "--json", "-").json["sites"]
+    assert (site["runs"], site["passed"]) == (40, True)
+
+
 def test_plan(run: Run, folder: Path) -> None:
     done = run("plan", "m.onnx", "--dim", "N=4", "--emit", "plan.json", "--emit", "plan.csv")
     assert (done.code, done.err) == (0, "")
@@ -455,6 +462,7 @@ def test_a_bad_query_in_a_pattern_file_names_the_file(run: Run, folder: Path) ->
         (("tile", "m.onnx", "--max", "-3"), ("-3",)),
         (("tile", "m.onnx", "--max", "many"), ("--max", "integer")),
         (("tile", "m.onnx", "--max-m", "0"), ("0",)),
+        (("tile", "m.onnx", "--max", "8", "--runs", "0"), ("--runs 0",)),
         (("tile", "m.onnx"), ("--max",)),
         (("tile", "m.onnx", "--max", "64", "--dim", "M=3"), ("'M'", "N")),
         (("tile", "m.onnx", "--max", "64", "--dim", "N"), ("NAME=N",)),

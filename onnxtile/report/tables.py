@@ -156,7 +156,9 @@ def _verdict(result: Result) -> list[Table | Text]:
         return [Text("not verified")]
     worst = max((output["max_rel"] or 0.0 for output in verdict["outputs"]), default=0.0)
     count = len(result.get("sites") or ())
-    sites = f", and {count} different site{'s' * (count > 1)} alone" if count else ""
+    each = max((site.get("runs", 1) for site in result.get("sites") or ()), default=1)
+    often = f", {each} runs each" if each > 1 else ""
+    sites = f", and {count} different site{'s' * (count > 1)} alone{often}" if count else ""
     dims = ", ".join(f"{name}={size}" for name, size in verdict["dims"].items())
     where = f" at {dims}" if dims else ""
     # What stands as equal for a reason of its own says so: its relative error alone would look like a mistake.

@@ -29,11 +29,12 @@ class _Part:
     session: Session
     constants: tuple[ir.Value, ...] = ()
 
-    def run(self, known: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, trials: Iterable[dict[str, Array]]) -> None:
+        """Add what this part makes to what each trial knows. The blocks of constants are cut once for all of them."""
         held = {name_of(value): np.asarray(held_by(value), order="C") for value in self.constants}
-        return self.session.run(
-            {f.name: held[f.name] if f.name in held else known[f.name] for f in self.session.inputs}
-        )
+        names = [feed.name for feed in self.session.inputs]
+        for known in trials:
+            known.update(self.session.run({name: held[name] if name in held else known[name] for name in names}))
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,12 @@ class Alone:
         parts = tuple(cutter.part(start) for start in range(0, len(site.emitted), _PART))
         return cls(parts, name_of(site.emitted[-1].outputs[0]))
 
-    def run(self, feeds: Mapping[str, Array]) -> Array:
-        """Return the output; `feeds` holds the operands, also those that this part does not read."""
-        known = dict(feeds)
+    def run(self, trials: Iterable[Mapping[str, Array]]) -> list[Array]:
+        """Return the output of each trial, which holds the operands, also those that this part does not read."""
+        known = [dict(feeds) for feeds in trials]
         for part in self.parts:
-            known |= part.run(known)
-        return known[self.output]
+            part.run(known)
+        return [found[self.output] for found in known]
 
 
 @dataclass

@@ -6,7 +6,7 @@ product, and the tiles may be no more than twice as far from it as the original 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,16 +19,18 @@ from onnxtile.tile.alone import Alone, name_of, outer_values
 from onnxtile.tile.conv.layer import Convolution
 from onnxtile.tile.layers import Layer
 from onnxtile.tile.product import BYTES, INTEGERS, ConstantTable, Product, epsilon
-from onnxtile.tile.reference import Reference, exact
+from onnxtile.tile.reference import Kept, Reference, exact
 from onnxtile.tile.result import TiledNode
 
 _SLACK = 4
 """Units in the last place by which tiles may be off where the original happens to be exact."""
+_TOGETHER = 16
+"""Trials that run side by side, so that the blocks of constants are cut once for all of them. What they make is alive together."""
 
 
 @dataclass(frozen=True)
 class TileVerdict:
-    """How far the tiles and the original node were from a float64 product, at worst over all trials.
+    """How far the tiles and the original node were from a float64 product, at worst over all `runs`, sets of random inputs.
 
     Errors are relative to the size of each element of the result: its absolute value, or where its terms cancel the root of
     the sum of their squares. `also` names further nodes that are equal but for their weights and were not run.
@@ -39,6 +41,7 @@ class TileVerdict:
     original_error: float
     tolerance: float
     passed: bool
+    runs: int = 1
     also: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,11 +54,11 @@ def check_tiles(
     constants: ConstantTable,
     opset: int,
     *,
-    trials: int = 1,
+    runs: int = 1,
     seed: int = 0,
     progress: Progress = silent,
 ) -> tuple[TileVerdict, ...]:
-    """Run every site on `trials` sets of random inputs, constants as they are in the model; equal sites once.
+    """Run every site on `runs` sets of random inputs, constants as they are in the model; equal sites once.
 
     Float tiles pass when their error is at most twice the original's plus 4 ulps, integers when they are equal.
     Call it with the table of constants that the tiling used, before the model is changed further. Raises
@@ -65,7 +68,7 @@ def check_tiles(
     for site in sites:
         groups.setdefault(_signature(site), []).append(site)
     return tuple(
-        _check(group[0], constants, opset, trials, seed, tuple(site.node for site in group[1:]))
+        _check(group[0], constants, opset, runs, seed, tuple(site.node for site in group[1:]))
         for group in counted(groups.values(), "verifying each different product", progress)
     )
 
@@ -83,7 +86,7 @@ def _signature(site: TiledNode) -> tuple[object, ...]:
 
 
 def _check(
-    site: TiledNode, constants: ConstantTable, opset: int, trials: int, seed: int, also: tuple[str, ...]
+    site: TiledNode, constants: ConstantTable, opset: int, runs: int, seed: int, also: tuple[str, ...]
 ) -> TileVerdict:
     product = site.product
     tiled = Alone.of_tiles(site, opset)
@@ -91,9 +94,13 @@ def _check(
     known = product.dtype in INTEGERS and product.requantize is None
     original = None if known else Alone.of_original(site, opset)
     random = np.random.default_rng(seed)
-    outcomes = [_trial(product, tiled, original, _feeds(product, constants, random)) for _ in range(trials)]
+    held, kept = _held(product, constants), Kept()
+    outcomes: list[tuple[float, float, float]] = []
+    while len(outcomes) < runs:
+        few = [_feeds(product, held, random) for _ in range(min(_TOGETHER, runs - len(outcomes)))]
+        outcomes += _outcomes(product, tiled, original, few, kept)
     error, original_error, tolerance = max(outcomes, key=_excess)
-    return TileVerdict(site.node, error, original_error, tolerance, error <= tolerance, also)
+    return TileVerdict(site.node, error, original_error, tolerance, error <= tolerance, runs, also)
 
 
 def _excess(outcome: tuple[float, float, float]) -> float:
@@ -101,32 +108,44 @@ def _excess(outcome: tuple[float, float, float]) -> float:
     return error - tolerance
 
 
-def _trial(
-    product: Layer, tiled: Alone, original: Alone | None, feeds: Mapping[str, Array]
-) -> tuple[float, float, float]:
-    """Run once; return the error of the tiles, the error of the original, and what is tolerated."""
-    got = tiled.run(feeds)
+def _outcomes(
+    product: Layer, tiled: Alone, original: Alone | None, trials: Sequence[Mapping[str, Array]], kept: Kept
+) -> Iterator[tuple[float, float, float]]:
+    """Run a few trials; yield for each the error of the tiles, the error of the original, and what is tolerated."""
+    found = tiled.run(trials)
     if original is None:
         assert isinstance(product, Product)
-        return (0.0 if np.array_equal(got, exact(product, feeds)) else float("inf")), 0.0, 0.0
-    expected = original.run(feeds)
-    if product.requantize is not None:
-        return (0.0 if np.array_equal(got, expected) else float("inf")), 0.0, 0.0
-    reference = Reference.of(product, feeds)
-    error, original_error = reference.error(got, expected), reference.error(expected, expected)
-    return error, original_error, 2 * original_error + _SLACK * epsilon(product.dtype)
+        yield from (_equal(got, exact(product, feeds)) for got, feeds in zip(found, trials, strict=True))
+        return
+    for got, expected, feeds in zip(found, original.run(trials), trials, strict=True):
+        if product.requantize is not None:
+            yield _equal(got, expected)
+            continue
+        reference = Reference.of(product, feeds, kept)
+        error, original_error = reference.error(got, expected), reference.error(expected, expected)
+        yield error, original_error, 2 * original_error + _SLACK * epsilon(product.dtype)
 
 
-def _feeds(product: Layer, constants: ConstantTable, random: np.random.Generator) -> dict[str, Array]:
+def _equal(got: Array, expected: Array) -> tuple[float, float, float]:
+    return (0.0 if np.array_equal(got, expected) else float("inf")), 0.0, 0.0
+
+
+def _held(product: Layer, constants: ConstantTable) -> dict[str, Array]:
+    """Return the operands that are constants, by name."""
+    outer = outer_values(product).items()
+    return {name: np.asarray(constants.array(value), order="C") for name, (value, _, _) in outer if value in constants}
+
+
+def _feeds(product: Layer, held: Mapping[str, Array], random: np.random.Generator) -> dict[str, Array]:
     """Return what the operands hold: constants as they are, the others at random."""
-    feeds = {
-        name: np.asarray(constants.array(value), order="C") if value in constants else _random(random, dims, dtype)
-        for name, (value, dtype, dims) in outer_values(product).items()
+    feeds: dict[str, Array] = {
+        name: held[name] if name in held else _random(random, dims, dtype)
+        for name, (_, dtype, dims) in outer_values(product).items()
     }
     for scale in () if product.requantize is None else product.requantize.scales:
         if not scale.constant:
             name = name_of(scale.value)
-            feeds[name] = random.uniform(0.01, 0.2, feeds[name].shape).astype(np.float32)
+            feeds[name] = np.asarray(random.uniform(0.01, 0.2, feeds[name].shape), np.float32)
     return feeds
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from onnxtile.tile.conv.reference import convolve
 from onnxtile.tile.layers import Layer
 from onnxtile.tile.product import Operand, Product
 
+Kept: TypeAlias = dict[tuple[str, bool], tuple[Array, Array]]
+"""Constant factors in float64, and their squares, by name and whether they are transposed: what one trial leaves for the next."""
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -24,19 +27,20 @@ class Reference:
     size: Array
 
     @classmethod
-    def of(cls, layer: Layer, feeds: Mapping[str, Array]) -> Reference:
-        """Return what `layer` comes to on these operands, by name."""
+    def of(cls, layer: Layer, feeds: Mapping[str, Array], kept: Kept) -> Reference:
+        """Return what `layer` comes to on these operands, by name; constants are as they were when `kept` took them up."""
         with np.errstate(all="ignore"):
-            return (
-                cls._of_convolution(layer, feeds) if isinstance(layer, Convolution) else cls._of_product(layer, feeds)
-            )
+            if isinstance(layer, Convolution):
+                return cls._of_convolution(layer, feeds)
+            return cls._of_product(layer, feeds, kept)
 
     @classmethod
-    def _of_product(cls, product: Product, feeds: Mapping[str, Array]) -> Reference:
-        a, b, c = _factors(product, feeds, np.float64)
+    def _of_product(cls, product: Product, feeds: Mapping[str, Array], kept: Kept) -> Reference:
+        (a, aa), (b, bb) = (_squared(operand, feeds, kept) for operand in (product.a, product.b))
+        c = _added(product, feeds, np.float64)
         alpha = float(np.float32(product.alpha))
         result = alpha * (a @ b) + c
-        size = np.sqrt(alpha**2 * ((a * a) @ (b * b)) + c * c)
+        size = np.sqrt(alpha**2 * (aa @ bb) + c * c)
         return cls(result, np.maximum(np.abs(result), size))
 
     @classmethod
@@ -66,22 +70,35 @@ class Reference:
 
 def exact(product: Product, feeds: Mapping[str, Array]) -> Array:
     """Return the product of integers, which wrap around in numpy as they do in onnxruntime."""
-    a, b, c = _factors(product, feeds, product.dtype.numpy())
-    result: Array = np.asarray(a @ b + c).astype(product.dtype.numpy())
+    dtype = product.dtype.numpy()
+    a, b = (_factor(operand, feeds, dtype) for operand in (product.a, product.b))
+    result: Array = np.asarray(a @ b + _added(product, feeds, dtype)).astype(dtype)
     return result
 
 
-def _factors(product: Product, feeds: Mapping[str, Array], dtype: Any) -> tuple[Array, Array, Array]:
-    a, b = (_above_zero(o, feeds, dtype) for o in (product.a, product.b))
-    a, b = (x.T if o.transposed else x for x, o in ((a, product.a), (b, product.b)))
-    if product.bias is None or not product.adds_bias:
-        return a, b, np.zeros((), dtype)
-    beta = np.asarray(np.float32(product.bias.beta)).astype(dtype)
-    return a, b, np.asarray(beta * feeds[name_of(product.bias.value)].astype(dtype))
+def _squared(operand: Operand, feeds: Mapping[str, Array], kept: Kept) -> tuple[Array, Array]:
+    """Return a factor in float64, and its squares."""
+    key = name_of(operand.value), operand.transposed
+    if key in kept:
+        return kept[key]
+    wide = _factor(operand, feeds, np.float64)
+    pair = wide, np.asarray(wide * wide)
+    if operand.constant:
+        kept[key] = pair
+    return pair
 
 
-def _above_zero(operand: Operand, feeds: Mapping[str, Array], dtype: Any) -> Array:
+def _factor(operand: Operand, feeds: Mapping[str, Array], dtype: Any) -> Array:
+    """Return a factor as the product reads it, its zero point taken off."""
     array = feeds[name_of(operand.value)].astype(dtype)
-    if operand.zero is None:
-        return array
-    return np.asarray(array - feeds[name_of(operand.zero.value)].astype(dtype))
+    if operand.zero is not None:
+        array = array - feeds[name_of(operand.zero.value)].astype(dtype)
+    return np.asarray(array.T if operand.transposed else array)
+
+
+def _added(product: Product, feeds: Mapping[str, Array], dtype: Any) -> Array:
+    """Return the bias, times beta; zero where none is read."""
+    if product.bias is None or not product.adds_bias:
+        return np.zeros((), dtype)
+    beta = np.asarray(np.float32(product.bias.beta)).astype(dtype)
+    return np.asarray(beta * feeds[name_of(product.bias.value)].astype(dtype))

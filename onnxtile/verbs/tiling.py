@@ -74,6 +74,7 @@ def tile(
     """
     progress("reading the model")
     original = _read(model, dims, shapes)
+    options = options or Options()
     tiled, nodes_before = original.clone() if verify else original, original.graph.num_nodes()
     progress("inferring shapes")
     known, constants = resolve(tiled, run=verify), Constants(tiled)
@@ -83,7 +84,8 @@ def tile(
     sites: tuple[TileVerdict, ...] = ()
     if verify:
         progress("verifying")
-        sites = check_tiles(result.tiled, constants, tiled.graph.opset_imports.get("", 0), progress=progress)
+        opset = tiled.graph.opset_imports.get("", 0)
+        sites = check_tiles(result.tiled, constants, opset, runs=options.runs, progress=progress)
         require_sites(site.node for site in sites if not site.passed)
         check(tiled)
         verdict = agreeing(judge(original, tiled, progress), "the tiled model")
@@ -93,7 +95,7 @@ def tile(
         source = original if verify else _read(model, dims, shapes)
         # What nobody asked for is left out where there is no plan.
         with suppress(OnnxtileError) if peaks is None else nullcontext():
-            planned = _peaks(source, limits, options or Options(), run=verify, progress=progress)
+            planned = _peaks(source, limits, options, run=verify, progress=progress)
     return TiledModel(tiled, result, nodes_before, tiled.graph.num_nodes(), verdict, sites, planned)
 
 

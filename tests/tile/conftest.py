@@ -124,10 +124,10 @@ class Tiled:
         """Run the tiled model."""
         return Session(to_bytes(self.model)).run(feeds)
 
-    def verdicts(self, trials: int = 1) -> tuple[TileVerdict, ...]:
+    def verdicts(self, runs: int = 1) -> tuple[TileVerdict, ...]:
         """Judge each tiled node alone."""
         opset = self.model.graph.opset_imports[""]
-        return check_tiles(self.result.tiled, self.constants, opset, trials=trials)
+        return check_tiles(self.result.tiled, self.constants, opset, runs=runs)
 
     def require_sound(self) -> None:
         """Assert what holds for every tiled model: valid, no product above the limits by freshly inferred shapes, no idle nodes."""

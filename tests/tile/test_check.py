@@ -70,7 +70,7 @@ def test_a_site_of_more_nodes_than_one_session_takes(bench: Bench) -> None:
     source = bench.case(op="MatMul", m=8, k=48, n=120).model()
     tiled = bench.tile(source, FOUR)
     assert len(tiled.nodes) > 700
-    (verdict,) = tiled.verdicts(trials=2)
+    (verdict,) = tiled.verdicts(runs=2)
     assert verdict.passed, verdict
     tiles = [node for node in tiled.nodes if node.op_type == "MatMul"]
     tiles[-1].replace_input_with(1, tiles[0].inputs[1])
@@ -115,14 +115,21 @@ def test_a_type_without_kernels_is_said_to_be_so(bench: Bench) -> None:
 
 
 def test_what_a_verdict_says(bench: Bench) -> None:
-    (verdict,) = bench.tile(bench.case(m=8, k=12, n=8).model(), FOUR).verdicts(trials=5)
+    (verdict,) = bench.tile(bench.case(m=8, k=12, n=8).model(), FOUR).verdicts(runs=5)
     assert 0 < verdict.error <= verdict.tolerance < 1e-5
     assert json.loads(json.dumps(verdict.to_dict()))["node"] == "fc"
+
+
+def test_of_many_runs_the_worst_counts(bench: Bench) -> None:
+    tiled = bench.tile(bench.case(m=8, k=12, n=8, constants="b").model(), FOUR)
+    (one,), (many,) = tiled.verdicts(), tiled.verdicts(runs=40)
+    assert (one.runs, many.runs) == (1, 40)
+    assert many.passed and many.error - many.tolerance > one.error - one.tolerance
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 @pytest.mark.parametrize("limit", [1, 7, 64])
 def test_long_sums_are_no_less_exact_than_before(bench: Bench, dtype: type, limit: int) -> None:
     tiled = bench.tile(bench.case(m=5, k=1000, n=6, constants="b", dtype=dtype).model(), Limits(k=limit))
-    (verdict,) = tiled.verdicts(trials=3)
+    (verdict,) = tiled.verdicts(runs=3)
     assert verdict.passed, verdict

@@ -44,7 +44,7 @@ def require_equal(source: Path, tiled: Tiled, sizes: dict[str, int]) -> None:
     assert list(expected) == list(got)
     for name, array in expected.items():
         np.testing.assert_allclose(got[name], array, rtol=1e-4, atol=1e-4 * float(np.abs(array).max()))
-    assert all(verdict.passed for verdict in tiled.verdicts(trials=2)), tiled.verdicts()
+    assert all(verdict.passed for verdict in tiled.verdicts(runs=2)), tiled.verdicts()
 
 
 def products_above(tiled: Tiled, bound: int) -> list[str]:

@@ -64,8 +64,11 @@ def tile(
     wrap: Annotated[bool, typer.Option("--wrap", help="put each tiled layer into a function")] = False,
     peaks: Annotated[
         bool | None,
-        typer.Option("--peaks/--no-peaks", help="plan each way to accumulate, show what lives [where that is quick]"),
+        typer.Option("--peaks/--no-peaks", help="plan each way: what lives at once [where quick]"),
     ] = None,
+    runs: Annotated[
+        int, typer.Option("--runs", metavar="N", help="sets of random inputs for each product [1]", show_default=False)
+    ] = 1,
     dim: Dim = None,
     shape: Shape = None,
 ) -> None:
@@ -93,7 +96,7 @@ def tile(
         window=window if conv or window.asks else None,
         base=base,
     )
-    options = Options.of(accumulate=accumulate, nodes_at_most=nodes_at_most, wrap=wrap)
+    options = Options.of(accumulate=accumulate, nodes_at_most=nodes_at_most, wrap=wrap, runs=runs)
     target = job.target(model, "tiled")
     with job.progress() as progress:
         result = api.tile(

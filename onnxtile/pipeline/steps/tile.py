@@ -27,6 +27,7 @@ class _Options(SizedOptions):
     wrap: bool = False
     peaks: bool = False
     verify: bool = True
+    runs: Count = 1
 
 
 def _limits(options: _Options) -> Limits:
@@ -44,7 +45,9 @@ def _limits(options: _Options) -> Limits:
 
 
 def _how(options: _Options) -> TileOptions:
-    return TileOptions.of(accumulate=options.accumulate, nodes_at_most=options.nodes_at_most, wrap=options.wrap)
+    return TileOptions.of(
+        accumulate=options.accumulate, nodes_at_most=options.nodes_at_most, wrap=options.wrap, runs=options.runs
+    )
 
 
 def _apply(options: _Options, state: State) -> Done:
