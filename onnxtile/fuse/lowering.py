@@ -23,6 +23,7 @@ from onnxtile.graph import node_id
 from onnxtile.model.constants import Constants
 from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.model.walk import all_nodes
 from onnxtile.registry import discover
 from onnxtile.runtime import Array
 
@@ -262,8 +263,7 @@ class _Run:
         for identifier, function in list(self._model.functions.items()):
             if keys.META_OP in function.metadata_props and identifier not in called:
                 del self._model.functions[identifier]
-        used = {node.domain for node in self._model.graph.all_nodes()}
-        used |= {node.domain for function in self._model.functions.values() for node in function.all_nodes()}
+        used = {node.domain for node in all_nodes(self._model)}
         imports = self._model.graph.opset_imports
         if keys.DOMAIN not in used:
             imports.pop(keys.DOMAIN, None)

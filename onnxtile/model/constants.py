@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import numpy as np
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError
 from onnxtile.model.opset import Opsets
 from onnxtile.model.save import MAX_IR_VERSION, external_folder, to_bytes
+from onnxtile.model.walk import all_nodes
 from onnxtile.runtime import Array, Session
 
 RANDOM = {
@@ -50,8 +49,7 @@ class Constants:
             self._values.update(
                 v for v in graph.initializers.values() if model.ir_version < 4 or not v.is_graph_input()
             )
-        functions = (function.all_nodes() for function in model.functions.values())
-        for node in chain(model.graph.all_nodes(), *functions):
+        for node in all_nodes(model):
             if self._keeps_constant(node):
                 self._values.update(node.outputs)
 
@@ -82,13 +80,25 @@ class Constants:
         if value not in self._arrays:
             node = value.producer()
             assert node is not None
-            held = node.op_type == "Constant" and node.domain in _PURE_DOMAINS
-            self._arrays[value] = constant_array(node) if held else self._compute(value)
+            if node.op_type == "Constant" and node.domain in _PURE_DOMAINS:
+                self._arrays[value] = constant_array(node)
+            else:
+                self._compute([value])
         return self._arrays[value]
 
-    def _compute(self, value: ir.Value) -> Array:
-        """Run the operators that `value` comes from, back to what is held somewhere, in one go."""
-        leaves, nodes = self._origin(value)
+    def prepare(self, values: Iterable[ir.Value]) -> None:
+        """Compute those of the constants `values` that operators compute, all in one run, for `array` to return. Raises ModelError."""
+        together: dict[ir.Graph | ir.Function | None, list[ir.Value]] = {}
+        for value in dict.fromkeys(values):
+            node = value.producer()
+            if node is not None and node.op_type != "Constant" and value not in self._arrays:
+                together.setdefault(node.graph, []).append(value)
+        for wanted in together.values():
+            self._compute(wanted)
+
+    def _compute(self, values: Sequence[ir.Value]) -> None:
+        """Run the operators that `values`, all of one graph, come from, back to what is held somewhere, in one go."""
+        leaves, nodes = self._origin(values)
         arrays = {leaf.name or "": self.array(leaf) for leaf in leaves}
         made = {leaf: _typed(leaf.name, arrays[leaf.name or ""]) for leaf in leaves}
         inputs = list(made.values())
@@ -101,21 +111,21 @@ class Constants:
                 ir.Node(node.domain, node.op_type, operands, attributes, overload=node.overload, outputs=outputs)
             )
             made.update(zip(node.outputs, outputs, strict=True))
-        origin = value.producer()
+        origin = values[0].producer()
         opsets = dict(self._opsets.of(None if origin is None else origin.graph))
-        graph = ir.Graph(inputs, [made[value]], nodes=copies, opset_imports=opsets, name="constant")
+        graph = ir.Graph(inputs, [made[value] for value in values], nodes=copies, opset_imports=opsets, name="constant")
         used = any(node.op_identifier() in self._model.functions for node in nodes)
         functions = [f.clone() for f in self._model.functions.values()] if used else []
         alone = ir.Model(graph, ir_version=min(max(self._model.ir_version, 8), MAX_IR_VERSION), functions=functions)
         session = Session(to_bytes(alone), external=external_folder(alone))
-        name = value.name or ""
-        return np.asarray(session.run(arrays, [name])[name])
+        results = session.run(arrays, [value.name or "" for value in values])
+        self._arrays.update({value: np.asarray(results[value.name or ""]) for value in values})
 
-    def _origin(self, value: ir.Value) -> tuple[list[ir.Value], list[ir.Node]]:
-        """Return the held or already computed values that `value` is computed from, and the operators between, in order."""
+    def _origin(self, values: Sequence[ir.Value]) -> tuple[list[ir.Value], list[ir.Node]]:
+        """Return the held or already computed values that `values` are computed from, and the operators between, in order."""
         leaves: dict[ir.Value, None] = {}
         nodes: dict[ir.Node, None] = {}
-        todo: list[tuple[ir.Value, bool]] = [(value, False)]
+        todo: list[tuple[ir.Value, bool]] = [(value, False) for value in reversed(values)]
         while todo:
             current, ready = todo.pop()
             node = current.producer()

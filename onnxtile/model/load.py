@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from onnxtile.model.check import INLINE_BYTES, check, check_proto
 from onnxtile.model.collector import collector_paused
 from onnxtile.model.mapped import MappedModel, read_mapped
 from onnxtile.model.twin import twin
+from onnxtile.model.walk import all_nodes
 
 Source: TypeAlias = str | Path | onnx.ModelProto | ir.Model
 
@@ -145,8 +145,7 @@ def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Yield every tensor of the model: initializers, and attributes of nodes (of Constant, above all)."""
     for graph in model.graphs():
         yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
-    nodes = itertools.chain(model.graph.all_nodes(), *(function.all_nodes() for function in model.functions.values()))
-    yield from (tensor for node in nodes for tensor in _attribute_tensors(node))
+    yield from (tensor for node in all_nodes(model) for tensor in _attribute_tensors(node))
 
 
 def _attribute_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol]:

@@ -15,8 +15,8 @@ from onnxtile.model.constants import constant_array
 from onnxtile.model.infer import values
 from onnxtile.model.shape_values import Propagation
 from onnxtile.model.shapes import resolve
+from onnxtile.model.walk import all_nodes
 from onnxtile.runtime import Array
-from onnxtile.tile.names import all_nodes
 from onnxtile.tile.product import ConstantTable, Dims, NotTiled, ShapeTable
 
 _IR_VERSION = 10

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import onnx_ir as ir
 
 from onnxtile import keys
+from onnxtile.model.walk import all_nodes
 from onnxtile.tile.bodies import Bodies
-from onnxtile.tile.names import all_nodes
 from onnxtile.tile.product import NotTiled
 
 

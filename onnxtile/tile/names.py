@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import onnx_ir as ir
+
+from onnxtile.model.walk import all_nodes, all_values
 
 
 class Names:
@@ -17,7 +18,7 @@ class Names:
     def __init__(self, model: ir.Model) -> None:
         self._nodes = Counter(node.name for node in all_nodes(model))
         self._taken = {name for name in self._nodes if name}
-        self._taken.update(value.name for value in _values(model) if value.name)
+        self._taken.update(value.name for value in all_values(model) if value.name)
 
     def of(self, node: ir.Node) -> str:
         """Return the name of `node`, or its first output where the name is empty or repeated."""
@@ -37,20 +38,3 @@ class Names:
             name = f"{wanted}_{number}"
         self._taken.add(name)
         return name
-
-
-def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Yield the nodes of the main graph, of the bodies inside it, and of local functions."""
-    yield from model.graph.all_nodes()
-    for function in model.functions.values():
-        yield from function.all_nodes()
-
-
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in model.graphs():
-        yield from graph.inputs
-        yield from graph.initializers.values()
-    for function in model.functions.values():
-        yield from function.inputs
-    for node in all_nodes(model):
-        yield from node.outputs

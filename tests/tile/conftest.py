@@ -19,11 +19,11 @@ from onnxtile.model.infer import declared
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
 from onnxtile.model.shapes import resolve
+from onnxtile.model.walk import all_nodes
 from onnxtile.runtime import Array, Session
 from onnxtile.tile.check import TileVerdict, check_tiles
 from onnxtile.tile.kinds import most_nodes
 from onnxtile.tile.limits import Limits
-from onnxtile.tile.names import all_nodes
 from onnxtile.tile.options import Options
 from onnxtile.tile.result import TiledNode, TileResult
 from onnxtile.tile.rewrite import tile

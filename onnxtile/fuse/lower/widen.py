@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx_ir as ir
+
+from onnxtile.model.walk import all_nodes, all_values
 
 _NARROW = ir.DataType.BFLOAT16
 _WIDE = ir.DataType.FLOAT
@@ -14,7 +14,7 @@ _TYPED = {"Cast": "to", "ConstantOfShape": "value", "Constant": "value"}
 
 def is_narrow(model: ir.Model) -> bool:
     """Tell whether a value of `model` is of bfloat16, as far as the file says."""
-    return any(value.dtype == _NARROW for value in _values(model)) or any(
+    return any(value.dtype == _NARROW for value in all_values(model)) or any(
         value.const_value is not None and value.const_value.dtype == _NARROW
         for value in model.graph.initializers.values()
     )
@@ -23,28 +23,14 @@ def is_narrow(model: ir.Model) -> bool:
 def widened(model: ir.Model) -> ir.Model:
     """Return a copy of `model` in which every bfloat16 is a float: inputs, constants, and what is cast to it."""
     copy = model.clone()
-    for value in _values(copy):
+    for value in all_values(copy):
         if value.dtype == _NARROW:
             value.type = ir.TensorType(_WIDE)
         if value.const_value is not None and value.const_value.dtype == _NARROW:
             value.const_value = _tensor(value.const_value)
-    for node in _nodes(copy):
+    for node in all_nodes(copy):
         _widen_node(node)
     return copy
-
-
-def _nodes(model: ir.Model) -> Iterator[ir.Node]:
-    yield from model.graph.all_nodes()
-    for function in model.functions.values():
-        yield from function.all_nodes()
-
-
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in model.graphs():
-        yield from graph.inputs
-        yield from graph.initializers.values()
-    for node in _nodes(model):
-        yield from node.outputs
 
 
 def _widen_node(node: ir.Node) -> None:
