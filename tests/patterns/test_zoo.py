@@ -40,3 +40,39 @@ def test_what_is_fused_computes_the_same(zoo: Callable[[str], Path], name: str) 
     assert result.verdict is not None
     assert result.verdict.equal
     assert all(site.equal for site in result.sites)
+
+
+CONVOLUTIONAL = (
+    "bvlc_alexnet",
+    "densenet121",
+    "inception_v1",
+    "inception_v2",
+    "resnet50",
+    "shufflenet",
+    "squeezenet",
+    "vgg19",
+)
+# The neck of PP-OCRv4's recogniser: two blocks of SVTR (https://arxiv.org/abs/2205.00159) with an attention and two norms each, then a
+# norm; five convolutions and the two MLPs have SiLU.
+SVTR = {"attention": 2, "layernorm": 5, "silu": 7}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
+def test_nothing_is_found_where_convolutions_are_all(light: Callable[[str], Path], found: Count, name: str) -> None:
+    assert not any(found(api.fuse(light(name), verify=False).model).values())
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("ch_PP-OCRv4_det_infer", {}), ("ch_PP-OCRv4_rec_infer", SVTR), ("ch_ppocr_mobile_v2.0_cls_infer", {})],
+)
+def test_nothing_else_is_found_in_models_that_read_text(
+    rapidocr: Callable[[str], Path], found: Count, name: str, expected: dict[str, int]
+) -> None:
+    got = found(api.fuse(rapidocr(name), verify=False).model)
+    assert {kind: count for kind, count in got.items() if count} == expected
+
+
+@pytest.mark.parametrize("name", ["silero_vad", "silero_vad_half", "silero_vad_op18_ifless"])
+def test_nothing_is_found_in_models_that_hear(silero: Callable[[str], Path], found: Count, name: str) -> None:
+    assert not any(found(api.fuse(silero(name), verify=False).model).values())
