@@ -144,6 +144,11 @@ def convolutions(draw: st.DrawFn) -> tuple[Conv, Limits]:
         attributes["output_padding"] = tuple(0 if "SAME" in auto else draw(st.integers(0, s - 1)) for s in strides)
         outs = [(n - 1) * s + r for n, s, r in zip(sizes, strides, reach, strict=True)]
         assume(all(o > pads[i] + pads[rank + i] for i, o in enumerate(outs)))
+        if draw(st.sampled_from([False, False, True])) and auto != "VALID":
+            # It takes the place of the padding; how that is shared out, auto_pad says.
+            attributes.pop("pads", None)
+            whole = zip(outs, attributes["output_padding"], sizes, strict=True)
+            attributes["output_shape"] = tuple(draw(st.integers(max(o + p - 6, n), o + p)) for o, p, n in whole)
         assume(not ("SAME" in auto and any(s > r for s, r in zip(strides, reach, strict=True))))
     else:
         assume("SAME" in auto or all(n + pads[i] + pads[rank + i] >= reach[i] for i, n in enumerate(sizes)))
@@ -195,3 +200,9 @@ def test_only_rows_or_only_columns(bench: Bench, op: str, window: Window) -> Non
     assert [skip.reason for skip in result.skipped] == [
         "axis 3 of 'x' has the size 'width': bind it with --dim width=N"
     ]
+
+
+def test_an_output_shape_beyond_the_input_is_left_alone(bench: Bench) -> None:
+    conv = Conv((11,), (2,), op="ConvTranspose", attributes=(("strides", (3,)), ("output_shape", (33,))), constants="w")
+    (skipped,) = judge(bench, conv, Limits(window=Window(filters=2))).result.skipped
+    assert skipped.reason == "its output_shape asks for 33 elements where its input reaches 32"

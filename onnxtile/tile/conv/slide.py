@@ -58,7 +58,10 @@ class Slide:
         return isinstance(self.size, int) and isinstance(self.out, int)
 
     def over(self, size: Dim) -> Slide:
-        """Return the same over an input of `size`, with the padding and the size of the output that follow where that is a number."""
+        """Return the same over an input of `size`, with the padding and the size of the output that follow where that is a number.
+
+        Raises NotTiled where output_shape asks for more than there is.
+        """
         if not isinstance(size, int):
             return replace(self, size=size, out=self.wanted)
         return self._transposed_over(size) if self.transposed else self._over(size)
@@ -75,6 +78,8 @@ class Slide:
         full = (size - 1) * self.stride + self.reach + self.output_padding
         before, after = (0, 0) if self.auto == "VALID" else (self.before, self.after)
         wanted = size * self.stride if self.wanted is None and self.auto.startswith("SAME") else self.wanted
+        if self.wanted is not None and self.wanted > full:
+            raise NotTiled(f"its output_shape asks for {self.wanted} elements where its input reaches {full}")
         if wanted is not None:
             before, after = self._halves(max(full - wanted, 0), small_first=self.auto == "SAME_UPPER")
         return replace(self, size=size, out=full - before - after, before=before, after=after)
