@@ -111,7 +111,7 @@ class _Fuser:
 
     def __post_init__(self) -> None:
         self.ir_version = self.model.ir_version
-        self.inputs = [value.name or "" for value in self.model.graph.inputs]
+        self.inputs = list(self.model.graph.inputs)
         self.constants = Constants(self.model)
         self.had_domain = keys.DOMAIN in self.model.graph.opset_imports
         raise_ir_version(self.model)
@@ -148,10 +148,13 @@ class _Fuser:
 
     def finish(self) -> None:
         """Leave on the model what unfuse needs, if anything was fused; else leave the model as it was."""
+        listed = len(self.inputs) > len(self.model.graph.inputs)
         if not self.fused:
             self.model.ir_version = self.ir_version
+            if listed:
+                self.model.graph.inputs[:] = self.inputs
             return
-        inputs = tuple(self.inputs) if len(self.inputs) > len(self.model.graph.inputs) else None
+        inputs = tuple(value.name or "" for value in self.inputs) if listed else None
         this = History(self.run, self.ir_version, self.had_domain, inputs, tuple(self.importing))
         self.model.graph.metadata_props[keys.ORIGINAL] = dumps((*self.history, this))
 

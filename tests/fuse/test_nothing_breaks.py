@@ -526,6 +526,7 @@ def test_ir_version_3_with_initializers_among_the_inputs(lab: Lab) -> None:
     assert fused.model.ir_version == 10
     assert [v.name for v in fused.model.graph.inputs] == ["x"]
     assert [v.name for v in api.unfuse(fused.model).model.graph.inputs] == ["c", "x", "d"]
+    assert to_bytes(lab.sound(source, "Conv->Relu").model) == to_bytes(ir.from_proto(source))
 
 
 def test_external_data_stays_where_it_is(lab: Lab, tmp_path: Path) -> None:
