@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ import onnx_ir as ir
 
 from onnxtile.runtime import Array
 from onnxtile.tile.limits import Limits
+from onnxtile.tile.unbound import Unbound, binding
 
 Dim = int | str | None
 """A size in elements, the symbols it is made of where it is known only when the model runs, or None where nothing is known."""
@@ -197,38 +197,39 @@ class Facts:
     shapes: ShapeTable = field(repr=False)
     constants: ConstantTable = field(repr=False)
     opset: int
-    symbols: frozenset[str]
-    """The symbolic dimensions of the model's inputs: those that can be bound; inference may invent others."""
+    unbound: Unbound
+    """The sizes of the model's inputs that can be bound; inference may invent other symbols."""
 
     def dims(self, value: ir.Value) -> Dims:
         """Return the dimensions of `value`; a symbol only where all its words can be bound. Raises NotTiled for an unknown rank."""
         dims = self.shapes.dims(value)
         if dims is None:
-            raise NotTiled(f"the shape of {value.name!r} is not known")
+            raise NotTiled(self._once_bound(f"the shape of {value.name!r} is not known"))
         return tuple(self._dim(dim) for dim in dims)
 
     def unknown(self, value: ir.Value, axis: int) -> str:
         """Return why `axis` of `value`, whose size is no number, cannot be cut, and what to bind."""
         dim = (self.shapes.dims(value) or ())[axis]
-        bindable = [word for word in _words(dim) if word in self.symbols]
+        bindable = self.unbound.bindable(dim)
         if bindable:
-            return f"axis {axis} of {value.name!r} has the size {dim!r}: bind it with {_options(bindable)}"
-        reason = f"the size of axis {axis} of {value.name!r} is not known"
-        return (
-            f"{reason}; it may be once all is bound with {_options(sorted(self.symbols))}" if self.symbols else reason
-        )
+            return f"axis {axis} of {value.name!r} has the size {dim!r}: bind it with {binding(bindable)}"
+        return self._once_bound(f"the size of axis {axis} of {value.name!r} is not known")
 
     def can_bind(self, value: ir.Value, axis: int) -> bool:
         """Return whether symbols of the model's inputs decide `axis` of `value`."""
-        return not self.symbols.isdisjoint(_words((self.shapes.dims(value) or ())[axis]))
+        return bool(self.unbound.bindable((self.shapes.dims(value) or ())[axis]))
+
+    def _once_bound(self, reason: str) -> str:
+        """Return `reason`, and what to bind that may take it away."""
+        options = self.unbound.options
+        return f"{reason}; it may be once all is bound with {options}" if options else reason
 
     def _dim(self, dim: Dim) -> Dim:
         if not isinstance(dim, str):
             return dim
         if dim.isdecimal():
             return int(dim)
-        words = [word for word in _words(dim) if not word.isdecimal()]
-        return dim if words and self.symbols.issuperset(words) else None
+        return dim if self.unbound.covers(dim) else None
 
     def dtype(
         self, value: ir.Value, operator: str = "MatMul", taken: Set[ir.DataType] = FLOATS | INTEGERS
@@ -355,14 +356,6 @@ def _with_size(operand: Operand, side: int, size: Dim) -> Operand:
     if axis is None or operand.dims[axis] == size:
         return operand
     return replace(operand, dims=(*operand.dims[:axis], size, *operand.dims[axis + 1 :]))
-
-
-def _options(symbols: Iterable[str]) -> str:
-    return " ".join(f"--dim {symbol}=N" for symbol in dict.fromkeys(symbols))
-
-
-def _words(dim: Dim) -> list[str]:
-    return re.findall(r"\w+", dim) if isinstance(dim, str) else []
 
 
 def normal_range(dtype: ir.DataType) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import UsageError
 from onnxtile.model.collector import collector_paused
-from onnxtile.model.dims import free_inputs, symbols
+from onnxtile.model.dims import free_inputs
 from onnxtile.model.save import raise_ir_version
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.registry import discover
@@ -35,6 +35,7 @@ from onnxtile.tile.prune import prune
 from onnxtile.tile.result import SkippedNode, TiledNode, TileResult
 from onnxtile.tile.shelf import Shelf
 from onnxtile.tile.sites import MOST_NODES, Candidate, Site, choose
+from onnxtile.tile.unbound import Unbound
 from onnxtile.tile.uncut import why_uncut
 from onnxtile.tile.wrap import wrap
 from onnxtile.tile.writer import Writer
@@ -71,7 +72,7 @@ def tile(
     """
     options = options or Options()
     names = Names(model)
-    facts = Facts(shapes, constants, _opset(model), frozenset(symbols(free_inputs(model))))
+    facts = Facts(shapes, constants, _opset(model), Unbound.of(free_inputs(model)))
     operators = discover("onnxtile.tile.ops", Tileable)  # type: ignore[type-abstract]
     bodies = Bodies(model, shapes, constants)
     copies = Copies(model, bodies)

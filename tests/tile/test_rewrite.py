@@ -298,7 +298,11 @@ REASONS = {
     ),
     "unknown beside a symbol": (
         "(float[batch,?,8] x) => (float[b,s,8] y) <float[8,8] w> { y = MatMul(x, w) }",
-        "the size of axis 1 of 'x' is not known; it may be once all is bound with --dim batch=N",
+        "the size of axis 1 of 'x' is not known; it may be once all is bound with --shape x=NxNx8",
+    ),
+    "unknown beside an input whose sizes have names": (
+        "(float[?,8] x, float[batch,8] z) => (float[s,8] y, float[b,8] u) <float[8,8] w> { y = MatMul(x, w) u = Relu(z) }",
+        "the size of axis 0 of 'x' is not known; it may be once all is bound with --dim batch=N --shape x=Nx8",
     ),
     "within, in batches": (
         "(float[batch,2,4] x) => (float[b,2,3] y) <float[4,3] w> { y = MatMul(x, w) }",
