@@ -74,7 +74,7 @@ def solve(problem: Problem, start: Sequence[int], effort: Effort) -> Solution:
     budgets = _Budgets(problem, effort, grain)
     ended: How = "optimal"
     for members in sorted(groups(problem), key=len):
-        high = max(offsets[i] + problem.footprint(problem.buffers[i]) for i in members)
+        high = max(offsets[i] + problem.footprints[i] for i in members)
         if high <= need * grain:
             continue
         if len(members) > MAX_BUFFERS:

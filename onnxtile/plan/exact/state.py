@@ -109,7 +109,7 @@ def grain_of(problem: Problem) -> int:
 
     That is the smallest alignment, or, where every alignment divides all sizes, what these have in common.
     """
-    common = gcd(*map(problem.footprint, problem.buffers))
+    common = gcd(*problem.footprints)
     widest = max(map(problem.alignment_of, problem.buffers), default=problem.granule)
     return common if common and common % widest == 0 else problem.granule
 
