@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx
 import onnx_ir as ir
 
@@ -12,17 +14,20 @@ from onnxtile.model.shapes import Shapes
 def containers(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtocol]:
     """Return the type of each value that is a sequence, an optional or a sparse tensor.
 
-    Where the file says nothing about a value of the main graph, onnx's type inference is asked; what it does not know either is not in
-    the table.
+    Where the file says nothing about a value, onnx's type inference is asked; what it does not know either is not in the table.
     """
-    values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs if value.name)]
-    inner = (value for graph in model.graph.subgraphs() for node in graph for value in node.outputs)
-    given = (value for graph in model.graph.subgraphs() for value in graph.inputs)
-    found = {value: value.type for value in (*values, *inner, *given) if _is_container(value.type)}
+    values = [value for graph in model.graphs() for value in _values(graph)]
+    found = {value: value.type for value in values if _is_container(value.type)}
     open_ = {value.name or "": value for value in values if value.type is None and shapes.dtype(value) is None}
     if open_:
         found.update({open_[name]: type_ for name, type_ in _inferred(model).items() if name in open_})
     return {value: type_ for value, type_ in found.items() if type_ is not None}
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    for node in graph:
+        yield from (value for value in node.outputs if value.name)
 
 
 def _is_container(type_: ir.TypeProtocol | None) -> bool:
@@ -35,9 +40,20 @@ def _inferred(model: ir.Model) -> dict[str, ir.TypeProtocol]:
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         return {}
     types = {
-        info.name: ir.serde.deserialize_type_proto_for_type(info.type) for info in (*graph.value_info, *graph.output)
+        info.name: ir.serde.deserialize_type_proto_for_type(info.type)
+        for inner in _graphs(graph)
+        for info in (*inner.value_info, *inner.output)
     }
     return {name: type_ for name, type_ in types.items() if type_ is not None and _is_container(type_)}
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        if attribute.HasField("g"):
+            yield from _graphs(attribute.g)
+        for body in attribute.graphs:
+            yield from _graphs(body)
 
 
 def kind_name(type_: ir.TypeProtocol) -> str:

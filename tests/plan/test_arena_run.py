@@ -147,6 +147,22 @@ def test_sequences_and_strings_are_ordinary_values() -> None:
     assert outside(result) == {"x": "a graph input", "parts": reason, "more": reason}
     assert {"a", "second", "b", "c", "d", "e", "y"} == rows(result).keys()
     assert outside(Case.of(STRINGS).plan())["t"] == "strings have no fixed bytes"
+    case = Case.of("g (string[2] s, string[2] t) => (bool[2] y) { y = Equal(s, t) }")
+    assert rows(case.plan()).keys() == {"y"}
+
+
+def test_a_sequence_inside_a_body_is_known_by_inference() -> None:
+    case = Case.of("""
+    g (bool c, float[5] x) => (float[5] y) {
+      y = If (c) <then_branch = a () => (float[5] p) { zero = Constant<value = int64 {0}>() s = SequenceConstruct(x, x)
+                   p = SequenceAt(s, zero) },
+                  else_branch = b () => (float[5] q) { q = Neg(x) }>
+    }
+    """)
+    result = case.plan()
+    assert not result.unplanned
+    assert outside(result)["s"] == "a sequence has no fixed bytes"
+    assert case.run(result).equal
 
 
 def test_functions_travel_with_their_calls() -> None:

@@ -145,7 +145,9 @@ def _same_elements(a: ir.Value, b: ir.Value, facts: Facts) -> bool:
     sizes = facts.shapes.sizes(a)
     if facts.shapes.is_bound(a) or facts.shapes.is_bound(b):
         return False  # of one bound, and yet of two sizes
-    if first is None or second is None or sizes is None or tensor_bytes(a, facts.shapes) is None:
+    if first is None or second is None or sizes is None:
+        return False
+    if tensor_bytes(a, facts.shapes) is None or ir.DataType.STRING in {first, second}:
         return False
     return first.bitwidth == second.bitwidth >= 8 and sizes == facts.shapes.sizes(b)
 
