@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
+from operator import ge
 from typing import TYPE_CHECKING
 
 from onnxtile.errors import UsageError
@@ -30,14 +32,54 @@ def read_problem(text: str, *, alignment: int = 1) -> Problem:
     The columns "alignment" and "moved" (bytes read and written in a run) are a buffer's own, where they are there and not empty. Raises
     UsageError with the line for a missing column or what is no whole number, an id given twice, a negative size, an empty life.
     """
-    rows = csv.reader(io.StringIO(text.removeprefix("\ufeff")), skipinitialspace=True)
+    text = text.removeprefix("\ufeff")
+    buffers = _plain(_rows(text))
+    if buffers is None:
+        rows = _rows(text)
+        try:
+            buffers = _read(rows)
+        except csv.Error as error:
+            raise UsageError(f"line {rows.line_num}: this is no CSV ({error})") from error
+    if sum(buffer.size for buffer in buffers) > _MOST:
+        raise UsageError(f"the sizes sum up to more than {_MOST:,} bytes")
+    return Problem(buffers, alignment)
+
+
+def _rows(text: str) -> Reader:
+    return csv.reader(io.StringIO(text), skipinitialspace=True)
+
+
+def _plain(rows: Reader) -> tuple[Buffer, ...] | None:
+    """Return the buffers of a table without gaps, which has the needed columns and nothing but digits in them, column by column.
+
+    That takes a third of the time. None where it takes a closer look, if only to say what is wrong.
+    """
     try:
-        return _read(rows, alignment)
-    except csv.Error as error:
-        raise UsageError(f"line {rows.line_num}: this is no CSV ({error})") from error
+        header = next(rows, [])
+        table = [row for row in rows if row]
+    except csv.Error:
+        return None
+    names = [name.strip() for name in header]
+    if any(len(row) != len(names) for row in table) or any(
+        names.count(name) != (name in _NEEDED) for name in (*_NEEDED, *_OWN)
+    ):
+        return None
+    columns = dict(zip(names, zip(*table, strict=True), strict=False))
+    ids, *texts = (columns.get(name, ()) for name in _NEEDED)
+    if len(set(ids)) < len(ids) or not all(ids) or not all(map(_is_plain, texts)):
+        return None
+    lower, upper, size = (list(map(int, column)) for column in texts)
+    if max(upper, default=0) > _MOST or any(map(ge, lower, upper)):
+        return None
+    return tuple(map(Buffer, ids, size, lower, upper))
 
 
-def _read(rows: Reader, alignment: int) -> Problem:
+def _is_plain(column: Sequence[str]) -> bool:
+    digits = "".join(column)
+    return digits.isascii() and digits.isdecimal() and all(column) and max(map(len, column)) <= _DIGITS
+
+
+def _read(rows: Reader) -> tuple[Buffer, ...]:
     header = [name.strip() for name in next(rows, [])]
     for name in _NEEDED:
         if name not in header:
@@ -54,9 +96,7 @@ def _read(rows: Reader, alignment: int) -> Problem:
         if buffer.name in buffers:
             raise UsageError(f"line {rows.line_num}: the id {buffer.name!r} is there twice")
         buffers[buffer.name] = buffer
-    if sum(buffer.size for buffer in buffers.values()) > _MOST:
-        raise UsageError(f"the sizes sum up to more than {_MOST:,} bytes")
-    return Problem(tuple(buffers.values()), alignment)
+    return tuple(buffers.values())
 
 
 def _buffer(row: dict[str, str], line: int) -> Buffer:

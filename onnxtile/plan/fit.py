@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from onnxtile.plan.lifetimes import Ints, Rivals
-from onnxtile.plan.problem import Problem
+from onnxtile.plan.lifetimes import Rivals
+from onnxtile.plan.problem import Ints, Problem
 
 Choose = Callable[[Ints, int], int]
 """Given the gaps between the neighbours in bytes, from below, and the bytes wanted, says which to take; -1: the room above them."""

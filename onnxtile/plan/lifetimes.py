@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from onnxtile.plan.problem import Problem
-
-Ints = npt.NDArray[np.int64]
+from onnxtile.plan.problem import Ints, Problem
 
 
 class Rivals:
@@ -15,8 +12,7 @@ class Rivals:
 
     def __init__(self, problem: Problem) -> None:
         buffers = problem.buffers
-        self._lower = np.array([b.lower for b in buffers], np.int64)
-        self._upper = np.array([b.upper for b in buffers], np.int64)
+        self._lower, self._upper = problem.lives
         self._order = np.argsort(self._lower, kind="stable")
         self._births = self._lower[self._order]
         self._deaths = self._upper[self._order]

@@ -116,7 +116,8 @@ def _filled(
         arena = _fill(left, memory, planner, effort, worth)
         arenas.append(arena)
         left = _part(left, [b for b in left.buffers if b.name not in arena.plan.offsets], None)
-    last = replace(left, capacity=memories[-1].capacity)
+    capacity = memories[-1].capacity
+    last = left if left.capacity == capacity else replace(left, capacity=capacity)
     plan = planner.plan(last, effort)
     require_capacity(last, plan, memories[-1].name if len(memories) > 1 else None)
     return (*arenas, Filled(memories[-1], last, plan))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from onnxtile.errors import Infeasible, UsageError
+
+Ints = npt.NDArray[np.int64]
 
 _LISTED = 20
 """Live buffers that a message names."""
@@ -64,11 +68,10 @@ class Problem:
         require_alignment(self.alignment)
         if self.capacity is not None and self.capacity < 0:
             raise UsageError(f"a capacity cannot be negative: {self.capacity}")
-        seen: set[str] = set()
-        for buffer in self.buffers:
-            if buffer.name in seen:
-                raise UsageError(f"two buffers are named {buffer.name!r}")
-            seen.add(buffer.name)
+        seen = {buffer.name for buffer in self.buffers}
+        if len(seen) < len(self.buffers):
+            counts = Counter(buffer.name for buffer in self.buffers)
+            raise UsageError(f"two buffers are named {counts.most_common(1)[0][0]!r}")
         for pair in self.conflicts:
             if pair[0] == pair[1] or not seen.issuperset(pair):
                 raise UsageError(f"{pair[0]!r} and {pair[1]!r} are no two buffers that could be in conflict")
@@ -80,7 +83,7 @@ class Problem:
     @cached_property
     def granule(self) -> int:
         """The smallest alignment of all buffers, in bytes: the unit in which bytes of the arena are given away."""
-        return min(map(self.alignment_of, self.buffers), default=self.alignment)
+        return min({b.alignment or self.alignment for b in self.buffers}, default=self.alignment)
 
     def footprint(self, buffer: Buffer) -> int:
         """Return the bytes that `buffer` takes from the others: its size, rounded up to where the next one can start."""
@@ -89,12 +92,14 @@ class Problem:
     @cached_property
     def footprints(self) -> tuple[int, ...]:
         """The footprint of each buffer."""
-        unit = self.granule
-        return tuple(align(b.size, unit) for b in self.buffers)
+        unit, sizes = self.granule, np.array([b.size for b in self.buffers], np.int64)
+        return tuple(((sizes + unit - 1) & -unit).tolist())
 
     @cached_property
     def opponents(self) -> Mapping[int, tuple[int, ...]]:
         """The conflicts as places in `buffers`: of each buffer that has some, those whose lives do not meet its own anyway."""
+        if not self.conflicts:
+            return {}
         at = {buffer.name: i for i, buffer in enumerate(self.buffers)}
         found: dict[int, set[int]] = {}
         for pair in self.conflicts:
@@ -105,11 +110,16 @@ class Problem:
         return {i: tuple(sorted(others)) for i, others in sorted(found.items())}
 
     @cached_property
+    def lives(self) -> tuple[Ints, Ints]:
+        """The step in which each buffer's life begins, and the one before which it ends."""
+        buffers = self.buffers
+        return np.array([b.lower for b in buffers], np.int64), np.array([b.upper for b in buffers], np.int64)
+
+    @cached_property
     def peak(self) -> tuple[int, int]:
         """The largest sum of live footprints in bytes, and the first step at which it is reached; (0, 0) without buffers."""
-        steps = np.array([(b.lower, b.upper) for b in self.buffers], np.int64).reshape(-1, 2)
         sizes = np.array(self.footprints, np.int64)
-        times, at = np.unique(np.concatenate((steps[:, 0], steps[:, 1])), return_inverse=True)
+        times, at = np.unique(np.concatenate(self.lives), return_inverse=True)
         change = np.zeros(len(times) + 1, np.int64)
         np.add.at(change, at, np.concatenate((sizes, -sizes)))
         live = np.cumsum(change)

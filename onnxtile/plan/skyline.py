@@ -16,8 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.plan.lifetimes import Ints
-from onnxtile.plan.problem import Problem
+from onnxtile.plan.problem import Ints, Problem
 
 Numbers = npt.NDArray[np.float64]
 
@@ -45,8 +44,7 @@ class Strip:
     def of(cls, problem: Problem) -> Strip:
         """Return the strip of `problem`, whose conflicts do not count."""
         buffers = problem.buffers
-        lower = np.array([b.lower for b in buffers], np.int64)
-        upper = np.array([b.upper for b in buffers], np.int64)
+        lower, upper = problem.lives
         size = np.array(problem.footprints, np.int64)
         place = np.argsort(lower, kind="stable")
         place = place[size[place] > 0]

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxtile.plan import compiled, skyline
-from onnxtile.plan.lifetimes import Ints
-from onnxtile.plan.problem import Problem
+from onnxtile.plan.problem import Ints, Problem
 from onnxtile.plan.skyline import Numbers, Strip
 
 STEPS_OF_A_PLACING = 16

@@ -1,8 +1,13 @@
 """Problems as CSV with MiniMalloc's columns, good and bad."""
 
+from unittest.mock import patch
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onnxtile.errors import UsageError
+from onnxtile.plan import csv_problem
 from onnxtile.plan.csv_problem import read_problem
 from onnxtile.plan.problem import Buffer, Problem
 
@@ -45,3 +50,29 @@ def test_bytes_moved() -> None:
 def test_what_is_no_problem_is_refused_with_its_line(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read_problem(text)
+
+
+PLAIN = st.tuples(st.integers(0, 3), st.integers(3, 9), st.integers(0, 9)).map(lambda row: ",".join(map(str, row)))
+ODD = st.lists(
+    st.sampled_from(["", "1", "+2", " 3", "4 ", "-5", "x", "1_0", "\u0663", '"6"', '"', str(2**60)]), max_size=5
+)
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from("abcdef"), PLAIN | ODD.map(",".join)).map(",".join) | st.just(""), max_size=6
+    ),
+    header=st.sampled_from(
+        ["id,lower,upper,size", "id,lower,upper,size,alignment", "", "id,lower,upper", "\ufeffid,lower,upper,size"]
+    ),
+)
+def test_column_by_column_is_as_row_by_row(rows: list[str], header: str) -> None:
+    def outcome() -> object:
+        try:
+            return read_problem("\n".join([header, *rows]))
+        except UsageError as error:
+            return str(error), error.hint
+
+    found = outcome()
+    with patch.object(csv_problem, "_plain", return_value=None):
+        assert found == outcome()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,10 +11,12 @@ from onnxtile.cli.completion import efforts, of, orders, placings, plan_files, p
 from onnxtile.cli.help import SIZES, WRITING
 from onnxtile.cli.inputs import Inputs, Range, ranges
 from onnxtile.cli.job import Dim, In, Rewrite, Shape, command
+from onnxtile.cli.uncollected import uncollected
 from onnxtile.cli.values import capacities, dims, shapes, workspaces
 from onnxtile.errors import UsageError
 
 if TYPE_CHECKING:
+    from onnxtile.plan.result import PlanResult
     from onnxtile.report.emit import Emission
 
 _SEARCH = "Search"
@@ -133,15 +134,16 @@ def plan(
     emission = Emission.of(emit or (), names, compare)
     for path in emission.files:
         require_writable(path, source=model)
-    with job.progress() as progress:
-        if is_bare:
+    if is_bare:
+        with job.progress() as progress, uncollected():
             unit = 1 if alignment is None else alignment
             placed = api.plan_problem(
                 model, alignment=unit, planner=planner, effort=search, capacity=room, progress=progress
             )
-            _emit(job, emission, placed.to_dict())
+            _emit(job, emission, placed)
             job.report(placed, "plan")
-            return
+        return
+    with job.progress() as progress:
         result = api.plan(
             model,
             dims=dims(dim),
@@ -163,14 +165,14 @@ def plan(
             progress=progress,
         )
         job.write(result.model, target, model)
-        _emit(job, emission, result.plan.to_dict())
+        _emit(job, emission, result.plan)
     job.report(result, "plan", target)
 
 
-def _emit(job: Rewrite, emission: Emission, plan: Mapping[str, Any]) -> None:
+def _emit(job: Rewrite, emission: Emission, plan: PlanResult) -> None:
     from onnxtile.model.whole import write_whole
 
-    content = emission.content(plan)
+    content = emission.content(plan.to_dict()) if emission.files else {}
     for path, data in content.items():
         if not job.dry_run:
             write_whole(path, data)

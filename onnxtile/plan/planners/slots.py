@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.plan.lifetimes import Ints, Rivals
+from onnxtile.plan.lifetimes import Rivals
 from onnxtile.plan.planner import Planner, heuristic
-from onnxtile.plan.problem import Problem, align
+from onnxtile.plan.problem import Ints, Problem, align
 from onnxtile.plan.ranking import by_birth, by_size
 
 Slots = list[list[int]]

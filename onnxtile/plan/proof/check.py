@@ -6,9 +6,11 @@ footprints) is not asked. Like google/minimalloc's validator it names the failur
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from onnxtile.errors import CheckFailed
 from onnxtile.plan.problem import Buffer, Plan, Problem
@@ -51,51 +53,65 @@ def _placement_failures(problem: Problem, plan: Plan) -> Iterator[Failure]:
         yield from _offset_failures(problem, plan, buffer)
 
 
-def _offset_failures(problem: Problem, plan: Plan, buffer: Buffer) -> Iterator[Failure]:
+def _offset_failures(problem: Problem, plan: Plan, buffer: Buffer) -> list[Failure]:
     offset = plan.offsets.get(buffer.name)
     if offset is None:
-        yield Failure(f"{buffer.name!r} has no offset", (buffer.name,), buffer.lower)
-        return
+        return [Failure(f"{buffer.name!r} has no offset", (buffer.name,), buffer.lower)]
+    found = []
     alignment = problem.alignment if buffer.alignment is None else buffer.alignment
     if offset < 0:
-        yield Failure(f"{buffer.name!r} starts at {offset}, before the arena", (buffer.name,), buffer.lower)
+        found.append(f"{buffer.name!r} starts at {offset}, before the arena")
     if offset % alignment:
-        yield Failure(f"{buffer.name!r} at {offset} is not aligned to {alignment}", (buffer.name,), buffer.lower)
+        found.append(f"{buffer.name!r} at {offset} is not aligned to {alignment}")
     if buffer.size and offset + buffer.size > plan.size:
-        reason = f"{buffer.name!r} ends at {offset + buffer.size}, beyond the arena of {plan.size} bytes"
-        yield Failure(reason, (buffer.name,), buffer.lower)
+        found.append(f"{buffer.name!r} ends at {offset + buffer.size}, beyond the arena of {plan.size} bytes")
+    return [Failure(reason, (buffer.name,), buffer.lower) for reason in found]
 
 
 def _overlaps(placed: Sequence[tuple[int, Buffer]]) -> list[Failure]:
     """Return a failure for each buffer that is born onto live ones, by a sweep over the steps in O(n log n) comparisons.
 
-    The live buffers are kept in the order of their offsets. As long as no two of them overlap, only the two next to a newborn
+    The live buffers are kept in the order of where they start. As long as no two of them overlap, only the two next to a newborn
     can touch it; one that does is reported and left out, so that this stays true.
     """
-    events = [(b.lower, 1, i) for i, (_, b) in enumerate(placed) if b.size]
-    events += [(b.upper, 0, i) for i, (_, b) in enumerate(placed) if b.size]
-    live: list[tuple[int, int]] = []
-    left_out: set[int] = set()
+    ranges = [(offset, offset + buffer.size) for offset, buffer in placed]
+    live: list[int] = []
+    owner: dict[int, int] = {}
     failures = []
-    for step, born, i in sorted(events):
-        offset, buffer = placed[i]
-        at = bisect_left(live, (offset, i))
-        if not born:
-            if i not in left_out:
-                del live[at]
+    for i, is_born in _events([buffer for _, buffer in placed]):
+        start, end = ranges[i]
+        at = bisect_left(live, start)
+        if not is_born:
+            if owner.get(start) == i:
+                del live[at], owner[start]
             continue
-        hit = _touched(placed, live[max(at - 1, 0) : at + 1], offset, offset + buffer.size)
-        if hit is None:
-            insort(live, (offset, i))
+        hit = _touched(ranges, [owner[other] for other in live[max(at - 1, 0) : at + 1]], start, end)
+        if hit < 0:
+            live.insert(at, start)
+            owner[start] = i
             continue
-        left_out.add(i)
-        other_offset, other = placed[hit]
-        reason = (
-            f"{other.name!r} in [{other_offset}, {other_offset + other.size}) and {buffer.name!r} in "
-            f"[{offset}, {offset + buffer.size}) are live together"
-        )
-        failures.append(Failure(reason, (other.name, buffer.name), step))
+        (buffer, other), (begin, until) = (placed[i][1], placed[hit][1]), ranges[hit]
+        reason = f"{other.name!r} in [{begin}, {until}) and {buffer.name!r} in [{start}, {end}) are live together"
+        failures.append(Failure(reason, (other.name, buffer.name), buffer.lower))
     return failures
+
+
+def _events(buffers: Sequence[Buffer]) -> Iterable[tuple[int, bool]]:
+    """Return who dies and who is born, of those that have bytes: step by step, in each the dead before the newborn."""
+    sized = [i for i, buffer in enumerate(buffers) if buffer.size]
+    times = np.array([buffers[i].upper for i in sized] + [buffers[i].lower for i in sized], np.int64)
+    is_born = np.arange(len(times)) >= len(sized)
+    order = np.lexsort((is_born, times))
+    return zip(np.array(sized + sized)[order].tolist(), is_born[order].tolist(), strict=True)
+
+
+def _touched(ranges: Sequence[tuple[int, int]], near: Sequence[int], start: int, end: int) -> int:
+    """Return the first of those `near` that has a byte in [`start`, `end`), or -1."""
+    for i in near:
+        begin, until = ranges[i]
+        if begin < end and start < until:
+            return i
+    return -1
 
 
 def _conflicts(problem: Problem, plan: Plan) -> Iterator[Failure]:
@@ -106,10 +122,6 @@ def _conflicts(problem: Problem, plan: Plan) -> Iterator[Failure]:
         start, begin = plan.offsets[one], plan.offsets[other]
         if start < begin + sizes[other] and begin < start + sizes[one] and sizes[one] and sizes[other]:
             yield Failure(f"{one!r} at {start} and {other!r} at {begin} are in conflict and share bytes", (one, other))
-
-
-def _touched(placed: Sequence[tuple[int, Buffer]], near: Sequence[tuple[int, int]], start: int, end: int) -> int | None:
-    return next((i for offset, i in near if offset < end and start < offset + placed[i][1].size), None)
 
 
 def _tenant_failures(
