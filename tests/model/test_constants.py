@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxtile import runtime
 from onnxtile.errors import ModelError
 from onnxtile.model.constants import Constants, constant_array, constant_attribute
 from onnxtile.model.load import load
@@ -88,6 +90,26 @@ def test_a_long_chain_of_constants_is_no_deep_recursion() -> None:
     constants = Constants(model)
     np.testing.assert_array_equal(constants.array(model.graph.outputs[0]), [3001])
     np.testing.assert_array_equal(constants.array(model.graph.node(10).outputs[0]), [12])
+
+
+def test_many_constants_are_computed_in_one_run(text: Text, value_of: ValueOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = (
+        "g (float[1] x) => (float[1] y) <float[1] w = {1}> { a = Add(w, w) b = Add(a, w) c = Add(a, b) y = Add(c, x) }"
+    )
+    model = load(text(graph))
+    constants = Constants(model)
+    loaded: list[bytes] = []
+    real = runtime.Session.__init__
+
+    def counted(session: runtime.Session, model: bytes, **options: Any) -> None:
+        loaded.append(model)
+        real(session, model, **options)
+
+    monkeypatch.setattr(runtime.Session, "__init__", counted)
+    values = [value_of(model, name) for name in ("c", "a", "b", "w")]
+    constants.prepare(values)
+    assert [constants.array(value).tolist() for value in values] == [[5], [2], [3], [1]]
+    assert len(loaded) == 1
 
 
 @pytest.mark.parametrize(("ir_version", "constant"), [(3, True), (4, False), (10, False)])
