@@ -138,3 +138,30 @@ def test_a_kept_input_that_is_written_over_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(layout._Terms, "layout", careless)
     with pytest.raises(CheckFailed, match="the plan is not sound"):
         case.plan(io="inside")
+
+
+def test_an_output_outside_is_a_copy_of_what_it_is_a_view_of() -> None:
+    case = Case.of("""
+    g (float[4] x) => (float[4] y, float[4] z) {
+      a = Relu(x)
+      y = Identity(a)
+      b = Exp(a)
+      c = Exp(b)
+      z = Add(c, c)
+    }
+    """)
+    assert case.run(case.plan(io="outside")).equal
+
+
+def test_a_part_of_an_input_outside_is_made_beside_one_that_is_an_output() -> None:
+    case = Case.of("""
+    g (float[8] x) => (float[1,3] y, float[5] b) {
+      s = Constant<value = int64[2] {3, 5}>()
+      a, b = Split<axis = 0>(x, s)
+      c = Flatten<axis = 0>(a)
+      y = Relu(c)
+    }
+    """)
+    result = case.plan()
+    assert outside(result)["a"] == "a part of 'x', which lies outside"
+    assert case.run(result).equal

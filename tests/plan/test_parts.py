@@ -219,3 +219,23 @@ def test_only_the_rules_that_are_asked_for_are_used() -> None:
     assert aliases(case.plan(share=("view",))) == {}
     assert aliases(case.plan(share=("in place",))) == {"y": "c"}
     assert aliases(case.plan(share=("join",))) == {"a": "c", "b": "c"}
+
+
+def test_what_is_there_already_is_not_written_again_while_it_is_read() -> None:
+    # Both results hold the same: in one place, the second m of each would be copied over that of the other.
+    case = Case.of("""
+    twice (float[2] p, float[2] q) => (float[6] y, float[6] z) {
+      a = Relu(p)
+      m = Relu(q)
+      b = Concat<axis = 0>(a, m, m)
+      c = Concat<axis = 0>(a, m, m)
+      s = Exp(b)
+      t = Exp(c)
+      y = Add(s, b)
+      z = Add(t, c)
+    }
+    """)
+    for order in ("model", "any"):
+        result = case.plan(order=order)
+        assert rows(result)["b"].offset != rows(result)["c"].offset
+        assert case.run(result).equal

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxtile import keys
 from onnxtile.plan.alias.find import Alias, Facts, aliases, overwrites
 from onnxtile.plan.alias.region import Contents, Region, Regions
+from onnxtile.plan.alias.rewriting import rewriting
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.order.live import Life
 from onnxtile.plan.order.precedence import Precedence
@@ -44,16 +45,23 @@ def choose(
 
     A view always lies where its source does. A result is written over an operand wherever that is lawful: two buffers of one size become
     one, which no step can lose by. Where tile has cut and joined, parts lie in their whole: tiles are addressed so. Other parts of a whole
-    are taken apart or put together in place where that lowers the peak, as long as it falls; then wherever it does not rise.
+    are taken apart or put together in place where that lowers the peak, as long as it falls; then wherever it does not rise. What would
+    then be written into bytes that are in use is neither a part nor a whole of others, and all is chosen again.
     """
     sizes = {value: tensor_bytes(value, facts.shapes) or 0 for value in tensors}
-    chooser = _Chooser(schedule, facts, lives, order, kept, sizes, alignment, rules | {"view"})
-    chooser.share_views()
-    chooser.share_in_place()
-    chooser.share_tiles()
-    chooser.lower_the_peak()
-    chooser.save_copies()
-    return Sharing(chooser.regions, chooser.shares())
+    apart: frozenset[ir.Value] = frozenset()
+    while True:
+        chooser = _Chooser(schedule, facts, lives, order, kept, sizes, alignment, rules | {"view"})
+        chooser.leave_apart(apart)
+        chooser.share_views()
+        chooser.share_in_place()
+        chooser.share_tiles()
+        chooser.lower_the_peak()
+        chooser.save_copies()
+        found = chooser.rewriting() - apart
+        if not found:
+            return Sharing(chooser.regions, chooser.shares())
+        apart |= found
 
 
 class _Chooser:
@@ -75,11 +83,11 @@ class _Chooser:
         self._in_place = [alias for alias in usable if alias.rule == "in place"]
         self._parts = _by_node(alias for alias in known if alias.rule != "view")
         contents = Contents(sizes)
-        of_value: dict[ir.Value, list[Alias]] = {}
+        self._known: dict[ir.Value, list[Alias]] = {}
         for alias in known:
-            of_value.setdefault(alias.value, []).append(alias)
+            self._known.setdefault(alias.value, []).append(alias)
         for value in sizes:
-            contents.add(value, of_value.get(value, ()))
+            contents.add(value, self._known.get(value, ()))
         self.regions = Regions(sizes, lives, order, kept, contents)
         for alias in self._in_place:
             self.regions.allow(alias)
@@ -88,6 +96,11 @@ class _Chooser:
         self._live = np.zeros(schedule.end + 2, np.int64)
         for region in self.regions.of.values():
             self._count(region, 1)
+
+    def leave_apart(self, values: frozenset[ir.Value]) -> None:
+        """Let `values` be neither parts nor wholes of others."""
+        groups = ([a for a in group if values.isdisjoint((a.value, a.source))] for group in self._parts)
+        self._parts = [group for group in groups if group]
 
     def share_views(self) -> None:
         for alias in self._views:
@@ -128,6 +141,10 @@ class _Chooser:
             if self._is_used(alias):
                 found.setdefault(alias.value, []).append(alias)
         return {value: tuple(used) for value, used in found.items()}
+
+    def rewriting(self) -> frozenset[ir.Value]:
+        """Return what would be written into bytes that are in use, and hold the same."""
+        return rewriting(self._known, self.regions, self._order)
 
     def _is_used(self, alias: Alias) -> bool:
         regions = self.regions

@@ -28,6 +28,10 @@ class Precedence(Protocol):
         """Return whether the last to use `a`, and the only one by then, is the node that makes `b`."""
         ...
 
+    def made_before(self, a: ir.Value, b: ir.Value) -> bool:
+        """Return whether `a` is made before `b` is."""
+        ...
+
 
 class InSteps:
     """Precedence in one schedule, of whose steps `lives` tell."""
@@ -46,6 +50,10 @@ class InSteps:
         """Return whether `a` is read last in the step that makes `b`, and by no other node of that step."""
         step = self._lives[b][0]
         return self._lives[a][1] == step + 1 and self._readers[a, step] <= 1
+
+    def made_before(self, a: ir.Value, b: ir.Value) -> bool:
+        """Return whether the life of `a` begins before that of `b`."""
+        return self._lives[a][0] < self._lives[b][0]
 
 
 class InEveryOrder:
@@ -108,6 +116,11 @@ class InEveryOrder:
         """Return whether every other node that uses `a` is before the one that makes `b`."""
         maker = b.producer()
         return maker is not None and not self._uses.get(a, 0) & ~(self._before[maker] | self._bit[maker])
+
+    def made_before(self, a: ir.Value, b: ir.Value) -> bool:
+        """Return whether a path leads from the node that makes `a`, or the caller, to the one that makes `b`."""
+        first, second = a.producer(), b.producer()
+        return second is not None and (first is None or bool(self._before[second] & self._bit[first]))
 
 
 @dataclass(frozen=True)

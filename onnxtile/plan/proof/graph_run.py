@@ -142,6 +142,7 @@ class GraphRun:
         self._shapes = ground.facts.shapes
         self.sites = _planned_sites(graph, buffers, ground)
         self.held: Values = {}
+        self._constants: dict[ir.Value, None] = {}
         self.steps: dict[int, Step] = {}
         self.numbers = numbers
         of_node: dict[str, list[PlannedBody]] = {}
@@ -150,6 +151,7 @@ class GraphRun:
         for place, node in enumerate(named(graph, schedule, numbers).nodes):
             self._prepare(place, node, of_node.get(schedule[place], []))
         self._hold(graph.outputs)
+        self._fetch()
 
     @property
     def views(self) -> int:
@@ -241,8 +243,9 @@ class GraphRun:
         feeds = {name: value.array() if isinstance(value, Site) else value for name, value in inputs.items()}
         results = kernel.session.run(feeds)
         for name, value in kernel.outputs:
-            room = rooms[value]
-            values[value] = results[name] if room is None else self.filled(room, results[name], value)
+            room, result = rooms[value], results[name]
+            own = Site.of(result, self._shapes.dtype(value))
+            values[value] = own if room is None else self.filled(room, result, value)
 
     def filled(self, room: Site, result: Any, value: ir.Value) -> Site:
         """Put `result` into `room`, the place of `value`. Raises CheckFailed where it is larger."""
@@ -308,17 +311,23 @@ class GraphRun:
 
     def _shares(self, alias: Alias) -> bool:
         """Return whether the plan leaves both where they may share bytes: in their places in the arena, or both outside of it."""
-        if alias.value not in self.sites:
-            return True
         sites = self.sites
+        if alias.value not in sites:
+            return alias.source not in sites
         return alias.source in sites and sites[alias.value].address == sites[alias.source].address + alias.at
 
     def _hold(self, values: Iterable[ir.Value]) -> None:
-        """Keep the constants among `values` in memory, for all runs."""
+        """Note the constants among `values`, which are to be in memory for all runs."""
         constants = self._facts.constants
-        for value in values:
-            if value in constants and value not in self.sites and value not in self.held:
-                self.held[value] = Site.of(constants.array(value), self._shapes.dtype(value))
+        self._constants.update((value, None) for value in values if value in constants and value not in self.sites)
+
+    def _fetch(self) -> None:
+        """Get the constants that were noted; what operators make of constants is computed in one go."""
+        constants = self._facts.constants
+        constants.prepare(self._constants)
+        self.held.update(
+            (value, Site.of(constants.array(value), self._shapes.dtype(value))) for value in self._constants
+        )
 
 
 def _planned_sites(graph: ir.Graph, buffers: Iterable[PlannedBuffer], ground: Ground) -> dict[ir.Value, Site]:

@@ -51,7 +51,8 @@ class _Buffer:
             tenant = self._tenants[i]
             found, expected = self._of(tenant), self._expected.get(i)
             if expected is None or not np.array_equal(found, expected):
-                other = next((self._tenants[j] for j in found.tolist() if j not in {i, -1}), tenant)
+                new = found if expected is None else found[found != expected]
+                other = next((self._tenants[j] for j in new.tolist() if j not in {i, -1}), tenant)
                 yield Failure(f"{tenant.name!r} is overwritten by {other.name!r}", (tenant.name, other.name), step)
 
     def write(self, born: Sequence[int], read: Sequence[int], step: int) -> Iterator[Failure]:
