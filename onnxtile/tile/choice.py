@@ -3,7 +3,10 @@
 The model: a fast memory that holds one tile, and a slow memory that holds everything. A tile multiplies a block of A (m × k)
 by a block of B (k × n) into a block of the result (m × n), which all lie in fast memory together:
 
-    m·k·a + k·n·b + m·n·c + n·column <= memory        a, b, c: bytes of an element, times the matrices of a batch
+    m·(k·a + row) + n·(k·b + column) + m·n·c <= memory        a, b, c: bytes of an element, times the matrices of a batch
+
+`row` and `column` are what a row of A and a column of B need besides, as zero points do, and a bias that is the same for all rows or
+all columns; one of M × N elements is what the block of the result begins as.
 
 Tiles run in loop order. A block that the tile before has used is still there; any other is read, and the block of the result that
 is left is written: to be read again where partial sums are still to come. They are added in place. So an operand is moved once for
@@ -48,13 +51,14 @@ _ROWS = 8
 class Work:
     """A product to cut: M, K and N, and for A, B and the result the bytes of an element and the number of matrices in the batch.
 
-    `column` is what each column of B needs besides, in bytes, as zero points do.
+    `column` is what each column of B needs besides, in bytes, `row` each row of A.
     """
 
     sizes: tuple[int, int, int]
     bytes: tuple[int, int, int]
     batch: tuple[int, int, int] = (1, 1, 1)
     column: int = 0
+    row: int = 0
 
     @property
     def weights(self) -> tuple[int, int, int]:
@@ -208,10 +212,11 @@ def trade(choices: Sequence[Choice], taken: int) -> tuple[Choice, ...]:
     return tuple(choices[at] for at in sorted(picked))
 
 
-def smallest(work: Work, limits: Limits) -> int:
-    """Return the bytes of the smallest tile that the bounds and multiples of `limits` allow."""
+def smallest(work: Work, limits: Limits) -> tuple[int, int]:
+    """Return the bytes of the smallest tile that the bounds and multiples of `limits` allow, and the elements of its largest block."""
     m, k, n = (_least(work, limits, axis) for axis in range(3))
-    return int(_held(work, m, k, n))
+    a, b, c = work.batch
+    return int(_held(work, m, k, n)), max(m * k * a, k * n * b, m * n * c)
 
 
 def _least(work: Work, limits: Limits, axis: int) -> int:
@@ -223,7 +228,7 @@ def _least(work: Work, limits: Limits, axis: int) -> int:
 
 def _held(work: Work, m: Any, k: Any, n: Any) -> Any:
     a, b, c = work.weights
-    return m * k * a + k * n * b + m * n * c + n * work.column
+    return m * (k * a + work.row) + n * (k * b + work.column) + m * n * c
 
 
 def _candidates(work: Work, limits: Limits) -> tuple[Counts, Counts, Counts, Counts] | None:

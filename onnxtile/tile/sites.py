@@ -97,7 +97,7 @@ def examine(name: str, node: ir.Node, product: Product, limits: Limits, facts: F
     if None not in product.axes:
         choices = with_zones(work, limits, choices, nodes_of)
     if not choices:
-        raise Infeasible(f"no tile of {name!r} is within the limits: {_why(product, limits)}", hint="raise the limits")
+        raise _infeasible(name, product, limits)
     bound = None if limits.memory is None else work.lower_bound(limits.memory)
 
     def grid_of(choice: Choice) -> Cuts:
@@ -126,8 +126,20 @@ def work_of(product: Product) -> Work:
     a, b = product.a, product.b
     result = product.dims[: len(product.dims) - sum(axis is not None for axis in product.axes)]
     batch = (_count(a.batch), _count(b.batch), _count(result))
-    column = b.zero.dtype.itemsize if b.zero is not None and b.zero.axes[1] is not None else 0
-    return Work((m, k, n), (_size(a), _size(b), int(product.dtype.itemsize)), batch, int(column))
+    zero = b.zero.dtype.itemsize if b.zero is not None and b.zero.axes[1] is not None else 0
+    row, column = _bias(product)
+    return Work((m, k, n), (_size(a), _size(b), int(product.dtype.itemsize)), batch, int(zero) + column, row)
+
+
+def _bias(product: Product) -> tuple[int, int]:
+    """Return the bytes of the bias that belong to each row and to each column: of one that is the same along the other axis."""
+    if product.bias is None or not product.adds_bias:
+        return 0, 0
+    rows, columns = (1, 1, *product.bias.dims)[-2:]
+    size = int(product.dtype.itemsize)
+    if rows == 1:
+        return 0, (size if columns != 1 else 0)
+    return (size if columns == 1 else 0), 0
 
 
 def _count(dims: tuple[int | str | None, ...]) -> int:
@@ -138,8 +150,14 @@ def _size(operand: Operand) -> int:
     return int(operand.dtype.itemsize)
 
 
-def _why(product: Product, limits: Limits) -> str:
-    least = smallest(work_of(product), limits)
+def _infeasible(name: str, product: Product, limits: Limits) -> Infeasible:
+    """Return the error that says what the smallest tile needs."""
+    none = f"no tile of {name!r} is within the limits: the smallest"
+    least, largest = smallest(work_of(product), limits)
     if limits.memory is not None and least > limits.memory:
-        return f"the smallest holds {least:,} bytes, and the memory is {limits.memory:,}"
-    return "a block is larger than the largest tensor"
+        bias = " with its part of the bias" if any(_bias(product)) else ""
+        reason = f"{none}{bias} holds {least:,} bytes, and the memory is {limits.memory:,}"
+        return Infeasible(reason, hint=f"raise the memory to {least} bytes or more")
+    return Infeasible(
+        f"{none} has a block of {largest:,} elements, more than the largest tensor", hint="raise the limits"
+    )

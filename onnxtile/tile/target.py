@@ -25,9 +25,13 @@ DType = Literal[
 
 
 def _in_bytes(value: object) -> object:
-    """Return the bytes that a text means; what is no such text is returned as it is."""
-    size = bytes_of(value) if isinstance(value, str) else None
-    return value if size is None else size
+    """Return the bytes that a text means; what is no text is returned as it is."""
+    if not isinstance(value, str):
+        return value
+    size = bytes_of(value)
+    if size is None:
+        raise ValueError(f'{value!r} is not a size in bytes: write 262144, "256KiB" or "8MiB"')
+    return size
 
 
 Bytes = Annotated[int, pydantic.Field(strict=True, ge=1, le=MOST_MEMORY), pydantic.BeforeValidator(_in_bytes)]
@@ -45,7 +49,11 @@ class _Axis(_Table):
     @classmethod
     def _bare(cls, value: object) -> object:
         """Read `m = 64` as `m = { max = 64 }`."""
-        return {"max": value} if isinstance(value, int) else value
+        if isinstance(value, int):
+            return {"max": value}
+        if not isinstance(value, dict):
+            raise ValueError(f"{value!r} is no whole number: write 64, or {{ max = 64, multiple = 8 }}")
+        return value
 
     @pydantic.model_validator(mode="after")
     def _fit(self) -> _Axis:

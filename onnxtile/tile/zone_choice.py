@@ -3,7 +3,7 @@
 The cost model is that of onnxtile.tile.choice. A block of m × n of the result stays in fast memory while all of K goes by, k at a time; the
 block of A is read once for each, that of B in `pieces`, so that only one of them has to be there:
 
-    m·n·c + m·k·a + k·(n / pieces)·b + n·column <= memory
+    m·n·c + m·(k·a + row) + k·(n / pieces)·b + n·column <= memory
 
 A zone of W columns of the result, in blocks of m × n, reads A once for each of its W / n columns of blocks and its part of B once for each
 of its M / m rows of blocks; the result is written once:
@@ -140,11 +140,11 @@ def _heights(size: int, multiple: int, side: int) -> Counts:
 def _widths(work: Work, memory: int, m: Counts, k: int, pieces: int) -> Counts:
     """Return the widest block beside each height; 0 where none fits."""
     a, b, c = work.weights
-    n = (memory - m * k * a) * pieces // (pieces * (m * c + work.column) + k * b)
+    n = (memory - m * (k * a + work.row)) * pieces // (pieces * (m * c + work.column) + k * b)
     n = np.clip(n, 0, work.sizes[2])
     # What the last piece is longer by may not fit.
     while True:
-        over = (n > 0) & (m * n * c + m * k * a + k * -(-n // pieces) * b + n * work.column > memory)
+        over = (n > 0) & (m * n * c + m * (k * a + work.row) + k * -(-n // pieces) * b + n * work.column > memory)
         if not over.any():
             return np.asarray(n)
         n = np.where(over, n - 1, n)
@@ -154,4 +154,4 @@ def _held(work: Work, zone: Zone, k: int) -> int:
     a, b, c = work.weights
     blocks = zone.widths
     n, piece = max(map(sum, blocks)), max(map(max, blocks))
-    return zone.m * n * c + zone.m * k * a + k * piece * b + n * work.column
+    return zone.m * n * c + zone.m * (k * a + work.row) + k * piece * b + n * work.column

@@ -60,7 +60,7 @@ def allowed(work: Work, limits: Limits, tile: tuple[int, ...]) -> bool:
     elements = [block * batch for block, batch in zip(blocks, work.batch, strict=True)]
     return (
         all(bound is None or size <= bound for size, bound in zip((m, k, n), limits.bounds, strict=True))
-        and (limits.memory is None or sum(held) + n * work.column <= limits.memory)
+        and (limits.memory is None or sum(held) + n * work.column + m * work.row <= limits.memory)
         and (limits.largest_bytes is None or max(held) <= limits.largest_bytes)
         and (limits.largest_elements is None or max(elements) <= limits.largest_elements)
     )
@@ -95,12 +95,13 @@ AXIS = st.sampled_from([(None, 1), (None, 1), (4, 1), (6, 2), (None, 4), (4, 4)]
     memory=st.one_of(st.none(), st.integers(8, 400)),
     largest=st.tuples(st.one_of(st.none(), st.integers(2, 40)), st.one_of(st.none(), st.integers(8, 200))),
     pad=st.booleans(),
-    column=st.sampled_from([0, 0, 1]),
+    besides=st.sampled_from([(0, 0), (0, 0), (1, 0), (4, 2)]),
 )  # fmt: skip
 def test_it_is_as_good_as_trying_everything(
-    sizes: Any, kinds: Any, axes: Any, memory: int | None, largest: Any, pad: bool, column: int
+    sizes: Any, kinds: Any, axes: Any, memory: int | None, largest: Any, pad: bool, besides: tuple[int, int]
 ) -> None:
-    work = Work(sizes, kinds[0], kinds[1], column)
+    column, row = besides
+    work = Work(sizes, kinds[0], kinds[1], column, row)
     limits = Limits(
         axes[0][0], axes[1][0], axes[2][0], (axes[0][1], axes[1][1], axes[2][1]), memory=memory,
         largest_elements=largest[0], largest_bytes=largest[1], pad=pad,
@@ -114,9 +115,9 @@ def test_it_is_as_good_as_trying_everything(
         assert simulated(work, choice.tile, choice.order, limits) == choice.bytes_moved
         a, b, c = work.weights
         m, k, n = map(min, choice.tile, totals(work, limits))
-        assert choice.held == m * k * a + k * n * b + m * n * c + n * column
+        assert choice.held == m * k * a + k * n * b + m * n * c + n * column + m * row
     if not choices and memory is not None and largest == (None, None):
-        assert smallest(work, limits) > memory
+        assert smallest(work, limits)[0] > memory
 
 
 @settings(max_examples=200, deadline=None)

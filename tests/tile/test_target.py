@@ -54,13 +54,13 @@ def test_every_field(tmp_path: Path) -> None:
     [
         ("m = 0", "field 'm.max'"),
         ("m = -3", "field 'm.max'"),
-        ("m = 1.5", "field 'm'"),
+        ("m = 1.5", "field 'm': 1.5 is no whole number: write 64, or { max = 64, multiple = 8 }"),
         ("m = true", "field 'm.max'"),
         ("m = 9999999999", "field 'm.max'"),
-        ("k = { max = 100, multiple = 16 }", "field 'k': Value error, max = 100 is not a multiple of 16"),
+        ("k = { max = 100, multiple = 16 }", "field 'k': max = 100 is not a multiple of 16"),
         ("k = { most = 3 }", "there is no field 'k.most'"),
         ("m = 4\n\nmm = 3", ":3: there is no field 'mm'"),
-        ("memory = '12 parsecs'", "field 'memory'"),
+        ("memory = '12 parsecs'", "field 'memory': '12 parsecs' is not a size in bytes"),
         ("memory = '0'", "field 'memory'"),
         ("memory = '9999999999GiB'", "field 'memory'"),
         ("largest = { rows = 3 }", "there is no field 'largest.rows'"),
@@ -179,8 +179,23 @@ def test_what_no_tile_can_meet_is_refused(bench: Bench) -> None:
         bench.tile(case.model(), Limits(memory=11))
     with pytest.raises(Infeasible, match="the smallest holds 3,072 bytes, and the memory is 3,000"):
         bench.tile(case.model(), Limits(16, 16, 16, memory=3000, pad=True))
-    with pytest.raises(Infeasible, match="a block is larger than the largest tensor"):
+    with pytest.raises(Infeasible, match="the smallest has a block of 16 elements, more than the largest tensor"):
         bench.tile(case.model(), Limits(multiples=(4, 4, 4), largest_elements=15))
+
+
+@pytest.mark.parametrize(
+    ("bias", "least"), [((9,), 16), ((1, 9), 16), ((9, 1), 16), ((), 12), ((1, 1), 12), ((9, 9), 12), (None, 12)]
+)
+def test_a_bias_takes_room_beside_a_tile(bench: Bench, bias: tuple[int, ...] | None, least: int) -> None:
+    # One of 9 × 9 elements is what the block of the result begins as.
+    source = bench.case(m=9, k=9, n=9, bias=bias, constants="bc").model()
+    with pytest.raises(Infeasible, match=f"holds {least} bytes, and the memory is {least - 1}") as error:
+        bench.tile(source, Limits(memory=least - 1))
+    assert ("with its part of the bias" in str(error.value)) == (least == 16)
+    assert error.value.hint == f"raise the memory to {least} bytes or more"
+    assert bench.tile(source, Limits(memory=least)).result.tiled
+    free = bench.case(m=9, k=9, n=9, bias=bias, beta=0.0).model()
+    assert bench.tile(free, Limits(memory=12)).result.tiled, "a bias that is not read takes none"
 
 
 def test_other_element_types_are_left_alone(bench: Bench) -> None:

@@ -45,7 +45,7 @@ def examine(name: str, node: ir.Node, layer: Convolution, limits: Limits, facts:
 
     choices = front(work, limits, nodes)
     if not choices:
-        raise Infeasible(f"no tile of {name!r} is within the limits: {_why(work, limits)}", hint="raise the limits")
+        raise _infeasible(name, work, limits)
     bound = None if limits.memory is None else work.lower_bound
     return Candidate(node, name, layer, choices, lambda choice: _grid(layer, choice), True, bound)
 
@@ -131,11 +131,16 @@ def _grid(layer: Convolution, choice: Choice) -> ConvGrid:
     )
 
 
-def _why(work: ConvWork, limits: Limits) -> str:
+def _infeasible(name: str, work: ConvWork, limits: Limits) -> Infeasible:
+    """Return the error that says what the smallest tile needs."""
+    none = f"no tile of {name!r} is within the limits: the smallest"
     bounds = Bounds.of(limits, work.kernel, len(work.slides))
     channels, filters = min(bounds.channel_multiple, work.channels), min(bounds.filter_multiple, work.filters)
     least = int(work.held(1, [1] * len(work.slides), channels, filters))
     if limits.memory is not None and least > limits.memory:
-        return f"the smallest holds {least:,} bytes, and the memory is {limits.memory:,}"
+        reason = f"{none} holds {least:,} bytes, and the memory is {limits.memory:,}"
+        return Infeasible(reason, hint=f"raise the memory to {least} bytes or more")
     largest = int(max(work.blocks(1, [1] * len(work.slides), channels, filters)))
-    return f"the smallest has a block of {largest:,} elements, more than the largest tensor"
+    return Infeasible(
+        f"{none} has a block of {largest:,} elements, more than the largest tensor", hint="raise the limits"
+    )
