@@ -63,6 +63,7 @@ def _places(name: str, named: Mapping[str, list[tuple[ir.Value, int]]], model: i
     if any(name in {value.name, node.name} for node in model.graph.all_nodes() for value in node.outputs):
         raise UsageError(f"{name!r} has no dimension that is open, or its rank is not known: there is nothing to bound")
     near = difflib.get_close_matches(name, named, n=1)
-    listed = ", ".join(list(named)[:_LISTED]) or "none: every size is known"
-    hint = f"did you mean {near[0]!r}?" if near else f"those that depend on the data are {listed}"
+    listed = ", ".join(list(named)[:_LISTED])
+    others = f"those that depend on the data are {listed}" if named else "every size is known, leave --bound out"
+    hint = f"did you mean {near[0]!r}?" if near else others
     raise UsageError(f"there is no open dimension, value or node {name!r}", hint=hint)

@@ -27,8 +27,9 @@ def bind(model: ir.Model, dims: Mapping[str, int], shapes: Mapping[str, tuple[in
             if bound.setdefault(symbol, size) != size:
                 raise UsageError(f"the dimension {symbol!r} is bound to {bound[symbol]} and to {size}")
     for name, size in (*dims.items(), *((name, size) for name, shape in shapes.items() for size in shape)):
-        if size < 1:
-            raise UsageError(f"{name!r} cannot be bound to {size}: a dimension is at least 1")
+        if not 1 <= size < 2**63:
+            limit = "at least 1" if size < 1 else "at most 2^63 - 1, as ONNX writes it"
+            raise UsageError(f"{name!r} cannot be bound to {size}: a dimension is {limit}")
     _require_known(dims, inputs.values())
     overridden = any(_overrides_static(inputs[name], shape) for name, shape in shapes.items())
     for value in inputs.values():

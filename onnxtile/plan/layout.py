@@ -8,19 +8,22 @@ from functools import cached_property, partial
 
 import onnx_ir as ir
 
-from onnxtile.errors import UsageError
+from onnxtile.errors import ModelError, UsageError
 from onnxtile.plan.alias.find import Facts, overwrites
 from onnxtile.plan.alias.sharing import Sharing, choose
-from onnxtile.plan.bytes import granule
+from onnxtile.plan.bytes import granule, tensor_bytes
 from onnxtile.plan.order.choice import Ground, Order
 from onnxtile.plan.order.live import Life, live_ranges
 from onnxtile.plan.order.precedence import Claim, InEveryOrder, InSteps, Precedence, conflicts
 from onnxtile.plan.order.schedule import Schedule, own_order
 from onnxtile.plan.order.work import Work
-from onnxtile.plan.problem import Buffer, Problem
+from onnxtile.plan.problem import Buffer, Problem, align
 from onnxtile.plan.roles import Roles, assign
 from onnxtile.plan.scope import Scope
 from onnxtile.plan.workspace import NO_NEEDS, Needs, Room
+
+_MOST = 2**53
+"""Bytes that all buffers of a graph may have together: sums of them fit in 64 bits, and JSON's readers know them exactly."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,8 @@ def lay_out(
 
     `rules` name how bytes may be shared, `needs` says which nodes have a workspace.
 
-    Raises ModelError where the graph has a cycle, UsageError for less than one stream, or several with an order for all, and where nodes
-    that might run at once are to share one workspace.
+    Raises ModelError where the graph has a cycle or needs more bytes than can be counted, UsageError for less than one stream, or several
+    with an order for all, and where nodes that might run at once are to share one workspace.
     """
     if order.every and streams > 1:
         raise UsageError(f"the order {order.name!r} holds for any number of streams", hint="leave --streams out")
@@ -97,12 +100,23 @@ class _Terms:
     def layout(self, schedule: Schedule) -> Layout:
         scope, facts = self.scope, self.facts
         roles = assign(schedule, scope, facts)
+        self._require_countable(roles)
         lives = live_ranges(scope, schedule)
         order = InEveryOrder(scope, schedule) if self.every else InSteps(schedule, lives)
         sharing = choose(schedule, facts, lives, order, scope.kept, tuple(roles.tensors), self.alignment, self.rules)
         rooms = self.needs.rooms(schedule)
         buffers = (*_buffers(sharing, facts, self.alignment), *(room.buffer for room in rooms))
         return Layout(scope, schedule, roles, lives, order, sharing, buffers, rooms)
+
+    def _require_countable(self, roles: Roles) -> None:
+        sizes = [tensor_bytes(value, self.facts.shapes) or 0 for value in roles.tensors]
+        sizes += [*self.needs.bodies.values(), *self.needs.kernels.values()]
+        total = sum(align(size, self.alignment) for size in sizes)
+        if total > _MOST:
+            raise ModelError(
+                f"tensors and workspaces of {total:,} bytes are too many: {_MOST:,} can be planned",
+                hint="smaller sizes (--dim, --shape), workspaces or alignment take less",
+            )
 
     def peak(self, schedule: Schedule) -> int:
         return Problem(self.layout(schedule).buffers, self.alignment).lower_bound

@@ -59,6 +59,10 @@ def small(tmp_path: Path) -> str:
         ),
         (("--dim", "batch=4", "--order", "amy"), ("there is no order 'amy'", "did you mean 'any'?")),
         (("--dim", "batch=4", "--streams", "0"), ("the number of streams is at least 1",)),
+        (("--dim", "batch=9223372036854775808"), ("a dimension is at most 2^63 - 1",)),
+        (("--dim", "batch=99999999999999999"), ("bytes are too many",)),
+        (("--dim", "batch=4", "--alignment", str(2**60)), ("bytes are too many",)),
+        (("--dim", "batch=4", "--workspace", f"Exp={10**22}"), ("bytes are too many", "workspaces or alignment")),
     ],
 )
 def test_what_makes_no_sense_is_one_line(

@@ -30,7 +30,13 @@ GOOD = "id,lower,upper,size\na,0,3,100\nb,1,2,300\nc,2,4,100\n"
         (GOOD, ("--planner", "exakt"), ("there is no planner 'exakt'", "did you mean 'exact'?")),
         (GOOD, ("--effort", "much"), ("'much' is no effort", "low, normal, high, or a number of steps")),
         (GOOD, ("--time", "soon"), ("'soon' is no time", "5s")),
-        (GOOD, ("--dim", "n=4"), ("not for a bare problem",)),
+        (GOOD, ("--dim", "n=4"), ("--dim is for models, not for a bare problem",)),
+        (GOOD, ("--bound", "n=4"), ("--bound is for models, not for a bare problem",)),
+        (GOOD, ("--order", "any"), ("--order is for models, not for a bare problem",)),
+        (GOOD, ("--io", "inside"), ("--io is for models, not for a bare problem",)),
+        (GOOD, ("--workspace", "Relu=4"), ("--workspace is for models, not for a bare problem",)),
+        (GOOD, ("--inputs", "x.npz"), ("--inputs is for models, not for a bare problem",)),
+        (GOOD, ("-o", "m.onnx"), ("-o is for models, not for a bare problem",)),
     ],
 )
 def test_a_bad_problem_is_one_line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,8 +129,15 @@ def plan(
 
     search, room = effort_of(effort, time), capacities(capacity)
     is_bare = model.suffix.lower() == ".csv"
-    if is_bare and (dim or shape or bound or order != "model" or streams != 1 or job.output is not None):
-        raise UsageError("--dim, --shape, --order, --streams and -o are for models, not for a bare problem")
+    if is_bare:
+        _require_no_model(
+            {
+                **{"--dim": dim, "--shape": shape, "--bound": bound, "--order": order != "model", "-o": job.output},
+                **{"--streams": streams != 1, "--io": io != "outputs", "--overwrite-inputs": overwrite_inputs},
+                **{"--workspace": workspace, "--share-workspaces": share_workspaces},
+                **{"--inputs": inputs, "--range": input_range},
+            }
+        )
     target = None if is_bare else job.target(model, "planned")
     emission = Emission.of(emit or (), names, compare)
     for path in emission.files:
@@ -167,6 +175,12 @@ def plan(
         job.write(result.model, target, model)
         _emit(job, emission, result.plan)
     job.report(result, "plan", target)
+
+
+def _require_no_model(options: Mapping[str, object]) -> None:
+    given = next((name for name, value in options.items() if value), None)
+    if given is not None:
+        raise UsageError(f"{given} is for models, not for a bare problem", hint="leave it out")
 
 
 def _emit(job: Rewrite, emission: Emission, plan: PlanResult) -> None:

@@ -252,7 +252,9 @@ class GraphRun:
         try:
             return room.filled(result)
         except ValueError as error:
-            raise CheckFailed(f"{value.name!r} is larger in a run than its bound: {error}") from error
+            raise CheckFailed(
+                f"{value.name!r} is larger in a run than its bound: {error}", hint="give a larger --bound"
+            ) from error
 
     def room(self, value: ir.Value) -> Site | None:
         """Return memory of its own for what the arena has a place for."""
