@@ -40,7 +40,9 @@ def bounded(
     for (value, axis), most in found.items():
         before = filled[value]
         filled[value] = (*before[:axis], most, *before[axis + 1 :])
-    upper = {value for value, _ in found}
+    upper: dict[ir.Value, set[int]] = {}
+    for value, axis in found:
+        upper.setdefault(value, set()).add(axis)
     propagation = Propagation(model, dtypes, filled, upper, upper)
     propagation.run()
     return propagation

@@ -80,9 +80,14 @@ def _cause(node: ir.Node, elements: dict[ir.Value, bool], shapes: dict[ir.Value,
             return shapes[value]
     if node.domain not in {"", "ai.onnx"}:
         return None
-    if node.op_type in _COUNTS and any(value in elements for value in node.inputs):
-        return node
-    positions = _SHAPE_INPUTS.get(node.op_type, (1,) if node.op_type.startswith(_REDUCES) else ())
-    if any(position < len(node.inputs) and node.inputs[position] in elements for position in positions):
+    if any(node.inputs[place] in elements for place in shape_operands(node)):
         return node
     return None
+
+
+def shape_operands(node: ir.Node) -> list[int]:
+    """Return the places of the inputs of `node`, a standard operator, on whose elements the shape of its output depends."""
+    if node.op_type in _COUNTS:
+        return list(range(len(node.inputs)))
+    places = _SHAPE_INPUTS.get(node.op_type, (1,) if node.op_type.startswith(_REDUCES) else ())
+    return [place for place in places if place < len(node.inputs)]

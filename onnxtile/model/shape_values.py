@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from onnx import helper, numpy_helper
 
 from onnxtile.model.body_shapes import CONTROL_FLOW, bodies_of, follow, made_inside
 from onnxtile.model.collector import collector_paused
-from onnxtile.model.infer import Dims
+from onnxtile.model.dependence import shape_operands
+from onnxtile.model.infer import NOTHING, Dims, Known
+from onnxtile.model.intervals import Interval, keeps_its_sign, results
 from onnxtile.runtime import Array
 
 _MOST = 4096
@@ -34,26 +36,31 @@ _ARITHMETIC = {
 }
 """What shapes are computed with."""
 
-_GROWING = {
-    *("Add", "Cast", "Ceil", "Concat", "Flatten", "Floor", "Identity", "Max", "Min", "Mul", "ReduceMax", "ReduceProd"),
-    *("ReduceSum", "Transpose"),
-}
-"""Of these, operators of which nothing gets smaller where a number gets larger."""
-
 _GROWING_BY = {
-    **dict.fromkeys(("Gather", "Split", "Squeeze", "Unsqueeze", "ConstantOfShape"), frozenset({0})),
-    **dict.fromkeys(("Expand", "Reshape", "Tile"), frozenset({0, 1})),
-    **dict.fromkeys(("Range", "TopK"), frozenset({1})),
-    "Slice": frozenset({0, 2}),
+    "ConstantOfShape": 0,
+    "Expand": 1,
+    "OneHot": 1,
+    "Pad": 1,
+    "Range": 1,
+    "Reshape": 1,
+    "Slice": 2,
+    "Tile": 1,
+    "TopK": 1,
 }
-"""The inputs with whose numbers the output grows, where it does not with all."""
+"""The inputs with whose numbers the shape of the output grows."""
+
+_SHRINKING_BY = {"Slice": 1}
+"""The inputs with whose numbers it shrinks: it is largest where these are least."""
+
+_STEPS = {"Range": 2, "Slice": 4}
+"""The inputs that say in which direction the others count."""
 
 
 class Propagation:
     """Carries numbers and shapes forward through a model and the bodies in it; `dtypes` and `dims` say what is known before.
 
-    Of the values `news` the engines of shape inference did not know. Those in `upper` are not larger than it says; what follows from them
-    is known as far as nothing gets larger where they get smaller.
+    Of the values `news` the engines of shape inference did not know. Those in `upper` are not larger than it says on the axes
+    named there; of the numbers that follow the least and the most are known (model.intervals), and of shapes the largest.
     """
 
     def __init__(
@@ -62,15 +69,16 @@ class Propagation:
         dtypes: Mapping[ir.Value, ir.DataType],
         dims: Mapping[ir.Value, Dims],
         news: Iterable[ir.Value] = (),
-        upper: Iterable[ir.Value] = (),
+        upper: Mapping[ir.Value, Collection[int]] | None = None,
     ) -> None:
         self._model = model
         self._known_before = dims
         self.dtypes = dict(dtypes)
         self.dims = dict(dims)
         self.never: dict[ir.Value, str] = {}
-        self.upper = set(upper)
-        self._loose: set[ir.Value] = set()
+        self.upper = set(upper or ())
+        self._open = dict(upper or {})
+        self._least: dict[ir.Value, Array] = {}
         self._numbers: dict[ir.Value, Array] = {}
         self._news: set[ir.Value] = set(news)
         self._opsets = [helper.make_opsetid(*pair) for pair in model.graph.opset_imports.items()]
@@ -97,8 +105,9 @@ class Propagation:
         return self.dtypes.get(value)
 
     def number(self, value: ir.Value) -> Array | None:
-        """Return the elements of `value`, where it is one of few known numbers."""
-        return self._numbers.get(value)
+        """Return the elements of `value`, where it is one of few known numbers; the most that they may be, but a truth is sure."""
+        known = self._numbers.get(value)
+        return None if known is not None and known.dtype == bool and value in self._least else known
 
     def why_never(self, values: Iterable[ir.Value]) -> str | None:
         """Return why no run comes to make one of `values`; None where one may make them all."""
@@ -112,6 +121,7 @@ class Propagation:
         """Go back to what was known of `values` before."""
         for value in values:
             self._numbers.pop(value, None)
+            self._least.pop(value, None)
             self.never.pop(value, None)
             self._news.discard(value)
             if value in self._known_before:
@@ -137,15 +147,26 @@ class Propagation:
 
     def _depends_on_bounds(self, node: ir.Node) -> bool:
         read = (*node.inputs, *(value for body in bodies_of(node) for value in body.outputs))
-        return any(value in self.upper or value in self._loose for value in read)
+        return any(value in self.upper or value in self._least for value in read)
 
     def _is_bent(self, node: ir.Node) -> bool:
-        """Return whether the output of `node` might get larger where a bound is not reached."""
-        loose = {place for place, value in enumerate(node.inputs) if value in self._loose}
-        if node.op_type in _GROWING:
-            others = (self._numbers.get(value) for value in node.inputs if value is not None)
-            return bool(loose) and node.op_type == "Mul" and any(one is not None and (one < 0).any() for one in others)
-        return not loose <= _GROWING_BY.get(node.op_type, frozenset()) and node.op_type not in {"Shape", "Size"}
+        """Return whether the shape of the output of `node` might get larger where a bound is not reached."""
+        loose = {place for place, value in enumerate(node.inputs) if value in self._least}
+        if not loose or node.op_type in {"Shape", "Size"}:
+            return False
+        if node.domain not in {"", "ai.onnx"}:
+            return True
+        deciding = loose.intersection(shape_operands(node))
+        rising, falling = _GROWING_BY.get(node.op_type), _SHRINKING_BY.get(node.op_type)
+        return bool(deciding - {rising, falling}) or (bool(deciding) and not self._counts_up(node, deciding))
+
+    def _counts_up(self, node: ir.Node, places: Iterable[int]) -> bool:
+        """Return whether a Range or Slice counts up, and the numbers at `places` from one end of an axis."""
+        if node.op_type not in _STEPS:
+            return True
+        step = node.inputs[_STEPS[node.op_type]] if len(node.inputs) > _STEPS[node.op_type] else None
+        rises = step is None or (step in self._numbers and bool((self._interval(step)[0] > 0).all()))
+        return rises and all(keeps_its_sign(self._interval(node.inputs[place])) for place in places)
 
     def _visit_kernel(self, node: ir.Node, standard: bool) -> None:
         if standard and node.op_type == "Constant":
@@ -169,12 +190,10 @@ class Propagation:
         sizes = None if node.inputs[0] is None else self._sizes(node.inputs[0])
         if sizes is None:
             return
-        end = node.attributes.get("end")
-        part = sizes[node.attributes.get_int("start", 0) : None if end is None else end.as_int()]
-        number = math.prod(sizes) if node.op_type == "Size" else part
-        self._learn(node.outputs[0], np.asarray(number, np.int64))
+        self._learn(node.outputs[0], _measured(node, sizes))
         if node.inputs[0] in self.upper:
-            self._loose.add(node.outputs[0])
+            open_ = self._open.get(node.inputs[0], range(len(sizes)))
+            self._least[node.outputs[0]] = _measured(node, [0 if i in open_ else n for i, n in enumerate(sizes)])
 
     def _learn(self, value: ir.Value, array: Array) -> None:
         self._numbers[value] = array
@@ -197,34 +216,58 @@ class Propagation:
         return all(size is not None and math.prod(size) <= _MOST for size in sizes)
 
     def _compute(self, node: ir.Node) -> None:
-        proto, names = _alone(node)
-        feeds = {names[value]: self._numbers[value] for value in dict.fromkeys(node.inputs) if value is not None}
-        made = _evaluated(self._one_node(proto, {}), feeds)
+        if any(value in self._least for value in node.inputs):
+            self._compute_intervals(node)
+            return
+        made = self._evaluate(node, [None if value is None else self._numbers[value] for value in node.inputs])
         for value, array in zip(node.outputs, made, strict=False):
-            if isinstance(array, np.ndarray | np.generic):
-                self._learn(value, np.asarray(array))
-                if not self._loose.isdisjoint(v for v in node.inputs if v is not None):
-                    self._loose.add(value)
+            self._learn(value, array)
+
+    def _compute_intervals(self, node: ir.Node) -> None:
+        operands = [None if value is None else self._interval(value) for value in node.inputs]
+        found = results(node.op_type, operands, lambda numbers: self._evaluate(node, numbers))
+        for value, (least, most) in zip(node.outputs, found or (), strict=False):
+            self._learn(value, most)
+            if not np.array_equal(least, most):
+                self._least[value] = least
+
+    def _interval(self, value: ir.Value | None) -> Interval:
+        assert value is not None
+        most = self._numbers[value]
+        return self._least.get(value, most), most
+
+    def _evaluate(self, node: ir.Node, numbers: Sequence[Array | None]) -> list[Array]:
+        """Return what `node` makes of `numbers`, one array for each input; nothing where it cannot be computed."""
+        proto, names = _alone(node)
+        given = zip(node.inputs, numbers, strict=True)
+        feeds = {names[value]: array for value, array in given if value is not None and array is not None}
+        made = _evaluated(self._one_node(proto, {}), feeds)
+        return [np.asarray(one) for one in made] if all(isinstance(m, np.ndarray | np.generic) for m in made) else []
 
     def _infer(self, node: ir.Node) -> None:
         """Note what onnx infers for the outputs of `node` from the shapes of its inputs and from known numbers."""
         proto, names = _alone(node)
-        model = self._one_node(proto, {names[v]: v for v in dict.fromkeys(node.inputs) if v is not None})
-        try:
-            inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        typed = {names[value]: value for value in dict.fromkeys(node.inputs) if value is not None}
+        model = self._one_node(proto, typed)
+        found = _inferred(model)
+        if found is None:
             return
         if node.graph is not self._model.graph and self._fails(node, model):
             reason = f"never made: {node.op_type} {node.name or ''}".rstrip() + " cannot run on tensors of these shapes"
             self.lose(node.outputs, reason)
             return
-        infos = {info.name: info.type for info in inferred.graph.output}
+        sure = (_inferred(self._one_node(proto, typed, sure=True)) or {}) if self._depends_on_bounds(node) else None
         for value in node.outputs:
-            tensor = infos[names[value]].tensor_type if value in names else onnx.TypeProto.Tensor()
-            if tensor.HasField("shape"):
-                sizes = (dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
-                found = tuple(None if size is None or size < 0 else size for size in sizes)
-                self.note(value, ir.DataType(tensor.elem_type) if tensor.elem_type else None, found)
+            known = found.get(names.get(value, ""), NOTHING)
+            if known.dims is not None:
+                if sure is not None:
+                    self._note_open(value, sure.get(names[value], NOTHING).dims, len(known.dims))
+                self.note(value, known.dtype, known.dims)
+
+    def _note_open(self, value: ir.Value, sure: Dims | None, rank: int) -> None:
+        """Note on which axes `value` may be smaller than its bound: where neither inference without bounds knows it, nor `sure`."""
+        tables = [dims for dims in (self.dims.get(value), sure) if dims is not None and len(dims) == rank]
+        self._open[value] = {axis for axis in range(rank) if not any(isinstance(dims[axis], int) for dims in tables)}
 
     def _fails(self, node: ir.Node, model: onnx.ModelProto) -> bool:
         """Return whether onnx finds the sizes of the inputs of `node` (alone in `model`) to be wrong: a branch that a run never takes."""
@@ -253,10 +296,14 @@ class Propagation:
         if dtype is not None and dtype != ir.DataType.UNDEFINED and value not in self.dtypes:
             self.dtypes[value] = dtype
 
-    def _one_node(self, node: onnx.NodeProto, typed: Mapping[str, ir.Value]) -> onnx.ModelProto:
-        """Return a model of `node` alone; `typed` inputs have their shapes, and their numbers where these are known."""
-        constants = [numpy_helper.from_array(self._numbers[v], n) for n, v in typed.items() if v in self._numbers]
-        inputs = [helper.make_value_info(n, self._type(v)) for n, v in typed.items() if v not in self._numbers]
+    def _one_node(self, node: onnx.NodeProto, typed: Mapping[str, ir.Value], *, sure: bool = False) -> onnx.ModelProto:
+        """Return a model of `node` alone; `typed` inputs have their shapes, and their numbers where these are known.
+
+        With `sure`, only what is the same whether bounds are reached or not.
+        """
+        held = {n: v for n, v in typed.items() if v in self._numbers and not (sure and v in self._least)}
+        constants = [numpy_helper.from_array(self._largest(node, n, v), n) for n, v in held.items()]
+        inputs = [helper.make_value_info(n, self._type(v, sure=sure)) for n, v in typed.items() if n not in held]
         names = [name for name in dict.fromkeys(node.input) if name] if not typed else []
         inputs += [onnx.ValueInfoProto(name=name) for name in names]
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
@@ -264,10 +311,19 @@ class Propagation:
         functions = list(self._called(node))
         return helper.make_model(graph, opset_imports=self._opsets, functions=functions, ir_version=10)
 
-    def _type(self, value: ir.Value) -> onnx.TypeProto:
+    def _largest(self, node: onnx.NodeProto, name: str, value: ir.Value) -> Array:
+        """Return which of its numbers of the operand `value` makes the result of `node` largest."""
+        place = _SHRINKING_BY.get(node.op_type)
+        shrinks = place is not None and place < len(node.input) and node.input[place] == name
+        return self._interval(value)[0 if shrinks else 1]
+
+    def _type(self, value: ir.Value, *, sure: bool) -> onnx.TypeProto:
         if value.type is not None and not isinstance(value.type, ir.TensorType):
             return ir.serde.serialize_type(value.type)
         dtype, dims = self.dtypes.get(value), self.dims.get(value)
+        if sure and dims is not None and value in self.upper:
+            open_ = self._open.get(value, range(len(dims)))
+            dims = tuple(None if axis in open_ else dim for axis, dim in enumerate(dims))
         return helper.make_tensor_type_proto(dtype.value if dtype is not None else 0, dims)
 
     def _called(self, node: onnx.NodeProto) -> Iterator[onnx.FunctionProto]:
@@ -276,6 +332,29 @@ class Propagation:
         if self._functions is None:
             self._functions = [ir.serde.serialize_function(one) for one in self._model.functions.values()]
         yield from self._functions
+
+
+def _inferred(model: onnx.ModelProto) -> dict[str, Known] | None:
+    """Return what onnx infers for the outputs of `model`, of one node, by name; None where it stumbles."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        return None
+    found = {}
+    for info in inferred.graph.output:
+        tensor = info.type.tensor_type
+        if tensor.HasField("shape"):
+            sizes = (dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
+            dims = tuple(None if size is None or size < 0 else size for size in sizes)
+            found[info.name] = Known(ir.DataType(tensor.elem_type) if tensor.elem_type else None, dims)
+    return found
+
+
+def _measured(node: ir.Node, sizes: Sequence[int]) -> Array:
+    """Return what `node`, a Shape or a Size, gives of a tensor of these `sizes`."""
+    end = node.attributes.get("end")
+    part = sizes[node.attributes.get_int("start", 0) : None if end is None else end.as_int()]
+    return np.asarray(math.prod(sizes) if node.op_type == "Size" else part, np.int64)
 
 
 def _alone(node: ir.Node) -> tuple[onnx.NodeProto, dict[ir.Value, str]]:

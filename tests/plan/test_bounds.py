@@ -89,24 +89,86 @@ def test_without_a_bound_it_is_refused_by_name(operator: str, arguments: str) ->
     assert case(text, N=6).plan().unplanned == ()
 
 
-def test_what_grows_where_the_data_are_few_is_not_bounded() -> None:
-    """6 - n is largest where n is smallest: a bound of n says nothing of it."""
-    text = """
-    g (float[6] x) => (float[K] y, float[M] z) {
-      i = NonZero(x)
-      n = Shape<start = 1>(i)
-      six = Constant<value = int64[1] {6}>()
-      left = Sub(six, n)
-      y = ConstantOfShape(left)
-      twice = Add(n, n)
-      z = ConstantOfShape(twice)
-    }
-    """
-    bounded = case(text, i=6)
+ARITHMETIC = """
+g (float[6] x) => (float[K] y) {
+  i = NonZero(x)
+  f = Cast<to = 1>(i)
+  n = Shape<start = 1>(i)
+  whole = Shape(i)
+  zero = Constant<value = int64[1] {0}>()
+  one = Constant<value = int64[1] {1}>()
+  two = Constant<value = int64[1] {2}>()
+  four = Constant<value = int64[1] {4}>()
+  six = Constant<value = int64[1] {6}>()
+  none = Constant<value = int64[1] {-1}>()
+  last = Constant<value = int64[1] {100}>()
+  BODY
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        # 6 - n is largest where n is smallest.
+        ("left = Sub(six, n) y = ConstantOfShape(left)", (6,)),
+        ("twice = Add(n, n) y = ConstantOfShape(twice)", (12,)),
+        ("half = Div(n, two) y = ConstantOfShape(half)", (3,)),
+        ("few = Less(n, four) m = Where(few, two, n) y = ConstantOfShape(m)", (6,)),
+        ("few = Less(n, four) m = Where(few, last, two) y = ConstantOfShape(m)", (100,)),
+        # A size is never -1, as what follows an Expand asks, and that of an axis without a bound is known.
+        ("unset = Equal(n, none) m = Where(unset, last, n) y = ConstantOfShape(m)", (6,)),
+        ("row = Gather(whole, zero) m = Sub(two, row) y = ConstantOfShape(m)", (1,)),
+        ("left = Sub(six, n) y = Slice(x, left, last, zero)", (6,)),
+        ("y = Slice(x, zero, n, zero)", (6,)),
+        ("left = Sub(six, n) pads = Concat<axis = 0>(zero, left) y = Pad(x, pads)", (12,)),
+        ("w = Cast<to = 1>(n) r = Sqrt(w) y = Add(r, x)", (6,)),
+    ],
+)
+def test_shapes_that_follow_by_arithmetic(body: str, shape: tuple[int, ...]) -> None:
+    bounded = case(ARITHMETIC.replace("BODY", body), i=6)
     result = bounded.plan()
+    assert result.unplanned == ()
+    assert rows(result)["y"].shape == shape
+    feeds = [{"x": np.asarray(row, np.float32)} for row in ([1] * 6, [0] * 6, [1, 0, 0, 2, 0, 0])]
+    assert bounded.run(result, feeds=feeds).equal
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # From which end an axis is counted is not known, nor which way.
+        "m = Sub(n, four) y = Slice(x, m, last, zero)",
+        "y = Slice(x, n, none, zero, none)",
+        "m = Mod(n, four) y = ConstantOfShape(m)",
+    ],
+)
+def test_what_no_bound_follows_for_is_named(body: str) -> None:
+    result = case(ARITHMETIC.replace("BODY", body), i=6).plan()
     assert [u.name for u in result.unplanned] == ["y"]
-    assert rows(result)["z"].shape == (12,)
-    assert bounded.run(result).equal
+
+
+def test_a_branch_that_the_data_choose_is_not_chosen_before() -> None:
+    bounded = case(
+        """
+        g (float[6] x) => (float[K] y) {
+          i = NonZero(x)
+          n = Shape<start = 1>(i)
+          four = Constant<value = int64[1] {4}>()
+          few = Less(n, four)
+          flat = Squeeze(few)
+          y = If(flat) <
+            then_branch = a () => (float[P] p) { p = Concat<axis = 0>(x, x) },
+            else_branch = b () => (float[Q] q) { q = Relu(x) }>
+        }
+        """,
+        i=6,
+        y=12,
+    )
+    result = bounded.plan()
+    assert rows(result)["y"].shape == (12,)
+    ones, none = np.ones(6, np.float32), np.zeros(6, np.float32)
+    assert bounded.run(result, feeds=[{"x": ones}, {"x": none}]).equal
 
 
 @pytest.mark.parametrize(
