@@ -230,13 +230,13 @@ _RULES: Mapping[tuple[str, int], _Rule] = {
     ("CumSum", 1): _always(0),
     ("CumProd", 1): _always(0),
     ("AffineGrid", 1): _grid,
-    ("STFT", 1): _always(2),
-    # Others onnxruntime does not take.
+    # Others onnxruntime does not take, or does not survive.
+    **{("STFT", position): _always(2) for position in (1, 3)},
     ("ConvInteger", 3): _always(0),
     ("Resize", 2): _scales,
     ("Resize", 3): _sizes_of_first,
     ("Upsample", 1): _scales,
-    ("Split", 1): _even_parts,
+    **{(op, 1): _even_parts for op in ("Split", "SplitToSequence")},
     ("TopK", 1): _always(1),
     ("OneHot", 1): _always(4),
     ("Range", 0): _always(0),

@@ -34,6 +34,8 @@ GRAPHS = {
     "Resize sizes": '(float[1,1,4,4] x, int64[4] s) => (float y) { y = Resize <mode = "nearest"> (x, , , s) }',
     "CumSum": "(float[4] x, int64 a) => (float y) { y = CumSum(x, a) }",
     "STFT": "(float[1,16,1] x, int64 s, float[4] w) => (float y) { y = STFT(x, s, w) }",
+    "STFT of a length": "(float[1,16,1] x, int64 s, int64 n) => (float y) { y = STFT(x, s, , n) }",
+    "SplitToSequence": "(float[7] x, int64[3] s) => (int64 y) { q = SplitToSequence(x, s)  y = SequenceLength(q) }",
     "ConvInteger": "(uint8[1,1,4,4] x, uint8[1,1,2,2] w, uint8 a, uint8 b) => (int32 y) { y = ConvInteger(x, w, a, b) }",
     "Gather": "(float[5,3] t, int64[2,2] i) => (float y) { y = Gather(t, i) }",
     "GatherND": "(float[5,3] t, int64[4,2] i) => (float y) { y = GatherND(t, i) }",
