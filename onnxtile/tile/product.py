@@ -310,21 +310,24 @@ def require_dtypes(factors: Iterable[Operand], limits: Limits) -> None:
 
 def require_fillable(product: Product, filled: tuple[bool, bool, bool], facts: Facts) -> None:
     """Raise NotTiled where a tile cannot be filled up with zeros; `filled` says along which of M, K and N it would be."""
-    axes = [(product.a, 0), (product.a, 1), (product.b, 0), (product.b, 1)]
-    for (operand, side), fills in zip(axes, (filled[0], filled[1], filled[1], filled[2]), strict=True):
+    m, k, n = filled
+    a, b = product.a, product.b
+    axes = [(a, 0, m), (a, 1, k), (b, 0, k), (b, 1, n)]
+    if b.zero is not None and b.zero.axes[1] is not None:
+        axes.append((b.zero, 1, n))
+    for operand, side, fills in axes:
         if fills and operand.axes[side] is None:
             raise NotTiled(f"the vector {operand.value.name!r} cannot be filled up to a matrix")
-    a = product.a
-    if not filled[1] or a.zero is None:
+        if fills and not operand.constant and operand.dtype not in FLOATS and facts.opset < 11:
+            raise NotTiled(
+                f"opset {facts.opset} cannot fill up {operand.value.name!r}, which is no float: raise the model to 11"
+            )
+    if not k or a.zero is None:
         return
     # Where both factors are filled up, one of them must be so with its zero point for the product to stay as it is.
     if a.constant and not a.zero.constant:
         raise NotTiled(
             f"{a.value.name!r} cannot be filled up with the zero point {a.zero.value.name!r}: that is no constant"
-        )
-    if not a.constant and facts.opset < 11:
-        raise NotTiled(
-            f"opset {facts.opset} cannot fill up {a.value.name!r} with its zero point: raise the model to 11"
         )
 
 

@@ -120,3 +120,16 @@ def test_a_wrong_zero_point_is_noticed(bench: Bench) -> None:
 def test_other_zero_points_are_skipped_with_the_reason(bench: Bench, zeros: Any, reason: str) -> None:
     (skip,) = bench.tile(matmul_integer(operands((3, 9, 10), (), zeros, (np.uint8, np.int8))), FOUR).result.skipped
     assert reason in skip.reason
+
+
+@pytest.mark.parametrize(
+    ("zeros", "constants", "what"),
+    [((None, None), "b", "a"), (((), None), "by", "a"), ((None, None), "a", "b"), ((None, (10,)), "ab", "b_zero")],
+)
+def test_before_opset_11_only_floats_are_filled_up(bench: Bench, zeros: Any, constants: str, what: str) -> None:
+    arrays = operands((3, 9, 10), (), zeros, (np.uint8, np.int8))
+    limits = Limits(4, 4, 4, pad=True)
+    (skip,) = bench.tile(matmul_integer(arrays, constants, opset=10), limits).result.skipped
+    assert skip.reason == f"opset 10 cannot fill up {what!r}, which is no float: raise the model to 11"
+    tiled = bench.tile(matmul_integer(arrays, constants, opset=11), limits)
+    assert tiled.result.tiled and all(verdict.passed for verdict in tiled.verdicts())
