@@ -10,7 +10,19 @@ PACKAGE = Path(__file__).parent.parent / "onnxtile"
 
 # Upper rooms first. A room imports only from rooms above it.
 ROOMS = [
-    *("errors", "keys", "progress", "registry", "sizes", "json_text", "toml_file", "runtime", "model", "graph"),
+    *(
+        "errors",
+        "keys",
+        "collector",
+        "progress",
+        "registry",
+        "sizes",
+        "json_text",
+        "toml_file",
+        "runtime",
+        "model",
+        "graph",
+    ),
     *("query", "verify", "inspect", "fuse", "tile", "plan", "report", "verbs", "api", "pipeline", "demo", "cli"),
     "__main__",
 ]

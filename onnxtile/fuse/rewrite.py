@@ -9,6 +9,7 @@ from itertools import takewhile
 import onnx_ir as ir
 
 from onnxtile import keys
+from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError, PatternError, QueryError
 from onnxtile.fuse.metaop import OPSET_VERSION, Functions
 from onnxtile.fuse.patterns import Pattern, pattern_set, set_names
@@ -25,7 +26,6 @@ from onnxtile.fuse.record import (
 )
 from onnxtile.fuse.region import Refusal, Region, overwritable, region
 from onnxtile.graph import Order, node_id
-from onnxtile.model.collector import collector_paused
 from onnxtile.model.constants import Constants
 from onnxtile.model.save import raise_ir_version
 from onnxtile.progress import Progress, counted, silent

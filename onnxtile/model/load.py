@@ -13,9 +13,9 @@ import onnx_ir as ir
 from google.protobuf import json_format, text_format
 from google.protobuf.message import DecodeError
 
+from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError
 from onnxtile.model.check import INLINE_BYTES, check, check_proto
-from onnxtile.model.collector import collector_paused
 from onnxtile.model.mapped import MappedModel, read_mapped
 from onnxtile.model.twin import twin
 from onnxtile.model.walk import all_nodes

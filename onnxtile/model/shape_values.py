@@ -17,8 +17,8 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
+from onnxtile.collector import collector_paused
 from onnxtile.model.body_shapes import CONTROL_FLOW, bodies_of, follow, made_inside
-from onnxtile.model.collector import collector_paused
 from onnxtile.model.dependence import shape_operands
 from onnxtile.model.infer import NOTHING, Dims, Known
 from onnxtile.model.intervals import Interval, keeps_its_sign, results

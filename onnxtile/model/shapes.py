@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError
 from onnxtile.model.body_shapes import after_loops
 from onnxtile.model.bounds import bounded
-from onnxtile.model.collector import collector_paused
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.infer import Dim, Dims, Known, declared, infer, values
 from onnxtile.model.sample import sampled

@@ -10,9 +10,9 @@ from typing import BinaryIO
 import onnx
 import onnx_ir as ir
 
+from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError
 from onnxtile.model.check import INLINE_BYTES
-from onnxtile.model.collector import collector_paused
 from onnxtile.model.wire import GRAPH, INITIALIZER, RAW_DATA, head
 
 MOST_BYTES = 2**31 - 1

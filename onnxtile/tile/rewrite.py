@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from onnxtile.collector import collector_paused
 from onnxtile.errors import UsageError
-from onnxtile.model.collector import collector_paused
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.save import raise_ir_version
 from onnxtile.progress import Progress, counted, silent

@@ -12,8 +12,8 @@ from onnxtile.cli.completion import efforts, of, orders, placings, plan_files, p
 from onnxtile.cli.help import SIZES, WRITING
 from onnxtile.cli.inputs import Inputs, Range, ranges
 from onnxtile.cli.job import Dim, In, Rewrite, Shape, command
-from onnxtile.cli.uncollected import uncollected
 from onnxtile.cli.values import capacities, dims, shapes, workspaces
+from onnxtile.collector import collector_paused
 from onnxtile.errors import UsageError
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def plan(
     for path in emission.files:
         require_writable(path, source=model)
     if is_bare:
-        with job.progress() as progress, uncollected():
+        with job.progress() as progress, collector_paused():
             unit = 1 if alignment is None else alignment
             placed = api.plan_problem(
                 model, alignment=unit, planner=planner, effort=search, capacity=room, progress=progress
