@@ -12,6 +12,7 @@ import re
 from importlib import resources
 from typing import Any
 
+from onnxtile.report.bodies import unrolled
 from onnxtile.report.format import Options, Plan
 from onnxtile.report.layout import ArenaLayout, Row, arenas_in_use, first_step, step_names, steps
 from onnxtile.report.palette import color, kind_of, kinds
@@ -33,7 +34,8 @@ def render(plan: Plan, options: Options) -> bytes:
 
 def content(plan: Plan, options: Options) -> dict[str, Any]:
     """Return what the page shows, as plain data."""
-    plans = {"before": options.before, "after": plan} if options.before is not None else {"": plan}
+    shown = {"before": options.before, "after": plan} if options.before is not None else {"": plan}
+    plans = {said: unrolled(one) for said, one in shown.items()}
     return {
         "names": options.names is not False,
         "plans": [

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from onnxtile.errors import UsageError
+from onnxtile.report.bodies import unrolled
 from onnxtile.report.format import Options, Plan
 from onnxtile.report.layout import ArenaLayout, arenas_in_use
 from onnxtile.report.palette import GAP, color, kinds
@@ -59,7 +60,8 @@ def render(plan: Plan, options: Options, kind: Literal["png", "svg"]) -> bytes:
 def _figure(plan: Plan, options: Options) -> Figure:
     from matplotlib.figure import Figure
 
-    plans = {"before": options.before, "after": plan} if options.before is not None else {"": plan}
+    given = {"before": options.before, "after": plan} if options.before is not None else {"": plan}
+    plans = {said: unrolled(one) for said, one in given.items()}
     columns = list(zip(plans.keys(), plans.values(), arenas_in_use(plans.values()), strict=True))
     rows = max(len(found) for _, _, found in columns) or 1
     many = max(len(shown["buffers"]) for shown in plans.values())

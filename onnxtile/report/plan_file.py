@@ -49,18 +49,34 @@ class _Arena(_Part):
     capacity: _Bytes | None = None
 
 
-class _Plan(_Part):
-    arenas: list[_Arena]
+class _Scheduled(_Part):
     buffers: list[_Buffer]
-    alignment: Annotated[int, pydantic.Field(ge=1, le=2**53)] | None = None
     schedule: list[str] | None = None
     steps: list[_Step] | None = None
+    bodies: list[_Body] | None = None
 
     @pydantic.model_validator(mode="after")
     def _has_a_step_for_each_node(self) -> Self:
         if self.steps is not None and len(self.steps) != len(self.schedule or ()):
             raise ValueError("steps and schedule have different lengths")
         return self
+
+    @pydantic.model_validator(mode="after")
+    def _has_the_nodes_of_its_bodies(self) -> Self:
+        for body in self.bodies or ():
+            if body.node not in (self.schedule or ()):
+                raise ValueError(f"there is a body of the node {body.node!r}, which is not in the schedule")
+        return self
+
+
+class _Body(_Scheduled):
+    node: str
+    attribute: str
+
+
+class _Plan(_Scheduled):
+    arenas: list[_Arena]
+    alignment: Annotated[int, pydantic.Field(ge=1, le=2**53)] | None = None
 
 
 def read_plan(path: Path) -> Plan:

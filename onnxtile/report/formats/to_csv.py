@@ -1,5 +1,6 @@
 """The plan as CSV with MiniMalloc's columns: id, lower, upper (half-open life in steps), size and offset (bytes); where buffers lie
-in several arenas, which MiniMalloc does not know, also the arena.
+in several arenas, which MiniMalloc does not know, also the arena. Time is unrolled: what the bodies of a node hold stands in the place of
+their workspace, each body with steps of its own, so that the file is a whole problem.
 
 (https://github.com/google/minimalloc, "Input format".)
 """
@@ -9,11 +10,13 @@ from __future__ import annotations
 import csv
 import io
 
+from onnxtile.report.bodies import flat
 from onnxtile.report.format import Format, Options, Plan
 from onnxtile.report.layout import owners
 
 
-def _write(plan: Plan, _options: Options) -> bytes:
+def _write(given: Plan, _options: Options) -> bytes:
+    plan = flat(given)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     several = len({buffer["arena"] for buffer in plan["buffers"]}) > 1

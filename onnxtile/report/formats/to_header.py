@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from onnxtile.report.bodies import rows_with_bodies
 from onnxtile.report.format import Format, Options, Plan
 from onnxtile.report.identifiers import identifier, identifiers
 from onnxtile.report.layout import Row, arenas
@@ -20,7 +21,7 @@ _ELEMENT |= dict.fromkeys(("FLOAT16", "BFLOAT16", "INT16", "UINT16"), 2)
 def _write(plan: Plan, options: Options) -> bytes:
     prefix = identifier(options.title).upper()
     prefix = f"PLAN_{prefix}" if prefix[0].isdigit() else prefix
-    rows = plan["buffers"]
+    rows = rows_with_bodies(plan)
     names = [f"{prefix}_T_{name}" for name in identifiers(row["name"] for row in rows)]
     layouts = arenas(plan)
     blocks = dict(zip((a.name for a in layouts), identifiers(_block(a.name) for a in layouts), strict=True))

@@ -6,6 +6,9 @@ the name of each tensor that it makes (its adapters know nodes by one or the oth
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
 from onnxtile.json_text import as_json
 from onnxtile.report.format import Format, Options, Plan
 
@@ -14,11 +17,18 @@ _GRADIENT = ((0, "#edf8fb", "black"), (0.5, "#8c96c6", "black"), (1, "#6e016b", 
 
 def _write(plan: Plan, _options: Options) -> bytes:
     results: dict[str, dict[str, int]] = {}
-    for row in plan["buffers"]:
+    for row in (*plan["buffers"], *_inside(plan.get("bodies") or ())):
         for key in filter(None, (row.get("node"), row["name"])):
             results.setdefault(key, {"value": row["offset"]})
     gradient = [{"stop": stop, "bgColor": color, "textColor": text} for stop, color, text in _GRADIENT]
     return as_json({"results": results, "gradient": gradient}).encode()
+
+
+def _inside(bodies: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of bodies, at any depth, whose nodes and tensors Model Explorer knows by their own names."""
+    for body in bodies:
+        yield from body["buffers"]
+        yield from _inside(body["bodies"])
 
 
 FORMAT = Format("model-explorer", ".me.json", _write)

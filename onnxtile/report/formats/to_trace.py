@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from onnxtile.report.bodies import unrolled
 from onnxtile.report.format import Format, Options, Plan
 from onnxtile.report.layout import ArenaLayout, Row, arenas, runs, steps
 
@@ -22,7 +23,8 @@ _SAID = ("offset", "size", "kind", "alias", "node", "dtype", "shape")
 Event = dict[str, Any]
 
 
-def _write(plan: Plan, options: Options) -> bytes:
+def _write(given: Plan, options: Options) -> bytes:
+    plan = unrolled(given)
     facts = {key: plan.get(key) for key in ("digest", "planner", "peak", "lower_bound", "optimal")}
     content = {
         "traceEvents": list(_events(plan)),

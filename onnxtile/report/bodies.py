@@ -1,0 +1,95 @@
+"""What lies inside the bodies of If, Loop and Scan, for formats that have no place for a plan within a plan.
+
+A tensor of a body is called by the way to it: the node, the attribute that holds the body, and its own name. It lies in the bytes of its
+node's workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+from onnxtile.report.format import Plan
+from onnxtile.report.layout import Row, runs, steps
+
+Part: TypeAlias = Mapping[str, Any]
+"""A whole plan, or that of a body: both have buffers, a schedule, steps, and bodies."""
+
+
+def rows_with_bodies(plan: Plan) -> list[Row]:
+    """Return the rows of `plan` and of its bodies, which are alive in the step of the main graph's node that they belong to."""
+    start = {node: step for step, node in runs(plan)}
+    found = list(plan["buffers"])
+    for body in plan.get("bodies") or ():
+        step = start[body["node"]]
+        found += [{**row, "first": step, "last": step} for row in _lodged(body, unrolled(body)["buffers"], plan)]
+    return found
+
+
+def unrolled(plan: Part) -> Plan:
+    """Return `plan` on one line of time: a step whose node has bodies is as long as these, one behind the other, each run once.
+
+    A plan without bodies stays as it is.
+    """
+    if not plan.get("bodies"):
+        return plan
+    inside: dict[str, list[tuple[Part, Plan]]] = {}
+    for body in plan["bodies"]:
+        inside.setdefault(body["node"], []).append((body, unrolled(body)))
+    widths = [1] * steps(plan)
+    for step, node in runs(plan):
+        widths[step] = max(widths[step], sum(steps(inner) for _, inner in inside.get(node, ())))
+    starts = list(accumulate(widths, initial=0))
+    rows = [{**r, "first": starts[r["first"]], "last": starts[r["last"] + 1] - 1} for r in plan["buffers"]]
+    nodes = [(starts[step], node) for step, node in runs(plan)]
+    for step, node in runs(plan):
+        start = starts[step]
+        for body, inner in inside.get(node, ()):
+            lodged = _lodged(body, inner["buffers"], plan)
+            rows += [{**row, "first": row["first"] + start, "last": row["last"] + start} for row in lodged]
+            nodes += [(start + at, _called(body, name)) for at, name in runs(inner)]
+            start += steps(inner)
+    nodes.sort(key=lambda pair: pair[0])
+    timed = {"steps": [step for step, _ in nodes], "schedule": [name for _, name in nodes]}
+    return {**plan, "buffers": rows, **timed, "bodies": []}
+
+
+def flat(plan: Plan) -> Plan:
+    """Return `plan` unrolled, with what bodies hold in the place of their workspaces, as if all were one graph."""
+    rows = unrolled(plan)["buffers"]
+    rooms = {row["name"] for row in rows if row["kind"] == "workspace"} & {row.get("alias") for row in rows}
+    return {**unrolled(plan), "buffers": list(_without(rooms, rows, plan.get("alignment") or 1))} if rooms else plan
+
+
+def _without(rooms: set[str], rows: list[Row], unit: int) -> Iterator[Row]:
+    ends: dict[str, int] = {}
+    for row in rows:
+        if row.get("alias") in rooms:
+            end = -(-(row["offset"] + row["size"]) // unit) * unit
+            ends[row["alias"]] = max(ends.get(row["alias"], 0), end)
+    for row in rows:
+        own = {**row, "alias": None} if row.get("alias") in rooms else row
+        rest = row["offset"] + row["size"] - ends.get(row["name"], 0)
+        if row["name"] not in rooms:
+            yield own
+        elif rest > 0:  # what the kernel needs besides lies behind its bodies
+            yield {**own, "offset": ends[row["name"]], "size": rest}
+
+
+def _lodged(body: Part, rows: list[Row], around: Part) -> Iterator[Row]:
+    """Yield the rows of `body`, called by the way to it; what owned its bytes lies in the workspace of the node in `around`."""
+    rooms = (row["name"] for row in around["buffers"] if row["kind"] == "workspace" and row.get("node") == body["node"])
+    room = next(rooms, None)
+    for row in rows:
+        owner, maker = row.get("alias"), row.get("node")
+        yield {
+            **row,
+            "name": _called(body, row["name"]),
+            "alias": room if owner is None else _called(body, owner),
+            "node": None if maker is None else _called(body, maker),
+        }
+
+
+def _called(body: Part, name: str) -> str:
+    return f"{body['node']}/{body['attribute']}/{name}"
