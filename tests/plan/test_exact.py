@@ -2,6 +2,7 @@
 
 import csv
 import random
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,9 @@ def small_problems(draw: st.DrawFn) -> Problem:
         lower = draw(st.integers(0, 5))
         alignment = draw(st.sampled_from([None, None, 1, 2, 4]))
         buffers.append(Buffer(str(i), draw(st.integers(0, 5)), lower, draw(st.integers(lower + 1, 6)), alignment))
-    return Problem(tuple(buffers), draw(st.sampled_from([1, 2])))
+    pairs = [(one.name, other.name) for one, other in combinations(buffers, 2)]
+    conflicts = draw(st.frozensets(st.sampled_from(pairs), max_size=2)) if pairs else frozenset()
+    return Problem(tuple(buffers), draw(st.sampled_from([1, 2])), conflicts=conflicts)
 
 
 def solved(problem: Problem, looks: int = 10**6) -> tuple[Plan, Solution]:
@@ -48,7 +51,11 @@ def fits(problem: Problem, size: int, placed: tuple[int, ...] = ()) -> bool:
     others = [
         (offset, offset + problem.footprint(other))
         for other, offset in zip(problem.buffers, placed, strict=False)
-        if other.size and other.lower < buffer.upper and buffer.lower < other.upper
+        if other.size
+        and (
+            (other.lower < buffer.upper and buffer.lower < other.upper)
+            or (other.name, buffer.name) in problem.conflicts
+        )
     ]
     return any(
         all(offset + footprint <= low or high <= offset for low, high in others)
@@ -73,6 +80,29 @@ def test_a_budget_ends_it_and_it_says_so(problem: Problem, looks: int) -> None:
     assert plan.size <= planner("naive").plan(problem).size
     assert not solution.lower_bound or not fits(problem, solution.lower_bound - problem.granule)
     assert (solution.ended == "optimal") == (plan.size == solution.lower_bound)
+
+
+@st.composite
+def piles(draw: st.DrawFn) -> Problem:
+    """Many buffers of few lives and sizes, which can change places."""
+    lives = draw(st.lists(st.sampled_from([(0, 2), (0, 4), (1, 3), (2, 4), (3, 4)]), min_size=1, max_size=3))
+    count = draw(st.integers(1, 7))
+    chosen = [(draw(st.sampled_from(lives)), draw(st.sampled_from([1, 1, 2, 3, 4]))) for _ in range(count)]
+    unit = st.sampled_from([None, None, None, 2])
+    return Problem(tuple(Buffer(str(i), size, *life, draw(unit)) for i, (life, size) in enumerate(chosen)), 1)
+
+
+@given(st.one_of(piles(), small_problems()), st.randoms(use_true_random=False), st.integers(-1, 3))
+def test_no_order_of_trying_misses_a_plan(problem: Problem, draw: random.Random, more: int) -> None:
+    capacity = problem.lower_bound // problem.granule + more
+    for members in groups(problem):
+        part = Problem(tuple(problem.buffers[i] for i in members), problem.granule)
+        if problem.conflicts:
+            continue
+        state, _ = state_of(problem, members, problem.granule)
+        state.rank[:] = draw.sample(range(len(members)), len(members))
+        ended, _ = descent.descend(state, capacity, 10**6, 10**9)
+        assert ended == (descent.SOLVED if fits(part, capacity * problem.granule) else descent.IMPOSSIBLE)
 
 
 def test_a_bound_that_cannot_be_reached_is_raised() -> None:

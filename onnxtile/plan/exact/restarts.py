@@ -1,9 +1,9 @@
-"""Short searches in several orders, each learning from the failures of the one before, until one ends."""
+"""Short searches, each learning from the failures of the one before, until one ends; now and then all is forgotten."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from onnxtile.plan import compiled
 from onnxtile.plan.effort import Budget
@@ -12,30 +12,36 @@ from onnxtile.plan.exact.state import State, as_arrays
 
 Descend = Callable[[State, int, int, int], tuple[int, int]]
 
-COMPILE_FROM = 10_000_000
-"""Looks after which compiling pays: the plain search takes some seconds for them, and compiling, the first time, some more."""
+COMPILE_FROM = 5_000_000
+"""Looks after which compiling pays: the plain search takes one or two seconds for them, and compiling, the first time, some more."""
 
-_SHORT, _LEAST = 4, 200
+_SHORT, _LEAST = 1.3, 200
 """Placements of a short search: a multiple of the buffers, but not so few that a small problem is not searched through."""
 _GROWTH = 500
-"""After this many searches of one order they are twice as long, then thrice."""
-_LONG = 1_000
-"""Placements of the first long search. Each is twice as long as the one before, so that one ends some day; half of the work is theirs."""
+"""After this many searches they are twice as long, then thrice."""
+_LONG, _SHARE = 1_000, 4
+"""Placements of the first long search. Each is twice as long as the one before, so that one ends some day; one part in so many of the work
+is theirs."""
+
+_EPOCH, _LENGTHENED = 100, 1.3
+"""Searches after which what was learned is forgotten, and how much later it is each time: some lessons lead into a corner."""
+_NOISE = 0.2
+"""By how much the weights after that may differ from the first ones, so that other lessons are learned."""
 
 _SLICE, _FASTER = 500_000, 20
 """Looks after which the clock is asked where it counts: a tenth of a second plain, and as much compiled."""
 
 
-@dataclass
 class Order:
-    """A way to break ties between buffers of one offset: the heaviest first, and the more so the more often it was in the way."""
+    """A way to choose between buffers: the heaviest first, and the more so the more often it was in the way."""
 
-    weight: list[float]
-    blame: list[float]
+    def __init__(self, weights: Sequence[float]) -> None:
+        self._weights = weights
+        self.blame = [0.0] * len(weights)
 
     def ranks(self) -> list[int]:
         """Return the rank of each buffer."""
-        key = [weight * (1.0 + blame) for weight, blame in zip(self.weight, self.blame, strict=True)]
+        key = [weight * (1.0 + blame) for weight, blame in zip(self._weights, self.blame, strict=True)]
         ranks = [0] * len(key)
         for rank, i in enumerate(sorted(range(len(key)), key=lambda i: (-key[i], i))):
             ranks[i] = rank
@@ -43,28 +49,36 @@ class Order:
 
 
 class Attempt:
-    """The search for offsets below one size: its orders with what they have learned, and the lengths of its searches.
+    """The search for offsets below one size: its order with what it has learned, and the lengths of its searches.
 
     `lengths` are those of the buffers' lives.
     """
 
-    def __init__(self, lengths: Sequence[int], sizes: Sequence[int]) -> None:
-        self._orders = (_order(lengths), _order(sizes))
-        self._short = max(_SHORT * len(sizes), _LEAST)
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths = lengths
+        self._draw = random.Random(0)
+        self._short = max(int(_SHORT * len(lengths)), _LEAST)
         self._long = _LONG
-        self._searches = 0
-        self._owed = 0
+        self._searches = self._owed = 0
+        self._epoch = self._left = _EPOCH
+        self.order = Order(lengths)
 
-    def next(self) -> tuple[Order, int]:
-        """Return the order of the next search, and how many placements it may take."""
-        rounds, place = divmod(self._searches, len(self._orders))
-        if self._owed >= self._long:
+    def next(self) -> tuple[int, bool]:
+        """Return how many placements the next search may take, and whether the order learns from it: what is long teaches too much."""
+        if self._owed >= self._long * (_SHARE - 1):
             nodes, self._owed, self._long = self._long, 0, self._long * 2
-            return self._orders[place], nodes
-        nodes = self._short * (_GROWTH + rounds) // _GROWTH
+            return nodes, False
+        if not self._left:
+            self._begin_anew()
+        nodes = self._short * (_GROWTH + self._searches) // _GROWTH
         self._searches += 1
+        self._left -= 1
         self._owed += nodes
-        return self._orders[place], nodes
+        return nodes, True
+
+    def _begin_anew(self) -> None:
+        self._epoch = self._left = int(self._epoch * _LENGTHENED)
+        self.order = Order([length * (1.0 + self._draw.uniform(-_NOISE, _NOISE)) for length in self._lengths])
 
 
 class Runner:
@@ -86,23 +100,24 @@ class Runner:
         Return which of them ended it. Searching again goes on with what was learned.
         """
         if capacity not in self._attempts:
-            self._attempts[capacity] = Attempt(self._lengths, [int(size) for size in self._state.size])
+            self._attempts[capacity] = Attempt(self._lengths)
         least = max(0, budget.looks - share)
         ended = descent.STOPPED
         while ended == descent.STOPPED and budget.looks > least and budget.is_left:
-            order, nodes = self._attempts[capacity].next()
-            ended = self._search(order, capacity, nodes, budget, least)
+            ended = self._search(self._attempts[capacity], capacity, budget, least)
         return ended
 
     def offsets(self) -> list[int]:
         """Return the offsets that the last search left, in grains."""
         return [int(offset) for offset in self._state.offset]
 
-    def _search(self, order: Order, capacity: int, nodes: int, budget: Budget, least: int) -> int:
-        """Search once in `order`, which learns from it, until the budget is down to `least` looks; return how it ended."""
+    def _search(self, attempt: Attempt, capacity: int, budget: Budget, least: int) -> int:
+        """Make the next search of `attempt`, until the budget is down to `least` looks; return how it ended."""
         if self._looks >= COMPILE_FROM and self._run is descent.descend and compiled.is_available():
             self._state = as_arrays(self._state)
             self._run = compiled.function(descent, "descend", allocates=False)
+        nodes, does_teach = attempt.next()
+        order = attempt.order
         for buffer, rank in enumerate(order.ranks()):
             self._state.rank[buffer] = rank
             self._state.blame[buffer] = order.blame[buffer]
@@ -110,12 +125,8 @@ class Runner:
         if budget.seconds is not None:
             most = min(most, _SLICE * (1 if self._run is descent.descend else _FASTER))
         ended, looks = self._run(self._state, capacity, nodes, most)
-        order.blame = [float(blame) for blame in self._state.blame]
+        if does_teach:
+            order.blame = [float(blame) for blame in self._state.blame]
         self._looks += int(looks)
         budget.take(int(looks))
         return int(ended)
-
-
-def _order(weights: Sequence[int]) -> Order:
-    largest = max(weights)
-    return Order([weight / largest for weight in weights], [0.0] * len(weights))

@@ -8,7 +8,7 @@ rests on others is a multiple.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import gcd
 from typing import Any, NamedTuple
@@ -40,38 +40,46 @@ class State(NamedTuple):
     member_at: list[int]
     neighbour: list[int]
     neighbour_at: list[int]
-    # Of each buffer: the lowest offset it can have on top of those placed, whether it is placed, what decides ties, past failures.
+    # Of each buffer those of the same life that could change places with it.
+    twin: list[int]
+    twin_at: list[int]
+    # Of each buffer: the lowest offset it can have on top of those placed, whether it is placed, whether it is barred from that offset,
+    # what decides ties, past failures, and a neighbour that can still raise it.
     offset: list[int]
     placed: list[int]
+    barred: list[int]
     rank: list[int]
     blame: list[float]
-    # Of each section: bytes still to be placed, how many of these buffers reach into the next one, a buffer that can still start low.
+    lifter: list[int]
+    # Of each section: bytes still to be placed, how many of these buffers reach into the next one, a buffer that can still start low,
+    # and how many ways there are to go on.
     rest: list[int]
     bridges: list[int]
     witness: list[int]
-    # Of each depth: the sections [low, high) it looks at, the offset below which nothing may be placed any more, the buffer placed
-    # last there (-1: none), the depth to go back to when nothing is left to try, and which buffer it placed.
+    ways: list[int]
+    # What a look at one depth finds: the buffers that can be placed at the ground, and those that are barred.
+    lowest: list[int]
+    passed: list[int]
+    # Of each depth: the sections [low, high) it looks at, the depth to go back to when nothing is left to try, and which buffer it placed.
     low: list[int]
     high: list[int]
-    floor: list[int]
-    last: list[int]
     back: list[int]
     choice: list[int]
-    # Of each depth: its candidates (one list for all, with the begin, the end, and the next one to try), and the trail of old offsets.
+    # Of each depth: its candidates (one list for all, with the begin, the end, and the next one to try), and the trail of old
+    # offsets, and of what was barred.
     candidate: list[int]
     candidate_at: list[int]
     candidate_end: list[int]
     next: list[int]
     trail: list[int]
     trail_offset: list[int]
+    trail_barred: list[int]
     trail_at: list[int]
     # Sections that wait for their turn, as a linked list that a depth only adds to: its head, and the first free place.
     waiting: list[int]
     free: list[int]
     wait_low: list[int]
     wait_high: list[int]
-    wait_floor: list[int]
-    wait_last: list[int]
     wait_back: list[int]
     wait_next: list[int]
 
@@ -109,7 +117,7 @@ def grain_of(problem: Problem) -> int:
 
     That is the smallest alignment, or, where every alignment divides all sizes, what these have in common.
     """
-    common = gcd(*problem.footprints)
+    common = gcd(*map(problem.footprint, problem.buffers))
     widest = max(map(problem.alignment_of, problem.buffers), default=problem.granule)
     return common if common and common % widest == 0 else problem.granule
 
@@ -119,7 +127,7 @@ def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[Stat
     buffers = [problem.buffers[i] for i in members]
     starts = _sections(buffers)
     spans = [(bisect_left(starts, b.lower), bisect_left(starts, b.upper)) for b in buffers]
-    order = sorted(range(len(members)), key=lambda k: (spans[k], members[k]))
+    order = sorted(range(len(members)), key=lambda k: (spans[k], -buffers[k].size, members[k]))
     begin, end = [spans[k][0] for k in order], [spans[k][1] for k in order]
     first = [bisect_left(begin, section) for section in range(len(starts) + 1)]
     live = _live(begin, end, len(starts))
@@ -131,12 +139,15 @@ def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[Stat
         reach_begin[buffer] = min(begin[k] for k in (buffer, *others))
         reach_end[buffer] = max(end[k] for k in (buffer, *others))
     neighbour, neighbour_at = _flat(neighbours)
-    n, m, depths = len(members), len(starts), len(members) + 2
+    sizes = [problem.footprint(buffers[k]) // grain for k in order]
+    units = [max(1, problem.alignment_of(buffers[k]) // grain) for k in order]
+    twin, twin_at = _flat(_twins(zip(begin, end, reach_begin, reach_end, units, strict=True), sizes))
+    n, m, depths, steps = len(members), len(starts), len(members) + 2, 2 * len(neighbour) + len(members) + 1
     state = State(
         begin=begin,
         end=end,
-        size=[problem.footprint(buffers[k]) // grain for k in order],
-        unit=[max(1, problem.alignment_of(buffers[k]) // grain) for k in order],
+        size=sizes,
+        unit=units,
         reach_begin=reach_begin,
         reach_end=reach_end,
         first=first,
@@ -144,26 +155,32 @@ def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[Stat
         member_at=member_at,
         neighbour=neighbour,
         neighbour_at=neighbour_at,
+        twin=twin,
+        twin_at=twin_at,
         offset=[0] * n,
         placed=[0] * n,
+        barred=[0] * n,
         rank=[0] * n,
         blame=[0.0] * n,
+        lifter=[(others or [buffer])[0] for buffer, others in enumerate(neighbours)],
         rest=[0] * m,
         bridges=[0] * m,
         witness=[member[at] for at in member_at[:-1]],
+        ways=[0] * m,
+        lowest=[0] * n,
+        passed=[0] * n,
         candidate=[0] * (n * (n + 1) // 2 + 1),
-        trail=[0] * (len(neighbour) + 1),
-        trail_offset=[0] * (len(neighbour) + 1),
+        **{field: [0] * steps for field in _PER_STEP},
         **{field: [0] * depths for field in _PER_DEPTH},
         **{field: [0] * (m + depths) for field in _PER_WAIT},
     )
     return state, tuple(members[k] for k in order)
 
 
-_PER_DEPTH = (
-    "low", "high", "floor", "last", "back", "choice", "candidate_at", "candidate_end", "next", "trail_at", "waiting", "free",
-)  # fmt: skip
-_PER_WAIT = ("wait_low", "wait_high", "wait_floor", "wait_last", "wait_back", "wait_next")
+# A buffer is raised once at most by each of its neighbours, and barred once at most before each of these times and after the last.
+_PER_STEP = ("trail", "trail_offset", "trail_barred")
+_PER_DEPTH = ("low", "high", "back", "choice", "candidate_at", "candidate_end", "next", "trail_at", "waiting", "free")
+_PER_WAIT = ("wait_low", "wait_high", "wait_back", "wait_next")
 
 
 def _sections(buffers: Sequence[Buffer]) -> list[int]:
@@ -204,6 +221,24 @@ def _opponents(problem: Problem, members: Sequence[int]) -> dict[int, list[int]]
     at = {i: k for k, i in enumerate(members)}
     found = {k: [at[other] for other in problem.opponents.get(i, ()) if other in at] for i, k in at.items()}
     return {k: others for k, others in found.items() if others}
+
+
+def _twins(lives: Iterable[tuple[int, int, int, int, int]], sizes: Sequence[int]) -> list[list[int]]:
+    """Return for each buffer the others of the same life that it can change places with, whichever stands on the other.
+
+    `lives` are the sections of each, those it reaches by its conflicts, and its unit. It has twins only if the two are the same, so that
+    it has no conflicts; and if its size is a multiple of the unit, so that what stands on it need not be raised further.
+    """
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for buffer, (life, size) in enumerate(zip(lives, sizes, strict=True)):
+        begin, end, reach_begin, reach_end, unit = life
+        is_alone = (begin, end) != (reach_begin, reach_end) or size % unit
+        alike.setdefault((buffer,) if is_alone else life, []).append(buffer)
+    found: list[list[int]] = [[] for _ in sizes]
+    for buffers in alike.values():
+        for buffer in buffers:
+            found[buffer] = [other for other in buffers if other != buffer]
+    return found
 
 
 def _flat(lists: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
