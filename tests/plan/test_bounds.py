@@ -1,5 +1,6 @@
 """Shapes that depend on the data: an upper bound, or a refusal that names what it is."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from onnxtile.errors import CheckFailed, UsageError
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
+from onnxtile.plan.proof.rules import RULES
+from onnxtile.plan.proof.tenant import Made, Operand, Take, Tenant
 from tests.plan.conftest import Case, aliases, rows
 
 NONZERO = """
@@ -53,7 +56,7 @@ def test_a_bound_gives_everything_that_follows_a_place() -> None:
     assert result.unplanned == ()
     sizes = {name: row.size for name, row in rows(result).items()}
     assert (sizes["i"], sizes["f"], sizes["t"], sizes["v"], sizes["w"], sizes["y"]) == (384, 192, 192, 192, 192, 192)
-    assert "y" not in aliases(result), "of one bound, and yet perhaps of two sizes"
+    assert aliases(result)["y"] == rows(result)["w"].alias, "Exp keeps the shape, however large"
     verdict = bounded.run(result)
     assert verdict.equal
     full, empty = np.ones((4, 6), np.float32), np.zeros((4, 6), np.float32)
@@ -193,6 +196,52 @@ def test_two_bounds_for_one_dimension() -> None:
     with pytest.raises(UsageError, match="a dimension of 'y' is bound to 6 and, as 'y', to 7"):
         case(text, N=6, y=7)
     assert case(text, N=6, y=6).plan().unplanned == ()
+
+
+SHARING = """
+g (float[6] x, float[6] z) => (float[K] y) {
+  i = NonZero(x)
+  flat = Constant<value = int64[1] {-1}>()
+  row = Reshape(i, flat)
+  a = Gather(z, row)
+  j = NonZero(z)
+  row2 = Reshape(j, flat)
+  b = Gather(x, row2)
+  BODY
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "in_place"),
+    [
+        ("y = Exp(a)", True),
+        ("y = Softmax(a)", True),
+        ("two = Constant<value = float[1] {2}>() y = Mul(a, two)", True),
+        ("y = Add(a, a)", True),
+        # Of one bound: one may have a single element in a run, which is read again and again.
+        ("y = Mul(a, b)", False),
+        ("y = Mul(a, x)", False),
+    ],
+)
+def test_what_is_written_over_an_operand_of_a_bounded_size(body: str, in_place: bool) -> None:
+    bounded = case(SHARING.replace("BODY", body), i=6, j=6)
+    result = bounded.plan()
+    assert result.unplanned == ()
+    assert ("y" in aliases(result)) == in_place
+    every, one = np.arange(1, 7, dtype=np.float32), np.eye(1, 6, dtype=np.float32)[0]
+    assert bounded.run(result, feeds=[{"x": every, "z": every}]).equal
+    if body != "y = Mul(a, x)":
+        assert bounded.run(result, feeds=[{"x": one, "z": every}, {"x": every, "z": one}]).equal
+
+
+def test_the_check_knows_what_bounds_leave_open() -> None:
+    made = Made("Mul", (Operand("a", (6,), bound=True), Operand("b", (6,), bound=True)))
+    source = Tenant("a", "a", 0, 24, (0, 1), "FLOAT", 4, (6,), bound=True)
+    share = (Take("a", "in place"),)
+    result = Tenant("y", "a", 0, 24, (1, 2), "FLOAT", 4, (6,), takes=share, made=made, bound=True)
+    assert RULES["in place"](result, source) == "of one bound, both may have two sizes"
+    assert RULES["in place"](replace(result, made=replace(made, operator="Exp")), source) is None
 
 
 def test_the_plan_tells_its_bounds() -> None:

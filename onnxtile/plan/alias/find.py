@@ -111,7 +111,7 @@ def overwrites(node: ir.Node, facts: Facts) -> Iterator[Alias]:
     forbidden = {v for place, v in enumerate(node.inputs) if place not in allowed}
     for source in dict.fromkeys(v for v in node.inputs if v is not None and v not in forbidden):
         for value in (v for v in node.outputs if v.name):
-            if _same_elements(value, source, facts):
+            if _same_elements(value, source, facts) and _is_sure_of_size(node, source, allowed, facts):
                 yield Alias(value, source, "in place")
 
 
@@ -143,13 +143,29 @@ def _is_plain(node: ir.Node, facts: Facts) -> bool:
 def _same_elements(a: ir.Value, b: ir.Value, facts: Facts) -> bool:
     first, second = facts.shapes.dtype(a), facts.shapes.dtype(b)
     sizes = facts.shapes.sizes(a)
-    if facts.shapes.is_bound(a) or facts.shapes.is_bound(b):
-        return False  # of one bound, and yet of two sizes
     if first is None or second is None or sizes is None:
         return False
     if tensor_bytes(a, facts.shapes) is None or ir.DataType.STRING in {first, second}:
         return False
     return first.bitwidth == second.bitwidth >= 8 and sizes == facts.shapes.sizes(b)
+
+
+def _is_sure_of_size(node: ir.Node, source: ir.Value, allowed: Collection[int], facts: Facts) -> bool:
+    """Return whether `source` has the size of the result in every run: two sizes of one bound may differ, and one be broadcast.
+
+    Results of operators that write over operand 0 only have its shape; no other has more where each has one element.
+    """
+    if not any(facts.shapes.is_bound(value) for value in (*node.inputs, *node.outputs) if value is not None):
+        return True
+    if not facts.is_standard(node):
+        return False
+    others = [v for v in node.inputs if v is not None and v is not source]
+    return set(allowed) == {0} or all(_is_single(v, facts) for v in others)
+
+
+def _is_single(value: ir.Value, facts: Facts) -> bool:
+    sizes = facts.shapes.sizes(value)
+    return sizes is not None and set(sizes) <= {1} and not facts.shapes.is_bound(value)
 
 
 def _joined(node: ir.Node, facts: Facts) -> Iterator[Alias]:

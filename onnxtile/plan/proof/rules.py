@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from onnxtile.plan.alias.lawful import CUTS, IN_PLACE, JOINS, VIEWS
-from onnxtile.plan.proof.tenant import Tenant
+from onnxtile.plan.proof.tenant import Made, Tenant
 
 
 def _view(tenant: Tenant, source: Tenant) -> str | None:
@@ -38,6 +38,8 @@ def _in_place(tenant: Tenant, source: Tenant) -> str | None:
         return f"{made.operator} may not write over that operand"
     if (tenant.shape, tenant.size, tenant.granule) != (source.shape, source.size, source.granule):
         return f"{list(source.shape)} of {source.element} is not as large as {list(tenant.shape)} of {tenant.element}"
+    if (tenant.bound or source.bound) and not _same_in_every_run(made, source):
+        return "of one bound, both may have two sizes"
     if tenant.offset != source.offset:
         return f"it is at {tenant.offset}, not at {source.offset}"
     if source.kept or max(source.steps) > min(tenant.steps):
@@ -45,6 +47,16 @@ def _in_place(tenant: Tenant, source: Tenant) -> str | None:
     if min(tenant.steps) in source.crowded:
         return "another node reads that in the same step"
     return _not_before(tenant, source)
+
+
+def _same_in_every_run(made: Made, source: Tenant) -> bool:
+    """Return whether the result has the shape of `source` whatever sizes data decide: no other operand can make it larger."""
+    if IN_PLACE.get(made.operator) == frozenset({0}):
+        return True
+    others = [operand for operand in made.operands if operand is not None and operand.name != source.name]
+    return made.operator in IN_PLACE and all(
+        o.shape is not None and set(o.shape) <= {1} and not o.bound for o in others
+    )
 
 
 def _cut(tenant: Tenant, source: Tenant) -> str | None:

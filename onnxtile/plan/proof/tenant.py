@@ -10,10 +10,11 @@ BEFORE = -1
 
 @dataclass(frozen=True)
 class Operand:
-    """What a node reads: its name, and its shape where it is known."""
+    """What a node reads: its name, and its shape where it is known; with `bound`, that may be smaller in a run, but not larger."""
 
     name: str
     shape: tuple[int, ...] | None
+    bound: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Tenant:
 
     `steps` are those at which a node writes or reads it, in any order, with the last step of all for what must outlive the
     run, which is `kept`. `element` is its element type by name, and `granule` the bytes that its address must be a multiple of.
-    `crowded` are the steps at which more than one node reads it. `takes` are the operands of the node that makes it with which it
-    shares bytes.
+    With `bound`, its shape may be smaller in a run. `crowded` are the steps at which more than one node reads it. `takes` are the
+    operands of the node that makes it with which it shares bytes.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Tenant:
     crowded: tuple[int, ...] = ()
     takes: tuple[Take, ...] = ()
     made: Made | None = None
+    bound: bool = False
 
 
 @dataclass(frozen=True)

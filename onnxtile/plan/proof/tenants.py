@@ -42,6 +42,7 @@ def tenants(scope: Scope, layout: Layout, facts: Facts, offsets: Mapping[str, in
                 kept=value in scope.kept,
                 takes=tuple(Take(_name(alias.source), alias.rule) for alias in sharing.shares.get(value, ())),
                 made=_made(value, facts),
+                bound=facts.shapes.is_bound(value),
             )
         )
     for room in layout.rooms:
@@ -54,7 +55,8 @@ def _made(value: ir.Value, facts: Facts) -> Made | None:
     node = value.producer()
     if node is None:
         return None
-    operands = [Operand(_name(v), facts.shapes.sizes(v)) if v is not None else None for v in node.inputs]
+    shapes = facts.shapes
+    operands = [Operand(_name(v), shapes.sizes(v), shapes.is_bound(v)) if v is not None else None for v in node.inputs]
     if not facts.is_standard(node):
         return Made(f"{node.domain}::{node.op_type}", tuple(operands), over=tuple(overwritable(node, facts)))
     starts = tuple(cut_starts(node, facts).get(value, ()))
