@@ -1,8 +1,8 @@
 """What tile costs: time and memory on AlexNet of real size, time by the number of tiles, what onnxruntime makes of the result, Aidge.
 
-    python -m tests.bench.tile_speed [--runs 3] [--aidge PYTHON] [PART ...]
+    python -m tests.bench.tile_speed [--runs 3] [--max 128] [--aidge PYTHON] [PART ...]
 
-PARTS are alexnet, growth, runtime and aidge, all by default. Times are processor seconds of user and system together, as the machine may be
+PARTS are alexnet, growth, runtime (with tiles of --max) and aidge, all by default. Times are processor seconds of user and system together, as the machine may be
 shared, medians of the runs, of AlexNet the least; what is compared runs in turn, each in a process of its own where memory counts.
 """
 
@@ -117,16 +117,16 @@ def session(model: bytes, level: onnxruntime.GraphOptimizationLevel) -> onnxrunt
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def runtime(runs: int, folder: Path) -> None:  # noqa: ARG001 - nothing is written
-    """Print how long onnxruntime takes to load and to run AlexNet, whole and tiled at 128, for each way to accumulate."""
+def runtime(runs: int, most: int) -> None:
+    """Print how long onnxruntime takes to load and to run AlexNet, whole and tiled at `most`, for each way to accumulate."""
     levels = onnxruntime.GraphOptimizationLevel
     image = {"data_0": np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)}
     variants = {"whole": LIGHT.read_bytes()}
     for way in Accumulation:
-        tiled = api.tile(LIGHT, Limits.of(max=128), options=Options(way), verify=False)
+        tiled = api.tile(LIGHT, Limits.of(max=most), options=Options(way), verify=False)
         variants[f"tiled, {way} ({tiled.nodes_after:,} nodes)"] = to_bytes(tiled.model)
     print(
-        "| AlexNet at 128 | load, optimisation off, s | load, all on, s | run, off, ms | run, on, ms |\n|---|---:|---:|---:|---:|"
+        f"| AlexNet at {most} | load, optimisation off, s | load, all on, s | run, off, ms | run, on, ms |\n|---|---:|---:|---:|---:|"
     )
     for name, model in variants.items():
         cells = []
@@ -170,6 +170,7 @@ def aidge(runs: int, python: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--max", type=int, default=128)
     parser.add_argument("--aidge", metavar="PYTHON")
     parser.add_argument("parts", nargs="*", default=[], metavar="PART")
     given = parser.parse_args()
@@ -177,8 +178,10 @@ def main() -> None:
         for part in given.parts or ("alexnet", "growth", "runtime", "aidge"):
             if part == "aidge" and given.aidge:
                 aidge(given.runs, given.aidge)
+            elif part == "runtime":
+                runtime(given.runs, given.max)
             elif part != "aidge":
-                {"alexnet": alexnet, "growth": growth, "runtime": runtime}[part](given.runs, Path(folder))
+                {"alexnet": alexnet, "growth": growth}[part](given.runs, Path(folder))
 
 
 if __name__ == "__main__":
