@@ -2,8 +2,9 @@
 
     python -m tests.bench.tile_speed [--runs 3] [--max 128] [--aidge PYTHON] [PART ...]
 
-PARTS are alexnet, growth, runtime (with tiles of --max) and aidge, all by default. Times are processor seconds of user and system together, as the machine may be
-shared, medians of the runs, of AlexNet the least; what is compared runs in turn, each in a process of its own where memory counts.
+PARTS are alexnet, growth, runtime (with tiles of --max) and aidge, all by default. Times are processor seconds of user and system together,
+as the machine may be shared, medians of the runs, of AlexNet the least; what is compared runs in turn, each in a process of its own where
+memory counts.
 """
 
 from __future__ import annotations
