@@ -1,9 +1,11 @@
-"""Orders and convexity on an onnx_ir graph (the only room that knows networkx)."""
+"""Orders and convexity on an onnx_ir graph, and antichains of any order (the only room that knows networkx)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 
@@ -125,3 +127,37 @@ _SET = object()
 
 def _is_read_outside(node: ir.Node, members: Collection[ir.Node]) -> bool:
     return any(reader not in members for value in node.outputs for reader in value.consumers())
+
+
+_MOST_ELEMENTS = 4000
+"""Of an order, at most: which chains are direct takes their number to the third power."""
+
+
+def heaviest_antichain(weights: Sequence[int], before: npt.NDArray[np.bool_]) -> list[int]:
+    """Return the places of the elements of a heaviest antichain, no two of which are related; nothing for more than 4,000 elements.
+
+    `before` says in row i, column k whether i is before k: a strict partial order. `weights` are not negative. An antichain weighs at most
+    what is left of all weights when as much as possible has been matched along chains, and that is a minimum cut (Dilworth's theorem, with
+    weights).
+    """
+    if not 0 < len(weights) <= _MOST_ELEMENTS:
+        return []
+    import networkx as nx  # only plans for every order need it, and it takes long to load
+
+    # The weight of an element flows out of it, and into those behind it or through them.
+    network = nx.DiGraph()
+    for i, weight in enumerate(weights):
+        network.add_edge("source", (i, "out"), capacity=weight)
+        network.add_edge((i, "in"), "sink", capacity=weight)
+        network.add_edge((i, "in"), (i, "out"))
+    for i, k in np.argwhere(_direct(before)).tolist():
+        network.add_edge((i, "out"), (k, "in"))
+    _, (near, _) = nx.minimum_cut(network, "source", "sink", flow_func=nx.algorithms.flow.preflow_push)
+    return [i for i, weight in enumerate(weights) if weight and (i, "out") in near and (i, "in") not in near]
+
+
+def _direct(before: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return which pairs of `before` have nothing between them."""
+    numbers = before.astype(np.float32)
+    found: npt.NDArray[np.bool_] = before & (numbers @ numbers == 0)
+    return found

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import combinations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onnxtile.graph import Order, dependencies, node_id, node_ids
+from onnxtile.graph import Order, dependencies, heaviest_antichain, node_id, node_ids
 
 
 def graph_of(text: str) -> ir.Graph:
@@ -181,3 +183,35 @@ def test_between_is_convexity_and_contract_keeps_an_order(case: tuple[ir.Graph, 
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         graph.remove(list(members), safe=True)
         _require_order(graph, order)
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> tuple[list[int], np.ndarray[tuple[int, int], np.dtype[np.bool_]]]:
+    """Weights, and a strict partial order: the paths of a random acyclic graph."""
+    size = draw(st.integers(1, 8))
+    before = np.zeros((size, size), bool)
+    for i, k in combinations(range(size), 2):
+        before[i, k] = draw(st.booleans())
+    for middle in range(size):
+        before |= np.outer(before[:, middle], before[middle])
+    return draw(st.lists(st.integers(0, 9), min_size=size, max_size=size)), before
+
+
+@given(orders())
+def test_no_antichain_is_heavier(case: tuple[list[int], np.ndarray[tuple[int, int], np.dtype[np.bool_]]]) -> None:
+    weights, before = case
+    places = range(len(weights))
+    free = [
+        some
+        for size in range(len(weights) + 1)
+        for some in combinations(places, size)
+        if not any(before[i, k] for i, k in combinations(some, 2))
+    ]
+    found = heaviest_antichain(weights, before)
+    assert tuple(found) in free
+    assert sum(weights[i] for i in found) == max(sum(weights[i] for i in some) for some in free)
+
+
+def test_too_large_an_order_has_no_antichain_told() -> None:
+    assert heaviest_antichain([1] * 4001, np.zeros((4001, 4001), bool)) == []
+    assert heaviest_antichain([], np.zeros((0, 0), bool)) == []

@@ -71,7 +71,7 @@ def _body(name: str, graph: ir.Graph, terms: Terms) -> Body:
     scope = Scope(graph, "inside")
     needs = terms.needs(graph, inside)
     layout = lay_out(terms.facts, scope, terms.order, 1, terms.alignment, terms.rules, needs)
-    problem = Problem(layout.buffers, terms.alignment, conflicts=layout.conflicts)
+    problem = Problem(layout.buffers, terms.alignment, conflicts=layout.conflicts, crowd=layout.crowd)
     plan = terms.solve(problem)
     lodged = tenants(scope, layout, terms.facts, plan.offsets)
     require(problem, plan, lodged)

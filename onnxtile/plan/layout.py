@@ -14,7 +14,7 @@ from onnxtile.plan.alias.sharing import Sharing, choose
 from onnxtile.plan.bytes import granule, tensor_bytes
 from onnxtile.plan.order.choice import Ground, Order
 from onnxtile.plan.order.live import Life, live_ranges
-from onnxtile.plan.order.precedence import Claim, InEveryOrder, InSteps, Precedence, conflicts
+from onnxtile.plan.order.precedence import Claim, InEveryOrder, InSteps, Precedence, conflicts, crowd
 from onnxtile.plan.order.schedule import Schedule, own_order
 from onnxtile.plan.order.work import Work
 from onnxtile.plan.problem import Buffer, Problem, align
@@ -41,6 +41,7 @@ class Layout:
     sharing: Sharing
     buffers: tuple[Buffer, ...]
     rooms: tuple[Room, ...]
+    alignment: int
 
     @property
     def holds_always(self) -> bool:
@@ -50,15 +51,26 @@ class Layout:
     @cached_property
     def conflicts(self) -> frozenset[tuple[str, str]]:
         """Names of buffers that must not share bytes although no step of the schedule has both: another order might."""
+        return conflicts(self._claims, self.order) if isinstance(self.order, InEveryOrder) else frozenset()
+
+    @cached_property
+    def crowd(self) -> frozenset[str]:
+        """Names of the heaviest buffers of which no two may share a byte, where what is said is true of every order; else none."""
         if not isinstance(self.order, InEveryOrder):
             return frozenset()
+        size = {buffer.name: align(buffer.size, self.alignment) for buffer in self.buffers}
+        return crowd(self._claims, [size[claim.name] for claim in self._claims], self.order)
+
+    @cached_property
+    def _claims(self) -> list[Claim]:
+        assert isinstance(self.order, InEveryOrder)
         order = self.order
         regions = {id(region): region for region in self.sharing.regions.of.values()}.values()
         claims = [order.claim(region.owner.name or "", region.life, region.places) for region in regions]
         for room in self.rooms:
             users = tuple(map(order.number, room.nodes))
             claims.append(Claim(room.buffer.name, (room.buffer.lower, room.buffer.upper), users, users))
-        return conflicts(claims, order)
+        return claims
 
 
 def lay_out(
@@ -106,7 +118,7 @@ class _Terms:
         sharing = choose(schedule, facts, lives, order, scope.kept, tuple(roles.tensors), self.alignment, self.rules)
         rooms = self.needs.rooms(schedule)
         buffers = (*_buffers(sharing, facts, self.alignment), *(room.buffer for room in rooms))
-        return Layout(scope, schedule, roles, lives, order, sharing, buffers, rooms)
+        return Layout(scope, schedule, roles, lives, order, sharing, buffers, rooms, self.alignment)
 
     def _require_countable(self, roles: Roles) -> None:
         sizes = [tensor_bytes(value, self.facts.shapes) or 0 for value in roles.tensors]

@@ -71,7 +71,7 @@ class Allocation:
     def summary(self) -> tuple[Arena, ...]:
         """What the result says of each arena."""
         return tuple(
-            Arena(arena.memory.name, arena.memory.capacity, arena.plan.size, arena.problem.lower_bound)
+            Arena(arena.memory.name, arena.memory.capacity, arena.plan.size, arena.problem.peak[0])
             for arena in self.arenas
         )
 
@@ -164,6 +164,7 @@ def _part(problem: Problem, buffers: Sequence[Buffer], capacity: int | None) -> 
         problem.alignment,
         capacity,
         frozenset(pair for pair in problem.conflicts if names.issuperset(pair)),
+        problem.crowd & names,
     )
 
 
@@ -184,7 +185,7 @@ def _summary(problem: Problem, arenas: tuple[Filled, ...]) -> Allocation:
         return Allocation(arenas, proof)
     bound = problem.lower_bound
     did_reach = sum(arena.plan.size for arena in arenas) == bound
-    return Allocation(arenas, Proof(bound, "peak", "lower bound reached" if did_reach else "several arenas"))
+    return Allocation(arenas, Proof(bound, problem.bound, "lower bound reached" if did_reach else "several arenas"))
 
 
 def _require_sense(memories: Sequence[Memory]) -> None:

@@ -54,7 +54,7 @@ def heuristic(place: Callable[[Problem], Sequence[int]]) -> Callable[[Problem, E
         offsets = tuple(place(problem))
         did_reach = size_of(problem, offsets) == problem.lower_bound
         return Placement(
-            offsets, Proof(problem.lower_bound, "peak", "lower bound reached" if did_reach else "heuristic")
+            offsets, Proof(problem.lower_bound, problem.bound, "lower bound reached" if did_reach else "heuristic")
         )
 
     return placed

@@ -73,7 +73,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     inside = plan_bodies(model.graph, terms)
     layout = lay_out(facts, scope, chosen_order, streams, alignment, share, terms.needs(model.graph, inside))
     schedule, sharing, roles = layout.schedule, layout.sharing, layout.roles
-    problem = Problem(layout.buffers, alignment, conflicts=layout.conflicts)
+    problem = Problem(layout.buffers, alignment, conflicts=layout.conflicts, crowd=layout.crowd)
     allocation = allocate(problem, memories(capacity), chosen, effort)
     tenants = find_tenants(scope, layout, facts, allocation.offsets)
     for filled in allocation.arenas:

@@ -53,7 +53,8 @@ class Problem:
     """Buffers to be placed in one arena: offsets are multiples of `alignment`, no byte beyond `capacity` (None: no limit).
 
     Two buffers share no byte where their lives meet, nor where `conflicts` has their names as a pair (in any order): an executor that may
-    run the graph in another order needs both at once, although no step of this one does.
+    run the graph in another order needs both at once, although no step of this one does. Of the buffers that `crowd` names no two share a
+    byte, for the one reason or the other: together they are a lower bound.
 
     Raises UsageError for two buffers of one name, a negative capacity, an alignment that is no power of two, or a conflict of what is no
     buffer.
@@ -63,6 +64,7 @@ class Problem:
     alignment: int = DEFAULT_ALIGNMENT
     capacity: int | None = None
     conflicts: frozenset[tuple[str, str]] = frozenset()
+    crowd: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         require_alignment(self.alignment)
@@ -126,10 +128,16 @@ class Problem:
         highest = int(live.argmax())
         return (int(live[highest]), int(times[highest])) if live[highest] > 0 else (0, 0)
 
-    @property
+    @cached_property
     def lower_bound(self) -> int:
-        """The bytes that no plan can do without: the peak."""
-        return self.peak[0]
+        """The bytes that no plan can do without: the peak, or those of the crowd."""
+        crowd = sum(size for b, size in zip(self.buffers, self.footprints, strict=True) if b.name in self.crowd)
+        return max(self.peak[0], crowd)
+
+    @property
+    def bound(self) -> Bound:
+        """How the lower bound is known."""
+        return "peak" if self.lower_bound == self.peak[0] else "every order"
 
     def live_at(self, step: int) -> tuple[Buffer, ...]:
         """Return the buffers that are live at `step`, the largest first."""
@@ -137,8 +145,9 @@ class Problem:
         return tuple(sorted(live, key=lambda b: (-b.size, b.name)))
 
 
-Bound = Literal["peak", "search"]
-"""How a lower bound is known: as the peak, or as the size below which an exact search found that there is nothing."""
+Bound = Literal["peak", "every order", "search"]
+"""How a lower bound is known: as the peak, as what may be in use at once in some order, or as the size below which an exact search
+found that there is nothing."""
 
 Ended = Literal[
     "lower bound reached", "search ended", "effort", "time", "too many buffers", "several arenas", "heuristic"

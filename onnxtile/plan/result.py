@@ -116,7 +116,7 @@ class PlanResult:
     `order` is the name of the order, `schedule` names the nodes in it, and `steps` says the step of each.
     `peak` is the largest sum of bytes that are live in one step, each buffer rounded up to the alignment, and `peak_step` the
     first such step; `lower_bound` is what no plan of this schedule can go below, `optimal` says that this one is there, `bound` how it is
-    known ("peak", or "search": by an exact search), and `ended` what ended the search for a smaller arena (see plan.problem.Ended).
+    known (see plan.problem.Bound), and `ended` what ended the search for a smaller arena (see plan.problem.Ended).
     `activation_bytes` is the sum of all buffers, had each bytes of its own and none an alias.
     `bodies` are the plans of the bodies of If, Loop and Scan, `bounds` those of shapes that depend on the data. `in_place` tensors are
     written over an operand.

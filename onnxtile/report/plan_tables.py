@@ -7,7 +7,7 @@ from rich.text import Text
 
 from onnxtile.report.table import Result, table
 
-_BOUNDS = {"peak": "the peak", "search": "by exact search"}
+_BOUNDS = {"peak": "the peak", "every order": "at once in some order", "search": "by exact search"}
 _LIMITS = {
     "effort": "the effort ended; --effort high searches longer",
     "time": "the time ended",

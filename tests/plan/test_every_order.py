@@ -34,6 +34,9 @@ def test_branches_do_not_share_bytes() -> None:
     own, every = case.plan(), case.plan(order="any")
     assert own.arena_size == 3 * 64
     assert every.arena_size == 5 * 64
+    assert (every.peak, every.lower_bound, every.bound) == (3 * 64, 5 * 64, "every order")
+    assert every.optimal
+    assert (own.bound, own.optimal) == ("peak", True)
     place = {name: buffer.offset for name, buffer in rows(every).items()}
     assert not {place["b"], place["c"]} & {place["d"], place["e"]}
 

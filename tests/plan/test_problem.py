@@ -86,3 +86,12 @@ def test_a_plan_that_another_could_better_says_so() -> None:
 def test_a_capacity_that_is_just_enough() -> None:
     problem = Problem((Buffer("a", 100, 0, 1), Buffer("b", 100, 1, 2)), 64, capacity=128)
     require_capacity(problem, planner("greedy-by-size").plan(problem))
+
+
+def test_a_crowd_is_a_lower_bound() -> None:
+    buffers = (Buffer("a", 8, 0, 1), Buffer("b", 8, 1, 2), Buffer("c", 16, 2, 3))
+    conflicts = frozenset({("a", "b"), ("a", "c"), ("b", "c")})
+    problem = Problem(buffers, 8, conflicts=conflicts, crowd=frozenset("abc"))
+    assert (problem.peak, problem.lower_bound, problem.bound) == ((16, 2), 32, "every order")
+    alone = Problem(buffers, 8, conflicts=conflicts, crowd=frozenset("c"))
+    assert (alone.lower_bound, alone.bound) == (16, "peak")

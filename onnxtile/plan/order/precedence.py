@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxtile.graph import dependencies
+from onnxtile.graph import dependencies, heaviest_antichain
 from onnxtile.plan.order.live import Life
 from onnxtile.plan.order.schedule import Schedule, predecessors
 from onnxtile.plan.scope import Scope
@@ -150,6 +150,18 @@ def conflicts(claims: Sequence[Claim], order: InEveryOrder) -> frozenset[tuple[s
         if one.life[1] <= other.life[0] or other.life[1] <= one.life[0]:
             found.add((one.name, other.name))
     return frozenset(found)
+
+
+def crowd(claims: Sequence[Claim], weights: Sequence[int], order: InEveryOrder) -> frozenset[str]:
+    """Return the names of the heaviest claims of which any two may want their bytes together in some order.
+
+    `weights` are bytes, one of each claim. Takes c³ steps of numpy's for c claims.
+    """
+    if not claims:
+        return frozenset()
+    before = ~_unordered(claims, order).T
+    np.fill_diagonal(before, False)
+    return frozenset(claims[i].name for i in heaviest_antichain(weights, before))
 
 
 def _unordered(claims: Sequence[Claim], order: InEveryOrder) -> npt.NDArray[np.bool_]:

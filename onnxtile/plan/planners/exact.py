@@ -22,7 +22,7 @@ def improve(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placeme
     did_reach = solution.ended == "optimal"
     return Placement(
         solution.offsets,
-        Proof(problem.lower_bound, "peak", "lower bound reached" if did_reach else _ENDED[solution.ended]),
+        Proof(problem.lower_bound, problem.bound, "lower bound reached" if did_reach else _ENDED[solution.ended]),
     )
 
 

@@ -32,7 +32,7 @@ def _place(problem: Problem, effort: Effort) -> Placement:
     ended: Ended = "time" if budget.is_late else "effort"
     if size == problem.lower_bound:
         ended = "lower bound reached"
-    return Placement(tuple(offsets), Proof(problem.lower_bound, "peak", ended))
+    return Placement(tuple(offsets), Proof(problem.lower_bound, problem.bound, ended))
 
 
 def _swapped(problem: Problem, offsets: list[int], order: list[int], draw: random.Random) -> list[int]:
