@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +117,12 @@ def contrib_schemas(op: str, domain: str) -> list[Any]:
     return [schema for schema in get_all_operator_schema() if schema.name == op and schema.domain == domain]
 
 
+_OTHER_SHAPE = re.compile(
+    r"\((?P<operator>\w+)\) has shape \{(?P<given>[\d,]*)\} but the computed output shape for this run is \{(?P<computed>[\d,]*)\}"
+)
+"""What onnxruntime says where an output does not fit the memory that it was given."""
+
+
 class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
     """Turns onnxruntime's exceptions, which share no base class, into a ModelError with one line."""
 
@@ -129,7 +136,13 @@ class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
         if error is None or not isinstance(error, Exception):
             return
         reason = " ".join(str(error).split())
-        raise ModelError(f"onnxruntime cannot {self._verb} the model: {reason}") from error
+        found = _OTHER_SHAPE.search(reason)
+        if found is None:
+            raise ModelError(f"onnxruntime cannot {self._verb} the model: {reason}") from error
+        raise ModelError(
+            f"a {found['operator']} has a result of shape {{{found['computed']}}} with these inputs, and {{{found['given']}}} in the model",
+            hint="the numbers in an input decide it: give inputs that the model is made for, with --inputs FILE.npz",
+        ) from error
 
 
 def _fed(value: Any) -> Any:

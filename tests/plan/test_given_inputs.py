@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 from onnxtile import api
-from onnxtile.errors import OnnxtileError
+from onnxtile.errors import ModelError, OnnxtileError
 from onnxtile.model.feeds import sample_feeds
 from onnxtile.model.load import load
 from onnxtile.model.wanted import Wanted
@@ -47,3 +47,13 @@ def test_given_inputs_are_those_of_every_run() -> None:
     first, second = Wanted(ranges={"x": (5, 6)}).feeds(model, lambda _: (3,), 2)
     assert (first["x"] >= 5).all() and (first["x"] < 6).all() and (first["x"] != second["x"]).any()
     assert (sample_feeds(model, lambda _: (), ranges={"x": (7, 7)})["x"] == 7).all()
+
+
+def test_numbers_in_an_input_that_decide_a_shape_are_asked_for(tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 20]> g (float[3,4] x, int64[1] k) => (float[3,3] y, int64[3,3] i) { y, i = TopK(x, k) }'
+    model = onnx.parser.parse_model(text)
+    with pytest.raises(ModelError, match=r"TopK has a result of shape \{3,1\} .* and \{3,3\} in the model") as caught:
+        api.plan(model)
+    assert "--inputs" in str(caught.value.hint)
+    np.savez(tmp_path / "k.npz", x=np.ones((3, 4), np.float32), k=np.array([3]))
+    assert not api.plan(model, inputs=tmp_path / "k.npz").plan.unplanned
