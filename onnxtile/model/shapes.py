@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import onnx_ir as ir
 
@@ -45,9 +46,8 @@ class Shapes:
     def sizes(self, value: ir.Value) -> tuple[int, ...] | None:
         """Return the dimensions where all are known numbers, else None."""
         dims = self._dims.get(value)
-        if dims is None or not all(isinstance(dim, int) for dim in dims):
-            return None
-        return tuple(int(dim) for dim in dims if dim is not None)
+        # Asked more often than anything else.
+        return None if dims is None or any(type(dim) is not int for dim in dims) else cast("tuple[int, ...]", dims)
 
     def is_bound(self, value: ir.Value) -> bool:
         """Return whether the sizes of `value` are only bounds, and a run may show smaller ones."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -75,12 +76,12 @@ class Allocation:
             for arena in self.arenas
         )
 
-    @property
+    @cached_property
     def offsets(self) -> Mapping[str, int]:
         """The offset of each buffer in its arena."""
         return {name: offset for arena in self.arenas for name, offset in arena.plan.offsets.items()}
 
-    @property
+    @cached_property
     def places(self) -> Mapping[str, str]:
         """The name of the arena that each buffer lies in."""
         return {name: arena.memory.name for arena in self.arenas for name in arena.plan.offsets}

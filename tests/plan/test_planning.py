@@ -13,7 +13,10 @@ from onnxtile.errors import Infeasible, UsageError
 from onnxtile.model.load import load
 from onnxtile.model.save import raise_ir_version, to_bytes
 from onnxtile.plan.annotate import annotate, clear
-from onnxtile.plan.planner import planners
+from onnxtile.plan.effort import NORMAL
+from onnxtile.plan.memories import allocate, memories
+from onnxtile.plan.planner import planner, planners
+from onnxtile.plan.problem import Buffer, Problem
 from onnxtile.plan.result import PlanResult
 from tests.plan.conftest import Case, rows
 from tests.plan.test_arena_run import SOUND
@@ -224,3 +227,11 @@ def test_the_model_stays_as_it_is() -> None:
     assert to_bytes(case.model) == before
     assert isinstance(result, PlanResult)
     assert rows(result)["y"].kind == "output"
+
+
+def test_where_buffers_lie_is_gathered_once() -> None:
+    problem = Problem((Buffer("a", 8, 0, 1), Buffer("b", 8, 0, 1)))
+    allocation = allocate(problem, memories({"fast": 64, "slow": 64}), planner("best"), NORMAL)
+    assert dict(allocation.places) == {"a": "fast", "b": "slow"}
+    assert allocation.places is allocation.places, "it is asked for each buffer"
+    assert allocation.offsets is allocation.offsets
