@@ -15,6 +15,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.load import Source, load
 from onnxtile.model.shapes import resolve
+from onnxtile.model.walk import all_nodes
 from onnxtile.tile.check import TileVerdict, check_tiles
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.options import Options
@@ -79,7 +80,10 @@ def tile(
     progress("inferring shapes")
     known, constants = resolve(tiled, run=verify), Constants(tiled)
     progress("tiling")
+    declared = _declared(tiled)
     result = tile_graph(tiled, limits, known, constants, options, progress)
+    if any(node.op_type == "If" for node in tiled.graph.all_nodes()):
+        _keep_to(declared, result)
     verdict: Verdict | None = None
     sites: tuple[TileVerdict, ...] = ()
     if verify:
@@ -97,6 +101,21 @@ def tile(
         with suppress(OnnxtileError) if peaks is None else nullcontext():
             planned = _peaks(source, limits, options, run=verify, progress=progress)
     return TiledModel(tiled, result, nodes_before, tiled.graph.num_nodes(), verdict, sites, planned)
+
+
+def _declared(model: ir.Model) -> dict[str | None, ir.Shape | None]:
+    """Return the shapes that the model itself gives to what its nodes make, by name."""
+    return {value.name: value.shape for node in all_nodes(model) for value in node.outputs}
+
+
+def _keep_to(declared: Mapping[str | None, ir.Shape | None], result: TileResult) -> None:
+    """Let the new nodes say no more of shapes than the model did.
+
+    onnxruntime infers shapes in every branch, also in one that is never taken at these sizes, and refuses the model where they do not
+    fit there; what it cannot infer itself must not be told to it.
+    """
+    for value in (value for site in result.tiled for node in site.emitted for value in node.outputs):
+        value.shape = declared.get(value.name)
 
 
 def _read(model: Source, dims: Dims | None, shapes: InputShapes | None) -> ir.Model:

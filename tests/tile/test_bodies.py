@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import parser
 
+from onnxtile import api
 from onnxtile.runtime import Session
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.options import Options
@@ -127,3 +128,24 @@ def test_functions_of_which_too_little_is_known(bench: Bench) -> None:
     newer = LINEAR.replace('"" : 17', '"" : 18')
     (skip,) = bench.tile(source(graph, newer), FOUR).result.skipped
     assert skip.reason == "it stands inside f::Linear, which has another opset"
+
+
+def test_a_branch_that_is_never_taken_contradicts_nothing() -> None:
+    # onnxruntime cannot infer that t has two rows; told so, it would refuse the model for the Squeeze of one.
+    model = source("""(float[2,8] x) => (float[r] y)
+    <float[8,6] w, int64[1] zero = {0}, int64 first = {0}, int64 one = {1}, int64[1] all = {-1}> {
+      sizes = Shape(x)
+      loose = Cast<to = 1>(sizes)
+      plain = Abs(loose)
+      whole = Cast<to = 7>(plain)
+      s = Reshape(x, whole)
+      t = MatMul(s, w)
+      made = Shape(t)
+      rows = Gather(made, first)
+      single = Equal(rows, one)
+      y = If(single) <then_branch = single () => (float[n] z) { z = Squeeze(t, zero) },
+                     else_branch = several () => (float[m] f) { f = Reshape(t, all) }>
+    }""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((8, 6), np.float32), "w"))
+    tiled = api.tile(model, FOUR)
+    assert tiled.result.matmuls == 2 * 2 and tiled.verdict is not None and tiled.verdict.equal
