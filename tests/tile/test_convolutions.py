@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -206,3 +206,11 @@ def test_an_output_shape_beyond_the_input_is_left_alone(bench: Bench) -> None:
     conv = Conv((11,), (2,), op="ConvTranspose", attributes=(("strides", (3,)), ("output_shape", (33,))), constants="w")
     (skipped,) = judge(bench, conv, Limits(window=Window(filters=2))).result.skipped
     assert skipped.reason == "its output_shape asks for 33 elements where its input reaches 32"
+
+
+def test_a_convolution_is_not_filled_up_but_may_be_cut_beside_products_that_are(bench: Bench) -> None:
+    conv = Conv((6, 6), (3, 3), constants="w")
+    exact, ragged = Limits(None, 9, None, pad=True, window=Window()), Limits(None, 9, None, window=Window())
+    (skipped,) = judge(bench, conv, exact).result.skipped
+    assert "[operator.Conv] with pad = false in the limits file has it cut" in skipped.reason
+    assert bench.tile(conv.model(), replace(exact, operators=(("Conv", ragged),))).result.matmuls == 3

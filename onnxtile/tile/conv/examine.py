@@ -77,7 +77,10 @@ def _require_asked(layer: Convolution, limits: Limits) -> None:
 def _require_cuttable(layer: Convolution, limits: Limits, facts: Facts) -> None:
     """Raise NotTiled where the limits ask for what no convolution can be cut to, or for sizes that are not known."""
     if limits.pad:
-        raise NotTiled("a convolution is not filled up to tiles of one size (pad = true)")
+        raise NotTiled(
+            "a convolution is not filled up to tiles of one size (pad = true): "
+            f"[operator.{layer.tile}] with pad = false in the limits file has it cut"
+        )
     if limits.multiples[0] > 1:
         raise NotTiled("the rows and columns of a convolution are not cut into multiples")
     if limits.asks_for_choice and not isinstance(layer.x.dims[0], int):
