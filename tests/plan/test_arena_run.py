@@ -12,6 +12,7 @@ import pytest
 from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.plan.proof.executor import ArenaExecutor, Clash
 from onnxtile.plan.proof.memory import Block, to_array, to_bytes
+from onnxtile.plan.proof.plain import PlainRun
 from onnxtile.plan.result import PlanResult
 from onnxtile.runtime import Array, Binding, Session
 from tests.plan.conftest import Case, aliases, outside, rows
@@ -378,3 +379,41 @@ def test_halves_that_onnxruntime_keeps_wider_are_not_held_against_the_plan() -> 
     text += "".join(f" a{i + 1} = Mul(a{i}, x)\n b{i} = Cos(a{i + 1})\n a{i + 2} = Erf(b{i})\n" for i in range(0, 4, 2))
     case = Case.of(text + " y = Softmax(a4)\n}")
     assert case.run(case.plan()).equal
+
+
+def test_where_vectors_begin_is_the_same_beside_the_arena() -> None:
+    # What comes before the first whole vector is computed by itself, and the sine there may be rounded otherwise.
+    case = Case.of("""
+    g (float[37] x, float[3] w) => (float[37] y, float[40] z) {
+      a = Sin(x)
+      b = Cos(a)
+      c = Sin(w)
+      z = Concat<axis = 0>(c, b)
+      y = Sin(b)
+    }
+    """)
+    result = case.plan(alignment=4, planner="naive")
+    assert any(buffer.offset % 16 for buffer in result.buffers)
+    verdict = case.run(result, repeats=5)
+    assert verdict.equal, verdict
+
+
+def test_nodes_that_round_otherwise_are_excused_only_where_they_agree_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Case.of("g (float[4] x) => (float[4] y) { a = Exp(x) y = Neg(a) }")
+    result = case.plan()
+    whole = PlainRun.run
+
+    def other(run: PlainRun, feeds: Any) -> dict[str, Any]:
+        found = whole(run, feeds)
+        found["y"].data[0] ^= 1
+        return found
+
+    monkeypatch.setattr(PlainRun, "run", other)
+    verdict = case.run(result)
+    assert (verdict.equal, verdict.differing) == (False, "y")
+    monkeypatch.setattr(ArenaExecutor, "elsewhere", lambda run, feeds: other(PlainRun(run._model, run._shapes), feeds))
+    verdict = case.run(result)
+    assert verdict.equal
+    assert "round otherwise" in (verdict.unlike or "")

@@ -239,3 +239,22 @@ def test_what_is_there_already_is_not_written_again_while_it_is_read() -> None:
         result = case.plan(order=order)
         assert rows(result)["b"].offset != rows(result)["c"].offset
         assert case.run(result).equal
+
+
+def test_a_copy_of_what_lies_there_is_not_made_while_that_is_read() -> None:
+    # The cut holds what x does, and y would be written over both: the cut would be copied onto x while x is read.
+    case = Case.of("""
+    over (float[1,4] x) => (float[1,5] p, float[1,4] y, float[1,9] q) {
+      a = Exp(x)
+      one = Constant<value = int64[1] {1}>()
+      two = Constant<value = int64[1] {2}>()
+      b = Slice(a, one, two, one)
+      c = Concat<axis = 1>(b, a, x)
+      sizes = Constant<value = int64[2] {5, 4}>()
+      p, d = Split<axis = 1>(c, sizes)
+      y = Mul(d, x)
+      q = Relu(c)
+    }
+    """)
+    result = case.plan(io="inside", overwrite_inputs=True, alignment=4)
+    assert case.run(result).equal

@@ -53,7 +53,7 @@ class Builder:
 
     def alone(self, name: str, shape: Shape) -> None:
         """Add an operator of one operand."""
-        operator = self.draw(st.sampled_from(["Relu", "Softmax", "Identity", "Transpose"]))
+        operator = self.draw(st.sampled_from(["Relu", "Sin", "Softmax", "Identity", "Transpose"]))
         self.put(operator, [name], [shape[::-1] if operator == "Transpose" else shape])
 
     def both(self, name: str, shape: Shape) -> None:

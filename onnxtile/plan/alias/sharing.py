@@ -46,7 +46,7 @@ def choose(
     A view always lies where its source does. A result is written over an operand wherever that is lawful: two buffers of one size become
     one, which no step can lose by. Where tile has cut and joined, parts lie in their whole: tiles are addressed so. Other parts of a whole
     are taken apart or put together in place where that lowers the peak, as long as it falls; then wherever it does not rise. What would
-    then be written into bytes that are in use is neither a part nor a whole of others, and all is chosen again.
+    then be written into bytes that are in use is left apart, and all is chosen again.
     """
     sizes = {value: tensor_bytes(value, facts.shapes) or 0 for value in tensors}
     apart: frozenset[ir.Value] = frozenset()
@@ -98,9 +98,10 @@ class _Chooser:
             self._count(region, 1)
 
     def leave_apart(self, values: frozenset[ir.Value]) -> None:
-        """Let `values` be neither parts nor wholes of others."""
+        """Let `values` be neither parts nor wholes of others, nor written over."""
         groups = ([a for a in group if values.isdisjoint((a.value, a.source))] for group in self._parts)
         self._parts = [group for group in groups if group]
+        self._in_place = [alias for alias in self._in_place if alias.source not in values]
 
     def share_views(self) -> None:
         for alias in self._views:

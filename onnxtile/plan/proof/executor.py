@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
@@ -13,7 +14,7 @@ from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.proof.graph_run import Clash, Draws, GraphRun, Ground, Lanes, Moves, Values
 from onnxtile.plan.proof.kernel import Kernel, Kernels
 from onnxtile.plan.proof.memory import Block, Site
-from onnxtile.plan.result import PlanResult
+from onnxtile.plan.result import PlannedBody, PlanResult
 from onnxtile.runtime import Array
 
 __all__ = ["ArenaExecutor", "Clash"]
@@ -33,8 +34,9 @@ class ArenaExecutor:
         self._constants = constants
         self._kernels = Kernels(model, shapes)
         self.blocks = {arena.name: Block(arena.size, result.alignment) for arena in result.arenas}
-        ground = Ground(Facts(model, shapes, constants), self.blocks, self._kernels)
-        self._run = GraphRun(model.graph, ground, result.buffers, result.schedule, result.steps, result.bodies)
+        self._result = result
+        self._ground = Ground(Facts(model, shapes, constants), self.blocks, self._kernels)
+        self._run = GraphRun(model.graph, self._ground, result.buffers, result.schedule, result.steps, result.bodies)
         self._kept_inputs = [v for v in model.graph.inputs if v in self._run.sites and not result.overwrite_inputs]
 
     @property
@@ -74,6 +76,15 @@ class ArenaExecutor:
             return Clash(wrong.name or "", None)
         return {output.name or "": lanes.arena[output] for output in graph.outputs}
 
+    def elsewhere(self, feeds: Mapping[str, Array]) -> dict[str, Any] | Clash:
+        """Run the nodes one by one, nothing in an arena; return each graph output by name, or what differs between two such runs."""
+        graph, result = self._model.graph, self._result
+        bodies = [_nowhere(body) for body in result.bodies]
+        run = GraphRun(graph, self._ground, (), result.schedule, result.steps, bodies)
+        values: Values = {**self._fed(feeds), **run.held}
+        clash = run.run(Lanes(dict(values), values), run.steps)
+        return clash or {output.name or "": values[output] for output in graph.outputs}
+
     def _fed(self, feeds: Mapping[str, Array]) -> Values:
         values: Values = {}
         for value in self._model.graph.inputs:
@@ -96,3 +107,8 @@ class ArenaExecutor:
             if value not in self._run.held and not value.is_graph_output() and value not in self._kept_inputs:
                 found.setdefault(number, []).append(value)
         return found
+
+
+def _nowhere(body: PlannedBody) -> PlannedBody:
+    """Return `body` with no place for anything."""
+    return replace(body, buffers=(), bodies=tuple(map(_nowhere, body.bodies)))

@@ -259,7 +259,7 @@ class GraphRun:
     def room(self, value: ir.Value) -> Site | None:
         """Return memory of its own for what the arena has a place for."""
         site = self.sites.get(value)
-        return Site.empty(site.dtype, site.shape, len(site.data)) if site is not None else None
+        return Site.empty(site.dtype, site.shape, len(site.data), site.address) if site is not None else None
 
     def _prepare(self, place: int, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
         """Note how `node` is run, unless it is computed before the run."""

@@ -19,6 +19,9 @@ Bytes = npt.NDArray[np.uint8]
 
 _NO_FIXED_SIZE = {ir.DataType.UNDEFINED, ir.DataType.STRING}
 
+VECTOR = 64
+"""Bytes of the widest vector register in use, and what onnxruntime aligns its own tensors to."""
+
 _RED_ZONE = 4096
 """Bytes before and after a block that nobody may write: a page, so that a stray vector or row still hits it."""
 
@@ -42,10 +45,15 @@ class Site:
         return cls(data, int(data.ctypes.data), dtype, array.shape)
 
     @classmethod
-    def empty(cls, dtype: ir.DataType, shape: tuple[int, ...], size: int) -> Site:
-        """Return memory of its own for a tensor of `size` bytes."""
-        data = np.zeros(size, np.uint8)
-        return cls(data, int(data.ctypes.data), dtype, shape)
+    def empty(cls, dtype: ir.DataType, shape: tuple[int, ...], size: int, like: int = 0) -> Site:
+        """Return memory of its own for a tensor of `size` bytes, as far from a multiple of 64 as the address `like`.
+
+        Some kernels compute the elements before the first whole vector in another way, and round otherwise: they see the same.
+        """
+        memory = np.zeros(size + VECTOR, np.uint8)
+        start = (like - memory.ctypes.data) % VECTOR
+        data = memory[start : start + size]
+        return cls(data, int(memory.ctypes.data) + start, dtype, shape)
 
     def part(self, start: int, size: int, shape: tuple[int, ...]) -> Site:
         """Return `size` of its bytes from `start` on as a tensor of another shape."""
