@@ -3,7 +3,8 @@
 After Burke, Kendall and Whitwell, "A New Placement Heuristic for the Orthogonal Stock-Cutting Problem", Operations Research 52 (2004): the
 skyline is how high the arena is filled at each step; its lowest stretch of time gets a buffer that lives inside of it, or, if there
 is none, is filled up to the lower of its neighbours. Here the step of that stretch at which most bytes are still to come is served
-first: a byte that is wasted there is one that the arena grows by.
+first: a byte that is wasted there is one that the arena grows by. And stretches at which more is to come run ahead of the others, so
+that a buffer may also lie across lower ones beside them: what is lost below it, is lost where there are bytes to spare.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ Numbers = npt.NDArray[np.float64]
 
 _FEW = 500
 """With fewer buffers left nothing is gained by taking out those that are placed."""
+_NOTHING, _WAITS = -1, -2
 
 
 @dataclass(frozen=True)
@@ -108,45 +110,47 @@ class Skyline(NamedTuple):
     before: Ints
 
 
-def fill(waiting: Waiting, soonest: Ints, live: Ints, pull: float, caution: float) -> Ints:
+def fill(waiting: Waiting, soonest: Ints, live: Ints, weight: int) -> Ints:
     """Return offsets for the buffers of a strip; of those that could be next the one with the largest key, all positive, is.
 
-    A key counts the less the longer the gap beside the buffer is, measured by its life, and by `pull`; and, by `caution`, the more bytes
-    that gap takes from a section that has none to spare. Whatever is born in section k or later lives till `soonest[k]` at least.
+    Next is the stretch that is lowest, where `weight` bytes to come at its peak count as much as one of height less. Whatever is born in
+    section k or later lives till `soonest[k]` at least.
     """
     offsets = np.zeros(len(waiting.lower), np.int64)
-    rest, bound, largest = live.copy(), int(live.max()), int(waiting.size.max())
-    ends = len(live)
+    rest, ends, left = live.copy(), len(live), len(offsets)
     sky = Skyline(np.full(ends + 1, -1), np.zeros(ends + 1, np.int64), np.full(ends + 1, -1))
-    sky.end[0], sky.before[-1] = ends, 0
-    heap = [(0, 0, ends)]
-    left = len(offsets)
+    sky.end[0], sky.before[ends] = ends, 0
+    heap = [(0, 0, 0, ends)]
     while left > 0:
-        ground, start, stop = heappop(heap)
+        _, ground, start, stop = heappop(heap)
         if sky.end[start] != stop or sky.height[start] != ground:
             continue
-        chosen = -1
-        if soonest[start] <= stop:
-            peak = start + int(rest[start:stop].argmax())
-            scarce = caution if ground + rest[peak] + largest > bound else 0.0
-            chosen = choose(waiting, rest, sky, (start, peak, stop), pull, scarce / bound, bound - ground)
-        if chosen < 0:
+        chosen = choose(waiting, rest, soonest, sky, start, stop)
+        if chosen == _NOTHING:
             start, stop, ground = lift(sky, start, stop)
-            heappush(heap, (ground, start, stop))
+            heappush(heap, (urgency(rest, start, stop, ground, weight), ground, start, stop))
+        if chosen < 0:
             continue
         low, high, size = int(waiting.lower[chosen]), int(waiting.upper[chosen]), int(waiting.size[chosen])
         offset = -(-ground // int(waiting.unit[chosen])) * int(waiting.unit[chosen])
         offsets[waiting.place[chosen]] = offset
         rest[low:high] -= size
-        for begin, until, level in ((start, low, ground), (high, stop, ground), (low, high, offset + size)):
-            if begin < until:
-                sky.end[begin], sky.height[begin], sky.before[until] = until, level, begin
-                heappush(heap, (level, begin, until))
+        cover(sky, start, low, high, offset + size)
+        # What is beside it is shorter now, or may have waited for it; unless it is higher.
+        for begin in (int(sky.before[low]), low, high):
+            if 0 <= begin < ends and sky.height[begin] <= offset + size:
+                until, level = int(sky.end[begin]), int(sky.height[begin])
+                heappush(heap, (urgency(rest, begin, until, level, weight), level, begin, until))
         waiting.keys[chosen] = 0.0
         left -= 1
         if 2 * left < len(waiting.keys) and left > _FEW:
             waiting = still(waiting)
     return offsets
+
+
+def urgency(rest: Ints, start: int, stop: int, ground: int, weight: int) -> int:
+    """Return what a stretch has less of than all others when it is next."""
+    return weight * ground - int(rest[start + int(rest[start:stop].argmax())])
 
 
 def still(waiting: Waiting) -> Waiting:
@@ -165,54 +169,62 @@ def still(waiting: Waiting) -> Waiting:
     )
 
 
-def choose(
-    waiting: Waiting, rest: Ints, sky: Skyline, stretch: tuple[int, int, int], pull: float, scarce: float, room: int
-) -> int:
-    """Return the buffer that lives inside of a stretch, at its peak if there is one, with the largest key; or -1.
+def choose(waiting: Waiting, rest: Ints, soonest: Ints, sky: Skyline, start: int, stop: int) -> int:
+    """Return the buffer that goes onto a stretch; or that there is nothing for it, or that it waits for what is beside it.
 
-    `stretch` is its start, its peak (the section at which most is still to come), and its end. `scarce` is how much a byte counts that is
-    lost in a section where there is only `room` above the ground for all that is still to come.
+    That is the one with the largest key that is live at its peak, the section at which most is still to come, and rests on nothing that
+    is higher. What is lower beside the stretch may be covered: in a section where less is to come, bytes may be lost.
     """
-    start, peak, stop = stretch
-    low, high = int(waiting.first[start]), int(waiting.first[peak + 1])
+    peak = start + int(rest[start:stop].argmax())
+    low, high = basin(sky, start, stop)
+    if rest[peak] > 0 and soonest[low] <= high:
+        found = best(waiting, peak, low, high)
+        if found >= 0:
+            return found
+    if (low < start and sky.height[sky.before[start]] < sky.height[start]) or (
+        high > stop and sky.height[stop] < sky.height[start]
+    ):
+        return _WAITS
+    return best(waiting, -1, start, stop) if soonest[start] <= stop else _NOTHING
+
+
+def basin(sky: Skyline, start: int, stop: int) -> tuple[int, int]:
+    """Return the sections around a stretch of which none is higher."""
+    ground, ends = sky.height[start], len(sky.end) - 1
+    while start > 0 and sky.height[sky.before[start]] <= ground:
+        start = int(sky.before[start])
+    while stop < ends and sky.height[stop] <= ground:
+        stop = int(sky.end[stop])
+    return start, stop
+
+
+def best(waiting: Waiting, peak: int, start: int, stop: int) -> int:
+    """Return the buffer with the largest key that lives inside of [start, stop), and in section `peak` if that is one; or _NOTHING."""
+    low, high = int(waiting.first[start]), int(waiting.first[peak + 1 if peak >= 0 else stop])
+    if low == high:
+        return _NOTHING
     upper = waiting.upper[low:high]
     keys = waiting.keys[low:high] * ((upper > peak) & (upper <= stop))
-    found = best(keys)
-    if found < 0:
-        high = int(waiting.first[stop])
-        upper = waiting.upper[low:high]
-        keys = waiting.keys[low:high] * (upper <= stop)
-        found = best(keys)
-    if found < 0:
-        return -1
-    if pull > 0.0:
-        lower = waiting.lower[low:high]
-        life = upper - lower
-        keys = keys * (life / (life + pull * np.minimum(lower - start, np.abs(stop - upper))))
-    if scarce > 0.0:
-        keys = keys * np.exp(-scarce * losses(waiting, rest, sky, low, high, start, stop, room))
-    return low + int(keys.argmax()) if pull > 0.0 or scarce > 0.0 else low + found
+    found = int(keys.argmax())
+    return low + found if keys[found] > 0.0 else _NOTHING
 
 
-def best(keys: Numbers) -> int:
-    """Return the place of the largest of `keys`, or -1 if none is positive."""
-    found = int(keys.argmax()) if len(keys) > 0 else -1
-    return found if found >= 0 and keys[found] > 0.0 else -1
-
-
-def losses(waiting: Waiting, rest: Ints, sky: Skyline, low: int, high: int, start: int, stop: int, room: int) -> Ints:
-    """Return what each of the buffers [low, high) would take from the sections beside it that the arena cannot spare.
-
-    A gap between it and the end of the stretch is as good as lost, up to the lower of the two beside it.
-    """
-    ground = sky.height[start]
-    before = sky.height[sky.before[start]] - ground if start > 0 else room
-    after = sky.height[stop] - ground if stop < len(rest) else room
-    lower, size = waiting.lower[low:high], waiting.size[low:high]
-    upper = np.minimum(waiting.upper[low:high], stop)
-    lost = np.maximum(np.minimum(size, before) + rest[lower - 1] - room, 0) * (lower > start)
-    lost += np.maximum(np.minimum(size, after) + rest[upper - (upper == stop)] - room, 0) * (upper < stop)
-    return lost
+def cover(sky: Skyline, start: int, low: int, high: int, level: int) -> None:
+    """Let [low, high), which touches the stretch that begins at `start`, be one stretch of this level; nothing in it is higher."""
+    end, height, before = sky
+    while start > low:
+        start = int(before[start])
+    while end[start] <= low:
+        start = int(end[start])
+    while start < high:
+        stop, ground = int(end[start]), height[start]
+        end[start] = -1
+        if start < low:
+            end[start], before[low] = low, start
+        if stop > high:
+            end[high], height[high], before[stop] = stop, ground, high
+        start = stop
+    end[low], height[low], before[high] = high, level, low
 
 
 def lift(sky: Skyline, start: int, stop: int) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ from onnxtile.plan import compiled, skyline
 from onnxtile.plan.problem import Ints, Problem
 from onnxtile.plan.skyline import Numbers, Strip
 
-STEPS_OF_A_PLACING = 16
+STEPS_OF_A_PLACING = 12
 """What placing one buffer counts, of the steps of an effort."""
 
 _COMPILE_FROM = 100_000
@@ -22,7 +22,7 @@ _COMPILE_FROM = 100_000
 _SQUEAK = 1.5
 _SLACK = 1.002
 """Buffers that end above so much of the peak have ended too high."""
-_MOST = 24
+_MOST = 48
 """Rounds after which nothing more is to be expected."""
 
 
@@ -30,14 +30,13 @@ _MOST = 24
 class Start:
     """Keys to begin with: the life, the size, and the most bytes that are live in that life, each to a power.
 
-    `pull` and `caution` are those of skyline.fill.
+    `weight` is that of skyline.fill.
     """
 
     life: float
     size: float
     live: float
-    pull: float
-    caution: float
+    weight: int
 
     def keys(self, strip: Strip) -> Numbers:
         """Return the key of each buffer of `strip`."""
@@ -46,16 +45,16 @@ class Start:
         return keys
 
 
-# Found by trying several hundreds on random problems; those that are best alone come first.
+# Found by trying some hundreds on random problems; those that are best alone come first.
 _STARTS = (
-    Start(1.0, 0.0, 8.0, 0.0, 1000.0),
-    Start(1.0, 0.0, 8.0, 0.0, 0.0),
-    Start(1.0, 0.25, 4.0, 0.0, 300.0),
-    Start(1.0, 0.0, 8.0, 1.0, 1000.0),
-    Start(1.0, 0.5, 4.0, 5.0, 0.0),
-    Start(1.0, 0.0, 8.0, 5.0, 0.0),
-    Start(1.0, 0.25, 4.0, 1.0, 100.0),
-    Start(0.5, 0.5, 4.0, 0.0, 1000.0),
+    Start(1.0, 0.0, 8.0, 50),
+    Start(1.0, 1.0, 4.0, 15),
+    Start(1.0, 0.0, 0.0, 100),
+    Start(0.5, 0.0, 16.0, 6),
+    Start(1.0, 0.25, 4.0, 4),
+    Start(1.0, 1.0, 4.0, 10),
+    Start(1.0, 0.25, 4.0, 6),
+    Start(1.0, 0.0, 8.0, 25),
 )
 
 
@@ -81,7 +80,7 @@ def fillings(problem: Problem, steps: int) -> Iterator[list[int]]:
             # The best so far goes on; ties go to the later one.
             tries.sort(key=lambda tried: -tried[0])
             _, keys, start = tries.pop()
-        found = fill(strip.waiting(keys), strip.soonest, strip.live, start.pull, start.caution)
+        found = fill(strip.waiting(keys), strip.soonest, strip.live, start.weight)
         yield strip.offsets(found, len(problem.buffers))
         tops = found + strip.size
         highest = int(tops.max())

@@ -97,6 +97,17 @@ def test_every_filling_of_the_skyline_is_sound(problem: Problem) -> None:
         assert check(problem, Plan.of(problem, offsets)) == ()
 
 
+@given(problem=problems(40), weight=st.integers(1, 100), power=st.floats(-3, 3))
+def test_however_far_the_fullest_runs_ahead_the_filling_is_sound(problem: Problem, weight: int, power: float) -> None:
+    strip = Strip.of(problem)
+    if not len(strip.place):
+        return
+    keys = strip.size.astype(float) ** power
+    found = skyline.fill(strip.waiting(keys), strip.soonest, strip.live, weight)
+    offsets = strip.offsets(found, len(problem.buffers))
+    assert check(replace(problem, conflicts=frozenset()), Plan.of(problem, offsets)) == ()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not compiled.is_available(), reason="numba is not installed")
 def test_compiled_the_skyline_is_filled_in_the_same_way() -> None:
@@ -106,9 +117,9 @@ def test_compiled_the_skyline_is_filled_in_the_same_way() -> None:
     strip = Strip.of(Problem(tuple(buffers)))
     keys = (strip.upper - strip.lower).astype(float)
     fast = compiled.function(skyline, "fill")
-    for pull, caution in ((0.0, 0.0), (5.0, 0.0), (1.0, 1000.0)):
-        plain = skyline.fill(strip.waiting(keys), strip.soonest, strip.live, pull, caution)
-        assert (plain == fast(strip.waiting(keys), strip.soonest, strip.live, pull, caution)).all()
+    for weight in (2, 15, 100):
+        plain = skyline.fill(strip.waiting(keys), strip.soonest, strip.live, weight)
+        assert (plain == fast(strip.waiting(keys), strip.soonest, strip.live, weight)).all()
 
 
 @given(problems())
