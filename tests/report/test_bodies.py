@@ -14,11 +14,13 @@ import onnx.parser
 import pytest
 
 from onnxtile import api
+from onnxtile.errors import UsageError
 from onnxtile.plan.csv_problem import read_problem
 from onnxtile.registry import discover
 from onnxtile.report.bodies import flat, rows_with_bodies, unrolled
 from onnxtile.report.format import Format, Options
 from onnxtile.report.page import content
+from onnxtile.report.plan_file import read_plan
 from tests.report.conftest import Plan
 from tests.report.test_header import compiled
 
@@ -122,3 +124,15 @@ def test_trace_page_and_model_explorer_have_them(nested: Plan) -> None:
 def test_every_format_takes_it(nested: Plan) -> None:
     for form in FORMATS.values():
         assert form.render(nested, Options(before=nested) if form.picture else None)
+
+
+def test_a_plan_read_back_has_the_nodes_of_its_bodies(nested: Plan, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(nested))
+    assert read_plan(path) == nested
+    path.write_text(json.dumps({**nested, "bodies": [{**nested["bodies"][0], "node": "none"}]}))
+    with pytest.raises(UsageError, match="there is a body of the node 'none', which is not in the schedule"):
+        read_plan(path)
+    path.write_text(json.dumps({**nested, "bodies": [{**nested["bodies"][0], "buffers": [{"name": 3}]}]}))
+    with pytest.raises(UsageError, match=r"bodies\.0\.buffers\.0\.name"):
+        read_plan(path)
