@@ -214,3 +214,13 @@ def test_a_convolution_is_not_filled_up_but_may_be_cut_beside_products_that_are(
     (skipped,) = judge(bench, conv, exact).result.skipped
     assert "[operator.Conv] with pad = false in the limits file has it cut" in skipped.reason
     assert bench.tile(conv.model(), replace(exact, operators=(("Conv", ragged),))).result.matmuls == 3
+
+
+@pytest.mark.parametrize("kernel", [1, 2])
+def test_padding_as_wide_as_the_kernel(bench: Bench, kernel: int) -> None:
+    conv = Conv((9, 9), (kernel, kernel), attributes=(("pads", (2, 2, 2, 2)),), constants="w")
+    assert judge(bench, conv, Limits(n=3, window=Window(rows=5))).result.matmuls > 4, "all of its tiles reach the input"
+    reason = f"a tile could lie in its padding of 2 alone, as wide as its kernel, {kernel}"
+    for limits in (Limits(window=Window(rows=1)), Limits(memory=2000, window=Window())):
+        skipped = judge(bench, conv, limits).result.skipped
+        assert [skip.reason for skip in skipped] == [reason]

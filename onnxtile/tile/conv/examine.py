@@ -36,6 +36,8 @@ def examine(name: str, node: ir.Node, layer: Convolution, limits: Limits, facts:
         )
     if not limits.asks_for_choice:
         grid = _fullest(layer, bounds)
+        for slide, axis in zip(layer.slides, grid.spatial, strict=True):
+            slide.require_input(axis.stretch(index) for index in range(axis.count if axis.is_cut else 0))
         number = most_nodes(layer, grid, how) if grid.is_cut else 1
         return Candidate(node, name, layer, (Choice((), grid.order, number, 0, 0),), lambda _: grid)
 
@@ -92,7 +94,7 @@ def _require_cuttable(layer: Convolution, limits: Limits, facts: Facts) -> None:
         # Where one axis is cut, the window of a tile says where it lies along the other, too.
         if any(cut) and not slide.is_known:
             raise NotTiled(facts.unknown(layer.x.value, 2 + axis))
-        if cut[axis]:
+        if cut[axis] and limits.asks_for_choice:
             slide.require_reachable()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from onnxtile.tile.product import Dim, NotTiled
@@ -117,4 +118,11 @@ class Slide:
     def require_reachable(self) -> None:
         """Raise NotTiled where a stretch of the output could lie in the padding alone, and so read nothing."""
         if not self.transposed and max(self.before, self.after) >= self.reach:
-            raise NotTiled(f"its padding of {max(self.before, self.after)} is as wide as its kernel, {self.reach}")
+            raise NotTiled(
+                f"a tile could lie in its padding of {max(self.before, self.after)} alone, as wide as its kernel, {self.reach}"
+            )
+
+    def require_input(self, stretches: Iterable[slice]) -> None:
+        """Raise NotTiled where one of these stretches of the output lies in the padding alone."""
+        if any(self.window(stretch).width < 1 for stretch in stretches):
+            self.require_reachable()
