@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import cycle
 
 from onnxtile.plan import compiled
 from onnxtile.plan.effort import Budget
@@ -19,14 +20,14 @@ _SHORT, _LEAST = 1.3, 200
 """Placements of a short search: a multiple of the buffers, but not so few that a small problem is not searched through."""
 _GROWTH = 500
 """After this many searches they are twice as long, then thrice."""
-_LONG, _SHARE = 1_000, 4
-"""Placements of the first long search. Each is twice as long as the one before, so that one ends some day; one part in so many of the work
-is theirs."""
+_LONG = 1_000
+"""Placements of the first long search. Each is twice as long as the one before, so that one ends some day; half of the work is theirs."""
 
 _EPOCH, _LENGTHENED = 100, 1.3
 """Searches after which what was learned is forgotten, and how much later it is each time: some lessons lead into a corner."""
-_NOISE = 0.2
-"""By how much the weights after that may differ from the first ones, so that other lessons are learned."""
+_POWERS, _NOISE = (0.5, 1.0, 0.25), 0.2
+"""A buffer weighs as much as the length of its life to one of these powers, in turn, more or less by the noise from the second time on:
+which one serves a problem best is not known beforehand, and equal weights would teach the same again."""
 
 _SLICE, _FASTER = 500_000, 20
 """Looks after which the clock is asked where it counts: a tenth of a second plain, and as much compiled."""
@@ -56,29 +57,30 @@ class Attempt:
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self._lengths = lengths
-        self._draw = random.Random(0)
+        self._draw, self._powers = random.Random(0), cycle(_POWERS)
         self._short = max(int(_SHORT * len(lengths)), _LEAST)
         self._long = _LONG
         self._searches = self._owed = 0
         self._epoch = self._left = _EPOCH
-        self.order = Order(lengths)
+        self.order = self._begun(0.0)
 
     def next(self) -> tuple[int, bool]:
         """Return how many placements the next search may take, and whether the order learns from it: what is long teaches too much."""
-        if self._owed >= self._long * (_SHARE - 1):
+        if self._owed >= self._long:
             nodes, self._owed, self._long = self._long, 0, self._long * 2
             return nodes, False
         if not self._left:
-            self._begin_anew()
+            self._epoch = self._left = int(self._epoch * _LENGTHENED)
+            self.order = self._begun(_NOISE)
         nodes = self._short * (_GROWTH + self._searches) // _GROWTH
         self._searches += 1
         self._left -= 1
         self._owed += nodes
         return nodes, True
 
-    def _begin_anew(self) -> None:
-        self._epoch = self._left = int(self._epoch * _LENGTHENED)
-        self.order = Order([length * (1.0 + self._draw.uniform(-_NOISE, _NOISE)) for length in self._lengths])
+    def _begun(self, noise: float) -> Order:
+        power = next(self._powers)
+        return Order([length**power * (1.0 + self._draw.uniform(-noise, noise)) for length in self._lengths])
 
 
 class Runner:
