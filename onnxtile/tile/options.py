@@ -19,6 +19,16 @@ class Options:
     wrap: bool = False
     runs: int = 1
 
+    def __post_init__(self) -> None:
+        if self.nodes_at_most is not None and self.nodes_at_most < 1:
+            raise UsageError(
+                f"--nodes-at-most {self.nodes_at_most}: a tiling has at least one node", hint="give 1 or more"
+            )
+        if self.runs < 1:
+            raise UsageError(
+                f"--runs {self.runs}: a product is judged on one set of inputs at least", hint="give 1 or more"
+            )
+
     @classmethod
     def of(
         cls, *, accumulate: str = "sum", nodes_at_most: int | None = None, wrap: bool = False, runs: int = 1
@@ -26,8 +36,4 @@ class Options:
         """Return the options. Raises UsageError for a way to accumulate that does not exist, and numbers below 1."""
         if accumulate not in set(Accumulation):
             raise UsageError(f"--accumulate {accumulate} is not known", hint=f"there is {', '.join(Accumulation)}")
-        if nodes_at_most is not None and nodes_at_most < 1:
-            raise UsageError(f"--nodes-at-most {nodes_at_most}: a tiling has at least one node", hint="give 1 or more")
-        if runs < 1:
-            raise UsageError(f"--runs {runs}: a product is judged on one set of inputs at least", hint="give 1 or more")
         return cls(Accumulation(accumulate), nodes_at_most, wrap, runs)

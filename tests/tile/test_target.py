@@ -209,6 +209,6 @@ def test_options_that_make_no_sense() -> None:
     with pytest.raises(UsageError, match="--nodes-at-most 0"):
         Options.of(nodes_at_most=0)
     with pytest.raises(UsageError, match="--runs 0"):
-        Options.of(runs=0)
+        Options(runs=0)
     with pytest.raises(UsageError, match="--memory 0"):
         Limits.of(memory=0)
