@@ -15,7 +15,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,34 +66,35 @@ def main() -> None:
     sizes, overlaps = ([int(n) for n in text.split(",")] for text in (options.sizes, options.overlaps))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "problem.csv"
-        _write(file, rows(KINDS["uniform"], 10_000, 2_000))
-        _plan(file, options.without_numba)
-        _print(
+        write_problem(file, rows(KINDS["uniform"], 10_000, 2_000))
+        plan_file(file, options.without_numba)
+        show(
             "| lives and sizes | buffers | overlaps | over the bound | s | ended by |", "|---|---:|---:|---:|---:|---|"
         )
         for kind in options.kinds.split(","):
             for count in sizes:
                 for mean in (d for d in overlaps if d < count):
-                    _write(file, rows(KINDS[kind], count, mean))
-                    plan, seconds = _plan(file, options.without_numba)
+                    write_problem(file, rows(KINDS[kind], count, mean))
+                    plan, seconds = plan_file(file, options.without_numba)
                     gap = plan["arenas"][0]["size"] / plan["lower_bound"] - 1
-                    _print(f"| {kind} | {count:,} | {mean:,} | {100 * gap:.2f} % | {seconds:.1f} | {plan['ended']} |")
+                    show(f"| {kind} | {count:,} | {mean:,} | {100 * gap:.2f} % | {seconds:.1f} | {plan['ended']} |")
     problems = sorted(Path(options.hard).glob("*.csv")) if options.hard else []
     if problems:
-        _print("", "| problem | arena | s |", "|---|---:|---:|")
+        show("", "| problem | arena | s |", "|---|---:|---:|")
     for path in problems:
-        plan, seconds = _plan(path, options.without_numba, "--capacity", path.name.split(".")[1])
+        plan, seconds = plan_file(path, options.without_numba, "--capacity", path.name.split(".")[1])
         size = f"{plan['arenas'][0]['size']:,}" if plan else "none fits"
-        _print(f"| {path.name} | {size} | {seconds:.1f} |")
+        show(f"| {path.name} | {size} | {seconds:.1f} |")
 
 
-def _write(file: Path, table: Iterator[tuple[str, int, int, int]]) -> None:
+def write_problem(file: Path, table: Iterable[tuple[str, int, int, int]]) -> None:
+    """Write the id, lower, upper and size of each buffer into `file`."""
     with file.open("w") as lines:
         lines.write("id,lower,upper,size\n")
         lines.writelines(",".join(map(str, row)) + "\n" for row in table)
 
 
-def _plan(file: Path, is_plain: bool, *more: str) -> tuple[dict[str, Any], float]:
+def plan_file(file: Path, is_plain: bool, *more: str) -> tuple[dict[str, Any], float]:
     """Return the plan as JSON (nothing if none fits) and the processor time of the command."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = ["-c", _WITHOUT_NUMBA] if is_plain else ["-m", "onnxtile"]
@@ -106,7 +107,8 @@ def _plan(file: Path, is_plain: bool, *more: str) -> tuple[dict[str, Any], float
     return (json.loads(done.stdout) if done.returncode == 0 else {}), seconds
 
 
-def _print(*lines: str) -> None:
+def show(*lines: str) -> None:
+    """Print these lines at once."""
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
 

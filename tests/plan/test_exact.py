@@ -17,6 +17,7 @@ from onnxtile.plan.exact.state import as_arrays, groups, state_of
 from onnxtile.plan.planner import planner
 from onnxtile.plan.problem import Buffer, Plan, Problem
 from onnxtile.plan.proof.check import check
+from tests.bench.hard_problems import cut, variants
 
 HARD = Path(__file__).parents[3] / "shared" / "minimalloc"
 
@@ -114,32 +115,28 @@ def test_a_bound_that_cannot_be_reached_is_raised() -> None:
     assert not fits(problem, 4)
 
 
-def cut(draw: random.Random, count: int, steps: int, size: int) -> Problem:
-    """Cut a block of memory over time into `count` pieces, which are known to fit into it."""
-    pieces = [(0, steps, size)]
-    while len(pieces) < count:
-        lower, upper, height = pieces.pop(draw.randrange(len(pieces)))
-        if draw.random() < 0.5 and upper - lower > 1:
-            at = draw.randrange(lower + 1, upper)
-            pieces += [(lower, at, height), (at, upper, height)]
-        elif height > 1:
-            at = draw.randrange(1, height)
-            pieces += [(lower, upper, at), (lower, upper, height - at)]
-        else:
-            pieces.append((lower, upper, height))
-    return Problem(tuple(Buffer(str(i), h, lo, up) for i, (lo, up, h) in enumerate(pieces)), 1, size)
+def pieces(count: int, seed: int, size: int, missing: float = 0.0) -> Problem:
+    """Return the pieces of a block of `size` bytes and as many steps, which are known to fit into it."""
+    rows = cut(count, missing, seed, size, size)
+    return Problem(tuple(Buffer(name, height, lower, upper) for name, lower, upper, height in rows), 1, size)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_pieces_of_a_whole_are_put_together_again(seed: int) -> None:
-    problem = cut(random.Random(seed), 60, 500, 500)
+    problem = pieces(100, seed, 500)
+    assert {sum(b.size for b in problem.live_at(step)) for step in range(500)} == {500}
     plan, solution = solved(problem, 10**7)
     assert plan.size == 500
     assert solution.ended == "optimal"
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_left_of_the_pieces_fits(seed: int) -> None:
+    assert solved(pieces(80, seed, 500, 0.03), 10**7)[0].size <= 500
+
+
 def test_groups_that_never_meet_are_solved_apart() -> None:
-    one = cut(random.Random(1), 30, 100, 100)
+    one = pieces(30, 1, 100)
     shifted = [
         Buffer(f"{b.name}+{k}", b.size, b.lower + 100 * k, b.upper + 100 * k) for k in range(20) for b in one.buffers
     ]
@@ -150,11 +147,11 @@ def test_groups_that_never_meet_are_solved_apart() -> None:
 
 @pytest.mark.skipif(not compiled.is_available(), reason="numba is not installed")
 def test_compiled_it_does_the_same() -> None:
-    problem = cut(random.Random(7), 80, 500, 500)
-    (members,) = groups(problem)
+    problem = pieces(80, 7, 500)
+    members = max(groups(problem), key=len)
     plain, _ = state_of(problem, members, 1)
     arrays = as_arrays(plain)
-    for buffer, rank in enumerate(random.Random(0).sample(range(80), 80)):
+    for buffer, rank in enumerate(random.Random(0).sample(range(len(members)), len(members))):
         plain.rank[buffer] = arrays.rank[buffer] = rank
     assert descent.descend(plain, 500, 5000, 10**6) == compiled.function(descent, "descend", allocates=False)(
         arrays, 500, 5000, 10**6
@@ -184,3 +181,14 @@ def test_harder_problems(name: str) -> None:
     if not compiled.is_available():
         pytest.skip("numba is not installed")
     assert solved(hard_problem(name), 3 * 10**9)[0].size <= 1048576
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", "AFK")
+def test_problems_as_hard(name: str) -> None:
+    if not compiled.is_available():
+        pytest.skip("numba is not installed")
+    rows = [(b.name, b.lower, b.upper, b.size) for b in hard_problem(name).buffers]
+    for _, changed, capacity, alignment in variants(rows, random.Random(0)):
+        buffers = tuple(Buffer(name, size, lower, upper) for name, lower, upper, size in changed)
+        assert solved(Problem(buffers, alignment, capacity), 3 * 10**9)[0].size <= capacity
