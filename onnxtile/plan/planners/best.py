@@ -10,6 +10,7 @@ from onnxtile.plan.planner import Placement, Planner
 from onnxtile.plan.planners.exact import improve
 from onnxtile.plan.problem import Problem, Proof, size_of
 from onnxtile.plan.ranking import by_area, by_breadth, by_life, by_size
+from onnxtile.plan.shake import shaken
 from onnxtile.plan.squeaky import fillings
 
 FEW, MANY = 1_000, 20_000
@@ -25,9 +26,11 @@ def _place(problem: Problem, effort: Effort) -> Placement:
         if size < 0 or reached < size:
             best, size = offsets, reached
         if size == problem.lower_bound:
-            return Placement(tuple(best), Proof(problem.lower_bound, problem.bound, "lower bound reached"))
+            return Placement(tuple(best), Proof(problem.lower_bound, "peak", "lower bound reached"))
         if budget.is_late:
-            return Placement(tuple(best), Proof(problem.lower_bound, problem.bound, "time"))
+            return Placement(tuple(best), Proof(problem.lower_bound, "peak", "time"))
+    if len(problem.buffers) <= MANY:
+        best = shaken(problem, best)
     return improve(problem, tuple(best), effort.after(budget))
 
 
