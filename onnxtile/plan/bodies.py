@@ -7,8 +7,8 @@ inputs, and no output is lost before all are moved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -16,26 +16,28 @@ from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.inner import bodies
 from onnxtile.plan.layout import Layout, lay_out
 from onnxtile.plan.order.choice import Order
-from onnxtile.plan.problem import Plan, Problem
+from onnxtile.plan.problem import Plan, Problem, Proof
 from onnxtile.plan.proof.check import require
 from onnxtile.plan.proof.races import require_no_races
 from onnxtile.plan.proof.tenants import tenants
 from onnxtile.plan.proof.uses import followers
 from onnxtile.plan.scope import Scope
-from onnxtile.plan.workspace import Needs, WorkspaceRules
+from onnxtile.plan.workspace import SHARED, Needs, Room, WorkspaceRules
 
 
 @dataclass(frozen=True)
 class Body:
     """The plan of one body, that of the `attribute` of its node: its layout, and the offsets of its buffers.
 
-    They count from the start of its workspace of `size` bytes. `inside` are the bodies of its own nodes.
+    They count from the start of its workspace of `size` bytes; `proof` says how far that is from the best. `inside` are the bodies of its
+    own nodes.
     """
 
     attribute: str
     layout: Layout
     offsets: Mapping[str, int]
     size: int
+    proof: Proof
     inside: Bodies
 
 
@@ -77,4 +79,25 @@ def _body(name: str, graph: ir.Graph, terms: Terms) -> Body:
     require(problem, plan, lodged)
     if layout.holds_always:
         require_no_races(lodged, followers(layout.schedule))
-    return Body(name, layout, plan.offsets, plan.size, inside)
+    assert plan.proof is not None
+    proof = with_bodies(problem, plan.proof, layout.rooms, inside)
+    return Body(name, layout, plan.offsets, plan.size, proof, inside)
+
+
+def with_bodies(problem: Problem, proof: Proof, rooms: Iterable[Room], inside: Bodies) -> Proof:
+    """Return what is known of plans that take fewer bytes than that of `problem`, if the bodies in its `rooms` might, too.
+
+    `proof` is what is known if they do not.
+    """
+    spare: dict[str, int] = {}
+    ended = proof.ended
+    for room in rooms:
+        bodies = inside.get(room.nodes[0], ()) if room.buffer.name != SHARED else ()
+        least = max((body.proof.lower_bound for body in bodies), default=0)
+        largest = max(bodies, key=lambda body: body.size, default=None)
+        if largest is not None and least < largest.size:
+            spare[room.buffer.name] = largest.size - least
+            ended = largest.proof.ended if ended == "lower bound reached" else ended
+    smaller = tuple(replace(b, size=b.size - spare.get(b.name, 0)) for b in problem.buffers) if spare else ()
+    bound = replace(problem, buffers=smaller).lower_bound if spare else proof.lower_bound
+    return proof if bound >= proof.lower_bound else Proof(bound, problem.bound, ended)

@@ -10,7 +10,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.plan.alias.copies import copies
 from onnxtile.plan.alias.find import Facts
-from onnxtile.plan.bodies import Terms, plan_bodies
+from onnxtile.plan.bodies import Terms, plan_bodies, with_bodies
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.effort import NORMAL, Effort
 from onnxtile.plan.layout import lay_out
@@ -84,6 +84,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     places = {name: Place(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
     told = all_roles(layout, inside)
     peak, peak_step = problem.peak
+    proof = with_bodies(problem, allocation.proof, layout.rooms, inside)
     return PlanResult(
         digest=digest,
         dims=dict(dims or {}),
@@ -93,10 +94,10 @@ def plan(  # noqa: PLR0913 - the options of the command
         arenas=allocation.summary,
         peak=peak,
         peak_step=peak_step,
-        lower_bound=allocation.proof.lower_bound,
-        optimal=allocation.optimal,
-        bound=allocation.proof.bound,
-        ended=allocation.proof.ended,
+        lower_bound=proof.lower_bound,
+        optimal=allocation.size == proof.lower_bound,
+        bound=proof.bound,
+        ended=proof.ended,
         activation_bytes=sum(align(_bytes(value, shapes), alignment) for value in roles.tensors),
         in_place=sum(alias.rule == "in place" for used in sharing.shares.values() for alias in used[:1]),
         copies=copies(schedule, facts, sharing),

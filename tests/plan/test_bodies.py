@@ -280,3 +280,18 @@ def test_a_body_that_makes_no_tensor_runs_with_its_node() -> None:
     }
     """)
     assert case.run(case.plan()).equal
+
+
+def test_a_plan_is_no_better_than_those_of_its_bodies() -> None:
+    case = Case.of("""
+    outer (float[4] x, bool c) => (float[4] y) {
+      y = If(c) <
+        then_branch = p () => (float[4] t) { a = Transpose(x) b = Transpose(a) d = Transpose(b) e = Transpose(d) t = Transpose(e) },
+        else_branch = q () => (float[4] f) { f = Neg(x) }>
+    }
+    """)
+    naive, best = case.plan(planner="naive"), case.plan()
+    assert (best.arena_size, best.optimal, best.ended) == (3 * 64, True, "lower bound reached")
+    assert (naive.arena_size, naive.peak) == (6 * 64, 6 * 64)
+    assert (naive.lower_bound, naive.optimal, naive.bound, naive.ended) == (3 * 64, False, "peak", "heuristic")
+    assert case.run(naive).equal
