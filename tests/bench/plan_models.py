@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,7 +111,12 @@ def row(task: Task, folder: Path) -> str:
     ours = [*command("plan"), str(task.path), "--dry-run", "-q", "--json", str(document), *options]
     verified, plain = seconds(ours), seconds([*ours, "--no-verify"])
     plan = json.loads(document.read_text())
-    theirs = [sys.executable, "-c", ONNXSIM, str(for_onnxsim(task, folder))]
+    theirs = [
+        sys.executable,
+        "-c",
+        ONNXSIM,
+        str(for_onnxsim(task.path, {"x": task.shape} if task.shape else {}, folder)),
+    ]
     start = time.perf_counter()
     answer = subprocess.run(theirs, check=True, capture_output=True, text=True).stdout
     other = time.perf_counter() - start
@@ -130,21 +135,20 @@ def row(task: Task, folder: Path) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def for_onnxsim(task: Task, folder: Path) -> Path:
-    """Return a file of the model, its input bound, in which constants are initializers: those of floats without their elements."""
-    model, proto = load(task.path), onnx.load(task.path)
-    bind(model, {}, {"x": task.shape} if task.shape else {})
+def for_onnxsim(path: Path, bound: Mapping[str, tuple[int, ...]], folder: Path) -> Path:
+    """Return a file of the model, its inputs `bound`, in which constants are initializers: those of floats without their elements."""
+    model, proto = load(path), onnx.load(path)
+    bind(model, {}, bound)
     shapes, constants = resolve(model), Constants(model)
     made = {value.name: value for node in model.graph for value in node.outputs if value in constants}
-    kept = [node for node in proto.graph.node if not set(node.output) <= made.keys()]
+    kept = [node for node in proto.graph.node if not set(filter(None, node.output)) <= made.keys()]
     read = {name for node in kept for name in node.input} & made.keys()
     fixed = [stripped(made[name], shapes, constants) for name in sorted(read)]
     weights = {tensor.name for tensor in (*proto.graph.initializer, *fixed)}
     inputs = [value for value in proto.graph.input if value.name not in weights]
     for value in inputs:
-        if value.name == "x":
-            for dim, size in zip(value.type.tensor_type.shape.dim, task.shape, strict=True):
-                dim.dim_value = size
+        for dim, size in zip(value.type.tensor_type.shape.dim, bound.get(value.name, ()), strict=False):
+            dim.dim_value = size
     for field, values in (("node", kept), ("input", inputs)):
         proto.graph.ClearField(field)
         getattr(proto.graph, field).extend(values)
