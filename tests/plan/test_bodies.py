@@ -17,7 +17,7 @@ from onnxtile.plan.problem import Plan, Problem
 from onnxtile.plan.proof import check
 from onnxtile.plan.proof.tenant import Tenant
 from onnxtile.plan.result import PlannedBody, PlannedBuffer, PlanResult
-from tests.plan.conftest import Case, rows
+from tests.plan.conftest import Case, outside, rows
 from tests.plan.test_live import IF, LOOP, NESTED
 
 Find = Callable[[str], Path]
@@ -295,3 +295,18 @@ def test_a_plan_is_no_better_than_those_of_its_bodies() -> None:
     assert (naive.arena_size, naive.peak) == (6 * 64, 6 * 64)
     assert (naive.lower_bound, naive.optimal, naive.bound, naive.ended) == (3 * 64, False, "peak", "heuristic")
     assert case.run(naive).equal
+
+
+def test_what_a_body_hands_out_of_the_arena_may_be_seen_under_another_shape() -> None:
+    case = Case.of("""
+    outer (float[4] x, float[3,4] m) => (float[4] s, float[3,4] r, float[12] y) {
+      s, r = Scan(x, m) <num_scan_inputs = 1,
+        body = b (float[4] v, float[4] a) => (float[4] w, float[4] o) { w = Sin(v) o = Add(w, a) }>
+      flat = Constant<value = int64[1] {-1}>()
+      z = Reshape(r, flat)
+      y = Exp(z)
+    }
+    """)
+    result = case.plan(io="outside")
+    assert "r" in outside(result)
+    assert case.run(result).equal

@@ -174,7 +174,7 @@ def _put(value: ir.Value, pair: _Pair, run: GraphRun, lanes: Lanes) -> None:
 
 def _write(values: Values, value: ir.Value, found: Any, room: Site | None, run: GraphRun) -> None:
     if room is None:
-        values[value] = found
+        values[value] = run.held_as(found, value)
     elif isinstance(found, Site) and len(found.data) == len(room.data):
         room.data[:] = found.data
         values[value] = Site(room.data, room.address, room.dtype, found.shape)

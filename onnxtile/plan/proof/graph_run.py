@@ -244,8 +244,7 @@ class GraphRun:
         results = kernel.session.run(feeds)
         for name, value in kernel.outputs:
             room, result = rooms[value], results[name]
-            own = Site.of(result, self._shapes.dtype(value))
-            values[value] = own if room is None else self.filled(room, result, value)
+            values[value] = self.held_as(result, value) if room is None else self.filled(room, result, value)
 
     def filled(self, room: Site, result: Any, value: ir.Value) -> Site:
         """Put `result` into `room`, the place of `value`. Raises CheckFailed where it is larger."""
@@ -255,6 +254,10 @@ class GraphRun:
             raise CheckFailed(
                 f"{value.name!r} is larger in a run than its bound: {error}", hint="give a larger --bound"
             ) from error
+
+    def held_as(self, result: Any, value: ir.Value) -> Any:
+        """Return `result` as what stands for `value` where it has no place in the arena: a Site, if it has bytes."""
+        return Site.of(result, self._shapes.dtype(value))
 
     def room(self, value: ir.Value) -> Site | None:
         """Return memory of its own for what the arena has a place for."""
