@@ -26,9 +26,9 @@ def _place(problem: Problem, effort: Effort) -> Placement:
         if size < 0 or reached < size:
             best, size = offsets, reached
         if size == problem.lower_bound:
-            return Placement(tuple(best), Proof(problem.lower_bound, "peak", "lower bound reached"))
+            return Placement(tuple(best), Proof(problem.lower_bound, problem.bound, "lower bound reached"))
         if budget.is_late:
-            return Placement(tuple(best), Proof(problem.lower_bound, "peak", "time"))
+            return Placement(tuple(best), Proof(problem.lower_bound, problem.bound, "time"))
     if len(problem.buffers) <= MANY:
         best = shaken(problem, best)
     return improve(problem, tuple(best), effort.after(budget))
