@@ -29,8 +29,9 @@ _POWERS, _NOISE = (0.5, 1.0, 0.25), 0.2
 """A buffer weighs as much as the length of its life to one of these powers, in turn, more or less by the noise from the second time on:
 which one serves a problem best is not known beforehand, and equal weights would teach the same again."""
 
-_SLICE, _FASTER = 500_000, 20
-"""Looks after which the clock is asked where it counts: a tenth of a second plain, and as much compiled."""
+_SLICE, _FASTER = 2_000_000, 20
+"""Looks after which the clock is asked where it counts: half a second plain, a tenth compiled. What is cut off there is lost, so a short
+search through some hundreds of buffers has to end before."""
 
 
 class Order:
