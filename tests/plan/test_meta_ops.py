@@ -34,6 +34,16 @@ def fused(text: str, *names: str) -> Case:
     return Case.of(api.fuse(model, list(names)).model)
 
 
+def test_a_residual_stream_stays_in_its_place(zoo: Find) -> None:
+    """Were each sum written over the newer operand, the stream would wander, and leave holes too small for what comes next."""
+    case = Case.of(
+        "g (float[8] x) => (float[8] y) { r = Exp(x) a = Neg(r) s = Add(a, r) b = Sin(s) t = Add(b, s) y = Cos(t) }"
+    )
+    assert aliases(case.plan()).items() >= {"s": "r", "t": "r"}.items()
+    result = Case.of(api.fuse(zoo("gpt2_dy20"), verify=False).model).plan(planner="best")
+    assert (result.arena_size, result.optimal) == (result.lower_bound, True)
+
+
 def test_a_fused_resnet_is_planned_below_what_onnxruntime_needs(light: Find) -> None:
     case = Case.of(api.fuse(light("resnet50"), verify=False).model)
     result = case.plan(planner="best")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import onnx_ir as ir
@@ -108,8 +109,14 @@ class _Chooser:
             self._join([alias])
 
     def share_in_place(self) -> None:
-        for alias in self._in_place:
-            self._join([alias])
+        """Write results over operands; what is read longest over what was made first, so that a residual stream stays in its place."""
+        for _, group in groupby(self._in_place, key=lambda alias: alias.value.producer()):
+            for alias in sorted(group, key=self._since_and_until):
+                self._join([alias])
+
+    def _since_and_until(self, alias: Alias) -> tuple[int, int]:
+        regions = self.regions.of
+        return regions[alias.source].life[0], -regions[alias.value].life[1]
 
     def share_tiles(self) -> None:
         for group in self._parts:
