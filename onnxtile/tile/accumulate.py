@@ -13,9 +13,14 @@ import onnx_ir as ir
 from onnxtile.tile.product import FLOATS, Dims
 from onnxtile.tile.writer import AnyWriter, Layer, Place
 
+_WIDEST = 256
+"""Operands of a Sum: of more the result rounds further off, and onnxruntime takes long to load it."""
+
 
 class Accumulation(StrEnum):
     """`sum`: one Sum of all; `chain`: Add after Add; `tree`: Add of two and two; `gemm`: each product adds the one before.
+
+    Of more than 256 a Sum is one of sums of 256 each.
 
     With K innermost a chain keeps two partial sums alive at a time, a tree as many as K's stretches have binary digits, gemm one.
     """
@@ -43,7 +48,7 @@ def fitting(wanted: Accumulation, product: Layer) -> Accumulation:
 def additions(how: Accumulation, partial_sums: Any) -> Any:
     """Return the number of nodes that add up the partial sums of one block; arrays for arrays."""
     if how is Accumulation.SUM:
-        return (partial_sums > 1) * 1
+        return (partial_sums > 1) * 1 + (partial_sums - 1) // _WIDEST
     return 0 if how is Accumulation.GEMM else partial_sums - 1
 
 
@@ -78,14 +83,18 @@ class Block(ABC):
 class _AtOnce(Block):
     how = Accumulation.SUM
     _terms: list[ir.Value] = field(default_factory=list)
+    _sums: list[ir.Value] = field(default_factory=list)
 
     def multiply(self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr] = ()) -> None:
+        if len(self._terms) == _WIDEST:
+            place = self.place | {"k": k - _WIDEST}
+            self._sums.append(self.writer.node("Sum", self._terms, "sum", place, self.dims))
+            self._terms = []
         self._terms.append(self._product(inputs, k, attributes))
 
     def result(self) -> ir.Value:
-        if len(self._terms) == 1:
-            return self._terms[0]
-        return self.writer.node("Sum", self._terms, "sum", self.place, self.dims)
+        terms = [*self._sums, *self._terms]
+        return terms[0] if len(terms) == 1 else self.writer.node("Sum", terms, "sum", self.place, self.dims)
 
 
 @dataclass

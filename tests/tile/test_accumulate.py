@@ -80,6 +80,15 @@ def test_a_tree_is_as_deep_as_it_must_be(bench: Bench) -> None:
     assert names == [f"sum_level{level}_m0_n0_k{k}" for level, k in ((1, 1), (1, 3), (2, 3), (1, 5), (3, 5))]
 
 
+@pytest.mark.parametrize(("k", "widths"), [(256, [256]), (257, [256, 2]), (512, [256, 257]), (600, [256, 256, 90])])
+def test_very_many_are_summed_up_as_they_come(bench: Bench, k: int, widths: list[int]) -> None:
+    """One Sum of thousands would round further off than the original does."""
+    tiled = bench.judge(bench.case(op="MatMul", m=1, k=k, n=2, constants="b"), Limits(k=1))
+    assert [len(node.inputs) for node in tiled.nodes if node.op_type == "Sum"] == widths
+    (site,) = tiled.result.tiled
+    assert most_nodes(site.product, site.grid, Accumulation.SUM) == len(site.emitted)
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_integers_and_batches_are_added_in_a_chain(bench: Bench, dtype: Any) -> None:
     case = bench.case(op="MatMul", m=3, k=9, n=4, dtype=dtype)
