@@ -7,10 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
+from onnx import numpy_helper
 
 from onnxtile.errors import ModelError
+from onnxtile.tile.check import check_tiles
 from onnxtile.tile.limits import Limits
 
 if TYPE_CHECKING:
@@ -133,3 +136,16 @@ def test_long_sums_are_no_less_exact_than_before(bench: Bench, dtype: type, limi
     tiled = bench.tile(bench.case(m=5, k=1000, n=6, constants="b", dtype=dtype).model(), Limits(k=limit))
     (verdict,) = tiled.verdicts(runs=3)
     assert verdict.passed, verdict
+
+
+def test_an_original_that_is_right_by_luck_is_no_yardstick(bench: Bench) -> None:
+    """With one weight all over, each of its results is the same number: on one input it may hit the float64 product to the last bit."""
+    weights = numpy_helper.from_array(np.full((4096, 256), 0.02, np.float32), "w")
+    source = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17]> g (float[1,4096] x) => (float[1,256] y) { y = MatMul(x, w) }'
+    )
+    source.graph.initializer.append(weights)
+    tiled = bench.tile(source, Limits(k=1))
+    for seed in range(14, 19):
+        (verdict,) = check_tiles(tiled.result.tiled, tiled.constants, 17, seed=seed)
+        assert verdict.passed, verdict
