@@ -41,7 +41,7 @@ class Effort:
 
 LEVELS = {
     "low": Effort(200_000, 20_000_000),
-    "normal": Effort(5_000_000, 20_000_000_000),
+    "normal": Effort(5_000_000, 4_000_000_000),
     "high": Effort(1_000_000_000, 100_000_000_000),
 }
 
