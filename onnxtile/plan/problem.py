@@ -85,7 +85,12 @@ class Problem:
     @cached_property
     def granule(self) -> int:
         """The smallest alignment of all buffers, in bytes: the unit in which bytes of the arena are given away."""
-        return min({b.alignment or self.alignment for b in self.buffers}, default=self.alignment)
+        return min(self.alignments, default=self.alignment)
+
+    @cached_property
+    def alignments(self) -> frozenset[int]:
+        """The alignments of all buffers, in bytes."""
+        return frozenset(b.alignment or self.alignment for b in self.buffers)
 
     def footprint(self, buffer: Buffer) -> int:
         """Return the bytes that `buffer` takes from the others: its size, rounded up to where the next one can start."""
@@ -131,6 +136,8 @@ class Problem:
     @cached_property
     def lower_bound(self) -> int:
         """The bytes that no plan can do without: the peak, or those of the crowd."""
+        if not self.crowd:
+            return self.peak[0]
         crowd = sum(size for b, size in zip(self.buffers, self.footprints, strict=True) if b.name in self.crowd)
         return max(self.peak[0], crowd)
 
@@ -191,8 +198,8 @@ class Plan:
 
 def size_of(problem: Problem, offsets: Sequence[int]) -> int:
     """Return the bytes of an arena in which the buffers of `problem` have these offsets, in the same order."""
-    tops = (offset + size for offset, size in zip(offsets, problem.footprints, strict=True) if size)
-    return int(max(tops, default=0))
+    sizes = np.array(problem.footprints, np.int64)
+    return int((np.array(offsets, np.int64) + sizes)[sizes > 0].max(initial=0))
 
 
 class OverCapacity(Infeasible):

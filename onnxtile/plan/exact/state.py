@@ -86,17 +86,14 @@ class State(NamedTuple):
 
 def groups(problem: Problem) -> list[list[int]]:
     """Return the groups of buffers of `problem` that have bytes, by their places in it; no buffer of a group can be in another's way."""
-    order = sorted((i for i, b in enumerate(problem.buffers) if b.size), key=lambda i: problem.buffers[i].lower)
-    found: list[list[int]] = []
-    latest = 0
-    for i in order:
-        buffer = problem.buffers[i]
-        if not found or buffer.lower >= latest:
-            found.append([])
-            latest = buffer.upper
-        found[-1].append(i)
-        latest = max(latest, buffer.upper)
-    return _with_opponents(problem, found)
+    lower, upper = problem.lives
+    order = np.flatnonzero(problem.footprints)
+    order = order[np.argsort(lower[order], kind="stable")]
+    if not len(order):
+        return []
+    latest = np.maximum.accumulate(upper[order])
+    begins = np.flatnonzero(lower[order][1:] >= latest[:-1]) + 1
+    return _with_opponents(problem, [group.tolist() for group in np.split(order, begins)])
 
 
 def _with_opponents(problem: Problem, groups: list[list[int]]) -> list[list[int]]:
@@ -117,8 +114,8 @@ def grain_of(problem: Problem) -> int:
 
     That is the smallest alignment, or, where every alignment divides all sizes, what these have in common.
     """
-    common = gcd(*map(problem.footprint, problem.buffers))
-    widest = max(map(problem.alignment_of, problem.buffers), default=problem.granule)
+    common = gcd(*problem.footprints)
+    widest = max(problem.alignments, default=problem.granule)
     return common if common and common % widest == 0 else problem.granule
 
 
