@@ -45,7 +45,6 @@ class Strip:
     @classmethod
     def of(cls, problem: Problem) -> Strip:
         """Return the strip of `problem`, whose conflicts do not count."""
-        buffers = problem.buffers
         lower, upper = problem.lives
         size = np.array(problem.footprints, np.int64)
         place = np.argsort(lower, kind="stable")
@@ -56,8 +55,8 @@ class Strip:
         change = np.zeros(len(births) + 1, np.int64)
         np.add.at(change, begin, size[place])
         np.add.at(change, end, -size[place])
-        unit = np.array([problem.alignment_of(buffers[i]) for i in place], np.int64)
-        return cls(place, begin, end, size[place], unit, first, np.cumsum(change)[:-1])
+        unit = np.array([b.alignment or problem.alignment for b in problem.buffers], np.int64)
+        return cls(place, begin, end, size[place], unit[place], first, np.cumsum(change)[:-1])
 
     def waiting(self, keys: Numbers) -> Waiting:
         """Return all buffers as waiting with these keys."""
@@ -82,9 +81,10 @@ class Strip:
 
     def offsets(self, found: Ints, count: int) -> list[int]:
         """Return `found`, an offset for each buffer of the strip, as offsets of the `count` buffers of the problem."""
-        offsets = np.zeros(count, np.int64)
-        offsets[self.place] = found
-        return [int(offset) for offset in offsets]
+        every = np.zeros(count, np.int64)
+        every[self.place] = found
+        offsets: list[int] = every.tolist()
+        return offsets
 
 
 class Waiting(NamedTuple):
