@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -17,9 +19,14 @@ from onnxtile.errors import OnnxtileError
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it: 128 and the number of the signal."""
 
+_NEW_OBJECTS = 50_000
+"""Python looks for cycles of garbage after so many new objects: a graph has very many, and none of them is garbage."""
+
 
 def main() -> None:
     """Run the command; end with 0 (done), 1 (a check said no), 2 (bad input or usage) or 130 (Ctrl-C)."""
+    gc.set_threshold(_NEW_OBJECTS)
+    atexit.register(gc.freeze)  # nor need it look through all that is left when the process ends
     if threading.current_thread() is threading.main_thread():  # no other may say what signals do
         signal.signal(signal.SIGTERM, _terminate)
     try:
