@@ -21,6 +21,19 @@ MODELS = ROOT / "models"
 ZOO = ROOT.parent / "shared" / "zoo"
 MINIMALLOC = ROOT.parent / "shared" / "minimalloc"
 
+LIGHT = (
+    "bvlc_alexnet",
+    "densenet121",
+    "inception_v1",
+    "inception_v2",
+    "resnet50",
+    "shufflenet",
+    "squeezenet",
+    "vgg19",
+    "zfnet512",
+)
+"""The light models of the onnx wheel: convolutions, and no attention."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the slow checks too")

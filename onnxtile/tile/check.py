@@ -108,9 +108,10 @@ def _check(
     found = list(outcomes(runs))
     worst = max(found, key=_excess)
     if 0 < _excess(worst) < float("inf"):
-        worst = _all_together([*found, *outcomes(_TOGETHER)], product)
+        found += outcomes(_TOGETHER)
+        worst = _all_together(found, product)
     error, original_error, tolerance = worst
-    return TileVerdict(site.node, error, original_error, tolerance, error <= tolerance, runs, also)
+    return TileVerdict(site.node, error, original_error, tolerance, error <= tolerance, len(found), also)
 
 
 def _excess(outcome: _Outcome) -> float:

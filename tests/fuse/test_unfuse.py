@@ -15,6 +15,7 @@ from onnxtile.errors import ModelError, UsageError
 from onnxtile.fuse.patterns import from_query
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
+from tests.conftest import LIGHT
 
 if TYPE_CHECKING:
     from tests.fuse.conftest import Fused, Lab
@@ -33,17 +34,6 @@ ZOO = (
     "t5_encoder_dy20",
     "vit_ts14",
     "whisper_encoder_ts14_sim",
-)
-LIGHT = (
-    "bvlc_alexnet",
-    "densenet121",
-    "inception_v1",
-    "inception_v2",
-    "resnet50",
-    "shufflenet",
-    "squeezenet",
-    "vgg19",
-    "zfnet512",
 )
 # Queries that match in many places of models that have no attention, also with several results and shared nodes.
 EVERYWHERE = (

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile import api
+from tests.conftest import LIGHT
 
 Count = Callable[[ir.Model], dict[str, int]]
 
@@ -42,22 +43,12 @@ def test_what_is_fused_computes_the_same(zoo: Callable[[str], Path], name: str) 
     assert all(site.equal for site in result.sites)
 
 
-CONVOLUTIONAL = (
-    "bvlc_alexnet",
-    "densenet121",
-    "inception_v1",
-    "inception_v2",
-    "resnet50",
-    "shufflenet",
-    "squeezenet",
-    "vgg19",
-)
 # The neck of PP-OCRv4's recogniser: two blocks of SVTR (https://arxiv.org/abs/2205.00159) with an attention and two norms each, then a
 # norm; five convolutions and the two MLPs have SiLU.
 SVTR = {"attention": 2, "layernorm": 5, "silu": 7}
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONAL)
+@pytest.mark.parametrize("name", LIGHT)
 def test_nothing_is_found_where_convolutions_are_all(light: Callable[[str], Path], found: Count, name: str) -> None:
     assert not any(found(api.fuse(light(name), verify=False).model).values())
 
