@@ -13,18 +13,6 @@ def by_size(problem: Problem) -> list[int]:
     return sorted(range(len(b)), key=lambda i: (-b[i].size, b[i].lower, -b[i].upper, b[i].name))
 
 
-def by_area(problem: Problem) -> list[int]:
-    """Return those first that take the most bytes for the longest time."""
-    b = problem.buffers
-    return sorted(range(len(b)), key=lambda i: (-b[i].size * (b[i].upper - b[i].lower), b[i].lower, b[i].name))
-
-
-def by_life(problem: Problem) -> list[int]:
-    """Return the longest life first."""
-    b = problem.buffers
-    return sorted(range(len(b)), key=lambda i: (b[i].lower - b[i].upper, -b[i].size, b[i].lower, b[i].name))
-
-
 def by_birth(problem: Problem) -> list[int]:
     """Return them as they come to be; of those of one step the largest first."""
     b = problem.buffers

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from onnxtile.errors import UsageError
 from onnxtile.plan import compiled, skyline
 from onnxtile.plan.effort import LEVELS, Effort
-from onnxtile.plan.fit import Fitter, lowest, tightest
 from onnxtile.plan.planner import Planner, planner, planners
 from onnxtile.plan.problem import Buffer, Plan, Problem
 from onnxtile.plan.proof.check import check
-from onnxtile.plan.ranking import by_breadth, by_size
-from onnxtile.plan.shake import shaken
+from onnxtile.plan.ranking import by_breadth
 from onnxtile.plan.skyline import Strip
 from onnxtile.plan.squeaky import fillings
 from tests.plan.conftest import problems
@@ -87,12 +85,6 @@ def test_greedy_by_breadth_begins_with_the_fullest_step() -> None:
 
 
 @given(problems())
-def test_local_search_is_no_worse_than_where_it_starts(problem: Problem) -> None:
-    start = Fitter(problem).place(by_size(problem), lowest)
-    assert planner("local-search").plan(problem).size <= Plan.of(problem, start).size
-
-
-@given(problems())
 def test_every_filling_of_the_skyline_is_sound(problem: Problem) -> None:
     for offsets in fillings(problem, 10_000):
         assert check(problem, Plan.of(problem, offsets)) == ()
@@ -121,25 +113,6 @@ def test_compiled_the_skyline_is_filled_in_the_same_way() -> None:
     for weight in (2, 15, 100):
         plain = skyline.fill(strip.waiting(keys), strip.soonest, strip.live, weight)
         assert (plain == fast(strip.waiting(keys), strip.soonest, strip.live, weight)).all()
-
-
-@given(problem=problems(), draw=st.randoms(use_true_random=False))
-def test_a_shaken_plan_is_sound_and_no_larger(problem: Problem, draw: random.Random) -> None:
-    order = draw.sample(range(len(problem.buffers)), len(problem.buffers))
-    before = Fitter(problem).place(order, tightest)
-    after = Plan.of(problem, shaken(problem, before))
-    assert check(problem, after) == ()
-    assert after.size <= Plan.of(problem, before).size
-
-
-def test_shaking_fills_a_hole() -> None:
-    # Between "a" and "long" are 10 bytes that nothing fits into, until "long" rises and "b" no longer keeps it from falling.
-    buffers = (Buffer("a", 10, 0, 1), Buffer("b", 20, 1, 2), Buffer("long", 10, 0, 2), Buffer("top", 20, 0, 1))
-    problem = Problem(buffers, alignment=1)
-    before = [0, 0, 20, 30]
-    assert check(problem, Plan.of(problem, before)) == ()
-    after = Plan.of(problem, shaken(problem, before))
-    assert (Plan.of(problem, before).size, after.size, problem.lower_bound) == (50, 40, 40)
 
 
 @given(problems())

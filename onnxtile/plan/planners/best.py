@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from onnxtile.plan.effort import Effort
-from onnxtile.plan.fit import Fitter, lowest, tightest
+from onnxtile.plan.fit import Fitter, tightest
 from onnxtile.plan.planner import Placement, Planner
 from onnxtile.plan.planners.exact import improve
 from onnxtile.plan.problem import Problem, Proof, size_of
-from onnxtile.plan.ranking import by_area, by_breadth, by_life, by_size
-from onnxtile.plan.shake import shaken
+from onnxtile.plan.ranking import by_breadth, by_size
 from onnxtile.plan.squeaky import fillings
 
-FEW, MANY = 1_000, 20_000
-"""With so many buffers or fewer all heuristics are tried; with more than so many only the quickest."""
+MANY = 20_000
+"""Above this number of buffers, only the skyline is tried: the other heuristics take seconds there."""
 
 
 def _place(problem: Problem, effort: Effort) -> Placement:
@@ -29,15 +28,13 @@ def _place(problem: Problem, effort: Effort) -> Placement:
             return Placement(tuple(best), Proof(problem.lower_bound, problem.bound, "lower bound reached"))
         if budget.is_late:
             return Placement(tuple(best), Proof(problem.lower_bound, problem.bound, "time"))
-    if len(problem.buffers) <= MANY:
-        best = shaken(problem, best)
     return improve(problem, tuple(best), effort.after(budget))
 
 
 def _tried(problem: Problem, effort: Effort) -> Iterator[Sequence[int]]:
     """Yield the offsets of one heuristic after the other, the quickest and most promising first."""
-    count, layered = len(problem.buffers), not problem.opponents
-    if count > MANY and layered:
+    layered = not problem.opponents
+    if len(problem.buffers) > MANY and layered:
         yield from fillings(problem, effort.steps)
         return
     fitter = Fitter(problem)
@@ -45,8 +42,6 @@ def _tried(problem: Problem, effort: Effort) -> Iterator[Sequence[int]]:
     yield fitter.place(by_breadth(problem), tightest)
     if layered:
         yield from fillings(problem, effort.steps)
-    if count <= FEW:
-        yield from (fitter.place(order(problem), lowest) for order in (by_size, by_area, by_life, by_breadth))
 
 
 BEST = Planner("best", "several heuristics, then an exact search, until the lower bound is reached", _place)
