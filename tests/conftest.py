@@ -40,12 +40,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--slow"):
-        return
-    skip = pytest.mark.skip(reason="slow; run with --slow")
+    wanted = config.getoption("--slow")
+    mark = pytest.mark.timeout(3600) if wanted else pytest.mark.skip(reason="slow; run with --slow")
     for item in items:
         if "slow" in item.keywords:
-            item.add_marker(skip)
+            item.add_marker(mark)
 
 
 def _packaged(package: str, *parts: str) -> Path:

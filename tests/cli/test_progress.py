@@ -6,6 +6,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +49,23 @@ def _on_a_terminal(folder: Path, *arguments: str) -> tuple[str, str]:
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "onnxtile", *arguments]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-    done = subprocess.run(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=follower, text=True, env=environment, check=True
-    )
-    os.close(follower)
-    with os.fdopen(leader, "rb") as terminal:
-        shown = b""
-        while chunk := _read(terminal.fileno()):
-            shown += chunk
-    return done.stdout, shown.decode(errors="replace")
+    # Its buffer holds a few kilobytes: the child blocks unless the terminal is read while the child runs.
+    with os.fdopen(leader, "rb") as terminal, ThreadPoolExecutor(1) as pool:
+        shown = pool.submit(_read_all, terminal.fileno())
+        try:
+            done = subprocess.run(
+                command, cwd=folder, stdout=subprocess.PIPE, stderr=follower, text=True, env=environment, check=True
+            )
+        finally:
+            os.close(follower)
+        return done.stdout, shown.result().decode(errors="replace")
+
+
+def _read_all(descriptor: int) -> bytes:
+    shown = b""
+    while chunk := _read(descriptor):
+        shown += chunk
+    return shown
 
 
 def _read(descriptor: int) -> bytes:
