@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.explaining import Attempt, Explanation, explain
     from onnxtile.verbs.fusing import FuseResult, chosen_patterns, fuse
     from onnxtile.verbs.inspecting import inspect
+    from onnxtile.verbs.listing import Listing, choices
     from onnxtile.verbs.matching import MatchResult, match
     from onnxtile.verbs.placing import plan_problem
     from onnxtile.verbs.planning import PlannedModel, plan
@@ -35,6 +36,7 @@ __all__ = [
     "FuseResult",
     "InputShapes",
     "Inspection",
+    "Listing",
     "MatchResult",
     "PatternDraft",
     "PlannedModel",
@@ -43,6 +45,7 @@ __all__ = [
     "TiledModel",
     "Trace",
     "UnfuseResult",
+    "choices",
     "chosen_patterns",
     "draft_pattern",
     "explain",
@@ -68,6 +71,7 @@ _HOMES = {
     "onnxtile.verbs.explaining": ("Attempt", "Explanation", "explain"),
     "onnxtile.verbs.fusing": ("FuseResult", "chosen_patterns", "fuse"),
     "onnxtile.verbs.inspecting": ("inspect",),
+    "onnxtile.verbs.listing": ("Listing", "choices"),
     "onnxtile.verbs.matching": ("MatchResult", "match"),
     "onnxtile.verbs.placing": ("plan_problem",),
     "onnxtile.verbs.planning": ("PlannedModel", "plan"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class OnnxtileError(Exception):
     """Bad input or usage. `hint` says what to do next; the command line ends with exit code 2."""
@@ -19,6 +22,20 @@ class ModelError(OnnxtileError):
 
 class UsageError(OnnxtileError):
     """An option that makes no sense: a bound of 0, an unknown dimension, an output that exists already."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    """Return the error for a `name` that is not one of the `known` names of its `kind` ("pattern", "planner").
+
+    The hint is the nearest known name, whatever its case; the list of all where none is near.
+
+    >>> unknown("planner", "Bset", ["best", "exact"]).hint
+    "did you mean 'best'?"
+    """
+    by_case = {choice.casefold(): choice for choice in sorted(known)}
+    near = difflib.get_close_matches(name.casefold(), by_case, n=1)
+    hint = f"did you mean {by_case[near[0]]!r}?" if near else f"choose {', '.join(by_case.values())}"
+    return UsageError(f"unknown {kind} {name!r}", hint=hint)
 
 
 class QueryError(OnnxtileError):

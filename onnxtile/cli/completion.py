@@ -46,6 +46,13 @@ def placings() -> Iterable[str]:
     return PLACINGS
 
 
+def kinds() -> Iterable[str]:
+    """Return the kinds of names that `list` takes."""
+    from onnxtile.verbs.listing import KINDS
+
+    return KINDS
+
+
 def patterns() -> Iterable[str]:
     """Return the names of all sets of patterns, and of the patterns of the library."""
     from onnxtile.fuse.patterns import pattern_set, set_names

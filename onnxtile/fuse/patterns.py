@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from onnxtile.errors import PatternError, UsageError
+from onnxtile.errors import PatternError, unknown
 from onnxtile.fuse.pattern import Pattern, from_file, from_query
 from onnxtile.registry import data_folder
 
@@ -26,7 +26,7 @@ def pattern_set(name: str = LIBRARY) -> list[Pattern]:
     Raises UsageError for an unknown set, PatternError for a file at fault or two patterns of one name.
     """
     if name not in set_names():
-        raise UsageError(f"there is no pattern set {name!r}", hint=f"there is {', '.join(set_names())}")
+        raise unknown("pattern set", name, set_names())
     folder = data_folder("patterns") / ("" if name == LIBRARY else name)
     return in_order(from_file(path) for path in sorted(folder.glob("*.toml")))
 
@@ -80,10 +80,7 @@ def select(names: Iterable[str]) -> list[Pattern]:
         elif name.partition("/")[0] in set_names():
             chosen.append(_of_set(*name.split("/", 1)))
         elif name.isidentifier():
-            listed = ", ".join((*library, *set_names()))
-            raise UsageError(
-                f"there is no pattern {name!r}", hint=f"there is {listed}; a query has an edge, a file ends in .toml"
-            )
+            raise unknown("pattern", name, (*library, *set_names()))
         else:
             chosen.append(from_query(name))
     return chosen
@@ -92,5 +89,5 @@ def select(names: Iterable[str]) -> list[Pattern]:
 def _of_set(set_name: str, name: str) -> Pattern:
     patterns = {pattern.name: pattern for pattern in pattern_set(set_name)}
     if name not in patterns:
-        raise UsageError(f"the set {set_name!r} has no pattern {name!r}", hint=f"it has {', '.join(patterns)}")
+        raise unknown(f"pattern of the set {set_name!r}:", name, patterns)
     return patterns[name]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from onnxtile.errors import UsageError
+from onnxtile.errors import unknown
 from onnxtile.plan.effort import NORMAL, Effort
 from onnxtile.plan.problem import Buffer, Plan, Problem, Proof, size_of
 from onnxtile.registry import discover
@@ -66,10 +65,8 @@ def planners() -> dict[str, Planner]:
 
 
 def planner(name: str) -> Planner:
-    """Return the planner called `name`. Raises UsageError where there is none."""
+    """Return the planner called `name`. Raises UsageError for an unknown name."""
     known = planners()
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    raise UsageError(f"there is no planner {name!r}", hint=hint)
+    raise unknown("planner", name, known)

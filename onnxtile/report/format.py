@@ -29,11 +29,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Format:
-    """One format: its name, the ending that asks for it, how a plan is written in it, and whether it is a picture."""
+    """One format: its name, the ending that asks for it, how a plan is written in it, a sentence about it, and whether it is a picture."""
 
     name: str
     suffix: str
     write: Callable[[Plan, Options], bytes]
+    summary: str = ""
     picture: bool = False
 
     def render(self, plan: Plan, options: Options | None = None) -> bytes:

@@ -19,6 +19,7 @@ __all__ = [
     "for_explain",
     "for_fuse",
     "for_inspect",
+    "for_list",
     "for_match",
     "for_plan",
     "for_run",
@@ -45,6 +46,12 @@ def for_match(result: Result) -> list[Table | Text]:
     for row in rows:
         made.add_row(*(Text(cell) for cell in row))
     return [made] if rows else [Text("no match")]
+
+
+def for_list(result: Result) -> list[Table | Text]:
+    """Return the table of a `list` result."""
+    rows = [(choice["name"], choice["summary"]) for choice in result["choices"]]
+    return [table(f"{len(rows)} {result['kind']}, for {result['option']}", ("name", "meaning"), rows)]
 
 
 def for_fuse(result: Result) -> list[Table | Text]:

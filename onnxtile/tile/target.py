@@ -151,6 +151,12 @@ def ready_made() -> list[str]:
     return sorted(path.name.removesuffix(_ENDING) for path in data_folder("limits").glob(f"*{_ENDING}"))
 
 
+def descriptions() -> dict[str, str]:
+    """Return, by the name of each limits file that ships with onnxtile, the sentence in its `doc` field."""
+    folder = data_folder("limits")
+    return {name: read(folder / f"{name}{_ENDING}", UsageError).validated(_File).doc for name in ready_made()}
+
+
 def find(name: str) -> Limits:
     """Return the limits in the file `name`, or in the ready-made one called so. Raises UsageError."""
     if name in _ready_made_or_none():

@@ -57,7 +57,7 @@ def small(tmp_path: Path) -> str:
             ("--dim", "batch=4", "--workspace", "Exp=4", "--share-workspaces", "--order", "any"),
             ("cannot share one workspace",),
         ),
-        (("--dim", "batch=4", "--order", "amy"), ("there is no order 'amy'", "did you mean 'any'?")),
+        (("--dim", "batch=4", "--order", "amy"), ("unknown order 'amy'", "did you mean 'any'?")),
         (("--dim", "batch=4", "--streams", "0"), ("the number of streams is at least 1",)),
         (("--dim", "batch=9223372036854775808"), ("a dimension is at most 2^63 - 1",)),
         (("--dim", "batch=99999999999999999"), ("bytes are too many",)),

@@ -27,7 +27,7 @@ GOOD = "id,lower,upper,size\na,0,3,100\nb,1,2,300\nc,2,4,100\n"
         (GOOD + "d,8\n", (), ("p.csv: line 5: upper is a whole number, not ''",)),
         (GOOD, ("--alignment", 0), ("an alignment is a power of two, not 0",)),
         (GOOD, ("--alignment", 3), ("an alignment is a power of two, not 3",)),
-        (GOOD, ("--planner", "exakt"), ("there is no planner 'exakt'", "did you mean 'exact'?")),
+        (GOOD, ("--planner", "exakt"), ("unknown planner 'exakt'", "did you mean 'exact'?")),
         (GOOD, ("--effort", "much"), ("'much' is no effort", "low, normal, high, or a number of steps")),
         (GOOD, ("--time", "soon"), ("'soon' is no time", "5s")),
         (GOOD, ("--dim", "n=4"), ("--dim is for models, not for a bare problem",)),

@@ -148,8 +148,8 @@ def test_patterns_and_limits_are_found_from_the_folder_of_the_file(
     [
         ('do = "plan"\nemit = ["docx"]', 3, "'docx' is the ending of no format"),
         ('do = "plan"\nplaner = "best"', 3, "there is no field 'planer'"),
-        ('do = "plan"\nplanner = "wizard"', 3, "there is no planner 'wizard'"),
-        ('do = "plan"\norder = "alphabetical"', 3, "there is no order 'alphabetical'"),
+        ('do = "plan"\nplanner = "wizard"', 3, "unknown planner 'wizard'"),
+        ('do = "plan"\norder = "alphabetical"', 3, "unknown order 'alphabetical'"),
         ('do = "plan"\neffort = "huge"', 3, "'huge' is no effort"),
         ('do = "plan"\ntime = "soon"', 3, "'soon' is no time"),
         ('do = "plan"\nio = "somewhere"', 3, "'somewhere'"),

@@ -29,7 +29,7 @@ def test_which_there_are() -> None:
 
 
 def test_an_unknown_one_is_refused() -> None:
-    with pytest.raises(UsageError, match="there is no planner 'greedy-by-sise'") as e:
+    with pytest.raises(UsageError, match="unknown planner 'greedy-by-sise'") as e:
         planner("greedy-by-sise")
     assert e.value.hint == "did you mean 'greedy-by-size'?"
 

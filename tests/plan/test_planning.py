@@ -134,7 +134,7 @@ def test_every_planner_plans_every_graph(text: str, planner: str) -> None:
     [
         ({"alignment": 0}, "an alignment is a power of two, not 0"),
         ({"alignment": 3}, "an alignment is a power of two, not 3"),
-        ({"planner": "worst"}, "there is no planner 'worst'"),
+        ({"planner": "worst"}, "unknown planner 'worst'"),
         ({"capacity": -1}, "a capacity cannot be negative: -1"),
     ],
 )

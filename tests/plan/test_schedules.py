@@ -105,7 +105,7 @@ def test_no_streams_and_unknown_orders_are_refused() -> None:
     case = Case.of(PARALLEL)
     with pytest.raises(UsageError, match="at least 1, not 0"):
         case.plan(streams=0)
-    with pytest.raises(UsageError, match="there is no order 'min-peek'") as raised:
+    with pytest.raises(UsageError, match="unknown order 'min-peek'") as raised:
         case.plan(order="min-peek")
     assert raised.value.hint == "did you mean 'min-peak'?"
 

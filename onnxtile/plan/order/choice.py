@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from onnxtile.errors import UsageError
+from onnxtile.errors import unknown
 from onnxtile.plan.order.schedule import Schedule, in_streams
 from onnxtile.plan.order.work import Work
 from onnxtile.registry import discover
@@ -50,11 +49,8 @@ def orders() -> dict[str, Order]:
 
 
 def order(name: str) -> Order:
-    """Return the order called `name`. Raises UsageError where there is none."""
+    """Return the order called `name`. Raises UsageError for an unknown name."""
     known = orders()
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, n=1)
-    raise UsageError(
-        f"there is no order {name!r}", hint=f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    )
+    raise unknown("order", name, known)

@@ -27,4 +27,4 @@ def _write(given: Plan, _options: Options) -> bytes:
     return text.getvalue().encode()
 
 
-FORMAT = Format("csv", ".csv", _write)
+FORMAT = Format("csv", ".csv", _write, "a bare problem with its solution, in MiniMalloc's columns")

@@ -122,4 +122,4 @@ def _comment(text: str) -> str:
     return kept.replace("*/", "*_").replace("/*", "_*")
 
 
-FORMAT = Format("header", ".h", _write)
+FORMAT = Format("header", ".h", _write, "a C header with sizes, offsets and the schedule")

@@ -10,4 +10,4 @@ def _write(plan: Plan, _options: Options) -> bytes:
     return as_json(plan).encode()
 
 
-FORMAT = Format("json", ".json", _write)
+FORMAT = Format("json", ".json", _write, "the whole plan, as docs/plan.schema.json describes it")

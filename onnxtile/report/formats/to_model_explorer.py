@@ -31,4 +31,4 @@ def _inside(bodies: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         yield from _inside(body["bodies"])
 
 
-FORMAT = Format("model-explorer", ".me.json", _write)
+FORMAT = Format("model-explorer", ".me.json", _write, "node data for Model Explorer")

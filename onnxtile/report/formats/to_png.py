@@ -10,4 +10,4 @@ def _write(plan: Plan, options: Options) -> bytes:
     return render(plan, options, "png")
 
 
-FORMAT = Format("png", ".png", _write, picture=True)
+FORMAT = Format("png", ".png", _write, "an image of the arena over the steps", picture=True)

@@ -10,4 +10,4 @@ def _write(plan: Plan, options: Options) -> bytes:
     return render(plan, options, "svg")
 
 
-FORMAT = Format("svg", ".svg", _write, picture=True)
+FORMAT = Format("svg", ".svg", _write, "a vector image of the arena over the steps", picture=True)

@@ -13,4 +13,4 @@ def _write(plan: Plan, _options: Options) -> bytes:
     return struct.pack(f"<{len(values)}i", *values)
 
 
-FORMAT = Format("tflm", ".tflm", _write)
+FORMAT = Format("tflm", ".tflm", _write, "the bytes of TensorFlow Lite Micro's offline memory allocation")

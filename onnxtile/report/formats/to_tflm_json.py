@@ -17,4 +17,6 @@ def _write(plan: Plan, _options: Options) -> bytes:
     return as_json(content).encode()
 
 
-FORMAT = Format("tflm-json", ".tflm.json", _write)
+FORMAT = Format(
+    "tflm-json", ".tflm.json", _write, "TensorFlow Lite Micro's offline memory allocation as a list of numbers"
+)

@@ -1,0 +1,85 @@
+"""List the names that the options take: patterns, planners, orders, limits files, formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from onnxtile.errors import unknown
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One name that an option takes, and a sentence about it."""
+
+    name: str
+    summary: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All names of one kind, with the option that takes them."""
+
+    kind: str
+    option: str
+    choices: tuple[Choice, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `list`."""
+        return asdict(self)
+
+
+def _patterns() -> Iterator[Choice]:
+    from onnxtile.fuse.patterns import LIBRARY, pattern_set, set_names
+
+    for set_name in set_names():
+        prefix = "" if set_name == LIBRARY else f"{set_name}/"
+        listed = sorted(pattern_set(set_name), key=lambda pattern: pattern.name.casefold())
+        yield from (Choice(f"{prefix}{pattern.name}", pattern.doc) for pattern in listed)
+
+
+def _planners() -> Iterator[Choice]:
+    from onnxtile.plan.planner import planners
+
+    yield from (Choice(name, planner.summary) for name, planner in planners().items())
+
+
+def _orders() -> Iterator[Choice]:
+    from onnxtile.plan.order.choice import orders
+
+    yield from (Choice(name, order.summary) for name, order in orders().items())
+
+
+def _targets() -> Iterator[Choice]:
+    from onnxtile.tile.target import descriptions
+
+    yield from (Choice(name, doc) for name, doc in descriptions().items())
+
+
+def _formats() -> Iterator[Choice]:
+    from onnxtile.registry import discover
+    from onnxtile.report.format import Format
+
+    formats = discover("onnxtile.report.formats", Format).values()
+    yield from (Choice(form.suffix, form.summary) for form in sorted(formats, key=lambda form: form.suffix))
+
+
+_KINDS: dict[str, tuple[str, Callable[[], Iterator[Choice]]]] = {
+    "patterns": ("fuse --pattern", _patterns),
+    "planners": ("plan --planner", _planners),
+    "orders": ("plan --order", _orders),
+    "targets": ("tile --target", _targets),
+    "formats": ("plan --emit", _formats),
+}
+
+KINDS = tuple(_KINDS)
+"""The kinds of names that `choices` lists."""
+
+
+def choices(kind: str) -> Listing:
+    """Return the names of a `kind` (one of `KINDS`), sorted as the option shows them. Raises UsageError for an unknown kind."""
+    if kind not in _KINDS:
+        raise unknown("kind of names", kind, _KINDS)
+    option, found = _KINDS[kind]
+    return Listing(kind, option, tuple(found()))

@@ -1,0 +1,42 @@
+"""Every name that `list` shows is one that its option takes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnxtile.verbs.listing import KINDS, choices
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_name_stands_once_and_has_a_summary(run: Callable[..., Any], kind: str) -> None:
+    listed = json.loads(run("list", kind, "--json", "-").out)
+    names = [choice["name"] for choice in listed["choices"]]
+    assert names and len(set(names)) == len(names)
+    assert all(choice["summary"].strip() for choice in listed["choices"])
+    shown = run("list", kind).out
+    assert all(name in shown for name in names)
+
+
+def test_the_names_are_those_of_the_plug_ins() -> None:
+    from onnxtile.fuse.patterns import select
+    from onnxtile.plan.order.choice import orders
+    from onnxtile.plan.planner import planners
+    from onnxtile.tile.target import find
+
+    assert {choice.name for choice in choices("planners").choices} == planners().keys()
+    assert {choice.name for choice in choices("orders").choices} == orders().keys()
+    for choice in choices("patterns").choices:
+        assert select([choice.name])[0].doc == choice.summary
+    for choice in choices("targets").choices:
+        find(choice.name)
+
+
+def test_an_unknown_kind_or_pattern_gets_the_nearest_name(run: Callable[..., Any], folder: Path) -> None:
+    done = run("list", "plannrs")
+    assert (done.code, done.err) == (2, "error: unknown kind of names 'plannrs' (did you mean 'planners'?)\n")
+    assert (folder / "m.onnx").exists()
+    done = run("fuse", "m.onnx", "-p", "layernrm")
+    assert (done.code, done.err) == (2, "error: unknown pattern 'layernrm' (did you mean 'LayerNorm'?)\n")
