@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -11,17 +10,16 @@ from google.protobuf.message import EncodeError
 
 from onnxtile.errors import UsageError
 from onnxtile.model import stream
+from onnxtile.model.beside import data_of, inline_values, relocated, remove_unread, with_data_beside
 from onnxtile.model.load import external_tensors
 from onnxtile.model.stream import TooLarge, write_model
-from onnxtile.model.weights import carry, free_name
-from onnxtile.model.whole import refusals, require_writable, write_whole_with
+from onnxtile.model.weights import carry, is_file_of
+from onnxtile.model.whole import alone_in, require_writable, write_whole_with
 
 MIN_IR_VERSION = 10
 """The first with metadata on nodes, functions and values."""
 MAX_IR_VERSION = 13
 """The last that onnxruntime loads."""
-
-_EXTERNAL_FROM = 1024
 
 
 def raise_ir_version(model: ir.Model) -> None:
@@ -38,7 +36,7 @@ def raise_ir_version(model: ir.Model) -> None:
 
 def to_bytes(model: ir.Model) -> bytes:
     """Return `model` as the bytes of an ONNX file; external weights stay references. Raises TooLarge above 2 GiB."""
-    if sum(tensor.nbytes for _, tensor in _inline_values(model)) > stream.MOST_BYTES:
+    if _is_too_large(model):
         raise TooLarge
     try:
         data: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
@@ -57,47 +55,59 @@ def save(model: ir.Model, path: Path, *, source: Path | None = None, force: bool
     """Write `model`, which stays as it is, to `path`. On an error every file is as it was before.
 
     External weights stay where they are when `path` is in the same folder; elsewhere they are cloned, or copied with holes kept
-    where that cannot be. Constants in memory that do not fit into one file (2 GiB) go to `path`.data beside it. Raises UsageError where
-    `path` is the `source` and `force` is off, its folder does not exist, or it cannot be written.
+    where that cannot be. Constants in memory that do not fit into one file (2 GiB) go to `path`.data beside it, where that is taken with a
+    digest behind its name; the data of the model that was at `path` are removed once it is replaced, unless another model in the folder
+    names them. Raises UsageError where `path` is the `source` and `force` is off, or is a weights file of either, where its folder does
+    not exist, or it cannot be written.
     """
     require_writable(path, source=source, force=force)
     external = external_tensors(model)
-    if path.exists() and any(path.samefile(tensor.path) for tensor in external):
+    if any(is_file_of(path, Path(tensor.path)) for tensor in external):
         raise UsageError(f"{path} is a weights file of the model", hint="name another file with -o")
-    made: list[Path] = []
-    try:
-        made.extend(carry(external, path.parent.resolve()))
+    if not external and not _is_too_large(model):
         try:
             write_whole_with(path, partial(write_model, model))
         except TooLarge:
-            write_whole_with(path, partial(write_model, _externalised(model, path, made)))
+            pass
+        else:
+            return
+    if path.exists() and not path.is_file():  # beside a device or a pipe there is no place for data
+        write_whole_with(path, partial(write_model, model))
+        return
+    with alone_in(path.parent.resolve()):
+        _save_with_weights(model, path)
+
+
+def _save_with_weights(model: ir.Model, path: Path) -> None:
+    folder, before, made = path.parent.resolve(), _identity(path), list[Path]()
+    try:
+        moved = carry(external_tensors(model), folder, made)
+        if moved:
+            model = relocated(model, moved, folder)
+        if any(is_file_of(path, folder / tensor.location) for tensor in external_tensors(model)):
+            raise UsageError(f"{path} is where the weights of the model belong", hint="name another file with -o")
+        try:
+            write_whole_with(path, partial(write_model, model))
+        except TooLarge:
+            old = data_of(path)
+            model = with_data_beside(model, path, made)
+            write_whole_with(path, partial(write_model, model))
+            remove_unread(old, model, path)
     except BaseException:
-        for file in made:
-            file.unlink(missing_ok=True)
+        if _identity(path) == before:  # else the new model is there, and reads them
+            for file in made:
+                file.unlink(missing_ok=True)
         raise
 
 
-def _inline_values(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if value.const_value is not None and not isinstance(value.const_value, ir.ExternalTensor):
-                yield value, value.const_value
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells one file at `path` from the next; None where there is none."""
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        return None
+    return state.st_ino, state.st_mtime_ns
 
 
-def _externalised(model: ir.Model, path: Path, made: list[Path]) -> ir.Model:
-    """Return a copy of `model` whose large in-memory constants are in one file beside `path`; note that file in `made`."""
-    folder = path.parent.resolve()
-    model = model.clone()
-    name = free_name(folder, f"{path.name}.data", external_tensors(model))
-    values = [
-        (value, tensor)
-        for value, tensor in _inline_values(model)
-        if tensor.nbytes > _EXTERNAL_FROM and tensor.dtype != ir.DataType.STRING
-    ]
-    if not (folder / name).exists():
-        made.append(folder / name)
-    with refusals(folder / name):
-        moved = ir.external_data.convert_tensors_to_external([tensor for _, tensor in values], folder, name)
-    for (value, _), tensor in zip(values, moved, strict=True):
-        value.const_value = tensor
-    return model
+def _is_too_large(model: ir.Model) -> bool:
+    return sum(tensor.nbytes for _, tensor in inline_values(model)) > stream.MOST_BYTES

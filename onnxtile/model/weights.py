@@ -7,73 +7,132 @@ from __future__ import annotations
 
 import fcntl
 import filecmp
+import mmap
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import count
 from pathlib import Path
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING
 
 from onnxtile.errors import UsageError
+from onnxtile.model.wire import Unusual, varint
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 _CHUNK = 2**24
 _FICLONE = 0x40049409
 """The request of ioctl_ficlone(2)."""
 
 
-def carry(tensors: Iterable[ir.ExternalTensor], folder: Path) -> list[Path]:
-    """Make the files of `tensors` reachable from `folder` under their own names. Return the files that this made.
+def carry(tensors: Iterable[ir.ExternalTensor], folder: Path, made: list[Path]) -> dict[int, str]:
+    """Make the files of `tensors` reachable from `folder`; note the files that this makes in `made`.
 
-    A clone that shares its blocks where the file system has them (btrfs, XFS), else a copy with its holes. Raises UsageError
-    where another file of that name is there, or the system refuses; then nothing is left behind.
+    Each keeps its location, save one that leads out of `folder` there: it gets one inside. Returns the new locations by
+    the id of the tensor. A file is a clone that shares its blocks where the file system has them (btrfs, XFS), else a copy with its
+    holes. Raises UsageError where another file of that name is there, a file is gone, or the system refuses.
     """
-    made: list[Path] = []
+    moved = {}
+    by_file: dict[tuple[Path, str], str] = {}
     try:
-        for base, location in sorted({(Path(t.base_dir), os.fspath(t.location)) for t in tensors}):
-            source, target = base / location, folder / location
-            if base.resolve() == folder or _is_there(source, target):
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _copy_whole(source, target)
-            made.append(target)
+        for tensor in sorted(tensors, key=lambda one: (os.fspath(one.base_dir), os.fspath(one.location))):
+            base, location = Path(tensor.base_dir), os.fspath(tensor.location)
+            if (base, location) not in by_file:
+                by_file[base, location] = _brought(base, location, folder, made)
+            if by_file[base, location] != location:
+                moved[id(tensor)] = by_file[base, location]
     except OSError as error:
-        _remove(made)
         raise UsageError(
             f"the weights cannot be carried to {folder}: {error.strerror or error}", hint="write beside the input"
         ) from error
-    except BaseException:
-        _remove(made)
-        raise
-    return made
+    return moved
 
 
-def free_name(folder: Path, name: str, tensors: Iterable[ir.ExternalTensor]) -> str:
-    """Return `name`, or `name` with a number, such that no file of `tensors` in `folder` has it."""
-    taken = {Path(tensor.path).resolve() for tensor in tensors} | {
-        (folder / tensor.location).resolve() for tensor in tensors
-    }
-    candidate, number = name, 0
-    while (folder / candidate).resolve() in taken:
-        number += 1
-        candidate = f"{name}.{number}"
-    return candidate
+def named_weights(model: Path) -> frozenset[Path]:
+    """Return the files that the model file `model` names as its external data; none where it cannot be read.
+
+    The entries are found by their bytes, in the order in which protobuf writes them, so that a large model is not parsed.
+    """
+    try:
+        with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            texts = [_text(data, found.end()) for found in _LOCATION.finditer(data)]
+            texts += [found[1].decode(errors="replace") for found in _LOCATION_IN_TEXT.finditer(data)]
+    except (OSError, ValueError):  # a file of no bytes cannot be mapped
+        return frozenset()
+    return frozenset(model.parent / text for text in texts if text and "\0" not in text)
+
+
+_LOCATION = re.compile(rb"\x0a\x08location\x12")
+"""The key of an entry of TensorProto.external_data, and the tag of its value."""
+_LOCATION_IN_TEXT = re.compile(rb'"location"[^"]{0,80}(?:"value"[^"]{0,80})?"([^"\n]*)"')
+"""Such an entry in ONNX text, protobuf text or JSON."""
+
+
+def is_file_of(path: Path, weights: Path) -> bool:
+    """Return whether writing to `path` would replace the file `weights`."""
+    if path.exists() and weights.exists() and path.samefile(weights):
+        return True
+    return path.parent.resolve() / path.name == weights.parent.resolve() / weights.name
+
+
+def _text(data: mmap.mmap, start: int) -> str:
+    try:
+        length, content = varint(data, start)
+        return data[content : content + length].decode()
+    except (Unusual, IndexError, UnicodeDecodeError):
+        return ""
+
+
+def _brought(base: Path, location: str, folder: Path, made: list[Path]) -> str:
+    """Return the location in `folder` at which the file at `location` below `base` is, or is now."""
+    source = (base / location).resolve()
+    if not source.is_file():
+        raise UsageError(f"the weights file {source} is gone")
+    place = _place(source, base.resolve(), location, folder)
+    target = folder / place
+    if not _is_there(source, target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _copy_whole(source, target, made)
+    return place
+
+
+def _place(source: Path, base: Path, location: str, folder: Path) -> str:
+    """Return where in `folder` the file `source` belongs: at its `location`, unless this leads out of `folder`, or out of `base`."""
+    within = [] if Path(location).is_absolute() or ".." in Path(location).parts else [location]
+    within += [str(source.relative_to(base))] if source.is_relative_to(base) else []
+    for place in within:
+        if (folder / place).resolve().is_relative_to(folder):
+            return place
+    return next(
+        name
+        for name in numbered(source.name)
+        if (folder / name).resolve().is_relative_to(folder)
+        and (not (folder / name).exists() or _is_same(source, folder / name))
+    )
+
+
+def numbered(name: str) -> Iterator[str]:
+    """Yield `name`, then `name` with 1, 2, 3 ... behind it."""
+    yield name
+    yield from (f"{name}.{number}" for number in count(1))
 
 
 def _is_there(source: Path, target: Path) -> bool:
     if not target.exists():
         return False
-    if target.samefile(source) or filecmp.cmp(source, target, shallow=False):
+    if _is_same(source, target):
         return True
     raise UsageError(f"{target} exists and is not the weights file of the model", hint="write into another folder")
 
 
-def _remove(files: list[Path]) -> None:
-    for file in files:
-        file.unlink(missing_ok=True)
+def _is_same(source: Path, target: Path) -> bool:
+    return target.samefile(source) or filecmp.cmp(source, target, shallow=False)
 
 
-def _copy_whole(source: Path, target: Path) -> None:
+def _copy_whole(source: Path, target: Path, made: list[Path]) -> None:
     descriptor, name = tempfile.mkstemp(prefix=".onnxtile.", dir=target.parent)
     temporary = Path(name)
     try:
@@ -81,6 +140,7 @@ def _copy_whole(source: Path, target: Path) -> None:
             if not _cloned(old.fileno(), new.fileno()):
                 _copy_with_holes(old.fileno(), new.fileno())
         shutil.copymode(source, temporary)
+        made.append(target)
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)

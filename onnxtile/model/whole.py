@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ from threading import Lock
 from typing import BinaryIO
 
 from onnxtile.errors import UsageError
+from onnxtile.model.weights import is_file_of, named_weights
 
 _BUFFER = 2**20
 _UMASK = Lock()
@@ -18,13 +21,18 @@ _UMASK = Lock()
 
 
 def require_writable(path: Path, *, source: Path | None = None, force: bool = False) -> None:
-    """Raise UsageError, before any work is done, where `path` cannot or must not be written."""
+    """Raise UsageError, before any work is done, where `path` cannot or must not be written.
+
+    It must not be the model file `source`, save by `force`, nor ever a weights file of that.
+    """
     if not path.parent.is_dir():
         raise UsageError(f"{path}: the folder {path.parent} does not exist")
     if path.is_dir():
         raise UsageError(f"{path} is a folder, not a file")
     if not force and source is not None and path.exists() and source.exists() and path.samefile(source):
         raise UsageError(f"{path} would be overwritten", hint="name another file with -o, or say --force")
+    if source is not None and path.is_file() and any(is_file_of(path, file) for file in named_weights(source)):
+        raise UsageError(f"{path} is a weights file of {source}", hint="name another file")
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -66,6 +74,26 @@ def _umask() -> int:
         mask = os.umask(0)
         os.umask(mask)
     return mask
+
+
+_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF}
+"""File systems without locks answer so; on them, two writers at once are not kept apart."""
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other process writes models with weights in `folder`, and let others wait; a killed one holds nobody up."""
+    with refusals(folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise UsageError(f"{folder} cannot be locked: {error.strerror}") from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -40,13 +40,13 @@ class Bytes(Protocol):
 def fields(data: Bytes, start: int, stop: int) -> Iterator[Field]:
     """Yield the fields of the message that is `data` from `start` to `stop`. Raises Unusual, or IndexError where `data` ends before."""
     while start < stop:
-        tag, content = _number(data, start)
+        tag, content = varint(data, start)
         kind = tag & 7
         if kind == _BYTES:
-            length, content = _number(data, content)
+            length, content = varint(data, content)
             end = content + length
         elif kind == _VARINT:
-            _, end = _number(data, content)
+            _, end = varint(data, content)
         elif kind in _FIXED:
             end = content + _FIXED[kind]
         else:
@@ -57,12 +57,7 @@ def fields(data: Bytes, start: int, stop: int) -> Iterator[Field]:
         start = end
 
 
-def head(field: int, length: int) -> bytes:
-    """Return what stands before `length` bytes of content: the tag of `field`, and how many they are."""
-    return bytes((field << 3 | _BYTES, *_groups_of_seven(length)))
-
-
-def _number(data: Bytes, start: int) -> tuple[int, int]:
+def varint(data: Bytes, start: int) -> tuple[int, int]:
     """Return the varint at `start`, seven bits to a byte, the lowest first; and where it ends."""
     number = data[start]
     if number < 128:
@@ -75,6 +70,11 @@ def _number(data: Bytes, start: int) -> tuple[int, int]:
         if byte < 128:
             return number, start + 1
     raise Unusual("a number of more than 64 bits")
+
+
+def head(field: int, length: int) -> bytes:
+    """Return what stands before `length` bytes of content: the tag of `field`, and how many they are."""
+    return bytes((field << 3 | _BYTES, *_groups_of_seven(length)))
 
 
 def _groups_of_seven(number: int) -> Iterator[int]:

@@ -195,7 +195,9 @@ def test_a_copy_keeps_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         file.write(os.urandom(5000))
         file.truncate(2**27)
     tensor = ir.ExternalTensor("w.bin", 0, 4, ir.DataType.FLOAT, shape=ir.Shape([1]), name="w", base_dir=tmp_path)
-    assert weights.carry([tensor], folder) == [folder / "w.bin"]
+    made: list[Path] = []
+    assert weights.carry([tensor], folder, made) == {}
+    assert made == [folder / "w.bin"]
     assert (folder / "w.bin").read_bytes() == source.read_bytes()
     assert (folder / "w.bin").stat().st_blocks * 512 <= source.stat().st_blocks * 512 + 2**16
 
@@ -261,7 +263,7 @@ def test_what_does_not_fit_into_one_file_goes_beside_it(
     monkeypatch.setattr(stream, "MOST_BYTES", 3000)
     save(again, path, source=path, force=True)
     np.testing.assert_array_equal(run(path), np.full(1000, 12))
-    assert listing(tmp_path) == ["m.onnx", "m.onnx.data", "m.onnx.data.1"]
+    assert [name[:12] for name in listing(tmp_path)] == ["m.onnx", "m.onnx.data", "m.onnx.data."]
 
 
 def test_a_failure_leaves_no_weights_beside(text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

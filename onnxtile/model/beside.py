@@ -1,0 +1,145 @@
+"""Constants that do not fit into the file of their model, in a file of data beside it.
+
+A file of data is never written over, and its name is not given to other data: a new model gets new data under a name of their own, and the
+data of the model that it replaced are removed at the end. So the model that is there always has the data that it was written with,
+wherever the writing is cut short.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import hashlib
+import mmap
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import onnx_ir as ir
+from onnx import serialization
+
+from onnxtile.model.load import external_tensors
+from onnxtile.model.walk import all_nodes
+from onnxtile.model.weights import named_weights, numbered
+from onnxtile.model.whole import refusals
+
+_EXTERNAL_FROM = 1024
+
+
+def inline_values(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """Yield the initializers of all graphs that are written into the file of `model` itself, each with its tensor."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None and not isinstance(value.const_value, ir.ExternalTensor):
+                yield value, value.const_value
+
+
+def with_data_beside(model: ir.Model, path: Path, made: list[Path]) -> ir.Model:
+    """Return a copy of `model` whose large in-memory constants are in a file beside `path`; note that file in `made` if it is new.
+
+    The file is `path`.data, or where the model at `path` has other data, `path`.data. and a digest of the new. Raises UsageError where the
+    system refuses.
+    """
+    folder = path.parent.resolve()
+    tensors = [
+        tensor
+        for _, tensor in inline_values(model)
+        if tensor.nbytes > _EXTERNAL_FROM and tensor.dtype != ir.DataType.STRING
+    ]
+    with refusals(folder / f"{path.name}.data"):
+        temporary = Path(tempfile.mkdtemp(prefix=".onnxtile.", dir=folder))
+        try:
+            moved = ir.external_data.convert_tensors_to_external(tensors, temporary, "data")
+            name = _name(path, folder, temporary / "data")
+            if not (folder / name).exists():
+                made.append(folder / name)
+                (temporary / "data").rename(folder / name)
+        finally:
+            shutil.rmtree(temporary)
+    placed = {id(old): _at(name, folder, new) for old, new in zip(tensors, moved, strict=True)}
+    return with_tensors(model, placed)
+
+
+def relocated(model: ir.Model, places: Mapping[int, str], folder: Path) -> ir.Model:
+    """Return a copy of `model` whose external tensors have the locations in `folder` that `places` gives by their ids."""
+    tensors = {id(old): _at(places[id(old)], folder, old) for old in external_tensors(model) if id(old) in places}
+    return with_tensors(model, tensors)
+
+
+def with_tensors(model: ir.Model, others: Mapping[int, ir.TensorProtocol]) -> ir.Model:
+    """Return a copy of `model` with `others`, by the ids of its own tensors, in their place."""
+    copy = model.clone()
+    for graph in copy.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = others.get(id(value.const_value), value.const_value)
+    for node in all_nodes(copy):
+        for attribute in [one for one in node.attributes.values() if not one.is_ref()]:
+            if attribute.type == ir.AttributeType.TENSOR and id(attribute.value) in others:
+                node.attributes[attribute.name] = ir.AttrTensor(attribute.name, others[id(attribute.value)])
+            elif attribute.type == ir.AttributeType.TENSORS:
+                tensors = [others.get(id(tensor), tensor) for tensor in attribute.as_tensors()]
+                node.attributes[attribute.name] = ir.AttrTensors(attribute.name, tensors)
+    return copy
+
+
+def data_of(path: Path) -> frozenset[Path]:
+    """Return the files of data that the model file `path` names and that bear its name: those that onnxtile wrote beside it."""
+    own = re.compile(re.escape(path.name) + r"\.data(\.[0-9a-f]{16}(\.\d+)?)?")
+    return frozenset(file for file in named_weights(path) if file.parent == path.parent and own.fullmatch(file.name))
+
+
+def remove_unread(files: Iterable[Path], written: ir.Model, path: Path) -> None:
+    """Remove those of `files` that neither the model `written` to `path` nor another model file of the folder names."""
+    read = {Path(tensor.path).resolve() for tensor in external_tensors(written)}
+    for file in files:
+        if file.resolve() not in read and not _is_named_beside(file, path):
+            file.unlink(missing_ok=True)
+
+
+def _is_named_beside(file: Path, path: Path) -> bool:
+    """Return whether a model file beside `path` may name `file`, in any format."""
+    name = re.compile(re.escape(file.name.encode()) + rb"(?!\.[0-9a-f]{16})")
+    return any(_has(other, name) for other in file.parent.iterdir() if _is_model(other) and other.name != path.name)
+
+
+def _is_model(file: Path) -> bool:
+    is_known = serialization.registry.get_format_from_file_extension(file.suffix) is not None
+    return is_known and file.is_file() and file.stat().st_size > 0
+
+
+def _has(file: Path, text: re.Pattern[bytes]) -> bool:
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return text.search(data) is not None
+
+
+def _name(path: Path, folder: Path, data: Path) -> str:
+    """Return what the file `data` is to be called beside `path`."""
+    plain = f"{path.name}.data"
+    if _fits(folder / plain, data) and (not data_of(path) or (folder / plain).exists()):
+        return plain
+    with data.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return next(name for name in numbered(f"{plain}.{digest}") if _fits(folder / name, data))
+
+
+def _fits(target: Path, source: Path) -> bool:
+    """Return whether the bytes of `source` may be had at `target`: nothing is there, or a file of these same bytes."""
+    if not target.exists():
+        return not target.is_symlink()
+    return target.is_file() and not target.is_symlink() and filecmp.cmp(source, target, shallow=False)
+
+
+def _at(location: str, folder: Path, tensor: ir.ExternalTensor) -> ir.ExternalTensor:
+    return ir.ExternalTensor(
+        location,
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
+        base_dir=folder,
+    )
