@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import EncodeError
+from google.protobuf.message import DecodeError, EncodeError
 
 from onnxtile.errors import ModelError
+from onnxtile.model.calls import require_bounded_calls
 
 INLINE_BYTES = 1024
 """Constants above this size are left out of what the checker and shape inference see; shape operands are always below it."""
@@ -67,12 +68,13 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
 
 
 def _check(proto: onnx.ModelProto) -> None:
+    require_bounded_calls(proto)
     try:
         onnx.checker.check_model(proto)
     except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
         reason = str(error).split("==> Context", maxsplit=1)[0]
         raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}") from None
-    except (ValueError, EncodeError) as error:
+    except (ValueError, EncodeError, DecodeError) as error:
         raise ModelError(f"the model cannot be checked: {' '.join(str(error).split())}") from None
 
 

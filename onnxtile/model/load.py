@@ -122,7 +122,7 @@ def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None =
             _require_bytes(tensor)
     except ModelError as error:
         raise ModelError(f"{name}: {error}", hint=error.hint) from None
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, DecodeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         cause = error.__cause__ or error
         raise ModelError(f"{name}: not a valid ONNX model ({' '.join(str(cause).split())})") from None
     return model

@@ -6,6 +6,7 @@ node's workspace.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -37,14 +38,20 @@ def unrolled(plan: Part) -> Plan:
     inside: dict[str, list[tuple[Part, Plan]]] = {}
     for body in plan["bodies"]:
         inside.setdefault(body["node"], []).append((body, unrolled(body)))
-    widths = [1] * steps(plan)
+    widths: dict[int, int] = {}
     for step, node in runs(plan):
-        widths[step] = max(widths[step], sum(steps(inner) for _, inner in inside.get(node, ())))
-    starts = list(accumulate(widths, initial=0))
-    rows = [{**r, "first": starts[r["first"]], "last": starts[r["last"] + 1] - 1} for r in plan["buffers"]]
-    nodes = [(starts[step], node) for step, node in runs(plan)]
+        if node in inside:
+            widths[step] = max(widths.get(step, 1), sum(steps(inner) for _, inner in inside[node]))
+    wide = sorted(widths)
+    added = list(accumulate((widths[step] - 1 for step in wide), initial=0))
+
+    def start_of(step: int) -> int:
+        return step + added[bisect_left(wide, step)]
+
+    rows = [{**r, "first": start_of(r["first"]), "last": start_of(r["last"] + 1) - 1} for r in plan["buffers"]]
+    nodes = [(start_of(step), node) for step, node in runs(plan)]
     for step, node in runs(plan):
-        start = starts[step]
+        start = start_of(step)
         for body, inner in inside.get(node, ()):
             lodged = _lodged(body, inner["buffers"], plan)
             rows += [{**row, "first": row["first"] + start, "last": row["last"] + start} for row in lodged]

@@ -15,23 +15,26 @@ Row: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ArenaLayout:
-    """One arena: its rows in the plan's order, and the sum of live bytes at each step, each buffer rounded up to the alignment."""
+    """One arena: its rows in the plan's order, and its live bytes, each buffer rounded up to the alignment.
+
+    `live` are pairs of a step and the sum of live bytes from there on, wherever it changes; the first is of step 0, the last of the end.
+    """
 
     name: str
     size: int
     capacity: int | None
     rows: tuple[Row, ...] = field(repr=False)
-    live: tuple[int, ...] = field(repr=False)
+    live: tuple[tuple[int, int], ...] = field(repr=False)
 
     @property
     def peak(self) -> int:
         """The largest sum of live bytes at any step."""
-        return max(self.live, default=0)
+        return max(live for _, live in self.live)
 
     @property
     def peak_step(self) -> int:
         """The first step at which the peak is reached."""
-        return self.live.index(self.peak) if self.live else 0
+        return next(step for step, live in self.live if live == self.peak)
 
     @property
     def gap(self) -> int:
@@ -61,12 +64,12 @@ def first_step(plan: Plan) -> int:
     return min((row["first"] for row in plan["buffers"]), default=0)
 
 
-def step_names(plan: Plan) -> list[str]:
-    """Return what runs at each step: a node, or several that do not depend on each other; "" where that is not known."""
-    names: list[list[str]] = [[] for _ in range(steps(plan))]
+def step_names(plan: Plan) -> dict[int, str]:
+    """Return what runs at each step of which that is known: a node, or several that do not depend on each other."""
+    names: dict[int, list[str]] = {}
     for step, node in runs(plan):
-        names[step].append(node)
-    return [", ".join(nodes) for nodes in names]
+        names.setdefault(step, []).append(node)
+    return {step: ", ".join(nodes) for step, nodes in names.items()}
 
 
 def arenas(plan: Plan) -> tuple[ArenaLayout, ...]:
@@ -96,11 +99,13 @@ def arenas_in_use(plans: Iterable[Plan]) -> list[tuple[ArenaLayout, ...]]:
     return [tuple(arena for i, arena in enumerate(found) if i in used) for found in layouts]
 
 
-def _live(rows: list[Row], end: int, unit: int) -> tuple[int, ...]:
-    changes = [0] * (end + 1)
+def _live(rows: list[Row], end: int, unit: int) -> tuple[tuple[int, int], ...]:
+    changes = {0: 0, end: 0}
     for row in rows:
         if row.get("alias") is None:
             size = -(-row["size"] // unit) * unit
-            changes[row["first"]] += size
-            changes[row["last"] + 1] -= size
-    return tuple(accumulate(changes[:end]))
+            changes[row["first"]] = changes.get(row["first"], 0) + size
+            changes[row["last"] + 1] = changes.get(row["last"] + 1, 0) - size
+    order = sorted(changes)
+    sums = accumulate(changes[step] for step in order)
+    return tuple(zip(order, sums, strict=True))

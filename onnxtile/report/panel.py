@@ -163,8 +163,9 @@ def _names(space: Axes, panel: Panel) -> None:
 def _live(strip: Axes, panel: Panel) -> None:
     """Draw the live bytes of each step, with the peak."""
     arena, (low, high), unit = panel.arena, panel.span, panel.unit[0]
-    live = [size / unit for size in arena.live[low:high]] or [0.0]
-    strip.stairs(live, range(low, low + len(live) + 1), fill=True, color="#9a9a9a")
+    inside = [(step, live / unit) for step, live in arena.live if low <= step < high] or [(low, 0.0)]
+    starts, sizes = zip(*inside, strict=True)
+    strip.stairs(sizes, (*starts, high), fill=True, color="#9a9a9a")
     if arena.peak:
         _peak(strip, panel)
     strip.set_ylim(0, panel.top / unit * 1.04)
@@ -176,8 +177,8 @@ def _peak(strip: Axes, panel: Panel) -> None:
     """Mark the peak step, and say what runs then."""
     arena, (low, high) = panel.arena, panel.span
     strip.axvline(arena.peak_step + 0.5, color=PEAK, linewidth=0.9, linestyle=(0, (4, 2)))
-    nodes = step_names(panel.plan)[arena.peak_step : arena.peak_step + 1]
-    text = f"peak at step {arena.peak_step:,}" + "".join(f": {name}" for name in nodes if name)
+    node = step_names(panel.plan).get(arena.peak_step)
+    text = f"peak at step {arena.peak_step:,}" + (f": {node}" if node else "")
     right = arena.peak_step > (low + high) / 2
     strip.annotate(
         text,

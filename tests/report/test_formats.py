@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 
 from onnxtile.errors import UsageError
 from onnxtile.registry import discover
+from onnxtile.report.bodies import unrolled
 from onnxtile.report.format import Format, Options, format_of
-from tests.report.conftest import Plan, bare
+from tests.report.conftest import Plan, bare, row
 
 FORMATS = discover("onnxtile.report.formats", Format)
 EACH = pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
@@ -43,6 +45,32 @@ def test_each_format_takes_odd_names_or_says_why_not(form: Format, odd: Plan) ->
             form.render(odd)
         return
     assert form.render(odd)
+
+
+@EACH
+def test_the_work_of_each_format_is_that_of_its_buffers_not_of_its_steps(form: Format) -> None:
+    last = 2**31 - 2
+    plan = bare([row("a", 0, 4, 0, last), row("b", 4, 4, 5, 8), row("c", 4, 4, last, last)])
+    start = time.perf_counter()
+    content = form.render(plan)
+    assert time.perf_counter() - start < 20
+    assert 0 < len(content) < 200_000
+
+
+def test_a_header_has_room_for_its_steps() -> None:
+    texts = [FORMATS["h"].render(bare([row("a", 0, 4, 0, last)])).decode() for last in (2**32 - 1, 2**32)]
+    assert ["uint32_t first" in text for text in texts] == [True, False]
+    assert "uint64_t first, last" in texts[1]
+
+
+def test_bodies_of_very_many_steps_are_unrolled_by_their_buffers() -> None:
+    body = bare([row("inner", 0, 4, 2, 10**12)], schedule=["n"], node="If_0", attribute="then_branch", place="w")
+    plan = bare([row("w", 0, 8, 3, 3, kind="workspace"), row("late", 8, 8, 10**9, 10**9)])
+    shown = unrolled({**plan, "schedule": ["If_0"], "steps": [3], "bodies": [body]})
+    assert [(one["name"], one["first"], one["last"]) for one in shown["buffers"]][:2] == [
+        ("w", 3, 3 + 10**12),
+        ("late", 10**9 + 10**12, 10**9 + 10**12),
+    ]
 
 
 def test_no_two_formats_share_an_ending() -> None:

@@ -83,7 +83,8 @@ def _table(rows: list[Row], names: list[str], blocks: dict[str, str], prefix: st
     yield from ("", f"#define {prefix}_TENSOR_COUNT {len(rows)}u", f"struct {tensor} {{")
     yield "    size_t offset;        /* from the start of its arena */"
     yield "    size_t size;"
-    yield "    uint32_t first, last; /* steps of its life, both inclusive */"
+    width = 32 if all(row["last"] < 2**32 for row in rows) else 64
+    yield f"    uint{width}_t first, last; /* steps of its life, both inclusive */"
     yield "    uint32_t arena;"
     yield "};"
     if not rows:

@@ -15,7 +15,7 @@ from typing import Any
 
 from onnxtile.report.bodies import unrolled
 from onnxtile.report.format import Format, Options, Plan
-from onnxtile.report.layout import ArenaLayout, Row, arenas, runs, steps
+from onnxtile.report.layout import ArenaLayout, Row, arenas, runs
 
 _SCHEDULE = 1
 _SAID = ("offset", "size", "kind", "alias", "node", "dtype", "shape")
@@ -40,7 +40,7 @@ def _events(plan: Plan) -> Iterator[Event]:
     for number, arena in enumerate(arenas(plan), start=_SCHEDULE + 1):
         yield _named("process", number, 0, f"arena {arena.name} ({arena.size:,} bytes)")
         yield from _slices(arena, number)
-        yield from _counter(arena, number, steps(plan))
+        yield from _counter(arena, number)
 
 
 def _nodes(plan: Plan) -> Iterator[Event]:
@@ -79,10 +79,10 @@ def _lanes(rows: Iterable[Row]) -> Iterator[tuple[int, Row]]:
         yield lane, row
 
 
-def _counter(arena: ArenaLayout, pid: int, end: int) -> Iterator[Event]:
+def _counter(arena: ArenaLayout, pid: int) -> Iterator[Event]:
     """Yield the live bytes wherever they change, and 0 at the end."""
-    before = None
-    for step, live in enumerate((*arena.live, 0)):
+    before, (end, _) = None, arena.live[-1]
+    for step, live in arena.live:
         if live != before or step == end:
             yield {"ph": "C", "name": "live bytes", "pid": pid, "tid": 0, "ts": step, "args": {"bytes": live}}
         before = live

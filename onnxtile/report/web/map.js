@@ -255,10 +255,11 @@ class ArenaMap {
     const { live } = this.arena, { y, height } = this.strip, base = y + height;
     c.fillStyle = THEME.live;
     c.beginPath();
-    for (let at = 0; at < this.area.width; at += 1) {
+    for (let at = 0, next = 1; at < this.area.width; at += 1) {
       const from = Math.max(0, Math.floor(this.step(this.area.x + at))), to = Math.max(from + 1, Math.floor(this.step(this.area.x + at + 1)));
       let most = 0;
-      for (let step = from; step < to && step < live.length; step += 1) if (live[step] > most) most = live[step];
+      for (; next < live.length && live[next][0] <= from; next += 1);
+      for (let i = next - 1; i < live.length && live[i][0] < to; i += 1) if (live[i][1] > most) most = live[i][1];
       const tall = (most / this.top) * height;
       c.rect(this.area.x + at, base - tall, 1, tall);
     }

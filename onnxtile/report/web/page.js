@@ -99,7 +99,7 @@ function select(plan, step) {
 
 function list(arena, step, parent, several) {
   const live = arena.rows.filter((row) => row.owner === null && row.first <= step && step <= row.last).sort((a, b) => b.size - a.size);
-  const used = arena.live[step] ?? 0;
+  const used = arena.live.findLast(([from]) => from <= step)[1];
   make("h3", `${several ? `${arena.name}: ` : ""}${live.length.toLocaleString("en")} ${live.length === 1 ? "buffer" : "buffers"} live, ${readable(used)}`, parent);
   const table = make("table", "", parent), head = make("tr", "", table);
   for (const name of ["buffer", "bytes", "offset"]) make("th", name, head);

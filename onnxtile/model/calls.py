@@ -1,0 +1,96 @@
+"""How far the local functions of a model expand: counted over the calls, without writing out any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import onnx
+
+from onnxtile.errors import ModelError
+
+MOST_EXPANDED = 20_000
+"""Nodes that the calls of functions may stand for, all together, whatever the size of the file."""
+MOST_TIMES = 20
+"""Times as many nodes as are written in the file: a large model may expand to more. Inlining takes quadratic time."""
+MOST_NESTED = 100
+"""How deep calls of functions, or bodies of nodes, may lie in one another; the onnx checker allows as many calls."""
+
+_Key: TypeAlias = tuple[str, str, str]
+
+
+class _Content(NamedTuple):
+    """How many nodes a graph or a function holds, those of bodies too, and the functions that they call."""
+
+    nodes: int
+    calls: Sequence[_Key]
+
+
+def require_bounded_calls(proto: onnx.ModelProto) -> None:
+    """Raise ModelError where a function of `proto` calls itself, or where its calls or bodies are too many or too deep to write out."""
+    functions = {(one.domain, one.name, one.overload): one.node for one in proto.functions}
+    main = _content(proto.graph.node, functions)
+    contents = {key: _content(nodes, functions) for key, nodes in functions.items()}
+    expanded: dict[_Key, int] = {}
+    depth: dict[_Key, int] = {}
+    for key in _callees_first(contents):
+        calls = contents[key].calls
+        expanded[key] = contents[key].nodes + sum(expanded[called] for called in calls)
+        depth[key] = 1 + max((depth[called] for called in calls), default=0)
+        if depth[key] > MOST_NESTED:
+            raise ModelError(f"calls of functions lie more than {MOST_NESTED} deep in one another ({_shown(key)})")
+    total = sum(expanded[called] for called in main.calls)
+    most = max(MOST_EXPANDED, MOST_TIMES * (main.nodes + sum(content.nodes for content in contents.values())))
+    if total > most:
+        raise ModelError(
+            f"its calls of functions stand for more than {most:,} nodes, the limit for a model of its size"
+        )
+
+
+def _content(nodes: Sequence[onnx.NodeProto], functions: Collection[_Key]) -> _Content:
+    """Return what `nodes` hold. Raises ModelError for bodies that lie too deep in one another."""
+    count, calls = 0, list[_Key]()
+    todo = [(nodes, 1)]
+    while todo:
+        level, depth = todo.pop()
+        if depth > MOST_NESTED:
+            raise ModelError(f"bodies of nodes lie more than {MOST_NESTED} deep in one another")
+        count += len(level)
+        for node in level:
+            key = node.domain, node.op_type, node.overload
+            if key in functions:
+                calls.append(key)
+            todo += [(body.node, depth + 1) for body in _bodies(node)]
+    return _Content(count, calls)
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _callees_first(contents: Mapping[_Key, _Content]) -> Iterator[_Key]:
+    """Yield each function after those that it calls. Raises ModelError where one calls itself, through others or not."""
+    done: set[_Key] = set()
+    for start in contents:
+        path: dict[_Key, Iterator[_Key]] = {}
+        if start not in done:
+            path[start] = iter(contents[start].calls)
+        while path:
+            key, left = next(reversed(path.items()))
+            called = next((one for one in left if one not in done), None)
+            if called is None:
+                del path[key]
+                done.add(key)
+                yield key
+            elif called in path:
+                raise ModelError(f"the function {_shown(called)} calls itself, and ONNX allows no recursion")
+            else:
+                path[called] = iter(contents[called].calls)
+
+
+def _shown(key: _Key) -> str:
+    domain, name, overload = key
+    return f"{domain}::{name}{f':{overload}' if overload else ''}"

@@ -1,0 +1,80 @@
+"""Calls of local functions and nested bodies: counted before anything writes them out."""
+
+import time
+from collections.abc import Sequence
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from onnxtile.errors import ModelError
+from onnxtile.model.calls import MOST_NESTED, require_bounded_calls
+from onnxtile.model.load import load
+
+
+def calling(bodies: Sequence[Sequence[int | str]], main: Sequence[int]) -> onnx.ModelProto:
+    """Return a model with a function for each of `bodies`: its nodes, each a call of another (its number) or an operator."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
+    functions = [
+        helper.make_function("f", f"F{i}", ["v0"], [f"v{len(body)}"], _chain(body), opsets)
+        for i, body in enumerate(bodies)
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("v0", f"v{len(main)}")]
+    graph = helper.make_graph(_chain(main), "g", ends[:1], ends[1:])
+    return helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=9)
+
+
+def _chain(body: Sequence[int | str]) -> list[onnx.NodeProto]:
+    return [
+        helper.make_node(one, [f"v{i}"], [f"v{i + 1}"])
+        if isinstance(one, str)
+        else helper.make_node(f"F{one}", [f"v{i}"], [f"v{i + 1}"], domain="f")
+        for i, one in enumerate(body)
+    ]
+
+
+def doubling(levels: int) -> onnx.ModelProto:
+    return calling([["Relu"], *([i, i] for i in range(levels))], [levels])
+
+
+@pytest.mark.parametrize("levels", [15, 30, 99])
+def test_functions_that_each_call_the_one_before_twice_are_refused_at_once(levels: int) -> None:
+    start = time.perf_counter()
+    with pytest.raises(ModelError, match="stand for more than 20,000 nodes"):
+        load(doubling(levels))
+    assert time.perf_counter() - start < 2
+
+
+def test_calls_that_stand_for_some_thousand_nodes_are_taken() -> None:
+    require_bounded_calls(doubling(12))
+
+
+def test_a_large_model_may_expand_to_more_than_a_small_one() -> None:
+    require_bounded_calls(calling([["Relu"] * 10], [0] * 3000))
+
+
+@pytest.mark.parametrize(
+    "bodies", [[[0]], [[1], [2], [0]], [["Relu", 1], [1, "Relu"]]], ids=["itself", "through others", "behind another"]
+)
+def test_a_function_that_calls_itself_is_refused(bodies: Sequence[Sequence[int | str]]) -> None:
+    with pytest.raises(ModelError, match="calls itself"):
+        load(calling(bodies, [0]))
+
+
+def test_calls_may_lie_as_deep_as_the_checker_allows_and_no_deeper() -> None:
+    levels = [["Relu"], *([i] for i in range(MOST_NESTED))]
+    load(calling(levels[:-1], [MOST_NESTED - 1]))
+    with pytest.raises(ModelError, match="more than 100 deep"):
+        require_bounded_calls(calling(levels, [MOST_NESTED]))
+
+
+def test_bodies_that_lie_too_deep_are_refused() -> None:
+    model = onnx.ModelProto(ir_version=9)
+    graph = model.graph
+    for _ in range(MOST_NESTED + 1):
+        graph = graph.node.add(op_type="If").attribute.add(name="then_branch").g
+        graph.name = "g"
+    with pytest.raises(ModelError, match="bodies"):
+        require_bounded_calls(model)
+    with pytest.raises(ModelError):
+        load(model)
