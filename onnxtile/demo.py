@@ -9,6 +9,7 @@ from typing import Any
 
 from onnxtile import api
 from onnxtile.errors import UsageError
+from onnxtile.model.whole import staged
 from onnxtile.registry import data_folder
 from onnxtile.report.format import Options, format_of
 from onnxtile.tile.limits import Limits
@@ -80,10 +81,9 @@ def _stage(
     """Plan `model`, leave the annotated model and the plan (for scripts, and to look at) beside it, and return the row of the table."""
     progress(f"plan {model.name}")
     planned = api.plan(model)
-    api.save(planned.model, model.with_suffix(".planned.onnx"))
-    for ending in PLANS:
-        path = model.with_suffix(f".plan{ending}")
-        path.write_bytes(format_of(path).render(planned.plan.to_dict(), Options(model.stem)))
+    plans, content = [model.with_suffix(f".plan{ending}") for ending in PLANS], planned.plan.to_dict()
+    with staged({path: format_of(path).render(content, Options(model.stem)) for path in plans}):
+        api.save(planned.model, model.with_suffix(".planned.onnx"))
     return Stage(
         model=title,
         nodes=planned.model.graph.num_nodes(),

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,19 @@ _WITHOUT_NUMPY = {
     "tensor(uint4)": "uint4",
 }
 """Element types that numpy lacks, by onnxruntime's names, and their names in ml_dtypes."""
+
+
+_FATAL = 4
+"""The only severity that onnxruntime may print: each error comes as an exception, and some are looked for on purpose."""
+
+
+@cache
+def _library() -> Any:
+    """Return onnxruntime, told to print nothing on stderr."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(_FATAL)
+    return onnxruntime
 
 
 @dataclass(frozen=True)
@@ -58,13 +72,12 @@ class Session:
     """
 
     def __init__(self, model: bytes | Path, *, external: Path | None = None, threads: int = 1) -> None:
-        import onnxruntime
-
+        onnxruntime = _library()
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        options.log_severity_level = 4
+        options.log_severity_level = _FATAL
         options.add_session_config_entry("session.disable_prepacking", "1")
         if external is not None and isinstance(model, bytes):
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(external))
@@ -112,9 +125,8 @@ class Session:
 
 def contrib_schemas(op: str, domain: str) -> list[Any]:
     """Return onnxruntime's schemas of one of its own operators, one for each version; none where it has no such operator."""
-    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
-
-    return [schema for schema in get_all_operator_schema() if schema.name == op and schema.domain == domain]
+    schemas = _library().capi.onnxruntime_pybind11_state.get_all_operator_schema()
+    return [schema for schema in schemas if schema.name == op and schema.domain == domain]
 
 
 _OTHER_SHAPE = re.compile(
@@ -152,20 +164,18 @@ def _fed(value: Any) -> Any:
         return value
     if value.dtype.name not in _WITHOUT_NUMPY.values():
         return value
-    import onnxruntime
     from onnx import helper
 
     held = _packed(value) if value.dtype.name in {"int4", "uint4"} else value
     element_type = helper.np_dtype_to_tensor_dtype(value.dtype)
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(held, element_type)
+    return _library().OrtValue.ortvalue_from_numpy_with_onnx_type(held, element_type)
 
 
 def _boxed(value: Any) -> Any:
-    import onnxruntime
-
-    if isinstance(value, onnxruntime.OrtValue):
+    boxed = _library().OrtValue
+    if isinstance(value, boxed):
         return value
-    return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value))
+    return boxed.ortvalue_from_numpy(np.ascontiguousarray(value))
 
 
 def _taken(box: Any, type_name: str) -> Any:

@@ -13,6 +13,7 @@ ROOMS = [
     *(
         "errors",
         "keys",
+        "quiet",
         "collector",
         "progress",
         "registry",

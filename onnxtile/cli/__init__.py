@@ -5,47 +5,61 @@ from __future__ import annotations
 import atexit
 import gc
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import typer
 
 from onnxtile.cli.app import build
+from onnxtile.cli.signals import Signals
+from onnxtile.cli.streams import leads_nowhere, open_streams, say
 from onnxtile.errors import OnnxtileError
+from onnxtile.quiet import silence_libraries
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells have it: 128 and the number of the signal."""
+"""The exit code after Ctrl-C, as typer gives it and shells have it: 128 and the number of the signal."""
 
 _NEW_OBJECTS = 50_000
 """Python looks for cycles of garbage after so many new objects: a graph has very many, and none of them is garbage."""
 
 
 def main() -> None:
-    """Run the command; end with 0 (done), 1 (a check said no), 2 (bad input or usage) or 130 (Ctrl-C)."""
+    """Run the command; end with 0 (done), 1 (a check said no), 2 (bad input or usage), or 128 and the number of a signal."""
+    open_streams()
+    silence_libraries()
     gc.set_threshold(_NEW_OBJECTS)
     atexit.register(gc.freeze)  # nor need it look through all that is left when the process ends
-    if threading.current_thread() is threading.main_thread():  # no other may say what signals do
-        signal.signal(signal.SIGTERM, _terminate)
+    signals = Signals()
+    signals.heed()
+    code = _run()
+    if signals.code is not None:  # workers see that this process has gone, and need not be waited for
+        os._exit(signals.code)
+    signals.finish()
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command and return its exit code, its results and errors written."""
     try:
         code = build()(prog_name="onnxtile", standalone_mode=False)
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
-        _fail("interrupted", None, INTERRUPTED)
+        return _failed("interrupted", None, INTERRUPTED)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 2
     except typer.TyperException as error:
-        _fail(_one_line(error), _help_of(error), 2)
+        return _failed(_one_line(error), _help_of(error), 2)
     except BrokenPipeError:  # as in `onnxtile ... | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        leads_nowhere(1)
+        return 1
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        _fail(*_said(error))
+        return _failed(*_said(error))
     if code == INTERRUPTED:  # typer has caught it first
-        _fail("interrupted", None, INTERRUPTED)
-    sys.exit(code if isinstance(code, int) else 0)
+        return _failed("interrupted", None, INTERRUPTED)
+    return code if isinstance(code, int) else 0
 
 
 def _said(error: Exception) -> tuple[str, str | None, int]:
@@ -60,11 +74,6 @@ def _said(error: Exception) -> tuple[str, str | None, int]:
     return reason, "this is a bug in onnxtile; --debug shows where", 2
 
 
-def _terminate(_signal: int, _frame: object) -> NoReturn:
-    """End like an error does, so that no temporary file stays."""
-    sys.exit(128 + signal.SIGTERM)
-
-
 def _one_line(error: Exception) -> str:
     formatted: Callable[[], str] = getattr(error, "format_message", lambda: str(error))
     return " ".join(formatted().split())
@@ -77,8 +86,8 @@ def _help_of(error: Exception) -> str:
     return f"{path} --help shows what there is"
 
 
-def _fail(message: str, hint: str | None, code: int) -> NoReturn:
-    """End with one line that says what is wrong and what to do; a query at fault follows with its caret."""
+def _failed(message: str, hint: str | None, code: int) -> int:
+    """Say in one line what is wrong and what to do; a query at fault follows with its caret. Return `code`."""
     first, newline, rest = message.partition("\n")
-    sys.stderr.write(f"error: {first}{f' ({hint})' if hint else ''}{newline}{rest}\n")
-    sys.exit(code)
+    say(f"error: {first}{f' ({hint})' if hint else ''}{newline}{rest}\n")
+    return code

@@ -14,6 +14,8 @@ _WRITTEN = {"as_json": "--json", "emit": "--emit", "output": "-o"}
 
 
 _READ = ("model", "other", "pipeline")
+_TEXT_FILE = ".toml"
+"""A text that is read and ends so names a file; any other is a name or a query, which no file system need take."""
 
 
 def require_there(given: Mapping[str, Any]) -> None:
@@ -28,7 +30,7 @@ def require_there(given: Mapping[str, Any]) -> None:
 
 def require_apart(given: Mapping[str, Any]) -> None:
     """Raise UsageError where two of the options in `given` write one file, or --json one that is read."""
-    read = [path for name, value in given.items() if name not in _WRITTEN for path in _paths(value)]
+    read = [path for name, value in given.items() if name not in _WRITTEN for path in _paths(value, _TEXT_FILE)]
     written: dict[Path, str] = {}
     for name, option in _WRITTEN.items():
         for path in _paths(given.get(name)):
@@ -39,9 +41,10 @@ def require_apart(given: Mapping[str, Any]) -> None:
             written[path] = option
 
 
-def _paths(value: Any) -> Iterator[Path]:
-    """Yield the files that a value names; a device, a pipe and stdout are none, and take more than one."""
+def _paths(value: Any, ending: str = "") -> Iterator[Path]:
+    """Yield the files that a value names: paths, and texts with this `ending`. A device, a pipe and stdout may be named twice."""
     for one in value if isinstance(value, list) else [value]:
-        path = Path(one).absolute() if isinstance(one, Path) or (isinstance(one, str) and one != "-") else None
+        is_file = isinstance(one, Path) or (isinstance(one, str) and one != "-" and one.endswith(ending))
+        path = Path(one).absolute() if is_file else None
         if path is not None and (path.is_file() or not path.exists()):
             yield path.resolve()

@@ -17,6 +17,7 @@ import typer
 
 from onnxtile.cli import help as layout
 from onnxtile.cli.files import require_apart, require_there
+from onnxtile.cli.streams import require_stdout
 from onnxtile.json_text import as_json
 from onnxtile.progress import Progress, silent
 
@@ -38,7 +39,9 @@ Shape = Annotated[
 
 def _writable(file: str | None) -> str | None:
     """Return `file`, found to be writable before any work is done."""
-    if file is not None and file != "-":
+    if file == "-":
+        require_stdout("--json")
+    elif file is not None:
         from onnxtile.model.whole import require_writable
 
         require_writable(Path(file))
@@ -85,38 +88,60 @@ class Job:
         with bar() as show:
             yield show
 
-    def report(self, result: Result, verb: str, target: str | None = None) -> None:
-        """Print the tables of `result` unless stdout is taken (by `target`, too), and write its JSON where asked."""
+    def report(
+        self,
+        result: Result,
+        verb: str,
+        target: str | None = None,
+        *,
+        files: Mapping[Path, bytes] | None = None,
+        save: Callable[[], None] | None = None,
+    ) -> None:
+        """Render all that `result` is shown as, then write `files`, what `save` writes, and --json, then print the tables.
+
+        Nothing is printed where stdout is taken (by `target`, too).
+        """
         content = result.to_dict()
-        self.write_json(content)
-        if self.quiet or self.as_json == "-" or target == "-":
+        parts = [] if self.quiet or self.as_json == "-" or target == "-" else _tables(content, verb)
+        self.write(content, files, save)
+        if not parts:
             return
         from rich.console import Console
+        from rich.text import Text
 
-        from onnxtile.report import tables
-        from onnxtile.report.table import short
+        from onnxtile.report.table import plain, short
 
-        render: Callable[[Mapping[str, Any]], list[Any]] = getattr(tables, f"for_{verb}")
         console = Console()
         if not console.is_terminal:
             console.width = 10_000  # in a pipe there is no edge to wrap at
-        for part in render(content):
-            for shown in short(part) if console.is_terminal else [tables.plain(part)]:
+        for part in parts if target is None else [*parts, Text(f"written: {target}")]:
+            for shown in short(part) if console.is_terminal else [plain(part)]:
                 console.print(shown)
-        if target is not None:
-            console.print(f"written: {target}", highlight=False)
 
-    def write_json(self, content: Mapping[str, Any]) -> None:
-        """Write `content` to where --json says."""
-        if self.as_json is None:
-            return
-        text = as_json(content)
+    def write(
+        self,
+        content: Mapping[str, Any],
+        files: Mapping[Path, bytes] | None = None,
+        save: Callable[[], None] | None = None,
+    ) -> None:
+        """Write `files`, what `save` writes, and `content` to where --json says; an error leaves every file as it was."""
+        from onnxtile.model.whole import staged
+
+        text = "" if self.as_json is None else as_json(content)
+        asked = {} if self.as_json in {None, "-"} else {Path(str(self.as_json)): text.encode()}
+        with self.progress() as progress, staged({**(files or {}), **asked}):
+            if save is not None:
+                progress("writing")
+                save()
         if self.as_json == "-":
             sys.stdout.write(text)
-            return
-        from onnxtile.model.whole import write_whole
 
-        write_whole(Path(self.as_json), text.encode())
+
+def _tables(content: Mapping[str, Any], verb: str) -> list[Any]:
+    from onnxtile.report import tables
+
+    render: Callable[[Mapping[str, Any]], list[Any]] = getattr(tables, f"for_{verb}")
+    return render(content)
 
 
 @dataclass(frozen=True)
@@ -147,12 +172,13 @@ class Rewrite(Job):
         if self.dry_run:
             return None
         if self.output == "-":
+            require_stdout("-o")
             return "-"
         path = Path(self.output) if self.output is not None else model.with_suffix(f".{ending}.onnx")
         require_writable(path, source=model, force=self.force)
         return str(path)
 
-    def write(self, model: ir.Model, target: str | None, source: Path) -> None:
+    def save(self, model: ir.Model, target: str | None, source: Path) -> None:
         """Write `model`, made from the file `source`, to `target`."""
         from onnxtile import api
         from onnxtile.model.stream import write_model

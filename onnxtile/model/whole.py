@@ -6,8 +6,9 @@ import errno
 import fcntl
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
@@ -48,25 +49,50 @@ def write_whole_with(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
     A device or a pipe is written to, not replaced. Raises UsageError where the system refuses.
     """
-    with refusals(path):
-        if path.exists() and not path.is_file():
-            with path.open("wb") as file:
-                write(file)
-        else:
-            _replace(path, write)
+    with refusals(path), _filled(path, write) as temporary:
+        if temporary is not None:
+            temporary.replace(path)
 
 
-def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
+@contextmanager
+def staged(files: Mapping[Path, bytes]) -> Iterator[None]:
+    """Write `files` beside their places, run the block, and put them there; an error before its end leaves each file as it was.
+
+    A device or a pipe is written to before the block. Raises UsageError where the system refuses.
+    """
+    with ExitStack() as stack:
+        ready: list[tuple[Path, Path]] = []
+        for path, data in files.items():
+            with refusals(path):
+                temporary = stack.enter_context(_filled(path, partial(_write, data)))
+            ready += [] if temporary is None else [(temporary, path)]
+        yield
+        for temporary, path in ready:
+            with refusals(path):
+                temporary.replace(path)
+
+
+def _write(data: bytes, file: BinaryIO) -> None:
+    file.write(data)
+
+
+@contextmanager
+def _filled(path: Path, write: Callable[[BinaryIO], object]) -> Iterator[Path | None]:
+    """Let `write` fill a file that can take the place of `path`, and is removed unless it has; None for a device, which is written to."""
+    if path.exists() and not path.is_file():
+        with path.open("wb") as device:
+            write(device)
+        yield None
+        return
     descriptor, name = tempfile.mkstemp(prefix=".onnxtile.", dir=path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb", buffering=_BUFFER) as file:
             write(file)
         temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
-        temporary.replace(path)
-    except BaseException:
+        yield temporary
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def _umask() -> int:

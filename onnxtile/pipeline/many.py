@@ -101,14 +101,9 @@ def _one(pipeline: Pipeline, place: Place, model: Path) -> Report:
 
 
 def _alone(pipeline: Pipeline, model: Path, place: Place, lost: str) -> Report:
-    import joblib
-
     try:
         # With two jobs for one model, joblib takes a process for it even so.
-        reports: list[Report] = joblib.Parallel(n_jobs=2, backend="loky")(
-            [joblib.delayed(run_one)(pipeline, model, place)]
-        )
+        return next(Workers(2).each(partial(_one, pipeline, place), [model]))
     except BrokenProcessPool:
         reason = f"the process that worked on it died ({lost}), perhaps for want of memory"
         return Report(model, error=f"{reason}; fewer --jobs take less")
-    return reports[0]

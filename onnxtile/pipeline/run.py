@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from onnxtile import api
 from onnxtile.api import Progress, silent
 from onnxtile.errors import OnnxtileError
 from onnxtile.json_text import as_json
-from onnxtile.model.whole import require_writable, write_whole
+from onnxtile.model.whole import require_writable, staged, write_whole
 from onnxtile.pipeline.budgets import Judged
 from onnxtile.pipeline.figures import figures
 from onnxtile.pipeline.file import Pipeline
@@ -64,30 +64,53 @@ def run_one(pipeline: Pipeline, source: Path, place: Place, progress: Progress =
     """
     target = place.model(pipeline, source)
     results: list[tuple[str, Mapping[str, Any]]] = []
-    files: dict[Path, bytes] = {}
-    state = State(source, source, progress)
     try:
-        if not place.dry_run:
-            require_writable(target, source=source, force=place.force)
-        for step, options in pipeline.steps:
-            done = step.apply(options, state)
-            results.append((step.name, done.result))
-            files.update({target.with_suffix(ending): content for ending, content in done.files.items()})
-            if done.reason is not None:
-                return _reported(Report(source, tuple(results), error=f"{step.name}: {done.reason}"), target, place)
-            state = _after(state, done)
-    except OnnxtileError as error:
-        line = str(error).partition("\n")[0] + (f" ({error.hint})" if error.hint else "")
-        return _reported(Report(source, tuple(results), error=line), target, place)
+        report = _applied(pipeline, State(source, source, progress), target, place, results)
     except Exception as error:  # noqa: BLE001 - a bug shows in this model's report, and the others go on
-        line = " ".join(f"internal error: {type(error).__name__}: {error}".split())
-        return _reported(Report(source, tuple(results), error=line), target, place)
+        report = Report(source, tuple(results), error=_line(error))
+    if place.dry_run or not target.parent.is_dir():
+        return report
+    try:
+        write_whole(_report_of(target), as_json(report.to_dict()).encode())
+    except OnnxtileError as error:
+        return replace(report, error=report.error or _line(error))
+    return report
+
+
+def _report_of(target: Path) -> Path:
+    return target.with_suffix(".report.json")
+
+
+def _line(error: Exception) -> str:
+    """Return in a line what stopped a model."""
+    if isinstance(error, OnnxtileError):
+        return str(error).partition("\n")[0] + (f" ({error.hint})" if error.hint else "")
+    return " ".join(f"internal error: {type(error).__name__}: {error}".split())
+
+
+def _applied(
+    pipeline: Pipeline, state: State, target: Path, place: Place, results: list[tuple[str, Mapping[str, Any]]]
+) -> Report:
+    """Take the model through the steps, noting their `results`, and write what they made, or nothing. Raises OnnxtileError."""
+    source = state.source
+    files: dict[Path, bytes] = {}
+    if not place.dry_run:
+        endings = (ending for step, options in pipeline.steps for ending in step.endings(options))
+        for path in (target, *map(target.with_suffix, endings), _report_of(target)):
+            require_writable(path, source=source, force=place.force)
+    for step, options in pipeline.steps:
+        done = step.apply(options, state)
+        results.append((step.name, done.result))
+        files.update({target.with_suffix(ending): content for ending, content in done.files.items()})
+        if done.reason is not None:
+            return Report(source, tuple(results), error=f"{step.name}: {done.reason}")
+        state = _after(state, done)
     budgets = tuple(pipeline.budgets.judged(figures(results)))
     report = Report(source, tuple(results), budgets)
-    if report.passed and not place.dry_run:
-        _write(state, target, files, place.force)
-        report = Report(source, report.steps, budgets, written=(*_models(state, target), *sorted(files)))
-    return _reported(report, target, place)
+    if not report.passed or place.dry_run:
+        return report
+    _write(state, target, files, place.force)
+    return replace(report, written=(*_models(state, target), *sorted(files)))
 
 
 def _after(state: State, done: Done) -> State:
@@ -99,15 +122,6 @@ def _models(state: State, target: Path) -> tuple[Path, ...]:
 
 
 def _write(state: State, target: Path, files: Mapping[Path, bytes], force: bool) -> None:
-    if isinstance(state.model, ir.Model):
-        api.save(state.model, target, source=state.source, force=force)
-    for path, content in files.items():
-        write_whole(path, content)
-
-
-def _reported(report: Report, target: Path, place: Place) -> Report:
-    """Write the report beside the model that it is of, and return it."""
-    if not place.dry_run and target.parent.is_dir():
-        text = as_json(report.to_dict())
-        write_whole(target.with_suffix(".report.json"), text.encode())
-    return report
+    with staged(files):
+        if isinstance(state.model, ir.Model):
+            api.save(state.model, target, source=state.source, force=force)

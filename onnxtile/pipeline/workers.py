@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,8 @@ from logging import CRITICAL
 from typing import Any, TypeVar
 
 from onnxtile.errors import UsageError
+from onnxtile.pipeline.parent import end_with
+from onnxtile.quiet import silence_libraries
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -65,9 +68,16 @@ class Workers:
 
         if self.backend == "ray":
             _ray(self)
-        with joblib.parallel_config(backend=self.backend):
+        own = {"initializer": _begin, "initargs": (os.getpid(),)} if self.backend == "loky" else {}
+        with joblib.parallel_config(backend=self.backend, **own):
             parallel = joblib.Parallel(n_jobs=self.jobs, return_as="generator_unordered")
             yield from parallel(joblib.delayed(work)(item) for item in items)
+
+
+def _begin(parent: int) -> None:
+    """Make this process a worker of `parent`."""
+    end_with(parent)
+    silence_libraries()
 
 
 def _each_on_dask(workers: Workers, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:

@@ -262,3 +262,41 @@ def test_no_model(pipeline: Callable[[str], Pipeline]) -> None:
 def test_workers_that_make_no_sense(arguments: tuple[int, str, str | None]) -> None:
     with pytest.raises(UsageError):
         Workers(*arguments)
+
+
+@pytest.mark.parametrize("workers", [Workers(), Workers(2)], ids=str)
+@pytest.mark.parametrize("taken", ["b.deploy.report.json", "b.deploy.onnx", "b.deploy.plan.csv"])
+def test_a_file_that_cannot_be_written_is_in_the_report_of_its_model(
+    pipeline: Callable[[str], Pipeline], tmp_path: Path, taken: str, workers: Workers
+) -> None:
+    """A folder stands in its place."""
+    models = _models(tmp_path)[::2]
+    shutil.copyfile(models[0], tmp_path / "c.onnx")
+    (tmp_path / taken).mkdir()
+    made = pipeline(FUSE + '\n[[steps]]\ndo = "plan"\nemit = ["csv"]\nverify = false')
+    result = run(made, [*models, tmp_path / "c.onnx"], Place(), workers)
+    assert [report.passed for report in result.reports] == [True, False, True]
+    assert f"{taken} is a folder" in str(result.to_dict()["models"][1]["error"])
+    assert (tmp_path / "c.deploy.onnx").exists() and not (tmp_path / "b.deploy.onnx").is_file()
+    if "report" not in taken:
+        assert f"{taken} is a folder" in json.loads((tmp_path / "b.deploy.report.json").read_text())["error"]
+
+
+def test_a_full_disk_is_in_the_report_of_its_model(
+    pipeline: Callable[[str], Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onnxtile import api
+
+    models, save = _models(tmp_path)[::2], api.save
+
+    def full(model: object, path: Path, **options: object) -> None:
+        if path.name == "a.deploy.onnx":
+            raise UsageError(f"{path} cannot be written: No space left on device")
+        save(model, path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("onnxtile.pipeline.run.api.save", full)
+    made = pipeline(FUSE + '\n[[steps]]\ndo = "plan"\nemit = ["csv"]\nverify = false')
+    result = run(made, models)
+    assert [report.passed for report in result.reports] == [False, True]
+    assert "No space left" in json.loads((tmp_path / "a.deploy.report.json").read_text())["error"]
+    assert not (tmp_path / "a.deploy.plan.csv").exists() and not list(tmp_path.glob(".onnxtile*"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -60,8 +61,7 @@ def fuse(
     target = job.target(model, "fused")
     with job.progress() as progress:
         result = api.fuse(model, pattern or (), lower=lower, verify=not job.no_verify, progress=progress)
-        job.write(result.model, target, model)
-    job.report(result, "fuse", target)
+    job.report(result, "fuse", target, save=partial(job.save, result.model, target, model))
 
 
 def add_to(app: typer.Typer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,17 +61,15 @@ def inspect(
                 f"{option} is for --trace", hint="inspect runs nothing without it; --emit writes the nodes"
             )
     from onnxtile import api
-    from onnxtile.model.whole import require_writable, write_whole
+    from onnxtile.model.whole import require_writable
 
-    for path in emit or ():
-        _renderer(path)
+    renderers = {path: _renderer(path) for path in emit or ()}
+    for path in renderers:
         require_writable(path, source=model)
     with job.progress() as progress:
         result = api.inspect(model, dims=dims(dim), shapes=shapes(shape), training=training, progress=progress)
-    content = result.to_dict()
-    for path in emit or ():
-        write_whole(path, _renderer(path)(content))
-    job.report(result, "inspect")
+    content = result.to_dict() if renderers else {}
+    job.report(result, "inspect", files={path: render(content) for path, render in renderers.items()})
 
 
 def _trace(job: Job, model: Path, nodes: list[str], output: Path | None, **options: Any) -> None:
@@ -82,9 +81,8 @@ def _trace(job: Job, model: Path, nodes: list[str], output: Path | None, **optio
         require_writable(output, source=model)
     with job.progress() as progress:
         result = api.trace(model, nodes, progress=progress, **options)
-    if output is not None:
-        write_arrays(output, result.arrays)
-    job.report(result, "trace", None if output is None else str(output))
+    save = None if output is None else partial(write_arrays, output, result.arrays)
+    job.report(result, "trace", None if output is None else str(output), save=save)
 
 
 def _renderer(path: Path) -> Callable[[Mapping[str, Any]], bytes]:

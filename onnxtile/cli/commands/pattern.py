@@ -28,7 +28,7 @@ def new(
         onnxtile pattern new --from model.onnx --nodes Sigmoid_1,Mul_2 --name SiLU -o silu.toml
     """
     from onnxtile import api
-    from onnxtile.model.whole import require_writable, write_whole
+    from onnxtile.model.whole import require_writable
 
     chosen = [part.strip() for part in nodes.split(",") if part.strip()]
     if not chosen:
@@ -37,10 +37,8 @@ def new(
         require_writable(output, source=model)
     with job.progress() as progress:
         result = api.draft_pattern(model, chosen, name, progress=progress)
-    job.write_json(result.to_dict())
-    if output is not None:
-        write_whole(output, result.text.encode())
-    elif job.as_json != "-":
+    job.write(result.to_dict(), {} if output is None else {output: result.text.encode()})
+    if output is None and job.as_json != "-":
         sys.stdout.write(result.text)
     if not job.quiet:
         sys.stderr.write(f"the query matches {result.matches} times in {model}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -148,8 +149,7 @@ def plan(
             placed = api.plan_problem(
                 model, alignment=unit, planner=planner, effort=search, capacity=room, progress=progress
             )
-            _emit(job, emission, placed)
-            job.report(placed, "plan")
+        job.report(placed, "plan", files=_rendered(job, emission, placed))
         return
     with job.progress() as progress:
         result = api.plan(
@@ -172,9 +172,8 @@ def plan(
             verify=not job.no_verify,
             progress=progress,
         )
-        job.write(result.model, target, model)
-        _emit(job, emission, result.plan)
-    job.report(result, "plan", target)
+    files, save = _rendered(job, emission, result.plan), partial(job.save, result.model, target, model)
+    job.report(result, "plan", target, files=files, save=save)
 
 
 def _require_no_model(options: Mapping[str, object]) -> None:
@@ -183,13 +182,8 @@ def _require_no_model(options: Mapping[str, object]) -> None:
         raise UsageError(f"{given} is for models, not for a bare problem", hint="leave it out")
 
 
-def _emit(job: Rewrite, emission: Emission, plan: PlanResult) -> None:
-    from onnxtile.model.whole import write_whole
-
-    content = emission.content(plan.to_dict()) if emission.files else {}
-    for path, data in content.items():
-        if not job.dry_run:
-            write_whole(path, data)
+def _rendered(job: Rewrite, emission: Emission, plan: PlanResult) -> dict[Path, bytes]:
+    return emission.content(plan.to_dict()) if emission.files and not job.dry_run else {}
 
 
 def add_to(app: typer.Typer) -> None:

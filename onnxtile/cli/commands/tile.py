@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -109,8 +110,7 @@ def tile(
             verify=not job.no_verify,
             progress=progress,
         )
-        job.write(result.model, target, model)
-    job.report(result, "tile", target)
+    job.report(result, "tile", target, save=partial(job.save, result.model, target, model))
 
 
 def add_to(app: typer.Typer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import typer
 
 from onnxtile.cli.job import In, Rewrite, command
@@ -18,8 +20,7 @@ def unfuse(job: Rewrite, model: In) -> None:
     target = job.target(model, "unfused")
     with job.progress() as progress:
         result = api.unfuse(model, verify=not job.no_verify, progress=progress)
-        job.write(result.model, target, model)
-    job.report(result, "unfuse", target)
+    job.report(result, "unfuse", target, save=partial(job.save, result.model, target, model))
 
 
 def add_to(app: typer.Typer) -> None:

@@ -1,0 +1,49 @@
+"""Standard streams that a caller has closed, as daemons do: each leads nowhere, and no file of ours takes its number."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+from onnxtile.errors import UsageError
+
+
+def open_streams() -> None:
+    """Open what is closed of stdin, stdout and stderr on the null device.
+
+    Without that, the next file that is opened would have the number of the stream, and what a library prints would end in it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - a stream is known by its number
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def require_stdout(option: str) -> None:
+    """Raise UsageError where `option` asks for a result on stdout, and that was closed from the start."""
+    if sys.__stdout__ is None:
+        raise UsageError(f"{option} -: stdout is closed", hint="name a file")
+
+
+def say(text: str) -> None:
+    """Write `text` to stderr; where nobody reads that any more, the exit code has to say it."""
+    with suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        return
+    leads_nowhere(2)
+
+
+def leads_nowhere(number: int) -> None:
+    """Let the stream `number` lead nowhere, since its reader has gone: what is left in it would fail once more at the end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)

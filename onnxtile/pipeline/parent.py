@@ -1,0 +1,42 @@
+"""A worker process ends soon after the process that it works for, however that one ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from types import FrameType
+from typing import NoReturn
+
+from onnxtile.quiet import silence_exits
+
+_EVERY = 0.5
+"""Seconds between two looks."""
+_GRACE = 2.0
+"""Seconds in which what is under way is undone: temporary files are removed."""
+_CODE = 128 + signal.SIGTERM
+
+
+def end_with(parent: int) -> None:
+    """Let this process, a child of `parent`, end within seconds of that one; at once where `parent` has gone already.
+
+    It is called before anything heavy is imported, which takes seconds of its own, and before there is anything to be undone.
+    """
+    if os.getppid() != parent:
+        os._exit(_CODE)
+    signal.signal(signal.SIGTERM, _end)
+    silence_exits()
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_EVERY)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE)
+    os._exit(_CODE)
+
+
+def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(_CODE)

@@ -1,0 +1,38 @@
+"""Libraries warn and log for programmers; a user of the command reads results and errors only."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from typing import Any
+
+_WARNINGS = "PYTHONWARNINGS"
+"""What Python reads at its start, and hands on to the processes that work for this one."""
+
+
+def silence_libraries() -> None:
+    """Let no library log or warn on stderr, in this process and in those that it starts.
+
+    Warnings stay where Python was told what to do with them, by -W or PYTHONWARNINGS.
+    """
+    root = logging.getLogger()
+    if not root.handlers:  # without any, Python would print what is a warning or worse
+        root.addHandler(logging.NullHandler())
+    if not sys.warnoptions:
+        os.environ[_WARNINGS] = "ignore"
+        warnings.simplefilter("ignore")
+
+
+def silence_exits() -> None:
+    """Let Python not print an exit that a signal asked for where it cannot be raised, as in a finaliser."""
+    sys.unraisablehook = _without_exits(sys.unraisablehook)
+
+
+def _without_exits(hook: Any) -> Any:
+    def heard(unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, SystemExit | KeyboardInterrupt):
+            hook(unraisable)
+
+    return heard

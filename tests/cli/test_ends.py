@@ -1,0 +1,185 @@
+"""How a command ends: signals at any time, streams that are closed, and outputs that are all written or none."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnxtile.errors import UsageError
+from onnxtile.report.emit import Emission
+
+Run = Callable[..., Any]
+FUSE = "fuse m.onnx -p LayerNorm --no-verify -o out.onnx"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def python(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_after_the_work_is_an_exit_code_and_no_traceback(name: str) -> None:
+    """It comes while Python takes itself down, where an exception would be printed and forgotten."""
+    done = python(
+        "import atexit, os, signal\n"
+        "from onnxtile.cli.signals import Signals\n"
+        f"atexit.register(lambda: os.kill(os.getpid(), signal.{name}))\n"
+        "signals = Signals()\nsignals.heed()\nsignals.finish()\n"
+    )
+    assert (done.returncode, done.stderr) == (128 + getattr(signal, name), "")
+
+
+def test_a_signal_in_a_finaliser_is_not_lost() -> None:
+    """Python cannot raise there: the work goes on to its end, and the exit code says what was asked."""
+    done = python(
+        "import os, signal, sys\n"
+        "from onnxtile.cli.signals import Signals\n"
+        "class Last:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        for i in range(1000): pass\n"
+        "signals = Signals()\nsignals.heed()\nLast()\nsys.exit(signals.code)\n"
+    )
+    assert (done.returncode, done.stderr) == (143, "")
+
+
+def test_the_first_of_several_signals_counts() -> None:
+    done = python(
+        "import os, signal, sys\n"
+        "from onnxtile.cli.signals import Signals\n"
+        "signals = Signals()\nsignals.heed()\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "finally:\n    os.kill(os.getpid(), signal.SIGTERM)\n    print('cleaned')\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (129, "cleaned\n", "")
+
+
+def test_signals_that_the_caller_ignores_stay_ignored() -> None:
+    """As nohup does."""
+    done = python(
+        "import os, signal\n"
+        "from onnxtile.cli.signals import Signals\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "Signals().heed()\nos.kill(os.getpid(), signal.SIGHUP)\nprint('on')\n"
+    )
+    assert (done.returncode, done.stdout) == (0, "on\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "redirected", "code"),
+    [
+        (FUSE, "2>&-", 0),
+        (FUSE, ">&-", 0),
+        (FUSE, "<&- >&- 2>&-", 0),
+        ("match m.onnx MatMul --json r.json", ">&- 2>&-", 0),
+        ("match m.onnx LSTM", "2>&-", 1),
+        ("fuse absent.onnx", "2>&-", 2),
+        ("fuse absent.onnx", "2> >(true)", 2),
+    ],
+)
+def test_closed_streams_change_nothing_else(run: Run, folder: Path, line: str, redirected: str, code: int) -> None:
+    command = f"{sys.executable} -m onnxtile"
+    plain = run(*line.split())
+    expected = files(folder)
+    for name in expected.keys() - {"m.onnx"}:
+        (folder / name).unlink()
+    done = subprocess.run(
+        ["bash", "-c", f"{command} {line} {redirected}"], cwd=folder, capture_output=True, check=False
+    )
+    assert plain.code == done.returncode == code
+    assert files(folder) == expected
+
+
+@pytest.mark.parametrize("line", ["fuse m.onnx -p LayerNorm -o -", "match m.onnx MatMul --json -"])
+def test_a_result_for_a_closed_stdout_is_refused(folder: Path, line: str) -> None:
+    command = f"{sys.executable} -m onnxtile {line} >&-"
+    done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and "stdout is closed" in done.stderr
+
+
+@pytest.mark.parametrize("length", [300, 5000])
+def test_a_query_may_be_longer_than_the_name_of_a_file(run: Run, folder: Path, length: int) -> None:
+    query = f"({'|'.join(['MatMul'] * (length // 7))})-*>Add"
+    assert len(query) > 255
+    short = run("match", "m.onnx", "MatMul-*>Add", "--json", "-")
+    done = run("match", "m.onnx", query, "--json", "-")
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out)["matches"] == json.loads(short.out)["matches"]
+    assert run("fuse", "m.onnx", "-p", query, "--no-verify", "-q", "--dry-run").code == 0
+    assert files(folder).keys() == {"m.onnx"}
+
+
+def test_a_pattern_file_is_not_written_over(run: Run, folder: Path) -> None:
+    (folder / "p.toml").write_text('name = "P"\ndoc = "x"\n[[variants]]\nquery = "MatMul-*>Add"\n')
+    done = run("fuse", "m.onnx", "-p", "p.toml", "--json", "p.toml")
+    assert done.code == 2 and "over what is read" in done.err
+
+
+def _unwritable(_emission: Emission, _plan: object) -> dict[Path, bytes]:
+    raise UsageError("this format cannot say it")
+
+
+def test_a_plan_that_a_format_cannot_say_leaves_nothing_written(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files(folder)
+    # TensorFlow Lite Micro has one arena, and this plan two.
+    two = ("--capacity", "a=60KiB", "--capacity", "b=8MiB")
+    done = run("plan", "m.onnx", "--no-verify", *two, "--emit", "p.json", "--emit", "p.tflm", "--json", "r.json")
+    assert done.code == 2 and "one arena" in done.err
+    assert files(folder) == before
+    monkeypatch.setattr(Emission, "content", _unwritable)
+    (folder / "b.csv").write_text("id,lower,upper,size\na,0,1,4\n")
+    before = files(folder)
+    assert run("plan", "b.csv", "--emit", "p.html", "--json", "r.json").code == 2
+    assert files(folder) == before
+
+
+OUTPUTS = {
+    "plan": ("plan", "m.onnx", "--no-verify", "--emit", "p.csv", "--json", "r.json"),
+    "fuse": (*FUSE.split(), "--json", "r.json"),
+    "inspect": ("inspect", "m.onnx", "--emit", "n.csv", "--json", "r.json"),
+    "trace": ("inspect", "m.onnx", "--trace", "Softmax", "-o", "a.npz", "--json", "r.json"),
+    "pattern": ("pattern", "new", "--from", "m.onnx", "--nodes", "{node}", "-o", "p.toml", "--json", "r.json"),
+}
+
+
+@pytest.mark.parametrize("fault", ["the JSON cannot be rendered", "the tables cannot be rendered", "the disk is full"])
+@pytest.mark.parametrize("verb", OUTPUTS)
+def test_a_failure_leaves_no_output_of_any_kind(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, verb: str, fault: str
+) -> None:
+    root = json.loads(run("match", "m.onnx", "MatMul", "--json", "-").out)["matches"][0]["root"]
+    line = [part.format(node=root) for part in OUTPUTS[verb]]
+    before = files(folder)
+
+    def fail(*_arguments: object) -> Any:
+        raise UsageError("not this one")
+
+    if fault == "the JSON cannot be rendered":
+        monkeypatch.setattr("onnxtile.cli.job.as_json", fail)
+    elif fault == "the tables cannot be rendered":
+        if verb == "pattern":
+            pytest.skip("it prints no table")
+        monkeypatch.setattr("onnxtile.cli.job._tables", fail)
+    else:
+        line[-1] = "/dev/full"
+    done = run(*line)
+    assert done.code == 2 and done.err.startswith("error: ")
+    assert files(folder) == before
+
+
+def test_what_is_written_is_named_as_it_is(run: Run, folder: Path) -> None:
+    """Square brackets are not marks of style."""
+    done = run("fuse", "m.onnx", "-p", "LayerNorm", "--no-verify", "-o", "[/red]m[bold].onnx"[6:])
+    assert "written: m[bold].onnx\n" in done.out
+    Path(folder / "m[bold].onnx").unlink()

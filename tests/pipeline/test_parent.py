@@ -1,0 +1,95 @@
+"""Workers end with the process that they work for, whatever ended that one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+WORKER = """
+import os, sys, time
+from pathlib import Path
+from onnxtile.model.whole import staged
+from onnxtile.pipeline.parent import end_with
+end_with(os.getppid())
+with staged({Path("result"): b"half"}):
+    Path("pid").write_text(str(os.getpid()))
+    os.rename("pid", "ready")
+    time.sleep(60)
+"""
+PARENT = f"""
+import subprocess, sys
+subprocess.run([sys.executable, "-c", {WORKER!r}])
+"""
+PIPELINE = '[[steps]]\ndo = "verify"\nruns = 1000000\n'
+
+
+def alive(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{number}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def until(true: object, seconds: float) -> bool:
+    assert callable(true)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if true():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process keeps its parent's number there")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_ends_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], cwd=tmp_path) as parent:
+        assert until((tmp_path / "ready").exists, 30)
+        worker = int((tmp_path / "ready").read_text())
+        parent.send_signal(number)
+        parent.wait(timeout=10)
+    assert until(lambda: not alive(worker), 5)
+    assert [path.name for path in tmp_path.iterdir()] == ["ready"]
+
+
+def test_a_worker_whose_parent_has_gone_does_not_begin() -> None:
+    script = "import os\nfrom onnxtile.pipeline.parent import end_with\nend_with(os.getppid() + 1)\nprint('began')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
+
+
+def _group(number: int) -> set[int]:
+    """Return the live processes of a process group."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.getpgid(int(entry.name)) == number and alive(int(entry.name)):
+                found.add(int(entry.name))
+        except (ProcessLookupError, FileNotFoundError):
+            continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="its processes are not listed here")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_a_run_ends_with_all_its_workers(tmp_path: Path, transformer: Path, number: signal.Signals) -> None:
+    (tmp_path / "p.toml").write_text(PIPELINE)
+    for name in ("a.onnx", "b.onnx"):
+        (tmp_path / name).write_bytes(transformer.read_bytes())
+    command = [sys.executable, "-m", "onnxtile", "run", "p.toml", "a.onnx", "b.onnx", "--jobs", "2", "-q"]
+    with subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE) as process:
+        # The command, a process that tracks its resources, and two workers.
+        assert until(lambda: len(_group(process.pid)) >= 4, 60)
+        time.sleep(1)
+        process.send_signal(number)
+        assert process.wait(timeout=5) == (-number if number == signal.SIGKILL else 128 + number)
+        assert until(lambda: not _group(process.pid), 5)
+        assert process.stderr is not None
+        assert process.stderr.read().decode() == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "b.onnx", "p.toml"]
