@@ -35,7 +35,12 @@ def assign(schedule: Schedule, scope: Scope, facts: Facts) -> Roles:
     roles = Roles()
     outputs = set(scope.graph.outputs)
     no_tensors = containers(facts.model, facts.shapes)
-    outside = {value: reason for value, reason in scope.outside() if value not in facts.constants}
+    # A constant that is an output leaves the run as every output does: outside of the arena, if outputs lie there.
+    outside = {
+        value: reason
+        for value, reason in scope.outside()
+        if value not in facts.constants or value.producer() is not None
+    }
     roles.outside.update((value, reason) for value, reason in outside.items() if value.producer() is None)
     for value in scope.given:
         if value not in facts.constants:

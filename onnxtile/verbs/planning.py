@@ -77,6 +77,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     from onnxtile.plan.effort import NORMAL
     from onnxtile.plan.planning import plan as plan_graph
     from onnxtile.plan.proof.arena_run import arena_run
+    from onnxtile.plan.proof.published.check import require
     from onnxtile.plan.workspace import WorkspaceRules
 
     rules = WorkspaceRules.of(workspaces or {}, share_workspaces)
@@ -105,6 +106,8 @@ def plan(  # noqa: PLR0913 - the options of the command
         dims=bound,
         bounds=bounds,
     )
+    progress("checking the plan")
+    require(planned, result, known, constants, result.digest)
     verdict = None
     if verify:
         progress("running inside the arena")

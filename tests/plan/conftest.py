@@ -16,6 +16,7 @@ from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.planning import plan
 from onnxtile.plan.problem import Buffer, Problem
 from onnxtile.plan.proof.arena_run import ArenaVerdict, arena_run
+from onnxtile.plan.proof.published.check import require
 from onnxtile.plan.result import PlannedBuffer, PlanResult
 
 
@@ -56,8 +57,10 @@ class Case:
         return Facts(self.model, self.shapes, self.constants)
 
     def plan(self, **options: Any) -> PlanResult:
-        """Return the plan of the model."""
-        return plan(self.model, self.shapes, self.constants, **options)
+        """Return the plan of the model, which has passed the check of what is published."""
+        result = plan(self.model, self.shapes, self.constants, **options)
+        require(self.model, result, self.shapes, self.constants)
+        return result
 
     def plan_views(self, **options: Any) -> PlanResult:
         """Return the plan in which only views share bytes."""

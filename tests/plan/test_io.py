@@ -165,3 +165,27 @@ def test_a_part_of_an_input_outside_is_made_beside_one_that_is_an_output() -> No
     result = case.plan()
     assert outside(result)["a"] == "a part of 'x', which lies outside"
     assert case.run(result).equal
+
+
+FROM_CONSTANTS = """
+g (float[4] x) => (float[4] c, float[4] y, float[4] z) {
+  k = Constant<value = float[4] {1, 2, 3, 4}>()
+  c = Exp(k)
+  a = Add(x, c)
+  y = Sin(a)
+  z = Add(a, c)
+}
+"""
+
+
+@pytest.mark.parametrize("io", ["outputs", "inside", "outside"])
+def test_an_output_that_is_computed_from_constants_is_not_lost(io: str) -> None:
+    case = Case.of(FROM_CONSTANTS)
+    result = case.plan(io=io)
+    if io == "outside":
+        assert outside(result)["c"] == "a graph output"
+        assert "c" not in rows(result)
+    else:
+        assert lives(result)["c"] == (1, 4)
+        assert rows(result)["c"].kind == "output"
+    assert case.run(result).equal

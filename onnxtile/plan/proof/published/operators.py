@@ -1,0 +1,51 @@
+"""Facts of ONNX operators that decide who may share bytes with whom, written from the specification for this check alone.
+
+An operator may write over an operand where each element of its result depends, of that operand, on the element in the same place only, or
+where it reads a whole row or channel before it writes that one. Operators whose results need neighbours of an element (convolutions,
+pooling, LRN, Hardmax), or move elements (Transpose, Gather, Tile), may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_ROUNDING = ["Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Round", "Sign", "Sqrt"]
+_EXPONENTIAL = ["Erf", "Exp", "Log"]
+_TRIGONOMETRIC = ["Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin", "Sinh", "Tan", "Tanh"]
+_ACTIVATIONS = [
+    *("Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Relu", "Selu"),
+    *("Shrink", "Sigmoid", "Softplus", "Softsign", "ThresholdedRelu"),
+]
+_ONE_ELEMENT = [*_ROUNDING, *_EXPONENTIAL, *_TRIGONOMETRIC, *_ACTIVATIONS, "BitwiseNot", "Cast", "Clip", "Not"]
+
+_BY_ROW_OR_CHANNEL = [
+    *("LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "Softmax"),
+    *("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"),
+]
+
+_ARITHMETIC = ["Add", "Div", "Max", "Mean", "Min", "Mod", "Mul", "PRelu", "Pow", "Sub", "Sum"]
+_COMPARING = ["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
+_LOGICAL = ["And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Or", "Xor"]
+
+ANY_OPERAND = None
+WRITES_OVER: Mapping[str, frozenset[int] | None] = {
+    **dict.fromkeys([*_ONE_ELEMENT, *_BY_ROW_OR_CHANNEL], frozenset({0})),
+    **dict.fromkeys([*_ARITHMETIC, *_COMPARING, *_LOGICAL], ANY_OPERAND),
+    "Where": frozenset({1, 2}),
+}
+"""By operator the places of the operands that output 0 may be written over, where shapes and element sizes are the same."""
+
+SAME_ELEMENTS = frozenset({"Cast", "CastLike", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Output 0 has the elements of operand 0 in the same order, where both have one element type; a Dropout that trains does not."""
+
+TAKES_PARTS = frozenset({"Split", "Slice"})
+"""Outputs are boxes of operand 0."""
+
+JOINS = frozenset({"Concat"})
+"""Operands are boxes of output 0."""
+
+STANDARD = frozenset({"", "ai.onnx"})
+"""The domains of the operators above."""
+
+WITH_BODIES = frozenset({"If", "Loop", "Scan"})
+"""Operators whose bodies have plans of their own."""

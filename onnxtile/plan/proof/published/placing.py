@@ -1,0 +1,189 @@
+"""The rows of one graph, each held against the value that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxtile.plan.proof.failure import Failure
+from onnxtile.plan.proof.published.claims import NO_SHAPE, UNSAID, ArenaClaim, Row
+from onnxtile.plan.proof.published.evidence import Evidence
+from onnxtile.plan.proof.published.timeline import Timeline
+
+WORKSPACE = "workspace"
+SHARED = "(workspace)"
+"""The name of the one workspace of all kernels."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A row that owns its bytes, the `members` that lie in them (itself first), and the steps from `first` to `last` in which one is live.
+
+    A workspace has no members; `user` is the node that it is for, None where it is for several.
+    """
+
+    row: Row
+    members: tuple[ir.Value, ...]
+    first: int
+    last: int
+    user: ir.Node | None = None
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where the values of a graph lie: their `rows`, and what owns the bytes."""
+
+    rows: Mapping[ir.Value, Row]
+    holders: tuple[Holder, ...]
+    workspaces: Mapping[ir.Node, Row]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What holds in all graphs of a plan: the model, the alignment, the arenas by name, and whether the order is left open."""
+
+    known: Evidence
+    alignment: int
+    arenas: Mapping[str, ArenaClaim]
+    every_order: bool
+
+
+def placing(rows: Sequence[Row], line: Timeline, terms: Terms) -> tuple[Placing, list[Failure]]:
+    """Return where the values of the graph of `line` lie, as far as `rows` make sense, and what is wrong with them."""
+    made = (value for node in line.graph for value in node.outputs if value.name)
+    values = {value.name: value for value in (*line.graph.inputs, *made)}
+    tensors, workspaces, failures = {}, [], []
+    for row in rows:
+        if row.kind == WORKSPACE:
+            workspaces.append(row)
+        elif row.name not in values:
+            failures.append(Failure(f"{row.name!r} is no value of this graph", (row.name,)))
+        elif values[row.name] in tensors:
+            failures.append(Failure(f"{row.name!r} has two rows", (row.name,)))
+        else:
+            tensors[values[row.name]] = row
+    holders = list(_holders(tensors, line))
+    used, rooms = {}, list(_rooms(workspaces, line, failures))
+    for room in rooms:
+        if room.user is not None:
+            used[room.user] = room.row
+    for value, row in tensors.items():
+        failures += (Failure(text, (row.name,), line.first(value)) for text in _wrong(value, row, line, terms.known))
+    owners = {holder.row.name: holder for holder in holders}
+    failures += _alias_failures(tensors, owners)
+    failures += _life_failures(tensors, owners, line)
+    failures += _address_failures(tensors, (*holders, *rooms), terms)
+    return Placing(tensors, (*holders, *rooms), used), failures
+
+
+def _holders(tensors: Mapping[ir.Value, Row], line: Timeline) -> Iterator[Holder]:
+    lodgers: dict[str, list[ir.Value]] = {}
+    for value, row in tensors.items():
+        if row.alias is not None:
+            lodgers.setdefault(row.alias, []).append(value)
+    for value, row in tensors.items():
+        if row.alias is None:
+            members = (value, *lodgers.get(row.name, ()))
+            yield Holder(row, members, min(map(line.first, members)), max(map(line.last, members)))
+
+
+def _rooms(rows: Iterable[Row], line: Timeline, failures: list[Failure]) -> Iterator[Holder]:
+    """Yield the workspaces; what is wrong with one goes to `failures`."""
+    users = {f"{name} {SHARED}": node for node, name in line.name_of.items()}
+    seen: set[str] = set()
+    for row in rows:
+        user = users.get(row.name)
+        if row.name in seen or (user is None and row.name != SHARED):
+            failures.append(Failure(f"{row.name!r} is no workspace of a node, or has two rows", (row.name,)))
+            continue
+        seen.add(row.name)
+        name = None if user is None else line.name_of[user]
+        first = last = 0 if user is None else line.step_of[user]
+        if user is None:
+            first, last = max(row.first, 0), min(max(row.last, 0), line.end)
+        wrong = list(
+            _unlike(row, {"first": first, "last": last, "node": name, "alias": None, "dtype": None, "shape": None})
+        )
+        failures += (Failure(text, (row.name,), first) for text in wrong)
+        yield Holder(row, (), first, max(first, last), user)
+
+
+def _wrong(value: ir.Value, row: Row, line: Timeline, known: Evidence) -> Iterator[str]:
+    """Yield which fields of `row` are not what the graph says of `value`."""
+    dtype, maker = known.shapes.dtype(value), value.producer()
+    size = known.bytes(value)
+    if size is None:
+        yield f"{row.name!r} has an address, and no fixed number of bytes"
+        return
+    kind = "activation" if value not in line.given else "input"
+    truth = {
+        "size": size,
+        "kind": "output" if value in line.kept and value in line.graph.outputs else kind,
+        "node": None if maker is None else line.name_of[maker],
+        "dtype": None if dtype is None else dtype.name,
+        "shape": known.shapes.sizes(value),
+    }
+    yield from _unlike(row, truth)
+
+
+_LEFT_OUT = (UNSAID, "", NO_SHAPE)
+
+
+def _unlike(row: Row, truth: Mapping[str, object]) -> Iterator[str]:
+    for name, right in truth.items():
+        claimed = getattr(row, name)
+        if claimed != right and claimed not in _LEFT_OUT:
+            yield f"{name} of {row.name!r} is {_told(claimed)}, not {_told(right)}"
+
+
+def _told(claim: object) -> str:
+    return str(list(claim)) if isinstance(claim, tuple) else repr(claim)
+
+
+def _alias_failures(tensors: Mapping[ir.Value, Row], owners: Mapping[str, Holder]) -> Iterator[Failure]:
+    for row in (row for row in tensors.values() if row.alias is not None):
+        owner = owners.get(row.alias or "")
+        names = (row.name, row.alias or "")
+        if owner is None:
+            yield Failure(f"{row.name!r} lies in {row.alias!r}, which owns no bytes of this graph", names)
+        elif owner.row.arena != row.arena or not owner.row.offset <= row.offset <= row.end <= owner.row.end:
+            yield Failure(
+                f"{row.place} of {row.arena!r} is not inside of {owner.row.place} of {owner.row.arena!r}", names
+            )
+
+
+def _life_failures(tensors: Mapping[ir.Value, Row], owners: Mapping[str, Holder], line: Timeline) -> Iterator[Failure]:
+    for value, row in tensors.items():
+        owner = owners.get(row.name) if row.alias is None else None
+        life = (line.first(value), line.last(value)) if owner is None else (owner.first, owner.last)
+        claimed = (row.first, row.last)
+        if any(claim not in {right, UNSAID} for claim, right in zip(claimed, life, strict=True)):
+            what = "is live" if owner is None or len(owner.members) == 1 else "has bytes that are live"
+            reason = f"{row.name!r} {what} in the steps {life[0]} to {life[1]}, not {claimed[0]} to {claimed[1]}"
+            yield Failure(reason, (row.name,), life[0])
+
+
+def _address_failures(tensors: Mapping[ir.Value, Row], holders: Iterable[Holder], terms: Terms) -> Iterator[Failure]:
+    """Yield what lies outside of its arena, and each address that is no multiple of what it should be."""
+    for holder in holders:
+        row = holder.row
+        arena = terms.arenas.get(row.arena)
+        if arena is None and (row.size or row.arena):
+            yield Failure(
+                f"{row.name!r} lies in {row.arena!r}, which is no arena of the plan", (row.name,), holder.first
+            )
+        elif arena is not None and (row.offset < 0 or (row.size and row.end > arena.size)):
+            yield Failure(
+                f"{row.place} leaves the arena {row.arena!r} of {arena.size} bytes", (row.name,), holder.first
+            )
+        if row.offset % terms.alignment:
+            yield Failure(
+                f"{row.name!r} at {row.offset} is not aligned to {terms.alignment}", (row.name,), holder.first
+            )
+    for value, row in tensors.items():
+        unit = terms.known.alignment(value)
+        if row.size and row.offset % unit:
+            reason = f"{row.name!r} at {row.offset} is not aligned to its elements of {unit} bytes"
+            yield Failure(reason, (row.name,))
