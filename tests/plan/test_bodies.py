@@ -313,13 +313,13 @@ def test_what_a_body_hands_out_of_the_arena_may_be_seen_under_another_shape() ->
 
 
 ODD = """
-odd (float[5] x, uint8[701] u, bool p) => (float[5] y, uint8[701] v) {
+odd (float[5] x, uint8[701] u, bool p) => (uint8[5] y, uint8[701] v) {
   a = Neg(x)
   b = BitwiseNot(u)
   v = BitwiseNot(b)
   y = If (p) <
-    then_branch = t () => (float[5] r) { s = Exp(a)  m = Cast<to = 2>(s)  w = Cast<to = 11>(m)  q = Cos(w)  r = Cast<to = 1>(q) },
-    else_branch = e () => (float[5] k) { k = Sin(a) }>
+    then_branch = t () => (uint8[5] r) { s = Exp(a)  m = Cast<to = 2>(s)  w = Cast<to = 11>(m)  q = Cos(w)  r = Cast<to = 2>(q) },
+    else_branch = e () => (uint8[5] k) { z = Sin(a)  k = Cast<to = 2>(z) }>
 }
 """
 
