@@ -123,6 +123,21 @@ class Session:
             self._session.run_with_iobinding(binding)
 
 
+def as_text(strings: Array) -> Array:
+    """Return an array of strings as an array of Python's, of any shape.
+
+    onnxruntime reads NumPy's strings of a fixed width as if each ended in a zero, beyond the array where none does, and takes the
+    spelling of a Python bytes object for its content. Raises ModelError for bytes that are not UTF-8.
+    """
+    try:
+        texts = [one.decode() if isinstance(one, bytes) else str(one) for one in strings.ravel().tolist()]
+    except UnicodeDecodeError as error:
+        raise ModelError(f"a string tensor holds bytes that are not UTF-8: {error}") from error
+    found = np.empty(len(texts), object)
+    found[:] = texts
+    return found.reshape(strings.shape)
+
+
 def contrib_schemas(op: str, domain: str) -> list[Any]:
     """Return onnxruntime's schemas of one of its own operators, one for each version; none where it has no such operator."""
     schemas = _library().capi.onnxruntime_pybind11_state.get_all_operator_schema()
@@ -159,6 +174,8 @@ class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
 
 def _fed(value: Any) -> Any:
     """Return `value` as onnxruntime takes it: element types that numpy lacks (bfloat16, float8, int4) go in as an OrtValue."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OSU":
+        return as_text(value)
     # numpy's own types are told first, since a name takes it longer to spell than a small tensor takes to run.
     if not isinstance(value, np.ndarray) or value.dtype.isbuiltin == 1:
         return value

@@ -11,7 +11,7 @@ from onnxtile.errors import ModelError
 from onnxtile.model.opset import Opsets
 from onnxtile.model.save import MAX_IR_VERSION, external_folder, to_bytes
 from onnxtile.model.walk import all_nodes
-from onnxtile.runtime import Array, Session
+from onnxtile.runtime import Array, Session, as_text
 
 RANDOM = {
     "RandomNormal",
@@ -78,7 +78,7 @@ class Constants:
         if value not in self._values:
             raise KeyError(value.name)
         if value.const_value is not None:
-            return value.const_value.numpy()
+            return _array(value.const_value)
         if value not in self._arrays:
             node = value.producer()
             assert node is not None
@@ -164,7 +164,7 @@ def constant_array(node: ir.Node) -> Array:
     """Return the elements that a Constant node holds, strings as objects. Raises ModelError for a sparse tensor."""
     for name, attribute in node.attributes.items():
         if name == "value" and not attribute.is_ref():
-            return np.asarray(attribute.value.numpy())
+            return _array(attribute.value)
         if name in {"value_float", "value_floats"}:
             return np.asarray(attribute.value, np.float32)
         if name in {"value_int", "value_ints"}:
@@ -172,6 +172,12 @@ def constant_array(node: ir.Node) -> Array:
         if name in {"value_string", "value_strings"}:
             return np.asarray(attribute.value, object)
     raise ModelError(f"the Constant node {node.name!r} holds no tensor")
+
+
+def _array(tensor: ir.TensorProtocol) -> Array:
+    """Return the elements of `tensor`, strings as objects."""
+    array = np.asarray(tensor.numpy())
+    return as_text(array) if tensor.dtype == ir.DataType.STRING else array
 
 
 def _typed(name: str | None, array: Array) -> ir.Value:

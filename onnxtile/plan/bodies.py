@@ -29,14 +29,15 @@ from onnxtile.plan.workspace import SHARED, Needs, Room, WorkspaceRules
 class Body:
     """The plan of one body, that of the `attribute` of its node: its layout, and the offsets of its buffers.
 
-    They count from the start of its workspace of `size` bytes; `proof` says how far that is from the best. `inside` are the bodies of its
-    own nodes.
+    They count from the start of its workspace of `size` bytes, which is a multiple of `alignment`; `proof` says how far that is from the
+    best. `inside` are the bodies of its own nodes.
     """
 
     attribute: str
     layout: Layout
     offsets: Mapping[str, int]
     size: int
+    alignment: int
     proof: Proof
     inside: Bodies
 
@@ -59,7 +60,9 @@ class Terms:
     def needs(self, graph: ir.Graph, inside: Bodies) -> Needs:
         """Return what the nodes of `graph` need beside their operands and results, of which `inside` are the bodies."""
         bodies = {node: size for node, planned in inside.items() if (size := max(body.size for body in planned))}
-        return Needs(bodies, self.workspaces.of_nodes(graph, self.facts), self.workspaces.shared)
+        units = {node: max(body.alignment for body in planned) for node, planned in inside.items()}
+        own = {node: unit for node, unit in units.items() if unit > self.alignment}
+        return Needs(bodies, self.workspaces.of_nodes(graph, self.facts), self.workspaces.shared, own)
 
 
 def plan_bodies(graph: ir.Graph, terms: Terms) -> Bodies:
@@ -81,7 +84,8 @@ def _body(name: str, graph: ir.Graph, terms: Terms) -> Body:
         require_no_races(lodged, followers(layout.schedule))
     assert plan.proof is not None
     proof = with_bodies(problem, plan.proof, layout.rooms, inside)
-    return Body(name, layout, plan.offsets, plan.size, proof, inside)
+    alignment = max(problem.alignments, default=terms.alignment)
+    return Body(name, layout, plan.offsets, plan.size, alignment, proof, inside)
 
 
 def with_bodies(problem: Problem, proof: Proof, rooms: Iterable[Room], inside: Bodies) -> Proof:

@@ -15,13 +15,20 @@ def containers(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtoco
     """Return the type of each value that is a sequence, an optional or a sparse tensor.
 
     Where the file says nothing about a value, onnx's type inference is asked; what it does not know either is not in the table.
+    Other engines take an optional for the tensor in it: where the model makes one, onnx is asked about every value.
     """
     values = [value for graph in model.graphs() for value in _values(graph)]
     found = {value: value.type for value in values if _is_container(value.type)}
-    open_ = {value.name or "": value for value in values if value.type is None and shapes.dtype(value) is None}
+    wraps = any(node.op_type == "Optional" for node in model.graph.all_nodes()) or _gives_optional(model)
+    untold = (value for value in values if value.type is None and (wraps or shapes.dtype(value) is None))
+    open_ = {value.name or "": value for value in untold}
     if open_:
         found.update({open_[name]: type_ for name, type_ in _inferred(model).items() if name in open_})
     return {value: type_ for value, type_ in found.items() if type_ is not None}
+
+
+def _gives_optional(model: ir.Model) -> bool:
+    return any(isinstance(value.type, ir.OptionalType) for value in model.graph.inputs)
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

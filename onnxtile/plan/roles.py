@@ -81,7 +81,8 @@ def _no_fixed_bytes(value: ir.Value, facts: Facts, no_tensors: dict[ir.Value, ir
     if facts.shapes.never(value) is not None:
         return facts.shapes.never(value)
     if value in no_tensors:
-        return f"a {kind_name(no_tensors[value])} has no fixed bytes"
+        name = kind_name(no_tensors[value])
+        return f"{'an' if name == 'optional' else 'a'} {name} has no fixed bytes"
     if facts.shapes.dtype(value) == ir.DataType.STRING:
         return "strings have no fixed bytes"
     return None

@@ -85,11 +85,15 @@ class Room:
 
 @dataclass(frozen=True)
 class Needs:
-    """The bytes of workspaces: of nodes with `bodies`, each always its own, and of other `kernels`."""
+    """The bytes of workspaces: of nodes with `bodies`, each always its own, and of other `kernels`.
+
+    A workspace with bodies starts at a multiple of its `alignments`, where the alignment of the plan is smaller than what they need.
+    """
 
     bodies: Mapping[ir.Node, int] = field(default_factory=dict)
     kernels: Mapping[ir.Node, int] = field(default_factory=dict)
     shared: bool = False
+    alignments: Mapping[ir.Node, int] = field(default_factory=dict)
 
     def rooms(self, schedule: Schedule) -> tuple[Room, ...]:
         """Return the workspaces in `schedule`."""
@@ -99,8 +103,8 @@ class Needs:
         names = dict(zip(schedule.nodes, schedule.ids, strict=True))
         steps = schedule.steps
         found = [
-            Room(Buffer(f"{names[node]} (workspace)", own[node], steps[node], steps[node] + 1), (node,))
-            for node in schedule.nodes
+            Room(Buffer(f"{names[node]} (workspace)", own[node], step, step + 1, self.alignments.get(node)), (node,))
+            for node, step in steps.items()
             if own.get(node)
         ]
         users = tuple(node for node in schedule.nodes if self.shared and self.kernels.get(node))

@@ -8,13 +8,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx import helper
+from onnxruntime import InferenceSession
 
 from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.plan.proof.executor import ArenaExecutor, Clash
 from onnxtile.plan.proof.memory import Block, to_array, to_bytes
 from onnxtile.plan.proof.plain import PlainRun
 from onnxtile.plan.result import PlanResult
-from onnxtile.runtime import Array, Binding, Session
+from onnxtile.runtime import Array, Binding, Session, as_text
 from tests.plan.conftest import Case, aliases, outside, rows
 from tests.plan.test_live import IF, LOOP, NESTED, RESIDUAL, UNREAD
 
@@ -129,6 +131,73 @@ def test_scalars_beside_strings_are_fed() -> None:
     feeds = [{"x": np.float32(2), "s": np.array(["a"], object)}]
     assert case.run(case.plan(), feeds=feeds).equal
     assert case.run(case.plan()).equal
+
+
+TEXTS = [b"a", "zürich".encode()]
+
+
+@pytest.mark.parametrize("texts", [TEXTS, np.array(TEXTS), np.array(["a", "zürich"]), np.array(TEXTS, object)], ids=str)
+def test_strings_reach_onnxruntime_as_objects(texts: Any) -> None:
+    found = as_text(np.array(texts).reshape(1, 2))
+    assert (found.dtype, found.tolist()) == (np.dtype(object), [["a", "zürich"]])
+    with pytest.raises(ModelError, match="not UTF-8"):
+        as_text(np.array([b"\xff"]))
+
+
+def test_a_constant_of_strings_is_read_as_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    constant = onnx.TensorProto(name="c", data_type=onnx.TensorProto.STRING, dims=[2], string_data=TEXTS)
+    nodes = [helper.make_node("Constant", [], ["c"], value=constant), helper.make_node("Equal", ["x", "c"], ["y"])]
+    ends = [helper.make_tensor_value_info("x", 8, [2]), helper.make_tensor_value_info("y", 9, [2])]
+    kept = helper.make_tensor_value_info("c", 8, [2])
+    graph = helper.make_graph(nodes, "g", ends[:1], [ends[1], kept])
+    case = Case.of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
+    kinds: list[str] = []
+    run = InferenceSession.run
+
+    def listening(self: InferenceSession, names: Any, feeds: Any) -> Any:
+        kinds.extend(array.dtype.kind for array in feeds.values() if isinstance(array, np.ndarray))
+        return run(self, names, feeds)
+
+    monkeypatch.setattr(InferenceSession, "run", listening)
+    feeds = [{"x": np.array(["a", "b"])}, {"x": np.array([b"b", "zürich".encode()])}]
+    assert case.run(case.plan(), feeds=feeds).equal
+    assert kinds
+    assert set(kinds) <= {"O", "b"}
+
+
+OPTIONALS = {
+    "tensor": "a = Exp(x) o = Optional(a) h = OptionalHasElement(o) e = OptionalGetElement(o) y = Relu(e)",
+    "sequence": """s = SequenceConstruct(x, x) o = Optional(s) e = OptionalGetElement(o) z = Constant<value = int64 {0}>()
+                   y = SequenceAt(e, z)""",
+    "branches": """p = Constant<value = bool {1}>() r = Not(p)
+                   o = If(r) <then_branch = t () => (optional(float[2]) a) { n = Neg(x) a = Optional(n) },
+                              else_branch = f () => (optional(float[2]) b) { b = Optional(x) }>
+                   e = OptionalGetElement(o) y = Add(e, x)""",
+}
+
+
+@pytest.mark.parametrize("body", OPTIONALS.values(), ids=OPTIONALS)
+def test_an_optional_is_no_tensor(body: str) -> None:
+    case = Case.of(f"g (float[2] x) => (float[2] y) {{ {body} }}")
+    result = case.plan()
+    assert outside(result)["o"] == "an optional has no fixed bytes"
+    assert case.run(result).equal
+
+
+@pytest.mark.parametrize("alignment", [1, 2, 8, 16])
+@pytest.mark.parametrize("operator", ["ReduceMean", "ReduceSum", "ReduceL2", "Softmax"])
+def test_inputs_of_the_plain_run_lie_as_in_the_arena(operator: str, alignment: int) -> None:
+    case = Case.of(f"""
+    g (float[37,41] x, float[5] w, float[33,7] z) => (float[N,M] y, float[K,L] v, float[5] u) {{
+      axis = Constant<value = int64[1] {{1}}>()
+      y = {operator}(x{"" if operator == "Softmax" else ", axis"})
+      v = {operator}(z{"" if operator == "Softmax" else ", axis"})
+      u = Exp(w)
+    }}
+    """)
+    result = case.plan(io="inside", alignment=alignment)
+    verdict = case.run(result, repeats=5)
+    assert (verdict.equal, verdict.unlike) == (True, None), verdict
 
 
 def test_equal_nodes_share_a_session() -> None:

@@ -310,3 +310,28 @@ def test_what_a_body_hands_out_of_the_arena_may_be_seen_under_another_shape() ->
     result = case.plan(io="outside")
     assert "r" in outside(result)
     assert case.run(result).equal
+
+
+ODD = """
+odd (float[5] x, uint8[701] u, bool p) => (uint8[5] y, uint8[701] v) {
+  a = Neg(x)
+  b = BitwiseNot(u)
+  v = BitwiseNot(b)
+  y = If (p) <
+    then_branch = t () => (uint8[5] r) { s = Exp(a)  m = Cast<to = 2>(s)  w = Cast<to = 11>(m)  q = Cos(w)  r = Cast<to = 2>(q) },
+    else_branch = e () => (uint8[5] k) { z = Sin(a)  k = Cast<to = 2>(z) }>
+}
+"""
+
+
+@pytest.mark.parametrize("alignment", [1, 2, 4, 64])
+@pytest.mark.parametrize("order", ["model", "any"])
+def test_what_lies_in_a_body_is_aligned_to_its_elements(alignment: int, order: str) -> None:
+    case = Case.of(ODD)
+    result = case.plan(alignment=alignment, order=order, planner="naive")
+    sizes = {"FLOAT": 4, "DOUBLE": 8, "UINT8": 1, "BOOL": 1}
+    inside = [b for body in flat(result) for b in body.tensors]
+    assert {b.dtype for b in inside} == {"FLOAT", "DOUBLE", "UINT8"}
+    assert all(b.offset % sizes[b.dtype or ""] == 0 for b in (*result.tensors, *inside))
+    assert all(b.offset % alignment == 0 for b in inside if b.alias is None)
+    assert case.run(result).equal

@@ -202,3 +202,14 @@ def test_a_function_of_the_name_of_a_view_is_no_view() -> None:
     case = Case.of(onnx.parser.parse_model(text))
     assert aliases(case.plan_views()) == {}
     assert case.run(case.plan_views(), feeds=[{"x": np.ones((2, 3), np.float32)}]).equal
+
+
+@pytest.mark.parametrize("source", ["x", "a"])
+@pytest.mark.parametrize("order", ["model", "min-peak", "any"])
+def test_a_cast_to_its_own_type_of_what_must_survive_is_a_view_only(source: str, order: str) -> None:
+    case = Case.of(f"g (float[4] x) => (float[4] a, float[4] y) {{ a = Relu(x) y = Cast<to = 1>({source}) }}")
+    for io in ("inside", "outputs"):
+        result = case.plan(io=io, order=order)
+        assert aliases(result) == ({} if (source, io) == ("x", "outputs") else {"y": source})
+        assert result.in_place == 0
+        assert case.run(result).equal

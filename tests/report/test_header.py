@@ -6,11 +6,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import onnx.parser
 import pytest
 
+from onnxtile import api
 from onnxtile.report.format import Options
 from onnxtile.report.formats.to_header import FORMAT
 from onnxtile.report.identifiers import identifiers
+from tests.plan.test_bodies import ODD
 from tests.report.conftest import Plan, bare, row
 
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
@@ -62,9 +65,19 @@ def test_the_compiled_table_is_the_plan(language: str, plan: Plan, tmp_path: Pat
 
 
 @pytest.mark.parametrize("language", ["c11", "c++11"])
+@pytest.mark.parametrize("alignment", [1, 2, 64])
+def test_the_arena_is_aligned_to_the_largest_of_its_elements(language: str, alignment: int, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{ODD}')
+    made = api.plan(model, alignment=alignment).plan.to_dict()
+    facts, *lines = table(tmp_path, FORMAT.render(made, Options("net")), language)
+    assert facts == (max(alignment, 8), 1)
+    assert any(offset % 8 for offset, *_ in lines) == (alignment < 8)
+
+
+@pytest.mark.parametrize("language", ["c11", "c++11"])
 def test_odd_names_two_arenas_and_large_numbers(language: str, odd: Plan, tmp_path: Path) -> None:
     facts, *lines = table(tmp_path, FORMAT.render(odd, Options("net")), language)
-    assert facts == (4, 2)
+    assert facts == (8, 2)
     assert len(lines) == len(odd["buffers"])
     assert (1 << 33, 1 << 32, 0, 1, 1) in lines
 

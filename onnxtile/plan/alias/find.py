@@ -106,8 +106,11 @@ def cut_starts(node: ir.Node, facts: Facts) -> dict[ir.Value, list[int]]:
 
 
 def overwrites(node: ir.Node, facts: Facts) -> Iterator[Alias]:
-    """Yield which operands of `node` its results may be written over, once nobody reads them any more."""
-    allowed = overwritable(node, facts)
+    """Yield which operands of `node` its results may be written over, once nobody reads them any more.
+
+    A view writes nothing: a Cast to its own type is no such result.
+    """
+    allowed = () if any(views(node, facts)) else overwritable(node, facts)
     forbidden = {v for place, v in enumerate(node.inputs) if place not in allowed}
     for source in dict.fromkeys(v for v in node.inputs if v is not None and v not in forbidden):
         for value in (v for v in node.outputs if v.name):

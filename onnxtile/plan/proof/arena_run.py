@@ -82,8 +82,8 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
     onnxruntime cannot run the model or one of its nodes at all, CheckFailed where the plan does not even stay inside the arena.
     """
     inputs = feeds if feeds is not None else wanted.feeds(model, shapes.sizes, repeats, seed=seed)
-    plain = PlainRun(model, shapes)
     executor = ArenaExecutor(model, result, shapes, constants)
+    plain = PlainRun(model, shapes, executor.addresses)
     schedule = named(model.graph, result.schedule, result.steps)
     every = find_order(result.order).every
     clash, intact, runs = None, True, 0

@@ -13,7 +13,7 @@ from onnxtile.model.shapes import Shapes
 from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.proof.graph_run import Clash, Draws, GraphRun, Ground, Lanes, Moves, Values
 from onnxtile.plan.proof.kernel import Kernel, Kernels
-from onnxtile.plan.proof.memory import Block, Site
+from onnxtile.plan.proof.memory import Block
 from onnxtile.plan.result import PlannedBody, PlanResult
 from onnxtile.runtime import Array
 
@@ -38,6 +38,12 @@ class ArenaExecutor:
         self._ground = Ground(Facts(model, shapes, constants), self.blocks, self._kernels)
         self._run = GraphRun(model.graph, self._ground, result.buffers, result.schedule, result.steps, result.bodies)
         self._kept_inputs = [v for v in model.graph.inputs if v in self._run.sites and not result.overwrite_inputs]
+
+    @property
+    def addresses(self) -> dict[str, int]:
+        """Where the inputs and outputs of the model lie that the plan gives a place, by name."""
+        ends = (*self._model.graph.inputs, *self._model.graph.outputs)
+        return {value.name or "": self._run.sites[value].address for value in ends if value in self._run.sites}
 
     @property
     def kernels(self) -> int:
@@ -90,8 +96,13 @@ class ArenaExecutor:
         for value in self._model.graph.inputs:
             if value not in self._constants:
                 default = value.const_value.numpy() if value.const_value is not None else None
-                values[value] = Site.of(feeds.get(value.name or "", default), self._shapes.dtype(value))
+                values[value] = self._fed_value(value, feeds.get(value.name or "", default))
         return values
+
+    def _fed_value(self, value: ir.Value, fed: Any) -> Any:
+        """Return the input `fed` as it lies outside of the arena: as far from a multiple of 64 as inside."""
+        found, site = self._ground.held(fed, value), self._run.sites.get(value)
+        return found if site is None else found.at(site.address)
 
     def _last_reads(self, places: Iterable[int]) -> dict[int, list[ir.Value]]:
         """Return by place what is read there for the last time in this order, so that the run beside the arena need not keep everything."""

@@ -59,6 +59,10 @@ class Ground:
     blocks: Mapping[str, Block]
     kernels: Kernels
 
+    def held(self, found: Any, value: ir.Value) -> Any:
+        """Return `found` as what stands for `value` outside of the arena: a Site, unless it has no fixed bytes or is no tensor."""
+        return found if value in self.kernels.containers else Site.of(found, self.facts.shapes.dtype(value))
+
 
 class Controlled(Protocol):
     """A node whose bodies are run node by node."""
@@ -256,8 +260,8 @@ class GraphRun:
             ) from error
 
     def held_as(self, result: Any, value: ir.Value) -> Any:
-        """Return `result` as what stands for `value` where it has no place in the arena: a Site, if it has bytes."""
-        return Site.of(result, self._shapes.dtype(value))
+        """Return `result` as what stands for `value` where it has no place in the arena."""
+        return self._ground.held(result, value)
 
     def room(self, value: ir.Value) -> Site | None:
         """Return memory of its own for what the arena has a place for."""

@@ -41,7 +41,7 @@ class Kernels:
     def __init__(self, model: ir.Model, shapes: Shapes) -> None:
         self._model = model
         self._shapes = shapes
-        self._containers = containers(model, shapes)
+        self.containers = containers(model, shapes)
         self._sessions: dict[bytes, Session] = {}
         self._folder: Path | None = external_folder(model)
 
@@ -94,8 +94,8 @@ class Kernels:
         )
 
     def _type(self, value: ir.Value) -> onnx.TypeProto:
-        if value in self._containers:
-            return ir.serde.serialize_type(self._containers[value])
+        if value in self.containers:
+            return ir.serde.serialize_type(self.containers[value])
         dtype, dims = self._shapes.dtype(value), self._shapes.dims(value)
         if dims is not None and self._shapes.is_bound(value):
             dims = (None,) * len(dims)

@@ -55,6 +55,12 @@ class Site:
         data = memory[start : start + size]
         return cls(data, int(memory.ctypes.data) + start, dtype, shape)
 
+    def at(self, like: int) -> Site:
+        """Return a copy in memory of its own, as far from a multiple of 64 as the address `like`."""
+        copy = Site.empty(self.dtype, self.shape, len(self.data), like)
+        copy.data[:] = self.data
+        return copy
+
     def part(self, start: int, size: int, shape: tuple[int, ...]) -> Site:
         """Return `size` of its bytes from `start` on as a tensor of another shape."""
         return Site(self.data[start : start + size], self.address + start, self.dtype, shape)

@@ -29,15 +29,20 @@ def why_unlike(model: ir.Model, shapes: Shapes) -> str | None:
 
 
 class PlainRun:
-    """`model`, which stays as it is, loaded as a whole. Raises ModelError where onnxruntime refuses it."""
+    """`model`, which stays as it is, loaded as a whole. Raises ModelError where onnxruntime refuses it.
 
-    def __init__(self, model: ir.Model, shapes: Shapes) -> None:
+    Some kernels round otherwise at another distance from a multiple of 64 bytes. `addresses` are those of tensors in the arena, by
+    name: inputs and outputs lie as far from such a multiple as there.
+    """
+
+    def __init__(self, model: ir.Model, shapes: Shapes, addresses: Mapping[str, int] | None = None) -> None:
         copy = model.clone()
         raise_ir_version(copy)
         self._session = Session(model_bytes(copy), external=external_folder(model))
         self._inputs = {value.name or "": shapes.dtype(value) for value in model.graph.inputs}
         self._outputs = dict.fromkeys(model.graph.outputs)
         self._shapes = shapes
+        self._addresses = addresses or {}
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """Run once; return each graph output by name: a Site, or an ordinary value where it has no fixed bytes.
@@ -45,7 +50,7 @@ class PlainRun:
         Where a node makes each output and all bytes are known they are written in place: elements of less than a byte have no
         other way out of onnxruntime.
         """
-        inputs = {name: Site.of(array, self._inputs[name]) for name, array in feeds.items()}
+        inputs = {name: self._placed(name, Site.of(array, self._inputs[name])) for name, array in feeds.items()}
         outputs = {value.name or "": self._room(value) for value in self._outputs}
         if all(isinstance(site, Site) for site in (*inputs.values(), *outputs.values())):
             self._session.run_in_place(
@@ -56,9 +61,13 @@ class PlainRun:
         dtypes = {value.name or "": self._shapes.dtype(value) for value in self._outputs}
         return {name: Site.of(value, dtypes[name]) for name, value in self._session.run(feeds).items()}
 
+    def _placed(self, name: str, value: Any) -> Any:
+        """Return the input `value` at the distance from a multiple of 64 that it has in the arena, if it lies there."""
+        return value.at(self._addresses[name]) if name in self._addresses and isinstance(value, Site) else value
+
     def _room(self, value: ir.Value) -> Site | None:
         """Return memory for the output `value`; None where its bytes are not known, or no node writes them."""
         dtype, shape, size = self._shapes.dtype(value), self._shapes.sizes(value), tensor_bytes(value, self._shapes)
         if dtype is None or shape is None or size is None or value.producer() is None or self._shapes.is_bound(value):
             return None
-        return Site.empty(dtype, shape, size)
+        return Site.empty(dtype, shape, size, self._addresses.get(value.name or "", 0))

@@ -26,9 +26,22 @@ def _write(plan: Plan, options: Options) -> bytes:
     layouts = arenas(plan)
     blocks = dict(zip((a.name for a in layouts), identifiers(_block(a.name) for a in layouts), strict=True))
     blocks = {name: f"{prefix}_ARENA_{block}" for name, block in blocks.items()}
-    lines = [*_head(plan, prefix), *_arenas(plan, prefix, blocks), *_tensors(rows, names), *_constants(plan, prefix)]
-    lines += [*_table(rows, names, blocks, prefix), *_assertions(rows, names, blocks, prefix)]
+    units = [_unit(row, plan) for row in rows]
+    widest = max((_alignment(plan), *units))
+    lines = [*_head(plan, prefix), *_arenas(plan, prefix, blocks, widest), *_tensors(rows, names)]
+    lines += [*_constants(plan, prefix), *_table(rows, names, blocks, prefix), *_assertions(rows, names, units, blocks)]
     return "\n".join([*lines, "", f"#endif  /* {prefix}_H */", ""]).encode()
+
+
+def _alignment(plan: Plan) -> int:
+    unit: int = plan.get("alignment") or 1
+    return unit
+
+
+def _unit(row: Row, plan: Plan) -> int:
+    """Return what the address of `row` is a multiple of: the alignment of the plan where it owns its bytes, and its element."""
+    element = _ELEMENT.get(row.get("dtype") or "", 1)
+    return element if row.get("alias") is not None else max(element, _alignment(plan))
 
 
 def _block(arena: str) -> str:
@@ -49,9 +62,9 @@ def _head(plan: Plan, prefix: str) -> Iterator[str]:
     yield from ("#include <assert.h>", "#include <stddef.h>", "#include <stdint.h>", "")
 
 
-def _arenas(plan: Plan, prefix: str, blocks: dict[str, str]) -> Iterator[str]:
+def _arenas(plan: Plan, prefix: str, blocks: dict[str, str], alignment: int) -> Iterator[str]:
     yield "/* Blocks of memory to provide, each aligned. An arena's own macro is its number in the table. */"
-    yield f"#define {prefix}_ALIGNMENT {plan.get('alignment') or 1}u"
+    yield f"#define {prefix}_ALIGNMENT {alignment}u"
     yield f"#define {prefix}_ARENA_COUNT {len(blocks)}u"
     for number, layout in enumerate(arenas(plan)):
         yield f"#define {blocks[layout.name]} {number}u  /* {_comment(layout.name)} */"
@@ -96,19 +109,18 @@ def _table(rows: list[Row], names: list[str], blocks: dict[str, str], prefix: st
     yield "};"
 
 
-def _assertions(rows: list[Row], names: list[str], blocks: dict[str, str], prefix: str) -> Iterator[str]:
-    """Yield that each tensor is inside its arena and aligned: as the plan says where it owns its bytes, else to its element."""
+def _assertions(rows: list[Row], names: list[str], units: list[int], blocks: dict[str, str]) -> Iterator[str]:
+    """Yield that each tensor is inside its arena, and at a multiple of its unit."""
     yield ""
     for block in blocks.values():
         yield f'static_assert({block}_SIZE <= SIZE_MAX, "{block} fits the address space");'
-    for row, name in zip(rows, names, strict=True):
+    for row, name, unit in zip(rows, names, units, strict=True):
         arena = f"{blocks[row['arena']]}_SIZE"
         inside = (
             f"{name}_SIZE <= {arena} && {name}_OFFSET <= {arena} - {name}_SIZE"  # without a sum that could overflow
         )
         yield f'static_assert({inside}, "{name} is inside its arena");'
-        unit = f"{prefix}_ALIGNMENT" if row.get("alias") is None else f"{_ELEMENT.get(row.get('dtype') or '', 1)}u"
-        yield f'static_assert({name}_OFFSET % {unit} == 0, "{name} is aligned");'
+        yield f'static_assert({name}_OFFSET % {unit}u == 0, "{name} is aligned");'
 
 
 def _described(row: Row) -> str:
