@@ -10,7 +10,8 @@ from typing import Any
 def figures(results: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     """Return the figures of a model from the results of its steps, each with the step's name: a later step's count.
 
-    `arena` is the bytes of all arenas; `error` the worst relative error of all steps that compared (None where that has no bound).
+    `arena` is the bytes of all arenas (None where a tensor is unplanned); `error` the worst relative error of all steps that compared
+    (None where that has no bound).
     """
     found: dict[str, Any] = {}
     fused: Counter[str] = Counter()
@@ -23,7 +24,7 @@ def figures(results: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
         if name == "tile":
             found["tiles"] = sum(layer["matmuls"] for layer in result["tiled"])
         if name == "plan":
-            found["arena"] = sum(arena["size"] for arena in result["arenas"])
+            found["arena"] = None if result["unplanned"] else sum(arena["size"] for arena in result["arenas"])
             found["optimal"] = result["optimal"]
         # The verdict of a plan is of another kind: its run is equal bit for bit, or the step has failed.
         compared = {"verify": result, "plan": None}.get(name, result.get("verdict"))

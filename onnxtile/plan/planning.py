@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 import onnx_ir as ir
 
+from onnxtile.errors import Infeasible
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.plan.alias.copies import copies
@@ -58,7 +60,8 @@ def plan(  # noqa: PLR0913 - the options of the command
     `io` says whether graph inputs and outputs lie in the arena, `overwrite_inputs` that inputs there may be lost.
     `workspaces` says what kernels need beside their operands and results.
     Raises UsageError for an alignment that is no power of two or an unknown planner or order, OverCapacity (an Infeasible) where an
-    arena would be larger than its capacity, CheckFailed where the planner is at fault.
+    arena would be larger than its capacity, Infeasible where a tensor without a size leaves that open, CheckFailed where the planner is
+    at fault.
     """
     chosen = find_planner(planner)
     facts = Facts(model, shapes, constants)
@@ -84,7 +87,11 @@ def plan(  # noqa: PLR0913 - the options of the command
     places = {name: Place(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
     told = all_roles(layout, inside)
     peak, peak_step = problem.peak
+    if told.unplanned and capacity is not None:
+        raise _unplanned(told.unplanned, facts)
     proof = with_bodies(problem, allocation.proof, layout.rooms, inside)
+    if told.unplanned:
+        proof = replace(proof, ended="unplanned tensors")
     return PlanResult(
         digest=digest,
         dims=dict(dims or {}),
@@ -95,7 +102,7 @@ def plan(  # noqa: PLR0913 - the options of the command
         peak=peak,
         peak_step=peak_step,
         lower_bound=proof.lower_bound,
-        optimal=allocation.size == proof.lower_bound,
+        optimal=allocation.size == proof.lower_bound and not told.unplanned,
         bound=proof.bound,
         ended=proof.ended,
         activation_bytes=sum(align(_bytes(value, shapes), alignment) for value in roles.tensors),
@@ -111,6 +118,16 @@ def plan(  # noqa: PLR0913 - the options of the command
         constants=_placed_in_order(told.constants, shapes, alignment),
         outside=_excluded(told.outside),
         unplanned=_excluded(told.unplanned),
+    )
+
+
+def _unplanned(reasons: Mapping[ir.Value, str], facts: Facts) -> Infeasible:
+    """Return the error that tensors without a size leave open whether the arena fits its capacity."""
+    value, reason = next(iter(reasons.items()))
+    more = f" and {len(reasons) - 1:,} more" if len(reasons) > 1 else ""
+    return Infeasible(
+        f"whether the arena fits its capacity is not known: {_name(value)!r}{more} without a size cannot be planned: {reason}",
+        hint=None if facts.unbound.options else "--bound NAME=N says how large a size that the data decide may become",
     )
 
 

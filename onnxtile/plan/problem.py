@@ -157,11 +157,18 @@ Bound = Literal["peak", "every order", "search"]
 found that there is nothing."""
 
 Ended = Literal[
-    "lower bound reached", "search ended", "effort", "time", "too many buffers", "several arenas", "heuristic"
+    "lower bound reached",
+    "search ended",
+    "effort",
+    "time",
+    "too many buffers",
+    "several arenas",
+    "heuristic",
+    "unplanned tensors",
 ]
 """What ended the search for a smaller arena: nothing smaller is possible ("search ended": an exact search says so), its budget of steps,
-its time, that the search does not take so many buffers, that there are several arenas, each planned by itself, or that the planner
-does not search."""
+its time, that the search does not take so many buffers, that there are several arenas, each planned by itself, that the planner
+does not search, or that tensors without a size are missing from the plan."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies, node_id
+from onnxtile.model.unbound import binding
 from onnxtile.plan.alias.find import Alias, Facts, parts, views
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.inner import bodies
@@ -106,7 +107,11 @@ def _place(
 def _why_unknown(value: ir.Value, facts: Facts) -> str:
     if facts.shapes.sizes(value) is not None:
         return "its element type is not known"
-    return facts.shapes.reason(value)
+    bindable = [symbol for dim in facts.shapes.dims(value) or () for symbol in facts.unbound.bindable(dim)]
+    if bindable:
+        symbols = " and ".join(map(repr, dict.fromkeys(bindable)))
+        return f"its size depends on {symbols}: bind it with {binding(bindable)}"
+    return facts.unbound.once_bound(facts.shapes.reason(value))
 
 
 def _made_inside(node: ir.Node) -> Iterator[ir.Value]:

@@ -19,7 +19,7 @@ _LIMITS = {
 
 def for_plan(result: Result) -> list[Table | Text]:
     """Return the tables of a `plan` result."""
-    rows: list[tuple[str, object]] = [_arena(arena) for arena in result["arenas"]]
+    rows: list[tuple[str, object]] = [_arena(arena, len(result["unplanned"])) for arena in result["arenas"]]
     buffers = [b for b in result["buffers"] if b.get("alias") is None]
     bound = _BOUNDS[result["bound"]]
     rows += [
@@ -71,13 +71,16 @@ def _workspaces(result: Result) -> list[tuple[str, str]]:
     return [("workspaces", f"{len(sizes):,}, the largest of {max(sizes):,} bytes")] if sizes else []
 
 
-def _arena(arena: Result) -> tuple[str, str]:
+def _arena(arena: Result, unplanned: int) -> tuple[str, str]:
     capacity = "" if arena["capacity"] is None else f" of {arena['capacity']:,}"
-    return f"arena {arena['name']!r}", f"{arena['size']:,}{capacity} bytes"
+    without = f", without {unplanned:,} unplanned tensor{'s' if unplanned > 1 else ''}" if unplanned else ""
+    return f"arena {arena['name']!r}", f"{arena['size']:,}{capacity} bytes{without}"
 
 
 def _optimal(result: Result) -> str:
     if result["optimal"]:
         return f"yes: {result['ended']}"
+    if result["unplanned"]:
+        return f"no: {len(result['unplanned']):,} of the tensors are unplanned"
     share = result["gap"] / result["lower_bound"] if result["lower_bound"] else 0.0
     return f"not proved: {result['gap']:,} bytes ({share:.1%}) above the bound; {_LIMITS[result['ended']]}"

@@ -11,6 +11,8 @@ from rich.text import Text
 from onnxtile.report.table import Result, table
 
 _FIGURES = {"nodes": ",", "fused": ",", "tiles": ",", "arena": ",", "error": ".1e"}
+_NONE = {"arena": "unplanned", "error": "∞"}
+"""By figure, the word for None: an arena without some tensors has no size, an error without a bound is infinite."""
 
 
 def for_run(result: Result) -> list[Table | Text]:
@@ -31,13 +33,18 @@ def for_run(result: Result) -> list[Table | Text]:
 def _figure(figures: Mapping[str, Any], name: str) -> str:
     if name not in figures:
         return ""
-    return "∞" if figures[name] is None else format(figures[name], _FIGURES[name])
+    return _NONE[name] if figures[name] is None else format(figures[name], _FIGURES[name])
 
 
 def _reasons(model: Mapping[str, Any]) -> list[str]:
     budgets = [one for one in model["budgets"] if not one["met"]]
-    lines = [f"{one['budget']}: {_shown(one['value'])}, and is to be {_bound(one)}" for one in budgets]
+    lines = [f"{one['budget']}: {_judged(one)}, and is to be {_bound(one)}" for one in budgets]
     return [model["error"], *lines] if model["error"] else lines
+
+
+def _judged(budget: Mapping[str, Any]) -> str:
+    value, figure = budget["value"], budget["budget"].removeprefix("max_")
+    return _NONE.get(figure, "None") if value is None else _shown(value)
 
 
 def _bound(budget: Mapping[str, Any]) -> str:

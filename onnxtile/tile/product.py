@@ -11,9 +11,9 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.model.unbound import Unbound, binding
 from onnxtile.runtime import Array
 from onnxtile.tile.limits import Limits
-from onnxtile.tile.unbound import Unbound, binding
 
 Dim = int | str | None
 """A size in elements, the symbols it is made of where it is known only when the model runs, or None where nothing is known."""
@@ -204,7 +204,7 @@ class Facts:
         """Return the dimensions of `value`; a symbol only where all its words can be bound. Raises NotTiled for an unknown rank."""
         dims = self.shapes.dims(value)
         if dims is None:
-            raise NotTiled(self._once_bound(f"the shape of {value.name!r} is not known"))
+            raise NotTiled(self.unbound.once_bound(f"the shape of {value.name!r} is not known"))
         return tuple(self._dim(dim) for dim in dims)
 
     def unknown(self, value: ir.Value, axis: int) -> str:
@@ -213,16 +213,11 @@ class Facts:
         bindable = self.unbound.bindable(dim)
         if bindable:
             return f"axis {axis} of {value.name!r} has the size {dim!r}: bind it with {binding(bindable)}"
-        return self._once_bound(f"the size of axis {axis} of {value.name!r} is not known")
+        return self.unbound.once_bound(f"the size of axis {axis} of {value.name!r} is not known")
 
     def can_bind(self, value: ir.Value, axis: int) -> bool:
         """Return whether symbols of the model's inputs decide `axis` of `value`."""
         return bool(self.unbound.bindable((self.shapes.dims(value) or ())[axis]))
-
-    def _once_bound(self, reason: str) -> str:
-        """Return `reason`, and what to bind that may take it away."""
-        options = self.unbound.options
-        return f"{reason}; it may be once all is bound with {options}" if options else reason
 
     def _dim(self, dim: Dim) -> Dim:
         if not isinstance(dim, str):

@@ -11,6 +11,7 @@ from onnxtile.collector import collector_paused
 from onnxtile.errors import UsageError
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.save import raise_ir_version
+from onnxtile.model.unbound import Unbound
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.registry import discover
 from onnxtile.tile.accumulate import Accumulation, fitting
@@ -35,7 +36,6 @@ from onnxtile.tile.prune import prune
 from onnxtile.tile.result import SkippedNode, TiledNode, TileResult
 from onnxtile.tile.shelf import Shelf
 from onnxtile.tile.sites import MOST_NODES, Candidate, Site, choose
-from onnxtile.tile.unbound import Unbound
 from onnxtile.tile.uncut import why_uncut
 from onnxtile.tile.wrap import wrap
 from onnxtile.tile.writer import Writer

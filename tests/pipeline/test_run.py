@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
+import onnx.parser
 import pytest
+from rich.table import Table
 
 from onnxtile.errors import UsageError
 from onnxtile.pipeline.budgets import Budgets
@@ -21,6 +23,7 @@ from onnxtile.pipeline.run import run_one
 from onnxtile.pipeline.step import Done, State, Step
 from onnxtile.pipeline.workers import Workers
 from onnxtile.registry import data_folder
+from onnxtile.report.run_tables import for_run
 
 FUSE = '[[steps]]\ndo = "fuse"\nverify = false'
 STEPS = """
@@ -84,6 +87,20 @@ def test_budgets_that_are_not_met_write_no_model(
     }  # fmt: skip
     assert not (tmp_path / "net.deploy.onnx").exists()
     assert (tmp_path / "net.deploy.report.json").exists()
+
+
+def test_an_unplanned_tensor_fails_the_budgets_of_a_plan(pipeline: Callable[[str], Pipeline], tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 20]> free (float[N,3] x) => (float[N,3] y) { y = Relu(x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
+    made = pipeline('[[steps]]\ndo = "plan"\nverify = false\n[budgets]\nmax_arena = 1024\noptimal = true')
+    report = run_one(made, tmp_path / "net.onnx", Place())
+    assert report.error is None and not report.passed
+    assert {one.budget: (one.value, one.met) for one in report.budgets} == {
+        "max_arena": (None, False), "optimal": (False, False),
+    }  # fmt: skip
+    failed = for_run({"pipeline": "p", "passed": 0, "failed": 1, "models": [report.summary()]})[1]
+    assert isinstance(failed, Table)
+    assert "max_arena: unplanned, and is to be at most 1,024" in map(str, failed.columns[1].cells)
 
 
 def test_a_dry_run_writes_nothing(pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path) -> None:

@@ -150,10 +150,28 @@ def test_over_capacity() -> None:
     assert Case.of(RESIDUAL).plan_views(capacity=192).arenas[0].size == 192
 
 
+OPEN = "free (float[N,3] x) => (float[N,3] y) { a = Relu(x) y = Exp(a) }"
+
+
 def test_a_shape_that_is_not_known_leaves_a_tensor_unplanned() -> None:
-    case = Case.of("free (float[N,3] x) => (float[N,3] y) { a = Relu(x) y = Exp(a) }")
-    assert {u.name for u in case.plan().unplanned} == {"a", "y"}
-    assert all(u.reason for u in case.plan().unplanned)
+    result = Case.of(OPEN).plan()
+    reason = "its size depends on 'N': bind it with --dim N=N"
+    assert {u.name: u.reason for u in result.unplanned} == {"a": reason, "y": reason}
+
+
+def test_a_plan_without_all_tensors_is_not_optimal() -> None:
+    result = Case.of(OPEN).plan()
+    assert (result.optimal, result.ended) == (False, "unplanned tensors")
+    validate(result.to_dict())
+
+
+def test_whether_all_tensors_fit_a_capacity_is_not_known_without_their_sizes() -> None:
+    with pytest.raises(Infeasible, match=r"not known: 'a' and 1 more without a size .* bind it with --dim N=N"):
+        Case.of(OPEN).plan(capacity=2**30)
+    data = "found (float[4] x) => (int64[1,M] y) { y = NonZero(x) }"
+    with pytest.raises(Infeasible, match=r"'y' without a size .* depends on the data \(NonZero\)") as raised:
+        Case.of(data).plan(capacity={"fast": 64, "slow": 2**30})
+    assert "--bound" in (raised.value.hint or "")
 
 
 def marks(case: Case) -> dict[str, dict[str, str]]:

@@ -115,6 +115,10 @@ def test_plan() -> None:
         assert words in text, words
     result |= {"optimal": True, "gap": 0, "ended": "lower bound reached"}
     assert "yes: lower bound reached" in rendered("plan", result)
+    unplanned = [{"name": "u", "reason": "why"}]
+    text = rendered("plan", result | {"optimal": False, "ended": "unplanned tensors", "unplanned": unplanned})
+    assert "1,024 of 4,096 bytes, without 1 unplanned tensor" in text
+    assert "no: 1 of the tensors are unplanned" in text
 
 
 def test_plain_tables_have_no_lines() -> None:

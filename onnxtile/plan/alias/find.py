@@ -10,13 +10,16 @@ import json
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.model.constants import Constants
+from onnxtile.model.dims import free_inputs
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.unbound import Unbound
 from onnxtile.plan.alias.lawful import CUTS, IN_PLACE, JOINS, VIEWS
 from onnxtile.plan.bytes import tensor_bytes
 
@@ -44,6 +47,11 @@ class Facts:
     model: ir.Model
     shapes: Shapes
     constants: Constants
+
+    @cached_property
+    def unbound(self) -> Unbound:
+        """The sizes of the model's inputs that are still to be bound."""
+        return Unbound.of(free_inputs(self.model))
 
     def opset(self) -> int:
         """Return the version of the standard operators."""

@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from onnxtile.tile.unbound import Unbound
+from onnxtile.model.unbound import Unbound
 
 
 def unbound(**shapes: list[int | str | None]) -> Unbound:

@@ -41,6 +41,10 @@ class Unbound:
         words = [word for word in self.words(dim) if not word.isdecimal()]
         return bool(words) and all(word in self.symbols for word in words)
 
+    def once_bound(self, reason: str) -> str:
+        """Return `reason`, why something is not known, and the options that may take it away."""
+        return f"{reason}; it may be once all is bound with {self.options}" if self.options else reason
+
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
         # A name may hold dots and the like, as in p2o.DynamicDimension.0.
