@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class Feed:
-    """What an input of a session wants: its name, its dimensions (a name or None where free), and onnxruntime's type name."""
+    """An input or output of a session: its name, its dimensions (a name or None where free), and onnxruntime's type name."""
 
     name: str
     shape: tuple[int | str | None, ...]
@@ -82,6 +83,11 @@ class Session:
         """The names of the outputs, in order."""
         return [o.name for o in self._session.get_outputs()]
 
+    @property
+    def results(self) -> list[Feed]:
+        """Names, dimensions and types of the outputs, in order, as onnxruntime infers them."""
+        return [Feed(o.name, tuple(o.shape), o.type) for o in self._session.get_outputs()]
+
     def run(self, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None) -> dict[str, Any]:
         """Run once; return the values of `outputs` (all of them by default) by name, each in its own element type."""
         names = list(outputs) if outputs is not None else self.outputs
@@ -112,9 +118,25 @@ class Session:
 
 def contrib_schemas(op: str, domain: str) -> list[Any]:
     """Return onnxruntime's schemas of one of its own operators, one for each version; none where it has no such operator."""
+    return _schemas().get((domain, op), [])
+
+
+@cache
+def _schemas() -> dict[tuple[str, str], list[Any]]:
     from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
-    return [schema for schema in get_all_operator_schema() if schema.name == op and schema.domain == domain]
+    found: dict[tuple[str, str], list[Any]] = {}
+    for schema in get_all_operator_schema():
+        found.setdefault((schema.domain, schema.name), []).append(schema)
+    return found
+
+
+def inferred_results(model: bytes) -> list[Feed]:
+    """Return name, dimensions and type of each output of `model` as onnxruntime infers them when it loads it; nothing is run.
+
+    The shape () means a scalar, or that the rank is not known. Raises ModelError where onnxruntime refuses the model.
+    """
+    return Session(model).results
 
 
 _OTHER_SHAPE = re.compile(
