@@ -57,7 +57,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class Feed:
-    """What an input of a session wants: its name, its dimensions (a name or None where free), and onnxruntime's type name."""
+    """An input or output of a session: its name, its dimensions (a name or None where free), and onnxruntime's type name."""
 
     name: str
     shape: tuple[int | str | None, ...]
@@ -94,6 +94,11 @@ class Session:
     def outputs(self) -> list[str]:
         """The names of the outputs, in order."""
         return [o.name for o in self._session.get_outputs()]
+
+    @property
+    def results(self) -> list[Feed]:
+        """Names, dimensions and types of the outputs, in order, as onnxruntime infers them."""
+        return [Feed(o.name, tuple(o.shape), o.type) for o in self._session.get_outputs()]
 
     def run(self, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None) -> dict[str, Any]:
         """Run once; return the values of `outputs` (all of them by default) by name, each in its own element type."""
@@ -140,8 +145,23 @@ def as_text(strings: Array) -> Array:
 
 def contrib_schemas(op: str, domain: str) -> list[Any]:
     """Return onnxruntime's schemas of one of its own operators, one for each version; none where it has no such operator."""
-    schemas = _library().capi.onnxruntime_pybind11_state.get_all_operator_schema()
-    return [schema for schema in schemas if schema.name == op and schema.domain == domain]
+    return _schemas().get((domain, op), [])
+
+
+@cache
+def _schemas() -> dict[tuple[str, str], list[Any]]:
+    found: dict[tuple[str, str], list[Any]] = {}
+    for schema in _library().capi.onnxruntime_pybind11_state.get_all_operator_schema():
+        found.setdefault((schema.domain, schema.name), []).append(schema)
+    return found
+
+
+def inferred_results(model: bytes) -> list[Feed]:
+    """Return name, dimensions and type of each output of `model` as onnxruntime infers them when it loads it; nothing is run.
+
+    The shape () means a scalar, or that the rank is not known. Raises ModelError where onnxruntime refuses the model.
+    """
+    return Session(model).results
 
 
 _OTHER_SHAPE = re.compile(

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.model.infer import Dim, Dims
+from onnxtile.model.known import Dim, Dims
 from onnxtile.runtime import Array
 
 

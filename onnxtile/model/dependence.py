@@ -39,6 +39,20 @@ _SHAPE_INPUTS = {
     "Unsqueeze": (1,),
     "Upsample": (1,),
 }
+# The same of operators of onnxruntime, where it is not as in ONNX.
+_COUNTS_OF_RUNTIME = {
+    *("BeamSearch", "BifurcationDetector", "DynamicTimeWarping", "GreedySearch", "RemovePadding", "Sampling"),
+    *("Tokenizer", "Unique", "WhisperBeamSearch"),
+}
+_SHAPE_INPUTS_OF_RUNTIME = {
+    "ConvTransposeWithDynamicPads": (2,),
+    "CropAndResize": (3,),
+    "ExpandDims": (1,),
+    "GroupQueryAttention": (6,),
+    "Pad": (1,),
+    "Range": (0, 1, 2),
+    "RelativePositionBias": (1, 2),
+}
 _FROM_SHAPE = {"Shape", "Size", "SequenceLength"}
 _REDUCES = "Reduce"  # ReduceSum and its kind take their axes as input 1
 
@@ -78,16 +92,18 @@ def _cause(node: ir.Node, elements: dict[ir.Value, bool], shapes: dict[ir.Value,
     for value in _operands(node):
         if value in shapes:
             return shapes[value]
-    if node.domain not in {"", "ai.onnx"}:
-        return None
     if any(node.inputs[place] in elements for place in shape_operands(node)):
         return node
     return None
 
 
 def shape_operands(node: ir.Node) -> list[int]:
-    """Return the places of the inputs of `node`, a standard operator, on whose elements the shape of its output depends."""
-    if node.op_type in _COUNTS:
+    """Return the places of the inputs of `node` on whose elements the shape of its output depends; none for unknown domains."""
+    if node.domain not in {"", "ai.onnx", "com.microsoft"}:
+        return []
+    standard = node.domain != "com.microsoft"
+    if node.op_type in (_COUNTS if standard else _COUNTS_OF_RUNTIME):
         return list(range(len(node.inputs)))
-    places = _SHAPE_INPUTS.get(node.op_type, (1,) if node.op_type.startswith(_REDUCES) else ())
+    inputs = _SHAPE_INPUTS if standard else _SHAPE_INPUTS_OF_RUNTIME
+    places = inputs.get(node.op_type, (1,) if standard and node.op_type.startswith(_REDUCES) else ())
     return [place for place in places if place < len(node.inputs)]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Collection, Iterator
 
 import onnx
 import onnx_ir as ir
@@ -14,20 +12,11 @@ import onnx_shape_inference
 
 from onnxtile.errors import ModelError
 from onnxtile.model.check import skeleton
+from onnxtile.model.contributed import contributed_operators
+from onnxtile.model.engine_rules import correct
+from onnxtile.model.known import NOTHING, Dim, Dims, Known, declared
 
-Dim: TypeAlias = int | str | None
-Dims: TypeAlias = tuple[Dim, ...]
-
-
-@dataclass(frozen=True)
-class Known:
-    """Element type and dimensions of a value, as far as one source knows them."""
-
-    dtype: ir.DataType | None
-    dims: Dims | None
-
-
-NOTHING = Known(None, None)
+__all__ = ["NOTHING", "Dim", "Dims", "Known", "declared", "infer", "values"]
 
 
 def values(model: ir.Model) -> list[ir.Value]:
@@ -41,11 +30,6 @@ def _graph_values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def declared(value: ir.Value) -> Known:
-    """Return what the file says of `value`."""
-    return Known(_dtype(value), _dims(value))
-
-
 def infer(model: ir.Model) -> tuple[list[Known], list[Known]]:
     """Return what onnx-shape-inference and what onnx infer for `values(model)`; `model` is used up.
 
@@ -53,13 +37,18 @@ def infer(model: ir.Model) -> tuple[list[Known], list[Known]]:
     follows unknown. Raises ModelError where the shapes contradict each other.
     """
     everything = values(model)
-    for value in _inferable(model):
+    contributed = contributed_operators(model)
+    for value in _inferable(model, contributed):
         value.shape = None
         if isinstance(value.type, ir.TensorType):
             value.type = None
     for value in everything:
         value.shape = _sane(value.shape)
     proto = skeleton(model)
+    functions = [one for one in proto.functions if (one.domain, one.name) not in contributed]
+    del proto.functions[:]
+    proto.functions.extend(functions)
+    correct(contributed)
     symbolic_error = _infer_symbolic(model)
     symbolic = [declared(value) for value in everything]
     if symbolic_error is not None:
@@ -68,28 +57,11 @@ def infer(model: ir.Model) -> tuple[list[Known], list[Known]]:
     return symbolic, _infer_onnx(proto, graphs)
 
 
-def _inferable(model: ir.Model) -> Iterator[ir.Value]:
+def _inferable(model: ir.Model, contributed: Collection[tuple[str, str]]) -> Iterator[ir.Value]:
     for node in model.graph.all_nodes():
-        if node.op_identifier() in model.functions or onnx.defs.has(node.op_type, domain=node.domain):
+        is_known = onnx.defs.has(node.op_type, domain=node.domain) or (node.domain, node.op_type) in contributed
+        if node.op_identifier() in model.functions or is_known:
             yield from node.outputs
-
-
-def _dtype(value: ir.Value) -> ir.DataType | None:
-    tensor = value.const_value
-    if tensor is not None:
-        return tensor.dtype
-    if not isinstance(value.type, ir.TensorType) or value.type.dtype == ir.DataType.UNDEFINED:
-        return None
-    return value.type.dtype
-
-
-def _dims(value: ir.Value) -> Dims | None:
-    tensor = value.const_value
-    if tensor is not None:
-        return tuple(int(size) for size in tensor.shape.numpy())
-    if value.shape is None or not isinstance(value.type, ir.TensorType | None):
-        return None
-    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
 
 
 def _sane(shape: ir.Shape | None) -> ir.Shape | None:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxtile.model.dependence import data_dependent
 from onnxtile.model.expose import exposing
 from onnxtile.model.feeds import Sizes
-from onnxtile.model.infer import Known
+from onnxtile.model.known import Known
 from onnxtile.model.wanted import ANYTHING, Wanted
 
 _SAMPLES = 2

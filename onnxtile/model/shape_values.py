@@ -19,9 +19,11 @@ from onnx import helper, numpy_helper
 
 from onnxtile.collector import collector_paused
 from onnxtile.model.body_shapes import CONTROL_FLOW, bodies_of, follow, made_inside
+from onnxtile.model.contributed import Operand, contributed_operators, results
 from onnxtile.model.dependence import shape_operands
-from onnxtile.model.infer import NOTHING, Dims, Known
-from onnxtile.model.intervals import Interval, keeps_its_sign, results
+from onnxtile.model.intervals import Interval, keeps_its_sign
+from onnxtile.model.intervals import results as interval_results
+from onnxtile.model.known import NOTHING, Dims, Known
 from onnxtile.runtime import Array
 
 _MOST = 4096
@@ -83,6 +85,7 @@ class Propagation:
         self._news: set[ir.Value] = set(news)
         self._opsets = [helper.make_opsetid(*pair) for pair in model.graph.opset_imports.items()]
         self._functions: list[onnx.FunctionProto] | None = None
+        self._contributed = contributed_operators(model)
 
     @collector_paused()
     def run(self) -> None:
@@ -225,7 +228,7 @@ class Propagation:
 
     def _compute_intervals(self, node: ir.Node) -> None:
         operands = [None if value is None else self._interval(value) for value in node.inputs]
-        found = results(node.op_type, operands, lambda numbers: self._evaluate(node, numbers))
+        found = interval_results(node.op_type, operands, lambda numbers: self._evaluate(node, numbers))
         for value, (least, most) in zip(node.outputs, found or (), strict=False):
             self._learn(value, most)
             if not np.array_equal(least, most):
@@ -246,6 +249,9 @@ class Propagation:
 
     def _infer(self, node: ir.Node) -> None:
         """Note what onnx infers for the outputs of `node` from the shapes of its inputs and from known numbers."""
+        if (node.domain, node.op_type) in self._contributed:
+            self._ask(node)
+            return
         proto, names = _alone(node)
         typed = {names[value]: value for value in dict.fromkeys(node.inputs) if value is not None}
         model = self._one_node(proto, typed)
@@ -263,6 +269,15 @@ class Propagation:
                 if sure is not None:
                     self._note_open(value, sure.get(names[value], NOTHING).dims, len(known.dims))
                 self.note(value, known.dtype, known.dims)
+
+    def _ask(self, node: ir.Node) -> None:
+        """Note what onnxruntime infers for the outputs of `node`, an operator of its own."""
+        operands = [None if value is None else self._operand(value) for value in node.inputs]
+        for value, known in zip(node.outputs, results(node, operands, self._model.graph.opset_imports), strict=True):
+            self.note(value, known.dtype, known.dims)
+
+    def _operand(self, value: ir.Value) -> Operand:
+        return Operand(self.dtypes.get(value), self.dims.get(value), self._numbers.get(value))
 
     def _note_open(self, value: ir.Value, sure: Dims | None, rank: int) -> None:
         """Note on which axes `value` may be smaller than its bound: where neither inference without bounds knows it, nor `sure`."""

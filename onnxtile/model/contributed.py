@@ -1,0 +1,198 @@
+"""Operators that onnxruntime has and ONNX has not: its own inference alone says what they make.
+
+Each such node is handed to onnxruntime as a model of one node, with the shapes of its operands and the few numbers that are known. It loads
+the model, which infers the results by the operator's own schema, and nothing is run. Other engines repeat these rules from memory, and were
+seen to be wrong; where onnxruntime says nothing, a shape is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+
+from onnxtile.errors import ModelError
+from onnxtile.model.known import NOTHING, Dims, Known
+from onnxtile.model.opset import Opsets
+from onnxtile.model.walk import all_nodes
+from onnxtile.runtime import Array, contrib_schemas, inferred_results
+
+_STANDARD = frozenset({"", "ai.onnx"})
+
+_GUESSED = {("com.microsoft", "GroupQueryAttention"): 6}
+"""The operand without whose number onnxruntime guesses: it takes the cache of keys to be long enough for all tokens."""
+
+_NUMBERS = (1, 2**30)
+"""Two such numbers: what is the same with both does not depend on it."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand: its element type, its dimensions, and its elements where these are known and few."""
+
+    dtype: ir.DataType | None
+    dims: Dims | None
+    number: Array | None = None
+
+
+def contributed_operators(model: ir.Model) -> set[tuple[str, str]]:
+    """Return domain and name of each operator in `model` that onnxruntime has, and ONNX has not in the version imported.
+
+    A function of the same name in the model counts for nothing: onnxruntime takes its own operator.
+    """
+    versions = Opsets(model)
+    used = {(node.domain, node.op_type, _version(versions.of(node.graph), node.domain)) for node in all_nodes(model)}
+    return {(d, name) for d, name, version in used if _is_contributed(name, d, version)}
+
+
+def _version(imports: Mapping[str, int], domain: str) -> int:
+    named = [imports.get(one, 0) for one in (_STANDARD if domain in _STANDARD else {domain})]
+    return max(named) or 1
+
+
+def _is_contributed(op_type: str, domain: str, version: int) -> bool:
+    domain = "" if domain in _STANDARD else domain
+    schemas = [] if _is_standard(op_type, domain, version) else contrib_schemas(op_type, domain)
+    return any(schema.since_version <= version for schema in schemas)
+
+
+@cache
+def _is_standard(op_type: str, domain: str, version: int) -> bool:
+    try:
+        onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return False
+    return True
+
+
+def results(node: ir.Node, operands: Sequence[Operand | None], opsets: Mapping[str, int]) -> list[Known]:
+    """Return what onnxruntime infers for the outputs of `node` from its `operands`, one for each of its inputs.
+
+    Where it refuses the node, as where it has no kernel for it on this processor, only element types are known, by the operator's schema.
+    """
+    if any(a.type in {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS} for a in node.attributes.values()):
+        return [NOTHING] * len(node.outputs)
+    place = _GUESSED.get((node.domain, node.op_type), len(operands))
+    decider = operands[place] if place < len(operands) else None
+    if decider is None or decider.number is not None:
+        return _asked(node, operands, opsets)
+    guesses = [
+        _asked(node, [*operands[:place], _numbered(decider, number), *operands[place + 1 :]], opsets)
+        for number in _NUMBERS
+    ]
+    return [_common(one, other) for one, other in zip(*guesses, strict=True)]
+
+
+def _numbered(operand: Operand, number: int) -> Operand:
+    sizes = tuple(dim if isinstance(dim, int) else 1 for dim in operand.dims or ())
+    return replace(operand, dims=sizes, number=np.full(sizes, number, np.int32))
+
+
+def _common(one: Known, other: Known) -> Known:
+    if one.dims is None or other.dims is None or len(one.dims) != len(other.dims):
+        return Known(one.dtype, None)
+    return Known(one.dtype, tuple(a if a == b else None for a, b in zip(one.dims, other.dims, strict=True)))
+
+
+def _asked(node: ir.Node, operands: Sequence[Operand | None], opsets: Mapping[str, int]) -> list[Known]:
+    model = _alone(node, operands, opsets)
+    if model is None:
+        return [NOTHING] * len(node.outputs)
+    found = _inferred(model.SerializeToString(deterministic=True))
+    if found is None:
+        return _typed(node, operands, opsets)
+    names = {dim for operand in operands if operand is not None for dim in operand.dims or () if isinstance(dim, str)}
+    return [_spoken(found.get(name), names) for name in _names("o", node.outputs)]
+
+
+def _spoken(known: Known | None, names: set[str]) -> Known:
+    """Return `known` without names of dimensions that onnxruntime made up."""
+    if known is None or known.dims is None:
+        return known or NOTHING
+    return Known(known.dtype, tuple(dim if isinstance(dim, int) or dim in names else None for dim in known.dims))
+
+
+def _alone(node: ir.Node, operands: Sequence[Operand | None], opsets: Mapping[str, int]) -> onnx.ModelProto | None:
+    """Return a model of `node` alone, the same for nodes that differ in names only; None where an operand has no known type."""
+    proto = ir.serde.serialize_node(node)
+    proto.ClearField("name")
+    proto.ClearField("doc_string")
+    del proto.metadata_props[:], proto.input[:], proto.output[:]
+    proto.input.extend(_names("i", node.inputs))
+    proto.output.extend(_names("o", node.outputs))
+    inputs, constants = [], []
+    for name, operand in zip(proto.input, operands, strict=True):
+        if not name or operand is None:
+            continue
+        if operand.dtype is None:
+            return None
+        if operand.number is None:
+            type_ = helper.make_tensor_type_proto(operand.dtype.value, operand.dims)
+            inputs.append(helper.make_value_info(name, type_))
+        else:
+            constants.append(numpy_helper.from_array(operand.number, name))
+    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
+    graph = helper.make_graph([proto], "node", inputs, outputs, constants)
+    domain = "" if node.domain in _STANDARD else node.domain
+    versions = {one: _version(opsets, one) for one in ("", domain)}
+    imports = [helper.make_opsetid(*pair) for pair in sorted(versions.items())]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def _names(letter: str, values: Sequence[ir.Value | None]) -> list[str]:
+    return ["" if value is None or not value.name else f"{letter}{place}" for place, value in enumerate(values)]
+
+
+@lru_cache(maxsize=1024)
+def _inferred(model: bytes) -> Mapping[str, Known] | None:
+    """Return what onnxruntime infers for the outputs of `model`, of one node, by name; None where it refuses it."""
+    try:
+        found = inferred_results(model)
+        without_rank = _without_rank([one.name for one in found if one.shape == ()], model)
+    except ModelError:
+        return None
+    return {one.name: Known(_dtype(one.type), None if one.name in without_rank else one.shape) for one in found}
+
+
+def _without_rank(names: Collection[str], model: bytes) -> set[str]:
+    """Return which of the results `names`, of which onnxruntime gives no dimension, may have any: of a scalar the shape has no elements."""
+    if not names:
+        return set()
+    measured = onnx.ModelProto.FromString(model)
+    for name in names:
+        measured.graph.node.append(helper.make_node("Shape", [name], [f"shape of {name}"]))
+        measured.graph.output.append(onnx.ValueInfoProto(name=f"shape of {name}"))
+    lengths = {one.name: one.shape for one in inferred_results(measured.SerializeToString())}
+    return {name for name in names if lengths[f"shape of {name}"] != (0,)}
+
+
+def _dtype(name: str) -> ir.DataType | None:
+    """Return the element type that onnxruntime calls "tensor(float)" and the like; None for what is no tensor."""
+    inner = name.removeprefix("tensor(").removesuffix(")").upper()
+    return ir.DataType[inner] if name.startswith("tensor(") and inner in ir.DataType.__members__ else None
+
+
+def _typed(node: ir.Node, operands: Sequence[Operand | None], opsets: Mapping[str, int]) -> list[Known]:
+    """Return the element types that the schema ties to those of the operands."""
+    domain = "" if node.domain in _STANDARD else node.domain
+    version = _version(opsets, domain)
+    schemas = [schema for schema in contrib_schemas(node.op_type, domain) if schema.since_version <= version]
+    if not schemas:
+        return [NOTHING] * len(node.outputs)
+    schema = max(schemas, key=lambda one: one.since_version)
+    bound: dict[str, ir.DataType] = {}
+    for place, operand in enumerate(operands):
+        if operand is not None and operand.dtype is not None and schema.inputs:
+            bound.setdefault(schema.inputs[min(place, len(schema.inputs) - 1)].typeStr, operand.dtype)
+    for constraint in schema.type_constraints:
+        allowed = list(constraint.allowed_type_strs)
+        only = _dtype(allowed[0]) if len(allowed) == 1 else None
+        if only is not None:
+            bound.setdefault(constraint.type_param_str, only)
+    formals = [schema.outputs[min(place, len(schema.outputs) - 1)].typeStr for place in range(len(node.outputs))]
+    return [Known(bound.get(formal) or _dtype(formal), None) for formal in formals]

@@ -1,0 +1,45 @@
+"""Element type and dimensions of a value, as far as one source knows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+Dim: TypeAlias = int | str | None
+Dims: TypeAlias = tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """Element type and dimensions of a value, as far as one source knows them."""
+
+    dtype: ir.DataType | None
+    dims: Dims | None
+
+
+NOTHING = Known(None, None)
+
+
+def declared(value: ir.Value) -> Known:
+    """Return what the file says of `value`, or its constant."""
+    return Known(_dtype(value), _dims(value))
+
+
+def _dtype(value: ir.Value) -> ir.DataType | None:
+    tensor = value.const_value
+    if tensor is not None:
+        return tensor.dtype
+    if not isinstance(value.type, ir.TensorType) or value.type.dtype == ir.DataType.UNDEFINED:
+        return None
+    return value.type.dtype
+
+
+def _dims(value: ir.Value) -> Dims | None:
+    tensor = value.const_value
+    if tensor is not None:
+        return tuple(int(size) for size in tensor.shape.numpy())
+    if value.shape is None or not isinstance(value.type, ir.TensorType | None):
+        return None
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
