@@ -86,11 +86,11 @@ def test_csv_has_the_columns_of_minimalloc(plan: Plan) -> None:
     rows = list(csv.DictReader(io.StringIO(text)))
     assert text.splitlines()[0] == "id,lower,upper,size,offset"
     owners = {buffer["name"]: buffer for buffer in plan["buffers"] if buffer.get("alias") is None}
-    assert {row["id"] for row in rows} == owners.keys()
-    for row in rows:
-        lower, upper, size, offset = (int(row[key]) for key in ("lower", "upper", "size", "offset"))
+    assert {line["id"] for line in rows} == owners.keys()
+    for line in rows:
+        lower, upper, size, offset = (int(line[key]) for key in ("lower", "upper", "size", "offset"))
         assert 0 <= lower < upper
-        assert (size, offset) == (owners[row["id"]]["size"], owners[row["id"]]["offset"])
+        assert (size, offset) == (owners[line["id"]]["size"], owners[line["id"]]["offset"])
 
 
 def test_csv_names_the_arena_where_there_are_several(odd: Plan) -> None:
