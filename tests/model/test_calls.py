@@ -34,7 +34,9 @@ def _chain(body: Sequence[int | str]) -> list[onnx.NodeProto]:
 
 
 def doubling(levels: int) -> onnx.ModelProto:
-    return calling([["Relu"], *([i, i] for i in range(levels))], [levels])
+    bodies: list[list[int | str]] = [["Relu"]]
+    bodies += [[i, i] for i in range(levels)]
+    return calling(bodies, [levels])
 
 
 @pytest.mark.parametrize("levels", [15, 30, 99])
@@ -62,7 +64,8 @@ def test_a_function_that_calls_itself_is_refused(bodies: Sequence[Sequence[int |
 
 
 def test_calls_may_lie_as_deep_as_the_checker_allows_and_no_deeper() -> None:
-    levels: list[list[int | str]] = [["Relu"], *([i] for i in range(MOST_NESTED))]
+    levels: list[list[int | str]] = [["Relu"]]
+    levels += [[i] for i in range(MOST_NESTED)]
     load(calling(levels[:-1], [MOST_NESTED - 1]))
     with pytest.raises(ModelError, match="more than 100 deep"):
         require_bounded_calls(calling(levels, [MOST_NESTED]))

@@ -58,7 +58,7 @@ def test_the_work_of_each_format_is_that_of_its_buffers_not_of_its_steps(form: F
 
 
 def test_a_header_has_room_for_its_steps() -> None:
-    texts = [FORMATS["h"].render(bare([row("a", 0, 4, 0, last)])).decode() for last in (2**32 - 1, 2**32)]
+    texts = [FORMATS["header"].render(bare([row("a", 0, 4, 0, last)])).decode() for last in (2**32 - 1, 2**32)]
     assert ["uint32_t first" in text for text in texts] == [True, False]
     assert "uint64_t first, last" in texts[1]
 
