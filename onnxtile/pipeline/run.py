@@ -16,7 +16,7 @@ from onnxtile.json_text import as_json
 from onnxtile.model.whole import require_writable, write_whole
 from onnxtile.pipeline.budgets import Judged
 from onnxtile.pipeline.figures import figures
-from onnxtile.pipeline.file import Pipeline
+from onnxtile.pipeline.file import REPORT, Pipeline
 from onnxtile.pipeline.place import Place
 from onnxtile.pipeline.step import Done, State
 
@@ -69,6 +69,8 @@ def run_one(pipeline: Pipeline, source: Path, place: Place, progress: Progress =
     try:
         if not place.dry_run:
             require_writable(target, source=source, force=place.force)
+            for file in place.files(pipeline, source)[1:]:
+                require_writable(file, source=source)
         for step, options in pipeline.steps:
             done = step.apply(options, state)
             results.append((step.name, done.result))
@@ -109,5 +111,5 @@ def _reported(report: Report, target: Path, place: Place) -> Report:
     """Write the report beside the model that it is of, and return it."""
     if not place.dry_run and target.parent.is_dir():
         text = as_json(report.to_dict())
-        write_whole(target.with_suffix(".report.json"), text.encode())
+        write_whole(target.with_suffix(REPORT), text.encode())
     return report
