@@ -16,6 +16,7 @@ _WRITTEN = {"as_json": "--json", "emit": "--emit", "output": "-o"}
 _READ = ("model", "other", "pipeline")
 _TEXT_FILE = ".toml"
 """A text that is read and ends so names a file; any other is a name or a query, which no file system need take."""
+_MODELS = ("model", "other", "models")
 
 
 def require_there(given: Mapping[str, Any]) -> None:
@@ -29,16 +30,52 @@ def require_there(given: Mapping[str, Any]) -> None:
 
 
 def require_apart(given: Mapping[str, Any]) -> None:
-    """Raise UsageError where two of the options in `given` write one file, or --json one that is read."""
-    read = [path for name, value in given.items() if name not in _WRITTEN for path in _paths(value, _TEXT_FILE)]
+    """Raise UsageError where two of the options in `given` write one file, or one writes a file that is read: weights of models, too."""
+    read = {path for name, value in given.items() if name not in _WRITTEN for path in _paths(value, _TEXT_FILE)}
+    source = {path for name in ("model", "models") for path in _paths(given.get(name))}
     written: dict[Path, str] = {}
     for name, option in _WRITTEN.items():
         for path in _paths(given.get(name)):
-            if name != "output" and path in read:
+            if path in (read - source if name == "output" else read):
                 raise UsageError(f"{option} {path} would be written over what is read", hint="name another file")
             if path in written:
                 raise UsageError(f"{written[path]} and {option} both name {path}", hint="name two files")
             written[path] = option
+    _require_no_weights(given, {path: option for path, option in written.items() if path.is_file()})
+
+
+def require_beside(target: Path, model: Path, others: Mapping[str, Any]) -> None:
+    """Raise UsageError where one of the files in `others` is the model `target`, made from `model`, or where its weights may go."""
+    for name, option in _WRITTEN.items():
+        for path in _paths(others.get(name)):
+            if path == target.resolve():
+                raise UsageError(
+                    f"{option} {path} is where the model is written to",
+                    hint="name another file, or another model with -o",
+                )
+            if path in _weights_beside(target, model) or _is_data_of(path, target):
+                raise UsageError(f"{option} {path} is where weights of {target} may go", hint="name another file")
+
+
+def _require_no_weights(given: Mapping[str, Any], written: Mapping[Path, str]) -> None:
+    from onnxtile.model.weights import named_weights
+
+    models = [path for name in _MODELS for path in _paths(given.get(name))] if written else []
+    for weights in (file.resolve() for model in models for file in named_weights(model)):
+        if weights in written:
+            raise UsageError(
+                f"{written[weights]} {weights} would be written over weights that are read", hint="name another file"
+            )
+
+
+def _weights_beside(target: Path, model: Path) -> set[Path]:
+    from onnxtile.model.weights import named_weights
+
+    return {(target.parent / file.relative_to(model.parent)).resolve() for file in named_weights(model)}
+
+
+def _is_data_of(path: Path, target: Path) -> bool:
+    return path.parent == target.parent.resolve() and path.name.startswith(f"{target.name}.data")
 
 
 def _paths(value: Any, ending: str = "") -> Iterator[Path]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, get_type_hints
 import typer
 
 from onnxtile.cli import help as layout
-from onnxtile.cli.files import require_apart, require_there
+from onnxtile.cli.files import require_apart, require_beside, require_there
 from onnxtile.cli.streams import require_stdout
 from onnxtile.json_text import as_json
 from onnxtile.progress import Progress, silent
@@ -165,8 +165,11 @@ class Rewrite(Job):
     force: Annotated[bool, typer.Option("--force", help="allow OUT to be IN", rich_help_panel=layout.WRITING)] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="write nothing", rich_help_panel=layout.WRITING)] = False
 
-    def target(self, model: Path, ending: str) -> str | None:
-        """Return where the result goes, checked before any work is done: a path, "-", or None for nowhere."""
+    def target(self, model: Path, ending: str, emit: Sequence[Path] | None = None) -> str | None:
+        """Return where the result goes, checked before any work is done: a path, "-", or None for nowhere.
+
+        --json and the files of --emit must go elsewhere.
+        """
         from onnxtile.model.whole import require_writable
 
         if self.dry_run:
@@ -176,6 +179,7 @@ class Rewrite(Job):
             return "-"
         path = Path(self.output) if self.output is not None else model.with_suffix(f".{ending}.onnx")
         require_writable(path, source=model, force=self.force)
+        require_beside(path, model, {"as_json": self.as_json, "emit": emit})
         return str(path)
 
     def save(self, model: ir.Model, target: str | None, source: Path) -> None:

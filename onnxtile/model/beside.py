@@ -13,15 +13,14 @@ import mmap
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from itertools import chain, count
 from pathlib import Path
 
 import onnx_ir as ir
 from onnx import serialization
 
-from onnxtile.model.load import external_tensors
-from onnxtile.model.walk import all_nodes
-from onnxtile.model.weights import named_weights, numbered
+from onnxtile.model.weights import named_weights
 from onnxtile.model.whole import refusals
 
 _EXTERNAL_FROM = 1024
@@ -38,50 +37,44 @@ def inline_values(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol
 def with_data_beside(model: ir.Model, path: Path, made: list[Path]) -> ir.Model:
     """Return a copy of `model` whose large in-memory constants are in a file beside `path`; note that file in `made` if it is new.
 
-    The file is `path`.data, or where the model at `path` has other data, `path`.data. and a digest of the new. Raises UsageError where the
-    system refuses.
+    Raises UsageError where the system refuses.
     """
-    folder = path.parent.resolve()
-    tensors = [
-        tensor
-        for _, tensor in inline_values(model)
+    model = model.clone()
+    values = [
+        (value, tensor)
+        for value, tensor in inline_values(model)
         if tensor.nbytes > _EXTERNAL_FROM and tensor.dtype != ir.DataType.STRING
     ]
+    moved: list[ir.ExternalTensor] = []
+
+    def write(file: Path) -> None:
+        tensors = [tensor for _, tensor in values]
+        moved.extend(ir.external_data.convert_tensors_to_external(tensors, file.parent, file.name))
+
+    name = written_beside(path, write, made)
+    for (value, _), tensor in zip(values, moved, strict=True):
+        value.const_value = _at(name, path.parent.resolve(), tensor)
+    return model
+
+
+def written_beside(path: Path, write: Callable[[Path], object], made: list[Path]) -> str:
+    """Return the name of a file of data beside `path`, filled by `write`; note the file in `made` if it is new.
+
+    The name is that of `path` with .data, and where the model at `path` has other data, with a digest of these behind. Raises UsageError
+    where the system refuses.
+    """
+    folder = path.parent.resolve()
     with refusals(folder / f"{path.name}.data"):
         temporary = Path(tempfile.mkdtemp(prefix=".onnxtile.", dir=folder))
         try:
-            moved = ir.external_data.convert_tensors_to_external(tensors, temporary, "data")
+            write(temporary / "data")
             name = _name(path, folder, temporary / "data")
             if not (folder / name).exists():
                 made.append(folder / name)
                 (temporary / "data").rename(folder / name)
         finally:
             shutil.rmtree(temporary)
-    placed = {id(old): _at(name, folder, new) for old, new in zip(tensors, moved, strict=True)}
-    return with_tensors(model, placed)
-
-
-def relocated(model: ir.Model, places: Mapping[int, str], folder: Path) -> ir.Model:
-    """Return a copy of `model` whose external tensors have the locations in `folder` that `places` gives by their ids."""
-    tensors = {id(old): _at(places[id(old)], folder, old) for old in external_tensors(model) if id(old) in places}
-    return with_tensors(model, tensors)
-
-
-def with_tensors(model: ir.Model, others: Mapping[int, ir.TensorProtocol]) -> ir.Model:
-    """Return a copy of `model` with `others`, by the ids of its own tensors, in their place."""
-    copy = model.clone()
-    for graph in copy.graphs():
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                value.const_value = others.get(id(value.const_value), value.const_value)
-    for node in all_nodes(copy):
-        for attribute in [one for one in node.attributes.values() if not one.is_ref()]:
-            if attribute.type == ir.AttributeType.TENSOR and id(attribute.value) in others:
-                node.attributes[attribute.name] = ir.AttrTensor(attribute.name, others[id(attribute.value)])
-            elif attribute.type == ir.AttributeType.TENSORS:
-                tensors = [others.get(id(tensor), tensor) for tensor in attribute.as_tensors()]
-                node.attributes[attribute.name] = ir.AttrTensors(attribute.name, tensors)
-    return copy
+    return name
 
 
 def data_of(path: Path) -> frozenset[Path]:
@@ -90,11 +83,10 @@ def data_of(path: Path) -> frozenset[Path]:
     return frozenset(file for file in named_weights(path) if file.parent == path.parent and own.fullmatch(file.name))
 
 
-def remove_unread(files: Iterable[Path], written: ir.Model, path: Path) -> None:
-    """Remove those of `files` that neither the model `written` to `path` nor another model file of the folder names."""
-    read = {Path(tensor.path).resolve() for tensor in external_tensors(written)}
-    for file in files:
-        if file.resolve() not in read and not _is_named_beside(file, path):
+def remove_unread(files: frozenset[Path], path: Path) -> None:
+    """Remove those of `files` that neither the model at `path` nor another model file of its folder names."""
+    for file in files - named_weights(path):
+        if not _is_named_beside(file, path):
             file.unlink(missing_ok=True)
 
 
@@ -121,7 +113,8 @@ def _name(path: Path, folder: Path, data: Path) -> str:
         return plain
     with data.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    return next(name for name in numbered(f"{plain}.{digest}") if _fits(folder / name, data))
+    names = (f"{plain}.{digest}{behind}" for behind in chain([""], (f".{number}" for number in count(1))))
+    return next(name for name in names if _fits(folder / name, data))
 
 
 def _fits(target: Path, source: Path) -> bool:

@@ -88,6 +88,7 @@ def _read(path: Path) -> ir.Model:
         tensor.base_dir = folder
         _require_data(tensor, str(path))
     _use_checked_weights(model)
+    _use_checked_attributes(model)
     _free_negative_sizes(model)
     return model
 
@@ -211,6 +212,18 @@ def _use_checked_weights(model: ir.Model) -> None:
             value.const_value = checked if tensor.nbytes > INLINE_BYTES else _in_memory(checked)
 
 
+def _use_checked_attributes(model: ir.Model) -> None:
+    for node in all_nodes(model):
+        for attribute in [one for one in node.attributes.values() if _is_external(one)]:
+            node.attributes[attribute.name] = ir.AttrTensor(
+                attribute.name, _checked(attribute.value), doc_string=attribute.doc_string
+            )
+
+
+def _is_external(attribute: ir.Attr) -> bool:
+    return not attribute.is_ref() and isinstance(attribute.value, ir.ExternalTensor)
+
+
 def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
     array = tensor.numpy().copy()
     tensor.release()
@@ -220,7 +233,7 @@ def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 
 def _checked(tensor: ir.ExternalTensor) -> _Weights:
     return _Weights(
-        tensor.location,
+        _straight(tensor),
         tensor.offset,
         tensor.length,
         tensor.dtype,
@@ -230,6 +243,15 @@ def _checked(tensor: ir.ExternalTensor) -> _Weights:
         metadata_props=dict(tensor.metadata_props),
         base_dir=tensor.base_dir,
     )
+
+
+def _straight(tensor: ir.ExternalTensor) -> str:
+    """Return the location of `tensor` without a way round: one by `..` may lead out of the folder that another model is in."""
+    location, folder = Path(tensor.location), Path(tensor.base_dir).resolve()
+    file = (folder / location).resolve()
+    if (location.is_absolute() or ".." in location.parts) and file.is_relative_to(folder):
+        return str(file.relative_to(folder))
+    return str(tensor.location)
 
 
 def _own_tensors(model: ir.Model) -> None:

@@ -10,7 +10,7 @@ from google.protobuf.message import EncodeError
 
 from onnxtile.errors import UsageError
 from onnxtile.model import stream
-from onnxtile.model.beside import data_of, inline_values, relocated, remove_unread, with_data_beside
+from onnxtile.model.beside import data_of, inline_values, remove_unread, with_data_beside
 from onnxtile.model.load import external_tensors
 from onnxtile.model.stream import TooLarge, write_model
 from onnxtile.model.weights import carry, is_file_of
@@ -62,7 +62,8 @@ def save(model: ir.Model, path: Path, *, source: Path | None = None, force: bool
     """
     require_writable(path, source=source, force=force)
     external = external_tensors(model)
-    if any(is_file_of(path, Path(tensor.path)) for tensor in external):
+    places = {Path(tensor.path) for tensor in external} | {path.parent / tensor.location for tensor in external}
+    if any(is_file_of(path, place) for place in places):
         raise UsageError(f"{path} is a weights file of the model", hint="name another file with -o")
     if not external and not _is_too_large(model):
         try:
@@ -81,18 +82,14 @@ def save(model: ir.Model, path: Path, *, source: Path | None = None, force: bool
 def _save_with_weights(model: ir.Model, path: Path) -> None:
     folder, before, made = path.parent.resolve(), _identity(path), list[Path]()
     try:
-        moved = carry(external_tensors(model), folder, made)
-        if moved:
-            model = relocated(model, moved, folder)
-        if any(is_file_of(path, folder / tensor.location) for tensor in external_tensors(model)):
-            raise UsageError(f"{path} is where the weights of the model belong", hint="name another file with -o")
+        made.extend(carry(external_tensors(model), folder))
         try:
             write_whole_with(path, partial(write_model, model))
         except TooLarge:
             old = data_of(path)
             model = with_data_beside(model, path, made)
             write_whole_with(path, partial(write_model, model))
-            remove_unread(old, model, path)
+            remove_unread(old, path)
     except BaseException:
         if _identity(path) == before:  # else the new model is there, and reads them
             for file in made:

@@ -12,8 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
-from itertools import count
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,27 +27,31 @@ _FICLONE = 0x40049409
 """The request of ioctl_ficlone(2)."""
 
 
-def carry(tensors: Iterable[ir.ExternalTensor], folder: Path, made: list[Path]) -> dict[int, str]:
-    """Make the files of `tensors` reachable from `folder`; note the files that this makes in `made`.
+def carry(tensors: Iterable[ir.ExternalTensor], folder: Path) -> list[Path]:
+    """Make the files of `tensors` reachable from `folder` under their own names. Return the files that this made.
 
-    Each keeps its location, save one that leads out of `folder` there: it gets one inside. Returns the new locations by
-    the id of the tensor. A file is a clone that shares its blocks where the file system has them (btrfs, XFS), else a copy with its
-    holes. Raises UsageError where another file of that name is there, a file is gone, or the system refuses.
+    A clone that shares its blocks where the file system has them (btrfs, XFS), else a copy with its holes. Raises UsageError
+    where another file of that name is there, where the name leads out of `folder`, where a file is gone, or the system refuses; then
+    nothing is left behind.
     """
-    moved = {}
-    by_file: dict[tuple[Path, str], str] = {}
+    made: list[Path] = []
     try:
-        for tensor in sorted(tensors, key=lambda one: (os.fspath(one.base_dir), os.fspath(one.location))):
-            base, location = Path(tensor.base_dir), os.fspath(tensor.location)
-            if (base, location) not in by_file:
-                by_file[base, location] = _brought(base, location, folder, made)
-            if by_file[base, location] != location:
-                moved[id(tensor)] = by_file[base, location]
+        for base, location in sorted({(Path(t.base_dir), os.fspath(t.location)) for t in tensors}):
+            source, target = base / location, folder / location
+            _require_sound(source, target, folder)
+            if base.resolve() == folder or _is_there(source, target):
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _copy_whole(source, target, made)
     except OSError as error:
+        _remove(made)
         raise UsageError(
             f"the weights cannot be carried to {folder}: {error.strerror or error}", hint="write beside the input"
         ) from error
-    return moved
+    except BaseException:
+        _remove(made)
+        raise
+    return made
 
 
 def named_weights(model: Path) -> frozenset[Path]:
@@ -86,50 +89,26 @@ def _text(data: mmap.mmap, start: int) -> str:
         return ""
 
 
-def _brought(base: Path, location: str, folder: Path, made: list[Path]) -> str:
-    """Return the location in `folder` at which the file at `location` below `base` is, or is now."""
-    source = (base / location).resolve()
+def _require_sound(source: Path, target: Path, folder: Path) -> None:
     if not source.is_file():
         raise UsageError(f"the weights file {source} is gone")
-    place = _place(source, base.resolve(), location, folder)
-    target = folder / place
-    if not _is_there(source, target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _copy_whole(source, target, made)
-    return place
-
-
-def _place(source: Path, base: Path, location: str, folder: Path) -> str:
-    """Return where in `folder` the file `source` belongs: at its `location`, unless this leads out of `folder`, or out of `base`."""
-    within = [] if Path(location).is_absolute() or ".." in Path(location).parts else [location]
-    within += [str(source.relative_to(base))] if source.is_relative_to(base) else []
-    for place in within:
-        if (folder / place).resolve().is_relative_to(folder):
-            return place
-    return next(
-        name
-        for name in numbered(source.name)
-        if (folder / name).resolve().is_relative_to(folder)
-        and (not (folder / name).exists() or _is_same(source, folder / name))
-    )
-
-
-def numbered(name: str) -> Iterator[str]:
-    """Yield `name`, then `name` with 1, 2, 3 ... behind it."""
-    yield name
-    yield from (f"{name}.{number}" for number in count(1))
+    if not target.resolve().is_relative_to(folder):
+        raise UsageError(
+            f"the weights would be written to {target.resolve()}, outside of {folder}", hint="write beside the input"
+        )
 
 
 def _is_there(source: Path, target: Path) -> bool:
     if not target.exists():
         return False
-    if _is_same(source, target):
+    if target.samefile(source) or filecmp.cmp(source, target, shallow=False):
         return True
     raise UsageError(f"{target} exists and is not the weights file of the model", hint="write into another folder")
 
 
-def _is_same(source: Path, target: Path) -> bool:
-    return target.samefile(source) or filecmp.cmp(source, target, shallow=False)
+def _remove(files: list[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def _copy_whole(source: Path, target: Path, made: list[Path]) -> None:

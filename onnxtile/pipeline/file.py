@@ -17,6 +17,9 @@ from onnxtile.pipeline.step import Step
 from onnxtile.registry import discover
 from onnxtile.toml_file import TomlFile, read
 
+REPORT = ".report.json"
+"""The ending of the report beside each model."""
+
 
 class _File(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -90,17 +93,21 @@ def _blamed(content: Mapping[str, Any], message: str) -> tuple[str, ...]:
 
 
 def _require_files_apart(source: TomlFile, steps: Sequence[tuple[Step, Options]]) -> None:
-    """Raise UsageError where two steps write the same file."""
-    found: set[str] = set()
+    """Raise UsageError where two steps write the same file, or one writes the report's."""
+    found = {REPORT}
     for i, (step, options) in enumerate(steps):
         for ending in step.endings(options):
             if ending in found:
                 where = source.place(("steps", i, "emit"))
                 own = f"{step.name}{i + 1}.{ending.rpartition('.')[2]}"
                 raise UsageError(
-                    f"{where}: a step before writes {ending} already", hint=f'name it yourself: emit = ["{own}"]'
+                    f"{where}: {_writer(ending)} writes {ending} already", hint=f'name it yourself: emit = ["{own}"]'
                 )
             found.add(ending)
+
+
+def _writer(ending: str) -> str:
+    return "the run" if ending == REPORT else "a step before"
 
 
 def _named(source: TomlFile, pattern: str) -> list[Path]:

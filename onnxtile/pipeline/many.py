@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,11 +45,13 @@ def run(
     place: Place | None = None,
     workers: Workers | None = None,
     progress: Progress = silent,
+    reserved: Iterable[Path] = (),
 ) -> RunResult:
     """Take each of `models` (those that the pipeline's file names, where none are given) through `pipeline`.
 
-    A model that fails does not stop the others; nor does one whose worker dies, which is reported. Raises UsageError where two models
-    would be written to one file, where there is none, and where the backend cannot be reached.
+    A model that fails does not stop the others; nor does one whose worker dies, which is reported. The files `reserved` have another use,
+    and nothing is written to one. Raises UsageError where two models would be written to one file, where there is none, and where the
+    backend cannot be reached.
     """
     place, workers = place or Place(), workers or Workers()
     models = list(models or pipeline.models)
@@ -60,7 +62,7 @@ def run(
     if workers.are_a_cluster:  # whose processes may stand in another folder
         models = [model.absolute() for model in models]
         place = replace(place, folder=place.folder and place.folder.absolute())
-    place = apart(place, pipeline, models)
+    place = apart(place, pipeline, models, reserved)
     make_folders(place, pipeline, models)
     if workers.are_here or (len(models) == 1 and not workers.are_a_cluster):
         reports = (run_one(pipeline, model, place, _told(progress, i, models)) for i, model in enumerate(models))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnxtile.errors import UsageError
-from onnxtile.pipeline.file import Pipeline
+from onnxtile.pipeline.file import REPORT, Pipeline
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,12 @@ class Place:
     dry_run: bool = False
     root: Path | None = None
 
+    def files(self, pipeline: Pipeline, source: Path) -> tuple[Path, ...]:
+        """Return all files that `pipeline` makes of the model `source`: a model, its report, and those that steps emit."""
+        model = self.model(pipeline, source)
+        endings = [ending for step, options in pipeline.steps for ending in step.endings(options)]
+        return (model, *(model.with_suffix(ending) for ending in (REPORT, *endings)))
+
     def model(self, pipeline: Pipeline, source: Path) -> Path:
         """Return the file that `pipeline` makes of the model `source`."""
         name = pipeline.output.replace("{name}", source.stem)
@@ -32,11 +38,11 @@ class Place:
         return self.folder / below / name
 
 
-def apart(place: Place, pipeline: Pipeline, models: Sequence[Path]) -> Place:
-    """Return `place` such that each of `models` is written to a file of its own.
+def apart(place: Place, pipeline: Pipeline, models: Sequence[Path], reserved: Iterable[Path] = ()) -> Place:
+    """Return `place` such that each of `models` is written to files of its own.
 
-    Models of one name from several folders keep these folders. Raises UsageError where that does not help, and where a model is
-    written over another one that is to be read.
+    Models of one name from several folders keep these folders. Raises UsageError where that does not help, and where a file is written over
+    another model that is to be read, over a file that a step reads, or over one that is `reserved`.
     """
     if place.folder is not None and _clash(place, pipeline, models) is not None:
         place = replace(place, root=Path(os.path.commonpath([_folder_of(model) for model in models])))
@@ -46,14 +52,25 @@ def apart(place: Place, pipeline: Pipeline, models: Sequence[Path]) -> Place:
             f"{clash[0]} and {clash[1]} would be written to one file", hint="give one of them another name"
         )
     sources = {model.resolve(): model for model in models}
-    for model in models:
-        other = sources.get(place.model(pipeline, model).resolve())
-        if other is not None and other != model:
+    taken = {file.resolve(): file for file in (*reserved, *_read_by_steps(pipeline))}
+    written = [(source, file) for source in models for file in place.files(pipeline, source)]
+    for source, file in written:
+        other = sources.get(file.resolve())
+        if other is not None and other != source:
             raise UsageError(
-                f"{other} is to be read, and is what {model} would be written to",
+                f"{other} is to be read, and is what {source} would be written to",
                 hint="leave it out, or write to another folder with -o",
             )
+        if file.resolve() in taken:
+            raise UsageError(
+                f"{taken[file.resolve()]} has another use, and is what {source} would be written to",
+                hint="name another file, or write to another folder with -o",
+            )
     return place
+
+
+def _read_by_steps(pipeline: Pipeline) -> list[Path]:
+    return [value for _, options in pipeline.steps for _, value in options if isinstance(value, Path)]
 
 
 def make_folders(place: Place, pipeline: Pipeline, models: Sequence[Path]) -> None:
@@ -70,9 +87,10 @@ def make_folders(place: Place, pipeline: Pipeline, models: Sequence[Path]) -> No
 def _clash(place: Place, pipeline: Pipeline, models: Sequence[Path]) -> tuple[Path, Path] | None:
     targets: dict[Path, int] = {}
     for position, model in enumerate(models):
-        other = targets.setdefault(place.model(pipeline, model).resolve(), position)
-        if other != position:
-            return models[other], model
+        for file in place.files(pipeline, model):
+            other = targets.setdefault(file.resolve(), position)
+            if other != position:
+                return models[other], model
     return None
 
 

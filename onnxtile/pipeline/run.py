@@ -16,7 +16,7 @@ from onnxtile.json_text import as_json
 from onnxtile.model.whole import require_writable, staged, write_whole
 from onnxtile.pipeline.budgets import Judged
 from onnxtile.pipeline.figures import figures
-from onnxtile.pipeline.file import Pipeline
+from onnxtile.pipeline.file import REPORT, Pipeline
 from onnxtile.pipeline.place import Place
 from onnxtile.pipeline.step import Done, State
 
@@ -71,14 +71,10 @@ def run_one(pipeline: Pipeline, source: Path, place: Place, progress: Progress =
     if place.dry_run or not target.parent.is_dir():
         return report
     try:
-        write_whole(_report_of(target), as_json(report.to_dict()).encode())
+        write_whole(target.with_suffix(REPORT), as_json(report.to_dict()).encode())
     except OnnxtileError as error:
         return replace(report, error=report.error or _line(error))
     return report
-
-
-def _report_of(target: Path) -> Path:
-    return target.with_suffix(".report.json")
 
 
 def _line(error: Exception) -> str:
@@ -95,9 +91,9 @@ def _applied(
     source = state.source
     files: dict[Path, bytes] = {}
     if not place.dry_run:
-        endings = (ending for step, options in pipeline.steps for ending in step.endings(options))
-        for path in (target, *map(target.with_suffix, endings), _report_of(target)):
-            require_writable(path, source=source, force=place.force)
+        require_writable(target, source=source, force=place.force)
+        for path in place.files(pipeline, source)[1:]:
+            require_writable(path, source=source)
     for step, options in pipeline.steps:
         done = step.apply(options, state)
         results.append((step.name, done.result))

@@ -9,10 +9,9 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.errors import UsageError
+from onnxtile.model.plan_marks import clear_plan
 from onnxtile.plan.order.schedule import named
 from onnxtile.plan.result import VERSION, PlannedBody, PlanResult
-
-_OF_A_VALUE = (keys.ARENA, keys.OFFSET, keys.SIZE, keys.ALIAS_OF)
 
 
 def annotate(model: ir.Model, result: PlanResult) -> None:
@@ -21,7 +20,7 @@ def annotate(model: ir.Model, result: PlanResult) -> None:
     The marks are written only by IR version 10 and later. Raises UsageError where `result` is the plan of another model.
     """
     graphs = list(_graphs(model.graph, result))
-    clear(model)
+    clear_plan(model)
     for graph, plan in graphs:
         _mark(graph, plan)
     model.graph.metadata_props[keys.PLAN] = _summary(result)
@@ -54,22 +53,6 @@ def _mark(graph: ir.Graph, plan: PlanResult | PlannedBody) -> None:
         marks[keys.SIZE] = str(buffer.size)
         if buffer.alias is not None:
             marks[keys.ALIAS_OF] = buffer.alias
-
-
-def clear(model: ir.Model) -> None:
-    """Take the marks of a plan off `model` (in place)."""
-    model.graph.metadata_props.pop(keys.PLAN, None)
-    for value in (value for graph in model.graphs() for value in graph.inputs):
-        _unmark(value)
-    for node in model.graph.all_nodes():
-        node.metadata_props.pop(keys.STEP, None)
-        for value in node.outputs:
-            _unmark(value)
-
-
-def _unmark(value: ir.Value) -> None:
-    for key in _OF_A_VALUE:
-        value.metadata_props.pop(key, None)
 
 
 def _summary(result: PlanResult) -> str:

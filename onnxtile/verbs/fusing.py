@@ -20,6 +20,7 @@ from onnxtile.fuse.rewrite import PatternResult
 from onnxtile.fuse.rewrite import fuse as fuse_graph
 from onnxtile.model.check import check
 from onnxtile.model.load import Source, load
+from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.shapes import resolve
 from onnxtile.verbs.stage import Dims, Progress, agreeing, require_sites, silent
 from onnxtile.verify import Verdict, bound_copy, compare_with, excused, run_original
@@ -66,12 +67,13 @@ def fuse(
 
     A pattern is a name of the library, a set of it, a TOML file, or a query; by default the whole library. `lower` turns calls into
     operators that mean the same where that is proved: "onnx" into standard ones, raising the opset where they ask for it, "ort" into
-    those that onnxruntime runs best. With `verify`, each different site alone and the whole model are run beside the original. Raises
-    ModelError, QueryError, PatternError, UsageError; Mismatch where the outputs differ.
+    those that onnxruntime runs best. Marks of a plan are taken off. With `verify`, each different site alone and the whole model are
+    run beside the original. Raises ModelError, QueryError, PatternError, UsageError; Mismatch where the outputs differ.
     """
     chosen = chosen_patterns(patterns)
     progress("reading the model")
     original = load(model)
+    clear_plan(original)
     if lower != "none":
         return _lowered(original, chosen, lower, verify, progress)
     fused = original.clone()

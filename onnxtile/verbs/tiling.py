@@ -14,6 +14,7 @@ from onnxtile.model.check import check
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.load import Source, load
+from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.shapes import resolve
 from onnxtile.model.walk import all_nodes
 from onnxtile.tile.check import TileVerdict, check_tiles
@@ -119,7 +120,8 @@ def _keep_to(declared: Mapping[str | None, ir.Shape | None], result: TileResult)
 
 
 def _read(model: Source, dims: Dims | None, shapes: InputShapes | None) -> ir.Model:
-    """Return `model`, its dimensions bound."""
+    """Return `model`, its dimensions bound, and without the marks of a plan."""
     read = load(model)
+    clear_plan(read)
     bind(read, dims or {}, shapes or {})
     return read

@@ -11,6 +11,7 @@ from onnxtile.fuse.unfuse import Unfused
 from onnxtile.fuse.unfuse import unfuse as unfuse_graph
 from onnxtile.model.check import check
 from onnxtile.model.load import Source, load
+from onnxtile.model.plan_marks import clear_plan
 from onnxtile.verbs.stage import Progress, agreeing, silent
 from onnxtile.verify import Verdict, compare_with, run_original
 
@@ -29,11 +30,15 @@ class UnfuseResult:
 
 
 def unfuse(model: Source, *, verify: bool = True, progress: Progress = silent) -> UnfuseResult:
-    """Undo all that fuse did to `model`. Raises UsageError where there is nothing to undo, ModelError, Mismatch."""
+    """Undo all that fuse did to `model`, and take the marks of a plan off.
+
+    Raises UsageError where there is nothing to undo, ModelError, Mismatch.
+    """
     progress("reading the model")
     fused = load(model)
     restored = fused.clone()
     unfused = unfuse_graph(restored)
+    clear_plan(restored)
     check(restored)
     verdict = None
     if verify:

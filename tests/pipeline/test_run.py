@@ -317,3 +317,38 @@ def test_a_full_disk_is_in_the_report_of_its_model(
     assert [report.passed for report in result.reports] == [False, True]
     assert "No space left" in json.loads((tmp_path / "a.deploy.report.json").read_text())["error"]
     assert not (tmp_path / "a.deploy.plan.csv").exists() and not list(tmp_path.glob(".onnxtile*"))
+
+
+PLAN = '[[steps]]\ndo = "plan"\nverify = false\n'
+
+
+def test_files_of_a_model_are_not_written_over_each_other_or_over_what_is_read(
+    pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="the run writes"):
+        pipeline(PLAN + 'emit = ["report.json"]')
+    made = pipeline(PLAN + 'emit = ["json"]')
+    for name in ("net.deploy.onnx", "net.deploy.plan.json", "net.deploy.report.json"):
+        with pytest.raises(UsageError, match=f"{name} has another use"):
+            run(made, [model], reserved=[tmp_path / name])
+    other = tmp_path / "net.deploy.plan.json"
+    shutil.copyfile(model, other)
+    with pytest.raises(UsageError, match="is to be read"):
+        run(made, [model, other])
+    assert run_one(made, model, Place()).passed
+    before = other.read_bytes()
+    with pytest.raises(UsageError, match="has another use"):
+        run(pipeline(PLAN + 'emit = ["html", "json"]\ncompare = "net.deploy.plan.json"'), [model])
+    assert other.read_bytes() == before
+    assert not list(tmp_path.glob("*.html"))
+
+
+@pytest.mark.parametrize("name", ["net.deploy.onnx", "net.deploy.plan.json"])
+def test_weights_of_a_model_are_not_written_over(
+    pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path, name: str
+) -> None:
+    onnx.save(onnx.load(model), model, save_as_external_data=True, location=name)
+    before = (tmp_path / name).read_bytes()
+    report = run_one(pipeline(PLAN + 'emit = ["json"]'), model, Place(force=True))
+    assert report.error is not None and "weights file" in report.error
+    assert (tmp_path / name).read_bytes() == before

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from onnxtile import api, keys
 from onnxtile.errors import CheckFailed
-from onnxtile.plan import annotate, bodies
+from onnxtile.model.plan_marks import clear_plan
+from onnxtile.plan import bodies
 from onnxtile.plan.problem import Plan, Problem
 from onnxtile.plan.proof import check
 from onnxtile.plan.proof.tenant import Tenant
@@ -236,7 +237,7 @@ def test_the_tensors_of_bodies_are_marked_in_the_model() -> None:
     assert {"e", "f", "q", "s", "w"} <= placed.keys()
     inputs = (value for graph in result.model.graph.subgraphs() for value in graph.inputs)
     assert all(keys.OFFSET in value.metadata_props for value in inputs)
-    annotate.clear(result.model)
+    clear_plan(result.model)
     assert not any(value.metadata_props for graph in result.model.graphs() for value in graph.inputs)
 
 

@@ -11,8 +11,9 @@ import pytest
 from onnxtile import keys
 from onnxtile.errors import Infeasible, UsageError
 from onnxtile.model.load import load
+from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.save import raise_ir_version, to_bytes
-from onnxtile.plan.annotate import annotate, clear
+from onnxtile.plan.annotate import annotate
 from onnxtile.plan.effort import NORMAL
 from onnxtile.plan.memories import allocate, memories
 from onnxtile.plan.planner import planner, planners
@@ -210,7 +211,7 @@ def test_marking_again_replaces_what_was_there() -> None:
     assert after["z"][keys.OFFSET] == "128"
     annotate(case.model, case.plan_views())
     assert marks(case) == after
-    clear(case.model)
+    clear_plan(case.model)
     assert not any(marks(case).values())
 
 

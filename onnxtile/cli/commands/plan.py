@@ -139,7 +139,7 @@ def plan(
                 **{"--inputs": inputs, "--range": input_range},
             }
         )
-    target = None if is_bare else job.target(model, "planned")
+    target = None if is_bare else job.target(model, "planned", emit)
     emission = Emission.of(emit or (), names, compare)
     for path in emission.files:
         require_writable(path, source=model)

@@ -64,8 +64,9 @@ def run(
 
     steps = from_file(pipeline)
     workers = Workers(jobs, backend, scheduler)
+    reserved = [pipeline, *([Path(job.as_json)] if job.as_json not in {None, "-"} else [])]
     with job.progress() as progress:
-        result = run_all(steps, models or (), Place(output, force, dry_run), workers, progress)
+        result = run_all(steps, models or (), Place(output, force, dry_run), workers, progress, reserved)
     job.report(result, "run")
     if not result.passed:
         raise typer.Exit(1)
