@@ -11,6 +11,7 @@ from threading import Lock
 from typing import BinaryIO
 
 from onnxtile.errors import UsageError
+from onnxtile.paths import require_possible
 
 _BUFFER = 2**20
 _UMASK = Lock()
@@ -19,6 +20,7 @@ _UMASK = Lock()
 
 def require_writable(path: Path, *, source: Path | None = None, force: bool = False) -> None:
     """Raise UsageError, before any work is done, where `path` cannot or must not be written."""
+    require_possible(path, UsageError)
     if not path.parent.is_dir():
         raise UsageError(f"{path}: the folder {path.parent} does not exist")
     if path.is_dir():

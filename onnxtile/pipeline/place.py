@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnxtile.errors import UsageError
+from onnxtile.paths import real
 from onnxtile.pipeline.file import Pipeline
 
 
@@ -45,9 +46,9 @@ def apart(place: Place, pipeline: Pipeline, models: Sequence[Path]) -> Place:
         raise UsageError(
             f"{clash[0]} and {clash[1]} would be written to one file", hint="give one of them another name"
         )
-    sources = {model.resolve(): model for model in models}
+    sources = {real(model): model for model in models}
     for model in models:
-        other = sources.get(place.model(pipeline, model).resolve())
+        other = sources.get(real(place.model(pipeline, model)))
         if other is not None and other != model:
             raise UsageError(
                 f"{other} is to be read, and is what {model} would be written to",
@@ -70,11 +71,11 @@ def make_folders(place: Place, pipeline: Pipeline, models: Sequence[Path]) -> No
 def _clash(place: Place, pipeline: Pipeline, models: Sequence[Path]) -> tuple[Path, Path] | None:
     targets: dict[Path, int] = {}
     for position, model in enumerate(models):
-        other = targets.setdefault(place.model(pipeline, model).resolve(), position)
+        other = targets.setdefault(real(place.model(pipeline, model)), position)
         if other != position:
             return models[other], model
     return None
 
 
 def _folder_of(model: Path) -> Path:
-    return model.resolve().parent
+    return real(model).parent

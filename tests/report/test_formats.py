@@ -58,7 +58,7 @@ def test_the_work_of_each_format_is_that_of_its_buffers_not_of_its_steps(form: F
 
 
 def test_a_header_has_room_for_its_steps() -> None:
-    texts = [FORMATS["h"].render(bare([row("a", 0, 4, 0, last)])).decode() for last in (2**32 - 1, 2**32)]
+    texts = [FORMATS["header"].render(bare([row("a", 0, 4, 0, last)])).decode() for last in (2**32 - 1, 2**32)]
     assert ["uint32_t first" in text for text in texts] == [True, False]
     assert "uint64_t first, last" in texts[1]
 
@@ -87,10 +87,10 @@ def test_csv_has_the_columns_of_minimalloc(plan: Plan) -> None:
     assert text.splitlines()[0] == "id,lower,upper,size,offset"
     owners = {buffer["name"]: buffer for buffer in plan["buffers"] if buffer.get("alias") is None}
     assert {row["id"] for row in rows} == owners.keys()
-    for row in rows:
-        lower, upper, size, offset = (int(row[key]) for key in ("lower", "upper", "size", "offset"))
+    for found in rows:
+        lower, upper, size, offset = (int(found[key]) for key in ("lower", "upper", "size", "offset"))
         assert 0 <= lower < upper
-        assert (size, offset) == (owners[row["id"]]["size"], owners[row["id"]]["offset"])
+        assert (size, offset) == (owners[found["id"]]["size"], owners[found["id"]]["offset"])
 
 
 def test_csv_names_the_arena_where_there_are_several(odd: Plan) -> None:
