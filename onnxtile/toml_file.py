@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pydantic
 
 from onnxtile.errors import OnnxtileError
+from onnxtile.paths import require_readable
 
 Location = Sequence[str | int]
 """Where something stands in the content of a file: keys of tables, positions in arrays."""
@@ -58,10 +59,9 @@ class TomlFile:
 
 def read(path: Path, kind: type[OnnxtileError], *, hint: str | None = None) -> TomlFile:
     """Return the TOML file at `path`. Raises an error of `kind` with file and line; `hint` is for a file that is not there."""
+    require_readable(path, kind, hint=hint)
     try:
         text = path.read_text("utf-8")
-    except FileNotFoundError:
-        raise kind(f"{path}: no such file", hint=hint) from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise kind(f"{path}:{line}: this is not UTF-8 text") from None

@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "onnxtile"
 ROOMS = [
     *(
         "errors",
+        "paths",
         "keys",
         "quiet",
         "collector",

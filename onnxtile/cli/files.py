@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxtile.errors import ModelError, UsageError
+from onnxtile.paths import real, require_readable
 
 _WRITTEN = {"as_json": "--json", "emit": "--emit", "output": "-o"}
 """The parameters that name files to write, and what a user calls them. -o over IN is judged with --force elsewhere."""
@@ -20,9 +21,11 @@ _MODELS = ("model", "other", "models")
 
 
 def require_there(given: Mapping[str, Any]) -> None:
-    """Raise ModelError where an input is missing, with the file that may have been meant."""
+    """Raise ModelError where an input is no file; where it is missing, with the file that may have been meant."""
     for path in (given[name] for name in _READ if isinstance(given.get(name), Path)):
-        if not path.exists():
+        if path.exists() or path.is_symlink():
+            require_readable(path, ModelError)
+        else:
             names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
             near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
             hint = f"did you mean {path.with_name(near[0])}?" if near else None
@@ -84,4 +87,4 @@ def _paths(value: Any, ending: str = "") -> Iterator[Path]:
         is_file = isinstance(one, Path) or (isinstance(one, str) and one != "-" and one.endswith(ending))
         path = Path(one).absolute() if is_file else None
         if path is not None and (path.is_file() or not path.exists()):
-            yield path.resolve()
+            yield real(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -15,13 +14,11 @@ import onnx_ir as ir
 
 from onnxtile.errors import UsageError
 from onnxtile.model.dims import free_inputs
+from onnxtile.model.npz import ArrayHeader, Npz, reading
 from onnxtile.model.whole import write_whole_with
 from onnxtile.runtime import Array
 
 Feeds: TypeAlias = Mapping[str, Array | list[Array]]
-
-_BROKEN = (ValueError, EOFError, OSError, MemoryError, SyntaxError, zlib.error, zipfile.BadZipFile, NotImplementedError)
-"""What numpy and zipfile raise on a damaged or lying file."""
 
 
 def read_inputs(path: Path | str, model: ir.Model) -> dict[str, Array | list[Array]]:
@@ -33,11 +30,13 @@ def read_inputs(path: Path | str, model: ir.Model) -> dict[str, Array | list[Arr
     holds pickled objects, and where a name, an element type or a shape is not the model's.
     """
     path = Path(path)
-    arrays = _arrays(path)
     inputs = {value.name or "": value for value in free_inputs(model)}
-    feeds = _by_input(arrays, inputs, path)
     bound: dict[str, tuple[int, str]] = {}
-    return {name: _fitting(value, feeds[name], bound, path) for name, value in inputs.items()}
+    with reading(path) as npz:
+        named = _by_input(npz.headers, inputs, path)
+        for name, value in inputs.items():
+            _require_fitting(value, named[name], npz.headers, bound, path)
+        return {name: _read(npz, value, named[name]) for name, value in inputs.items()}
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
@@ -62,51 +61,18 @@ def given_shapes(feeds: Feeds) -> dict[str, tuple[int, ...]]:
     return {name: tuple(array.shape) for name, array in feeds.items() if isinstance(array, np.ndarray)}
 
 
-def _arrays(path: Path) -> dict[str, Array]:
-    """Return what the file holds. Pickled objects are refused before any of their bytes is looked at."""
-    try:
-        with path.open("rb") as file:
-            if not zipfile.is_zipfile(file):
-                raise UsageError(f"{path} is not an .npz file", hint="write one with numpy.savez(file, name=array)")
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as archive:
-                return {name: _array(archive, name, path) for name in archive.files}
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UsageError(f"{path} is a folder, not a file") from None
-    except _BROKEN as error:
-        raise UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-
-
-def _array(archive: Any, name: str, path: Path) -> Array:
-    try:
-        array = archive[name]
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        raise UsageError(
-            f"{path}: {name!r} is pickled, and a pickle may run any code: it is refused",
-            hint="strings are arrays of NumPy's text type: array.astype(str)",
-        ) from None
-    if not isinstance(array, np.ndarray):
-        raise UsageError(f"{path}: {name!r} is not an array")
-    return array
-
-
-def _by_input(
-    arrays: Mapping[str, Array], inputs: Mapping[str, ir.Value], path: Path
-) -> dict[str, Array | list[Array]]:
-    feeds: dict[str, Array | list[Array]] = {}
+def _by_input(arrays: Iterable[str], inputs: Mapping[str, ir.Value], path: Path) -> dict[str, str | list[str]]:
+    """Return which of the arrays each input is fed: one, or those of a sequence."""
+    named: dict[str, str | list[str]] = {}
     taken: set[str] = set()
     for name, value in inputs.items():
         if isinstance(value.type, ir.SequenceType):
             found = _elements(name, arrays)
             taken.update(found)
-            feeds[name] = [arrays[element] for element in found]
+            named[name] = found
         elif name in arrays:
             taken.add(name)
-            feeds[name] = arrays[name]
+            named[name] = name
         else:
             raise UsageError(f"{path} has no array {name!r}, which the model takes", hint=_near(name, arrays, "it has"))
     for name in arrays:
@@ -114,7 +80,7 @@ def _by_input(
             raise UsageError(
                 f"{path}: the model has no input {name!r} to be fed", hint=_near(name, inputs, "its inputs are")
             )
-    return feeds
+    return named
 
 
 def _elements(name: str, arrays: Iterable[str]) -> list[str]:
@@ -129,36 +95,58 @@ def _near(name: str, names: Iterable[str], otherwise: str) -> str:
     return f"did you mean {near[0]!r}?" if near else f"{otherwise} {', '.join(names) or 'none'}"
 
 
-def _fitting(
-    value: ir.Value, given: Array | list[Array], bound: dict[str, tuple[int, str]], path: Path
-) -> Array | list[Array]:
-    """Return `given` as the input `value` takes it; note in `bound` what size its symbols have, and which input said so."""
+def _require_fitting(
+    value: ir.Value,
+    named: str | list[str],
+    headers: Mapping[str, ArrayHeader],
+    bound: dict[str, tuple[int, str]],
+    path: Path,
+) -> None:
+    """Raise UsageError unless the input `value` takes the arrays `named`.
+
+    Note in `bound` what size its symbols have, and which input said so.
+    """
     place = f"{path}: the input {value.name!r}"
-    if isinstance(given, list):
-        element = value.type.elem_type if isinstance(value.type, ir.SequenceType) else value.type
-        dtype = element.dtype if isinstance(element, ir.TensorType) else None
-        return [_typed(array, dtype, place) for array in given]
+    if isinstance(named, list):
+        for name in named:
+            _require_type(headers[name].dtype, _element_type(value), place)
+        return
     if value.type is not None and not isinstance(value.type, ir.TensorType):
         raise UsageError(f"{place} is neither a tensor nor a sequence of tensors, and an .npz can give no other")
-    array = _typed(given, value.dtype, place)
-    _require_shape(value, array.shape, bound, place)
-    return array
+    _require_type(headers[named].dtype, value.dtype, place)
+    _require_shape(value, headers[named].shape, bound, place)
 
 
-def _typed(array: Array, dtype: ir.DataType | None, place: str) -> Array:
+def _element_type(value: ir.Value) -> ir.DataType | None:
+    element = value.type.elem_type if isinstance(value.type, ir.SequenceType) else value.type
+    return element.dtype if isinstance(element, ir.TensorType) else None
+
+
+def _require_type(given: np.dtype[Any], dtype: ir.DataType | None, place: str) -> None:
+    if dtype is None:
+        return
+    if dtype == ir.DataType.STRING:
+        fits = given.kind == "U"
+    else:
+        native, wanted = given.newbyteorder("="), np.dtype(dtype.numpy())
+        fits = native == wanted or (native.kind == wanted.kind == "V" and native.itemsize == wanted.itemsize)
+    if not fits:
+        raise UsageError(f"{place} takes {dtype.name.lower()}, and {given} is given")
+
+
+def _read(npz: Npz, value: ir.Value, named: str | list[str]) -> Array | list[Array]:
+    """Return the arrays `named` in the element type that the input `value` has."""
+    dtype = _element_type(value)
+    arrays = [_typed(npz.array(name), dtype) for name in ([named] if isinstance(named, str) else named)]
+    return arrays[0] if isinstance(named, str) else arrays
+
+
+def _typed(array: Array, dtype: ir.DataType | None) -> Array:
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    if dtype is None:
-        return array
-    if dtype == ir.DataType.STRING and array.dtype.kind == "U":
+    if dtype == ir.DataType.STRING:
         return array.astype(object)
-    if dtype != ir.DataType.STRING:
-        wanted = np.dtype(dtype.numpy())
-        if array.dtype == wanted:
-            return array
-        if array.dtype.kind == "V" and wanted.kind == "V" and array.dtype.itemsize == wanted.itemsize:
-            return array.view(wanted)
-    raise UsageError(f"{place} takes {dtype.name.lower()}, and {array.dtype} is given")
+    return array.view(dtype.numpy()) if dtype is not None and array.dtype.kind == "V" else array
 
 
 def _require_shape(value: ir.Value, shape: tuple[int, ...], bound: dict[str, tuple[int, str]], place: str) -> None:

@@ -19,6 +19,7 @@ from onnxtile.model.check import INLINE_BYTES, check, check_proto
 from onnxtile.model.mapped import MappedModel, read_mapped
 from onnxtile.model.twin import twin
 from onnxtile.model.walk import all_nodes
+from onnxtile.paths import real, require_readable
 
 Source: TypeAlias = str | Path | onnx.ModelProto | ir.Model
 
@@ -53,6 +54,7 @@ def digest(source: Source) -> str | None:
     """Return the SHA-256 of the model file in hexadecimal; None for a model that is not a file. Raises ModelError."""
     if not isinstance(source, str | Path):
         return None
+    require_readable(Path(source), ModelError)
     try:
         with Path(source).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -71,11 +73,10 @@ class _Weights(ir.ExternalTensor):
 
 
 def _read(path: Path) -> ir.Model:
+    require_readable(path, ModelError)
     try:
         mapped = read_mapped(path)
         proto = _read_whole(path) if mapped is None else mapped.proto
-    except FileNotFoundError:
-        raise ModelError(f"{path}: no such file") from None
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror or error}") from None
     except _NOT_A_MODEL as error:
@@ -173,7 +174,7 @@ def _require_bytes(tensor: ir.TensorProtocol) -> None:
 
 def _require_inside(tensor: ir.ExternalTensor, folder: Path, model: Path) -> None:
     """Raise ModelError unless the file of `tensor` is inside the model's folder, as the ONNX specification asks."""
-    if not (folder / tensor.location).resolve().is_relative_to(folder):
+    if not real(folder / tensor.location).is_relative_to(folder):
         raise ModelError(
             f"{model}: the external data of {tensor.name!r} lies outside the model's folder: {tensor.location}"
         )

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from onnxtile.errors import UsageError
 from onnxtile.model.weights import is_file_of, named_weights
+from onnxtile.paths import require_possible
 
 _BUFFER = 2**20
 _UMASK = Lock()
@@ -26,6 +27,7 @@ def require_writable(path: Path, *, source: Path | None = None, force: bool = Fa
 
     It must not be the model file `source`, save by `force`, nor ever a weights file of that.
     """
+    require_possible(path, UsageError)
     if not path.parent.is_dir():
         raise UsageError(f"{path}: the folder {path.parent} does not exist")
     if path.is_dir():

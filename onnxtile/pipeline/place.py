@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnxtile.errors import UsageError
+from onnxtile.paths import real
 from onnxtile.pipeline.file import REPORT, Pipeline
 
 
@@ -51,19 +52,19 @@ def apart(place: Place, pipeline: Pipeline, models: Sequence[Path], reserved: It
         raise UsageError(
             f"{clash[0]} and {clash[1]} would be written to one file", hint="give one of them another name"
         )
-    sources = {model.resolve(): model for model in models}
-    taken = {file.resolve(): file for file in (*reserved, *_read_by_steps(pipeline))}
+    sources = {real(model): model for model in models}
+    taken = {real(file): file for file in (*reserved, *_read_by_steps(pipeline))}
     written = [(source, file) for source in models for file in place.files(pipeline, source)]
     for source, file in written:
-        other = sources.get(file.resolve())
+        other = sources.get(real(file))
         if other is not None and other != source:
             raise UsageError(
                 f"{other} is to be read, and is what {source} would be written to",
                 hint="leave it out, or write to another folder with -o",
             )
-        if file.resolve() in taken:
+        if real(file) in taken:
             raise UsageError(
-                f"{taken[file.resolve()]} has another use, and is what {source} would be written to",
+                f"{taken[real(file)]} has another use, and is what {source} would be written to",
                 hint="name another file, or write to another folder with -o",
             )
     return place
@@ -88,11 +89,11 @@ def _clash(place: Place, pipeline: Pipeline, models: Sequence[Path]) -> tuple[Pa
     targets: dict[Path, int] = {}
     for position, model in enumerate(models):
         for file in place.files(pipeline, model):
-            other = targets.setdefault(file.resolve(), position)
+            other = targets.setdefault(real(file), position)
             if other != position:
                 return models[other], model
     return None
 
 
 def _folder_of(model: Path) -> Path:
-    return model.resolve().parent
+    return real(model).parent

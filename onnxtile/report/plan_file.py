@@ -9,14 +9,14 @@ from typing import Annotated, Any, Self
 import pydantic
 
 from onnxtile.errors import UsageError
+from onnxtile.paths import require_readable
 from onnxtile.report.format import Plan
 
 _HINT = "write one by: onnxtile plan MODEL --emit before.json"
 
 _Bytes = Annotated[int, pydantic.Field(ge=0, le=2**53)]
-"""No larger: so far a page counts exactly."""
-_Step = Annotated[int, pydantic.Field(ge=0, le=10**7)]
-"""No larger: a page and a picture have a place for each."""
+"""No larger, as steps: so far a page counts exactly."""
+_Step = Annotated[int, pydantic.Field(ge=0, le=2**53)]
 
 
 class _Part(pydantic.BaseModel):
@@ -81,6 +81,7 @@ class _Plan(_Scheduled):
 
 def read_plan(path: Path) -> Plan:
     """Return the plan in the JSON file `path`. Raises UsageError where it is none, with the first field that is wrong."""
+    require_readable(path, UsageError, hint=_HINT)
     try:
         found: Any = json.loads(path.read_bytes())
     except OSError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxtile.errors import UsageError
+from onnxtile.paths import require_readable
 from onnxtile.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def plan_problem(
 
     require_alignment(alignment)
     progress("reading the problem")
+    require_readable(Path(file), UsageError)
     try:
         data = Path(file).read_bytes()
         text = data.decode()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import tracemalloc
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,6 +88,50 @@ def test_what_is_no_npz_is_refused(text: Text, tmp_path: Path, make: Callable[[P
     path = tmp_path / "x.npz"
     make(path)
     with pytest.raises(UsageError, match=r"x\.npz"):
+        read_inputs(path, load(text(GRAPH)))
+
+
+def _bomb(path: Path, name: str, array: np.ndarray[Any, Any], times: int) -> None:
+    """Write an .npz of an array `times` as long as `array`, whose bytes are all zero."""
+    header = io.BytesIO()
+    described = {"descr": array.dtype.str, "fortran_order": False, "shape": (len(array) * times, *array.shape[1:])}
+    np.lib.format.write_array_header_1_0(header, described)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open(f"{name}.npy", "w") as member:
+        member.write(header.getvalue())
+        for _ in range(times):
+            member.write(array.tobytes())
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("other", np.zeros((10**6, 3), np.float32), "no array 'x'"),
+        ("x", np.zeros((10**6, 3), np.float64), "'x' takes float, and float64"),
+        ("x", np.zeros((10**6, 4), np.float32), r"'x' takes \[N, 3\], and \[20000000, 4\]"),
+    ],
+)
+def test_what_does_not_fit_is_not_decompressed(
+    text: Text, tmp_path: Path, name: str, array: np.ndarray[Any, Any], message: str
+) -> None:
+    _bomb(tmp_path / "x.npz", name, array, 20)
+    model = load(text("g (float[N, 3] x) => (float[N, 3] y) { y = Relu(x) }"))
+    tracemalloc.start()
+    with pytest.raises(UsageError, match=message):
+        read_inputs(tmp_path / "x.npz", model)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4_000_000
+
+
+def test_a_header_that_promises_more_than_there_is_is_refused(text: Text, given: Callable[..., Path]) -> None:
+    path = given(x=X, i=I)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["x.npy"] = members["x.npy"].replace(b"(2, 3), }        ", b"(2000000000, 3) }")
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    with pytest.raises(UsageError, match="'x' is truncated"):
         read_inputs(path, load(text(GRAPH)))
 
 
