@@ -19,6 +19,7 @@ from onnxtile.pipeline.figures import figures
 from onnxtile.pipeline.file import Pipeline
 from onnxtile.pipeline.place import Place
 from onnxtile.pipeline.step import Done, State
+from onnxtile.printable import error_line
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ def _report_of(target: Path) -> Path:
 def _line(error: Exception) -> str:
     """Return in a line what stopped a model."""
     if isinstance(error, OnnxtileError):
-        return str(error).partition("\n")[0] + (f" ({error.hint})" if error.hint else "")
-    return " ".join(f"internal error: {type(error).__name__}: {error}".split())
+        return error_line(str(error), error.hint)
+    return error_line(" ".join(f"internal error: {type(error).__name__}: {error}".split()), None)
 
 
 def _applied(
