@@ -5,6 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from onnxtile.printable import capped, escaped
+
+_SHOWN = 240
+"""Characters of a line that is shown with a caret."""
+
 
 class OnnxtileError(Exception):
     """Bad input or usage. `hint` says what to do next; the command line ends with exit code 2."""
@@ -84,5 +89,12 @@ def caret(text: str, span: tuple[int, int], *, first: int = 1) -> str:
     line_end = text.find("\n", start)
     line = text[line_start : line_end if line_end >= 0 else len(text)]
     label = f"line {text.count(chr(10), 0, start) + first}: "
-    width = max(1, min(stop, line_start + len(line)) - start)
-    return f"{label}{line}\n{' ' * (len(label) + start - line_start)}{'^' * width}"
+    at, stop = start - line_start, max(start + 1, min(stop, line_start + len(line))) - line_start
+    before, marked, after = escaped(line[:at]), escaped(line[at:stop]), escaped(line[stop:])
+    if (
+        len(before) + len(marked) + len(after) > _SHOWN
+    ):  # what is around the span is shortened, and what it marks if need be
+        marked = capped(marked, _SHOWN // 2)
+        before = before if len(before) <= _SHOWN // 4 else f"...{before[-_SHOWN // 4 :]}"
+        after = after if len(after) <= _SHOWN // 4 else f"{after[: _SHOWN // 4]}..."
+    return f"{label}{before}{marked}{after}\n{' ' * (len(label) + len(before))}{'^' * max(1, len(marked))}"

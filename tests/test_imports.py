@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "onnxtile"
 # Upper rooms first. A room imports only from rooms above it.
 ROOMS = [
     *(
+        "printable",
         "errors",
         "paths",
         "keys",
@@ -20,6 +21,7 @@ ROOMS = [
         "registry",
         "sizes",
         "json_text",
+        "csv_text",
         "toml_file",
         "runtime",
         "model",

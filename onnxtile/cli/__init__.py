@@ -15,6 +15,7 @@ from onnxtile.cli.app import build
 from onnxtile.cli.signals import Signals
 from onnxtile.cli.streams import leads_nowhere, open_streams, say
 from onnxtile.errors import OnnxtileError
+from onnxtile.printable import MOST, capped, error_line, escaped
 from onnxtile.quiet import silence_libraries
 
 INTERRUPTED = 130
@@ -88,6 +89,8 @@ def _help_of(error: Exception) -> str:
 
 def _failed(message: str, hint: str | None, code: int) -> int:
     """Say in one line what is wrong and what to do; a query at fault follows with its caret. Return `code`."""
-    first, newline, rest = message.partition("\n")
-    say(f"error: {first}{f' ({hint})' if hint else ''}{newline}{rest}\n")
+    first, *rest = message.split("\n")
+    start = "error: "
+    lines = [start + error_line(first, hint, MOST - len(start)), *(capped(escaped(text)) for text in rest)]
+    say("\n".join(lines) + "\n")
     return code

@@ -8,13 +8,19 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from onnxtile.printable import escaped
 from onnxtile.progress import Progress as Hears
 
 
 @contextmanager
 def bar(console: Console | None = None) -> Iterator[Hears]:
     """Show what is said while the block runs: the stage, how many of its parts are done where it counts them, and the time."""
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}")
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[count]}"),
+    )
     shown = Progress(
         *columns, TimeElapsedColumn(), console=console or Console(stderr=True), transient=True, refresh_per_second=8
     )
@@ -23,6 +29,6 @@ def bar(console: Console | None = None) -> Iterator[Hears]:
 
         def show(stage: str, done: int = 0, total: int = 0, /) -> None:
             count = f"{done:,} of {total:,}" if total else ""
-            shown.update(line, description=stage, completed=done, total=total or None, count=count)
+            shown.update(line, description=escaped(stage), completed=done, total=total or None, count=count)
 
         yield show

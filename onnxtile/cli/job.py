@@ -107,14 +107,13 @@ class Job:
         if not parts:
             return
         from rich.console import Console
-        from rich.text import Text
 
-        from onnxtile.report.table import plain, short
+        from onnxtile.report.table import line, plain, short
 
         console = Console()
         if not console.is_terminal:
             console.width = 10_000  # in a pipe there is no edge to wrap at
-        for part in parts if target is None else [*parts, Text(f"written: {target}")]:
+        for part in parts if target is None else [*parts, line(f"written: {target}")]:
             for shown in short(part) if console.is_terminal else [plain(part)]:
                 console.print(shown)
 

@@ -19,6 +19,7 @@ from onnxtile.pipeline.figures import figures
 from onnxtile.pipeline.file import REPORT, Pipeline
 from onnxtile.pipeline.place import Place
 from onnxtile.pipeline.step import Done, State
+from onnxtile.printable import error_line
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ def run_one(pipeline: Pipeline, source: Path, place: Place, progress: Progress =
 def _line(error: Exception) -> str:
     """Return in a line what stopped a model."""
     if isinstance(error, OnnxtileError):
-        return str(error).partition("\n")[0] + (f" ({error.hint})" if error.hint else "")
-    return " ".join(f"internal error: {type(error).__name__}: {error}".split())
+        return error_line(str(error), error.hint)
+    return error_line(" ".join(f"internal error: {type(error).__name__}: {error}".split()), None)
 
 
 def _applied(

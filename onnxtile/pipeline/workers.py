@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,13 @@ BACKENDS = ("loky", "threading", "dask", "ray")
 _OF_CLUSTERS = ("dask", "ray")
 _PATIENCE = 5.0
 """Seconds in which a scheduler has to answer."""
+_ON_LOOPBACK = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+"""Where a Dask cluster of our own listens: its HTTP server, which cannot be left out, at a free port. Without one it is 8787."""
+_WITHOUT_PAGES = {
+    "distributed.scheduler.allowed-failures": 0,  # what killed a worker is not tried again on the next
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
 _RAYS_PATIENCE = 20.0
 """The same for ray, which takes some of them to start."""
 
@@ -61,13 +69,11 @@ class Workers:
         Raises UsageError where the backend is not installed or cannot be reached; another error, at the end, where a worker died:
         what has not come by then is lost.
         """
-        if self.backend == "dask":
-            yield from _each_on_dask(self, work, items)
+        if self.are_a_cluster:
+            yield from (_each_on_dask if self.backend == "dask" else _each_on_ray)(self, work, items)
             return
         import joblib
 
-        if self.backend == "ray":
-            _ray(self)
         own = {"initializer": _begin, "initargs": (os.getpid(),)} if self.backend == "loky" else {}
         with joblib.parallel_config(backend=self.backend, **own):
             parallel = joblib.Parallel(n_jobs=self.jobs, return_as="generator_unordered")
@@ -105,10 +111,9 @@ def _client(workers: Workers) -> Iterator[Any]:
         raise UsageError("the backend dask is not installed", hint="pip install 'onnxtile[dask]'") from None
     try:
         _require_answer(workers.scheduler)
-        # A cluster of our own listens on free ports, shows no dashboard on a fixed one, and does not try again what killed a worker.
-        own = {"n_workers": workers.jobs, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": CRITICAL}
+        own = {"n_workers": workers.jobs, "threads_per_worker": 1, "silence_logs": CRITICAL, **_ON_LOOPBACK}
         where = own if workers.scheduler is None else {"address": workers.scheduler}
-        with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
+        with dask.config.set(_WITHOUT_PAGES):
             client = Client(timeout=_PATIENCE, **where)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TimeoutError) as error:
         address = workers.scheduler or "this machine"
@@ -139,19 +144,57 @@ def _require_answer(address: str | None) -> None:
     asyncio.run(shake_hands())
 
 
-def _ray(workers: Workers) -> None:
+def _each_on_ray(workers: Workers, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """Yield what comes from a Ray cluster; its backend for joblib cannot give results as they come."""
+    with _ray(workers) as ray:
+
+        def worked(item: T) -> R:
+            return work(item)
+
+        task = ray.remote(max_retries=0)(worked)
+        left = [task.remote(item) for item in items]
+        lost = None
+        while left:
+            done, left = ray.wait(left)
+            try:
+                yield ray.get(done[0])
+            except ray.exceptions.RayError as error:
+                lost = lost or error
+        if lost is not None:
+            raise lost
+
+
+@contextmanager
+def _ray(workers: Workers) -> Iterator[Any]:
+    if workers.scheduler is None:
+        _keep_ray_to_this_machine()
     try:
         import ray
-        from ray.util.joblib import register_ray
     except ImportError:
         raise UsageError("the backend ray is not installed", hint="pip install 'onnxtile[ray]'") from None
     _require_ray(workers.scheduler)
+    own = {"address": "local", "num_cpus": workers.jobs, "include_dashboard": False}
+    where = own if workers.scheduler is None else {"address": workers.scheduler}
     try:
-        ray.init(address=workers.scheduler, ignore_reinit_error=True, log_to_driver=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+        ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=CRITICAL, **where)
+    except Exception as error:  # also a bare one, where its servers did not come up in time
         reason = " ".join(str(error).split())
         raise UsageError(f"ray cannot be reached: {reason}", hint="start it: ray start --head") from None
-    register_ray()
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _keep_ray_to_this_machine() -> None:
+    """Let the servers of a Ray cluster of our own listen on loopback only, and take orders from this run alone.
+
+    Ray reads both while it is imported. By default its servers listen on all interfaces, and whoever reaches one may run code there; the
+    switch says that no machine but this one takes part. The token stays in this process and its workers.
+    """
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def _require_ray(address: str | None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from operator import ge
 from typing import TYPE_CHECKING
 
+from onnxtile.csv_text import text_of
 from onnxtile.errors import UsageError
 from onnxtile.plan.problem import Buffer, Problem
 
@@ -71,7 +72,7 @@ def _plain(rows: Reader) -> tuple[Buffer, ...] | None:
     lower, upper, size = (list(map(int, column)) for column in texts)
     if max(upper, default=0) > _MOST or any(map(ge, lower, upper)):
         return None
-    return tuple(map(Buffer, ids, size, lower, upper))
+    return tuple(map(Buffer, map(text_of, ids), size, lower, upper))
 
 
 def _is_plain(column: Sequence[str]) -> bool:
@@ -107,7 +108,7 @@ def _buffer(row: dict[str, str], line: int) -> Buffer:
     if lower < 0 or upper > _MOST:
         raise UsageError(f"line {line}: steps are counted from 0 to {_MOST:,} at most")
     try:
-        return Buffer(row["id"], size, lower, upper, **own)
+        return Buffer(text_of(row["id"]), size, lower, upper, **own)
     except UsageError as error:
         raise UsageError(f"line {line}: {error}") from error
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
+from onnxtile.csv_text import as_csv
 from onnxtile.report.table import Result
 
 _COLUMNS = (
@@ -15,13 +13,11 @@ _COLUMNS = (
 
 def render(result: Result) -> bytes:
     """Return the file's content; an input or output is written `name:float[1x3x224x224]`, several with a space between."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    rows: list[list[object]] = [list(_COLUMNS)]
     for node in result["nodes"]:
         tensors = (" ".join(map(_tensor, node[side])) for side in ("inputs", "outputs"))
-        writer.writerow([node["node"], node["op"], node["body"], *tensors, *(node[key] for key in _COLUMNS[5:])])
-    return text.getvalue().encode()
+        rows.append([node["node"], node["op"], node["body"], *tensors, *(node[key] for key in _COLUMNS[5:])])
+    return as_csv(rows)
 
 
 def _tensor(one: Result) -> str:

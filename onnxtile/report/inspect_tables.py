@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.table import Result, table
+from onnxtile.report.table import Result, line, table
 
 _ROWS = 20
 """Rows of unknown sizes and of kept activations that are shown; --json has them all."""
@@ -24,7 +24,7 @@ def for_inspect(result: Result) -> list[Table | Text]:
     ]
     for name, body in result["macs"]["bodies"].items():
         work = _products(body["by_operator"]) or "none"
-        parts.append(Text(f"body {name}, each time it runs: {body['total']:,} MACs ({work})"))
+        parts.append(line(f"body {name}, each time it runs: {body['total']:,} MACs ({work})"))
     for title, remarks in (("not known", _unknown(result)), ("contradictions", result["conflicts"])):
         if remarks:
             rows = [(remark["name"], remark["reason"]) for remark in remarks[:_ROWS]]
@@ -136,9 +136,9 @@ def _training(result: Result) -> list[Table | Text]:
     unknown = kept["of_unknown_size"]
     title = f"kept for a backward pass: {kept['bytes']:,} bytes in {len(kept['values']) - unknown} activations"
     title += f", and {unknown:,} of unknown size" if unknown else ""
-    parts: list[Table | Text] = [Text(title), table("", ("operator", "bytes"), _kept(kept))]
+    parts: list[Table | Text] = [line(title), table("", ("operator", "bytes"), _kept(kept))]
     if kept["unknown"]:
-        parts.append(Text(f"no rule says what these keep: {', '.join(kept['unknown'][:_ROWS])}"))
+        parts.append(line(f"no rule says what these keep: {', '.join(kept['unknown'][:_ROWS])}"))
     return parts
 
 
@@ -150,7 +150,7 @@ def _kept(kept: Result) -> Iterable[tuple[str, int | None]]:
 
 def _left(remarks: list[Result]) -> list[Text]:
     left = len(remarks) - _ROWS
-    return [Text(f"and {left:,} more; --json has them all")] if left > 0 else []
+    return [line(f"and {left:,} more; --json has them all")] if left > 0 else []
 
 
 def _more(unknown: list[Result]) -> str:

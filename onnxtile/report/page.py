@@ -7,11 +7,12 @@ clicked step lists what is live.
 from __future__ import annotations
 
 import html
-import json
 import re
 from importlib import resources
 from typing import Any
 
+from onnxtile.json_text import compact
+from onnxtile.printable import escaped
 from onnxtile.report.bodies import unrolled
 from onnxtile.report.format import Options, Plan
 from onnxtile.report.layout import ArenaLayout, Row, arenas_in_use, first_step, step_names, steps
@@ -23,7 +24,7 @@ _PART = re.compile(r"@([a-z.]+)@")
 def render(plan: Plan, options: Options) -> bytes:
     """Return the page."""
     files = resources.files("onnxtile.report") / "web"
-    given = {"title": html.escape(options.title), "data": _in_script(content(plan, options))}
+    given = {"title": html.escape(escaped(options.title)), "data": _in_script(content(plan, options))}
 
     def part(match: re.Match[str]) -> str:
         name = match[1]
@@ -71,4 +72,4 @@ def _row(row: Row) -> dict[str, Any]:
 
 def _in_script(content: Any) -> str:
     """Return JSON that does not end the script element it stands in, whatever a model calls its tensors."""
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return compact(content).replace("<", "\\u003c")

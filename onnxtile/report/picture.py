@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from onnxtile.errors import UsageError
+from onnxtile.printable import escaped
 from onnxtile.report.bodies import unrolled
 from onnxtile.report.format import Options, Plan
 from onnxtile.report.layout import ArenaLayout, arenas_in_use
@@ -53,8 +54,19 @@ def render(plan: Plan, options: Options, kind: Literal["png", "svg"]) -> bytes:
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         # A name may be in a script that the font does not have.
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
-        _figure(plan, options).savefig(file, format=kind, dpi=_DPI, metadata=stamp)
+        figure = _figure(plan, options)
+        _make_printable(figure)
+        figure.savefig(file, format=kind, dpi=_DPI, metadata=stamp)
     return file.getvalue()
+
+
+def _make_printable(figure: Figure) -> None:
+    """Escape what names may hold that no picture shows, and that XML forbids."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_text("\n".join(map(escaped, text.get_text().split("\n"))))
 
 
 def _figure(plan: Plan, options: Options) -> Figure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.table import Result, table
+from onnxtile.report.table import Result, line, table
 
 _BOUNDS = {"peak": "the peak", "every order": "at once in some order", "search": "by exact search"}
 _LIMITS = {
@@ -51,9 +51,9 @@ def for_plan(result: Result) -> list[Table | Text]:
     verdict = result.get("verdict")
     if verdict:
         state = "equal bit for bit" if verdict["equal"] else "DIFFERS"
-        tables.append(Text(f"run inside the arena: {state} ({verdict['runs']} runs)"))
+        tables.append(line(f"run inside the arena: {state} ({verdict['runs']} runs)"))
         if verdict.get("unlike"):
-            tables.append(Text(f"compared node by node, for {verdict['unlike']}"))
+            tables.append(line(f"compared node by node, for {verdict['unlike']}"))
     return tables
 
 

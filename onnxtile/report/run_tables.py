@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.table import Result, table
+from onnxtile.report.table import Result, line, table
 
 _FIGURES = {"nodes": ",", "fused": ",", "tiles": ",", "arena": ",", "error": ".1e"}
 _NONE = {"arena": "unplanned", "error": "∞"}
@@ -26,7 +26,7 @@ def for_run(result: Result) -> list[Table | Text]:
     failures = [(model["model"], reason) for model in result["models"] for reason in _reasons(model)]
     if failures:
         parts.append(table("failed", ("model", "reason"), failures))
-    parts.append(Text(f"{result['passed']} passed, {result['failed']} failed"))
+    parts.append(line(f"{result['passed']} passed, {result['failed']} failed"))
     return parts
 
 

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 from rich.table import Table
 from rich.text import Text
 
+from onnxtile.printable import escaped
+
 Result: TypeAlias = Mapping[str, Any]
 
 _NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]\d+)?( B| bytes)?|\?")
@@ -17,7 +19,7 @@ _NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]\d+)?( B| bytes)?|\?")
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table in which columns of numbers are aligned to the right, all others to the left."""
-    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    made = Table(title=line(title), title_justify="left", title_style="bold", header_style="bold")
     shown = [[_shown(cell) for cell in row] for row in rows]
     for i, column in enumerate(columns):
         numbers = bool(shown) and all(_NUMBER.fullmatch(row[i]) for row in shown)
@@ -25,6 +27,11 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     for row in shown:
         made.add_row(*(Text(cell) for cell in row))
     return made
+
+
+def line(text: str) -> Text:
+    """Return a line of a report as it is: without marks of style, and nothing in it that a terminal obeys."""
+    return Text(escaped(text))
 
 
 def short(part: Table | Text, most: int = 60) -> list[Table | Text]:
@@ -36,7 +43,7 @@ def short(part: Table | Text, most: int = 60) -> list[Table | Text]:
         made.add_column(column.header, justify=column.justify, overflow=column.overflow)
     for row in islice(zip(*(column.cells for column in part.columns), strict=True), most):
         made.add_row(*row)
-    return [made, Text(f"and {part.row_count - most:,} more; in a pipe (| less) and with --json there are all")]
+    return [made, line(f"and {part.row_count - most:,} more; in a pipe (| less) and with --json there are all")]
 
 
 def plain(part: Table | Text) -> Table | Text:
@@ -50,4 +57,4 @@ def plain(part: Table | Text) -> Table | Text:
 def _shown(cell: object) -> str:
     if cell is None:
         return "?"
-    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else escaped(str(cell))

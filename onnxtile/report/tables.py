@@ -11,7 +11,7 @@ from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.lower_tables import for_lowered
 from onnxtile.report.plan_tables import for_plan
 from onnxtile.report.run_tables import for_run
-from onnxtile.report.table import Result, plain, table
+from onnxtile.report.table import Result, line, plain, table
 from onnxtile.report.verify_tables import for_verify
 
 __all__ = [
@@ -40,12 +40,7 @@ def for_match(result: Result) -> list[Table | Text]:
         (m["root"], " ".join(m["nodes"][1:]), " ".join(f"{k}={v}" for k, v in m["anchors"].items()))
         for m in result["matches"]
     ]
-    made = Table(
-        "root", "further nodes", "anchors", title=f"{len(rows)} matches", title_justify="left", title_style="bold"
-    )
-    for row in rows:
-        made.add_row(*(Text(cell) for cell in row))
-    return [made] if rows else [Text("no match")]
+    return [table(f"{len(rows)} matches", ("root", "further nodes", "anchors"), rows) if rows else line("no match")]
 
 
 def for_list(result: Result) -> list[Table | Text]:
@@ -70,12 +65,12 @@ def for_explain(result: Result) -> list[Table | Text]:
     shown = result["attempts"][:_ATTEMPTS]
     rows = [(a["root"], len(a["nodes"]), a["variant"], a["clause"], a["node"], a["reason"]) for a in shown]
     columns = ("root", "nodes", "variant", "clause", "stopped at", "reason")
-    parts: list[Table | Text] = [Text(f"{result['pattern']}: {result['fused']} sites fused")]
+    parts: list[Table | Text] = [line(f"{result['pattern']}: {result['fused']} sites fused")]
     if rows:
         parts.append(table("where it stopped", columns, rows))
     left = len(result["attempts"]) - len(shown)
     if left:
-        parts.append(Text(f"{left} more roots got less far; --json has them all"))
+        parts.append(line(f"{left} more roots got less far; --json has them all"))
     if result["refused"]:
         parts.append(table("left alone", ("root", "reason"), [(r["root"], r["reason"]) for r in result["refused"]]))
     return parts
@@ -160,7 +155,7 @@ def for_demo(result: Result) -> list[Table | Text]:
 def _verdict(result: Result) -> list[Table | Text]:
     verdict = result.get("verdict")
     if verdict is None:
-        return [Text("not verified")]
+        return [line("not verified")]
     worst = max((output["max_rel"] or 0.0 for output in verdict["outputs"]), default=0.0)
     count = len(result.get("sites") or ())
     each = max((site.get("runs", 1) for site in result.get("sites") or ()), default=1)
@@ -172,4 +167,4 @@ def _verdict(result: Result) -> list[Table | Text]:
     explained = [o for o in verdict["outputs"] if o["equal"] and o.get("reason")]
     notes = [f"{o['name']} is off by {o['max_abs'] or 0.0:.2g}: {o['reason']}" for o in explained]
     summary = f"verified: {verdict['runs']} runs{where}{sites}; worst relative error {worst:.2g}"
-    return [Text(line) for line in (summary, *notes)]
+    return [line(text) for text in (summary, *notes)]

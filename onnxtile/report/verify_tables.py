@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.table import Result, table
+from onnxtile.report.table import Result, line, table
 
 
 def for_verify(result: Result) -> list[Table | Text]:
@@ -24,10 +24,10 @@ def for_verify(result: Result) -> list[Table | Text]:
         for one in result["outputs"]
     ]
     parts: list[Table | Text] = [table("outputs", columns, rows)]
-    parts += [Text(f"tolerance: {why}") for why in dict.fromkeys(one["why"] for one in result["outputs"])]
+    parts += [line(f"tolerance: {why}") for why in dict.fromkeys(one["why"] for one in result["outputs"])]
     dims = ", ".join(f"{name}={size}" for name, size in result["dims"].items())
-    parts.append(Text(f"{_count(result['runs'])}: {', '.join(result['inputs'])}{f' (at {dims})' if dims else ''}"))
-    parts += [Text(f"not run on {name}: the first model refuses it ({why})") for name, why in result["skipped"].items()]
+    parts.append(line(f"{_count(result['runs'])}: {', '.join(result['inputs'])}{f' (at {dims})' if dims else ''}"))
+    parts += [line(f"not run on {name}: the first model refuses it ({why})") for name, why in result["skipped"].items()]
     return [*parts, *_bisection(result)]
 
 

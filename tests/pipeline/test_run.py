@@ -1,10 +1,12 @@
 """Models through pipelines: one and many, here and on a cluster, with failures, budgets and workers that die."""
 
-import contextlib
 import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -165,15 +167,39 @@ def test_a_cluster_of_two_workers(pipeline: Callable[[str], Pipeline], tmp_path:
     assert (tmp_path / "out" / "b.deploy.onnx").exists()
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_a_cluster_of_its_own_needs_no_port_that_is_taken(pipeline: Callable[[str], Pipeline], tmp_path: Path) -> None:
-    pytest.importorskip("distributed")
-    with socket.socket() as dashboard:
-        with contextlib.suppress(OSError):  # taken already: so much the better
-            dashboard.bind(("127.0.0.1", 8787))
-        made = pipeline('[[steps]]\ndo = "fuse"\nverify = false')
-        result = run(made, _models(tmp_path)[::2], Place(tmp_path / "out"), Workers(2, "dask"))
-        assert result.passed
+def listening(package: str, backend: str) -> set[tuple[str, int]]:
+    """Return where the processes of a cluster of its own listen, seen from outside while it works on an item."""
+    pytest.importorskip(package)
+    psutil = pytest.importorskip("psutil")
+    script = (
+        "import sys, time\nfrom onnxtile.pipeline.workers import Workers\n"
+        "if __name__ == '__main__':\n"
+        f"    for _ in Workers(2, {backend!r}).each(len, ['one', 'two']):\n"
+        "        print('up', flush=True)\n        sys.stdin.read()\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "cluster.py"
+        file.write_text(script)
+        with subprocess.Popen([sys.executable, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            main = psutil.Process(process.pid)
+            found = {
+                (made.laddr.ip.removeprefix("::ffff:"), made.laddr.port)
+                for one in (main, *main.children(recursive=True))
+                for made in one.net_connections(kind="inet")
+                if made.status == psutil.CONN_LISTEN
+            }
+            process.communicate(timeout=60)
+    return found
+
+
+@pytest.mark.parametrize(("package", "backend"), [("distributed", "dask"), ("ray", "ray")])
+def test_a_cluster_of_its_own_listens_to_this_machine_only(package: str, backend: str) -> None:
+    """On free ports: those on which a dashboard is expected may be another's."""
+    found = listening(package, backend)
+    assert {address for address, _ in found} == {"127.0.0.1"}
+    assert not {port for _, port in found} & {8265, 8786, 8787}
 
 
 @pytest.fixture
@@ -200,9 +226,8 @@ def test_a_scheduler_that_does_not_answer(
 
 @pytest.mark.filterwarnings("ignore")
 def test_ray(pipeline: Callable[[str], Pipeline], tmp_path: Path, mute: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray")
     result = run(pipeline(FUSE), _models(tmp_path), Place(tmp_path / "out"), Workers(2, "ray"))
-    ray.shutdown()
     assert [report.passed for report in result.reports] == [True, False, True]
     monkeypatch.setattr("onnxtile.pipeline.workers._RAYS_PATIENCE", 3)
     for address in ("127.0.0.1:9", mute.removeprefix("tcp://")):

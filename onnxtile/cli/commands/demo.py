@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from onnxtile.cli.job import Job, command
+from onnxtile.printable import escaped
 
 
 def demo(
@@ -29,7 +30,7 @@ def demo(
     if job.quiet or job.as_json == "-":
         return
     sys.stdout.write(
-        f"its files are in {folder}/: open transformer.fused.plan.html in a browser to see who lies where and when, and\n"
+        f"its files are in {escaped(str(folder))}/: open transformer.fused.plan.html in a browser to see who lies where and when, and\n"
         "transformer.fused.onnx in a viewer such as Netron. Then try yours:\n"
         "  onnxtile fuse MODEL.onnx && onnxtile tile MODEL.onnx --max 64 && onnxtile plan MODEL.onnx --emit plan.json\n"
     )

@@ -11,6 +11,7 @@ import typer
 from onnxtile.cli.help import Group, require_command
 from onnxtile.cli.job import Job, command
 from onnxtile.errors import UsageError
+from onnxtile.printable import escaped
 
 
 def new(
@@ -41,7 +42,7 @@ def new(
     if output is None and job.as_json != "-":
         sys.stdout.write(result.text)
     if not job.quiet:
-        sys.stderr.write(f"the query matches {result.matches} times in {model}\n")
+        sys.stderr.write(f"the query matches {result.matches} times in {escaped(str(model))}\n")
 
 
 def add_to(app: typer.Typer) -> None:

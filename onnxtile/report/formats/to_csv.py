@@ -7,9 +7,7 @@ their workspace, each body with steps of its own, so that the file is a whole pr
 
 from __future__ import annotations
 
-import csv
-import io
-
+from onnxtile.csv_text import as_csv
 from onnxtile.report.bodies import flat
 from onnxtile.report.format import Format, Options, Plan
 from onnxtile.report.layout import owners
@@ -17,14 +15,12 @@ from onnxtile.report.layout import owners
 
 def _write(given: Plan, _options: Options) -> bytes:
     plan = flat(given)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     several = len({buffer["arena"] for buffer in plan["buffers"]}) > 1
-    writer.writerow(["id", "lower", "upper", "size", "offset", *(["arena"] if several else [])])
+    rows: list[list[object]] = [["id", "lower", "upper", "size", "offset", *(["arena"] if several else [])]]
     for buffer in owners(plan):
         life, place = (buffer["first"], buffer["last"] + 1), [buffer["arena"]] if several else []
-        writer.writerow([buffer["name"], *life, buffer["size"], buffer["offset"], *place])
-    return text.getvalue().encode()
+        rows.append([buffer["name"], *life, buffer["size"], buffer["offset"], *place])
+    return as_csv(rows)
 
 
 FORMAT = Format("csv", ".csv", _write, "a bare problem with its solution, in MiniMalloc's columns")

@@ -8,11 +8,11 @@ thread must nest), and a counter has its live bytes. The first process has the s
 from __future__ import annotations
 
 import heapq
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from onnxtile.json_text import compact
 from onnxtile.report.bodies import unrolled
 from onnxtile.report.format import Format, Options, Plan
 from onnxtile.report.layout import ArenaLayout, Row, arenas, runs
@@ -31,7 +31,7 @@ def _write(given: Plan, options: Options) -> bytes:
         "displayTimeUnit": "ns",
         "otherData": {"title": options.title, "unit": "1 microsecond is 1 step", **facts},
     }
-    return (json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
+    return f"{compact(content)}\n".encode()
 
 
 def _events(plan: Plan) -> Iterator[Event]:

@@ -1,0 +1,175 @@
+"""Names that a model brings reach a terminal, a spreadsheet, a page, a picture, a header and a trace as text and as nothing else."""
+
+import csv
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from onnxtile.registry import discover
+from onnxtile.report.format import Format
+
+Run = Callable[..., Any]
+
+OSC = "\x1b]0;owned\x07"
+NAMES = (OSC, "=cmd()", "[/red]x[bold]", "</script><b>", "*/ int x; /*", "\u202eback\x9b31m\x7f", "n" * 3000)
+BAD = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A chain of nodes and values with such names."""
+    nodes, before = [], "x"
+    for name in NAMES:
+        nodes.append(helper.make_node("Transpose", [before], [name], name=f"{name} node", perm=[1, 0]))
+        before = name
+    nodes.append(helper.make_node("Add", [before, "w"], ["y"], name=f"{OSC}sum"))
+    value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [8, 8]) for name in ("x", "y")]
+    weight = numpy_helper.from_array(np.ones(8, np.float32), "w")
+    graph = helper.make_graph(nodes, f"{OSC}g", value[:1], value[1:], [weight])
+    made = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)], producer_name=OSC)
+    onnx.save(made, tmp_path / "h.onnx")
+    return tmp_path / "h.onnx"
+
+
+COMMANDS = [
+    ("inspect", "h.onnx", "--training"),
+    ("inspect", "h.onnx", "--trace", "Transpose"),
+    ("inspect", "h.onnx", "--json", "-"),
+    ("match", "h.onnx", "Transpose->Transpose"),
+    ("fuse", "h.onnx", "-p", "Transpose->Transpose", "--dry-run"),
+    ("fuse", "h.onnx", "--explain", "Transpose->Add->Transpose"),
+    ("tile", "h.onnx", "--max", "8", "--dry-run"),
+    ("plan", "h.onnx", "--dry-run"),
+    ("plan", "h.onnx", "--dry-run", "--json", "-"),
+    ("verify", "h.onnx", "h.onnx"),
+    ("pattern", "new", "--from", "h.onnx", "--nodes", f"{OSC}sum"),
+]
+
+
+@pytest.mark.parametrize("line", COMMANDS, ids=" ".join)
+def test_a_terminal_gets_text(run: Run, hostile: Path, line: tuple[str, ...]) -> None:
+    assert hostile.exists()
+    done = run(*line)
+    assert done.code == 0, done.err
+    assert not BAD.search(done.out) and not BAD.search(done.err)
+
+
+def test_tables_show_what_stands_in_brackets(run: Run, hostile: Path) -> None:
+    assert hostile.exists()
+    assert "[/red]x[bold] node" in run("inspect", "h.onnx").out
+
+
+ERRORS = [
+    ("inspect", f"{OSC}.onnx"),
+    ("inspect", "x" * 4000),
+    ("match", "h.onnx", "Transpose->" * 900),
+    ("match", "h.onnx", f"Transpose->{OSC}"),
+    ("fuse", "h.onnx", "-p", "N" * 4000),
+    ("plan", "h.onnx", "--dim", f"{OSC}=3"),
+    ("plan", "h.onnx", "--dim", f"{'d' * 4000}=3"),
+    ("pattern", "new", "--from", "h.onnx", "--nodes", f"{OSC}nobody"),
+    ("run", "p.toml", "h.onnx", "--backend", "b" * 4000),
+    ("plan", "h.onnx", "--emit", f"{OSC}.xyz"),
+]
+
+
+@pytest.mark.parametrize("line", ERRORS, ids=lambda line: " ".join(line)[:40])
+def test_an_error_is_short_and_is_text(run: Run, hostile: Path, line: tuple[str, ...]) -> None:
+    (hostile.parent / "p.toml").write_text('[[steps]]\ndo = "fuse"\n')
+    done = run(*line)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: ") and not BAD.search(done.err)
+    assert max(map(len, done.err.splitlines())) <= 500
+    assert done.err.count("\n") == 1 or "^" in done.err.splitlines()[-1]
+
+
+def test_libraries_say_nothing_before_an_error(run: Run, hostile: Path) -> None:
+    """onnx_ir logs of a value that nobody makes, onnxruntime of a run that fails."""
+    made = onnx.load(hostile)
+    made.graph.node[0].input[0] = "nobody"
+    onnx.save(made, hostile)
+    done = run("inspect", "h.onnx")
+    assert done.code == 2 and done.err.startswith("error: ") and done.err.count("\n") == 1
+    gather = helper.make_node("Gather", ["x", "i"], ["y"])
+    value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("x", "y")]
+    index = numpy_helper.from_array(np.array([9, 9]), "i")
+    onnx.save(
+        helper.make_model(
+            helper.make_graph([gather], "g", value[:1], value[1:], [index]),
+            ir_version=10,
+            opset_imports=[helper.make_opsetid("", 17)],
+        ),
+        hostile,
+    )
+    done = run("verify", "h.onnx", "h.onnx")
+    assert done.code == 2 and done.err.startswith("error: ") and done.err.count("\n") == 1
+
+
+def rendered(run: Run, folder: Path, suffix: str) -> bytes:
+    assert run("plan", "h.onnx", "--dry-run", "--json", "plan.json", "--no-verify").code == 0
+    done = run("plan", "h.onnx", "--no-verify", "-o", "o.onnx", "--emit", f"p{suffix}")
+    assert done.code == 0, done.err
+    return (folder / f"p{suffix}").read_bytes()
+
+
+FORMATS = {form.name: form.suffix for form in discover("onnxtile.report.formats", Format).values()}
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"png", "tflm", "csv"}))
+def test_no_format_holds_what_a_terminal_obeys(run: Run, hostile: Path, name: str) -> None:
+    if name == "svg":
+        pytest.importorskip("matplotlib")
+    text = rendered(run, hostile.parent, FORMATS[name]).decode()
+    assert "owned" in text or name == "svg"
+    assert not BAD.search(text)
+    if name == "svg":
+        ET.fromstring(text)
+    elif name.startswith(("json", "trace", "tflm", "model")):
+        assert OSC in json.dumps(json.loads(text), ensure_ascii=False).replace("\\u001b", "\x1b").replace(
+            "\\u0007", "\x07"
+        )
+    elif name == "header":
+        comments = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+        assert "int x" not in comments and "*/" not in comments
+
+
+def test_a_page_has_no_element_from_a_name(run: Run, hostile: Path) -> None:
+    found: list[str] = []
+
+    class Elements(HTMLParser):
+        def handle_starttag(self, tag: str, _attrs: object) -> None:
+            found.append(tag)
+
+    Elements().feed(rendered(run, hostile.parent, ".html").decode())
+    assert "b" not in found and found.count("script") == 2
+
+
+def test_a_spreadsheet_gets_no_formula_and_the_plan_comes_back(run: Run, hostile: Path) -> None:
+    folder = hostile.parent
+    ids = [row[0] for row in csv.reader(io.StringIO(rendered(run, folder, ".csv").decode(), newline=""))]
+    assert "'=cmd()" in ids and "=cmd()" not in ids
+    assert run("plan", "p.csv", "--emit", "again.json").code == 0
+    names = {row["name"] for row in json.loads((folder / "again.json").read_text())["buffers"]}
+    assert set(NAMES) <= names
+    assert run("inspect", "h.onnx", "--emit", "n.csv").code == 0
+    rows = list(csv.reader(io.StringIO((folder / "n.csv").read_bytes().decode(), newline="")))
+    assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "@", "\t", "\r"))]
+
+
+def test_one_place_makes_lines_of_reports() -> None:
+    """What is printed goes through `table` and `line`, which escape; no report makes its own."""
+    import onnxtile.report as room
+
+    for file in Path(room.__path__[0]).glob("*.py"):
+        if file.name != "table.py":
+            assert not re.search(r"(?<![\w|\[ ])\s?\bText\(|[^.]\bTable\(", file.read_text()), file
