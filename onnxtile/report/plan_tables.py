@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from rich.table import Table
 from rich.text import Text
 
 from onnxtile.report.table import Result, line, table
 
+_LISTED = 5
+"""Outputs that a line names."""
 _BOUNDS = {"peak": "the peak", "every order": "at once in some order", "search": "by exact search"}
 _LIMITS = {
     "effort": "the effort ended; --effort high searches longer",
@@ -52,9 +56,16 @@ def for_plan(result: Result) -> list[Table | Text]:
     if verdict:
         state = "equal bit for bit" if verdict["equal"] else "DIFFERS"
         tables.append(line(f"run inside the arena: {state} ({verdict['runs']} runs)"))
-        if verdict.get("unlike"):
-            tables.append(line(f"compared node by node, for {verdict['unlike']}"))
+        tables += _excused(verdict.get("excused") or {})
     return tables
+
+
+def _excused(reasons: Mapping[str, str]) -> Iterator[Text]:
+    """Yield a line for each reason why outputs were not compared with a run of the whole model."""
+    for reason in dict.fromkeys(reasons.values()):
+        names = [name for name, other in reasons.items() if other == reason]
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        yield Text(f"compared node by node only: {', '.join(names[:_LISTED])}{more}: {reason}")
 
 
 def _bodies(result: Result) -> list[tuple[str, str]]:

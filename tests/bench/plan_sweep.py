@@ -79,8 +79,8 @@ def outcome(path: Path, given: argparse.Namespace) -> Iterator[str]:
     plan, verdict = planned.plan, planned.verdict
     assert verdict is not None
     yield "planned, checked, equal in the arena"
-    if verdict.unlike:
-        yield f"of these node by node: {verdict.unlike}"
+    if verdict.excused:
+        yield f"of these node by node: {'; '.join(dict.fromkeys(verdict.excused.values()))}"
     yield "nothing unplanned" if not plan.unplanned else "something unplanned"
     yield "optimal" if plan.optimal else f"not optimal ({plan.ended})"
     if plan.unplanned or not plan.optimal:

@@ -18,6 +18,7 @@ from onnxtile.plan.problem import Plan, Problem
 from onnxtile.plan.proof import check
 from onnxtile.plan.proof.tenant import Tenant
 from onnxtile.plan.result import PlannedBody, PlannedBuffer, PlanResult
+from onnxtile.plan.workspace import WorkspaceRules
 from tests.plan.conftest import Case, outside, rows
 from tests.plan.test_live import IF, LOOP, NESTED
 
@@ -130,26 +131,66 @@ def test_branches_share_the_larger_workspace() -> None:
     assert {body.attribute for body in result.bodies} == {"then_branch", "else_branch"}
 
 
-def moved(result: PlanResult, name: str, offset: int) -> PlanResult:
+def shifted(result: PlanResult, move: Callable[[PlannedBuffer], int], names: set[str]) -> PlanResult:
+    """Return `result` with the rows called `names` by `move` bytes further."""
+
+    def row(buffer: PlannedBuffer) -> PlannedBuffer:
+        return replace(buffer, offset=buffer.offset + move(buffer)) if buffer.name in names else buffer
+
     def inside(body: PlannedBody) -> PlannedBody:
-        return replace(body, buffers=tuple(map(shifted, body.buffers)), bodies=tuple(map(inside, body.bodies)))
+        return replace(body, buffers=tuple(map(row, body.buffers)), bodies=tuple(map(inside, body.bodies)))
 
-    def shifted(buffer: PlannedBuffer) -> PlannedBuffer:
-        return replace(buffer, offset=offset) if buffer.name == name else buffer
+    return replace(result, buffers=tuple(map(row, result.buffers)), bodies=tuple(map(inside, result.bodies)))
 
-    return replace(result, bodies=tuple(map(inside, result.bodies)))
+
+FEEDS = {"x": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)}
 
 
 @pytest.mark.parametrize(
     ("text", "name", "onto"),
     [(IN_A_LOOP, "e", "a"), (IN_A_LOOP, "q", "a"), (IN_A_LOOP, "u", "a"), (LOOP, "next", "a")],
 )
-def test_a_tensor_of_a_body_on_one_of_the_graph_around_is_noticed(text: str, name: str, onto: str) -> None:
+def test_a_tensor_of_a_body_outside_of_its_workspace_is_refused(text: str, name: str, onto: str) -> None:
     case = Case.of(text)
     result = case.plan(share=("view",))
-    feeds = {"x": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)}
-    verdict = case.run(moved(result, name, rows(result)[onto].offset), feeds=[feeds])
-    assert not verdict.equal
+    place = rows(result)[onto].offset
+    with pytest.raises(CheckFailed, match=f"'{name}' outside of the workspace of "):
+        case.run(shifted(result, lambda row: place - row.offset, {name}), feeds=[FEEDS])
+
+
+@pytest.mark.parametrize(("text", "onto"), [(IN_A_LOOP, "a"), (LOOP, "a"), (IN_A_LOOP, "y")])
+def test_a_workspace_with_its_bodies_on_a_tensor_in_use_is_noticed(text: str, onto: str) -> None:
+    case = Case.of(text)
+    result = case.plan(share=("view",), planner="naive")
+    room = next(row for row in result.buffers if row.kind == "workspace")
+    names = {room.name, *(row.name for body in flat(result) for row in body.buffers)} - {onto}
+    by = rows(result)[onto].offset - room.offset
+    wrong = shifted(result, lambda _: by, names)
+    wider = replace(wrong, arenas=tuple(replace(arena, size=arena.size + 4096) for arena in wrong.arenas))
+    assert not case.run(wider, feeds=[FEEDS]).equal
+
+
+@pytest.mark.parametrize("field", ["row", "body"])
+@pytest.mark.parametrize("text", [LOOP, IN_A_LOOP, UNTIL, SCAN])
+def test_a_workspace_that_is_too_small_for_its_bodies_is_refused(text: str, field: str) -> None:
+    case = Case.of(text)
+    result = case.plan()
+    rooms = tuple(replace(b, size=b.size - 64) if b.kind == "workspace" else b for b in result.buffers)
+    bodies = tuple(replace(body, size=body.size - 64) for body in result.bodies)
+    small = replace(result, buffers=rooms) if field == "row" else replace(result, bodies=bodies)
+    with pytest.raises(CheckFailed, match="outside of the workspace of "):
+        case.run(small)
+
+
+@pytest.mark.parametrize("other", ["a", "y"])
+def test_what_lies_beside_its_bodies_in_the_workspace_of_a_node_is_nobody_elses(other: str) -> None:
+    """A node with a body has a workspace of its own behind it, too."""
+    case = Case.of(LOOP)
+    result = case.plan(share=("view",), planner="naive", workspaces=WorkspaceRules.of({"Loop": "128"}, False))
+    assert case.run(result, feeds=[FEEDS]).equal
+    room = next(row for row in result.buffers if row.kind == "workspace")
+    end = room.offset + room.size - 64
+    assert not case.run(shifted(result, lambda row: end - row.offset, {other}), feeds=[FEEDS]).equal
 
 
 @pytest.mark.parametrize("text", [LOOP, IN_A_LOOP, UNTIL])

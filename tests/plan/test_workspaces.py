@@ -1,6 +1,7 @@
 """Workspaces: by rule or as a pattern declares them, one for all kernels or one for each."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import onnx.parser
 import pytest
 
 from onnxtile import api
-from onnxtile.errors import ModelError, PatternError, UsageError
+from onnxtile.errors import CheckFailed, ModelError, PatternError, UsageError
 from onnxtile.model.size_rule import SizeRule
 from onnxtile.plan.workspace import WorkspaceRules
 from tests.plan.conftest import Case
@@ -44,6 +45,27 @@ def test_all_kernels_share_the_largest() -> None:
     (room,) = (b for b in result.buffers if b.kind == "workspace")
     assert (room.name, room.size, room.first, room.last, room.node) == ("(workspace)", 3000, 1, 3, None)
     assert case.run(result).equal
+
+
+@pytest.mark.parametrize(("room", "onto"), [("b", "a"), ("b", "b"), ("y", "c"), ("y", "y")])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_workspace_on_an_operand_or_a_result_is_noticed(room: str, onto: str, shared: bool) -> None:
+    case = Case.of(CHAIN)
+    result = case.plan(planner="naive", share=("view",), **rules(shared=shared, Conv="100", Softmax="100"))
+    assert case.run(result).equal
+    offset = next(b.offset for b in result.buffers if b.name == onto)
+    name = "(workspace)" if shared else f"{room} (workspace)"
+    moved = tuple(replace(b, offset=offset) if b.name == name else b for b in result.buffers)
+    verdict = case.run(replace(result, buffers=moved))
+    assert not verdict.equal
+
+
+def test_a_workspace_outside_of_the_arena_is_refused() -> None:
+    case = Case.of(CHAIN)
+    result = case.plan(**rules(Conv="100"))
+    moved = tuple(replace(b, offset=result.arena_size) if b.kind == "workspace" else b for b in result.buffers)
+    with pytest.raises(CheckFailed, match=r"'b \(workspace\)' outside of the arena"):
+        case.run(replace(result, buffers=moved))
 
 
 @pytest.mark.parametrize("order", ["model", "min-peak", "any"])

@@ -84,7 +84,7 @@ def views(node: ir.Node, facts: Facts) -> Iterator[Alias]:
     """Yield the output of `node` that is a whole operand under another shape."""
     if node.op_type not in VIEWS or not facts.is_standard(node) or not node.inputs or not node.outputs:
         return
-    if node.op_type == "Dropout" and not _does_not_train(node, facts):
+    if node.op_type == "Dropout" and not does_not_train(node, facts):
         return
     source, value = node.inputs[0], node.outputs[0]
     if source is not None and value.name and facts.same_bytes(value, source):
@@ -267,8 +267,11 @@ def _bytes_before(whole: ir.Value, part: ir.Value, starts: Sequence[int], facts:
     return sum(start * math.prod(outer[axis + 1 :]) for axis, start in enumerate(starts)) * dtype.bitwidth // 8
 
 
-def _does_not_train(node: ir.Node, facts: Facts) -> bool:
-    """A Dropout passes its input on unless it trains: an attribute before opset 7, from 12 on an input, never in between."""
+def does_not_train(node: ir.Node, facts: Facts) -> bool:
+    """Return whether the Dropout `node` passes its input on.
+
+    That it trains is said by an attribute before opset 7, by an input from 12 on, and never in between.
+    """
     if facts.opset() < 7:
         return node.attributes.get_int("is_test", 0) == 1
     training = node.inputs[2] if len(node.inputs) > 2 else None

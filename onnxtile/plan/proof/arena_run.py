@@ -6,8 +6,9 @@ other inputs and over another pattern in the arena's bytes each time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,13 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.wanted import ANYTHING, Wanted
+from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.order.choice import order as find_order
 from onnxtile.plan.order.schedule import named, shuffled
+from onnxtile.plan.proof.draws import Unsure
 from onnxtile.plan.proof.executor import ArenaExecutor, Clash
-from onnxtile.plan.proof.memory import Site
-from onnxtile.plan.proof.plain import PlainRun, why_unlike
+from onnxtile.plan.proof.memory import same
+from onnxtile.plan.proof.plain import PlainRun
 from onnxtile.plan.result import PlanResult
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Array
@@ -38,9 +41,9 @@ class ArenaVerdict:
 
     `runs` runs on different inputs compared every one of `outputs`, and every tensor of the arena whenever it was written or read;
     they end with the first that differs. `differing` is the first tensor that had another bit, noticed at `step` (None: at
-    the end), `red_zones` whether nothing was written around the arena. `kernels` nodes were executed, in `sessions`
-    different sessions; `views` were not, as their bytes are already there. Where the run of the whole model gives other bits
-    than its nodes one by one, `unlike` says why that is not held against the plan: every tensor was as in a run of the nodes elsewhere.
+    the end), `red_zones` whether nothing was written around the arena. `kernels` nodes were executed in the arena, in `sessions`
+    different sessions; `views` were not, as their bytes are already there. Every tensor had the bits of a run of the nodes one by one in
+    memory of their own; `excused` are the outputs that need not have those of the run of the whole model, by name with the reason.
     """
 
     runs: int
@@ -51,7 +54,7 @@ class ArenaVerdict:
     kernels: int
     sessions: int
     views: int
-    unlike: str | None = None
+    excused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def equal(self) -> bool:
@@ -60,7 +63,7 @@ class ArenaVerdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        return {"equal": self.equal, **vars(self), "outputs": list(self.outputs)}
+        return {"equal": self.equal, **vars(self), "outputs": list(self.outputs), "excused": dict(self.excused)}
 
 
 def arena_run(  # noqa: PLR0913 - what a run can be asked for
@@ -87,7 +90,8 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
     schedule = named(model.graph, result.schedule, result.steps)
     every = find_order(result.order).every
     clash, intact, runs = None, True, 0
-    reason, unlike = why_unlike(model, shapes), None
+    unsure = Unsure.of(Facts(model, shapes, constants))
+    excused = dict(unsure.drawn)
     prepared = [_arrays(fed) for fed in inputs]
     for runs, fed in enumerate(counted(prepared, "running inside the arena", progress), start=1):
         pattern = _PATTERNS[(runs - 1) % len(_PATTERNS)]
@@ -95,11 +99,12 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
             block.fill(pattern)
         order = shuffled(schedule, freely=every, seed=seed + runs) if runs > 1 else None
         found = executor.run(fed, order)
-        expected = plain.run(fed)
-        clash = _compare(found, expected)
-        if clash is not None and not isinstance(found, Clash):
-            excuse = reason or (_ROUNDED if _compare(executor.elsewhere(fed), expected) is None else None)
-            clash, unlike = (None, excuse) if excuse else (clash, unlike)
+        if isinstance(found, Clash):
+            clash = found
+        else:
+            told = _differences(found, plain.run(fed), unsure, partial(executor.elsewhere, fed))
+            clash = next((Clash(name, None) for name, reason in told.items() if reason is None), None)
+            excused |= {name: reason for name, reason in told.items() if reason is not None}
         intact = all(block.is_intact(pattern) for block in executor.blocks.values())
         if clash is not None or not intact:
             break
@@ -112,7 +117,7 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
         kernels=executor.kernels,
         sessions=executor.sessions,
         views=executor.views,
-        unlike=unlike,
+        excused=excused,
     )
 
 
@@ -121,20 +126,22 @@ def _arrays(feeds: Mapping[str, Any]) -> dict[str, Any]:
     return {name: np.asarray(value) if isinstance(value, np.generic) else value for name, value in feeds.items()}
 
 
-def _compare(found: Mapping[str, Any] | Clash, expected: Mapping[str, Any]) -> Clash | None:
-    if isinstance(found, Clash):
-        return found
-    return next((Clash(name, None) for name, value in found.items() if not _same(value, expected[name])), None)
+def _differences(
+    found: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    unsure: Unsure,
+    elsewhere: Callable[[], Mapping[str, Any] | Clash],
+) -> dict[str, str | None]:
+    """Return the outputs of which `found` has other bits than `expected`, the run of the whole model, each with its excuse or None.
 
-
-def _same(found: Any, expected: Any) -> bool:
-    """Return whether two values have the same bits."""
-    if isinstance(found, Site) and isinstance(expected, Site):
-        return found.equals(expected)
-    if isinstance(expected, Site):
-        expected = expected.array()
-    if isinstance(found, list):
-        return len(found) == len(expected) and all(map(_same, found, expected))
-    if isinstance(found, np.ndarray) and found.dtype != object:
-        return (found.dtype, found.shape) == (expected.dtype, expected.shape) and found.tobytes() == expected.tobytes()
-    return bool(np.array_equal(found, expected))
+    What follows from a random number is not asked. A float of 16 bits may have more in the whole run. The others must have the bits of
+    `expected` in a run of the nodes `elsewhere`.
+    """
+    differing = [name for name, value in found.items() if name not in unsure.drawn and not same(value, expected[name])]
+    if all(name in unsure.wider for name in differing):
+        return {name: unsure.wider[name] for name in differing}
+    nodes = elsewhere()
+    if isinstance(nodes, Clash):
+        return dict.fromkeys(differing)
+    rounded = {name: _ROUNDED for name in differing if same(nodes[name], expected[name])}
+    return {name: unsure.wider.get(name) or rounded.get(name) for name in differing}

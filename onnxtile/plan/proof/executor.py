@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.plan.alias.find import Facts
-from onnxtile.plan.proof.graph_run import Clash, Draws, GraphRun, Ground, Lanes, Moves, Values
+from onnxtile.plan.proof.graph_run import Clash, Draws, GraphRun, Ground, Lanes, Moves, Values, View
 from onnxtile.plan.proof.kernel import Kernel, Kernels
 from onnxtile.plan.proof.memory import Block
 from onnxtile.plan.result import PlannedBody, PlanResult
@@ -83,7 +83,7 @@ class ArenaExecutor:
         return {output.name or "": lanes.arena[output] for output in graph.outputs}
 
     def elsewhere(self, feeds: Mapping[str, Array]) -> dict[str, Any] | Clash:
-        """Run the nodes one by one, nothing in an arena; return each graph output by name, or what differs between two such runs."""
+        """Run the nodes one by one, nothing in an arena; return each graph output by name, or where two such runs differ."""
         graph, result = self._model.graph, self._result
         bodies = [_nowhere(body) for body in result.bodies]
         run = GraphRun(graph, self._ground, (), result.schedule, result.steps, bodies)
@@ -110,7 +110,7 @@ class ArenaExecutor:
         for number in places:
             step = self._run.steps[number]
             last.update(dict.fromkeys(step.reads, number))
-            kernel = step.kernel if isinstance(step, Moves | Draws) else step
+            kernel = step.kernel if isinstance(step, Moves | Draws | View) else step
             if isinstance(kernel, Kernel):
                 last.update({value: number for _, value in kernel.outputs})
         found: dict[int, list[ir.Value]] = {}

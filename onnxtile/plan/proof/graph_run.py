@@ -13,12 +13,13 @@ import onnx_ir as ir
 
 from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.graph import dependencies
-from onnxtile.model.constants import RANDOM
 from onnxtile.plan.alias.find import Alias, Facts, parts, views
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.order.schedule import named
+from onnxtile.plan.proof.draws import draws
 from onnxtile.plan.proof.kernel import Kernel, Kernels
-from onnxtile.plan.proof.memory import Block, Site
+from onnxtile.plan.proof.memory import Block, Site, same
+from onnxtile.plan.proof.places import planned_sites, workspaces
 from onnxtile.plan.result import PlannedBody, PlannedBuffer
 
 Values: TypeAlias = dict[ir.Value, Any]
@@ -44,11 +45,9 @@ class Lanes:
     beside: Values
 
     def agree(self, value: ir.Value) -> bool:
-        """Return whether `value` has in the arena the bytes it should; ordinary values are compared as outputs, at the end."""
+        """Return whether `value` has in the arena the bits it should."""
         found, expected = self.arena[value], self.beside[value]
-        if found is expected or not isinstance(found, Site):
-            return True
-        return isinstance(expected, Site) and found.equals(expected)
+        return found is expected or same(found, expected)
 
 
 @dataclass(frozen=True)
@@ -79,14 +78,18 @@ class Controlled(Protocol):
 
 @dataclass(frozen=True)
 class View:
-    """A node that is not run: each output is the input beside it under another shape, or a part of it."""
+    """A node that is not run in the arena: each output is the input beside it under another shape, or a part of it.
 
+    Beside the arena its kernel is run: that shows whether it is one.
+    """
+
+    kernel: Kernel
     aliases: tuple[Alias, ...]
 
     @property
     def reads(self) -> tuple[ir.Value, ...]:
-        """The values that it shows."""
-        return tuple(alias.source for alias in self.aliases)
+        """The values that it reads."""
+        return self.kernel.reads
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,8 @@ class GraphRun:
         self._ground = ground
         self._facts = ground.facts
         self._shapes = ground.facts.shapes
-        self.sites = _planned_sites(graph, buffers, ground)
+        buffers = tuple(buffers)
+        self.sites = planned_sites(graph, buffers, ground.blocks, self._shapes)
         self.held: Values = {}
         self._constants: dict[ir.Value, None] = {}
         self.steps: dict[int, Step] = {}
@@ -152,6 +156,7 @@ class GraphRun:
         of_node: dict[str, list[PlannedBody]] = {}
         for body in bodies:
             of_node.setdefault(body.node, []).append(body)
+        self._workspaces = workspaces(schedule, numbers, buffers, of_node, ground.blocks)
         for place, node in enumerate(named(graph, schedule, numbers).nodes):
             self._prepare(place, node, of_node.get(schedule[place], []))
         self._hold(graph.outputs)
@@ -171,43 +176,47 @@ class GraphRun:
         Raises ModelError where a kernel refuses what it is given outside of the arena, too.
         """
         for place in places:
-            step = self.steps[place]
-            clash = self._taken(self.numbers[place], step, lanes)
+            clash = self._taken(place, lanes)
             if clash is not None:
                 return clash
             for value in (dead_after or {}).get(place, ()):
                 lanes.beside.pop(value, None)
         return None
 
-    def _taken(self, number: int, step: Step, lanes: Lanes) -> Clash | None:
-        if isinstance(step, View):
-            self._link(step, lanes)
-            return None
-        if isinstance(step, Kernel | Moves | Draws):
-            return self._lockstep(number, step, lanes)
-        return step.run(lanes)
+    def _taken(self, place: int, lanes: Lanes) -> Clash | None:
+        """Run the step at `place`, with canaries in its workspaces, which none but its bodies may overwrite."""
+        number, step, rooms = self.numbers[place], self.steps[place], self._workspaces.get(place, [])
+        for room in rooms:
+            room.fill()
+        is_plain = isinstance(step, Kernel | Moves | Draws | View)
+        clash = self._lockstep(number, step, lanes) if is_plain else step.run(lanes)
+        return clash or next((Clash(room.name, number) for room in rooms if not room.is_intact), None)
 
-    def _lockstep(self, number: int, step: Kernel | Moves | Draws, lanes: Lanes) -> Clash | None:
+    def _lockstep(self, number: int, step: Kernel | Moves | Draws | View, lanes: Lanes) -> Clash | None:
         kernel = step if isinstance(step, Kernel) else step.kernel
         for _, value in kernel.inputs:
             if not lanes.agree(value):
                 return Clash(value.name or "", number)
         self._run(kernel, lanes.beside, {value: self.room(value) for _, value in kernel.outputs})
-        if isinstance(step, Draws):
-            self._copy(kernel, lanes)
-            return None
         try:
-            self._run_inside(step, lanes.arena)
+            self._run_inside(step, lanes)
         except ModelError:
             # It has just run on the same inputs elsewhere: where it writes is at fault.
             return Clash(kernel.outputs[0][1].name or "", number)
         wrong = next((value for _, value in kernel.outputs if not lanes.agree(value)), None)
         return None if wrong is None else Clash(wrong.name or "", number)
 
-    def _run_inside(self, step: Kernel | Moves, arena: Values) -> None:
+    def _run_inside(self, step: Kernel | Moves | Draws | View, lanes: Lanes) -> None:
         if isinstance(step, Kernel):
-            self._run(step, arena, {value: self.sites.get(value) for _, value in step.outputs})
-            return
+            self._run(step, lanes.arena, {value: self.sites.get(value) for _, value in step.outputs})
+        elif isinstance(step, Moves):
+            self._move(step, lanes.arena)
+        elif isinstance(step, View):
+            self._link(step, lanes.arena)
+        else:
+            self._copy(step.kernel, lanes)
+
+    def _move(self, step: Moves, arena: Values) -> None:
         outputs = [value for _, value in step.kernel.outputs]
         elsewhere = dict(arena)
         self._run(step.kernel, elsewhere, {value: self.room(value) for value in outputs})
@@ -225,15 +234,14 @@ class GraphRun:
             drawn, site = lanes.beside[value], self.sites.get(value)
             lanes.arena[value] = drawn if site is None else site.filled(drawn.array())
 
-    def _link(self, view: View, lanes: Lanes) -> None:
+    def _link(self, view: View, arena: Values) -> None:
         for alias in view.aliases:
             value = alias.value
             shape, size = self._shapes.sizes(value), tensor_bytes(value, self._shapes)
             assert shape is not None
             assert size is not None
-            lanes.beside[value] = lanes.beside[alias.source].part(alias.at, size, shape)
-            found = self.sites[value] if value in self.sites else lanes.arena[alias.source].part(alias.at, size, shape)
-            lanes.arena[value] = found
+            site = self.sites.get(value)
+            arena[value] = arena[alias.source].part(alias.at, size, shape) if site is None else site
 
     def _run(self, kernel: Kernel, values: Values, rooms: Mapping[ir.Value, Site | None]) -> None:
         """Run `kernel` on `values`, and put what it gives into `rooms` and `values`."""
@@ -281,16 +289,14 @@ class GraphRun:
         shared = {a.value: a for a in (*views(node, self._facts), *cuts) if self._shares(a)}
         if any(self._shapes.is_bound(value) for value in outputs):
             shared = {}  # how it is seen, only a run tells
-        if shared.keys() == set(outputs):
-            self.steps[place] = View(tuple(shared.values()))
-            self._hold(alias.source for alias in shared.values())
-            return
         kernel = self._ground.kernels.of(node)
         self._hold(kernel.reads)
-        there = self._there(node)
-        if node.op_type in RANDOM and self._facts.is_standard(node):
+        if shared.keys() == set(outputs):
+            self.steps[place] = View(kernel, tuple(shared.values()))
+        elif draws(node, self._facts):
             self.steps[place] = Draws(kernel)
         else:
+            there = self._there(node)
             self.steps[place] = Moves(kernel, there) if there else kernel
 
     def _is_typed(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> bool:
@@ -337,28 +343,6 @@ class GraphRun:
         self.held.update(
             (value, Site.of(constants.array(value), self._shapes.dtype(value))) for value in self._constants
         )
-
-
-def _planned_sites(graph: ir.Graph, buffers: Iterable[PlannedBuffer], ground: Ground) -> dict[ir.Value, Site]:
-    made = (value for node in graph for value in node.outputs)
-    by_name = {value.name: value for value in (*graph.inputs, *made) if value.name}
-    shapes, sites = ground.facts.shapes, {}
-    for buffer in buffers:
-        if buffer.kind == "workspace":
-            continue
-        value = by_name[buffer.name]
-        dtype, shape = shapes.dtype(value), shapes.sizes(value)
-        if dtype is None or shape is None or tensor_bytes(value, shapes) != buffer.size:
-            raise CheckFailed(f"the plan gives {buffer.name!r} {buffer.size} bytes, which is not what it takes")
-        if not buffer.size:
-            sites[value] = Site.empty(dtype, shape, 0)
-            continue
-        block = ground.blocks.get(buffer.arena)
-        if block is None or not 0 <= buffer.offset <= len(block.bytes) - buffer.size:
-            raise CheckFailed(f"the plan places {buffer.name!r} outside of the arena")
-        data = block.bytes[buffer.offset : buffer.offset + buffer.size]
-        sites[value] = Site(data, block.address + buffer.offset, dtype, shape)
-    return sites
 
 
 def _rest(there: Iterable[tuple[int, int]], size: int) -> list[tuple[int, int]]:

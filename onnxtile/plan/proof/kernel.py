@@ -90,7 +90,7 @@ class Kernels:
             graph,
             ir_version=min(max(self._model.ir_version, _MIN_IR_VERSION), MAX_IR_VERSION),
             opset_imports=[helper.make_opsetid(*pair) for pair in self._model.graph.opset_imports.items()],
-            functions=[ir.serde.serialize_function(function) for function in self._functions(node)],
+            functions=[ir.serde.serialize_function(function) for function in called(node, self._model)],
         )
 
     def _type(self, value: ir.Value) -> onnx.TypeProto:
@@ -101,22 +101,24 @@ class Kernels:
             dims = (None,) * len(dims)
         return helper.make_tensor_type_proto(dtype.value if dtype is not None else 0, dims)
 
-    def _functions(self, node: ir.Node) -> list[ir.Function]:
-        """Return the functions that `node` calls, directly or not, in the order of the model."""
-        functions = self._model.functions
-        if not functions:
-            return []
-        called: set[ir.OperatorIdentifier] = set()
-        todo = [node, *_nodes_inside(node)]
-        while todo:
-            identifier = todo.pop().op_identifier()
-            if identifier in functions and identifier not in called:
-                called.add(identifier)
-                todo.extend(functions[identifier].all_nodes())
-        return [function for identifier, function in functions.items() if identifier in called]
+
+def called(node: ir.Node, model: ir.Model) -> list[ir.Function]:
+    """Return the functions that `node` calls, directly or not, in the order of `model`."""
+    functions = model.functions
+    if not functions:
+        return []
+    found: set[ir.OperatorIdentifier] = set()
+    todo = [node, *nodes_inside(node)]
+    while todo:
+        identifier = todo.pop().op_identifier()
+        if identifier in functions and identifier not in found:
+            found.add(identifier)
+            todo.extend(functions[identifier].all_nodes())
+    return [function for identifier, function in functions.items() if identifier in found] if found else []
 
 
-def _nodes_inside(node: ir.Node) -> list[ir.Node]:
+def nodes_inside(node: ir.Node) -> list[ir.Node]:
+    """Return the nodes of the bodies of `node`, at any depth."""
     found: list[ir.Node] = []
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:

@@ -96,6 +96,19 @@ class Site:
         return to_array(self.data, self.dtype, self.shape)
 
 
+def same(found: Any, expected: Any) -> bool:
+    """Return whether two values, tensors in memory or ordinary ones, have the same bits."""
+    if isinstance(found, Site) and isinstance(expected, Site):
+        return found.equals(expected)
+    if isinstance(expected, Site):
+        expected = expected.array()
+    if isinstance(found, list):
+        return len(found) == len(expected) and all(map(same, found, expected))
+    if isinstance(found, np.ndarray) and isinstance(expected, np.ndarray) and found.dtype != object:
+        return (found.dtype, found.shape) == (expected.dtype, expected.shape) and found.tobytes() == expected.tobytes()
+    return bool(np.array_equal(found, expected))
+
+
 class Block:
     """`size` bytes of memory whose first lies at a multiple of `alignment`, with a red zone before and after."""
 
@@ -108,6 +121,10 @@ class Block:
         self.bytes: Bytes = memory[start : start + size]
         self._after = memory[start + size : start + size + zone]
         self.address = int(memory.ctypes.data) + start
+
+    def part(self, start: int, size: int) -> Bytes | None:
+        """Return `size` of its bytes from `start` on; None where it has not so many."""
+        return self.bytes[start : start + size] if 0 <= start <= len(self.bytes) - size else None
 
     def fill(self, pattern: int) -> None:
         """Set every byte, also of the red zones, to `pattern`."""

@@ -7,25 +7,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxtile.model.constants import RANDOM
 from onnxtile.model.save import external_folder, raise_ir_version
 from onnxtile.model.save import to_bytes as model_bytes
 from onnxtile.model.shapes import Shapes
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.proof.memory import Site
 from onnxtile.runtime import Array, Session
-
-_HALVES = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-
-
-def why_unlike(model: ir.Model, shapes: Shapes) -> str | None:
-    """Return why a run of `model` as a whole need not give the bits of its nodes run one by one; None where it must."""
-    values = [value for node in model.graph.all_nodes() for value in node.outputs]
-    if any(node.op_type in RANDOM and node.op_type != "Dropout" for node in model.graph.all_nodes()):
-        return "the model draws random numbers"
-    if any(shapes.dtype(value) in _HALVES for value in values):
-        return "onnxruntime keeps more than 16 bits of a float between two nodes"
-    return None
 
 
 class PlainRun:
