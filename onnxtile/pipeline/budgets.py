@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 
@@ -40,7 +40,7 @@ class Budgets(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
     max_arena: Bytes | None = None
-    optimal: bool | None = None
+    optimal: bool | Literal["any order"] | None = None
     min_fused: dict[str, Count] = {}
     max_tiles: Count | None = None
     max_nodes: Count | None = None
@@ -57,7 +57,8 @@ class Budgets(pydantic.BaseModel):
             if limit is not None:
                 yield Judged(name, limit, value, value is not None and value <= limit)
         if self.optimal is not None:
-            yield Judged("optimal", self.optimal, figures.get("optimal"), figures.get("optimal") == self.optimal)
+            value = figures.get("optimal" if isinstance(self.optimal, bool) else "optimal_over")
+            yield Judged("optimal", self.optimal, value, value == self.optimal)
         for meta_op, least in self.min_fused.items():
             count = figures.get("fused_by", {}).get(meta_op, 0)
             yield Judged(f"min_fused.{meta_op}", least, count, count >= least)

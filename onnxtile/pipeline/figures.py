@@ -25,7 +25,7 @@ def figures(results: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
             found["tiles"] = sum(layer["matmuls"] for layer in result["tiled"])
         if name == "plan":
             found["arena"] = None if result["unplanned"] else sum(arena["size"] for arena in result["arenas"])
-            found["optimal"] = result["optimal"]
+            found |= {"optimal": result["optimal"], "optimal_over": result["optimal_over"]}
         # The verdict of a plan is of another kind: its run is equal bit for bit, or the step has failed.
         compared = {"verify": result, "plan": None}.get(name, result.get("verdict"))
         errors += [output.get("max_rel") for output in (compared or {}).get("outputs", ())]

@@ -40,6 +40,8 @@ def plan_problem(
         peak_step=peak_step,
         lower_bound=allocation.proof.lower_bound,
         optimal=allocation.optimal,
+        optimal_over="order" if allocation.optimal else None,
+        any_order_bound=None,
         bound=allocation.proof.bound,
         ended=allocation.proof.ended,
         activation_bytes=sum(align(b.size, problem.alignment) for b in problem.buffers),

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from onnxtile.plan.alias.find import Facts
+from onnxtile.plan.any_order import any_order_bound
 from onnxtile.plan.inner import bodies
-from onnxtile.plan.layout import Layout, lay_out
+from onnxtile.plan.layout import Layout, layouts
 from onnxtile.plan.order.choice import Order
 from onnxtile.plan.problem import Plan, Problem, Proof
 from onnxtile.plan.proof.check import require
@@ -22,6 +23,7 @@ from onnxtile.plan.proof.races import require_no_races
 from onnxtile.plan.proof.tenants import tenants
 from onnxtile.plan.proof.uses import followers
 from onnxtile.plan.scope import Scope
+from onnxtile.plan.smallest import smallest
 from onnxtile.plan.workspace import SHARED, Needs, Room, WorkspaceRules
 
 
@@ -30,7 +32,7 @@ class Body:
     """The plan of one body, that of the `attribute` of its node: its layout, and the offsets of its buffers.
 
     They count from the start of its workspace of `size` bytes, which is a multiple of `alignment`; `proof` says how far that is from the
-    best. `inside` are the bodies of its own nodes.
+    best, `least` which bytes it takes in every order of its nodes. `inside` are the bodies of its own nodes.
     """
 
     attribute: str
@@ -39,6 +41,7 @@ class Body:
     size: int
     alignment: int
     proof: Proof
+    least: int
     inside: Bodies
 
 
@@ -75,9 +78,9 @@ def _body(name: str, graph: ir.Graph, terms: Terms) -> Body:
     inside = plan_bodies(graph, terms)
     scope = Scope(graph, "inside")
     needs = terms.needs(graph, inside)
-    layout = lay_out(terms.facts, scope, terms.order, 1, terms.alignment, terms.rules, needs)
-    problem = Problem(layout.buffers, terms.alignment, conflicts=layout.conflicts, crowd=layout.crowd)
-    plan = terms.solve(problem)
+    found = layouts(terms.facts, scope, terms.order, 1, terms.alignment, terms.rules, needs)
+    layout, plan = smallest(found, terms.solve)
+    problem = layout.problem
     lodged = tenants(scope, layout, terms.facts, plan.offsets)
     require(problem, plan, lodged)
     if layout.holds_always:
@@ -85,7 +88,13 @@ def _body(name: str, graph: ir.Graph, terms: Terms) -> Body:
     assert plan.proof is not None
     proof = with_bodies(problem, plan.proof, layout.rooms, inside)
     alignment = max(problem.alignments, default=terms.alignment)
-    return Body(name, layout, plan.offsets, plan.size, alignment, proof, inside)
+    least = any_order_bound(layout, terms.facts, with_least_bodies(needs, inside))
+    return Body(name, layout, plan.offsets, plan.size, alignment, proof, least, inside)
+
+
+def with_least_bodies(needs: Needs, inside: Bodies) -> Needs:
+    """Return `needs` with the bodies `inside` as small as they are in the best of all orders."""
+    return replace(needs, bodies={node: max(body.least for body in inside[node]) for node in needs.bodies})
 
 
 def with_bodies(problem: Problem, proof: Proof, rooms: Iterable[Room], inside: Bodies) -> Proof:

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError, UsageError
-from onnxtile.plan.alias.find import Facts, overwrites
+from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.alias.sharing import Sharing, choose
 from onnxtile.plan.bytes import granule, tensor_bytes
 from onnxtile.plan.order.choice import Ground, Order
@@ -43,6 +43,11 @@ class Layout:
     rooms: tuple[Room, ...]
     alignment: int
 
+    @cached_property
+    def problem(self) -> Problem:
+        """What is to be placed, and what may not share bytes."""
+        return Problem(self.buffers, self.alignment, conflicts=self.conflicts, crowd=self.crowd)
+
     @property
     def holds_always(self) -> bool:
         """Whether what it says is true of every order that the graph allows."""
@@ -73,7 +78,7 @@ class Layout:
         return claims
 
 
-def lay_out(
+def layouts(
     facts: Facts,
     scope: Scope,
     order: Order,
@@ -81,8 +86,8 @@ def lay_out(
     alignment: int,
     rules: Collection[str],
     needs: Needs = NO_NEEDS,
-) -> Layout:
-    """Return the layout of the graph of `scope` in the order that `order` chooses, in steps of up to `streams` nodes.
+) -> tuple[Layout, ...]:
+    """Return the layouts of the graph of `scope` in the candidates of `order`, in steps of up to `streams` nodes.
 
     `rules` name how bytes may be shared, `needs` says which nodes have a workspace.
 
@@ -95,7 +100,7 @@ def lay_out(
         raise UsageError("nodes that may run at once cannot share one workspace", hint="leave --share-workspaces out")
     terms = _Terms(facts, scope, alignment, frozenset(rules), order.every, needs)
     own = own_order(scope.graph)
-    return terms.layout(order.arrange(Ground(own, streams, partial(terms.work, own), terms.peak)))
+    return tuple(map(terms.layout, order.candidates(Ground(own, streams, partial(terms.work, own)))))
 
 
 @dataclass(frozen=True)
@@ -130,12 +135,10 @@ class _Terms:
                 hint="smaller sizes (--dim, --shape), workspaces or alignment take less",
             )
 
-    def peak(self, schedule: Schedule) -> int:
-        return Problem(self.layout(schedule).buffers, self.alignment).lower_bound
-
     def work(self, own: Schedule, taken: Collection[str]) -> Work:
         regions = replace(self, rules=self.rules & set(taken)).layout(own).sharing.regions.of
-        in_place = [a for node in own.nodes for a in overwrites(node, self.facts)] if "in place" in self.rules else []
+        found = (alias for node in own.nodes for alias in self.facts.lawful(node))
+        in_place = [alias for alias in found if alias.rule == "in place" and alias.rule in self.rules]
         return Work.of(own.nodes, regions, in_place, self.scope.kept)
 
 

@@ -12,10 +12,11 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.plan.alias.copies import copies
 from onnxtile.plan.alias.find import Facts
-from onnxtile.plan.bodies import Terms, plan_bodies, with_bodies
+from onnxtile.plan.any_order import any_order_bound
+from onnxtile.plan.bodies import Terms, plan_bodies, with_bodies, with_least_bodies
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.effort import NORMAL, Effort
-from onnxtile.plan.layout import lay_out
+from onnxtile.plan.layout import layouts
 from onnxtile.plan.memories import Capacity, allocate, memories
 from onnxtile.plan.order.choice import order as find_order
 from onnxtile.plan.planner import planner as find_planner
@@ -28,6 +29,7 @@ from onnxtile.plan.proof.uses import followers
 from onnxtile.plan.result import Constant, Excluded, PlanResult
 from onnxtile.plan.rows import Place, all_roles, planned, planned_bodies
 from onnxtile.plan.scope import Scope
+from onnxtile.plan.smallest import smallest
 from onnxtile.plan.workspace import NO_RULES, WorkspaceRules
 
 
@@ -74,10 +76,10 @@ def plan(  # noqa: PLR0913 - the options of the command
     workspaces.require_known(model)
     terms = Terms(facts, chosen_order, alignment, share, solve, workspaces)
     inside = plan_bodies(model.graph, terms)
-    layout = lay_out(facts, scope, chosen_order, streams, alignment, share, terms.needs(model.graph, inside))
-    schedule, sharing, roles = layout.schedule, layout.sharing, layout.roles
-    problem = Problem(layout.buffers, alignment, conflicts=layout.conflicts, crowd=layout.crowd)
-    allocation = allocate(problem, memories(capacity), chosen, effort)
+    needs = terms.needs(model.graph, inside)
+    found = layouts(facts, scope, chosen_order, streams, alignment, share, needs)
+    layout, allocation = smallest(found, lambda problem: allocate(problem, memories(capacity), chosen, effort))
+    problem, schedule, sharing, roles = layout.problem, layout.schedule, layout.sharing, layout.roles
     tenants = find_tenants(scope, layout, facts, allocation.offsets)
     for filled in allocation.arenas:
         lodged = [one for one in tenants if one.owner in filled.plan.offsets]
@@ -92,6 +94,8 @@ def plan(  # noqa: PLR0913 - the options of the command
     proof = with_bodies(problem, allocation.proof, layout.rooms, inside)
     if told.unplanned:
         proof = replace(proof, ended="unplanned tensors")
+    optimal = allocation.size == proof.lower_bound and not told.unplanned
+    least = any_order_bound(layout, facts, with_least_bodies(needs, inside))
     return PlanResult(
         digest=digest,
         dims=dict(dims or {}),
@@ -102,7 +106,9 @@ def plan(  # noqa: PLR0913 - the options of the command
         peak=peak,
         peak_step=peak_step,
         lower_bound=proof.lower_bound,
-        optimal=allocation.size == proof.lower_bound and not told.unplanned,
+        optimal=optimal,
+        optimal_over=("any order" if allocation.size == least else "order") if optimal else None,
+        any_order_bound=least,
         bound=proof.bound,
         ended=proof.ended,
         activation_bytes=sum(align(_bytes(value, shapes), alignment) for value in roles.tensors),

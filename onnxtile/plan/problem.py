@@ -123,15 +123,26 @@ class Problem:
         return np.array([b.lower for b in buffers], np.int64), np.array([b.upper for b in buffers], np.int64)
 
     @cached_property
-    def peak(self) -> tuple[int, int]:
-        """The largest sum of live footprints in bytes, and the first step at which it is reached; (0, 0) without buffers."""
+    def _live(self) -> tuple[Ints, Ints]:
+        """The steps in which lives begin or end, and the sums of live footprints in bytes from each of them on."""
         sizes = np.array(self.footprints, np.int64)
         times, at = np.unique(np.concatenate(self.lives), return_inverse=True)
         change = np.zeros(len(times) + 1, np.int64)
         np.add.at(change, at, np.concatenate((sizes, -sizes)))
-        live = np.cumsum(change)
+        return times, np.cumsum(change)
+
+    @cached_property
+    def peak(self) -> tuple[int, int]:
+        """The largest sum of live footprints in bytes, and the first step at which it is reached; (0, 0) without buffers."""
+        times, live = self._live
         highest = int(live.argmax())
         return (int(live[highest]), int(times[highest])) if live[highest] > 0 else (0, 0)
+
+    def peak_steps(self, most: int) -> tuple[int, ...]:
+        """Return the first steps at which live footprints come to the peak, `most` of them at most; none without bytes."""
+        times, live = self._live
+        at = np.flatnonzero(live == self.peak[0])[:most] if self.peak[0] else ()
+        return tuple(int(times[place]) for place in at)
 
     @cached_property
     def lower_bound(self) -> int:

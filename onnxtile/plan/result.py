@@ -115,8 +115,10 @@ class PlanResult:
     `io` says whether inputs and outputs lie in the arena (see plan.scope), `overwrite_inputs` whether inputs there may be lost.
     `order` is the name of the order, `schedule` names the nodes in it, and `steps` says the step of each.
     `peak` is the largest sum of bytes that are live in one step, each buffer rounded up to the alignment, and `peak_step` the
-    first such step; `lower_bound` is what no plan of this schedule can go below, `optimal` says that this one is there, `bound` how it is
-    known (see plan.problem.Bound), and `ended` what ended the search for a smaller arena (see plan.problem.Ended).
+    first such step; `lower_bound` is what no plan of this schedule and these aliases can go below, `optimal` says that this one is there,
+    `bound` how it is known (see plan.problem.Bound), and `ended` what ended the search for a smaller arena (see plan.problem.Ended).
+    `any_order_bound` is what no plan of any order and any aliases can go below (None where there is no graph to say so). `optimal_over`
+    says what an optimal plan is the smallest of: "order", of this schedule and these aliases, or "any order", of all; else None.
     `activation_bytes` is the sum of all buffers, had each bytes of its own and none an alias.
     `bodies` are the plans of the bodies of If, Loop and Scan, `bounds` those of shapes that depend on the data. `in_place` tensors are
     written over an operand.
@@ -131,6 +133,8 @@ class PlanResult:
     peak_step: int
     lower_bound: int
     optimal: bool
+    optimal_over: str | None
+    any_order_bound: int | None
     bound: str
     ended: str
     activation_bytes: int

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxtile.graph import dependencies, node_id
 from onnxtile.model.unbound import binding
-from onnxtile.plan.alias.find import Alias, Facts, parts, views
+from onnxtile.plan.alias.find import Alias, Facts
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.inner import bodies
 from onnxtile.plan.kinds import containers, kind_name
@@ -49,7 +49,7 @@ def assign(schedule: Schedule, scope: Scope, facts: Facts) -> Roles:
     for node in schedule.nodes:
         roles.constants.update((value, None) for value in _constants_read(node, outputs, facts))
         # What lies around a body is not the body's to share: a view of that is a copy.
-        found = (alias for alias in (*views(node, facts), *parts(node, facts)) if alias.rule != "join")
+        found = (alias for alias in facts.lawful(node) if alias.rule in {"view", "cut"})
         possible = {alias.value: alias for alias in found if _is_here(alias.source, scope.graph)}
         for value in node.outputs:
             # A constant that is a graph output is written into the arena by the node that makes it.

@@ -30,6 +30,7 @@ def for_plan(result: Result) -> list[Table | Text]:
         ("peak of the schedule", f"{result['peak']:,} bytes at step {result['peak_step']}"),
         ("lower bound", f"{result['lower_bound']:,} bytes ({bound})"),
         ("optimal", _optimal(result)),
+        *_any_order(result),
         ("planner", result["planner"]),
         ("buffers", len(buffers)),
     ]
@@ -88,9 +89,28 @@ def _arena(arena: Result, unplanned: int) -> tuple[str, str]:
     return f"arena {arena['name']!r}", f"{arena['size']:,}{capacity} bytes{without}"
 
 
+def _any_order(result: Result) -> list[tuple[str, str]]:
+    """Return the row of the bound of all orders, unless the plan is at it or has no graph."""
+    bound = result["any_order_bound"]
+    if bound is None or result["optimal_over"] == "any order":
+        return []
+    return [("bound of all orders", f"{bound:,} bytes, with any aliases")]
+
+
+def _smallest_of(result: Result) -> str:
+    """Return in words which plans an optimal one is compared with."""
+    if result["optimal_over"] == "any order":
+        return "of all orders and aliases"
+    if not result["schedule"]:
+        return "for these lives"
+    return (
+        "for all orders at once, with these aliases" if result["order"] == "any" else "for this order and these aliases"
+    )
+
+
 def _optimal(result: Result) -> str:
     if result["optimal"]:
-        return f"yes: {result['ended']}"
+        return f"yes, {_smallest_of(result)}: {result['ended']}"
     if result["unplanned"]:
         return f"no: {len(result['unplanned']):,} of the tensors are unplanned"
     share = result["gap"] / result["lower_bound"] if result["lower_bound"] else 0.0

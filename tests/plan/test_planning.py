@@ -64,6 +64,8 @@ def test_what_the_json_says() -> None:
         "peak_step": 4,
         "lower_bound": 192,
         "optimal": True,
+        "optimal_over": "order",
+        "any_order_bound": 128,
         "bound": "peak",
         "gap": 0,
         "ended": "lower bound reached",

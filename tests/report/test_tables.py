@@ -97,6 +97,8 @@ def test_plan() -> None:
             "lower_bound": 1000,
             "bound": "peak",
             "optimal": False,
+            "optimal_over": None,
+            "any_order_bound": 900,
             "gap": 24,
             "ended": "effort",
         },
@@ -113,10 +115,18 @@ def test_plan() -> None:
         "1, 1 of them in place",
     ):
         assert words in text, words
-    result |= {"optimal": True, "gap": 0, "ended": "lower bound reached"}
-    assert "yes: lower bound reached" in rendered("plan", result)
+    assert "900 bytes, with any aliases" in text
+    result |= {"optimal": True, "gap": 0, "ended": "lower bound reached", "order": "model", "optimal_over": "order"}
+    assert "yes, for this order and these aliases: lower bound reached" in rendered("plan", result)
+    assert "yes, for all orders at once, with these aliases" in rendered("plan", result | {"order": "any"})
+    assert "yes, for these lives" in rendered("plan", result | {"schedule": []})
+    over_all = rendered("plan", result | {"optimal_over": "any order"})
+    assert "yes, of all orders and aliases: lower bound reached" in over_all
+    assert "bound of all orders" not in over_all
     unplanned = [{"name": "u", "reason": "why"}]
-    text = rendered("plan", result | {"optimal": False, "ended": "unplanned tensors", "unplanned": unplanned})
+    text = rendered(
+        "plan", result | {"optimal": False, "optimal_over": None, "ended": "unplanned tensors", "unplanned": unplanned}
+    )
     assert "1,024 of 4,096 bytes, without 1 unplanned tensor" in text
     assert "no: 1 of the tensors are unplanned" in text
 

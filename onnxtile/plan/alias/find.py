@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
@@ -47,11 +47,18 @@ class Facts:
     model: ir.Model
     shapes: Shapes
     constants: Constants
+    _lawful: dict[ir.Node, tuple[Alias, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def unbound(self) -> Unbound:
         """The sizes of the model's inputs that are still to be bound."""
         return Unbound.of(free_inputs(self.model))
+
+    def lawful(self, node: ir.Node) -> tuple[Alias, ...]:
+        """Return all aliases of outputs of `node`; they are found once, since several orders ask for them."""
+        if node not in self._lawful:
+            self._lawful[node] = (*aliases(node, self), *overwrites(node, self))
+        return self._lawful[node]
 
     def opset(self) -> int:
         """Return the version of the standard operators."""

@@ -40,6 +40,10 @@ class Contents:
             pieces.extend(_clipped(moved, pieces[-1].end if pieces else 0, size))
         self._pieces[value] = tuple(_filled(value, pieces, size))
 
+    def pieces(self, value: ir.Value) -> tuple[Piece, ...]:
+        """Return what lies in `value`, from its first byte to its last."""
+        return self._pieces[value]
+
     def agree(self, a: ir.Value, b: ir.Value, shift: int) -> bool:
         """Return whether the same bytes lie in `a` and `b` wherever they overlap, if `b` begins `shift` bytes behind the start of `a`."""
         low, high = max(0, shift), min(self.sizes[a], shift + self.sizes[b])

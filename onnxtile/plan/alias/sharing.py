@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.plan.alias.find import Alias, Facts, aliases, overwrites
+from onnxtile.plan.alias.find import Alias, Facts
 from onnxtile.plan.alias.region import Contents, Region, Regions
 from onnxtile.plan.alias.rewriting import rewriting
 from onnxtile.plan.bytes import tensor_bytes
@@ -77,7 +77,7 @@ class _Chooser:
         alignment: int,
         rules: frozenset[str],
     ) -> None:
-        found = [a for node in schedule.nodes for a in (*aliases(node, facts), *overwrites(node, facts))]
+        found = [alias for node in schedule.nodes for alias in facts.lawful(node)]
         usable = [a for a in found if a.rule in rules and a.value in sizes and a.source in sizes]
         known = [alias for alias in usable if alias.rule != "in place"]
         self._views = [alias for alias in known if alias.rule == "view"]

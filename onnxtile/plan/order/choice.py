@@ -15,14 +15,12 @@ from onnxtile.registry import discover
 class Ground:
     """What an order is chosen by: the model's own, the number of streams, and what orders cost.
 
-    `work` returns what to search in, given the rules by which tensors may share bytes whatever the order; `peak` the bytes
-    that a schedule needs at least.
+    `work` returns what to search in, given the rules by which tensors may share bytes whatever the order.
     """
 
     own: Schedule
     streams: int
     work: Callable[[Collection[str]], Work]
-    peak: Callable[[Schedule], int]
 
     def packed(self, schedule: Schedule) -> Schedule:
         """Return `schedule` in as many streams as there are."""
@@ -33,13 +31,14 @@ class Ground:
 class Order:
     """A way to put the nodes of a model in order.
 
-    `arrange` is a pure function, and the same ground gets the same schedule every time. `every` says that a plan must hold
-    for every order that the graph allows; the schedule is then one of them.
+    `candidates` returns schedules of which the one with the smallest arena is taken, of equals the first. It is a pure function, and the
+    same ground gets the same schedules every time. `every` says that a plan must hold for every order that the graph allows; the schedule
+    is then one of them.
     """
 
     name: str
     summary: str
-    arrange: Callable[[Ground], Schedule]
+    candidates: Callable[[Ground], tuple[Schedule, ...]]
     every: bool = False
 
 

@@ -25,7 +25,7 @@ Event = dict[str, Any]
 
 def _write(given: Plan, options: Options) -> bytes:
     plan = unrolled(given)
-    facts = {key: plan.get(key) for key in ("digest", "planner", "peak", "lower_bound", "optimal")}
+    facts = {key: plan.get(key) for key in ("digest", "planner", "peak", "lower_bound", "optimal", "optimal_over")}
     content = {
         "traceEvents": list(_events(plan)),
         "displayTimeUnit": "ns",
