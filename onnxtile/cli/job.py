@@ -23,6 +23,8 @@ from onnxtile.progress import Progress, silent
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from onnxtile.model.stream import Draft
+
 In = Annotated[Path, typer.Argument(metavar="IN", help="an ONNX model", show_default=False)]
 Dim = Annotated[
     list[str] | None,
@@ -152,7 +154,7 @@ class Rewrite(Job):
         require_writable(path, source=model, force=self.force)
         return str(path)
 
-    def write(self, model: ir.Model, target: str | None, source: Path) -> None:
+    def write(self, model: ir.Model | Draft, target: str | None, source: Path) -> None:
         """Write `model`, made from the file `source`, to `target`."""
         from onnxtile import api
         from onnxtile.model.stream import write_model

@@ -12,16 +12,14 @@ from google.protobuf.message import EncodeError
 from onnxtile.errors import UsageError
 from onnxtile.model import stream
 from onnxtile.model.load import external_tensors
-from onnxtile.model.stream import TooLarge, write_model
+from onnxtile.model.stream import Draft, TooLarge, write_data, write_model
 from onnxtile.model.weights import carry, free_name
-from onnxtile.model.whole import refusals, require_writable, write_whole_with
+from onnxtile.model.whole import require_writable, write_whole_with
 
 MIN_IR_VERSION = 10
 """The first with metadata on nodes, functions and values."""
 MAX_IR_VERSION = 13
 """The last that onnxruntime loads."""
-
-_EXTERNAL_FROM = 1024
 
 
 def raise_ir_version(model: ir.Model) -> None:
@@ -53,14 +51,15 @@ def external_folder(model: ir.Model) -> Path | None:
     return Path(tensors[0].base_dir) if tensors else None
 
 
-def save(model: ir.Model, path: Path, *, source: Path | None = None, force: bool = False) -> None:
-    """Write `model`, which stays as it is, to `path`. On an error every file is as it was before.
+def save(draft: ir.Model | Draft, path: Path, *, source: Path | None = None, force: bool = False) -> None:
+    """Write a model, which stays as it is, to `path`. On an error every file is as it was before.
 
     External weights stay where they are when `path` is in the same folder; elsewhere they are cloned, or copied with holes kept
     where that cannot be. Constants in memory that do not fit into one file (2 GiB) go to `path`.data beside it. Raises UsageError where
     `path` is the `source` and `force` is off, its folder does not exist, or it cannot be written.
     """
     require_writable(path, source=source, force=force)
+    model = draft.model if isinstance(draft, Draft) else draft
     external = external_tensors(model)
     if path.exists() and any(path.samefile(tensor.path) for tensor in external):
         raise UsageError(f"{path} is a weights file of the model", hint="name another file with -o")
@@ -68,9 +67,10 @@ def save(model: ir.Model, path: Path, *, source: Path | None = None, force: bool
     try:
         made.extend(carry(external, path.parent.resolve()))
         try:
-            write_whole_with(path, partial(write_model, model))
+            write_whole_with(path, partial(write_model, draft))
         except TooLarge:
-            write_whole_with(path, partial(write_model, _externalised(model, path, made)))
+            beside = _write_beside(draft, path, made)
+            write_whole_with(path, partial(write_model, draft, beside=beside))
     except BaseException:
         for file in made:
             file.unlink(missing_ok=True)
@@ -84,20 +84,12 @@ def _inline_values(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtoco
                 yield value, value.const_value
 
 
-def _externalised(model: ir.Model, path: Path, made: list[Path]) -> ir.Model:
-    """Return a copy of `model` whose large in-memory constants are in one file beside `path`; note that file in `made`."""
+def _write_beside(draft: ir.Model | Draft, path: Path, made: list[Path]) -> str:
+    """Write the large constants in memory to one file beside `path`; return its name, and note it in `made`."""
+    model = draft.model if isinstance(draft, Draft) else draft
     folder = path.parent.resolve()
-    model = model.clone()
     name = free_name(folder, f"{path.name}.data", external_tensors(model))
-    values = [
-        (value, tensor)
-        for value, tensor in _inline_values(model)
-        if tensor.nbytes > _EXTERNAL_FROM and tensor.dtype != ir.DataType.STRING
-    ]
     if not (folder / name).exists():
         made.append(folder / name)
-    with refusals(folder / name):
-        moved = ir.external_data.convert_tensors_to_external([tensor for _, tensor in values], folder, name)
-    for (value, _), tensor in zip(values, moved, strict=True):
-        value.const_value = tensor
-    return model
+    write_whole_with(folder / name, partial(write_data, draft))
+    return name

@@ -268,9 +268,9 @@ def test_a_failure_leaves_no_weights_beside(text: Text, tmp_path: Path, monkeypa
     monkeypatch.setattr(stream, "MOST_BYTES", 5000)
     seen = []
 
-    def refuse(model: ir.Model, file: BinaryIO) -> None:
+    def refuse(model: ir.Model, file: BinaryIO, **named: str) -> None:
         seen.append(listing(tmp_path))
-        write_model(model, file)
+        write_model(model, file, **named)
         raise UsageError("no")
 
     monkeypatch.setattr(room, "write_model", refuse)

@@ -109,7 +109,7 @@ def tile(
             verify=not job.no_verify,
             progress=progress,
         )
-        job.write(result.model, target, model)
+        job.write(result.draft, target, model)
     job.report(result, "tile", target)
 
 
