@@ -24,6 +24,8 @@ from onnxtile.progress import Progress, silent
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from onnxtile.model.stream import Draft
+
 In = Annotated[Path, typer.Argument(metavar="IN", help="an ONNX model", show_default=False)]
 Dim = Annotated[
     list[str] | None,
@@ -181,7 +183,7 @@ class Rewrite(Job):
         require_beside(path, model, {"as_json": self.as_json, "emit": emit})
         return str(path)
 
-    def save(self, model: ir.Model, target: str | None, source: Path) -> None:
+    def save(self, model: ir.Model | Draft, target: str | None, source: Path) -> None:
         """Write `model`, made from the file `source`, to `target`."""
         from onnxtile import api
         from onnxtile.model.stream import write_model

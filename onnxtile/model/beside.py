@@ -13,48 +13,14 @@ import mmap
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain, count
 from pathlib import Path
 
-import onnx_ir as ir
 from onnx import serialization
 
 from onnxtile.model.weights import named_weights
 from onnxtile.model.whole import refusals
-
-_EXTERNAL_FROM = 1024
-
-
-def inline_values(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """Yield the initializers of all graphs that are written into the file of `model` itself, each with its tensor."""
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if value.const_value is not None and not isinstance(value.const_value, ir.ExternalTensor):
-                yield value, value.const_value
-
-
-def with_data_beside(model: ir.Model, path: Path, made: list[Path]) -> ir.Model:
-    """Return a copy of `model` whose large in-memory constants are in a file beside `path`; note that file in `made` if it is new.
-
-    Raises UsageError where the system refuses.
-    """
-    model = model.clone()
-    values = [
-        (value, tensor)
-        for value, tensor in inline_values(model)
-        if tensor.nbytes > _EXTERNAL_FROM and tensor.dtype != ir.DataType.STRING
-    ]
-    moved: list[ir.ExternalTensor] = []
-
-    def write(file: Path) -> None:
-        tensors = [tensor for _, tensor in values]
-        moved.extend(ir.external_data.convert_tensors_to_external(tensors, file.parent, file.name))
-
-    name = written_beside(path, write, made)
-    for (value, _), tensor in zip(values, moved, strict=True):
-        value.const_value = _at(name, path.parent.resolve(), tensor)
-    return model
 
 
 def written_beside(path: Path, write: Callable[[Path], object], made: list[Path]) -> str:
@@ -122,17 +88,3 @@ def _fits(target: Path, source: Path) -> bool:
     if not target.exists():
         return not target.is_symlink()
     return target.is_file() and not target.is_symlink() and filecmp.cmp(source, target, shallow=False)
-
-
-def _at(location: str, folder: Path, tensor: ir.ExternalTensor) -> ir.ExternalTensor:
-    return ir.ExternalTensor(
-        location,
-        tensor.offset,
-        tensor.length,
-        tensor.dtype,
-        shape=ir.Shape(tensor.shape.numpy()),
-        name=tensor.name,
-        doc_string=tensor.doc_string,
-        metadata_props=dict(tensor.metadata_props),
-        base_dir=folder,
-    )

@@ -68,13 +68,22 @@ class MappedFile:
         weakref.finalize(self, os.close, self._descriptor)
         self._state = self._now()
         self.data = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
+        self._last = _Place(0, 0)
 
     def tensor(self, place: _Place, dtype: ir.DataType, shape: ir.Shape) -> ir.TensorProtocol:
         """Return the constant at `place`. Raises ModelError where somebody has written to the file meanwhile."""
         if self._now() != self._state:
             raise ModelError(f"{self._path}: it was written over while its weights were in use", hint="load it again")
+        self._let_go(self._last)
+        self._last = place
         raw = np.frombuffer(self.data, np.uint8, place.stop - place.start, place.start)
         return ir.Tensor(raw.view(dtype.numpy()).reshape(shape.numpy()), dtype, shape=shape)
+
+    def _let_go(self, place: _Place) -> None:
+        """Take what was read at `place` out of memory; whoever still reads there has the system read it again."""
+        start = place.start // mmap.PAGESIZE * mmap.PAGESIZE
+        if place.stop > start:
+            self.data.madvise(mmap.MADV_DONTNEED, start, place.stop - start)
 
     def _now(self) -> tuple[int, int]:
         state = os.fstat(self._descriptor)

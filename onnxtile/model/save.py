@@ -10,9 +10,9 @@ from google.protobuf.message import EncodeError
 
 from onnxtile.errors import UsageError
 from onnxtile.model import stream
-from onnxtile.model.beside import data_of, inline_values, remove_unread, with_data_beside
+from onnxtile.model.beside import data_of, remove_unread, written_beside
 from onnxtile.model.load import external_tensors
-from onnxtile.model.stream import TooLarge, write_model
+from onnxtile.model.stream import Draft, TooLarge, write_data, write_model
 from onnxtile.model.weights import carry, is_file_of
 from onnxtile.model.whole import alone_in, require_writable, write_whole_with
 
@@ -51,8 +51,8 @@ def external_folder(model: ir.Model) -> Path | None:
     return Path(tensors[0].base_dir) if tensors else None
 
 
-def save(model: ir.Model, path: Path, *, source: Path | None = None, force: bool = False) -> None:
-    """Write `model`, which stays as it is, to `path`. On an error every file is as it was before.
+def save(draft: ir.Model | Draft, path: Path, *, source: Path | None = None, force: bool = False) -> None:
+    """Write a model, which stays as it is, to `path`. On an error every file is as it was before.
 
     External weights stay where they are when `path` is in the same folder; elsewhere they are cloned, or copied with holes kept
     where that cannot be. Constants in memory that do not fit into one file (2 GiB) go to `path`.data beside it, where that is taken with a
@@ -61,34 +61,40 @@ def save(model: ir.Model, path: Path, *, source: Path | None = None, force: bool
     not exist, or it cannot be written.
     """
     require_writable(path, source=source, force=force)
+    model = draft.model if isinstance(draft, Draft) else draft
     external = external_tensors(model)
     places = {Path(tensor.path) for tensor in external} | {path.parent / tensor.location for tensor in external}
     if any(is_file_of(path, place) for place in places):
         raise UsageError(f"{path} is a weights file of the model", hint="name another file with -o")
     if not external and not _is_too_large(model):
         try:
-            write_whole_with(path, partial(write_model, model))
+            write_whole_with(path, partial(write_model, draft))
         except TooLarge:
             pass
         else:
             return
     if path.exists() and not path.is_file():  # beside a device or a pipe there is no place for data
-        write_whole_with(path, partial(write_model, model))
+        write_whole_with(path, partial(write_model, draft))
         return
     with alone_in(path.parent.resolve()):
-        _save_with_weights(model, path)
+        _save_with_weights(draft, external, path)
 
 
-def _save_with_weights(model: ir.Model, path: Path) -> None:
-    folder, before, made = path.parent.resolve(), _identity(path), list[Path]()
+def _save_with_weights(draft: ir.Model | Draft, external: list[ir.ExternalTensor], path: Path) -> None:
+    before, made = _identity(path), list[Path]()
+
+    def fill(file: Path) -> None:
+        with file.open("wb") as data:
+            write_data(draft, data)
+
     try:
-        made.extend(carry(external_tensors(model), folder))
+        made.extend(carry(external, path.parent.resolve()))
         try:
-            write_whole_with(path, partial(write_model, model))
+            write_whole_with(path, partial(write_model, draft))
         except TooLarge:
             old = data_of(path)
-            model = with_data_beside(model, path, made)
-            write_whole_with(path, partial(write_model, model))
+            beside = written_beside(path, fill, made)
+            write_whole_with(path, partial(write_model, draft, beside=beside))
             remove_unread(old, path)
     except BaseException:
         if _identity(path) == before:  # else the new model is there, and reads them
@@ -107,4 +113,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _is_too_large(model: ir.Model) -> bool:
-    return sum(tensor.nbytes for _, tensor in inline_values(model)) > stream.MOST_BYTES
+    constants = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
+    inline = (tensor for tensor in constants if tensor is not None and not isinstance(tensor, ir.ExternalTensor))
+    return sum(tensor.nbytes for tensor in inline) > stream.MOST_BYTES

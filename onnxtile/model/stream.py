@@ -1,11 +1,17 @@
-"""A model written tensor by tensor, so that no second copy of its weights is ever in memory.
+"""A model written piece by piece, so that no second copy of its weights or its nodes is ever in memory.
 
-The lengths of large constants are known before their bytes are, so the file is written in its order.
+The lengths of large constants are known before their bytes are, so the file is written in its order. A repeated field of a message may
+stand in several pieces (https://protobuf.dev/programming-guides/encoding/#last-one-wins).
 """
 
 from __future__ import annotations
 
-from typing import BinaryIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from shutil import copyfileobj
+from tempfile import TemporaryFile
+from typing import BinaryIO, NamedTuple
 
 import onnx
 import onnx_ir as ir
@@ -17,6 +23,8 @@ from onnxtile.model.wire import GRAPH, INITIALIZER, RAW_DATA, head
 
 MOST_BYTES = 2**31 - 1
 """Of one file: what protobuf reads (https://protobuf.dev/programming-guides/proto-limits/)."""
+_CHUNK = 256
+"""Nodes whose messages are in memory at a time."""
 
 
 class TooLarge(ModelError):
@@ -26,39 +34,134 @@ class TooLarge(ModelError):
         super().__init__("the model takes more than 2 GiB in one file", hint="give -o OUT, which may use external data")
 
 
-@collector_paused()
-def write_model(model: ir.Model, file: BinaryIO) -> None:
-    """Write `model` to `file`; external weights stay references.
+@dataclass(frozen=True)
+class Written:
+    """The nodes that stand for one node in the file, and the constants that they read, which are of the main graph, too."""
 
-    Large constants are asked for one after another, in their order, and let go once they are written. Raises TooLarge, before
-    anything is written, where the model takes more than 2 GiB.
+    nodes: Sequence[ir.Node]
+    constants: Sequence[ir.Value]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A model in which other nodes are written for some nodes of the main graph.
+
+    `later` makes them, the same ones each time, when they are written; then they are let go, so that all of them are never in memory.
+    Its order is that of the model. Their constants stand behind those of the model, of the last node first.
     """
-    values = [value for value in model.graph.initializers.values() if value.const_value is not None]
-    tensors = [value.const_value for value in values if value.const_value is not None]
-    sizes = [_large_bytes(tensor) for tensor in tensors]
-    plain = {id(value) for value, size in zip(values, sizes, strict=True) if size and _is_plain(value)}
-    large = {id(tensor) for tensor, size in zip(tensors, sizes, strict=True) if size}
-    proto = ir.to_proto(_without_bytes(model, plain, large))
-    entries = iter(proto.graph.initializer)
-    starts = [
-        _start(_entry(value, tensor) if id(value) in plain else next(entries), size)
-        for value, tensor, size in zip(values, tensors, sizes, strict=True)
-    ]
-    del proto.graph.initializer[:]
-    graph = proto.graph.SerializeToString(deterministic=True)
-    proto.ClearField("graph")
-    rest: bytes = proto.SerializeToString(deterministic=True)
-    del proto  # its nodes take more memory than their bytes
-    total = len(graph) + sum(len(start) + size for start, size in zip(starts, sizes, strict=True))
-    if total + len(rest) > MOST_BYTES:
+
+    model: ir.Model
+    later: Mapping[ir.Node, Callable[[], AbstractContextManager[Written]]] = field(default_factory=dict)
+
+    def constants(self) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+        """Yield the initializers of the main graph, as they stand in the file."""
+        yield from _held(self.model.graph.initializers.values())
+        for make in reversed(list(self.later.values())):
+            with make() as written:
+                yield from _held(written.constants)
+
+    def nodes(self) -> Iterator[Sequence[ir.Node]]:
+        """Yield the nodes of the main graph as they stand in the file, some at a time."""
+        some: list[ir.Node] = []
+        for node in self.model.graph:
+            if node in self.later:
+                yield some
+                some = []
+                with self.later[node]() as written:
+                    for start in range(0, len(written.nodes), _CHUNK):
+                        some = list(written.nodes[start : start + _CHUNK])
+                        yield some
+                        some.clear()
+            elif len(some) == _CHUNK:
+                yield some
+                some = [node]
+            else:
+                some.append(node)
+        yield some
+
+
+class _Entry(NamedTuple):
+    """An initializer: its bytes up to its content, how many bytes that is in this file, and the tensor that has it."""
+
+    start: bytes
+    size: int
+    tensor: ir.TensorProtocol
+
+
+@collector_paused()
+def write_model(source: ir.Model | Draft, file: BinaryIO, *, beside: str = "") -> None:
+    """Write a model to `file`; external weights stay references.
+
+    Large constants of the main graph are asked for one after another, in their order, and let go once they are written. With `beside`
+    they are references to the file of that name, which `write_data` writes. Raises TooLarge, before anything is written, where `file`
+    would take more than 2 GiB.
+    """
+    draft = source if isinstance(source, Draft) else Draft(source)
+    rest, graph = _around(draft.model)
+    total = len(graph) + sum(len(entry.start) + entry.size for entry in _entries(draft, beside))
+    if total > MOST_BYTES:
         raise TooLarge
-    for part in (rest, head(GRAPH, total), graph):
-        file.write(part)
-    del graph, part
-    for start, tensor, size in zip(starts, tensors, sizes, strict=True):
+    with TemporaryFile() as nodes, TemporaryFile() as facts:
+        for some in draft.nodes():
+            _write_nodes(some, draft.model.ir_version, nodes, facts)
+        total += nodes.tell() + facts.tell()
+        if total + len(rest) > MOST_BYTES:
+            raise TooLarge
+        file.write(rest)
+        file.write(head(GRAPH, total))
+        for part in (nodes, facts):
+            part.seek(0)
+            copyfileobj(part, file)
+    file.write(graph)
+    for start, size, tensor in _entries(draft, beside):
         file.write(start)
         if size:
             file.write(tensor.tobytes())
+
+
+@collector_paused()
+def write_data(source: ir.Model | Draft, file: BinaryIO) -> None:
+    """Write the bytes of the large constants of a model's main graph, one after another, where `write_model` refers to them."""
+    draft = source if isinstance(source, Draft) else Draft(source)
+    for _, tensor in draft.constants():
+        if _large_bytes(tensor):
+            file.write(tensor.tobytes())
+
+
+def _held(values: Iterable[ir.Value]) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    return ((value, value.const_value) for value in values if value.const_value is not None)
+
+
+def _write_nodes(nodes: Sequence[ir.Node], ir_version: int, file: BinaryIO, facts: BinaryIO) -> None:
+    """Write nodes to `file`, and what is said of their outputs to `facts`."""
+    if not nodes:
+        return
+    proto = onnx.GraphProto()
+    view = ir.GraphView([], [], nodes=nodes)
+    ir.serde.serialize_graph_into(proto, view, model_ir_version=ir_version)  # type: ignore[arg-type]
+    file.write(onnx.GraphProto(node=proto.node).SerializeToString(deterministic=True))
+    proto.ClearField("node")
+    facts.write(proto.SerializeToString(deterministic=True))
+
+
+def _entries(draft: Draft, beside: str) -> Iterator[_Entry]:
+    """Yield the initializers of the file in their order, each made anew, so that not all tensors are in memory."""
+    offset = 0
+    for value, tensor in draft.constants():
+        size = _large_bytes(tensor)
+        entry, facts = _plain_entry(value, tensor) if size and _is_plain(value) else _full_entry(value, tensor, size)
+        if size:
+            entry.ClearField("external_data")
+            entry.ClearField("data_location")
+        if size and beside:
+            entry.data_location = onnx.TensorProto.EXTERNAL
+            for key, text in (("location", beside), ("offset", str(offset)), ("length", str(size))):
+                entry.external_data.add(key=key, value=text)
+            offset += size
+            size = 0
+        start: bytes = entry.SerializeToString(deterministic=True)
+        start += head(RAW_DATA, size) if size else b""
+        yield _Entry(facts + head(INITIALIZER, len(start) + size) + start, size, tensor)
 
 
 def _large_bytes(tensor: ir.TensorProtocol) -> int:
@@ -76,43 +179,34 @@ def _is_plain(value: ir.Value) -> bool:
     return not (value.metadata_props or value.doc_string or value.meta or tensor.metadata_props or tensor.doc_string)
 
 
-def _entry(value: ir.Value, tensor: ir.TensorProtocol) -> onnx.TensorProto:
-    """Return a constant without its bytes. Of the thousands in a tiled model most are so; the long way takes three times as long."""
-    return onnx.TensorProto(name=value.name, data_type=int(tensor.dtype), dims=tensor.shape.numpy())
+def _plain_entry(value: ir.Value, tensor: ir.TensorProtocol) -> tuple[onnx.TensorProto, bytes]:
+    """Return a constant without its bytes. Of the thousands in a tiled model most are so; the long way takes many times as long."""
+    return onnx.TensorProto(name=value.name, data_type=int(tensor.dtype), dims=tensor.shape.numpy()), b""
 
 
-def _start(entry: onnx.TensorProto, size: int) -> bytes:
-    """Return an initializer with its tag and length, up to the `size` bytes that follow."""
-    if size:
-        entry.ClearField("external_data")
-        entry.ClearField("data_location")
-    start: bytes = entry.SerializeToString(deterministic=True)
-    start += head(RAW_DATA, size) if size else b""
-    return head(INITIALIZER, len(start) + size) + start
+def _full_entry(value: ir.Value, tensor: ir.TensorProtocol, size: int) -> tuple[onnx.TensorProto, bytes]:
+    """Return a constant, without its bytes where it is large, and what else is said of it, unless it is an input, which says it."""
+    held = _stand_in(value, tensor) if size else value
+    proto = onnx.GraphProto()
+    ir.serde.serialize_graph_into(proto, ir.GraphView([], [], nodes=[], initializers=[held]))  # type: ignore[arg-type]
+    entry = proto.initializer.pop()
+    return entry, b"" if value.is_graph_input() else proto.SerializeToString(deterministic=True)
 
 
-def _without_bytes(model: ir.Model, left_out: set[int], large: set[int]) -> ir.Model:
-    """Return a view of `model` without the constants whose ids are in `left_out`; tensors whose ids are in `large` have no bytes."""
+def _around(model: ir.Model) -> tuple[bytes, bytes]:
+    """Return what is written of `model` beside its main graph, and of that beside nodes, initializers and what is said of them."""
     graph = model.graph
-    initializers = [
-        value
-        if value.const_value is None or id(value.const_value) not in large
-        else _stand_in(value, value.const_value)
-        for value in graph.initializers.values()
-        if id(value) not in left_out
-    ]
     view = ir.GraphView(
         graph.inputs,
         graph.outputs,
-        nodes=list(graph),
-        initializers=initializers,
+        nodes=[],
         doc_string=graph.doc_string,
         opset_imports=graph.opset_imports,
         name=graph.name,
         metadata_props=graph.metadata_props,
     )
     # A graph view is what the serialiser takes in a graph's place; the annotation of Model has not heard of it.
-    return ir.Model(
+    bare = ir.Model(
         view,  # type: ignore[arg-type]
         ir_version=model.ir_version,
         producer_name=model.producer_name,
@@ -123,6 +217,10 @@ def _without_bytes(model: ir.Model, left_out: set[int], large: set[int]) -> ir.M
         functions=list(model.functions.values()),
         metadata_props=model.metadata_props,
     )
+    proto = ir.to_proto(bare)
+    inside: bytes = proto.graph.SerializeToString(deterministic=True)
+    proto.ClearField("graph")
+    return proto.SerializeToString(deterministic=True), inside
 
 
 def _stand_in(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:

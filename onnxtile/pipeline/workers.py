@@ -177,7 +177,7 @@ def _ray(workers: Workers) -> Iterator[Any]:
     where = own if workers.scheduler is None else {"address": workers.scheduler}
     try:
         ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=CRITICAL, **where)
-    except Exception as error:  # also a bare one, where its servers did not come up in time
+    except Exception as error:  # noqa: BLE001 - also a bare one, where its servers did not come up in time
         reason = " ".join(str(error).split())
         raise UsageError(f"ray cannot be reached: {reason}", hint="start it: ray start --head") from None
     try:

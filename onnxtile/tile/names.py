@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import copy
 
 import onnx_ir as ir
 
@@ -17,8 +18,15 @@ class Names:
 
     def __init__(self, model: ir.Model) -> None:
         self._nodes = Counter(node.name for node in all_nodes(model))
-        self._taken = {name for name in self._nodes if name}
-        self._taken.update(value.name for value in all_values(model) if value.name)
+        self._there = {name for name in self._nodes if name}
+        self._there.update(value.name for value in all_values(model) if value.name)
+        self._taken: set[str] = set()
+
+    def apart(self) -> Names:
+        """Return names of the same model of which none is taken that it did not have at first."""
+        other = copy(self)
+        other._taken = set()
+        return other
 
     def of(self, node: ir.Node) -> str:
         """Return the name of `node`, or its first output where the name is empty or repeated."""
@@ -33,7 +41,7 @@ class Names:
     def fresh(self, wanted: str) -> str:
         """Return `wanted`, with a number behind it where the model uses that name already, and take it."""
         name, number = wanted, 0
-        while name in self._taken:
+        while name in self._taken or name in self._there:
             number += 1
             name = f"{wanted}_{number}"
         self._taken.add(name)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import onnx
 import onnx_ir as ir
 
+from onnxtile.model.stream import Written
 from onnxtile.tile.accumulate import Accumulation
 from onnxtile.tile.choice import Chosen
 from onnxtile.tile.conv.grid import ConvGrid
@@ -27,6 +30,8 @@ class TiledNode:
     accumulate: Accumulation = Accumulation.SUM
     chosen: Chosen | None = None
     """How the tile was chosen; None where the limits leave no choice."""
+    nodes: int = 0
+    """How many nodes stand for it. Where they are made only when they are written, `emitted` has none of them."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return sizes in elements, the grid as stretches along M, K and N, how it is written, and how it was chosen."""
@@ -41,7 +46,7 @@ class TiledNode:
             "tile": self.grid.steps,
             "order": self.grid.order,
             "accumulate": str(self.accumulate),
-            "nodes": len(self.emitted),
+            "nodes": self.nodes,
             "choice": self.chosen and self.chosen.to_dict(),
             **({"cuts": self.grid.to_dict()} if isinstance(self.grid, ConvGrid) else {}),
         }
@@ -59,12 +64,24 @@ class SkippedNode:
         return {"node": self.node, "reason": self.reason}
 
 
+class LateTiles(Protocol):
+    """The tiles of a node that are made when they are asked for."""
+
+    def __call__(self) -> AbstractContextManager[Written]:
+        """Make them, to be let go afterwards."""
+
+    def rewrite(self) -> TiledNode | SkippedNode:
+        """Put them into the graph."""
+
+
 @dataclass(frozen=True)
 class TileResult:
     """Every node of a tileable operator, in the order of the model: tiled, or skipped with a reason."""
 
     tiled: tuple[TiledNode, ...]
     skipped: tuple[SkippedNode, ...]
+    late: Mapping[ir.Node, LateTiles] = field(default_factory=dict, repr=False, compare=False)
+    """The nodes that are still in the graph, and their tiles, in the order of the model."""
 
     @property
     def matmuls(self) -> int:

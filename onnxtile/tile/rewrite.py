@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -14,13 +14,13 @@ from onnxtile.model.save import raise_ir_version
 from onnxtile.model.unbound import Unbound
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.registry import discover
-from onnxtile.tile.accumulate import Accumulation, fitting
-from onnxtile.tile.blocks import BlockCache
+from onnxtile.tile.accumulate import Accumulation
 from onnxtile.tile.bodies import Bodies, NothingConstant
 from onnxtile.tile.conv.grid import ConvGrid
 from onnxtile.tile.copies import Copies
-from onnxtile.tile.kinds import emit, examine, most_nodes
-from onnxtile.tile.layers import Layer
+from onnxtile.tile.inplace import Writing, rewrite
+from onnxtile.tile.kinds import examine, most_nodes
+from onnxtile.tile.late import LateSite, defer, may_wait
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.names import Names
 from onnxtile.tile.options import Options
@@ -32,27 +32,9 @@ from onnxtile.tile.product import (
     ShapeTable,
     Tileable,
 )
-from onnxtile.tile.prune import prune
 from onnxtile.tile.result import SkippedNode, TiledNode, TileResult
-from onnxtile.tile.shelf import Shelf
 from onnxtile.tile.sites import MOST_NODES, Candidate, Site, choose
 from onnxtile.tile.uncut import why_uncut
-from onnxtile.tile.wrap import wrap
-from onnxtile.tile.writer import Writer
-
-
-@dataclass(frozen=True)
-class _Writing:
-    """What all sites of one model are written with."""
-
-    model: ir.Model
-    names: Names
-    constants: ConstantTable
-    options: Options
-    cache: BlockCache = field(default_factory=dict)
-    shelf: Shelf = field(default_factory=Shelf)
-    bodies: frozenset[ir.Graph] = frozenset()
-    """The graphs of local functions."""
 
 
 @collector_paused()
@@ -63,8 +45,10 @@ def tile(
     constants: ConstantTable,
     options: Options | None = None,
     progress: Progress = silent,
+    *,
+    late: bool = False,
 ) -> TileResult:
-    """Cut every tileable node of `model`, in place, into products within `limits`.
+    """Cut every tileable node of `model`, in place, into products within `limits`; with `late`, leave to the result what can wait.
 
     `shapes` and `constants` describe the model as it comes in. Values keep their names, types and roles; constants that
     only the old nodes used are removed. The IR version becomes 10 at least where anything is tiled, for the marks on the
@@ -85,14 +69,19 @@ def tile(
         raise_ir_version(model)
     # From the last node to the first: a constant that is the result of a product may be read while that product still stands.
     done: dict[ir.Node, TiledNode | SkippedNode] = {}
-    writing = _Writing(model, names, constants, options, bodies=frozenset(f.graph for f in model.functions.values()))
-    for site in counted(sites[::-1], "tiling", progress):
-        done[site.node] = _rewrite(site, writing)
+    writing = Writing(model, names, constants, options, bodies=frozenset(f.graph for f in model.functions.values()))
+    waiting = set(may_wait(sites, writing) if late else ())
+    for site in counted([site for site in sites if site.node not in waiting][::-1], "tiling", progress):
+        done[site.node] = rewrite(site, writing)
+    found_late: dict[ir.Node, LateSite] = {}
+    for site in counted([site for site in sites if site.node in waiting], "tiling", progress):
+        done[site.node], found_late[site.node] = defer(site, writing)
     copies.merge()
     reported = [done[entry.node] if isinstance(entry, Site) else entry for entry in found]
     return TileResult(
         tiled=tuple(entry for entry in reported if isinstance(entry, TiledNode)),
         skipped=tuple(entry for entry in reported if isinstance(entry, SkippedNode)),
+        late=found_late,
     )
 
 
@@ -175,66 +164,3 @@ def _what_to_raise(worst: Site) -> str:
         return f"raise the limits along {axis.upper()}, which is cut into {counts[axis]} there"
     cuts = getattr(worst.grid, axis)
     return f"raise --max-{axis} (now {cuts.step}), which cuts {cuts.size} into {cuts.count} there"
-
-
-def _rewrite(site: Site, writing: _Writing) -> TiledNode | SkippedNode:
-    """Replace the node of `site` in its graph."""
-    node, product = site.node, site.product
-    graph = node.graph
-    if not isinstance(graph, ir.Graph):
-        return SkippedNode(site.name, "it was the constant operand of a tiled node only, and is gone")
-    constants: ConstantTable = NothingConstant() if graph in writing.bodies else writing.constants
-    _fold(product, constants)
-    writer = Writer(site.name, node.op_type, product, site.grid, _opset(writing.model), writing.names, writing.shelf)
-    result = emit(writer, constants, writing.cache, graph, writing.options.accumulate)
-    original = ir.to_proto(node)
-    written, constants_left = writer.nodes, writer.constants
-    if graph in writing.bodies:
-        _insert_constants(graph, constants_left)
-        constants_left = []
-    elif writing.options.wrap:
-        call, constants_left = wrap(writing.model, writer, result)
-        written, result = [call], call.outputs[0]
-    for constant in constants_left:
-        graph.register_initializer(constant)
-    graph.insert_before(node, written)
-    _take_over(node, written[-1], result)
-    graph.remove(node, safe=True)
-    prune(product.values, constants)
-    how = fitting(writing.options.accumulate, product)
-    return TiledNode(site.name, node.op_type, product, site.grid, original, tuple(writer.nodes), how, site.chosen)
-
-
-def _insert_constants(graph: ir.Graph, constants: Sequence[ir.Value]) -> None:
-    """Write `constants` as nodes, since a function has no initializers, before all others: any of these may share them."""
-    nodes = [
-        ir.Node("", "Constant", [], [ir.AttrTensor("value", value.const_value)], outputs=[value], name=value.name)
-        for value in constants
-        if value.const_value is not None
-    ]
-    graph.insert_before(graph[0], nodes)
-
-
-def _fold(product: Layer, constants: ConstantTable) -> None:
-    """Compute the constants of `product` that operators make, which may be tiled next, while those still stand."""
-    for value in product.values:
-        if value in constants and value.producer() is not None:
-            constants.array(value)
-
-
-def _take_over(old: ir.Node, last: ir.Node, result: ir.Value) -> None:
-    """Let `result`, made by `last`, stand wherever the output of `old` stood, under its name."""
-    value = old.outputs[0]
-    result.type, result.shape, result.doc_string = (
-        value.type or result.type,
-        value.shape or result.shape,
-        value.doc_string,
-    )
-    result.metadata_props.update(value.metadata_props)
-    result.meta.update(value.meta)
-    value.replace_all_uses_with(result, replace_graph_outputs=True)
-    result.name = value.name
-    last.doc_string = old.doc_string
-    last.metadata_props.update(
-        {key: text for key, text in old.metadata_props.items() if key not in last.metadata_props}
-    )

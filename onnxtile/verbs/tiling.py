@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import onnx_ir as ir
@@ -16,6 +17,7 @@ from onnxtile.model.dims import bind
 from onnxtile.model.load import Source, load
 from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.shapes import resolve
+from onnxtile.model.stream import Draft
 from onnxtile.model.walk import all_nodes
 from onnxtile.tile.check import TileVerdict, check_tiles
 from onnxtile.tile.limits import Limits
@@ -32,9 +34,12 @@ _PLANNED = 1_000
 
 @dataclass(frozen=True)
 class TiledModel:
-    """The tiled model, what became of each product, and the verdict of the runs (None where verification was off)."""
+    """The tiled model, what became of each product, and the verdict of the runs (None where verification was off).
 
-    model: ir.Model = field(repr=False)
+    `draft` is what `save` writes in little memory: unless the model was verified, most tiles are made only then.
+    """
+
+    draft: Draft = field(repr=False)
     result: TileResult
     nodes_before: int
     nodes_after: int
@@ -42,6 +47,13 @@ class TiledModel:
     sites: tuple[TileVerdict, ...] = ()
     peaks: Mapping[str, Mapping[str, int]] | None = None
     """For each way to accumulate the bytes that live at once, at most: in the whole `model`, and inside `layers` that are tiled."""
+
+    @cached_property
+    def model(self) -> ir.Model:
+        """The tiled model with all its tiles, each of which takes kilobytes. From then on it is what is to be written, not `draft`."""
+        for late in reversed(list(self.result.late.values())):
+            late.rewrite()
+        return self.draft.model
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `tile`."""
@@ -82,7 +94,7 @@ def tile(
     known, constants = resolve(tiled, run=verify), Constants(tiled)
     progress("tiling")
     declared = _declared(tiled)
-    result = tile_graph(tiled, limits, known, constants, options, progress)
+    result = tile_graph(tiled, limits, known, constants, options, progress, late=not verify)
     if any(node.op_type == "If" for node in tiled.graph.all_nodes()):
         _keep_to(declared, result)
     verdict: Verdict | None = None
@@ -101,7 +113,8 @@ def tile(
         # What nobody asked for is left out where there is no plan.
         with suppress(OnnxtileError) if peaks is None else nullcontext():
             planned = _peaks(source, limits, options, run=verify, progress=progress)
-    return TiledModel(tiled, result, nodes_before, tiled.graph.num_nodes(), verdict, sites, planned)
+    nodes = tiled.graph.num_nodes() + sum(site.nodes - 1 for site in result.tiled if not site.emitted)
+    return TiledModel(Draft(tiled, result.late), result, nodes_before, nodes, verdict, sites, planned)
 
 
 def _declared(model: ir.Model) -> dict[str | None, ir.Shape | None]:

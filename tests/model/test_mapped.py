@@ -166,3 +166,23 @@ def test_a_head_says_which_field_follows_and_how_long_it_is(number: int, length:
     assert list(fields(start, 0, len(start) + length)) == [(number, 0, len(start), len(start) + length)]
     with pytest.raises(Unusual, match="longer"):
         list(fields(head(number, length + 1), 0, len(start) + length))
+
+
+def test_pages_that_were_read_do_not_stay_in_memory(tmp_path: Path) -> None:
+    path = written(tmp_path, *(numpy_helper.from_array(np.full(2**22, at, np.float32), f"w{at}") for at in range(4)))
+    model = load(path)
+
+    def mapped() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssFile"))
+
+    before, first = mapped(), None
+    for at in range(4):
+        held = model.graph.initializers[f"w{at}"].const_value
+        assert held is not None
+        array = held.numpy()
+        first = array if first is None else first
+        assert float(array.sum()) == at * 2**22
+    assert mapped() - before < 1.5 * 2**24  # one of them, not all four
+    assert first is not None
+    assert not first.any()  # who still reads there reads the same

@@ -110,7 +110,7 @@ def tile(
             verify=not job.no_verify,
             progress=progress,
         )
-    job.report(result, "tile", target, save=partial(job.save, result.model, target, model))
+    job.report(result, "tile", target, save=partial(job.save, result.draft, target, model))
 
 
 def add_to(app: typer.Typer) -> None:
