@@ -39,10 +39,19 @@ class ValueRecord:
 
 
 @dataclass(frozen=True)
+class TensorRecord:
+    """What a tensor says beside its elements, which sites that share a function need not share."""
+
+    name: str = ""
+    doc: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class NodeRecord:
     """A node's place among the nodes of its graph (counted from 0; None for a call made by the same run), and what is its own.
 
-    `tensors` are the names of the tensors in its attributes, which sites that share a function need not share.
+    `tensors` are those in its attributes, `docs` the doc strings of these; sites that share a function need not share them.
     """
 
     outputs: tuple[ValueRecord, ...]
@@ -50,15 +59,17 @@ class NodeRecord:
     name: str = ""
     doc: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
-    tensors: dict[str, str] = field(default_factory=dict)
+    tensors: dict[str, TensorRecord] = field(default_factory=dict)
+    docs: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ConstantRecord:
-    """A constant that moved into the function: a Constant node, or (without one) an initializer."""
+    """A constant that moved into the function: a Constant node, or (without one) an initializer with its tensor."""
 
     value: ValueRecord
     node: NodeRecord | None = None
+    tensor: TensorRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -113,19 +124,34 @@ def of_node(node: ir.Node, place: int | None, run: int) -> NodeRecord:
     metadata.pop(keys.PLACE, None)
     if moved:
         metadata[keys.PLACE] = _places(moved)
-    tensors = {a.name: a.value.name or "" for a in node.attributes.values() if _is_tensor(a)}
+    tensors = {a.name: of_tensor(a.as_tensor()) for a in node.attributes.values() if _is_tensor(a)}
+    docs = {a.name: a.doc_string for a in node.attributes.values() if a.doc_string}
     outputs = tuple(of_value(v) for v in node.outputs)
-    return NodeRecord(outputs, place, node.name or "", node.doc_string or "", metadata, tensors)
+    return NodeRecord(outputs, place, node.name or "", node.doc_string or "", metadata, tensors, docs)
+
+
+def of_tensor(tensor: ir.TensorProtocol) -> TensorRecord:
+    """Return the record of a tensor."""
+    return TensorRecord(tensor.name or "", tensor.doc_string or "", dict(tensor.metadata_props))
 
 
 def restored_attributes(node: ir.Node, record: NodeRecord) -> list[ir.Attr]:
-    """Return the attributes of `node`, its tensors renamed to what `record` says."""
-    return [
-        ir.AttrTensor(a.name, twin(a.value, record.tensors[a.name]), doc_string=a.doc_string)
-        if a.name in record.tensors and _is_tensor(a) and (a.value.name or "") != record.tensors[a.name]
-        else a
-        for a in node.attributes.values()
-    ]
+    """Return the attributes of `node` with the doc strings that `record` says, and their tensors with what it says of them."""
+    return [_restored(attribute, record) for attribute in node.attributes.values()]
+
+
+def _restored(attribute: ir.Attr, record: NodeRecord) -> ir.Attr:
+    doc, known = record.docs.get(attribute.name), record.tensors.get(attribute.name)
+    if known is not None and _is_tensor(attribute):
+        return ir.AttrTensor(attribute.name, restored_tensor(attribute.as_tensor(), known), doc_string=doc)
+    if (attribute.doc_string or None) == doc or attribute.is_ref():
+        return attribute
+    return ir.Attr(attribute.name, attribute.type, attribute.value, doc_string=doc)
+
+
+def restored_tensor(tensor: ir.TensorProtocol, record: TensorRecord) -> ir.TensorProtocol:
+    """Return `tensor` with what `record` says of it."""
+    return tensor if of_tensor(tensor) == record else twin(tensor, record.name, record.doc, record.metadata)
 
 
 def _is_tensor(attribute: ir.Attr) -> bool:

@@ -22,11 +22,12 @@ from onnxtile.fuse.record import (
     loads_history,
     note_place,
     of_node,
+    of_tensor,
     of_value,
 )
 from onnxtile.fuse.region import Refusal, Region, overwritable, region
 from onnxtile.graph import Order, node_id
-from onnxtile.model.constants import Constants
+from onnxtile.model.constants import Constants, constant_attribute
 from onnxtile.model.save import raise_ir_version
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.query.match import Match, Matcher, disjoint
@@ -220,7 +221,9 @@ class _Fuser:
 
     def _constant_record(self, value: ir.Value, places: dict[ir.Node, int]) -> ConstantRecord:
         node = value.producer()
-        return ConstantRecord(of_value(value), None if node is None else of_node(node, places.get(node), self.run))
+        if node is not None:
+            return ConstantRecord(of_value(value), of_node(node, places.get(node), self.run))
+        return ConstantRecord(of_value(value), tensor=of_tensor(constant_attribute(value).as_tensor()))
 
     def _unique(self, name: str) -> str:
         candidate, count = name, self.counts.get(name, 1)

@@ -17,14 +17,15 @@ from onnxtile.fuse.record import (
     History,
     NodeRecord,
     Record,
+    TensorRecord,
     loads,
     loads_history,
     restore_value,
     restored_attributes,
+    restored_tensor,
     take_place,
 )
 from onnxtile.graph import dependencies
-from onnxtile.model.twin import twin
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,8 @@ def _constant(
 ) -> ir.Value:
     """Return the constant of `record`, made anew with the value that the function holds."""
     if record.node is None:
-        tensor = twin(next(iter(node.attributes.values())).as_tensor(), record.value.name)
+        known = record.tensor or TensorRecord(record.value.name)
+        tensor = restored_tensor(next(iter(node.attributes.values())).as_tensor(), known)
         value = ir.Value(
             name=record.value.name,
             const_value=tensor,

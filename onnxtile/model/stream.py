@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError
 from onnxtile.model.check import INLINE_BYTES
+from onnxtile.model.training import add_training
 from onnxtile.model.wire import GRAPH, INITIALIZER, RAW_DATA, head
 
 MOST_BYTES = 2**31 - 1
@@ -47,6 +48,7 @@ def write_model(model: ir.Model, file: BinaryIO) -> None:
     del proto.graph.initializer[:]
     graph = proto.graph.SerializeToString(deterministic=True)
     proto.ClearField("graph")
+    add_training(model, proto)
     rest: bytes = proto.SerializeToString(deterministic=True)
     del proto  # its nodes take more memory than their bytes
     total = len(graph) + sum(len(start) + size for start, size in zip(starts, sizes, strict=True))
@@ -122,6 +124,7 @@ def _without_bytes(model: ir.Model, left_out: set[int], large: set[int]) -> ir.M
         doc_string=model.doc_string,
         functions=list(model.functions.values()),
         metadata_props=model.metadata_props,
+        device_configurations=model.device_configurations,
     )
 
 
