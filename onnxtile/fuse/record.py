@@ -1,21 +1,22 @@
 """What a call of a meta-op keeps so that unfuse can restore its nodes: places, names, doc strings, metadata, value_info.
 
-Kept as JSON in the call's metadata. A meta-op inside a meta-op has its record inside the outer one, since a function's body
-is shared by sites whose names differ.
+All records are kept together in the metadata of the model's graph, as packed JSON: they share most of their words. A call has the number of
+its record. A meta-op inside a meta-op has its number in the outer record, since a function's body is shared by sites whose names differ.
 """
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 import pydantic
 
 from onnxtile import keys
+from onnxtile.fuse.packed import packed, unpacked
 from onnxtile.model.twin import twin
 
 _QUANTIZATION = "quant_parameter_tensor_names"
@@ -98,6 +99,43 @@ class History:
     domain: bool
     inputs: tuple[str, ...] | None = None
     functions: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Past:
+    """What fuse did to a model: its runs, and the records of its calls, by number; None for a call that is no more."""
+
+    history: tuple[History, ...] = ()
+    records: tuple[Record | None, ...] = ()
+
+    def record(self, call: ir.Node) -> Record:
+        """Return the record of `call`. Raises ValueError where there is none, KeyError where `call` has no number."""
+        return self.numbered(call.metadata_props[keys.FUSED])
+
+    def numbered(self, text: str) -> Record:
+        """Return the record with the number that `text` is. Raises ValueError where there is none."""
+        number = int(text) if text.isdecimal() else -1
+        record = self.records[number] if 0 <= number < len(self.records) else None
+        if record is None:
+            raise ValueError(f"{text!r} is the number of no record")
+        return record
+
+    def only(self, calls: Iterable[ir.Node]) -> Past:
+        """Return the past without the records of other calls than `calls` and those in them. Raises ValueError."""
+        kept: set[int] = set()
+        todo = [call.metadata_props[keys.FUSED] for call in calls]
+        while todo:
+            text = todo.pop()
+            kept.add(int(text))
+            inner = (node.metadata for node in self.numbered(text).nodes)
+            todo += [metadata[keys.FUSED] for metadata in inner if keys.FUSED in metadata]
+        return Past(self.history, tuple(r if i in kept else None for i, r in enumerate(self.records)))
+
+
+def past_of(model: ir.Model) -> Past:
+    """Return what fuse did to `model`. Raises ValueError where the record of that is damaged."""
+    text = model.graph.metadata_props.get(keys.ORIGINAL)
+    return Past() if text is None else loads(text)
 
 
 def of_value(value: ir.Value) -> ValueRecord:
@@ -214,25 +252,16 @@ def _places(places: dict[int, int]) -> str:
     return " ".join(f"{run}:{place}" for run, place in sorted(places.items()))
 
 
-def dumps(record: Record | tuple[History, ...]) -> str:
-    """Return `record` as compact JSON, without what is as it is by default."""
-    kind = Record if isinstance(record, Record) else tuple[History, ...]
-    text: bytes = _adapter(kind).dump_json(record, exclude_defaults=True)
-    return text.decode()
+def dumps(past: Past) -> str:
+    """Return `past` as packed JSON, without what is as it is by default."""
+    return packed(_adapter().dump_json(past, exclude_defaults=True))
 
 
-def loads(text: str) -> Record:
-    """Return the record that `dumps` wrote. Raises ValueError for anything else."""
-    record: Record = _adapter(Record).validate_json(text)
-    return record
-
-
-def loads_history(text: str) -> tuple[History, ...]:
-    """Return the history that `dumps` wrote. Raises ValueError for anything else."""
-    history: tuple[History, ...] = _adapter(tuple[History, ...]).validate_json(text)
-    return history
+def loads(text: str) -> Past:
+    """Return the past that `dumps` wrote. Raises ValueError for anything else."""
+    return _adapter().validate_json(unpacked(text))
 
 
 @cache
-def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(kind)
+def _adapter() -> pydantic.TypeAdapter[Past]:
+    return pydantic.TypeAdapter(Past)
