@@ -15,6 +15,7 @@ from onnxtile.errors import ModelError, UsageError
 from onnxtile.fuse import packed as packing
 from onnxtile.fuse.packed import packed, unpacked
 from onnxtile.fuse.patterns import from_query
+from onnxtile.fuse.record import dumps, loads, past_of
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
 from tests.conftest import LIGHT
@@ -187,6 +188,20 @@ def test_a_text_that_grows_without_end_is_refused(monkeypatch: pytest.MonkeyPatc
     assert unpacked(packed(b" " * 10**6)) == b" " * 10**6
     with pytest.raises(ValueError, match="too long"):
         unpacked(packed(b" " * 10**7))
+
+
+def test_records_of_calls_that_are_gone_are_left_out(lab: Lab) -> None:
+    two = GRAPH.replace("y = Relu(i)", "j = Relu(i) k = MatMul(j, w) y = Add(k, b)")
+    fused = lab.fuse(lab.text(two), lab.linear, from_query("Linear->Relu", "Layer"))
+    layer, linear = fused.node("Layer"), fused.node("Linear")
+    kept = past_of(fused.model)
+    assert all(kept.records) and len(kept.records) == 3
+    for call, count in ((layer, 2), (linear, 1)):
+        only = loads(dumps(kept.only([call])))
+        assert only.record(call) == kept.record(call)
+        assert len([record for record in only.records if record]) == count
+    with pytest.raises(ValueError, match="no record"):
+        kept.only([linear]).record(layer)
 
 
 def test_the_record_is_small(lab: Lab, transformer: Path) -> None:
