@@ -7,11 +7,11 @@ DOMAIN = "onnxtile"
 
 _PREFIX = "pkg.onnxtile."
 
-# On a call of a meta-op: what unfuse needs to restore its nodes (JSON).
+# On a call of a meta-op: the number of the record that unfuse needs to restore its nodes.
 FUSED = _PREFIX + "fused"
 # On a node that fuse had to move: where it stood.
 PLACE = _PREFIX + "place"
-# On the model's graph: what unfuse needs to restore the file as a whole (JSON).
+# On the model's graph: what unfuse needs to restore the file, the records of all calls among it (packed JSON).
 ORIGINAL = _PREFIX + "original"
 # On a node that a call was lowered to: the meta-op that it was.
 LOWERED = _PREFIX + "lowered"

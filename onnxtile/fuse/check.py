@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.errors import ModelError
-from onnxtile.fuse.record import NodeRecord, Record, loads
+from onnxtile.fuse.record import NodeRecord, Past, Record, past_of
 from onnxtile.graph import node_id
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import draw
@@ -86,6 +86,7 @@ class _Sites:
     def __init__(self, original: ir.Model, fused: ir.Model, shapes: Shapes) -> None:
         self._original = original
         self._fused = fused
+        self._past = past_of(fused)
         self._shapes = shapes
         self._constants = Constants(original)
         self.scopes: dict[tuple[str, ...], Scope] = {}
@@ -107,7 +108,7 @@ class _Sites:
         if unknown:
             return SiteVerdict(call.name or "", (), also, f"the shape of {unknown[0].name!r} is not known")
         feeds = {v.name or "": self._feed(v, generator) for v in inputs}
-        alone = session(self._part(_originals(call, scope), inputs, outputs, self._original))
+        alone = session(self._part(_originals(self._past, call, scope), inputs, outputs, self._original))
         try:
             expected = alone.run(feeds)
         except ModelError:
@@ -166,9 +167,9 @@ class _Sites:
         return ir.Value(name=value.name, type=self._type(value), shape=None if dims is None else ir.Shape(dims))
 
 
-def _originals(call: ir.Node, scope: Scope) -> list[ir.Node]:
+def _originals(past: Past, call: ir.Node, scope: Scope) -> list[ir.Node]:
     """Return the original nodes that `call` stands for, in the order of the file, with the constants it took in."""
-    names = set(_outputs_of(loads(call.metadata_props[keys.FUSED])))
+    names = set(_outputs_of(past, past.record(call)))
     makers = {scope[name].producer() for name in names if name in scope}
     graph = next(node.graph for node in makers if node is not None)
     assert isinstance(graph, ir.Graph)
@@ -185,17 +186,17 @@ def _named(values: Any) -> list[ir.Value]:
     return [ir.Value(name=value.name) for value in values]
 
 
-def _outputs_of(record: Record) -> Iterator[str]:
+def _outputs_of(past: Past, record: Record) -> Iterator[str]:
     """Yield the names of all values that the nodes of `record` make, those of meta-ops within included."""
     for constant in record.constants:
         if constant.node is not None:
             yield constant.value.name
     for node in record.nodes:
-        yield from _outputs_of_node(node)
+        yield from _outputs_of_node(past, node)
 
 
-def _outputs_of_node(node: NodeRecord) -> Iterator[str]:
+def _outputs_of_node(past: Past, node: NodeRecord) -> Iterator[str]:
     if keys.FUSED in node.metadata:
-        yield from _outputs_of(loads(node.metadata[keys.FUSED]))
+        yield from _outputs_of(past, past.numbered(node.metadata[keys.FUSED]))
         return
     yield from (value.name for value in node.outputs)

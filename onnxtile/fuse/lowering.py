@@ -17,6 +17,7 @@ from onnxtile.fuse.lower.numbers import Numbers
 from onnxtile.fuse.lower.symbols import Symbols
 from onnxtile.fuse.lower.widen import is_narrow
 from onnxtile.fuse.patterns import Pattern
+from onnxtile.fuse.record import dumps, past_of
 from onnxtile.fuse.rewrite import PatternResult, fuse
 from onnxtile.fuse.unfuse import Undo, called_functions
 from onnxtile.graph import node_id
@@ -259,6 +260,9 @@ class _Run:
     def finish(self) -> None:
         """Remove what nobody needs any more, and import what is new."""
         self._emitter.prune()
+        calls = [node for graph in self._model.graphs() for node in graph if keys.FUSED in node.metadata_props]
+        if any(site.operator for site in self.sites):  # what was lowered cannot be unfused
+            self._model.graph.metadata_props[keys.ORIGINAL] = dumps(past_of(self._model).only(calls))
         called = called_functions(self._model)
         for identifier, function in list(self._model.functions.items()):
             if keys.META_OP in function.metadata_props and identifier not in called:

@@ -1,21 +1,22 @@
 """What a call of a meta-op keeps so that unfuse can restore its nodes: places, names, doc strings, metadata, value_info.
 
-Kept as JSON in the call's metadata. A meta-op inside a meta-op has its record inside the outer one, since a function's body
-is shared by sites whose names differ.
+All records are kept together in the metadata of the model's graph, as packed JSON: they share most of their words. A call has the number of
+its record. A meta-op inside a meta-op has its number in the outer record, since a function's body is shared by sites whose names differ.
 """
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 import pydantic
 
 from onnxtile import keys
+from onnxtile.fuse.packed import packed, unpacked
 from onnxtile.model.twin import twin
 
 _QUANTIZATION = "quant_parameter_tensor_names"
@@ -39,10 +40,19 @@ class ValueRecord:
 
 
 @dataclass(frozen=True)
+class TensorRecord:
+    """What a tensor says beside its elements, which sites that share a function need not share."""
+
+    name: str = ""
+    doc: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class NodeRecord:
     """A node's place among the nodes of its graph (counted from 0; None for a call made by the same run), and what is its own.
 
-    `tensors` are the names of the tensors in its attributes, which sites that share a function need not share.
+    `tensors` are those in its attributes, `docs` the doc strings of these; sites that share a function need not share them.
     """
 
     outputs: tuple[ValueRecord, ...]
@@ -50,15 +60,17 @@ class NodeRecord:
     name: str = ""
     doc: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
-    tensors: dict[str, str] = field(default_factory=dict)
+    tensors: dict[str, TensorRecord] = field(default_factory=dict)
+    docs: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ConstantRecord:
-    """A constant that moved into the function: a Constant node, or (without one) an initializer."""
+    """A constant that moved into the function: a Constant node, or (without one) an initializer with its tensor."""
 
     value: ValueRecord
     node: NodeRecord | None = None
+    tensor: TensorRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +101,43 @@ class History:
     functions: tuple[tuple[str, str, str], ...] = ()
 
 
+@dataclass(frozen=True)
+class Past:
+    """What fuse did to a model: its runs, and the records of its calls, by number; None for a call that is no more."""
+
+    history: tuple[History, ...] = ()
+    records: tuple[Record | None, ...] = ()
+
+    def record(self, call: ir.Node) -> Record:
+        """Return the record of `call`. Raises ValueError where there is none, KeyError where `call` has no number."""
+        return self.numbered(call.metadata_props[keys.FUSED])
+
+    def numbered(self, text: str) -> Record:
+        """Return the record with the number that `text` is. Raises ValueError where there is none."""
+        number = int(text) if text.isdecimal() else -1
+        record = self.records[number] if 0 <= number < len(self.records) else None
+        if record is None:
+            raise ValueError(f"{text!r} is the number of no record")
+        return record
+
+    def only(self, calls: Iterable[ir.Node]) -> Past:
+        """Return the past without the records of other calls than `calls` and those in them. Raises ValueError."""
+        kept: set[int] = set()
+        todo = [call.metadata_props[keys.FUSED] for call in calls]
+        while todo:
+            text = todo.pop()
+            kept.add(int(text))
+            inner = (node.metadata for node in self.numbered(text).nodes)
+            todo += [metadata[keys.FUSED] for metadata in inner if keys.FUSED in metadata]
+        return Past(self.history, tuple(r if i in kept else None for i, r in enumerate(self.records)))
+
+
+def past_of(model: ir.Model) -> Past:
+    """Return what fuse did to `model`. Raises ValueError where the record of that is damaged."""
+    text = model.graph.metadata_props.get(keys.ORIGINAL)
+    return Past() if text is None else loads(text)
+
+
 def of_value(value: ir.Value) -> ValueRecord:
     """Return the record of a value."""
     name, quantization = value.name or "", dict(value.meta.get(_QUANTIZATION) or {})
@@ -113,19 +162,34 @@ def of_node(node: ir.Node, place: int | None, run: int) -> NodeRecord:
     metadata.pop(keys.PLACE, None)
     if moved:
         metadata[keys.PLACE] = _places(moved)
-    tensors = {a.name: a.value.name or "" for a in node.attributes.values() if _is_tensor(a)}
+    tensors = {a.name: of_tensor(a.as_tensor()) for a in node.attributes.values() if _is_tensor(a)}
+    docs = {a.name: a.doc_string for a in node.attributes.values() if a.doc_string}
     outputs = tuple(of_value(v) for v in node.outputs)
-    return NodeRecord(outputs, place, node.name or "", node.doc_string or "", metadata, tensors)
+    return NodeRecord(outputs, place, node.name or "", node.doc_string or "", metadata, tensors, docs)
+
+
+def of_tensor(tensor: ir.TensorProtocol) -> TensorRecord:
+    """Return the record of a tensor."""
+    return TensorRecord(tensor.name or "", tensor.doc_string or "", dict(tensor.metadata_props))
 
 
 def restored_attributes(node: ir.Node, record: NodeRecord) -> list[ir.Attr]:
-    """Return the attributes of `node`, its tensors renamed to what `record` says."""
-    return [
-        ir.AttrTensor(a.name, twin(a.value, record.tensors[a.name]), doc_string=a.doc_string)
-        if a.name in record.tensors and _is_tensor(a) and (a.value.name or "") != record.tensors[a.name]
-        else a
-        for a in node.attributes.values()
-    ]
+    """Return the attributes of `node` with the doc strings that `record` says, and their tensors with what it says of them."""
+    return [_restored(attribute, record) for attribute in node.attributes.values()]
+
+
+def _restored(attribute: ir.Attr, record: NodeRecord) -> ir.Attr:
+    doc, known = record.docs.get(attribute.name), record.tensors.get(attribute.name)
+    if known is not None and _is_tensor(attribute):
+        return ir.AttrTensor(attribute.name, restored_tensor(attribute.as_tensor(), known), doc_string=doc)
+    if (attribute.doc_string or None) == doc or attribute.is_ref():
+        return attribute
+    return ir.Attr(attribute.name, attribute.type, attribute.value, doc_string=doc)
+
+
+def restored_tensor(tensor: ir.TensorProtocol, record: TensorRecord) -> ir.TensorProtocol:
+    """Return `tensor` with what `record` says of it."""
+    return tensor if of_tensor(tensor) == record else twin(tensor, record.name, record.doc, record.metadata)
 
 
 def _is_tensor(attribute: ir.Attr) -> bool:
@@ -188,25 +252,16 @@ def _places(places: dict[int, int]) -> str:
     return " ".join(f"{run}:{place}" for run, place in sorted(places.items()))
 
 
-def dumps(record: Record | tuple[History, ...]) -> str:
-    """Return `record` as compact JSON, without what is as it is by default."""
-    kind = Record if isinstance(record, Record) else tuple[History, ...]
-    text: bytes = _adapter(kind).dump_json(record, exclude_defaults=True)
-    return text.decode()
+def dumps(past: Past) -> str:
+    """Return `past` as packed JSON, without what is as it is by default."""
+    return packed(_adapter().dump_json(past, exclude_defaults=True))
 
 
-def loads(text: str) -> Record:
-    """Return the record that `dumps` wrote. Raises ValueError for anything else."""
-    record: Record = _adapter(Record).validate_json(text)
-    return record
-
-
-def loads_history(text: str) -> tuple[History, ...]:
-    """Return the history that `dumps` wrote. Raises ValueError for anything else."""
-    history: tuple[History, ...] = _adapter(tuple[History, ...]).validate_json(text)
-    return history
+def loads(text: str) -> Past:
+    """Return the past that `dumps` wrote. Raises ValueError for anything else."""
+    return _adapter().validate_json(unpacked(text))
 
 
 @cache
-def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(kind)
+def _adapter() -> pydantic.TypeAdapter[Past]:
+    return pydantic.TypeAdapter(Past)

@@ -53,6 +53,8 @@ def region(matched: Sequence[ir.Node], constants: Constants) -> Region | Refusal
     for node in nodes:
         if node.graph is not graph:
             return Refusal("its nodes lie in different graphs")
+        if node.device_configurations:
+            return Refusal(f"{node.op_type} is placed on devices, which a function does not say")
         for attribute in node.attributes.values():
             if attribute.is_ref():
                 return Refusal(f"{node.op_type} takes the attribute {attribute.name!r} from the function around it")

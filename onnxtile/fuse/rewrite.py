@@ -16,17 +16,19 @@ from onnxtile.fuse.patterns import Pattern, pattern_set, set_names
 from onnxtile.fuse.record import (
     ConstantRecord,
     History,
+    Past,
     Record,
     dumps,
     hand_on,
-    loads_history,
     note_place,
     of_node,
+    of_tensor,
     of_value,
+    past_of,
 )
 from onnxtile.fuse.region import Refusal, Region, overwritable, region
 from onnxtile.graph import Order, node_id
-from onnxtile.model.constants import Constants
+from onnxtile.model.constants import Constants, constant_attribute
 from onnxtile.model.save import raise_ir_version
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.query.match import Match, Matcher, disjoint
@@ -115,7 +117,8 @@ class _Fuser:
         self.constants = Constants(self.model)
         self.had_domain = keys.DOMAIN in self.model.graph.opset_imports
         raise_ir_version(self.model)
-        self.history = history(self.model)
+        past = _past(self.model)
+        self.history, self.records = past.history, list(past.records)
         self.run = len(self.history) + 1
         self.functions = Functions(self.model)
         users = [f for f in self.model.functions.values() if keys.META_OP not in f.metadata_props]
@@ -156,7 +159,7 @@ class _Fuser:
             return
         inputs = tuple(value.name or "" for value in self.inputs) if listed else None
         this = History(self.run, self.ir_version, self.had_domain, inputs, tuple(self.importing))
-        self.model.graph.metadata_props[keys.ORIGINAL] = dumps((*self.history, this))
+        self.model.graph.metadata_props[keys.ORIGINAL] = dumps(Past((*self.history, this), tuple(self.records)))
 
     def _contract(self, match: Match, pattern: Pattern) -> str | Refusal:
         part = region(match.nodes, self.constants)
@@ -207,7 +210,8 @@ class _Fuser:
             hand_on(old, new)
             self.matcher.replaced(old, new)
         name = self._unique(f"{_common_path(part.nodes) or f'{part.outputs[0].name}/'}{keys.meta_op(function.name)}")
-        metadata = {keys.FUSED: dumps(record)}
+        metadata = {keys.FUSED: str(len(self.records))}
+        self.records.append(record)
         return ir.Node(
             keys.DOMAIN,
             function.name,
@@ -220,7 +224,9 @@ class _Fuser:
 
     def _constant_record(self, value: ir.Value, places: dict[ir.Node, int]) -> ConstantRecord:
         node = value.producer()
-        return ConstantRecord(of_value(value), None if node is None else of_node(node, places.get(node), self.run))
+        if node is not None:
+            return ConstantRecord(of_value(value), of_node(node, places.get(node), self.run))
+        return ConstantRecord(of_value(value), tensor=of_tensor(constant_attribute(value).as_tensor()))
 
     def _unique(self, name: str) -> str:
         candidate, count = name, self.counts.get(name, 1)
@@ -256,11 +262,10 @@ class _Fuser:
             graph.initializers.pop(value.name or "", None)
 
 
-def history(model: ir.Model) -> tuple[History, ...]:
+def _past(model: ir.Model) -> Past:
     """Return what earlier runs of fuse left on `model`. Raises ModelError where that is damaged."""
-    text = model.graph.metadata_props.get(keys.ORIGINAL)
     try:
-        return () if text is None else loads_history(text)
+        return past_of(model)
     except ValueError:
         raise ModelError("the model was fused before, and the record of that is damaged") from None
 

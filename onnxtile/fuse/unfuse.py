@@ -17,14 +17,14 @@ from onnxtile.fuse.record import (
     History,
     NodeRecord,
     Record,
-    loads,
-    loads_history,
+    TensorRecord,
+    past_of,
     restore_value,
     restored_attributes,
+    restored_tensor,
     take_place,
 )
 from onnxtile.graph import dependencies
-from onnxtile.model.twin import twin
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,14 @@ def unfuse(model: ir.Model) -> Unfused:
 
     Raises UsageError where there is nothing to undo or a call was lowered, ModelError where what fuse left in the model is damaged.
     """
-    text = model.graph.metadata_props.get(keys.ORIGINAL)
-    if text is None:
+    if keys.ORIGINAL not in model.graph.metadata_props:
         raise UsageError("the model was not fused by onnxtile: there is nothing to undo")
     _require_not_lowered(model)
-    with _refusals("of what fuse did to the model"):
-        history = loads_history(text)
     undo = Undo(model)
-    for past in reversed(history):
+    for run in reversed(undo.history):
         for graph in list(_graphs(model)):
-            undo.graph(graph, past.run)
-        undo.restore(past)
+            undo.graph(graph, run.run)
+        undo.restore(run)
     undo.require_all()
     del model.graph.metadata_props[keys.ORIGINAL]
     return Unfused(dict(sorted(undo.calls.items())))
@@ -95,8 +92,15 @@ class Undo:
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
+        with _refusals("of what fuse did to the model"):
+            self._past = past_of(model)
         self._digests: dict[ir.OperatorIdentifier, str] = {}
         self.calls: dict[str, int] = {}
+
+    @property
+    def history(self) -> tuple[History, ...]:
+        """The runs of fuse on the model, in their order."""
+        return self._past.history
 
     def graph(self, graph: ir.Graph, run: int) -> None:
         """Undo in `graph` what the `run` of fuse did there."""
@@ -106,7 +110,7 @@ class Undo:
         while todo:
             call = todo.pop()
             with _refusals(f"of the fused node {call.name!r}"):
-                record = loads(call.metadata_props[keys.FUSED])
+                record = self._past.record(call)
                 if record.run != run:
                     continue
                 expanded = self._expand(call, record, places, values)
@@ -123,7 +127,7 @@ class Undo:
     def open(self, call: ir.Node, known: dict[str, ir.Value]) -> list[ir.Node]:
         """Put the body of `call` in its place for good, and return the new nodes; `known` are the values of its graph by name."""
         with _refusals(f"of the fused node {call.name!r}"):
-            opened = self._expand(call, loads(call.metadata_props[keys.FUSED]), {}, known)
+            opened = self._expand(call, self._past.record(call), {}, known)
             known.update({value.name or "": value for node in opened for value in node.outputs})
         return opened
 
@@ -241,7 +245,8 @@ def _constant(
 ) -> ir.Value:
     """Return the constant of `record`, made anew with the value that the function holds."""
     if record.node is None:
-        tensor = twin(next(iter(node.attributes.values())).as_tensor(), record.value.name)
+        known = record.tensor or TensorRecord(record.value.name)
+        tensor = restored_tensor(next(iter(node.attributes.values())).as_tensor(), known)
         value = ir.Value(
             name=record.value.name,
             const_value=tensor,

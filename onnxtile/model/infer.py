@@ -15,6 +15,7 @@ from onnxtile.model.check import skeleton
 from onnxtile.model.contributed import contributed_operators
 from onnxtile.model.engine_rules import correct
 from onnxtile.model.known import NOTHING, Dim, Dims, Known, declared
+from onnxtile.model.walk import all_nodes
 
 __all__ = ["NOTHING", "Dim", "Dims", "Known", "declared", "infer", "values"]
 
@@ -96,7 +97,7 @@ def _infer_symbolic(model: ir.Model) -> str | None:
 
 def _constant_tensors(model: ir.Model) -> Iterator[tuple[ir.TensorProtocol, str | None]]:
     """Yield the tensors of Constant nodes with their names: the engine renames them, and clones and the caller's model share them."""
-    for node in model.graph.all_nodes():
+    for node in all_nodes(model):
         attribute = node.attributes.get("value")
         if node.op_type == "Constant" and attribute is not None and not attribute.is_ref():
             yield attribute.value, attribute.value.name

@@ -17,7 +17,8 @@ from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError
 from onnxtile.model.check import INLINE_BYTES, check, check_proto
 from onnxtile.model.mapped import MappedModel, read_mapped
-from onnxtile.model.twin import twin
+from onnxtile.model.training import note_training
+from onnxtile.model.twin import twin, without_second_props
 from onnxtile.model.walk import all_nodes
 from onnxtile.paths import real, require_readable
 
@@ -83,6 +84,9 @@ def _read(path: Path) -> ir.Model:
         reason = " ".join(str(error).split())
         raise ModelError(f"{path}: not an ONNX model, or a truncated one ({reason})") from None
     model = _deserialise(proto, str(path), mapped)
+    for own in _tensors(model):
+        if isinstance(own, ir.serde.TensorProtoTensor):
+            without_second_props(own)
     folder = path.parent.resolve()
     for tensor in external_tensors(model):
         _require_inside(tensor, folder, path)
@@ -117,6 +121,7 @@ def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None =
     try:
         check_proto(proto)
         model = ir.from_proto(proto)
+        note_training(proto, model)
         if mapped is not None:
             mapped.give_bytes(model)
         _require_text(model)
@@ -229,7 +234,10 @@ def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
     array = tensor.numpy().copy()
     tensor.release()
     shape = ir.Shape(tensor.shape.numpy())
-    return ir.Tensor(array, dtype=tensor.dtype, shape=shape, name=tensor.name, doc_string=tensor.doc_string)
+    props = dict(tensor.metadata_props)
+    return ir.Tensor(
+        array, dtype=tensor.dtype, shape=shape, name=tensor.name, doc_string=tensor.doc_string, metadata_props=props
+    )
 
 
 def _checked(tensor: ir.ExternalTensor) -> _Weights:
@@ -264,16 +272,30 @@ def _own_tensors(model: ir.Model) -> None:
         outputs = (output for node in graph for output in node.outputs)
         for value in (*graph.inputs, *graph.initializers.values(), *outputs):
             if isinstance(value.type, ir.TensorType):
-                value.type = ir.TensorType(value.type.dtype)
+                value.type = ir.TensorType(value.type.dtype, denotation=value.type.denotation)
+    for node in all_nodes(model):
+        for attribute in [one for one in node.attributes.values() if not one.is_ref()]:
+            if attribute.type == ir.AttributeType.TENSOR:
+                own = ir.AttrTensor(attribute.name, _own(attribute.as_tensor()), doc_string=attribute.doc_string)
+                node.attributes[attribute.name] = own
+            elif attribute.type == ir.AttributeType.TENSORS:
+                all_own = [_own(tensor) for tensor in attribute.as_tensors()]
+                node.attributes[attribute.name] = ir.AttrTensors(
+                    attribute.name, all_own, doc_string=attribute.doc_string
+                )
 
 
 def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     if isinstance(tensor, ir.ExternalTensor):
         return _checked(tensor)
     if isinstance(tensor, ir.StringTensor):
-        return ir.StringTensor(tensor.raw, shape=ir.Shape(tensor.shape), name=tensor.name)
-    if tensor.dtype == ir.DataType.STRING:
-        return tensor
+        return ir.StringTensor(
+            tensor.raw,
+            shape=ir.Shape(tensor.shape),
+            name=tensor.name,
+            doc_string=tensor.doc_string,
+            metadata_props=dict(tensor.metadata_props),
+        )
     return twin(tensor, tensor.name)
 
 

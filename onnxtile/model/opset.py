@@ -65,6 +65,8 @@ def _restore_model(source: ir.Model, result: ir.Model) -> None:
     result.domain, result.model_version, result.doc_string = source.domain, source.model_version, source.doc_string
     result.metadata_props.clear()
     result.metadata_props.update(source.metadata_props)
+    result.device_configurations = source.device_configurations
+    result.graph.meta.update(source.graph.meta)
     for domain, version in source.graph.opset_imports.items():
         if domain not in {"", "ai.onnx"}:
             result.graph.opset_imports[domain] = version
@@ -125,6 +127,7 @@ def _restore_node(source: ir.Node, result: ir.Node) -> None:
     result.name, result.doc_string, result.overload = source.name, source.doc_string, source.overload
     result.metadata_props.clear()
     result.metadata_props.update(source.metadata_props)
+    result.device_configurations = source.device_configurations
     for old, new in zip(_bodies(source), _bodies(result), strict=False):
         _restore_graph(old, new)
 

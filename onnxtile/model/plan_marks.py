@@ -22,4 +22,6 @@ def clear_plan(model: ir.Model) -> None:
 def _graphs(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
     yield from model.graphs()
     for function in model.functions.values():
-        yield from (function, function.graph, *function.subgraphs())
+        yield function
+        yield function.graph
+        yield from function.subgraphs()

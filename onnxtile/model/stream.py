@@ -19,6 +19,7 @@ import onnx_ir as ir
 from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError
 from onnxtile.model.check import INLINE_BYTES
+from onnxtile.model.training import add_training
 from onnxtile.model.wire import GRAPH, INITIALIZER, RAW_DATA, head
 
 MOST_BYTES = 2**31 - 1
@@ -216,10 +217,12 @@ def _around(model: ir.Model) -> tuple[bytes, bytes]:
         doc_string=model.doc_string,
         functions=list(model.functions.values()),
         metadata_props=model.metadata_props,
+        device_configurations=model.device_configurations,
     )
     proto = ir.to_proto(bare)
     inside: bytes = proto.graph.SerializeToString(deterministic=True)
     proto.ClearField("graph")
+    add_training(model, proto)
     return proto.SerializeToString(deterministic=True), inside
 
 

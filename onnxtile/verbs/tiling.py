@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -10,7 +11,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxtile.errors import OnnxtileError
+from onnxtile.errors import ModelWarning, OnnxtileError
+from onnxtile.graph import node_id
 from onnxtile.model.check import check
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
@@ -93,8 +95,10 @@ def tile(
     progress("inferring shapes")
     known, constants = resolve(tiled, run=verify), Constants(tiled)
     progress("tiling")
-    declared = _declared(tiled)
+    declared, on_devices = _declared(tiled), {node_id(node) for node in all_nodes(tiled) if node.device_configurations}
     result = tile_graph(tiled, limits, known, constants, options, progress, late=not verify)
+    for name in [site.node for site in result.tiled if site.node in on_devices]:
+        warnings.warn(f"the tiles of {name!r} have no device configuration; it had one", ModelWarning, stacklevel=2)
     if any(node.op_type == "If" for node in tiled.graph.all_nodes()):
         _keep_to(declared, result)
     verdict: Verdict | None = None

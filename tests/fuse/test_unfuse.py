@@ -12,7 +12,10 @@ import pytest
 
 from onnxtile import api, keys
 from onnxtile.errors import ModelError, UsageError
+from onnxtile.fuse import packed as packing
+from onnxtile.fuse.packed import packed, unpacked
 from onnxtile.fuse.patterns import from_query
+from onnxtile.fuse.record import dumps, loads, past_of
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
 from tests.conftest import LIGHT
@@ -122,15 +125,30 @@ def test_a_second_time_there_is_nothing_to_undo(small: Fused) -> None:
         api.unfuse(api.unfuse(small.model).model)
 
 
+NODES = '[{"outputs": [{"name": "h"}]}, {"outputs": [{"name": "i"}]}]'
+RUNS = '[{"run": 1, "domain": false, "ir_version": 10}]'
+
+
+def past(records: str = "[]", history: str = RUNS) -> str:
+    return packed(f'{{"history": {history}, "records": {records}}}'.encode())
+
+
 @pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "null", "7", '{"run": 1}', '{"run": 1, "nodes": []}', '{"run": 1, "nodes": [1]}',
-     '{"run": "x", "nodes": []}', '{"run": 1, "nodes": [{"outputs": []}, {"outputs": []}]}',
-     '{"run": 1, "nodes": [{"outputs": [{"name": "h"}]}, {"outputs": [{"name": "i", "dtype": 99}]}]}',
-     '{"run": 1, "nodes": [{"outputs": [{"name": "h"}]}, {"place": "x", "outputs": [{"name": "i"}]}]}',
-     '{"run": 1, "nodes": [{"outputs": [{"name": "h"}]}, {"outputs": [{"name": "i", "dims": [{}]}]}]}'],
+    "record",
+    ["", "{", "7", "{}", '{"run": 1}', '{"run": 1, "nodes": []}', '{"run": 1, "body": "", "nodes": [1]}',
+     '{"run": "x", "body": "", "nodes": []}', "null", f'{{"run": 1, "body": "", "nodes": {NODES}}}',
+     NODES.replace('"i"', '"i", "dtype": 99'), NODES.replace('"outputs": [{"name": "i', '"place": "x", "outputs": [{"name": "i'),
+     NODES.replace('"i"', '"i", "dims": [{}]')],
 )  # fmt: skip
-def test_a_damaged_record_is_refused(small: Fused, text: str) -> None:
+def test_a_damaged_record_is_refused(small: Fused, record: str) -> None:
+    text = f'{{"run": 1, "body": "", "nodes": {record}}}' if record.startswith("[{") else record
+    small.model.graph.metadata_props[keys.ORIGINAL] = past(f"[{text}]")
+    with pytest.raises(ModelError, match=r"record|changed since"):
+        api.unfuse(small.model)
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1", "0.5", "\u00b2", "9" * 5000])
+def test_a_number_of_no_record_is_refused(small: Fused, text: str) -> None:
     small.node("Linear").metadata_props[keys.FUSED] = text
     with pytest.raises(ModelError, match="'i/Linear'"):
         api.unfuse(small.model)
@@ -143,14 +161,60 @@ def test_a_lost_record_is_refused(small: Fused) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    "history",
     ["", "{", "7", "{}", "[1]", "[{}]", '[{"run": 1}]', '[{"run": 1, "domain": false}]',
      '[{"run": 1, "domain": false, "ir_version": "x"}]', '[{"run": 1, "domain": false, "ir_version": 10, "inputs": ["z"]}]'],
 )  # fmt: skip
-def test_a_damaged_history_is_refused(small: Fused, text: str) -> None:
-    small.model.graph.metadata_props[keys.ORIGINAL] = text
+def test_a_damaged_history_is_refused(small: Fused, history: str) -> None:
+    kept = unpacked(small.model.graph.metadata_props[keys.ORIGINAL]).decode()
+    records = kept[kept.index('"records":') + len('"records":') : -1]
+    small.model.graph.metadata_props[keys.ORIGINAL] = past(records, history)
     with pytest.raises(ModelError, match="record"):
         api.unfuse(small.model)
+
+
+@pytest.mark.parametrize(("stop", "behind"), [(0, ""), (-5, ""), (None, "00000"), (0, "{}"), (0, "\u20ac")])
+def test_a_damaged_text_is_refused(small: Fused, stop: int | None, behind: str) -> None:
+    marks = small.model.graph.metadata_props
+    marks[keys.ORIGINAL] = marks[keys.ORIGINAL][:stop] + behind
+    with pytest.raises(ModelError, match="record"):
+        api.unfuse(small.model)
+    with pytest.raises(ModelError, match="record"):
+        api.fuse(small.model, ["Relu;"])
+
+
+def test_a_text_that_grows_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_MOST_BYTES", 10**6)
+    assert unpacked(packed(b" " * 10**6)) == b" " * 10**6
+    with pytest.raises(ValueError, match="too long"):
+        unpacked(packed(b" " * 10**7))
+
+
+def test_records_of_calls_that_are_gone_are_left_out(lab: Lab) -> None:
+    two = GRAPH.replace("y = Relu(i)", "j = Relu(i) k = MatMul(j, w) y = Add(k, b)")
+    fused = lab.fuse(lab.text(two), lab.linear, from_query("Linear->Relu", "Layer"))
+    layer, linear = fused.node("Layer"), fused.node("Linear")
+    kept = past_of(fused.model)
+    assert all(kept.records) and len(kept.records) == 3
+    for call, count in ((layer, 2), (linear, 1)):
+        only = loads(dumps(kept.only([call])))
+        assert only.record(call) == kept.record(call)
+        assert len([record for record in only.records if record]) == count
+    with pytest.raises(ValueError, match="no record"):
+        kept.only([linear]).record(layer)
+
+
+def test_the_record_is_small(lab: Lab, transformer: Path) -> None:
+    """All that unfuse needs takes fewer bytes than the names of the nodes that were fused, twice."""
+    original = load(transformer)
+    fused = lab.fuse(transformer, *lab.five, verify=False).model
+    record = fused.graph.metadata_props[keys.ORIGINAL]
+    names = sum(len(node.name or "") + sum(len(value.name or "") for value in node.outputs) for node in original.graph)
+    assert len(record) < names / 2
+    marks = [node.metadata_props[keys.FUSED] for node in fused.graph if keys.FUSED in node.metadata_props]
+    assert max(map(len, marks)) <= 3
+    packed_again = packed(unpacked(record))
+    assert packed_again == record
 
 
 @pytest.mark.parametrize("text", ["x", "1", "1:", "1:x", ":1", "2:-1"])
