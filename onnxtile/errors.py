@@ -21,6 +21,10 @@ class UsageError(OnnxtileError):
     """An option that makes no sense: a bound of 0, an unknown dimension, an output that exists already."""
 
 
+class OverLimit(OnnxtileError):
+    """A run that would take more time or memory than it may."""
+
+
 class QueryError(OnnxtileError):
     """A query that cannot be read or can never match.
 

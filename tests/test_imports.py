@@ -13,6 +13,7 @@ ROOMS = [
     *(
         "errors",
         "paths",
+        "run_limits",
         "keys",
         "collector",
         "progress",

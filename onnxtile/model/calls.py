@@ -60,7 +60,10 @@ def _content(nodes: Sequence[onnx.NodeProto], functions: Collection[_Key]) -> _C
             key = node.domain, node.op_type, node.overload
             if key in functions:
                 calls.append(key)
-            todo += [(body.node, depth + 1) for body in _bodies(node)]
+            bodies = [body.node for body in _bodies(node)]
+            if node.op_type == "Loop" and not all(bodies):
+                raise ModelError("a Loop has no node in its body: onnxruntime could not be stopped there")
+            todo += [(body, depth + 1) for body in bodies]
     return _Content(count, calls)
 
 

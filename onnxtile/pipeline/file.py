@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +12,20 @@ import pydantic
 
 from onnxtile.errors import OnnxtileError, UsageError
 from onnxtile.pipeline.budgets import Budgets
-from onnxtile.pipeline.options import Options
+from onnxtile.pipeline.options import Bytes, Options
 from onnxtile.pipeline.step import Step
 from onnxtile.registry import discover
+from onnxtile.run_limits import RunLimits
 from onnxtile.toml_file import TomlFile, read
+
+
+class _Limits(pydantic.BaseModel):
+    """The table [limits]: what runs of the models may take."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    run_seconds: Annotated[float, pydantic.Field(gt=0, le=1e8)] | None = None
+    run_memory: Annotated[Bytes, pydantic.Field(le=2**60)] | None = None
 
 
 class _File(pydantic.BaseModel):
@@ -26,6 +36,7 @@ class _File(pydantic.BaseModel):
     output: str = ""
     steps: Annotated[list[dict[str, Any]], pydantic.Field(min_length=1)]
     budgets: Budgets = Budgets()
+    limits: _Limits = _Limits()
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,7 @@ class Pipeline:
     budgets: Budgets
     models: tuple[Path, ...]
     output: str
+    limits: RunLimits = field(default_factory=RunLimits)
 
 
 def from_file(path: Path) -> Pipeline:
@@ -56,7 +68,8 @@ def from_file(path: Path) -> Pipeline:
     if "{name}" not in output or "/" in output or not output.endswith(".onnx"):
         raise UsageError(f"{source.place(('output',))}: the output is a file's name such as '{{name}}.deployed.onnx'")
     models = tuple(found for pattern in file.models for found in _named(source, pattern))
-    return Pipeline(path.stem, steps, file.budgets, models, output)
+    limits = RunLimits(file.limits.run_seconds, file.limits.run_memory)
+    return Pipeline(path.stem, steps, file.budgets, models, output, limits)
 
 
 def _step(source: TomlFile, position: int, content: Mapping[str, Any]) -> tuple[Step, Options]:

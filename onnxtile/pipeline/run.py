@@ -70,7 +70,8 @@ def run_one(pipeline: Pipeline, source: Path, place: Place, progress: Progress =
         if not place.dry_run:
             require_writable(target, source=source, force=place.force)
         for step, options in pipeline.steps:
-            done = step.apply(options, state)
+            with pipeline.limits.held():
+                done = step.apply(options, state)
             results.append((step.name, done.result))
             files.update({target.with_suffix(ending): content for ending, content in done.files.items()})
             if done.reason is not None:

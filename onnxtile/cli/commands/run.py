@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -63,6 +64,7 @@ def run(
     from onnxtile.pipeline.workers import Workers
 
     steps = from_file(pipeline)
+    steps = replace(steps, limits=job.limits.or_else(steps.limits))
     workers = Workers(jobs, backend, scheduler)
     with job.progress() as progress:
         result = run_all(steps, models or (), Place(output, force, dry_run), workers, progress)

@@ -94,8 +94,8 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
         for block in executor.blocks.values():
             block.fill(pattern)
         order = shuffled(schedule, freely=every, seed=seed + runs) if runs > 1 else None
-        found = executor.run(fed, order)
         expected = plain.run(fed)
+        found = executor.run(fed, order)
         clash = _compare(found, expected)
         if clash is not None and not isinstance(found, Clash):
             excuse = reason or (_ROUNDED if _compare(executor.elsewhere(fed), expected) is None else None)
