@@ -97,8 +97,13 @@ def test_a_loop_without_nodes_which_nothing_could_stop_is_refused() -> None:
 
 
 def test_a_model_that_loops_has_less_time_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr("onnxtile.runtime.seconds_of_a_run", lambda *, iterates: asked.append(iterates) or 60.0)
+    asked: list[bool] = []
+
+    def seconds(*, iterates: bool) -> float:
+        asked.append(iterates)
+        return 60.0
+
+    monkeypatch.setattr("onnxtile.runtime.seconds_of_a_run", seconds)
     feeds = {"x": np.zeros(2, np.float32)}
     for model in (looping(1), filling(2)):
         onnx.save(model, tmp_path / "m.onnx")
