@@ -138,12 +138,12 @@ def _require_text(model: ir.Model) -> None:
 def _texts(model: ir.Model) -> Iterator[object]:
     """Yield names, doc strings and metadata of the model; what is not UTF-8 is bytes."""
     yield from (model.producer_name, model.producer_version, model.domain, model.doc_string)
-    for held in (model, *model.graphs(), *model.functions.values()):
-        yield from (held.doc_string, *held.metadata_props.keys(), *held.metadata_props.values())
+    yield from (*model.metadata_props.keys(), *model.metadata_props.values())
     for graph in model.graphs():
-        yield graph.name
+        yield from (graph.name, graph.doc_string, *graph.metadata_props.keys(), *graph.metadata_props.values())
     for function in model.functions.values():
-        yield from (function.domain, function.name, function.overload, *function.attributes)
+        yield from (function.domain, function.name, function.overload, function.doc_string, *function.attributes)
+        yield from (*function.metadata_props.keys(), *function.metadata_props.values())
     for node in all_nodes(model):
         yield from (node.domain, node.op_type, node.name, node.overload, node.doc_string, *node.attributes)
         yield from (*node.metadata_props.keys(), *node.metadata_props.values())

@@ -62,7 +62,7 @@ def test_a_function_that_calls_itself_is_refused(bodies: Sequence[Sequence[int |
 
 
 def test_calls_may_lie_as_deep_as_the_checker_allows_and_no_deeper() -> None:
-    levels: list[list[int | str]] = [["Relu"], *([i] for i in range(MOST_NESTED))]
+    levels: list[list[int | str]] = [["Relu"], *([i] for i in range(MOST_NESTED))]  # type: ignore[list-item]
     load(calling(levels[:-1], [MOST_NESTED - 1]))
     with pytest.raises(ModelError, match="more than 100 deep"):
         require_bounded_calls(calling(levels, [MOST_NESTED]))
