@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onnxtile.api import fuse, inspect, match, plan, save, tile, unfuse, verify
+    from onnxtile.run_limits import RunLimits
     from onnxtile.tile.limits import Limits
 
-__all__ = ["Limits", "fuse", "inspect", "match", "plan", "save", "tile", "unfuse", "verify"]
+__all__ = ["Limits", "RunLimits", "fuse", "inspect", "match", "plan", "save", "tile", "unfuse", "verify"]
+
+_PLACES = {"Limits": "onnxtile.tile.limits", "RunLimits": "onnxtile.run_limits"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'onnxtile' has no attribute {name!r}")
-    place = "onnxtile.tile.limits" if name == "Limits" else "onnxtile.api"
-    return getattr(importlib.import_module(place), name)
+    return getattr(importlib.import_module(_PLACES.get(name, "onnxtile.api")), name)
 
 
 class _Face(ModuleType):

@@ -47,6 +47,10 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"unknown {kind} {name!r}", hint=hint)
 
 
+class OverLimit(OnnxtileError):
+    """A run that would take more time or memory than it may."""
+
+
 class QueryError(OnnxtileError):
     """A query that cannot be read or can never match.
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from onnxtile.errors import OnnxtileError
 
+_LONGEST_NAME = 255
+"""Bytes, in the file systems of Linux and macOS."""
+
 
 def require_readable(path: Path, kind: type[OnnxtileError], *, hint: str | None = None) -> None:
     """Raise an error of `kind` unless `path` is a regular file or a link to one.
@@ -30,6 +33,11 @@ def require_possible(path: Path, kind: type[OnnxtileError]) -> None:
     A file that is missing is possible.
     """
     _mode(path, kind)
+
+
+def is_file_name(text: str) -> bool:
+    """Return whether `text` can be the name of a file in some folder."""
+    return "/" not in text and "\0" not in text and 0 < len(os.fsencode(text)) <= _LONGEST_NAME
 
 
 def real(path: Path) -> Path:

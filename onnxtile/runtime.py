@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from onnxtile.errors import ModelError
+from onnxtile.run_limits import Watch, seconds_of_a_run, too_much_memory
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -82,6 +85,7 @@ class Session:
         if external is not None and isinstance(model, bytes):
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(external))
         source = model if isinstance(model, bytes) else str(model)
+        self._iterates = _iterates(model)
         with _refusals("load"):
             self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
@@ -101,31 +105,55 @@ class Session:
         return [Feed(o.name, tuple(o.shape), o.type) for o in self._session.get_outputs()]
 
     def run(self, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None) -> dict[str, Any]:
-        """Run once; return the values of `outputs` (all of them by default) by name, each in its own element type."""
+        """Run once; return the values of `outputs` (all of them by default) by name, each in its own element type.
+
+        Raises ModelError with onnxruntime's reason, OverLimit where the run takes more than it may (`onnxtile.run_limits`).
+        """
         names = list(outputs) if outputs is not None else self.outputs
         types = {o.name: o.type for o in self._session.get_outputs()}
-        with _refusals("run"):
+        with self._limited() as how, _refusals("run"):
             fed = {name: _fed(value) for name, value in feeds.items()}
             # What is no tensor has no numpy form as an OrtValue, and some tensors have one only so.
             boxed = [name for name in names if types.get(name) in _WITHOUT_NUMPY]
             if boxed and all(types.get(name, "tensor(").startswith("tensor(") for name in names):
                 boxed = names
             plain = [name for name in names if name not in boxed]
-            values = dict(zip(plain, self._session.run(plain, fed), strict=True)) if plain or not boxed else {}
+            values = dict(zip(plain, self._session.run(plain, fed, how), strict=True)) if plain or not boxed else {}
             if boxed:
-                boxes = self._session.run_with_ort_values(boxed, {name: _boxed(value) for name, value in fed.items()})
+                boxes = self._session.run_with_ort_values(
+                    boxed, {name: _boxed(value) for name, value in fed.items()}, how
+                )
                 values |= {name: _taken(box, types[name]) for name, box in zip(boxed, boxes, strict=True)}
         return {name: values[name] for name in names}
 
     def run_in_place(self, inputs: Mapping[str, Binding], outputs: Mapping[str, Binding]) -> None:
         """Run once on tensors at given addresses: inputs are read, and outputs written, where the bindings say."""
         binding = self._session.io_binding()
-        with _refusals("run"):
+        with self._limited() as how, _refusals("run"):
             for name, b in inputs.items():
                 binding.bind_input(name, "cpu", 0, b.element_type, b.shape, b.address)
             for name, b in outputs.items():
                 binding.bind_output(name, "cpu", 0, b.element_type, b.shape, b.address)
-            self._session.run_with_iobinding(binding)
+            self._session.run_with_iobinding(binding, how)
+
+    @contextmanager
+    def _limited(self) -> Iterator[Any]:
+        """Yield the options of one run, which is stopped when its time is over."""
+        import onnxruntime
+
+        how = onnxruntime.RunOptions()
+        with Watch(seconds_of_a_run(iterates=self._iterates), lambda: setattr(how, "terminate", True)):
+            yield how
+
+
+def _iterates(model: bytes | Path) -> bool:
+    """Return whether a node of `model`, in whatever graph, is a Loop or a Scan: the operator's name as the file has it."""
+    if isinstance(model, bytes):
+        return any(mark in model for mark in _ITERATING)
+    if not model.is_file() or not model.stat().st_size:
+        return False
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return any(data.find(mark) >= 0 for mark in _ITERATING)
 
 
 def as_text(strings: Array) -> Array:
@@ -170,6 +198,12 @@ _OTHER_SHAPE = re.compile(
 """What onnxruntime says where an output does not fit the memory that it was given."""
 
 
+_ITERATING = (b"\x22\x04Loop", b"\x22\x04Scan")
+"""The field `op_type` of a node in a file."""
+_NO_MEMORY = re.compile("Failed to allocate memory|bad_alloc")
+"""What onnxruntime says where memory is short."""
+
+
 class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
     """Turns onnxruntime's exceptions, which share no base class, into a ModelError with one line."""
 
@@ -183,6 +217,8 @@ class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
         if error is None or not isinstance(error, Exception):
             return
         reason = " ".join(str(error).split())
+        if _NO_MEMORY.search(reason):
+            raise too_much_memory() from error
         found = _OTHER_SHAPE.search(reason)
         if found is None:
             raise ModelError(f"onnxruntime cannot {self._verb} the model: {reason}") from error

@@ -1,10 +1,25 @@
-"""Sizes in bytes, as people write them."""
+"""Whole numbers and sizes in bytes, as people write them."""
 
 from __future__ import annotations
 
 import re
 
 _UNITS = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1, "": 1}
+
+
+_DIGITS = 30
+"""Of a number, at most: a longer one is a mistake, and Python refuses to read those of more than 4,300."""
+MOST_RUNS = 1_000_000
+"""Sets of random inputs that may be asked for."""
+
+
+def whole(text: str) -> int | None:
+    """Return the whole number that `text` is, digits only; None for what is none, or has more than 30 digits.
+
+    >>> whole("262144")
+    262144
+    """
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def bytes_of(text: str) -> int | None:
@@ -15,4 +30,5 @@ def bytes_of(text: str) -> int | None:
     """
     found = re.fullmatch(r"(\d+)\s*([a-zA-Z]*)", text.strip())
     unit = None if found is None else _UNITS.get(found[2].lower())
-    return None if found is None or unit is None else int(found[1]) * unit
+    number = None if found is None else whole(found[1])
+    return None if number is None or unit is None else number * unit

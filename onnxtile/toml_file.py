@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -72,8 +73,15 @@ def read(path: Path, kind: type[OnnxtileError], *, hint: str | None = None) -> T
     except tomllib.TOMLDecodeError as error:
         message, line = _syntax_error(str(error), text)
         raise kind(f"{path}:{line}: {message}") from None
+    except ValueError:  # what Python says of a number with more digits than it reads
+        raise kind(f"{path}:{_line_of_long_number(text)}: this number has too many digits") from None
     except RecursionError:
         raise kind(f"{path}:1: this is nested too deeply") from None
+
+
+def _line_of_long_number(text: str) -> int:
+    found = re.search(r"[\d_]{4300,}", text)
+    return 1 if found is None else text.count("\n", 0, found.start()) + 1
 
 
 def _syntax_error(message: str, text: str) -> tuple[str, int]:

@@ -14,6 +14,7 @@ ROOMS = [
         "printable",
         "errors",
         "paths",
+        "run_limits",
         "keys",
         "quiet",
         "collector",

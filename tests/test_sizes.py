@@ -2,7 +2,7 @@
 
 import pytest
 
-from onnxtile.sizes import bytes_of
+from onnxtile.sizes import bytes_of, whole
 
 
 @pytest.mark.parametrize(
@@ -13,6 +13,16 @@ def test_sizes(text: str, size: int) -> None:
     assert bytes_of(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "lots", "1.5MB", "-1", "KiB", "12 parsecs", "1e3"])
+@pytest.mark.parametrize("text", ["", "lots", "1.5MB", "-1", "KiB", "12 parsecs", "1e3", "9" * 31, "9" * 5000 + "KiB"])
 def test_no_sizes(text: str) -> None:
     assert bytes_of(text) is None
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("007", 7), ("9" * 30, 10**30 - 1)])
+def test_whole_numbers(text: str, number: int) -> None:
+    assert whole(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "-1", "+1", "1.0", " 1", "²", "٣", "9" * 31, "9" * 5000])
+def test_no_whole_numbers(text: str) -> None:
+    assert whole(text) is None

@@ -18,8 +18,10 @@ import typer
 from onnxtile.cli import help as layout
 from onnxtile.cli.files import require_apart, require_beside, require_there
 from onnxtile.cli.streams import require_stdout
+from onnxtile.cli.values import in_bytes
 from onnxtile.json_text import as_json
 from onnxtile.progress import Progress, silent
+from onnxtile.run_limits import RunLimits
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -78,6 +80,30 @@ class Job:
     debug: Annotated[
         bool, typer.Option("--debug", help="show the traceback of an error", rich_help_panel=layout.REPORTING)
     ] = False
+
+    run_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--run-seconds",
+            metavar="N",
+            help="limit of a run [600; 10 if it loops]",
+            rich_help_panel=layout.SIZES,
+        ),
+    ] = None
+    run_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--run-memory",
+            metavar="4GiB",
+            help="limit of the memory [what there is]",
+            rich_help_panel=layout.SIZES,
+        ),
+    ] = None
+
+    @property
+    def limits(self) -> RunLimits:
+        """What the runs of this command may take. Raises UsageError."""
+        return RunLimits(self.run_seconds, in_bytes(self.run_memory, "run-memory"))
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
@@ -207,7 +233,9 @@ def command(app: typer.Typer, body: Callable[..., None], name: str | None = None
     def run(**given: Any) -> None:
         require_there(given)
         require_apart({name: value for name, value in given.items() if value is not None})
-        body(kind(**{name: given.pop(name) for name in shared}), **given)
+        job = kind(**{name: given.pop(name) for name in shared})
+        with job.limits.held():
+            body(job, **given)
 
     options = [
         inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=shared[one.name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxtile.errors import UsageError
-from onnxtile.sizes import bytes_of
+from onnxtile.sizes import bytes_of, whole
 
 
 def pairs(options: list[str] | None, name: str, example: str) -> Iterator[tuple[str, str]]:
@@ -21,10 +21,11 @@ def dims(options: list[str] | None, option: str = "dim") -> dict[str, int]:
     """Return the sizes that `--dim NAME=N` bind, or those of another `option`. Raises UsageError, for two sizes of one name as well."""
     found: dict[str, int] = {}
     for name, size in pairs(options, option, "NAME=N"):
-        if not size.isdecimal():
+        number = whole(size)
+        if number is None:
             raise UsageError(f"--{option} {name}={size}: the size of a dimension is a whole number")
-        if found.setdefault(name, int(size)) != int(size):
-            raise UsageError(f"--{option} gives {name!r} two sizes: {found[name]} and {int(size)}")
+        if found.setdefault(name, number) != number:
+            raise UsageError(f"--{option} gives {name!r} two sizes: {found[name]} and {number}")
     return found
 
 

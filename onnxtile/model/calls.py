@@ -29,7 +29,7 @@ class _Content(NamedTuple):
 def require_bounded_calls(proto: onnx.ModelProto) -> None:
     """Raise ModelError where a function of `proto` calls itself, or where its calls or bodies are too many or too deep to write out."""
     functions = {(one.domain, one.name, one.overload): one.node for one in proto.functions}
-    main = _content(proto.graph.node, functions)
+    main = _content(proto.graph.node, functions, refers=False)
     contents = {key: _content(nodes, functions) for key, nodes in functions.items()}
     expanded: dict[_Key, int] = {}
     depth: dict[_Key, int] = {}
@@ -47,8 +47,11 @@ def require_bounded_calls(proto: onnx.ModelProto) -> None:
         )
 
 
-def _content(nodes: Sequence[onnx.NodeProto], functions: Collection[_Key]) -> _Content:
-    """Return what `nodes` hold. Raises ModelError for bodies that lie too deep in one another."""
+def _content(nodes: Sequence[onnx.NodeProto], functions: Collection[_Key], *, refers: bool = True) -> _Content:
+    """Return what `nodes` hold; whether an attribute of theirs `refers` to one of the caller is up to where they are.
+
+    Raises ModelError for bodies that lie too deep in one another, and for references where nobody calls.
+    """
     count, calls = 0, list[_Key]()
     todo = [(nodes, 1)]
     while todo:
@@ -60,7 +63,12 @@ def _content(nodes: Sequence[onnx.NodeProto], functions: Collection[_Key]) -> _C
             key = node.domain, node.op_type, node.overload
             if key in functions:
                 calls.append(key)
-            todo += [(body.node, depth + 1) for body in _bodies(node)]
+            if not refers and any(attribute.ref_attr_name for attribute in node.attribute):
+                raise ModelError(f"a {node.op_type} outside of all functions has an attribute of its caller")
+            bodies = [body.node for body in _bodies(node)]
+            if node.op_type == "Loop" and not all(bodies):
+                raise ModelError("a Loop has no node in its body: onnxruntime could not be stopped there")
+            todo += [(body, depth + 1) for body in bodies]
     return _Content(count, calls)
 
 

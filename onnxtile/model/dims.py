@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from onnxtile.errors import UsageError
+from onnxtile.sizes import whole
 
 
 def bind(model: ir.Model, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -54,9 +55,10 @@ def symbols(values: Iterable[ir.Value]) -> list[str]:
 
 def parse_shape(text: str) -> tuple[int, ...]:
     """Return the shape that "1x3x224x224" means. Raises UsageError."""
-    if not re.fullmatch(r"[0-9]+(x[0-9]+)*", text):
+    sizes = [whole(size) for size in text.split("x")]
+    if None in sizes:
         raise UsageError(f"not a shape: {text!r}", hint="sizes with an x between them, as in 1x3x224x224")
-    return tuple(int(size) for size in text.split("x"))
+    return tuple(size for size in sizes if size is not None)
 
 
 def _input(inputs: Mapping[str, ir.Value], name: str) -> ir.Value:

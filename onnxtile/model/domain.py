@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import onnx_ir as ir
 
 from onnxtile.runtime import Array
 
@@ -74,6 +75,24 @@ class Domain:
 
     def _above(self, otherwise: float) -> float:
         return otherwise if self.low is None else self.low
+
+
+_NO_NUMBERS = {ir.DataType.STRING, ir.DataType.UNDEFINED}
+
+
+def holds(dtype: ir.DataType, low: float, high: float) -> bool:
+    """Return whether numbers from `low` to below `high` can be drawn as elements of `dtype`."""
+    if dtype in _NO_NUMBERS:
+        return True
+    numbers = np.dtype(dtype.numpy())
+    if numbers.kind in "fV" and dtype.is_floating_point():
+        top = float(_finfo(numbers).max)
+        return -top <= low and high <= top
+    if dtype.is_integer():
+        bits, signed = dtype.bitwidth, dtype.is_signed()
+        least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if signed else (0, 2 ** min(bits, 63))
+        return least <= low and high <= most
+    return True
 
 
 def _finfo(dtype: np.dtype[Any]) -> Any:

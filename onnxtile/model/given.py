@@ -17,6 +17,7 @@ from onnxtile.model.dims import free_inputs
 from onnxtile.model.npz import ArrayHeader, Npz, reading
 from onnxtile.model.whole import write_whole_with
 from onnxtile.runtime import Array
+from onnxtile.sizes import whole
 
 Feeds: TypeAlias = Mapping[str, Array | list[Array]]
 
@@ -86,7 +87,8 @@ def _by_input(arrays: Iterable[str], inputs: Mapping[str, ir.Value], path: Path)
 def _elements(name: str, arrays: Iterable[str]) -> list[str]:
     """Return the names of the elements of the sequence `name` in their order, which is that of numbers."""
     found = [(re.fullmatch(r"\[(\d+)\]", key.removeprefix(name)), key) for key in arrays if key.startswith(name)]
-    return [key for _, key in sorted((int(match[1]), key) for match, key in found if match)]
+    numbered = ((whole(match[1]), key) for match, key in found if match)
+    return [key for _, key in sorted((number, key) for number, key in numbered if number is not None)]
 
 
 def _near(name: str, names: Iterable[str], otherwise: str) -> str:

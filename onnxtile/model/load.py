@@ -19,7 +19,7 @@ from onnxtile.model.check import INLINE_BYTES, check, check_proto
 from onnxtile.model.mapped import MappedModel, read_mapped
 from onnxtile.model.training import note_training
 from onnxtile.model.twin import twin, without_second_props
-from onnxtile.model.walk import all_nodes
+from onnxtile.model.walk import all_nodes, all_values
 from onnxtile.paths import real, require_readable
 
 Source: TypeAlias = str | Path | onnx.ModelProto | ir.Model
@@ -136,11 +136,27 @@ def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None =
 
 
 def _require_text(model: ir.Model) -> None:
-    """Raise ModelError where a name is not UTF-8: it comes out of the file as bytes."""
-    for node in model.graph.all_nodes():
-        names = (node.domain, node.op_type, node.name, node.overload, *(value.name for value in node.outputs))
-        if any(isinstance(name, bytes) for name in names):
-            raise ModelError("not valid ONNX: a name is not UTF-8")
+    """Raise ModelError where a text is not UTF-8: it comes out of the file as bytes, and could not be written again."""
+    if any(isinstance(text, bytes) for text in _texts(model)):
+        raise ModelError("not valid ONNX: a text is not UTF-8")
+
+
+def _texts(model: ir.Model) -> Iterator[object]:
+    """Yield names, doc strings and metadata of the model; what is not UTF-8 is bytes."""
+    yield from (model.producer_name, model.producer_version, model.domain, model.doc_string)
+    yield from (*model.metadata_props.keys(), *model.metadata_props.values())
+    for graph in model.graphs():
+        yield from (graph.name, graph.doc_string, *graph.metadata_props.keys(), *graph.metadata_props.values())
+    for function in model.functions.values():
+        yield from (function.domain, function.name, function.overload, function.doc_string, *function.attributes)
+        yield from (*function.metadata_props.keys(), *function.metadata_props.values())
+    for node in all_nodes(model):
+        yield from (node.domain, node.op_type, node.name, node.overload, node.doc_string, *node.attributes)
+        yield from (*node.metadata_props.keys(), *node.metadata_props.values())
+        yield from (attribute.doc_string for attribute in node.attributes.values())
+    for value in all_values(model):
+        yield from (value.name, value.doc_string, *value.metadata_props.keys(), *value.metadata_props.values())
+        yield None if value.type is None else value.type.denotation
 
 
 def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,7 +12,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import UsageError
 from onnxtile.model.dims import free_inputs
-from onnxtile.model.domain import Domain, Ranges
+from onnxtile.model.domain import Domain, Ranges, holds
 
 Sizes: TypeAlias = Callable[[ir.Value], tuple[int, ...] | None]
 """Gives the shape of a value."""
@@ -48,7 +49,7 @@ def domains(model: ir.Model, sizes: Sizes, ranges: Ranges | None = None) -> dict
     return {name: told.get(name) or allowed(value, model, sizes) for name, value in inputs.items()}
 
 
-def _told(name: str, ends: tuple[float, float], inputs: Collection[str]) -> Domain:
+def _told(name: str, ends: tuple[float, float], inputs: Mapping[str, ir.Value]) -> Domain:
     if name not in inputs:
         near = difflib.get_close_matches(name, inputs, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"its inputs are {', '.join(inputs) or 'none'}"
@@ -56,6 +57,9 @@ def _told(name: str, ends: tuple[float, float], inputs: Collection[str]) -> Doma
     low, high = ends
     if high < low:
         raise UsageError(f"the range {low:g}:{high:g} of {name!r} has nothing in it")
+    dtype = inputs[name].dtype
+    if not math.isfinite(high - low) or (dtype is not None and not holds(dtype, low, high)):
+        raise UsageError(f"the range {low:g}:{high:g} of {name!r} is wider than its element type")
     return Domain(fixed=(low,)) if low == high else Domain(low, high)
 
 

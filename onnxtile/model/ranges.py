@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from onnxtile.errors import UsageError
 
 
@@ -12,6 +14,8 @@ def parse_range(text: str) -> tuple[float, float]:
         ends = float(low), float(high if colon else low)
     except ValueError:
         raise UsageError(f"{text!r} is not a range", hint="write LOW:HIGH, as in 0:100") from None
+    if not math.isfinite(ends[1] - ends[0]):
+        raise UsageError(f"the range {text} is too wide", hint="its ends, and the difference of both, are numbers")
     if colon and not ends[0] < ends[1]:
         raise UsageError(f"the range {text} has nothing in it", hint="HIGH is not in the range, as in Python")
     return ends

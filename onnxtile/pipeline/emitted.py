@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from onnxtile.errors import UsageError
+from onnxtile.paths import is_file_name
 
 
 def asked_for(emit: Iterable[str], step: str, known: Collection[str]) -> dict[str, str]:
@@ -16,7 +17,7 @@ def asked_for(emit: Iterable[str], step: str, known: Collection[str]) -> dict[st
     for entry in emit:
         name = f".{entry.removeprefix('.')}"
         fitting = [ending for ending in known if name.endswith(ending)]
-        if not fitting or "/" in entry:
+        if not fitting or not is_file_name(name):
             endings = ", ".join(ending.removeprefix(".") for ending in sorted(known))
             raise UsageError(f"emit: {entry!r} is the ending of no format", hint=f"there is {endings}")
         found[f".{step}{name}" if name in known else name] = max(fitting, key=len)

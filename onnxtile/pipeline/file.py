@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
 
 from onnxtile.errors import OnnxtileError, UsageError
+from onnxtile.paths import is_file_name
 from onnxtile.pipeline.budgets import Budgets
-from onnxtile.pipeline.options import Options
+from onnxtile.pipeline.options import Bytes, Options
 from onnxtile.pipeline.step import Step
 from onnxtile.registry import discover
+from onnxtile.run_limits import RunLimits
 from onnxtile.toml_file import TomlFile, read
 
 REPORT = ".report.json"
 """The ending of the report beside each model."""
+
+
+class _Limits(pydantic.BaseModel):
+    """The table [limits]: what runs of the models may take."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    run_seconds: Annotated[float, pydantic.Field(gt=0, le=1e8)] | None = None
+    run_memory: Annotated[Bytes, pydantic.Field(le=2**60)] | None = None
 
 
 class _File(pydantic.BaseModel):
@@ -29,6 +40,7 @@ class _File(pydantic.BaseModel):
     output: str = ""
     steps: Annotated[list[dict[str, Any]], pydantic.Field(min_length=1)]
     budgets: Budgets = Budgets()
+    limits: _Limits = _Limits()
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,7 @@ class Pipeline:
     budgets: Budgets
     models: tuple[Path, ...]
     output: str
+    limits: RunLimits = field(default_factory=RunLimits)
 
 
 def from_file(path: Path) -> Pipeline:
@@ -56,22 +69,23 @@ def from_file(path: Path) -> Pipeline:
             where = source.place(("budgets", name))
             raise UsageError(f"{where}: the budget {name!r} needs a step {' or '.join(sorted(needed))}")
     output = file.output or f"{{name}}.{path.stem}.onnx"
-    if "{name}" not in output or "/" in output or not output.endswith(".onnx"):
+    if "{name}" not in output or not is_file_name(output) or not output.endswith(".onnx"):
         raise UsageError(f"{source.place(('output',))}: the output is a file's name such as '{{name}}.deployed.onnx'")
     models = tuple(found for pattern in file.models for found in _named(source, pattern))
-    return Pipeline(path.stem, steps, file.budgets, models, output)
+    limits = RunLimits(file.limits.run_seconds, file.limits.run_memory)
+    return Pipeline(path.stem, steps, file.budgets, models, output, limits)
 
 
 def _step(source: TomlFile, position: int, content: Mapping[str, Any]) -> tuple[Step, Options]:
     at = ("steps", position)
     steps = discover("onnxtile.pipeline.steps", Step)
     name = content.get("do")
-    if name is None:
+    if not isinstance(name, str):
         raise UsageError(
-            f"{source.place(at)}: a step says what to do", hint=f'do = "fuse"; there is {", ".join(steps)}'
+            f"{source.place((*at, 'do'))}: a step says what to do", hint=f'do = "fuse"; there is {", ".join(steps)}'
         )
     if name not in steps:
-        near = difflib.get_close_matches(str(name), steps, n=1)
+        near = difflib.get_close_matches(name, steps, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(steps)}"
         raise UsageError(f"{source.place((*at, 'do'))}: there is no step {name!r}", hint=hint)
     options = source.validated(steps[name].options, at).placed(source.path.parent.absolute())
@@ -112,7 +126,10 @@ def _writer(ending: str) -> str:
 
 def _named(source: TomlFile, pattern: str) -> list[Path]:
     """Return the models that a name, or a pattern as a shell has it, stands for, from the folder of the pipeline file."""
-    found = sorted(source.path.parent.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]
+    try:
+        found = sorted(source.path.parent.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]
+    except (ValueError, IndexError, OSError):  # what a glob says of an empty pattern, and of others that are none
+        found = []
     if not found:
         raise UsageError(f"{source.place(('models',))}: {pattern!r} names no file")
     return found

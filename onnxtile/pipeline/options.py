@@ -10,6 +10,7 @@ import pydantic
 from onnxtile.errors import UsageError
 from onnxtile.model.dims import parse_shape
 from onnxtile.model.ranges import parse_range
+from onnxtile.paths import require_possible
 from onnxtile.sizes import bytes_of
 
 
@@ -57,12 +58,18 @@ def _tuple(value: object) -> object:
 
 
 def _path(value: object) -> object:
-    return Path(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        try:
+            require_possible(Path(value), UsageError)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return Path(value)
+    return value
 
 
 Bytes = Annotated[int, pydantic.Field(ge=1), pydantic.BeforeValidator(_bytes)]
 """Bytes: a number, or text such as "256KiB"."""
-Count = Annotated[int, pydantic.Field(ge=1)]
+Count = Annotated[int, pydantic.Field(ge=1, le=2**53)]
 Dims = dict[str, Count]
 Shapes = dict[str, Annotated[tuple[Count, ...], pydantic.BeforeValidator(_tuple), pydantic.BeforeValidator(_shape)]]
 """Whole shapes of inputs: "1x3x224x224", or a list."""

@@ -96,7 +96,8 @@ def _applied(
         for path in place.files(pipeline, source)[1:]:
             require_writable(path, source=source)
     for step, options in pipeline.steps:
-        done = step.apply(options, state)
+        with pipeline.limits.held():
+            done = step.apply(options, state)
         results.append((step.name, done.result))
         files.update({target.with_suffix(ending): content for ending, content in done.files.items()})
         if done.reason is not None:

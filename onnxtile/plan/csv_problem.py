@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from onnxtile.csv_text import text_of
 from onnxtile.errors import UsageError
 from onnxtile.plan.problem import Buffer, Problem
+from onnxtile.sizes import whole
 
 if TYPE_CHECKING:
     from _csv import Reader
@@ -116,6 +117,7 @@ def _buffer(row: dict[str, str], line: int) -> Buffer:
 def _number(row: dict[str, str], name: str, line: int) -> int:
     text = row.get(name, "").strip()
     digits = text[1:] if text.startswith(("+", "-")) else text
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS):
+    number = whole(digits)
+    if number is None:
         raise UsageError(f"line {line}: {name} is a whole number, not {text!r}")
-    return int(text)
+    return -number if text.startswith("-") else number

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from onnxtile.errors import UsageError
 from onnxtile.progress import Progress, silent
+from onnxtile.sizes import whole
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ LEVELS = {
 NORMAL = LEVELS["normal"]
 
 _ENDLESS = 10**18
+_LONGEST = 30
+"""Characters of a time, at most."""
 
 
 @dataclass
@@ -96,13 +99,14 @@ def effort(level: str | None = None, seconds: str | None = None) -> Effort:
         return NORMAL if limit is None else Effort(_ENDLESS, _ENDLESS, limit)
     if level in LEVELS:
         return Effort(LEVELS[level].steps, LEVELS[level].fitting, limit)
-    if not re.fullmatch(r"\d+", level, re.ASCII):
+    steps = whole(level)
+    if steps is None:
         raise UsageError(f"{level!r} is no effort", hint=f"it is {', '.join(LEVELS)}, or a number of steps")
-    return Effort(int(level), int(level), limit)
+    return Effort(steps, steps, limit)
 
 
 def _seconds(text: str) -> float:
     number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|ms|min)?", text, re.ASCII)
-    if number is None:
+    if number is None or len(text) > _LONGEST:
         raise UsageError(f"{text!r} is no time", hint="write it in seconds: 5s")
     return float(number[1]) * {"ms": 0.001, "min": 60.0}.get(number[2], 1.0)

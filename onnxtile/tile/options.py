@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxtile.errors import UsageError
+from onnxtile.sizes import MOST_RUNS
 from onnxtile.tile.accumulate import Accumulation
 
 
@@ -24,9 +25,9 @@ class Options:
             raise UsageError(
                 f"--nodes-at-most {self.nodes_at_most}: a tiling has at least one node", hint="give 1 or more"
             )
-        if self.runs < 1:
+        if not 1 <= self.runs <= MOST_RUNS:
             raise UsageError(
-                f"--runs {self.runs}: a product is judged on one set of inputs at least", hint="give 1 or more"
+                f"--runs {self.runs}: a product is judged on one set of inputs at least", hint=f"up to {MOST_RUNS:,}"
             )
 
     @classmethod

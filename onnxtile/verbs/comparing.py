@@ -13,6 +13,7 @@ from onnxtile.model.dims import bind, free_inputs, symbols
 from onnxtile.model.feeds import Ranges
 from onnxtile.model.given import read_inputs
 from onnxtile.model.load import Source, load
+from onnxtile.sizes import MOST_RUNS
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
 from onnxtile.verify.bisect import bisect
 from onnxtile.verify.trials import Trial, Verdict, compare_with, run_edges, run_original
@@ -32,6 +33,10 @@ class Comparing:
     ranges: Ranges | None = None
     edge: bool = False
     bisect: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.runs <= MOST_RUNS:
+            raise UsageError(f"--runs {self.runs} is not from 1 to {MOST_RUNS:,}")
 
 
 def verify(

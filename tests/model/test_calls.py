@@ -81,3 +81,17 @@ def test_bodies_that_lie_too_deep_are_refused() -> None:
         require_bounded_calls(model)
     with pytest.raises(ModelError):
         load(model)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_attribute_of_the_caller_is_refused_where_nobody_calls(inside: bool) -> None:
+    node = helper.make_node("Softmax", ["x"], ["y"])
+    node.attribute.add(name="axis", type=onnx.AttributeProto.INT, ref_attr_name="axis")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xyz"]
+    if inside:
+        body = helper.make_graph([node], "body", [], ends[1:2])
+        node = helper.make_node("If", ["c"], ["z"], then_branch=body, else_branch=body)
+    choice = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    graph = helper.make_graph([node], "g", [ends[0], choice], [ends[2 if inside else 1]])
+    with pytest.raises(ModelError, match="Softmax outside of all functions"):
+        load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))

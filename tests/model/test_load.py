@@ -363,3 +363,22 @@ def test_a_dimension_of_minus_one_is_free(text: Text) -> None:
     for value in (*model.graph.inputs, *model.graph.outputs):
         assert value.shape is not None
         assert [isinstance(dim, int) for dim in value.shape] == [False, True]
+
+
+@pytest.mark.parametrize("field", ["producer", "doc", "node doc", "value doc", "key", "value", "denotation", "name"])
+def test_a_text_that_is_not_utf8_is_refused(tmp_path: Path, field: str) -> None:
+    model = onnx.ModelProto.FromString(SEED)
+    owner, attribute = {
+        "producer": (model, "producer_name"),
+        "doc": (model.graph, "doc_string"),
+        "node doc": (model.graph.node[1], "doc_string"),
+        "value doc": (model.graph.input[0], "doc_string"),
+        "key": (model.metadata_props.add(), "key"),
+        "value": (model.graph.node[1].metadata_props.add(), "value"),
+        "denotation": (model.graph.input[0].type, "denotation"),
+        "name": (model.graph.node[1], "name"),
+    }[field]
+    setattr(owner, attribute, "thetext")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"thetext", b"the\xff\xfe\xfd\xfc"))
+    assert "not UTF-8" in refused(path)

@@ -115,12 +115,10 @@ def plan(
     ] = None,
 ) -> None:
     """Give every activation an offset in an arena.
-
     IN may also be a bare problem: a .csv with columns id, lower, upper, size.
 
     Examples:
-        onnxtile plan model.onnx --dim batch=1 --emit plan.json --emit plan.html
-        onnxtile plan model.onnx --capacity sram=256KiB --capacity dram=8MiB
+        onnxtile plan model.onnx --dim batch=1 --capacity 256KiB --emit plan.html
         onnxtile plan problem.csv --capacity arena=1048576 --emit out.csv
     """
     from onnxtile import api

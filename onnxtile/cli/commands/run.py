@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -63,6 +64,7 @@ def run(
     from onnxtile.pipeline.workers import Workers
 
     steps = from_file(pipeline)
+    steps = replace(steps, limits=job.limits.or_else(steps.limits))
     workers = Workers(jobs, backend, scheduler)
     reserved = [pipeline, *([Path(job.as_json)] if job.as_json not in {None, "-"} else [])]
     with job.progress() as progress:

@@ -76,10 +76,8 @@ def tile(
     """Split matrix products and convolutions into bounded ones.
 
     Examples:
-        onnxtile tile model.onnx --max 64
-        onnxtile tile model.onnx --max-m 16 --max-k 64 --accumulate gemm
+        onnxtile tile model.onnx --max 64 --conv
         onnxtile tile model.onnx --target limits.toml --dim batch=1
-        onnxtile tile model.onnx --conv --memory 256KiB
     """
     from onnxtile import api
     from onnxtile.tile.limits import Limits, Window

@@ -98,11 +98,12 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
         for block in executor.blocks.values():
             block.fill(pattern)
         order = shuffled(schedule, freely=every, seed=seed + runs) if runs > 1 else None
+        expected = plain.run(fed)
         found = executor.run(fed, order)
         if isinstance(found, Clash):
             clash = found
         else:
-            told = _differences(found, plain.run(fed), unsure, partial(executor.elsewhere, fed))
+            told = _differences(found, expected, unsure, partial(executor.elsewhere, fed))
             clash = next((Clash(name, None) for name, reason in told.items() if reason is None), None)
             excused |= {name: reason for name, reason in told.items() if reason is not None}
         intact = all(block.is_intact(pattern) for block in executor.blocks.values())

@@ -17,6 +17,7 @@ from onnxtile.graph import dependencies
 from onnxtile.plan.proof.graph_run import Clash, Controlled, GraphRun, Lanes, Values
 from onnxtile.plan.proof.memory import Site
 from onnxtile.plan.result import PlannedBody
+from onnxtile.run_limits import Clock
 from onnxtile.runtime import Array
 
 Prepare: TypeAlias = Callable[[PlannedBody], GraphRun]
@@ -86,8 +87,9 @@ class _Loop(_Control):
         goes_on = condition is None or bool(condition.all())
         carried = [_taken(value, lanes) for value in self.node.inputs[2:] if value is not None]
         collected: list[list[_Pair]] = [[] for _ in body.graph.outputs[1 + len(carried) :]]
-        turn = 0
+        turn, clock = 0, Clock()
         while goes_on and (limit is None or turn < limit):
+            clock.check()
             number, go = np.asarray(turn, np.int64), np.asarray(True)
             clash = self._once(body, [(number, number), (go, go), *carried], lanes)
             if clash is not None:
@@ -114,7 +116,9 @@ class _Scan(_Control):
         length = scanned[0][0].shape[axes[0]]
         handed_out = body.graph.outputs[len(states) :]
         collected: list[list[_Pair]] = [[] for _ in handed_out]
+        clock = Clock()
         for turn in range(length):
+            clock.check()
             slices = [
                 (a.take(length - 1 - turn if back else turn, axis), b.take(length - 1 - turn if back else turn, axis))
                 for (a, b), axis, back in zip(scanned, axes, backwards, strict=True)

@@ -1,0 +1,139 @@
+"""Whatever a file holds, a command ends with 0, 1 or 2 and one line at most; a mutant is told by its seed."""
+
+from __future__ import annotations
+
+import io
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxtile import api
+from onnxtile.errors import OnnxtileError
+from onnxtile.fuse.pattern import from_file as pattern_file
+from onnxtile.model.given import read_inputs
+from onnxtile.model.load import load
+from onnxtile.pipeline.file import from_file as pipeline_file
+from onnxtile.registry import data_folder
+from onnxtile.run_limits import RunLimits
+from onnxtile.tile.target import from_file as limits_file
+from tests.hostile.models import bases
+from tests.hostile.mutate import mutated_bytes, mutated_model, mutated_text
+
+_COMMANDS = (
+    *(("inspect",), ("inspect", "--training"), ("inspect", "--trace", "."), ("match", "MatMul->Add")),
+    *(("fuse", "-p", "Linear"), ("fuse", "-p", "Linear", "--lower", "onnx"), ("unfuse",)),
+    *(("plan",), ("plan", "--io", "inside", "--alignment", "1"), ("plan", "--no-verify", "--order", "min-peak")),
+    *(("tile", "--max", "2"), ("tile", "--max", "3", "--conv"), ("verify", "m.onnx", "--edge")),
+)
+_LIMITS = ("--run-seconds", "3", "--run-memory", "1GiB")
+_PATIENCE = 20.0
+_CHUNK = 12
+
+Run = Callable[..., Any]
+
+
+def _chunks(few: int, many: int) -> list[Any]:
+    """Return the first seeds of chunks: a few, and with --slow many."""
+    return [pytest.param(i * _CHUNK, marks=pytest.mark.slow if i >= few else ()) for i in range(many)]
+
+
+@pytest.mark.parametrize("first", _chunks(8, 200))
+def test_a_mutated_model_is_one_line_at_most(run: Run, tmp_path: Path, first: int) -> None:
+    models = bases()
+    (tmp_path / "w.bin").write_bytes(bytes(4096))
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for seed in range(first, first + _CHUNK):
+        rng = random.Random(seed)
+        name = rng.choice(list(models))
+        (tmp_path / "m.onnx").write_bytes(mutated_model(models[name], rng))
+        command, *options = rng.choice(_COMMANDS)
+        start = time.perf_counter()
+        done = run(command, "m.onnx", *options, "-q", *_LIMITS)
+        told = f"seed {seed}: {name} {command} {options}: {done}"
+        assert done.code in {0, 1, 2}, told
+        assert "internal error" not in done.err, told
+        assert (done.err.startswith("error: ") and done.err.count("\n") == 1) or done.code < 2, told
+        assert time.perf_counter() - start < _PATIENCE, told
+
+
+_PIPELINE = """doc = "all steps"
+models = ["*.onnx"]
+output = "{name}.deploy.onnx"
+[[steps]]
+do = "unfuse"
+verify = false
+[[steps]]
+do = "tile"
+max = 64
+memory = "256KiB"
+[[steps]]
+do = "plan"
+emit = ["json", "html"]
+capacity = {sram = "256KiB"}
+dims = {batch = 1}
+shapes = {x = "1x3x8x8"}
+ranges = {ids = "0:100"}
+time = "5s"
+[[steps]]
+do = "verify"
+runs = 3
+[limits]
+run_seconds = 5.0
+[budgets]
+max_arena = "256KiB"
+"""
+_PROBLEM = "id,lower,upper,size,alignment\n" + "".join(f"b{i},{i},{i + 3},{i * 16},16\n" for i in range(12))
+
+
+def _read_inputs(path: Path) -> object:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17]> g (float[N, 3] x, int64[N] i) => (float[N, 3] y) { y = Identity(x) }'
+    )
+    return read_inputs(path, load(model))
+
+
+_READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "pipeline": (_PIPELINE, pipeline_file),
+    "pattern": ((data_folder("patterns") / "gelu_tanh.toml").read_text(), pattern_file),
+    "limits": (sorted(data_folder("limits").glob("*.toml"))[0].read_text(), limits_file),
+    "problem": (_PROBLEM, lambda path: api.plan_problem(path, planner="greedy_by_size")),
+}
+
+
+@pytest.mark.parametrize("kind", _READERS)
+@pytest.mark.parametrize("first", [0, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_mutated_text_is_read_or_refused(tmp_path: Path, kind: str, first: int) -> None:
+    text, read = _READERS[kind]
+    path = tmp_path / ("m.csv" if kind == "problem" else "m.toml")
+    for seed in range(first, first + (1000 if first else 40)):
+        path.write_text(mutated_text(text, random.Random(seed)), "utf-8", newline="")
+        _require_read_or_refused(read, path, seed)
+
+
+@pytest.mark.parametrize("first", [0, pytest.param(1000, marks=pytest.mark.slow)])
+def test_mutated_arrays_are_read_or_refused(tmp_path: Path, first: int) -> None:
+    path = tmp_path / "m.npz"
+    for seed in range(first, first + (2000 if first else 100)):
+        rng, file = random.Random(seed), io.BytesIO()
+        write = np.savez_compressed if rng.random() < 0.5 else np.savez
+        write(file, x=np.ones((2, 3), np.float32), i=np.ones(2, np.int64))
+        path.write_bytes(mutated_bytes(file.getvalue(), rng))
+        _require_read_or_refused(_read_inputs, path, seed)
+
+
+def _require_read_or_refused(read: Callable[[Path], object], path: Path, seed: int) -> None:
+    start = time.perf_counter()
+    try:
+        with RunLimits(seconds=3, memory=2**30).held():
+            read(path)
+    except OnnxtileError as error:
+        assert str(error), f"seed {seed}"
+    except Exception as error:
+        raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
+    assert time.perf_counter() - start < _PATIENCE, f"seed {seed}"

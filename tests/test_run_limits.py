@@ -1,0 +1,186 @@
+"""Limits on runs: a run that never ends is stopped, one that asks for too much memory is refused, and both in one line."""
+
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from onnxtile import RunLimits, api
+from onnxtile.errors import ModelError, OnnxtileError, OverLimit, UsageError
+from onnxtile.pipeline.file import from_file
+from onnxtile.pipeline.place import Place
+from onnxtile.pipeline.run import run_one
+from onnxtile.run_limits import LOOP_SECONDS, SECONDS, Clock, Watch, seconds_of_a_run
+from onnxtile.runtime import Session
+
+Text = Callable[..., onnx.ModelProto]
+ENDLESS = 2**62
+
+
+def looping(turns: int, *, nodes: bool = True) -> onnx.ModelProto:
+    scalar = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["goes"]), helper.make_node("Neg", ["v"], ["w"])] if nodes else [],
+        "body",
+        [scalar("i", TensorProto.INT64, []), scalar("go", TensorProto.BOOL, []), scalar("v", TensorProto.FLOAT, [2])],
+        [
+            scalar("goes" if nodes else "go", TensorProto.BOOL, []),
+            scalar("w" if nodes else "v", TensorProto.FLOAT, [2]),
+        ],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)],
+        "g",
+        [scalar("x", TensorProto.FLOAT, [2])],
+        [scalar("y", TensorProto.FLOAT, [2])],
+        [helper.make_tensor("n", TensorProto.INT64, [], [turns])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def filling(*shape: int) -> onnx.ModelProto:
+    """Return a model of a few hundred bytes that fills a tensor of `shape`."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("ConstantOfShape", ["shape"], ["filled"]),
+            helper.make_node("ReduceSum", ["filled"], ["sum"], keepdims=0),
+            helper.make_node("Add", ["x", "sum"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+        [helper.make_tensor("shape", TensorProto.INT64, [len(shape)], shape)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+VERBS: dict[str, Callable[[onnx.ModelProto], object]] = {
+    "fuse": api.fuse,
+    "plan": api.plan,
+    "verify": lambda model: api.verify(model, model),
+    "trace": lambda model: api.trace(model, ["."]),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_loop_without_end_is_stopped(verb: str) -> None:
+    start = time.perf_counter()
+    with RunLimits(seconds=0.3).held(), pytest.raises(OverLimit, match=r"after 0\.3 s") as caught:
+        VERBS[verb](looping(ENDLESS))
+    assert time.perf_counter() - start < 10
+    assert "--run-seconds" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("shape", [(10**15,), (10**5, 10**5)])
+def test_a_tensor_beyond_the_memory_is_refused(verb: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(OverLimit, match="memory") as caught, RunLimits(memory=2**28).held():
+        VERBS[verb](filling(*shape))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_within_its_limits_runs() -> None:
+    with RunLimits(seconds=60, memory=2**31).held():
+        assert api.fuse(looping(1000)).verdict is not None
+        assert api.plan(filling(100, 100)).verdict is not None
+
+
+def test_a_loop_without_nodes_which_nothing_could_stop_is_refused() -> None:
+    with pytest.raises(ModelError, match="no node in its body"):
+        api.inspect(looping(ENDLESS, nodes=False))
+
+
+def test_a_model_that_loops_has_less_time_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def seconds(*, iterates: bool) -> float:
+        asked.append(iterates)
+        return 60.0
+
+    monkeypatch.setattr("onnxtile.runtime.seconds_of_a_run", seconds)
+    feeds = {"x": np.zeros(2, np.float32)}
+    for model in (looping(1), filling(2)):
+        onnx.save(model, tmp_path / "m.onnx")
+        Session(model.SerializeToString()).run(feeds)
+        Session(tmp_path / "m.onnx").run(feeds)
+    assert asked == [True, True, False, False]
+    assert (seconds_of_a_run(iterates=False), seconds_of_a_run(iterates=True)) == (SECONDS, LOOP_SECONDS)
+
+
+def test_the_innermost_limits_hold_and_what_was_before_comes_back() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with RunLimits(5, 2**30).held():
+        outer = resource.getrlimit(resource.RLIMIT_DATA)[0]
+        with RunLimits(7, 2**28).held():
+            assert seconds_of_a_run(iterates=True) == 7
+            assert 0 < resource.getrlimit(resource.RLIMIT_DATA)[0] < outer
+        assert seconds_of_a_run(iterates=True) == 5
+        assert resource.getrlimit(resource.RLIMIT_DATA)[0] == outer
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_memory_of_our_own_is_limited_too() -> None:
+    with pytest.raises(OverLimit), RunLimits(memory=2**26).held():
+        np.ones(2**30, np.uint8)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"seconds": 0}, {"seconds": float("nan")}, {"seconds": float("inf")}, {"memory": 0}]
+)
+def test_what_is_no_limit_is_refused(limits: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="is no limit"):
+        RunLimits(**limits)
+
+
+def test_limits_that_are_given_come_before_others() -> None:
+    assert RunLimits(5).or_else(RunLimits(7, 2**20)) == RunLimits(5, 2**20)
+
+
+def test_a_run_of_many_short_ones_is_stopped() -> None:
+    with RunLimits(seconds=1e-9).held():
+        clock = Clock()
+    with pytest.raises(OverLimit):
+        clock.check()
+
+
+def test_many_runs_have_one_watchdog() -> None:
+    import threading
+
+    stopped: list[int] = []
+    for _ in range(100):
+        with Watch(60, lambda: stopped.append(1)):
+            pass
+    assert sum(thread.name == "onnxtile watchdog" for thread in threading.enumerate()) <= 1
+    assert not stopped
+
+
+def test_a_pipeline_has_limits(tmp_path: Path) -> None:
+    onnx.save(looping(ENDLESS), tmp_path / "m.onnx")
+    file = tmp_path / "p.toml"
+    file.write_text('[limits]\nrun_seconds = 0.3\nrun_memory = "2GiB"\n[[steps]]\ndo = "fuse"\n')
+    pipeline = from_file(file)
+    assert pipeline.limits == RunLimits(0.3, 2**31)
+    report = run_one(pipeline, tmp_path / "m.onnx", Place())
+    assert report.error is not None
+    assert "stopped after 0.3 s" in report.error
+    onnx.save(filling(10**15), tmp_path / "m.onnx")
+    report = run_one(pipeline, tmp_path / "m.onnx", Place())
+    assert report.error is not None
+    assert "memory" in report.error
+    assert "internal" not in report.error
+
+
+@pytest.mark.parametrize(
+    "line", ["run_seconds = 0.0", "run_seconds = inf", 'run_memory = "none"', "run_memory = 0", "seconds = 1.0"]
+)
+def test_limits_of_a_pipeline_that_are_none_are_refused(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(f'[limits]\n{line}\n[[steps]]\ndo = "fuse"\n')
+    with pytest.raises(OnnxtileError, match=r"p\.toml:2"):
+        from_file(file)
