@@ -166,7 +166,7 @@ def _each_on_ray(workers: Workers, work: Callable[[T], R], items: Sequence[T]) -
 
 @contextmanager
 def _ray(workers: Workers) -> Iterator[Any]:
-    if workers.scheduler is None:
+    if workers.scheduler is None and "ray" not in sys.modules:
         _keep_ray_to_this_machine()
     try:
         import ray
@@ -177,7 +177,7 @@ def _ray(workers: Workers) -> Iterator[Any]:
     where = own if workers.scheduler is None else {"address": workers.scheduler}
     try:
         ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=CRITICAL, **where)
-    except Exception as error:  # also a bare one, where its servers did not come up in time
+    except Exception as error:  # noqa: BLE001 - a bare one it is where its servers do not come up in time
         reason = " ".join(str(error).split())
         raise UsageError(f"ray cannot be reached: {reason}", hint="start it: ray start --head") from None
     try:
@@ -189,7 +189,7 @@ def _ray(workers: Workers) -> Iterator[Any]:
 def _keep_ray_to_this_machine() -> None:
     """Let the servers of a Ray cluster of our own listen on loopback only, and take orders from this run alone.
 
-    Ray reads both while it is imported. By default its servers listen on all interfaces, and whoever reaches one may run code there; the
+    Ray reads them while it is imported; who has imported it before has decided. By default its servers listen on all interfaces, and whoever reaches one may run code there; the
     switch says that no machine but this one takes part. The token stays in this process and its workers.
     """
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
