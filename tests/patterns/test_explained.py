@@ -109,3 +109,11 @@ def test_what_is_missing_is_named_where_nothing_can_begin(tiny: Tiny) -> None:
     assert all(one["operators"] and one["nodes"] == 0 for one in said["beginnings"])
     titles = [str(part.title) for part in for_explain(said) if isinstance(part, Table)]
     assert titles == ["there is no node to begin with"]
+
+
+def test_means_that_are_sums_are_found_and_are_left_calls(magika: Path) -> None:
+    """That a Reshape by computed sizes puts the axis back is not proved, so no LayerNormalization is written."""
+    result = api.fuse(magika, ["LayerNorm"], lower="onnx")
+    assert [(pattern.matches, len(pattern.calls)) for pattern in result.patterns] == [(2, 2)]
+    assert result.verdict is not None and result.verdict.equal
+    assert [(site.operator, site.reason) for site in result.lowered] == [("", "the mean does not keep its axes")] * 2
