@@ -48,15 +48,19 @@ def _on_a_terminal(folder: Path, *arguments: str) -> tuple[str, str]:
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "onnxtile", *arguments]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-    done = subprocess.run(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=follower, text=True, env=environment, check=True
-    )
-    os.close(follower)
-    with os.fdopen(leader, "rb") as terminal:
+    with (
+        subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=follower, text=True, env=environment
+        ) as done,
+        os.fdopen(leader, "rb") as terminal,
+    ):
+        os.close(follower)
         shown = b""
-        while chunk := _read(terminal.fileno()):
+        while chunk := _read(terminal.fileno()):  # at once: a terminal that nobody reads stops its writer
             shown += chunk
-    return done.stdout, shown.decode(errors="replace")
+        out, _ = done.communicate(timeout=60)
+    assert done.returncode == 0
+    return out, shown.decode(errors="replace")
 
 
 def _read(descriptor: int) -> bytes:
