@@ -89,6 +89,12 @@ def rapidocr() -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
+def magika() -> Path:
+    """The model of the magika wheel: a classifier that JAX wrote through TensorFlow."""
+    return next(_packaged("magika", "models").glob("*/model.onnx"))
+
+
+@pytest.fixture(scope="session")
 def silero() -> Callable[[str], Path]:
     """Return a model of the silero-vad wheel by its name, such as "silero_vad"."""
     return lambda name: _packaged("silero_vad", "data", f"{name}.onnx")

@@ -156,10 +156,11 @@ class Job:
 
         text = "" if self.as_json is None else as_json(content)
         asked = {} if self.as_json in {None, "-"} else {Path(str(self.as_json)): text.encode()}
-        with self.progress() as progress, staged({**(files or {}), **asked}):
+        with staged({**(files or {}), **asked}):
             if save is not None:
-                progress("writing")
-                save()
+                with self.progress() as progress:
+                    progress("writing")
+                    save()
         if self.as_json == "-":
             sys.stdout.write(text)
 

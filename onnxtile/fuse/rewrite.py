@@ -31,8 +31,12 @@ from onnxtile.graph import Order, node_id
 from onnxtile.model.constants import Constants, constant_attribute
 from onnxtile.model.save import raise_ir_version
 from onnxtile.progress import Progress, counted, silent
-from onnxtile.query.match import Match, Matcher, disjoint
+from onnxtile.query.match import Match, Matcher, with_rivals
 from onnxtile.query.names import require_known
+from onnxtile.query.vertex import Vertex, identify
+
+FUSED, REFUSED, OVERLAPPED = "fused", "refused", "overlapped"
+"""What may become of a match."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,35 @@ class Refused:
 
 
 @dataclass(frozen=True)
+class Fate:
+    """What became of one match: it is "fused", "refused", or "overlapped" by another match of its pattern, with which it shares a node.
+
+    `variant` counts from 1; `detail` is the name of the call, the reason, or which match it is and what became of that one.
+    """
+
+    root: str
+    variant: int
+    fate: str
+    detail: str
+    vertices: tuple[Vertex, ...] = field(default=(), repr=False)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON of one match."""
+        return {"root": self.root, "variant": self.variant, "fate": self.fate, "detail": self.detail}
+
+
+@dataclass(frozen=True)
 class PatternResult:
-    """What one pattern did: how often it matched, the names of the calls it made, and the matches it had to leave alone."""
+    """What one pattern did: how often it matched, the names of the calls it made, and the matches it had to leave alone.
+
+    `fates` has every match.
+    """
 
     name: str
     matches: int
     calls: tuple[str, ...]
     refused: tuple[Refused, ...] = ()
+    fates: tuple[Fate, ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON of one pattern."""
@@ -130,24 +156,35 @@ class _Fuser:
         self.fused = 0
 
     def apply(self, pattern: Pattern) -> PatternResult:
-        matches = 0
-        calls: list[str] = []
-        refused: list[Refused] = []
+        fates: list[Fate] = []
         for i, program in enumerate(pattern.programs):
             with pattern.located(i):
                 found = self.matcher.find(program)
-            before = len(calls)
-            matches += len(found)
-            for match in disjoint(found, self.constants):
-                outcome = self._contract(match, pattern)
-                if isinstance(outcome, Refusal):
-                    refused.append(Refused(match.to_dict()["root"], outcome.reason))
-                else:
-                    calls.append(outcome)
-            if len(calls) > before:
+            made = self._variant(found, i + 1, pattern)
+            fates += made
+            if any(fate.fate == FUSED for fate in made):
                 self.matcher.refresh()
+        calls = tuple(fate.detail for fate in fates if fate.fate == FUSED)
+        refused = tuple(Refused(fate.root, fate.detail) for fate in fates if fate.fate == REFUSED)
         self.fused += len(calls)
-        return PatternResult(pattern.name, matches, tuple(calls), tuple(refused))
+        return PatternResult(pattern.name, len(fates), calls, refused, tuple(fates))
+
+    def _variant(self, found: Iterable[Match], variant: int, pattern: Pattern) -> list[Fate]:
+        """Contract the matches of one variant that share no node, and return what became of each."""
+        done: dict[int, Fate] = {}
+        ranked = [(match, rival, identify(match.root)) for match, rival in with_rivals(found, self.constants)]
+        for match, rival, root in ranked:
+            if rival is match:
+                done[id(match)] = Fate(root, variant, REFUSED, "it has nothing but constants", match.vertices)
+            elif rival is not None:
+                done[id(match)] = Fate(
+                    root, variant, OVERLAPPED, _overlap(match, rival, done[id(rival)]), match.vertices
+                )
+            else:
+                outcome = self._contract(match, pattern)
+                fate, detail = (REFUSED, outcome.reason) if isinstance(outcome, Refusal) else (FUSED, outcome)
+                done[id(match)] = Fate(root, variant, fate, detail, match.vertices)
+        return list(done.values())
 
     def finish(self) -> None:
         """Leave on the model what unfuse needs, if anything was fused; else leave the model as it was."""
@@ -260,6 +297,14 @@ class _Fuser:
             graph.remove(node, safe=True)
         elif not value.is_graph_input():
             graph.initializers.pop(value.name or "", None)
+
+
+def _overlap(match: Match, rival: Match, fate: Fate) -> str:
+    """Say which `rival` has a node of `match`, and what became of that one."""
+    same = set(match.vertices) == set(rival.vertices)
+    shares = "has the same nodes" if same else f"has {len(set(match.vertices) & set(rival.vertices))} of its nodes"
+    became = f"became {fate.detail!r}" if fate.fate == FUSED else f"was refused: {fate.detail}"
+    return f"the match at {fate.root!r} {shares}, and {became}"
 
 
 def _past(model: ir.Model) -> Past:

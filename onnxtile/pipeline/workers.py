@@ -166,7 +166,7 @@ def _each_on_ray(workers: Workers, work: Callable[[T], R], items: Sequence[T]) -
 
 @contextmanager
 def _ray(workers: Workers) -> Iterator[Any]:
-    if workers.scheduler is None:
+    if workers.scheduler is None and "ray" not in sys.modules:
         _keep_ray_to_this_machine()
     try:
         import ray
@@ -189,8 +189,9 @@ def _ray(workers: Workers) -> Iterator[Any]:
 def _keep_ray_to_this_machine() -> None:
     """Let the servers of a Ray cluster of our own listen on loopback only, and take orders from this run alone.
 
-    Ray reads both while it is imported. By default its servers listen on all interfaces, and whoever reaches one may run code there; the
-    switch says that no machine but this one takes part. The token stays in this process and its workers.
+    Ray reads the variables while it is imported; who has imported it before has decided. By default its servers listen on all interfaces,
+    and whoever reaches one may run code there. The first says that no machine but this one takes part; the token stays in this process and
+    its workers.
     """
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_AUTH_MODE", "token")

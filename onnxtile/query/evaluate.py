@@ -36,7 +36,7 @@ _ORDER: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
 }
 _FIELDS = ("constant", "dtype", "node", "op", "rank", "shape", "size", "value")
-WORDS = (*_FIELDS, *_WORDS, "inputs", "outputs", "data")
+WORDS = (*_FIELDS, *_WORDS, "inputs", "outputs", "data", "share")
 """What a test may ask of every node."""
 
 Scope: TypeAlias = Vertex | Mapping[str, Vertex]
@@ -152,7 +152,25 @@ def _named(name: Name, vertex: Vertex, facts: Facts) -> Any:
         return list(vertex.outputs)
     if word in {"constant", "data"}:
         return _operand(vertex, facts, constant=word == "constant")
-    return _attribute(vertex, name, facts)
+    return _share(vertex, facts) if word == "share" else _attribute(vertex, name, facts)
+
+
+def _share(node: ir.Node, facts: Facts) -> float | Unknown:
+    """Return 1 / n, where `node` reduces n elements to each of its results: a sum times that is a mean."""
+    source = node.inputs[0] if node.inputs and node.op_type.startswith("Reduce") else None
+    if source is None:
+        return Unknown(f"{node.op_type} {node.name!r} reduces nothing")
+    dims = facts.shapes.dims(source)
+    axes = _content(_attribute(node, Name("axes", (0, 0)), facts), facts)
+    if dims is None or isinstance(axes, Unknown):
+        return Unknown(f"the shape of {source.name!r} is not known" if dims is None else axes.reason)
+    places = [int(axis) for axis in np.ravel(axes)]
+    if not places or not all(-len(dims) <= place < len(dims) for place in places):
+        return Unknown(f"the axes of {node.op_type} {node.name!r} are not given")
+    sizes = [dims[place] for place in places]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return Unknown(f"how many elements {node.op_type} {node.name!r} reduces is not known")
+    return 1.0 / prod(size for size in sizes if isinstance(size, int))
 
 
 def _of_initializer(name: Name, value: ir.Value, facts: Facts) -> Any:

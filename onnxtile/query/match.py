@@ -145,14 +145,23 @@ def disjoint(matches: Iterable[Match], constants: Constants) -> list[Match]:
 
     The choice does not depend on the order of the matches: of equally long ones the root whose name comes first counts.
     """
-    taken: set[Vertex] = set()
-    chosen = []
+    return [match for match, before in with_rivals(matches, constants) if before is None]
+
+
+def with_rivals(matches: Iterable[Match], constants: Constants) -> list[tuple[Match, Match | None]]:
+    """Return `matches`, the longest first, each with the one before it that has a node of it, or None where `disjoint` chooses it.
+
+    A match of constants only is its own rival: nothing can be chosen of it.
+    """
+    taken: dict[Vertex, Match] = {}
+    ranked: list[tuple[Match, Match | None]] = []
     for match in sorted(matches, key=lambda m: (-len(m.vertices), _names(m))):
-        nodes = {vertex for vertex in match.vertices if not is_constant(vertex, constants)}
-        if nodes and not nodes & taken:
-            taken |= nodes
-            chosen.append(match)
-    return chosen
+        nodes = [vertex for vertex in match.vertices if not is_constant(vertex, constants)]
+        rival = next((taken[node] for node in nodes if node in taken), None if nodes else match)
+        if rival is None:
+            taken |= dict.fromkeys(nodes, match)
+        ranked.append((match, rival))
+    return ranked
 
 
 def _names(match: Match) -> tuple[object, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from rich.table import Table
 from rich.text import Text
@@ -61,19 +62,43 @@ def for_fuse(result: Result) -> list[Table | Text]:
 
 
 def for_explain(result: Result) -> list[Table | Text]:
-    """Return the tables of an explanation: the attempts that got furthest."""
+    """Return the tables of an explanation: what became of each match, and the attempts that got furthest."""
     shown = result["attempts"][:_ATTEMPTS]
-    rows = [(a["root"], len(a["nodes"]), a["variant"], a["clause"], a["node"], a["reason"]) for a in shown]
+    rows = [
+        (a["root"], len(a["nodes"]), a["variant"], " ".join(a["clause"].split()), a["node"], a["reason"]) for a in shown
+    ]
     columns = ("root", "nodes", "variant", "clause", "stopped at", "reason")
-    parts: list[Table | Text] = [line(f"{result['pattern']}: {result['fused']} sites fused")]
+    parts: list[Table | Text] = [line(f"{result['pattern']}: {len(result['matches'])} matches, {_fates(result)}")]
+    left_alone = [m for m in result["matches"] if m["fate"] != "fused"]
+    if left_alone:
+        told = [(m["root"], m["variant"], m["fate"], m["detail"]) for m in left_alone]
+        parts.append(table("matches that were not fused", ("root", "variant", "fate", "why"), told))
     if rows:
         parts.append(table("where it stopped", columns, rows))
     left = len(result["attempts"]) - len(shown)
     if left:
         parts.append(line(f"{left} more roots got less far; --json has them all"))
-    if result["refused"]:
-        parts.append(table("left alone", ("root", "reason"), [(r["root"], r["reason"]) for r in result["refused"]]))
-    return parts
+    return parts if rows or result["matches"] else [*parts, _without_roots(result)]
+
+
+def _fates(result: Result) -> str:
+    """Return how many matches had which fate."""
+    counts = Counter(match["fate"] for match in result["matches"])
+    return ", ".join(f"{counts[fate]} {fate}" for fate in ("fused", *sorted(counts.keys() - {"fused"})))
+
+
+def _without_roots(result: Result) -> Table | Text:
+    """Return with what each variant begins, where the model has no node with which any could."""
+    rows = [
+        (one["variant"], " or ".join(one["operators"]), one["nodes"], one["taken"], _counted(one["others"]))
+        for one in result["beginnings"]
+    ]
+    columns = ("variant", "begins with", "such nodes", "inside earlier calls", "nodes of its other operators")
+    return table("there is no node to begin with", columns, rows)
+
+
+def _counted(nodes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in nodes.items()) or "none"
 
 
 def for_unfuse(result: Result) -> list[Table | Text]:

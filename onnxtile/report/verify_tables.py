@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.table import Table
 from rich.text import Text
 
 from onnxtile.report.table import Result, line, table
+
+_LAYERS = 20
+"""Rows of the errors of inner values that are shown; --json has them all."""
 
 
 def for_verify(result: Result) -> list[Table | Text]:
@@ -38,13 +43,35 @@ def _bisection(result: Result) -> list[Table | Text]:
     value = found["value"]
     rows = [
         ("value", value["name"]),
-        ("made by", f"{found['op']} {found['node']!r}"),
-        ("in the first model by", f"{found['original_op']} {found['original']!r}"),
+        ("made by", "not known" if found["node"] is None else f"{found['op']} {found['node']!r}"),
+        (
+            "in the first model by",
+            "not known" if found["original"] is None else f"{found['original_op']} {found['original']!r}",
+        ),
         ("off by", f"{_error(value['max_abs'])}, tolerance {value['tolerance']:.3g} {_place(value['where'])}".strip()),
         ("rewrite", found["rewrite"]),
         ("values that agree before it", found["agreeing"]),
     ]
-    return [table("the first value that differs", ("what", "which"), rows)]
+    return [table("the first value that differs", ("what", "which"), rows), *_layers(found["layers"])]
+
+
+def _layers(layers: Sequence[Result]) -> list[Table | Text]:
+    """Return how far each value is off, from the first on that is off at all."""
+    start = next((i for i, layer in enumerate(layers) if layer["max_abs"] != 0), len(layers))
+    rows = [
+        (
+            *(layer["name"], "" if layer["original"] == layer["name"] else layer["original"]),
+            *(_error(layer["max_abs"]), _error(layer["max_rel"])),
+            *(f"{layer['tolerance']:.3g}", "yes" if layer["equal"] else "NO"),
+        )
+        for layer in layers[start : start + _LAYERS]
+    ]
+    columns = ("value", "in the first model", "worst absolute", "worst relative", "tolerance", "equal")
+    parts: list[Table | Text] = [
+        table(f"{len(layers):,} values of both, the first {start:,} without error", columns, rows)
+    ]
+    left = len(layers) - start - len(rows)
+    return [*parts, line(f"and {left:,} more; --json has them all")] if left > 0 else parts
 
 
 def _place(where: Result | None) -> str:

@@ -76,7 +76,7 @@ def test_devices_take_more_than_one(run: Run, folder: Path) -> None:
     assert (done.code, done.out, done.err) == (0, "", "")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_an_interrupted_command_leaves_nothing(folder: Path, number: signal.Signals, code: int) -> None:
     """It is stopped while it writes a model that is larger than the pipe before it."""
     command = [sys.executable, "-m", "onnxtile", "fuse", "m.onnx", "-p", "LayerNorm", "--no-verify", "-o", "-"]

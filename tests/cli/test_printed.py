@@ -3,7 +3,10 @@
 import csv
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -173,3 +176,20 @@ def test_one_place_makes_lines_of_reports() -> None:
     for file in Path(room.__path__[0]).glob("*.py"):
         if file.name != "table.py":
             assert not re.search(r"(?<![\w|\[ ])\s?\bText\(|[^.]\bTable\(", file.read_text()), file
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_what_a_library_logs_or_warns_is_for_programmers(silent: bool) -> None:
+    """In a process of its own: here, pytest listens. What is asked for by -W still comes."""
+    script = (
+        "import logging, warnings\n"
+        "from onnxtile.quiet import silence_libraries\n"
+        "silence_libraries()\n"
+        "logging.getLogger('onnx_ir.serde').warning('logged')\n"
+        "warnings.warn('warned')\n"
+    )
+    command = [sys.executable, *([] if silent else ["-Wdefault"]), "-c", script]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONWARNINGS"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "logged" not in done.stderr
+    assert ("warned" in done.stderr) == (not silent)

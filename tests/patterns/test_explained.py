@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.table import Table
+from rich.text import Text
 
 from onnxtile import api
 from onnxtile.query.program import Check
@@ -56,3 +58,62 @@ def test_weights_that_two_products_read_are_the_reason(tiny: Tiny) -> None:
     assert (best.node, best.nodes) == ("w", ("r", "w"))
     assert "'w' is read by MatMul" in best.reason
     assert any("read outside" in refused.reason for refused in explanation.refused)
+
+
+def test_every_match_is_accounted_for(rapidocr: Callable[[str], Path]) -> None:
+    """Six matches and two calls leave four: each is the same nodes as one that was fused, read in another way."""
+    explanation = api.explain(rapidocr("ch_PP-OCRv4_rec_infer"), "MultiHeadAttention")
+    fates = [match.fate for match in explanation.matches]
+    assert fates.count("fused") == explanation.fused == 2
+    assert fates.count("overlapped") == len(fates) - 2 == 4
+    calls = {match.detail for match in explanation.matches if match.fate == "fused"}
+    for match in explanation.matches:
+        if match.fate == "overlapped":
+            assert "has the same nodes" in match.detail and any(repr(call) in match.detail for call in calls)
+    shown = str([part.plain for part in for_explain(explanation.to_dict()) if isinstance(part, Text)])
+    assert "6 matches, 2 fused, 4 overlapped" in shown
+
+
+@pytest.mark.parametrize(
+    ("body", "query", "fates"),
+    [
+        ("a = Relu(x)\nb = Relu(a)\ny = Relu(b)", "Relu->Relu", ["fused", "overlapped"]),
+        ("a = Relu(x)\nb = Exp(a)\nc = Mul(a, b)\ny = Exp(c)", "Relu~>Mul", ["refused"]),
+        ("a = Relu(x)\nb = Exp(a)\nc = Exp(a)\ny = Add(b, c)", "Relu~>Exp", ["fused", "overlapped"]),
+    ],
+)
+def test_each_match_has_one_fate(tiny: Tiny, body: str, query: str, fates: list[str]) -> None:
+    model = tiny.model(body)
+    explanation = api.explain(model, query)
+    assert sorted(match.fate for match in explanation.matches) == sorted(fates)
+    assert len(explanation.matches) == len(api.match(model, query).matches)
+    assert all(match.detail for match in explanation.matches)
+
+
+def test_an_earlier_pattern_is_named_where_it_took_a_node(tiny: Tiny, tmp_path: Path) -> None:
+    for name, query in (("First", "Exp->Relu"), ("Second", "Relu->Tanh")):
+        (tmp_path / f"{name}.toml").write_text(f'name = "{name}"\ndoc = "x"\n[[variants]]\nquery = "{query}"\n')
+    files = [str(tmp_path / "First.toml"), str(tmp_path / "Second.toml")]
+    explanation = api.explain(tiny.model("a = Exp(x)\nb = Relu(a)\ny = Tanh(b)"), "Second", files)
+    (match,) = explanation.matches
+    assert (match.root, match.fate) == ("b", "taken")
+    assert "the pattern First, which comes before" in match.detail
+    (beginning,) = explanation.beginnings
+    assert (beginning.operators, beginning.nodes, beginning.taken, beginning.others) == (("Relu",), 0, 1, {"Tanh": 1})
+    assert explanation.attempts == ()
+
+
+def test_what_is_missing_is_named_where_nothing_can_begin(tiny: Tiny) -> None:
+    said = api.explain(tiny.model("a = Neg(x)\ny = Tanh(a)"), "Softmax").to_dict()
+    assert said["matches"] == said["attempts"] == []
+    assert all(one["operators"] and one["nodes"] == 0 for one in said["beginnings"])
+    titles = [str(part.title) for part in for_explain(said) if isinstance(part, Table)]
+    assert titles == ["there is no node to begin with"]
+
+
+def test_means_that_are_sums_are_found_and_are_left_calls(magika: Path) -> None:
+    """That a Reshape by computed sizes puts the axis back is not proved, so no LayerNormalization is written."""
+    result = api.fuse(magika, ["LayerNorm"], lower="onnx")
+    assert [(pattern.matches, len(pattern.calls)) for pattern in result.patterns] == [(2, 2)]
+    assert result.verdict is not None and result.verdict.equal
+    assert [(site.operator, site.reason) for site in result.lowered] == [("", "the mean does not keep its axes")] * 2

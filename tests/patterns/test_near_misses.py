@@ -53,6 +53,22 @@ e = Add(v, 0.00001)
 d = Sqrt(e)
 y = Div(c, d)
 """
+SUMS = """
+t = ReduceSum<keepdims=0>(x, [2])
+m = Mul(t, 0.125)
+s = Mul(x, x)
+u = ReduceSum<keepdims=0>(s, [2])
+b = Mul(u, 0.125)
+q = Mul(m, m)
+v = Sub(b, q)
+w = Unsqueeze(v, [2])
+e = Add(w, 0.00001)
+d = Sqrt(e)
+i = Reciprocal(d)
+o = Unsqueeze(m, [2])
+c = Sub(x, o)
+y = Mul(c, i)
+"""
 FOLDED = """
 m = ReduceMean<axes=[-1], keepdims=1>(x)
 c = Sub(x, m)
@@ -169,6 +185,15 @@ MISSES = {
     "moments: the mean is not squared": ("LayerNorm", MOMENTS, "Mul(m, m)", "Mul(m, x)"),
     "moments: of another value": ("LayerNorm", MOMENTS, "Mul(x, x)", "Mul(z, z)"),
     "moments: the difference the other way": ("LayerNorm", MOMENTS, "Sub(b, q)", "Sub(q, b)"),
+    "sums: the first is not divided by their number": ("LayerNorm", SUMS, "Mul(t, 0.125)", "Mul(t, 0.126)"),
+    "sums: the second is not divided by their number": ("LayerNorm", SUMS, "Mul(u, 0.125)", "Mul(u, 0.1250001)"),
+    "sums: of another value": ("LayerNorm", SUMS, "Mul(x, x)", "Mul(z, z)"),
+    "sums: divided by the number of another axis": (
+        "LayerNorm",
+        SUMS,
+        "m = Mul(t, 0.125)",
+        "m = Mul(t, 0.1666666667)",
+    ),
     "moments: other axes": (
         "LayerNorm",
         MOMENTS,

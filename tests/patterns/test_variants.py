@@ -38,6 +38,16 @@ q = Mul(m, m)
 v = Sub(b, q)
 """
 )
+_SUMS = """
+t = ReduceSum<keepdims=0>(x, [2])
+m = Mul(t, 0.125)
+s = Mul(x, x)
+u = ReduceSum<keepdims=0>(s, [2])
+b = Mul(u, 0.125)
+q = Mul(m, m)
+k = Sub(b, q)
+f = Max(k, 0.0)
+"""
 _FLOORS = ("f = Max(v, 0.0)\n", "f = Relu(v)\n")
 _SCALED = "g = Mul(n, W_8)\ny = Add(g, W_8)"
 
@@ -124,6 +134,17 @@ CASES: dict[tuple[str, int], list[str]] = {
         )
     ]
     + [_CENTRED + _AGAIN + "v = Reshape(u, [2, 6, 1])\n" + _DEVIATION + "n = Div(c, d)\n" + _SCALED],
+    ("LayerNorm", 8): [
+        _SUMS + back + "e = Add(v, 0.00001)\nd = Sqrt(e)\ni = Reciprocal(d)\nc = Sub(x, o)\n" + scaled
+        for back, scaled in product(
+            (
+                "v = Reshape(f, [2, 6, 1])\no = Reshape(m, [2, 6, 1])\n",
+                "l = Reshape(f, [2, 6, 1])\nv = Expand(l, [2, 6, 1])\np = Reshape(m, [2, 6, 1])\no = Expand(p, [2, 6, 1])\n",
+                "v = Unsqueeze(f, [2])\no = Unsqueeze(m, [2])\n",
+            ),
+            ("n = Mul(c, i)\n" + _SCALED, "j = Mul(i, W_8)\nn = Mul(c, j)\ny = Add(n, W_8)"),
+        )
+    ],
     ("LayerNorm", 5): [
         _MOMENTS + floor + _DEVIATION.replace("v,", "f,") + "n = Div(c, d)\n" + _SCALED for floor in _FLOORS
     ],

@@ -185,3 +185,25 @@ def test_a_test_is_asked_again_where_the_anchor_is_named_again(graph: Graphs) ->
     assert small.find("Relu->Softmax#1;Softmax#1[axis == -1]->Tanh") == "a:{a,b,c}"
     assert small.find("Relu->Softmax#1;Softmax#1[axis == 0]->Tanh") == ""
     assert small.find("Relu#1->Softmax#1;Relu#1->Softmax#1[axis == 0]->Tanh") == ""
+
+
+@pytest.mark.parametrize(
+    ("reduction", "shape", "share"),
+    [
+        ("ReduceSum(x){axes=[1] keepdims=0}", (2, 8), 1 / 8),
+        ("ReduceSum(x){axes=[0,-1]}", (2, 8), 1 / 16),
+        ("ReduceSum(x){axes=[1]}", ("n", 8), 1 / 8),
+        ("ReduceSum(x){axes=[0]}", ("n", 8), None),
+        ("ReduceSum(x)", (2, 8), None),
+        ("Relu(x)", (2, 8), None),
+    ],
+)
+def test_the_share_of_one_element_in_a_mean(
+    graph: Graphs, reduction: str, shape: tuple[int | str, ...], share: float | None
+) -> None:
+    small = graph(f"r={reduction}", shape=shape, opset=12)
+    operator = reduction.partition("(")[0]
+    assert small.find(f"{operator}[share > 0]") == ("" if share is None else "r:{r}")
+    if share is not None:
+        assert small.find(f"{operator}[share ≈ {share}]") == "r:{r}"
+        assert small.find(f"{operator}[share ≈ {share * 1.001}]") == ""
