@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import onnx_ir as ir
 
@@ -11,6 +12,7 @@ from onnxtile import keys
 from onnxtile.errors import UsageError
 from onnxtile.plan.order.schedule import named
 from onnxtile.plan.result import VERSION, PlannedBody, PlanResult
+from onnxtile.plan.workspace import SHARED
 
 _OF_A_VALUE = (keys.ARENA, keys.OFFSET, keys.SIZE, keys.ALIAS_OF)
 
@@ -44,8 +46,13 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def _mark(graph: ir.Graph, plan: PlanResult | PlannedBody) -> None:
-    for node, step in named(graph, plan.schedule, plan.steps).steps.items():
+    rooms = {room.node: room for room in plan.buffers if room.kind == "workspace" and room.name != SHARED}
+    schedule = named(graph, plan.schedule, plan.steps)
+    for (node, step), name in zip(schedule.steps.items(), plan.schedule, strict=True):
         node.metadata_props[keys.STEP] = str(step)
+        if name in rooms:
+            place = {"arena": rooms[name].arena, "offset": rooms[name].offset, "size": rooms[name].size}
+            node.metadata_props[keys.WORKSPACE_AT] = _json(place)
     values = {value.name: value for value in _values(graph)}
     for buffer in plan.tensors:
         marks = values[buffer.name].metadata_props
@@ -63,6 +70,7 @@ def clear(model: ir.Model) -> None:
         _unmark(value)
     for node in model.graph.all_nodes():
         node.metadata_props.pop(keys.STEP, None)
+        node.metadata_props.pop(keys.WORKSPACE_AT, None)
         for value in node.outputs:
             _unmark(value)
 
@@ -75,4 +83,13 @@ def _unmark(value: ir.Value) -> None:
 def _summary(result: PlanResult) -> str:
     arenas = [dict(vars(arena)) for arena in result.arenas]
     summary = {"version": VERSION, "alignment": result.alignment, "arenas": arenas, "peak": result.peak}
-    return json.dumps(summary, ensure_ascii=False, separators=(",", ":"))
+    summary |= {"io": result.io, "overwrite_inputs": result.overwrite_inputs, "order": result.order}
+    shared = [room for room in result.buffers if room.kind == "workspace" and room.name == SHARED]
+    if shared:
+        fields = ("arena", "offset", "size", "first", "last")
+        summary["workspaces"] = [{key: getattr(room, key) for key in fields} for room in shared]
+    return _json(summary)
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))

@@ -34,8 +34,7 @@ class Evidence:
     @property
     def opset(self) -> int:
         """The version of the standard operators."""
-        imports = self.model.graph.opset_imports
-        return imports.get("", imports.get("ai.onnx", 1))
+        return opset(self.model)
 
     def is_standard(self, node: ir.Node) -> bool:
         """Return whether the ONNX specification says what `node` computes."""
@@ -73,7 +72,15 @@ class Evidence:
         """Return what `value` is called where it is no tensor: "sequence", "optional", "sparse tensor"."""
         if value.type is not None:
             return _container(value.type)
-        return self._inferred.get(value.name or "") if self.shapes.dtype(value) is None else None
+        is_untold = self.shapes.dtype(value) is None or self._makes_optionals
+        return self._inferred.get(value.name or "") if is_untold else None
+
+    @cached_property
+    def _makes_optionals(self) -> bool:
+        """Whether the model has optionals, which some engines take for the tensors in them."""
+        if any(isinstance(value.type, ir.OptionalType) for value in self.model.graph.inputs):
+            return True
+        return any(node.op_type == "Optional" for node in self.model.graph.all_nodes())
 
     @cached_property
     def _inferred(self) -> dict[str, str]:
@@ -94,13 +101,23 @@ class Evidence:
             todo.extend(body for attribute in attributes for body in attribute.graphs)
         return found
 
-    def bodies(self, node: ir.Node) -> dict[str | None, ir.Graph]:
-        """Return the bodies of `node` that a plan goes into, by the attribute that holds them; None stands for that of a function."""
-        if node.op_type in WITH_BODIES and self.is_standard(node):
-            is_old_scan = node.op_type == "Scan" and self.opset < 9
-            return {} if is_old_scan else {name: body for name, body in graphs_of(node) if name is not None}
-        function = self.model.functions.get(node.op_identifier())
-        return {} if function is None or keys.META_OP in function.metadata_props else {None: function.graph}
+
+def bodies_of(node: ir.Node, model: ir.Model) -> dict[str | None, ir.Graph]:
+    """Return the bodies of `node` that a plan goes into, by the attribute that holds them; None stands for that of a function."""
+    function = model.functions.get(node.op_identifier())
+    if function is not None:
+        return {} if keys.META_OP in function.metadata_props else {None: function.graph}
+    if node.op_type not in WITH_BODIES or node.domain not in STANDARD:
+        return {}
+    if node.op_type == "Scan" and opset(model) < 9:
+        return {}  # it ran over a batch then: it is one kernel
+    return {name: body for name, body in graphs_of(node) if name is not None}
+
+
+def opset(model: ir.Model) -> int:
+    """Return the version of the standard operators in `model`."""
+    imports = model.graph.opset_imports
+    return imports.get("", imports.get("ai.onnx", 1))
 
 
 def _container(type_: ir.TypeProtocol | None) -> str | None:

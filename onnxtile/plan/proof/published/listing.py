@@ -114,9 +114,9 @@ def _seen_outside(value: ir.Value, placing: Placing, known: Evidence) -> str | N
 def compare(found: Listing, claims: Claims, known: Evidence) -> Iterator[Failure]:
     """Yield how the lists of a plan differ from what must stand there. A list that is left out is not asked for."""
     if claims.outside is not None:
-        wanted = Counter((value.name or "", reason) for value, reason in found.outside.items())
-        listed = Counter((row.name, row.reason) for row in claims.outside)
-        tolerated = Counter((value.name or "", reason) for value, reason in found.tolerated.items())
+        wanted = Counter((value.name or "", _plain(reason)) for value, reason in found.outside.items())
+        listed = Counter((row.name, _plain(row.reason)) for row in claims.outside)
+        tolerated = Counter((value.name or "", _plain(reason)) for value, reason in found.tolerated.items())
         for name, reason in wanted - listed:
             yield Failure(f"{name!r} is not listed as outside: {reason}", (name,))
         for name, reason in listed - wanted - tolerated:
@@ -140,6 +140,11 @@ def compare(found: Listing, claims: Claims, known: Evidence) -> Iterator[Failure
         yield from _region(
             claims.constants, claims.alignment, {v.name or "": known.alignment(v) for v in found.constants}
         )
+
+
+def _plain(reason: str) -> str:
+    """Return `reason` without its article."""
+    return reason.removeprefix("a ").removeprefix("an ")
 
 
 def _region(constants: tuple[ConstantClaim, ...], alignment: int, units: dict[str, int]) -> Iterator[Failure]:
