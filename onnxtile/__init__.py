@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onnxtile.api import fuse, inspect, match, plan, save, tile, unfuse, verify
+    from onnxtile.api import check_plan, fuse, inspect, match, plan, save, tile, unfuse, verify
     from onnxtile.tile.limits import Limits
 
-__all__ = ["Limits", "fuse", "inspect", "match", "plan", "save", "tile", "unfuse", "verify"]
+__all__ = ["Limits", "check_plan", "fuse", "inspect", "match", "plan", "save", "tile", "unfuse", "verify"]
 
 
 def __getattr__(name: str) -> Any:
