@@ -19,6 +19,8 @@ from onnxtile.plan.proof.published.operators import STANDARD, WITH_BODIES
 
 _NO_FIXED_SIZE = frozenset({ir.DataType.UNDEFINED, ir.DataType.STRING})
 
+_CONTAINERS = {ir.SequenceType: "sequence", ir.OptionalType: "optional", ir.SparseTensorType: "sparse tensor"}
+
 _WIDEST = 16
 """Bytes: no element needs a larger alignment."""
 
@@ -42,10 +44,15 @@ class Evidence:
 
     def bytes(self, value: ir.Value) -> int | None:
         """Return the bytes of `value`, elements below a byte packed; None where they are not known or not fixed."""
-        shape, dtype = self.shapes.sizes(value), self.shapes.dtype(value)
-        if shape is None or dtype is None or dtype in _NO_FIXED_SIZE:
-            return None
-        return (math.prod(shape) * dtype.bitwidth + 7) // 8
+        if value not in self._bytes:
+            shape, dtype = self.shapes.sizes(value), self.shapes.dtype(value)
+            is_fixed = shape is not None and dtype is not None and dtype not in _NO_FIXED_SIZE
+            self._bytes[value] = (math.prod(shape) * dtype.bitwidth + 7) // 8 if is_fixed else None  # type: ignore[arg-type, union-attr]
+        return self._bytes[value]
+
+    @cached_property
+    def _bytes(self) -> dict[ir.Value, int | None]:
+        return {}
 
     def alignment(self, value: ir.Value) -> int:
         """Return the bytes that the address of `value` must be a multiple of, whatever the alignment of the plan."""
@@ -121,8 +128,7 @@ def opset(model: ir.Model) -> int:
 
 
 def _container(type_: ir.TypeProtocol | None) -> str | None:
-    names = {ir.SequenceType: "sequence", ir.OptionalType: "optional", ir.SparseTensorType: "sparse tensor"}
-    return None if type_ is None else names.get(type(type_))
+    return None if type_ is None else _CONTAINERS.get(type(type_))
 
 
 def graphs_of(node: ir.Node) -> Iterator[tuple[str | None, ir.Graph]]:

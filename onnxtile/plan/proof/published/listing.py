@@ -60,8 +60,13 @@ def _note_constants(node: ir.Node, line: Timeline, outputs: set[ir.Value], known
     if all(value in known.constants and value not in outputs for value in node.outputs):
         return
     for value in line.reads[node]:
-        if value in known.constants and (value.producer() is None or not value.is_graph_output()):
+        if value in known.constants and (value.producer() is None or not _is_handed_out(value)):
             found.constants[value] = None
+
+
+def _is_handed_out(value: ir.Value) -> bool:
+    graph = home(value)
+    return graph is not None and any(value is output for output in graph.outputs)
 
 
 def _note_inside(node: ir.Node, known: Evidence, found: Listing) -> None:

@@ -119,14 +119,11 @@ def _wrong(value: ir.Value, row: Row, line: Timeline, known: Evidence) -> Iterat
         yield f"{row.name!r} has an address, and no fixed number of bytes"
         return
     kind = "activation" if value not in line.given else "input"
-    truth = {
-        "size": size,
-        "kind": "output" if value in line.kept and value in line.graph.outputs else kind,
-        "node": None if maker is None else line.name_of[maker],
-        "dtype": None if dtype is None else dtype.name,
-        "shape": known.shapes.sizes(value),
-    }
-    yield from _unlike(row, truth)
+    kind = "output" if value in line.handed_out else kind
+    node = None if maker is None else line.name_of[maker]
+    type_, shape = None if dtype is None else dtype.name, known.shapes.sizes(value)
+    if (row.size, row.kind, row.node, row.dtype, row.shape) != (size, kind, node, type_, shape):
+        yield from _unlike(row, {"size": size, "kind": kind, "node": node, "dtype": type_, "shape": shape})
 
 
 _LEFT_OUT = (UNSAID, "", NO_SHAPE)
