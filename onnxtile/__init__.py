@@ -11,11 +11,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onnxtile.api import fuse, inspect, match, plan, save, tile, unfuse, verify
+    from onnxtile.api import check_plan, fuse, inspect, match, plan, save, tile, unfuse, verify
     from onnxtile.run_limits import RunLimits
     from onnxtile.tile.limits import Limits
 
-__all__ = ["Limits", "RunLimits", "fuse", "inspect", "match", "plan", "save", "tile", "unfuse", "verify"]
+__all__ = ["Limits", "RunLimits", "check_plan", "fuse", "inspect", "match", "plan", "save", "tile", "unfuse", "verify"]
 
 _PLACES = {"Limits": "onnxtile.tile.limits", "RunLimits": "onnxtile.run_limits"}
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from onnxtile.inspect.summary import Inspection
     from onnxtile.inspect.trace import Trace
     from onnxtile.model.load import Source
+    from onnxtile.verbs.checking import check_plan
     from onnxtile.verbs.comparing import Comparing, verify
     from onnxtile.verbs.drafting import PatternDraft, draft_pattern
     from onnxtile.verbs.explaining import Attempt, Explanation, explain
@@ -45,6 +46,7 @@ __all__ = [
     "TiledModel",
     "Trace",
     "UnfuseResult",
+    "check_plan",
     "choices",
     "chosen_patterns",
     "draft_pattern",
@@ -66,6 +68,7 @@ _HOMES = {
     "onnxtile.inspect.summary": ("Inspection",),
     "onnxtile.inspect.trace": ("Trace",),
     "onnxtile.model.load": ("Source",),
+    "onnxtile.verbs.checking": ("check_plan",),
     "onnxtile.verbs.comparing": ("Comparing", "verify"),
     "onnxtile.verbs.drafting": ("PatternDraft", "draft_pattern"),
     "onnxtile.verbs.explaining": ("Attempt", "Explanation", "explain"),

@@ -32,7 +32,9 @@ SIZE = _PREFIX + "size"
 ALIAS_OF = _PREFIX + "alias_of"
 # On a node, by plan: its place in the schedule, counted from 0.
 STEP = _PREFIX + "step"
-# On the graph, by plan: version, alignment, arena sizes, peak (JSON).
+# On a node, by plan: arena, offset and bytes of its workspace (JSON).
+WORKSPACE_AT = _PREFIX + "workspace_at"
+# On the graph, by plan: version, alignment, arenas, peak, what lies in the arenas, the order, the workspace of several nodes (JSON).
 PLAN = _PREFIX + "plan"
 
 

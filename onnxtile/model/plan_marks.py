@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxtile import keys
 from onnxtile.model.walk import all_nodes, all_values
 
-_MARKS = {keys.ARENA, keys.OFFSET, keys.SIZE, keys.ALIAS_OF, keys.STEP, keys.PLAN}
+_MARKS = {keys.ARENA, keys.OFFSET, keys.SIZE, keys.ALIAS_OF, keys.STEP, keys.WORKSPACE_AT, keys.PLAN}
 
 
 def clear_plan(model: ir.Model) -> None:

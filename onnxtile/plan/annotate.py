@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import onnx_ir as ir
 
@@ -12,6 +13,7 @@ from onnxtile.errors import UsageError
 from onnxtile.model.plan_marks import clear_plan
 from onnxtile.plan.order.schedule import named
 from onnxtile.plan.result import VERSION, PlannedBody, PlanResult
+from onnxtile.plan.workspace import SHARED
 
 
 def annotate(model: ir.Model, result: PlanResult) -> None:
@@ -43,8 +45,13 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def _mark(graph: ir.Graph, plan: PlanResult | PlannedBody) -> None:
-    for node, step in named(graph, plan.schedule, plan.steps).steps.items():
+    rooms = {room.node: room for room in plan.buffers if room.kind == "workspace" and room.name != SHARED}
+    schedule = named(graph, plan.schedule, plan.steps)
+    for (node, step), name in zip(schedule.steps.items(), plan.schedule, strict=True):
         node.metadata_props[keys.STEP] = str(step)
+        if name in rooms:
+            place = {"arena": rooms[name].arena, "offset": rooms[name].offset, "size": rooms[name].size}
+            node.metadata_props[keys.WORKSPACE_AT] = _json(place)
     values = {value.name: value for value in _values(graph)}
     for buffer in plan.tensors:
         marks = values[buffer.name].metadata_props
@@ -58,4 +65,13 @@ def _mark(graph: ir.Graph, plan: PlanResult | PlannedBody) -> None:
 def _summary(result: PlanResult) -> str:
     arenas = [dict(vars(arena)) for arena in result.arenas]
     summary = {"version": VERSION, "alignment": result.alignment, "arenas": arenas, "peak": result.peak}
-    return json.dumps(summary, ensure_ascii=False, separators=(",", ":"))
+    summary |= {"io": result.io, "overwrite_inputs": result.overwrite_inputs, "order": result.order}
+    shared = [room for room in result.buffers if room.kind == "workspace" and room.name == SHARED]
+    if shared:
+        fields = ("arena", "offset", "size", "first", "last")
+        summary["workspaces"] = [{key: getattr(room, key) for key in fields} for room in shared]
+    return _json(summary)
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))

@@ -18,10 +18,6 @@ from onnxtile.plan.inner import bodies
 from onnxtile.plan.layout import Layout, layouts
 from onnxtile.plan.order.choice import Order
 from onnxtile.plan.problem import Plan, Problem, Proof
-from onnxtile.plan.proof.check import require
-from onnxtile.plan.proof.races import require_no_races
-from onnxtile.plan.proof.tenants import tenants
-from onnxtile.plan.proof.uses import followers
 from onnxtile.plan.scope import Scope
 from onnxtile.plan.smallest import smallest
 from onnxtile.plan.workspace import SHARED, Needs, Room, WorkspaceRules
@@ -69,7 +65,7 @@ class Terms:
 
 
 def plan_bodies(graph: ir.Graph, terms: Terms) -> Bodies:
-    """Return the plans of all bodies of the nodes of `graph`, each passed by the check. Raises CheckFailed, ModelError."""
+    """Return the plans of all bodies of the nodes of `graph`. Raises ModelError."""
     found = {node: tuple(_body(name, body, terms) for name, body in bodies(node, terms.facts)) for node in graph}
     return {node: planned for node, planned in found.items() if planned}
 
@@ -81,10 +77,6 @@ def _body(name: str, graph: ir.Graph, terms: Terms) -> Body:
     found = layouts(terms.facts, scope, terms.order, 1, terms.alignment, terms.rules, needs)
     layout, plan = smallest(found, terms.solve)
     problem = layout.problem
-    lodged = tenants(scope, layout, terms.facts, plan.offsets)
-    require(problem, plan, lodged)
-    if layout.holds_always:
-        require_no_races(lodged, followers(layout.schedule))
     assert plan.proof is not None
     proof = with_bodies(problem, plan.proof, layout.rooms, inside)
     alignment = max(problem.alignments, default=terms.alignment)

@@ -1,4 +1,4 @@
-"""From a model to a plan: schedule, lives and aliases, problem, planner, check."""
+"""From a model to a plan: schedule, lives and aliases, problem, planner. The check of plans is in plan.proof.published."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ from onnxtile.plan.alias.copies import copies
 from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.any_order import any_order_bound
 from onnxtile.plan.bodies import Terms, plan_bodies, with_bodies, with_least_bodies
-from onnxtile.plan.bytes import tensor_bytes
+from onnxtile.plan.bytes import granule, tensor_bytes
 from onnxtile.plan.effort import NORMAL, Effort
 from onnxtile.plan.layout import layouts
 from onnxtile.plan.memories import Capacity, allocate, memories
 from onnxtile.plan.order.choice import order as find_order
 from onnxtile.plan.planner import planner as find_planner
 from onnxtile.plan.problem import DEFAULT_ALIGNMENT, Plan, Problem, align
-from onnxtile.plan.proof.check import require
-from onnxtile.plan.proof.races import require_no_races
-from onnxtile.plan.proof.rules import RULES
-from onnxtile.plan.proof.tenants import tenants as find_tenants
-from onnxtile.plan.proof.uses import followers
 from onnxtile.plan.result import Constant, Excluded, PlanResult
 from onnxtile.plan.rows import Place, all_roles, planned, planned_bodies
 from onnxtile.plan.scope import Scope
 from onnxtile.plan.smallest import smallest
 from onnxtile.plan.workspace import NO_RULES, WorkspaceRules
+
+SHARING = ("view", "in place", "cut", "join")
+"""The rules by which tensors may share bytes."""
 
 
 def plan(  # noqa: PLR0913 - the options of the command
@@ -47,23 +45,22 @@ def plan(  # noqa: PLR0913 - the options of the command
     digest: str | None = None,
     dims: Mapping[str, int] | None = None,
     bounds: Mapping[str, int] | None = None,
-    share: Collection[str] = tuple(RULES),
+    share: Collection[str] = SHARING,
     io: str = "outputs",
     overwrite_inputs: bool = False,
     workspaces: WorkspaceRules = NO_RULES,
 ) -> PlanResult:
-    """Give every tensor of `model`, which stays as it is, an address in an arena; the plan has passed the check.
+    """Give every tensor of `model`, which stays as it is, an address in an arena.
 
     `alignment` and `capacity` (None: no limit) are in bytes; a mapping gives several arenas their capacities, the first the fastest.
     `effort` is how long `planner` may search. `digest` (of the input file), `dims` (the bound dimensions) and
     `bounds` (of `shapes`) are told on.
     `order` names the order in which nodes run, of which up to `streams` that do not depend on each other run in one step.
-    `share` names the rules of plan.proof.rules by which tensors may share bytes, all by default; views always do.
+    `share` names the rules by which tensors may share bytes, all by default; views always do.
     `io` says whether graph inputs and outputs lie in the arena, `overwrite_inputs` that inputs there may be lost.
     `workspaces` says what kernels need beside their operands and results.
     Raises UsageError for an alignment that is no power of two or an unknown planner or order, OverCapacity (an Infeasible) where an
-    arena would be larger than its capacity, Infeasible where a tensor without a size leaves that open, CheckFailed where the planner is
-    at fault.
+    arena would be larger than its capacity, Infeasible where a tensor without a size leaves that open.
     """
     chosen = find_planner(planner)
     facts = Facts(model, shapes, constants)
@@ -80,12 +77,6 @@ def plan(  # noqa: PLR0913 - the options of the command
     found = layouts(facts, scope, chosen_order, streams, alignment, share, needs)
     layout, allocation = smallest(found, lambda problem: allocate(problem, memories(capacity), chosen, effort))
     problem, schedule, sharing, roles = layout.problem, layout.schedule, layout.sharing, layout.roles
-    tenants = find_tenants(scope, layout, facts, allocation.offsets)
-    for filled in allocation.arenas:
-        lodged = [one for one in tenants if one.owner in filled.plan.offsets]
-        require(filled.problem, filled.plan, lodged)
-        if layout.holds_always:
-            require_no_races(lodged, followers(schedule))
     places = {name: Place(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
     told = all_roles(layout, inside)
     peak, peak_step = problem.peak
@@ -142,7 +133,8 @@ def _placed_in_order(values: Iterable[ir.Value], shapes: Shapes, alignment: int)
     placed, end = [], 0
     for value in values:
         size = tensor_bytes(value, shapes)
-        offset = None if size is None else align(end, alignment)
+        dtype = shapes.dtype(value)
+        offset = None if size is None or dtype is None else align(end, max(alignment, granule(dtype)))
         placed.append(Constant(_name(value), size, offset))
         end = end if size is None or offset is None else offset + size
     return tuple(placed)

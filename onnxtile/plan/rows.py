@@ -97,6 +97,9 @@ def all_roles(layout: Layout, inside: Bodies) -> Roles:
         for kind in ("tensors", "constants", "outside", "unplanned"):
             getattr(found, kind).update(getattr(one.roles, kind))
         todo.extend((body.layout, body.inside) for planned in bodies.values() for body in planned)
+    # A constant that is an output of the graph around is made there, also for the bodies that read it.
+    for value in (*found.tensors, *found.outside):
+        found.constants.pop(value, None)
     return found
 
 

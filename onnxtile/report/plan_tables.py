@@ -69,6 +69,27 @@ def _excused(reasons: Mapping[str, str]) -> Iterator[Text]:
         yield Text(f"compared node by node only: {', '.join(names[:_LISTED])}{more}: {reason}")
 
 
+def for_check(result: Result) -> list[Table | Text]:
+    """Return what the check of a plan found: what it looked at, or each thing that is wrong in a line of its own."""
+    if result["failures"]:
+        return [line(_failure(failure)) for failure in result["failures"]]
+    rows = [
+        ("sound", "yes"),
+        ("values", f"{result['values']:,}, {result['tensors']:,} of them with an address"),
+        ("aliases", f"{result['aliases']:,}"),
+        ("workspaces", f"{result['workspaces']:,}"),
+        ("bodies", f"{result['bodies']:,}"),
+        ("arenas", f"{result['arenas']:,}"),
+    ]
+    return [table("check of the plan", ("what", "value"), rows)]
+
+
+def _failure(failure: Result) -> str:
+    where = f"in {failure['body']}: " if failure["body"] else ""
+    step = "" if failure["step"] is None else f" (step {failure['step']})"
+    return f"{where}{failure['reason']}{step}"
+
+
 def _bodies(result: Result) -> list[tuple[str, str]]:
     found, todo = [], list(result.get("bodies", ()))
     while todo:

@@ -10,12 +10,13 @@ from rich.text import Text
 
 from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.lower_tables import for_lowered
-from onnxtile.report.plan_tables import for_plan
+from onnxtile.report.plan_tables import for_check, for_plan
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import Result, line, plain, table
 from onnxtile.report.verify_tables import for_verify
 
 __all__ = [
+    "for_check",
     "for_demo",
     "for_explain",
     "for_fuse",

@@ -69,9 +69,9 @@ def plan(  # noqa: PLR0913 - the options of the command
     inputs there may be lost. `workspaces` says by operator how many bytes its kernels need beside operands and results (see
     model.size_rule), `share_workspaces` that they have one together, the largest. `inputs` is an .npz file with what to run on,
     `ranges` limit the numbers of random inputs.
-    The plan is checked by code that shares nothing with the planners; with `verify`, the model is also run with every tensor at its
-    planned address. Raises ModelError, UsageError; Infeasible over `capacity`;
-    Mismatch where the run inside the arena differs.
+    The result is checked against the model by code that shares nothing with what plans (see `check_plan`); with `verify`, the model is also
+    run with every tensor at its planned address. Raises ModelError, UsageError; Infeasible over `capacity`; CheckFailed where the check
+    says no; Mismatch where the run inside the arena differs.
     """
     from onnxtile.plan.annotate import annotate
     from onnxtile.plan.effort import NORMAL
@@ -106,7 +106,6 @@ def plan(  # noqa: PLR0913 - the options of the command
         dims=bound,
         bounds=bounds,
     )
-    progress("checking the plan")
     require(planned, result, known, constants, result.digest)
     verdict = None
     if verify:

@@ -16,7 +16,7 @@ from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.planning import plan
 from onnxtile.plan.problem import Buffer, Problem
 from onnxtile.plan.proof.arena_run import ArenaVerdict, arena_run
-from onnxtile.plan.proof.published.check import require
+from onnxtile.plan.proof.published.check import Audit, check, require
 from onnxtile.plan.result import PlannedBuffer, PlanResult
 
 
@@ -61,6 +61,10 @@ class Case:
         result = plan(self.model, self.shapes, self.constants, **options)
         require(self.model, result, self.shapes, self.constants)
         return result
+
+    def audit(self, result: PlanResult) -> Audit:
+        """Return what the check of published plans finds."""
+        return check(self.model, result, self.shapes, self.constants)
 
     def plan_views(self, **options: Any) -> PlanResult:
         """Return the plan in which only views share bytes."""

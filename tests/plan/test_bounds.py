@@ -1,6 +1,5 @@
 """Shapes that depend on the data: an upper bound, or a refusal that names what it is."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,8 @@ from onnxtile.errors import CheckFailed, UsageError
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
-from onnxtile.plan.proof.rules import RULES
-from onnxtile.plan.proof.tenant import Made, Operand, Take, Tenant
+from onnxtile.plan.proof.published.evidence import Evidence
+from onnxtile.plan.proof.published.links import links
 from tests.plan.conftest import Case, aliases, rows
 
 NONZERO = """
@@ -235,13 +234,13 @@ def test_what_is_written_over_an_operand_of_a_bounded_size(body: str, in_place: 
         assert bounded.run(result, feeds=[{"x": one, "z": every}, {"x": every, "z": one}]).equal
 
 
-def test_the_check_knows_what_bounds_leave_open() -> None:
-    made = Made("Mul", (Operand("a", (6,), bound=True), Operand("b", (6,), bound=True)))
-    source = Tenant("a", "a", 0, 24, (0, 1), "FLOAT", 4, (6,), bound=True)
-    share = (Take("a", "in place"),)
-    result = Tenant("y", "a", 0, 24, (1, 2), "FLOAT", 4, (6,), takes=share, made=made, bound=True)
-    assert RULES["in place"](result, source) == "of one bound, both may have two sizes"
-    assert RULES["in place"](replace(result, made=replace(made, operator="Exp")), source) is None
+@pytest.mark.parametrize(("body", "over"), [("y = Mul(a, b)", set()), ("y = Exp(a)", {"a"}), ("y = Mul(a, a)", {"a"})])
+def test_the_check_knows_what_bounds_leave_open(body: str, over: set[str]) -> None:
+    bounded = case(SHARING.replace("BODY", body), i=6, j=6)
+    maker = bounded.model.graph.outputs[0].producer()
+    assert maker is not None
+    found = links(maker, Evidence(bounded.model, bounded.shapes, bounded.constants))
+    assert {link.operand.name for link in found} == over
 
 
 def test_the_plan_tells_its_bounds() -> None:

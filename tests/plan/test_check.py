@@ -1,4 +1,4 @@
-"""The independent check: it passes what is sound, and refuses and names whatever is made unsound."""
+"""The independent check of a bare problem: it passes what is sound, and refuses and names whatever is made unsound."""
 
 from dataclasses import replace
 
@@ -10,21 +10,10 @@ from onnxtile.errors import CheckFailed
 from onnxtile.plan.planner import planner
 from onnxtile.plan.problem import Buffer, Plan, Problem
 from onnxtile.plan.proof.check import check, require
-from onnxtile.plan.proof.tenant import Made, Operand, Take, Tenant
 from tests.plan.conftest import problems
 
 PROBLEM = Problem((Buffer("a", 100, 0, 3), Buffer("b", 64, 2, 4), Buffer("c", 10, 3, 5)))
 SOUND = Plan({"a": 0, "b": 128, "c": 0}, 192)
-
-
-def owner(buffer: Buffer, plan: Plan) -> Tenant:
-    steps = tuple(range(buffer.lower, buffer.upper))
-    return Tenant(buffer.name, buffer.name, plan.offsets[buffer.name], buffer.size, steps, "FLOAT", 4)
-
-
-OWNERS = tuple(owner(b, SOUND) for b in PROBLEM.buffers)
-RESHAPED = Made("Reshape", (Operand("a", (25,)), Operand("shape", (2,))))
-VIEW = Tenant("v", "a", 0, 100, (1, 2), "FLOAT", 4, takes=(Take("a", "view"),), made=RESHAPED)
 
 
 def moved(plan: Plan, name: str, offset: int) -> Plan:
@@ -32,8 +21,8 @@ def moved(plan: Plan, name: str, offset: int) -> Plan:
 
 
 def test_a_sound_plan() -> None:
-    assert check(PROBLEM, SOUND, [*OWNERS, VIEW]) == ()
-    require(PROBLEM, SOUND, [*OWNERS, VIEW])
+    assert check(PROBLEM, SOUND) == ()
+    require(PROBLEM, SOUND)
 
 
 @pytest.mark.parametrize(
@@ -71,37 +60,6 @@ def test_an_alignment_of_its_own() -> None:
     assert "'b' at 128 is not aligned to 256" in str(check(problem, Plan({"a": 4, "b": 128}, 132))[0])
 
 
-@pytest.mark.parametrize(
-    ("tenant", "reason"),
-    [
-        (replace(VIEW, offset=4), "lies outside of 'a' in [0, 100)"),
-        (replace(VIEW, offset=4, size=96), "96 bytes of FLOAT are not 100 bytes of FLOAT"),
-        (replace(VIEW, size=104), "lies outside of 'a' in [0, 100)"),
-        (replace(VIEW, offset=-4), "lies outside of 'a' in [0, 100)"),
-        (replace(VIEW, element="INT32"), "100 bytes of INT32 are not 100 bytes of FLOAT"),
-        (replace(VIEW, steps=(1, 3)), "in use outside of the life [0, 3) of 'a' (step 3)"),
-        (replace(VIEW, takes=(Take("a", "magic"),)), "cannot share the bytes of 'a' by 'magic'"),
-        (replace(VIEW, takes=()), "'v' is written over 'a', which is read in the same step"),
-        (replace(VIEW, takes=(Take("b", "view"),)), "cannot share the bytes of 'b'"),
-        (replace(VIEW, takes=(Take("nobody", "view"),)), "cannot share the bytes of 'nobody'"),
-        (replace(VIEW, made=replace(RESHAPED, operator="Exp")), "Exp does not give views"),
-        (replace(VIEW, made=None), "its operator does not give views"),
-        (replace(VIEW, made=replace(RESHAPED, operands=(Operand("b", (25,)),))), "that is not what it is given"),
-        (replace(VIEW, owner="nobody"), "'v' lies in 'nobody', which has no place"),
-        (replace(VIEW, name="a"), "'a' has 2 addresses"),
-        (replace(VIEW, granule=8, offset=4, size=8), "at 4 is not aligned to its elements of 8"),
-    ],
-)
-def test_an_unlawful_alias_is_refused(tenant: Tenant, reason: str) -> None:
-    assert any(reason in str(failure) for failure in check(PROBLEM, SOUND, [*OWNERS, tenant]))
-
-
-def test_a_view_before_its_source_is_refused() -> None:
-    late = replace(OWNERS[0], steps=(1, 2))
-    failures = check(PROBLEM, SOUND, [late, *OWNERS[1:], replace(VIEW, steps=(0, 1))])
-    assert failures[0].reason == "'v' is no lawful view of 'a': it is there before its source"
-
-
 @given(problems(), st.data())
 def test_a_buffer_moved_onto_a_live_neighbour_is_refused(problem: Problem, data: st.DataObject) -> None:
     plan = planner("greedy-by-size").plan(problem)
@@ -118,20 +76,6 @@ def test_a_buffer_moved_onto_a_live_neighbour_is_refused(problem: Problem, data:
     both = [f for f in check(problem, wrong) if len(f.names) == 2]
     assert both
     assert all(a.name in f.names for f in both)
-
-
-@given(problems(), st.data())
-def test_a_life_cut_short_is_refused(problem: Problem, data: st.DataObject) -> None:
-    plan = planner("greedy-by-size").plan(problem)
-    tenants = [replace(owner(b, plan), element="UINT8", granule=1) for b in problem.buffers]
-    assert check(problem, plan, tenants) == ()
-    long = [b for b in problem.buffers if b.upper - b.lower > 1]
-    if not long:
-        return
-    chosen = data.draw(st.sampled_from(long))
-    cut = data.draw(st.sampled_from([replace(chosen, lower=chosen.lower + 1), replace(chosen, upper=chosen.upper - 1)]))
-    wrong = replace(problem, buffers=tuple(cut if b is chosen else b for b in problem.buffers))
-    assert [f.names for f in check(wrong, plan, tenants)] == [(chosen.name, chosen.name)]
 
 
 @given(problems(), st.lists(st.integers(0, 40), min_size=24, max_size=24))

@@ -7,9 +7,6 @@ from pathlib import Path
 import pytest
 
 from onnxtile.errors import CheckFailed, UsageError
-from onnxtile.plan.problem import Buffer, Plan, Problem
-from onnxtile.plan.proof.check import check
-from onnxtile.plan.proof.tenant import BEFORE, Take, Tenant
 from onnxtile.plan.scope import Scope
 from tests.plan.conftest import Case, aliases, lives, outside, rows
 from tests.plan.test_arena_run import SOUND
@@ -85,12 +82,11 @@ def test_an_input_that_is_written_over_is_noticed() -> None:
 
 
 def test_the_check_knows_that_inputs_are_there_before_the_first_step() -> None:
-    problem = Problem((Buffer("x", 64, 0, 2), Buffer("y", 64, 0, 2)))
-    x = Tenant("x", "x", 0, 64, (BEFORE, 0, 1), "FLOAT", 4)
-    y = Tenant("y", "y", 64, 64, (0, 1), "FLOAT", 4)
-    assert check(problem, Plan({"x": 0, "y": 64}, 128), [x, y]) == ()
-    together = replace(y, owner="x", offset=0, takes=(Take("x", "in place"),))
-    assert check(problem, Plan({"x": 0, "y": 64}, 128), [x, together])
+    case = Case.of("g (float[4] x, float[4] w) => (float[4] y) { a = Neg(x) y = Add(a, w) }")
+    result = case.plan(io="inside", overwrite_inputs=True, share=("view",))
+    place = {b.name: b.offset for b in result.buffers} | {"a": rows(result)["w"].offset}
+    moved = replace(result, buffers=tuple(replace(b, offset=place[b.name]) for b in result.buffers))
+    assert any("are live together (step 0)" in str(failure) for failure in case.audit(moved).failures)
 
 
 def test_what_makes_no_sense_is_refused() -> None:

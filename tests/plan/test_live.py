@@ -6,7 +6,7 @@ import pytest
 from onnxtile.errors import ModelError
 from onnxtile.plan.order.live import live_ranges
 from onnxtile.plan.order.schedule import own_order
-from onnxtile.plan.proof.uses import steps_of_use
+from onnxtile.plan.proof.published.timeline import Timeline, timeline
 from onnxtile.plan.scope import Scope
 from tests.plan.conftest import Case, lives, outside, rows
 
@@ -119,8 +119,7 @@ def test_what_a_body_hands_out_is_live_while_its_node_runs() -> None:
     schedule = own_order(model.graph)
     found = {value.name: life for value, life in live_ranges(Scope(model.graph), schedule).items()}
     assert found == {"a": (0, 4), "b": (1, 4), "c": (2, 5), "d": (3, 5), "y": (4, 5)}
-    steps = steps_of_use(Scope(model.graph), schedule, live_ranges(Scope(model.graph), schedule))
-    assert {value.name: (s[0], s[-1] + 1) for value, s in steps.items()} == found
+    assert lives_of_the_check(model) == found
 
 
 def test_what_a_body_inside_a_body_reads_is_live_while_the_outer_node_runs() -> None:
@@ -137,12 +136,18 @@ def test_a_loop_reads_what_it_carries_and_what_it_captures() -> None:
 
 
 @pytest.mark.parametrize("text", GRAPHS)
-def test_lives_end_where_the_steps_of_use_do(text: str) -> None:
+def test_lives_are_those_that_the_check_finds(text: str) -> None:
     model = Case.of(text).model
+    found = live_ranges(Scope(model.graph), own_order(model.graph))
+    assert lives_of_the_check(model) == {value.name: life for value, life in found.items()}
+
+
+def lives_of_the_check(model: ir.Model) -> dict[str | None, tuple[int, int]]:
     schedule = own_order(model.graph)
-    found = live_ranges(Scope(model.graph), schedule)
-    steps = steps_of_use(Scope(model.graph), schedule, found)
-    assert {v.name: (s[0], s[-1] + 1) for v, s in steps.items()} == {v.name: life for v, life in found.items()}
+    line = timeline(model.graph, schedule.ids, tuple(schedule.steps.values()), frozenset(model.graph.outputs), ())
+    assert isinstance(line, Timeline)
+    made = [value for node in model.graph for value in node.outputs if value.name]
+    return {value.name: (line.first(value), line.last(value) + 1) for value in made}
 
 
 def test_the_schedule_names_every_node_once() -> None:

@@ -56,6 +56,10 @@ def plan(
         typer.Option("--workspace", metavar="OPERATOR=BYTES", help="kernels need it: 4096, inputs[0].bytes"),
     ] = None,
     share_workspaces: Annotated[bool, typer.Option("--share-workspaces", help="one for all, the largest")] = False,
+    check: Annotated[
+        Path | None,
+        typer.Option("--check", metavar="PLAN", help="check this plan only: .json or planned model"),
+    ] = None,
     planner: Annotated[
         str,
         typer.Option(
@@ -128,13 +132,25 @@ def plan(
 
     search, room = effort_of(effort, time), capacities(capacity)
     is_bare = model.suffix.lower() == ".csv"
+    if check is not None and not is_bare:
+        _require_no_plan(
+            {
+                **{"--alignment": alignment, "--capacity": capacity, "--io": io != "outputs", "--emit": emit},
+                **{"--overwrite-inputs": overwrite_inputs, "--workspace": workspace, "--names": names is not None},
+                **{"--share-workspaces": share_workspaces, "--planner": planner != "best", "--compare": compare},
+                **{"--effort": effort, "--time": time, "--order": order != "model", "--streams": streams != 1},
+                **{"-o": job.output, "--force": job.force, "--no-verify": job.no_verify},
+            }
+        )
+        _check(job, model, check, dim, shape, bound, inputs, input_range)
+        return
     if is_bare:
         _require_no_model(
             {
                 **{"--dim": dim, "--shape": shape, "--bound": bound, "--order": order != "model", "-o": job.output},
                 **{"--streams": streams != 1, "--io": io != "outputs", "--overwrite-inputs": overwrite_inputs},
                 **{"--workspace": workspace, "--share-workspaces": share_workspaces},
-                **{"--inputs": inputs, "--range": input_range},
+                **{"--inputs": inputs, "--range": input_range, "--check": check},
             }
         )
     target = None if is_bare else job.target(model, "planned", emit)
@@ -182,6 +198,41 @@ def _require_no_model(options: Mapping[str, object]) -> None:
 
 def _rendered(job: Rewrite, emission: Emission, plan: PlanResult) -> dict[Path, bytes]:
     return emission.content(plan.to_dict()) if emission.files and not job.dry_run else {}
+
+
+def _require_no_plan(options: Mapping[str, object]) -> None:
+    given = next((name for name, value in options.items() if value), None)
+    if given is not None:
+        raise UsageError(f"{given} is for planning, and --check plans nothing", hint="leave one of the two out")
+
+
+def _check(
+    job: Rewrite,
+    model: Path,
+    plan: Path,
+    dim: list[str] | None,
+    shape: list[str] | None,
+    bound: list[str] | None,
+    inputs: Path | None,
+    input_range: list[str] | None,
+) -> None:
+    """Report what is wrong with the plan in the file `plan`; exit 1 where something is."""
+    from onnxtile import api
+
+    with job.progress() as progress:
+        audit = api.check_plan(
+            model,
+            plan,
+            dims=dims(dim),
+            shapes=shapes(shape),
+            bounds=dims(bound, "bound"),
+            inputs=inputs,
+            ranges=ranges(input_range),
+            progress=progress,
+        )
+    job.report(audit, "check")
+    if not audit.sound:
+        raise typer.Exit(1)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -28,7 +28,7 @@ _STANDARD = {"", "ai.onnx"}
 
 @dataclass(frozen=True)
 class Alias:
-    """`value` may share bytes with `source`, an operand of the node that makes it, by the rule `rule` of plan.proof.check.
+    """`value` may share bytes with `source`, an operand of the node that makes it, by `rule`: "view", "in place", "cut" or "join".
 
     `at` says where `value` begins, in bytes from the beginning of `source`; it is negative for the result of a Concat, of which all
     operands but the first begin later.

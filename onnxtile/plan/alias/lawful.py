@@ -1,6 +1,6 @@
 """The facts of lawful aliases, as data: which operators may write over an operand, and which only move bytes.
 
-This table is the authority, for what plans and for what checks plans. Every operator in it has also been run with its output at
+What plans asks this table; what checks plans has one of its own. Every operator in it has also been run with its output at
 the address of its input in onnxruntime's CPU kernels, repeatedly, in several shapes and alignments (tests/plan/test_in_place.py).
 "Yes" there does not suffice: a kernel may have scratch memory where another has none. "No" there does: Hardmax and the tanh form of
 Gelu read elements that they have already overwritten, and are not in it. Nor is LRN, whose windows reach over what has been written.

@@ -1,42 +1,37 @@
-"""The independent check of a plan, which trusts neither the planner nor the live ranges it was given.
+"""The independent check of offsets for a bare problem.
 
 It knows a plan as plain data and shares no computation with the planners: what a problem or a plan says about itself (bound, peak,
-footprints) is not asked. Like google/minimalloc's validator it names the failure.
+footprints) is not asked. Like google/minimalloc's validator it names the failure. Plans of models are checked in plan.proof.published.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from onnxtile.errors import CheckFailed
 from onnxtile.plan.problem import Buffer, Plan, Problem
-from onnxtile.plan.proof.replay import replay
-from onnxtile.plan.proof.rules import RULES
-from onnxtile.plan.proof.tenant import Failure, Tenant
+from onnxtile.plan.proof.failure import Failure
 
 
-def check(problem: Problem, plan: Plan, tenants: Iterable[Tenant] = ()) -> tuple[Failure, ...]:
+def check(problem: Problem, plan: Plan) -> tuple[Failure, ...]:
     """Return everything that is wrong with `plan`; nothing, if it is sound.
 
     Every buffer has an offset, aligned, not negative, below the plan's size and the capacity; no two buffers that are live at one
-    step, or are in conflict, share a byte; every tenant lies and lives inside its buffer, and takes over another's bytes only as its
-    rule allows.
+    step, or are in conflict, share a byte.
     """
     failures = list(_placement_failures(problem, plan))
     placed = [buffer for buffer in problem.buffers if buffer.name in plan.offsets]
     failures += _overlaps([(plan.offsets[b.name], b) for b in placed])
     failures += _conflicts(problem, plan)
-    failures += _tenant_failures({b.name: b for b in placed}, plan.offsets, list(tenants))
     return tuple(failures)
 
 
-def require(problem: Problem, plan: Plan, tenants: Iterable[Tenant] = ()) -> None:
+def require(problem: Problem, plan: Plan) -> None:
     """Raise CheckFailed with the first thing that is wrong with `plan`, if there is one."""
-    failures = check(problem, plan, tenants)
+    failures = check(problem, plan)
     if failures:
         more = f", and {len(failures) - 1} more" if len(failures) > 1 else ""
         raise CheckFailed(f"the plan is not sound: {failures[0]}{more}")
@@ -122,57 +117,3 @@ def _conflicts(problem: Problem, plan: Plan) -> Iterator[Failure]:
         start, begin = plan.offsets[one], plan.offsets[other]
         if start < begin + sizes[other] and begin < start + sizes[one] and sizes[one] and sizes[other]:
             yield Failure(f"{one!r} at {start} and {other!r} at {begin} are in conflict and share bytes", (one, other))
-
-
-def _tenant_failures(
-    buffers: Mapping[str, Buffer], offsets: Mapping[str, int], tenants: Sequence[Tenant]
-) -> Iterator[Failure]:
-    by_name = {tenant.name: tenant for tenant in tenants}
-    for name, count in Counter(tenant.name for tenant in tenants).items():
-        if count > 1:
-            yield Failure(f"{name!r} has {count} addresses", (name,))
-    lodged: dict[str, list[Tenant]] = {}
-    for tenant in tenants:
-        buffer = buffers.get(tenant.owner)
-        if buffer is None:
-            yield Failure(f"{tenant.name!r} lies in {tenant.owner!r}, which has no place", (tenant.name, tenant.owner))
-            continue
-        lodged.setdefault(tenant.owner, []).append(tenant)
-        yield from _residence_failures(tenant, buffer, offsets[buffer.name])
-        yield from _takeover_failures(tenant, by_name)
-    for together in lodged.values():
-        if len(together) > 1:
-            yield from replay(together, by_name)
-
-
-def _residence_failures(tenant: Tenant, buffer: Buffer, start: int) -> Iterator[Failure]:
-    names = (tenant.name, buffer.name)
-    if not start <= tenant.offset <= tenant.offset + tenant.size <= start + buffer.size:
-        reason = (
-            f"{tenant.name!r} in [{tenant.offset}, {tenant.offset + tenant.size}) lies outside of {buffer.name!r} in "
-            f"[{start}, {start + buffer.size})"
-        )
-        yield Failure(reason, names)
-    if tenant.offset % tenant.granule:
-        yield Failure(f"{tenant.name!r} at {tenant.offset} is not aligned to its elements of {tenant.granule}", names)
-    for step in sorted(tenant.steps):
-        # What is there before the first step needs its bytes from the first step on.
-        if not buffer.lower <= max(step, 0) < buffer.upper:
-            reason = (
-                f"{tenant.name!r} is in use outside of the life [{buffer.lower}, {buffer.upper}) of {buffer.name!r}"
-            )
-            yield Failure(reason, names, step)
-            return
-
-
-def _takeover_failures(tenant: Tenant, by_name: Mapping[str, Tenant]) -> Iterator[Failure]:
-    for take in tenant.takes:
-        names = (tenant.name, take.source)
-        source = by_name.get(take.source)
-        rule = RULES.get(take.rule)
-        if source is None or rule is None or source.owner != tenant.owner:
-            yield Failure(f"{tenant.name!r} cannot share the bytes of {take.source!r} by {take.rule!r}", names)
-            continue
-        broken = rule(tenant, source)
-        if broken:
-            yield Failure(f"{tenant.name!r} is no lawful {take.rule} of {take.source!r}: {broken}", names)

@@ -17,7 +17,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.plan.proof.failure import Failure
 from onnxtile.plan.proof.published.claims import UNSAID, BodyClaim, Claims, Row
-from onnxtile.plan.proof.published.evidence import Evidence
+from onnxtile.plan.proof.published.evidence import Evidence, bodies_of
 from onnxtile.plan.proof.published.figures import figures
 from onnxtile.plan.proof.published.listing import Listing, compare, note
 from onnxtile.plan.proof.published.orders import disorders
@@ -156,7 +156,7 @@ class _Walk:
             open_.setdefault((body.node, body.attribute), []).append(body)
         planned = set()
         for node, name in line.name_of.items():
-            for attribute, graph in self.terms.known.bodies(node).items():
+            for attribute, graph in bodies_of(node, self.terms.known.model).items():
                 at = f"{path}/" * bool(path) + name + (f"/{attribute}" if attribute is not None else "")
                 if not open_.get((name, attribute)):
                     if attribute is not None:  # a function may run as one kernel
@@ -192,11 +192,11 @@ def _outside_room(body: BodyClaim, room: Row | None, alignment: int) -> Iterator
             yield Failure(f"{row.place} of {row.arena!r} is not inside of {what}", (row.name, room.name))
     if size > room.size:
         yield Failure(f"{room.place} is too small for the {size} bytes of the body", (room.name,))
-    end = max(row.end for row in rows) - room.offset
-    unit = max(alignment, _WIDEST)
-    if body.size != UNSAID and size >= end + unit:
-        yield Failure(f"the body is said to take {size} bytes, and takes {end}")
+    units = {alignment, *(unit for unit in _ELEMENTS if unit > alignment)}
+    ends = {max(row.offset - room.offset - -row.size // unit * unit for row in rows) for unit in units}
+    if body.size != UNSAID and size not in ends:
+        yield Failure(f"the body is said to take {size} bytes, and takes {min(ends)}")
 
 
-_WIDEST = 16
-"""Bytes of the widest element, to a multiple of which a body may be rounded up."""
+_ELEMENTS = (2, 4, 8, 16)
+"""Bytes of elements, to a multiple of which buffers may be rounded up where the alignment of the plan is smaller."""

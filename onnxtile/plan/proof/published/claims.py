@@ -99,7 +99,7 @@ class CopyClaim:
 
 @dataclass(frozen=True)
 class Claims:
-    """A published plan: see plan.result.PlanResult. The lists that metadata of a model leave out are None."""
+    """A published plan: see plan.result.PlanResult. Lists that are left out are None."""
 
     alignment: int
     arenas: tuple[ArenaClaim, ...]
@@ -107,12 +107,12 @@ class Claims:
     steps: tuple[int, ...]
     buffers: tuple[Row, ...]
     io: Literal["outputs", "inside", "outside"]
-    overwrite_inputs: bool
-    order: str
-    bodies: tuple[BodyClaim, ...]
-    constants: tuple[ConstantClaim, ...] | None
-    outside: tuple[Reason, ...] | None
-    unplanned: tuple[Reason, ...] | None
+    overwrite_inputs: bool = False
+    order: str = ""
+    bodies: tuple[BodyClaim, ...] = ()
+    constants: tuple[ConstantClaim, ...] | None = None
+    outside: tuple[Reason, ...] | None = None
+    unplanned: tuple[Reason, ...] | None = None
     version: Literal[1] = 1
     digest: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)

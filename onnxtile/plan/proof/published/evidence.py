@@ -19,6 +19,8 @@ from onnxtile.plan.proof.published.operators import STANDARD, WITH_BODIES
 
 _NO_FIXED_SIZE = frozenset({ir.DataType.UNDEFINED, ir.DataType.STRING})
 
+_CONTAINERS = {ir.SequenceType: "sequence", ir.OptionalType: "optional", ir.SparseTensorType: "sparse tensor"}
+
 _WIDEST = 16
 """Bytes: no element needs a larger alignment."""
 
@@ -34,8 +36,7 @@ class Evidence:
     @property
     def opset(self) -> int:
         """The version of the standard operators."""
-        imports = self.model.graph.opset_imports
-        return imports.get("", imports.get("ai.onnx", 1))
+        return opset(self.model)
 
     def is_standard(self, node: ir.Node) -> bool:
         """Return whether the ONNX specification says what `node` computes."""
@@ -43,10 +44,15 @@ class Evidence:
 
     def bytes(self, value: ir.Value) -> int | None:
         """Return the bytes of `value`, elements below a byte packed; None where they are not known or not fixed."""
-        shape, dtype = self.shapes.sizes(value), self.shapes.dtype(value)
-        if shape is None or dtype is None or dtype in _NO_FIXED_SIZE:
-            return None
-        return (math.prod(shape) * dtype.bitwidth + 7) // 8
+        if value not in self._bytes:
+            shape, dtype = self.shapes.sizes(value), self.shapes.dtype(value)
+            is_fixed = shape is not None and dtype is not None and dtype not in _NO_FIXED_SIZE
+            self._bytes[value] = (math.prod(shape) * dtype.bitwidth + 7) // 8 if is_fixed else None  # type: ignore[arg-type, union-attr]
+        return self._bytes[value]
+
+    @cached_property
+    def _bytes(self) -> dict[ir.Value, int | None]:
+        return {}
 
     def alignment(self, value: ir.Value) -> int:
         """Return the bytes that the address of `value` must be a multiple of, whatever the alignment of the plan."""
@@ -73,7 +79,15 @@ class Evidence:
         """Return what `value` is called where it is no tensor: "sequence", "optional", "sparse tensor"."""
         if value.type is not None:
             return _container(value.type)
-        return self._inferred.get(value.name or "") if self.shapes.dtype(value) is None else None
+        is_untold = self.shapes.dtype(value) is None or self._makes_optionals
+        return self._inferred.get(value.name or "") if is_untold else None
+
+    @cached_property
+    def _makes_optionals(self) -> bool:
+        """Whether the model has optionals, which some engines take for the tensors in them."""
+        if any(isinstance(value.type, ir.OptionalType) for value in self.model.graph.inputs):
+            return True
+        return any(node.op_type == "Optional" for node in self.model.graph.all_nodes())
 
     @cached_property
     def _inferred(self) -> dict[str, str]:
@@ -94,18 +108,27 @@ class Evidence:
             todo.extend(body for attribute in attributes for body in attribute.graphs)
         return found
 
-    def bodies(self, node: ir.Node) -> dict[str | None, ir.Graph]:
-        """Return the bodies of `node` that a plan goes into, by the attribute that holds them; None stands for that of a function."""
-        if node.op_type in WITH_BODIES and self.is_standard(node):
-            is_old_scan = node.op_type == "Scan" and self.opset < 9
-            return {} if is_old_scan else {name: body for name, body in graphs_of(node) if name is not None}
-        function = self.model.functions.get(node.op_identifier())
-        return {} if function is None or keys.META_OP in function.metadata_props else {None: function.graph}
+
+def bodies_of(node: ir.Node, model: ir.Model) -> dict[str | None, ir.Graph]:
+    """Return the bodies of `node` that a plan goes into, by the attribute that holds them; None stands for that of a function."""
+    function = model.functions.get(node.op_identifier())
+    if function is not None:
+        return {} if keys.META_OP in function.metadata_props else {None: function.graph}
+    if node.op_type not in WITH_BODIES or node.domain not in STANDARD:
+        return {}
+    if node.op_type == "Scan" and opset(model) < 9:
+        return {}  # it ran over a batch then: it is one kernel
+    return {name: body for name, body in graphs_of(node) if name is not None}
+
+
+def opset(model: ir.Model) -> int:
+    """Return the version of the standard operators in `model`."""
+    imports = model.graph.opset_imports
+    return imports.get("", imports.get("ai.onnx", 1))
 
 
 def _container(type_: ir.TypeProtocol | None) -> str | None:
-    names = {ir.SequenceType: "sequence", ir.OptionalType: "optional", ir.SparseTensorType: "sparse tensor"}
-    return None if type_ is None else names.get(type(type_))
+    return None if type_ is None else _CONTAINERS.get(type(type_))
 
 
 def graphs_of(node: ir.Node) -> Iterator[tuple[str | None, ir.Graph]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -20,7 +20,8 @@ Links = dict[ir.Value, list[Link]]
 def figures(claims: Claims, placing: Placing, used: Links, line: Timeline, known: Evidence) -> Iterator[Failure]:
     """Yield each figure of `claims` that is not so; one that is left out is not asked for."""
     yield from _arenas(claims, placing)
-    peak, step = _peak(placing.holders, claims.alignment)
+    peaks = _peaks(placing.holders, claims.alignment)
+    peak, step = next((one for one in peaks if one == (claims.peak, claims.peak_step)), peaks[0])
     tensors = sum(_rounded(row.size, claims.alignment) for row in placing.rows.values())
     yield from _unlike("peak", claims.peak, peak)
     yield from _unlike("peak_step", claims.peak_step, step)
@@ -52,11 +53,18 @@ def _arenas(claims: Claims, placing: Placing) -> Iterator[Failure]:
                 f"the arena {arena.name!r} of {arena.size} bytes is larger than its capacity of {arena.capacity}"
             )
         inside = [holder for holder in placing.holders if holder.row.arena == arena.name]
-        peak = _peak(inside, claims.alignment)[0]
-        if arena.peak not in {UNSAID, peak}:
+        peaks = [peak for peak, _ in _peaks(inside, claims.alignment)]
+        peak = peaks[0]
+        if arena.peak not in {UNSAID, *peaks}:
             yield Failure(f"peak of the arena {arena.name!r} is {arena.peak}, not {peak}")
         if arena.size < peak:
             yield Failure(f"the arena {arena.name!r} of {arena.size} bytes is smaller than its peak of {peak}")
+
+
+def _peaks(holders: Sequence[Holder], alignment: int) -> list[tuple[int, int]]:
+    """Return the peak and its step; where all tensors are aligned to more than the plan's alignment, also with workspaces rounded so."""
+    unit = min((holder.unit for holder in holders if holder.members), default=alignment)
+    return [_peak(holders, alignment), *([_peak(holders, unit)] if unit > alignment else [])]
 
 
 def _peak(holders: Iterable[Holder], alignment: int) -> tuple[int, int]:

@@ -22,6 +22,8 @@ class Ledger:
     def of(self, start: int, end: int) -> list[Piece]:
         """Return who wrote the bytes from `start` to `end`."""
         first, found = bisect_right(self._starts, start) - 1, []
+        if first + 1 == len(self._starts) or self._starts[first + 1] >= end:
+            return [(start, end, self._writers[first])] if start < end else []
         for i in range(first, len(self._starts)):
             low, high = (
                 max(self._starts[i], start),

@@ -60,8 +60,13 @@ def _note_constants(node: ir.Node, line: Timeline, outputs: set[ir.Value], known
     if all(value in known.constants and value not in outputs for value in node.outputs):
         return
     for value in line.reads[node]:
-        if value in known.constants and (value.producer() is None or not value.is_graph_output()):
+        if value in known.constants and (value.producer() is None or not _is_handed_out(value)):
             found.constants[value] = None
+
+
+def _is_handed_out(value: ir.Value) -> bool:
+    graph = home(value)
+    return graph is not None and any(value is output for output in graph.outputs)
 
 
 def _note_inside(node: ir.Node, known: Evidence, found: Listing) -> None:
@@ -114,9 +119,9 @@ def _seen_outside(value: ir.Value, placing: Placing, known: Evidence) -> str | N
 def compare(found: Listing, claims: Claims, known: Evidence) -> Iterator[Failure]:
     """Yield how the lists of a plan differ from what must stand there. A list that is left out is not asked for."""
     if claims.outside is not None:
-        wanted = Counter((value.name or "", reason) for value, reason in found.outside.items())
-        listed = Counter((row.name, row.reason) for row in claims.outside)
-        tolerated = Counter((value.name or "", reason) for value, reason in found.tolerated.items())
+        wanted = Counter((value.name or "", _plain(reason)) for value, reason in found.outside.items())
+        listed = Counter((row.name, _plain(row.reason)) for row in claims.outside)
+        tolerated = Counter((value.name or "", _plain(reason)) for value, reason in found.tolerated.items())
         for name, reason in wanted - listed:
             yield Failure(f"{name!r} is not listed as outside: {reason}", (name,))
         for name, reason in listed - wanted - tolerated:
@@ -140,6 +145,11 @@ def compare(found: Listing, claims: Claims, known: Evidence) -> Iterator[Failure
         yield from _region(
             claims.constants, claims.alignment, {v.name or "": known.alignment(v) for v in found.constants}
         )
+
+
+def _plain(reason: str) -> str:
+    """Return `reason` without its article."""
+    return reason.removeprefix("a ").removeprefix("an ")
 
 
 def _region(constants: tuple[ConstantClaim, ...], alignment: int, units: dict[str, int]) -> Iterator[Failure]:

@@ -21,13 +21,14 @@ SHARED = "(workspace)"
 class Holder:
     """A row that owns its bytes, the `members` that lie in them (itself first), and the steps from `first` to `last` in which one is live.
 
-    A workspace has no members; `user` is the node that it is for, None where it is for several.
+    A workspace has no members; `user` is the node that it is for, None where it is for several. `unit` is what its offset is a multiple of.
     """
 
     row: Row
     members: tuple[ir.Value, ...]
     first: int
     last: int
+    unit: int
     user: ir.Node | None = None
 
 
@@ -64,10 +65,10 @@ def placing(rows: Sequence[Row], line: Timeline, terms: Terms) -> tuple[Placing,
             failures.append(Failure(f"{row.name!r} has two rows", (row.name,)))
         else:
             tensors[values[row.name]] = row
-    holders = list(_holders(tensors, line))
-    used, rooms = {}, list(_rooms(workspaces, line, failures))
+    holders = list(_holders(tensors, line, terms))
+    used, rooms = {}, list(_rooms(workspaces, line, terms.alignment, failures))
     for room in rooms:
-        if room.user is not None:
+        if room.user is not None and room.row.name != SHARED:
             used[room.user] = room.row
     for value, row in tensors.items():
         failures += (Failure(text, (row.name,), line.first(value)) for text in _wrong(value, row, line, terms.known))
@@ -78,7 +79,7 @@ def placing(rows: Sequence[Row], line: Timeline, terms: Terms) -> tuple[Placing,
     return Placing(tensors, (*holders, *rooms), used), failures
 
 
-def _holders(tensors: Mapping[ir.Value, Row], line: Timeline) -> Iterator[Holder]:
+def _holders(tensors: Mapping[ir.Value, Row], line: Timeline, terms: Terms) -> Iterator[Holder]:
     lodgers: dict[str, list[ir.Value]] = {}
     for value, row in tensors.items():
         if row.alias is not None:
@@ -86,28 +87,28 @@ def _holders(tensors: Mapping[ir.Value, Row], line: Timeline) -> Iterator[Holder
     for value, row in tensors.items():
         if row.alias is None:
             members = (value, *lodgers.get(row.name, ()))
-            yield Holder(row, members, min(map(line.first, members)), max(map(line.last, members)))
+            unit = max(terms.alignment, *map(terms.known.alignment, members))
+            yield Holder(row, members, min(map(line.first, members)), max(map(line.last, members)), unit)
 
 
-def _rooms(rows: Iterable[Row], line: Timeline, failures: list[Failure]) -> Iterator[Holder]:
+def _rooms(rows: Iterable[Row], line: Timeline, alignment: int, failures: list[Failure]) -> Iterator[Holder]:
     """Yield the workspaces; what is wrong with one goes to `failures`."""
     users = {f"{name} {SHARED}": node for node, name in line.name_of.items()}
+    named = {name: node for node, name in line.name_of.items()}
     seen: set[str] = set()
     for row in rows:
-        user = users.get(row.name)
+        user = named.get(row.node or "") if row.name == SHARED else users.get(row.name)
         if row.name in seen or (user is None and row.name != SHARED):
             failures.append(Failure(f"{row.name!r} is no workspace of a node, or has two rows", (row.name,)))
             continue
         seen.add(row.name)
-        name = None if user is None else line.name_of[user]
-        first = last = 0 if user is None else line.step_of[user]
-        if user is None:
-            first, last = max(row.first, 0), min(max(row.last, 0), line.end)
-        wrong = list(
-            _unlike(row, {"first": first, "last": last, "node": name, "alias": None, "dtype": None, "shape": None})
+        first, last = (
+            (max(row.first, 0), min(max(row.last, 0), line.end)) if user is None else (line.step_of[user],) * 2
         )
-        failures += (Failure(text, (row.name,), first) for text in wrong)
-        yield Holder(row, (), first, max(first, last), user)
+        name = None if user is None else line.name_of[user]
+        truth = {"first": first, "last": last, "node": name, "alias": None, "dtype": None, "shape": None}
+        failures += (Failure(text, (row.name,), first) for text in _unlike(row, truth))
+        yield Holder(row, (), first, max(first, last), alignment, user)
 
 
 def _wrong(value: ir.Value, row: Row, line: Timeline, known: Evidence) -> Iterator[str]:
@@ -118,14 +119,11 @@ def _wrong(value: ir.Value, row: Row, line: Timeline, known: Evidence) -> Iterat
         yield f"{row.name!r} has an address, and no fixed number of bytes"
         return
     kind = "activation" if value not in line.given else "input"
-    truth = {
-        "size": size,
-        "kind": "output" if value in line.kept and value in line.graph.outputs else kind,
-        "node": None if maker is None else line.name_of[maker],
-        "dtype": None if dtype is None else dtype.name,
-        "shape": known.shapes.sizes(value),
-    }
-    yield from _unlike(row, truth)
+    kind = "output" if value in line.handed_out else kind
+    node = None if maker is None else line.name_of[maker]
+    type_, shape = None if dtype is None else dtype.name, known.shapes.sizes(value)
+    if (row.size, row.kind, row.node, row.dtype, row.shape) != (size, kind, node, type_, shape):
+        yield from _unlike(row, {"size": size, "kind": kind, "node": node, "dtype": type_, "shape": shape})
 
 
 _LEFT_OUT = (UNSAID, "", NO_SHAPE)

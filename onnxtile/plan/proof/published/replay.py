@@ -43,13 +43,14 @@ class Shared:
 def replay(placing: Placing, line: Timeline, terms: Terms) -> Shared:
     """Return what becomes of the bytes of each of the holders of `placing` in which several tensors lie."""
     shared = Shared()
+    rules = shared.rules if terms.every_order else None
     for holder in placing.holders:
         if len(holder.members) > 1:
             used = _used(holder, placing, terms)
             shared.links.update(used)
             shared.failures += _unconnected(holder, used, placing)
             if holder.row.size:
-                shared.failures += _Replay(holder, used, placing, line, shared.rules).run()
+                shared.failures += _Replay(holder, used, placing, line, rules).run()
     return shared
 
 
@@ -93,7 +94,12 @@ class _Replay:
     """The bytes of one holder. A writer is the place of the tensor among the members."""
 
     def __init__(
-        self, holder: Holder, used: dict[ir.Value, list[Link]], placing: Placing, line: Timeline, rules: list[Rule]
+        self,
+        holder: Holder,
+        used: dict[ir.Value, list[Link]],
+        placing: Placing,
+        line: Timeline,
+        rules: list[Rule] | None,
     ) -> None:
         self._members = holder.members
         self._place = {value: i for i, value in enumerate(holder.members)}
@@ -103,8 +109,9 @@ class _Replay:
         self._rules = rules
         self._ledger = Ledger()
         self._expected: dict[int, list[Piece]] = {}
+        self._writes = [self._written(i) for i in range(len(self._rows))]
         self._holding: dict[int, list[int]] = {}
-        """Of each writer the members that hold what it wrote."""
+        """Of each writer the members that hold what it wrote, where the plan is for every order."""
 
     def run(self) -> Iterator[Failure]:
         born: dict[int, list[int]] = {}
@@ -138,14 +145,15 @@ class _Replay:
     def _write(self, born: Sequence[int], read: Sequence[int], step: int) -> Iterator[Failure]:
         """Let the members `born` come to be in one step, in which `read` are read."""
         for i in born:
-            for start, end in self._written(i):
+            for start, end in self._writes[i]:
                 yield from self._over_what_is_read(i, start, end, read, step)
-                for piece in self._ledger.write(start, end, i):
-                    self._note_order(i, piece)
+                before = self._ledger.write(start, end, i)
+                if self._rules is not None:
+                    self._note_order(i, before, self._rules)
         for i in born:
             row = self._rows[i]
             self._expected[i] = self._ledger.of(row.offset, row.end)
-            for writer in {writer for *_, writer in self._expected[i]}:
+            for writer in {writer for *_, writer in self._expected[i]} if self._rules is not None else ():
                 self._holding.setdefault(writer, []).append(i)
             if self._expected[i] != self._should(i):
                 yield Failure(f"{row.place} is written over in the step that makes it", (row.name,), step)
@@ -155,7 +163,9 @@ class _Replay:
         row, pieces = self._rows[i], []
         for link in (link for link in self._used.get(self._members[i], ()) if link.holds):
             pieces += clipped(self._expected.get(self._place[link.operand], []), row.offset, row.end)
-        written = [(start, end, i) for start, end in self._written(i)]
+        written = [(start, end, i) for start, end in self._writes[i]]
+        if not pieces:
+            return written
         found: list[Piece] = []
         for start, end, writer in sorted((*pieces, *written)):
             low = max(start, found[-1][1]) if found else start
@@ -166,6 +176,8 @@ class _Replay:
     def _written(self, i: int) -> list[tuple[int, int]]:
         """Return which bytes the node of member `i` writes: all but those that hold its elements already."""
         row, there = self._rows[i], []
+        if not row.size:
+            return []
         for link in self._used.get(self._members[i], ()):
             if link.holds:
                 operand = self._rows[self._place[link.operand]]
@@ -191,15 +203,12 @@ class _Replay:
             reason = f"{self._rows[i].place} is written over {row.place}, which is read in the same step"
             yield Failure(reason, (self._rows[i].name, row.name), step)
 
-    def _note_order(self, i: int, piece: Piece) -> None:
-        """Note that whoever uses what member `i` is written over must have run by then."""
-        start, end, writer = piece
+    def _note_order(self, i: int, before: Iterable[Piece], rules: list[Rule]) -> None:
+        """Note that whoever uses what member `i` is written over, the bytes `before`, must have run by then."""
         maker = self._members[i].producer()
-        if maker is None:
-            return
-        for k in self._holding.get(writer, ()):
-            row, value = self._rows[k], self._members[k]
-            if row.offset < end and start < row.end:
-                users = self._line.users(value)
-                names = (row.name, self._rows[i].name)
-                self._rules += (Rule(user, maker, names) for user in users if user is not maker)
+        for start, end, writer in before if maker is not None else ():
+            for k in self._holding.get(writer, ()):
+                row = self._rows[k]
+                if maker is not None and row.offset < end and start < row.end:
+                    users = self._line.users(self._members[k])
+                    rules += (Rule(user, maker, (row.name, self._rows[i].name)) for user in users if user is not maker)

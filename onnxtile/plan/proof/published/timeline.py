@@ -53,6 +53,11 @@ class Timeline:
                 found.setdefault(value, []).append(node)
         return found
 
+    @cached_property
+    def handed_out(self) -> frozenset[ir.Value]:
+        """The outputs of the graph."""
+        return frozenset(self.graph.outputs)
+
     def users(self, value: ir.Value) -> list[ir.Node]:
         """Return the nodes after which nobody uses `value`: its readers, or what makes it where there are none."""
         maker = value.producer()

@@ -1,0 +1,69 @@
+"""Check a plan that stands in a file against its model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnxtile.errors import UsageError
+from onnxtile.model.constants import Constants
+from onnxtile.model.dims import bind, free_inputs, symbols
+from onnxtile.model.feeds import Ranges
+from onnxtile.model.given import given_shapes, read_inputs
+from onnxtile.model.load import Source, digest, load
+from onnxtile.model.shapes import resolve
+from onnxtile.model.wanted import Wanted
+from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
+
+if TYPE_CHECKING:
+    from onnxtile.plan.proof.published.check import Audit
+    from onnxtile.plan.proof.published.claims import Claims
+    from onnxtile.plan.result import PlanResult
+
+
+def check_plan(
+    model: Source,
+    plan: PlanResult | Path | str,
+    *,
+    dims: Dims | None = None,
+    shapes: InputShapes | None = None,
+    bounds: Mapping[str, int] | None = None,
+    inputs: Path | str | None = None,
+    ranges: Ranges | None = None,
+    progress: Progress = silent,
+) -> Audit:
+    """Return what is wrong with `plan`, a plan of `model`: a result, a file of the JSON that `to_dict` makes, or a planned model.
+
+    Dimensions and bounds are bound as the plan says, beside `dims`, `shapes` and `bounds`. `inputs` (an .npz file) and `ranges` are what a
+    model is run on where no inference knows a shape. Raises ModelError, and UsageError where `plan` is none.
+    """
+    from onnxtile.plan.proof.published.check import check
+    from onnxtile.plan.proof.published.claims import Claims
+
+    progress("reading the plan")
+    claims = _read(plan) if isinstance(plan, Path | str) else Claims.of(plan)
+    progress("reading the model")
+    checked = load(model)
+    given = None if inputs is None else read_inputs(inputs, checked)
+    open_ = set(symbols(free_inputs(checked)))
+    told = {name: size for name, size in claims.dims.items() if name in open_}
+    bind(checked, {**told, **(dims or {})}, {**given_shapes(given or {}), **(shapes or {})})
+    progress("inferring shapes")
+    largest = {**claims.bounds, **(bounds or {})} or None
+    known = resolve(checked, run=True, wanted=Wanted(given, ranges), bounds=largest)
+    progress("checking the plan")
+    return check(checked, claims, known, Constants(checked), digest(model))
+
+
+def _read(file: Path | str) -> Claims:
+    from onnxtile.plan.proof.published.reading import from_json, from_marks
+
+    path = Path(file)
+    if path.suffix.lower() != ".json":
+        return from_marks(load(path), str(path))
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    return from_json(data, str(path))
