@@ -1,8 +1,8 @@
-"""Plans of the bodies of If, Loop and Scan, inside the arena of the graph around them.
+"""Plans of the bodies of If, Loop and Scan, and of functions that are called, inside the arena of the graph around them.
 
-While its node runs, a body has a workspace in that arena; the branches of an If have the same one. A body's inputs (what a loop carries,
-the slices of a Scan) lie there from its first step on, its outputs to its last, so that what is carried is moved from the outputs to the
-inputs, and no output is lost before all are moved.
+While its node runs, a body has a workspace in that arena; the branches of an If have the same one, each call of a function its own. A
+body's inputs (what a loop carries, the slices of a Scan) lie there from its first step on, its outputs to its last, so that what is
+carried is moved from the outputs to the inputs, and no output is lost before all are moved. A function reads its operands where they are.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from onnxtile.plan.workspace import SHARED, Needs, Room, WorkspaceRules
 
 @dataclass(frozen=True)
 class Body:
-    """The plan of one body, that of the `attribute` of its node: its layout, and the offsets of its buffers.
+    """The plan of one body, that of the `attribute` of its node (None: of its function): its layout, and the offsets of its buffers.
 
     They count from the start of its workspace of `size` bytes, which is a multiple of `alignment`; `proof` says how far that is from the
     best. `inside` are the bodies of its own nodes.
     """
 
-    attribute: str
+    attribute: str | None
     layout: Layout
     offsets: Mapping[str, int]
     size: int
@@ -71,9 +71,9 @@ def plan_bodies(graph: ir.Graph, terms: Terms) -> Bodies:
     return {node: planned for node, planned in found.items() if planned}
 
 
-def _body(name: str, graph: ir.Graph, terms: Terms) -> Body:
+def _body(name: str | None, graph: ir.Graph, terms: Terms) -> Body:
     inside = plan_bodies(graph, terms)
-    scope = Scope(graph, "inside")
+    scope = Scope(graph, "inside", borrows=name is None)
     needs = terms.needs(graph, inside)
     layout = lay_out(terms.facts, scope, terms.order, 1, terms.alignment, terms.rules, needs)
     problem = Problem(layout.buffers, terms.alignment, conflicts=layout.conflicts, crowd=layout.crowd)

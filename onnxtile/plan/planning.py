@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.unfold import unfold
 from onnxtile.plan.alias.copies import copies
 from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.bodies import Terms, plan_bodies, with_bodies
@@ -61,6 +62,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     arena would be larger than its capacity, CheckFailed where the planner is at fault.
     """
     chosen = find_planner(planner)
+    model, shapes, constants = unfold(model, shapes, constants)
     facts = Facts(model, shapes, constants)
     scope = Scope(model.graph, io, overwrite_inputs)
     chosen_order = find_order(order)

@@ -41,12 +41,14 @@ class PlannedBuffer:
 class PlannedBody:
     """The plan of a body of the node `node`, the one that `attribute` holds, in `size` bytes of the node's workspace.
 
+    An `attribute` of None is the body of the function that the node calls; its values and nodes are named as inside of that.
+
     `schedule`, `steps`, `buffers` and `bodies` are as those of a whole plan; offsets count from the start of the arena, steps from that
     of the body.
     """
 
     node: str
-    attribute: str
+    attribute: str | None
     size: int
     schedule: tuple[str, ...]
     steps: tuple[int, ...]
@@ -60,7 +62,7 @@ class PlannedBody:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the body as the schema describes it."""
-        plain = {"node": self.node, "attribute": self.attribute, "size": self.size}
+        plain: dict[str, Any] = {"node": self.node, "attribute": self.attribute, "size": self.size}
         plain |= {"schedule": list(self.schedule), "steps": list(self.steps)}
         return {**plain, **{key: [row.to_dict() for row in getattr(self, key)] for key in ("buffers", "bodies")}}
 
@@ -118,8 +120,8 @@ class PlanResult:
     first such step; `lower_bound` is what no plan of this schedule can go below, `optimal` says that this one is there, `bound` how it is
     known (see plan.problem.Bound), and `ended` what ended the search for a smaller arena (see plan.problem.Ended).
     `activation_bytes` is the sum of all buffers, had each bytes of its own and none an alias.
-    `bodies` are the plans of the bodies of If, Loop and Scan, `bounds` those of shapes that depend on the data. `in_place` tensors are
-    written over an operand.
+    `bodies` are the plans of the bodies of If, Loop, Scan and functions, `bounds` those of shapes that depend on the data. `in_place`
+    tensors are written over an operand.
     """
 
     digest: str | None
