@@ -72,6 +72,16 @@ def unfold(model: ir.Model, shapes: Shapes, constants: Constants) -> Unfolded:
     return Unfolded(copy, known.with_those_of(_inferred(copy, calls, known, found)), found)
 
 
+def written_out(call: ir.Node, model: ir.Model, shapes: Shapes, constants: Constants) -> ir.Model:
+    """Return what the meta-op `call` of `model` does as a model: its inputs are the operands, those that are small or weights as constants.
+
+    `model` stays as it is.
+    """
+    flat = _Flat(model, shapes, constants)
+    flat.write(model.functions[call.op_identifier()], call)
+    return flat.model()
+
+
 def fold(model: ir.Model) -> None:
     """Close all calls of `model` (in place)."""
     for node in list(_nodes(model.graph)):
@@ -198,7 +208,7 @@ class _Flat:
         self._model = model
         self._shapes = shapes
         self._constants = constants
-        self._twins: dict[ir.Value, ir.Value] = {}
+        self._twins: dict[ir.Value, ir.Value | None] = {}
         self._inside: set[ir.Value] = set()
         self._nodes: list[ir.Node] = []
         self._inputs: list[ir.Value] = []
@@ -207,24 +217,42 @@ class _Flat:
         self.bounded: set[ir.Value] = set()
 
     def add(self, call: ir.Node) -> None:
-        """Write out `call`."""
+        """Write out the open `call`."""
         inside = inside_of(call)
         assert inside is not None
         before = set(self._inside)
-        for value in call.inputs:
-            if value is not None and value not in self._twins:
-                self._twins[value] = self._operand(value)
+        self._give(call)
         self._nodes += self._written(inside)
-        self._outputs += [self._twins[value] for value in inside.outputs]
+        self._outputs += [self._made(value) for value in inside.outputs]
         if any(value is not None and self._shapes.is_bound(value) for value in call.inputs):
             self.bounded |= self._inside - before
+
+    def write(self, function: ir.Function, call: ir.Node) -> None:
+        """Write out `function`, which has no attributes, with the operands of `call`."""
+        self._give(call)
+        operands = [*call.inputs, *[None] * (len(function.inputs) - len(call.inputs))]
+        for value, operand in zip(function.inputs, operands, strict=True):
+            self._twins[value] = None if operand is None else self._twins[operand]
+        self._nodes += self._written(function.graph)
+        self._outputs += [self._made(value) for value in function.outputs]
 
     def originals(self) -> dict[ir.Value, list[ir.Value]]:
         """Return for each value of the model the values inside that it stands for."""
         found: dict[ir.Value, list[ir.Value]] = {}
         for value in self._inside:
-            found.setdefault(self._twins[value], []).append(value)
+            found.setdefault(self._made(value), []).append(value)
         return found
+
+    def _give(self, call: ir.Node) -> None:
+        """Let something stand for each operand of `call`."""
+        for value in call.inputs:
+            if value is not None and value not in self._twins:
+                self._twins[value] = self._operand(value)
+
+    def _made(self, value: ir.Value) -> ir.Value:
+        twin = self._twins[value]
+        assert twin is not None
+        return twin
 
     def model(self) -> ir.Model:
         """Return all that was written out as a model."""
@@ -237,9 +265,20 @@ class _Flat:
             opset_imports=imports,
             name="inside",
         )
-        functions = [function.clone() for function in self._model.functions.values()]
+        functions = [function.clone() for function in self._called(graph)]
         version = min(max(self._model.ir_version, 8), MAX_IR_VERSION)
         return ir.Model(graph, ir_version=version, functions=functions)
+
+    def _called(self, graph: ir.Graph) -> list[ir.Function]:
+        """Return the functions that the nodes of `graph` call, directly or not."""
+        found: dict[ir.OperatorIdentifier, ir.Function] = {}
+        todo = list(graph.all_nodes())
+        while todo:
+            key = todo.pop().op_identifier()
+            if key in self._model.functions and key not in found:
+                found[key] = self._model.functions[key]
+                todo.extend(found[key].all_nodes())
+        return list(found.values())
 
     def _operand(self, value: ir.Value) -> ir.Value:
         """Return what stands for an operand from around: a constant where its numbers may matter, else an input."""
@@ -299,9 +338,9 @@ class _Flat:
         inputs = [self._twin(value) for value in graph.inputs]
         initializers = []
         for value in graph.initializers.values():
-            twin = self._twins[value] if value in self._twins else self._twin(value)
+            twin = self._made(value) if value in self._twins else self._twin(value)
             twin.const_value = value.const_value
             initializers.append(twin)
         nodes = self._written(graph)
-        outputs = [self._twins[value] for value in graph.outputs]
+        outputs = [self._made(value) for value in graph.outputs]
         return ir.Graph(inputs, outputs, nodes=nodes, initializers=initializers, name=graph.name)

@@ -48,7 +48,7 @@ Bodies = Mapping[ir.Node, tuple[Body, ...]]
 
 @dataclass(frozen=True)
 class Terms:
-    """How bodies are planned: as the graph around them is."""
+    """How bodies are planned: as the graph around them is. `inside_kernel` tells the bytes that the nodes of a meta-op need."""
 
     facts: Facts
     order: Order
@@ -56,13 +56,16 @@ class Terms:
     rules: Collection[str]
     solve: Callable[[Problem], Plan]
     workspaces: WorkspaceRules
+    inside_kernel: Callable[[ir.Node], int]
 
     def needs(self, graph: ir.Graph, inside: Bodies) -> Needs:
         """Return what the nodes of `graph` need beside their operands and results, of which `inside` are the bodies."""
         bodies = {node: size for node, planned in inside.items() if (size := max(body.size for body in planned))}
         units = {node: max(body.alignment for body in planned) for node, planned in inside.items()}
         own = {node: unit for node, unit in units.items() if unit > self.alignment}
-        return Needs(bodies, self.workspaces.of_nodes(graph, self.facts), self.workspaces.shared, own)
+        return Needs(
+            bodies, self.workspaces.of_nodes(graph, self.facts, self.inside_kernel), self.workspaces.shared, own
+        )
 
 
 def plan_bodies(graph: ir.Graph, terms: Terms) -> Bodies:

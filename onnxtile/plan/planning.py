@@ -14,6 +14,7 @@ from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.bodies import Terms, plan_bodies, with_bodies
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.effort import NORMAL, Effort
+from onnxtile.plan.insides import Insides
 from onnxtile.plan.layout import lay_out
 from onnxtile.plan.memories import Capacity, allocate, memories
 from onnxtile.plan.order.choice import order as find_order
@@ -71,7 +72,8 @@ def plan(  # noqa: PLR0913 - the options of the command
         return chosen.plan(problem, effort)
 
     workspaces.require_known(model)
-    terms = Terms(facts, chosen_order, alignment, share, solve, workspaces)
+    kernels = Insides(facts, alignment, share)
+    terms = Terms(facts, chosen_order, alignment, share, solve, workspaces, kernels.of)
     inside = plan_bodies(model.graph, terms)
     layout = lay_out(facts, scope, chosen_order, streams, alignment, share, terms.needs(model.graph, inside))
     schedule, sharing, roles = layout.schedule, layout.sharing, layout.roles
@@ -110,6 +112,7 @@ def plan(  # noqa: PLR0913 - the options of the command
         steps=tuple(schedule.steps.values()),
         buffers=planned(layout, facts, places),
         bodies=planned_bodies(layout, inside, facts, places),
+        insides=kernels.rows(layout, inside),
         constants=_placed_in_order(told.constants, shapes, alignment),
         outside=_excluded(told.outside),
         unplanned=_excluded(told.unplanned),

@@ -101,6 +101,20 @@ class Excluded:
 
 
 @dataclass(frozen=True)
+class Inside:
+    """The `bytes` that the nodes of a meta-op need between each other, were they run one by one: the peak of its own plan.
+
+    None where a shape in it is not known. `node` is its call by the way to it, `operator` what it calls. With `in_arena` a workspace in
+    the arena stands for it; else they are not part of the plan.
+    """
+
+    node: str
+    operator: str
+    bytes: int | None
+    in_arena: bool
+
+
+@dataclass(frozen=True)
 class Copies:
     """Copies of tensors from one place to another, and their bytes: made unnecessary by the plan (`avoided`), or still to be made."""
 
@@ -121,7 +135,7 @@ class PlanResult:
     known (see plan.problem.Bound), and `ended` what ended the search for a smaller arena (see plan.problem.Ended).
     `activation_bytes` is the sum of all buffers, had each bytes of its own and none an alias.
     `bodies` are the plans of the bodies of If, Loop, Scan and functions, `bounds` those of shapes that depend on the data. `in_place`
-    tensors are written over an operand.
+    tensors are written over an operand. `insides` are the meta-ops with work of their own that needs bytes.
     """
 
     digest: str | None
@@ -149,6 +163,7 @@ class PlanResult:
     unplanned: tuple[Excluded, ...] = field(repr=False)
     bodies: tuple[PlannedBody, ...] = field(default=(), repr=False)
     bounds: Mapping[str, int] = field(default_factory=dict)
+    insides: tuple[Inside, ...] = field(default=(), repr=False)
 
     @property
     def tensors(self) -> tuple[PlannedBuffer, ...]:
@@ -167,7 +182,7 @@ class PlanResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
-        rows = ("arenas", "constants", "outside", "unplanned")
+        rows = ("arenas", "constants", "outside", "unplanned", "insides")
         plain = {key: value for key, value in vars(self).items() if key not in (*rows, "buffers", "bodies")}
         plain |= {"dims": dict(self.dims), "bounds": dict(self.bounds), "copies": dict(vars(self.copies))}
         plain |= {"gap": self.gap, "schedule": list(self.schedule), "steps": list(self.steps)}
