@@ -61,6 +61,31 @@ class Shapes:
         """Return why the shape of `value` is not known."""
         return self._reasons.get(value, "no shape inference knows it")
 
+    def of_twins(
+        self,
+        twins: Mapping[ir.Value, ir.Value | Iterable[ir.Value]],
+        upper: Collection[ir.Value] = (),
+    ) -> Shapes:
+        """Return what is known of these values as what is known of their `twins`, one or several each; those in `upper` are bounds."""
+        pairs = [(v, twin) for v, same in twins.items() for twin in ([same] if isinstance(same, ir.Value) else same)]
+        return Shapes(
+            {twin: self._dtypes[value] for value, twin in pairs if value in self._dtypes},
+            {twin: self._dims[value] for value, twin in pairs if value in self._dims},
+            {twin: self._reasons[value] for value, twin in pairs if value in self._reasons},
+            {twin: self._never[value] for value, twin in pairs if value in self._never},
+            frozenset(twin for value, twin in pairs if value in self._upper).union(upper),
+        )
+
+    def with_those_of(self, other: Shapes) -> Shapes:
+        """Return what is known of the values of both, which are different ones."""
+        return Shapes(
+            {**self._dtypes, **other._dtypes},
+            {**self._dims, **other._dims},
+            {**self._reasons, **other._reasons},
+            {**self._never, **other._never},
+            frozenset((*self._upper, *other._upper)),
+        )
+
 
 @collector_paused()
 def resolve(

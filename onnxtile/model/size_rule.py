@@ -1,7 +1,8 @@
 """Rules that say how many bytes a node needs beside its operands and results: `inputs[0].bytes`, `4 * outputs[0].shape[1] + 256`.
 
 The language is a small part of Python's, read as a syntax tree and never run: whole numbers, + - * //, max and min, and of an input or
-an output of the node its `bytes`, its `size` in elements, its `rank`, or `shape[i]`.
+an output of the node its `bytes`, its `size` in elements, its `rank`, or `shape[i]`. Of a meta-op `inside` are the bytes that its own
+nodes need.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv,
 }
 _FUNCTIONS: Mapping[str, Callable[..., int]] = {"max": max, "min": min}
+_INSIDE = "inside"
 _FIELDS = ("bytes", "size", "rank", "shape")
-_HINT = "whole numbers, + - * //, max(), min(), and inputs[0].bytes, .size, .rank, .shape[1], or outputs[0]"
+_HINT = "whole numbers, + - * //, max(), min(), inside, and inputs[0].bytes, .size, .rank, .shape[1], or outputs[0]"
 
 
 @dataclass(frozen=True)
@@ -38,18 +40,33 @@ class SizeRule:
     def __post_init__(self) -> None:
         _require_readable(_tree(self.text), self.text)
 
-    def bytes(self, node: ir.Node, shapes: Shapes) -> int:
-        """Return the bytes that the rule gives for `node`.
+    def bytes(self, node: ir.Node, shapes: Shapes, inside: Callable[[ir.Node], int] | None = None) -> int:
+        """Return the bytes that the rule gives for `node`; `inside` tells those that its own nodes need, or raises LookupError.
 
-        Raises ModelError where `node` has no such input or output, its shape is not known, or the bytes would be negative.
+        Raises ModelError where `node` has no such input or output or no inside, a shape is not known, or the bytes would be negative.
         """
         try:
-            found = _value(_tree(self.text), node, shapes)
+            found = _value(_Filled(node, inside).visit(_tree(self.text)), node, shapes)
         except (ArithmeticError, LookupError) as error:
             raise ModelError(f"the workspace {self.text!r} of the node {_name(node)!r}: {error}") from error
         if found < 0:
             raise ModelError(f"the workspace {self.text!r} of the node {_name(node)!r} is negative: {found}")
         return found
+
+
+class _Filled(ast.NodeTransformer):
+    """Puts a number in the place of the name `inside`."""
+
+    def __init__(self, node: ir.Node, inside: Callable[[ir.Node], int] | None) -> None:
+        self._node = node
+        self._inside = inside
+
+    def visit_Name(self, name: ast.Name) -> ast.expr:
+        if name.id != _INSIDE:
+            return name
+        if self._inside is None:
+            raise LookupError("nothing is known of its inside")
+        return ast.Constant(self._inside(self._node))
 
 
 def _tree(text: str) -> ast.expr:
@@ -63,7 +80,7 @@ def _require_readable(tree: ast.expr, text: str) -> None:
     todo = [tree]
     while todo:
         match todo.pop():
-            case ast.Constant(value=int()):
+            case ast.Constant(value=int()) | ast.Name(id="inside"):
                 pass
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
                 todo += [left, right]

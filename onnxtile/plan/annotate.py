@@ -36,7 +36,9 @@ def _graphs(graph: ir.Graph, plan: PlanResult | PlannedBody) -> Iterator[tuple[i
     yield graph, plan
     nodes = dict(zip(plan.schedule, named(graph, plan.schedule, plan.steps).nodes, strict=True))
     for body in plan.bodies:
-        yield from _graphs(nodes[body.node].attributes[body.attribute].as_graph(), body)
+        # A function has one graph for all its calls: their plans stand in the JSON only.
+        if body.attribute is not None:
+            yield from _graphs(nodes[body.node].attributes[body.attribute].as_graph(), body)
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -1,8 +1,8 @@
-"""Plans of the bodies of If, Loop and Scan, inside the arena of the graph around them.
+"""Plans of the bodies of If, Loop and Scan, and of functions that are called, inside the arena of the graph around them.
 
-While its node runs, a body has a workspace in that arena; the branches of an If have the same one. A body's inputs (what a loop carries,
-the slices of a Scan) lie there from its first step on, its outputs to its last, so that what is carried is moved from the outputs to the
-inputs, and no output is lost before all are moved.
+While its node runs, a body has a workspace in that arena; the branches of an If have the same one, each call of a function its own. A
+body's inputs (what a loop carries, the slices of a Scan) lie there from its first step on, its outputs to its last, so that what is
+carried is moved from the outputs to the inputs, and no output is lost before all are moved. A function reads its operands where they are.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from onnxtile.plan.workspace import SHARED, Needs, Room, WorkspaceRules
 
 @dataclass(frozen=True)
 class Body:
-    """The plan of one body, that of the `attribute` of its node: its layout, and the offsets of its buffers.
+    """The plan of one body, that of the `attribute` of its node (None: of its function): its layout, and the offsets of its buffers.
 
     They count from the start of its workspace of `size` bytes, which is a multiple of `alignment`; `proof` says how far that is from the
     best, `least` which bytes it takes in every order of its nodes. `inside` are the bodies of its own nodes.
     """
 
-    attribute: str
+    attribute: str | None
     layout: Layout
     offsets: Mapping[str, int]
     size: int
@@ -47,7 +47,7 @@ Bodies = Mapping[ir.Node, tuple[Body, ...]]
 
 @dataclass(frozen=True)
 class Terms:
-    """How bodies are planned: as the graph around them is."""
+    """How bodies are planned: as the graph around them is. `inside_kernel` tells the bytes that the nodes of a meta-op need."""
 
     facts: Facts
     order: Order
@@ -55,13 +55,16 @@ class Terms:
     rules: Collection[str]
     solve: Callable[[Problem], Plan]
     workspaces: WorkspaceRules
+    inside_kernel: Callable[[ir.Node], int]
 
     def needs(self, graph: ir.Graph, inside: Bodies) -> Needs:
         """Return what the nodes of `graph` need beside their operands and results, of which `inside` are the bodies."""
         bodies = {node: size for node, planned in inside.items() if (size := max(body.size for body in planned))}
         units = {node: max(body.alignment for body in planned) for node, planned in inside.items()}
         own = {node: unit for node, unit in units.items() if unit > self.alignment}
-        return Needs(bodies, self.workspaces.of_nodes(graph, self.facts), self.workspaces.shared, own)
+        return Needs(
+            bodies, self.workspaces.of_nodes(graph, self.facts, self.inside_kernel), self.workspaces.shared, own
+        )
 
 
 def plan_bodies(graph: ir.Graph, terms: Terms) -> Bodies:
@@ -70,9 +73,9 @@ def plan_bodies(graph: ir.Graph, terms: Terms) -> Bodies:
     return {node: planned for node, planned in found.items() if planned}
 
 
-def _body(name: str, graph: ir.Graph, terms: Terms) -> Body:
+def _body(name: str | None, graph: ir.Graph, terms: Terms) -> Body:
     inside = plan_bodies(graph, terms)
-    scope = Scope(graph, "inside")
+    scope = Scope(graph, "inside", borrows=name is None)
     needs = terms.needs(graph, inside)
     found = layouts(terms.facts, scope, terms.order, 1, terms.alignment, terms.rules, needs)
     layout, plan = smallest(found, terms.solve)

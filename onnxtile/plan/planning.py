@@ -10,12 +10,14 @@ import onnx_ir as ir
 from onnxtile.errors import Infeasible
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.unfold import unfold
 from onnxtile.plan.alias.copies import copies
 from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.any_order import any_order_bound
 from onnxtile.plan.bodies import Terms, plan_bodies, with_bodies, with_least_bodies
 from onnxtile.plan.bytes import granule, tensor_bytes
 from onnxtile.plan.effort import NORMAL, Effort
+from onnxtile.plan.insides import Insides
 from onnxtile.plan.layout import layouts
 from onnxtile.plan.memories import Capacity, allocate, memories
 from onnxtile.plan.order.choice import order as find_order
@@ -63,6 +65,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     arena would be larger than its capacity, Infeasible where a tensor without a size leaves that open.
     """
     chosen = find_planner(planner)
+    model, shapes, constants = unfold(model, shapes, constants)
     facts = Facts(model, shapes, constants)
     scope = Scope(model.graph, io, overwrite_inputs)
     chosen_order = find_order(order)
@@ -71,7 +74,8 @@ def plan(  # noqa: PLR0913 - the options of the command
         return chosen.plan(problem, effort)
 
     workspaces.require_known(model)
-    terms = Terms(facts, chosen_order, alignment, share, solve, workspaces)
+    kernels = Insides(facts, alignment, share)
+    terms = Terms(facts, chosen_order, alignment, share, solve, workspaces, kernels.of)
     inside = plan_bodies(model.graph, terms)
     needs = terms.needs(model.graph, inside)
     found = layouts(facts, scope, chosen_order, streams, alignment, share, needs)
@@ -112,6 +116,7 @@ def plan(  # noqa: PLR0913 - the options of the command
         steps=tuple(schedule.steps.values()),
         buffers=planned(layout, facts, places),
         bodies=planned_bodies(layout, inside, facts, places),
+        insides=kernels.rows(layout, inside),
         constants=_placed_in_order(told.constants, shapes, alignment),
         outside=_excluded(told.outside),
         unplanned=_excluded(told.unplanned),

@@ -41,12 +41,14 @@ class PlannedBuffer:
 class PlannedBody:
     """The plan of a body of the node `node`, the one that `attribute` holds, in `size` bytes of the node's workspace.
 
+    An `attribute` of None is the body of the function that the node calls; its values and nodes are named as inside of that.
+
     `schedule`, `steps`, `buffers` and `bodies` are as those of a whole plan; offsets count from the start of the arena, steps from that
     of the body.
     """
 
     node: str
-    attribute: str
+    attribute: str | None
     size: int
     schedule: tuple[str, ...]
     steps: tuple[int, ...]
@@ -60,7 +62,7 @@ class PlannedBody:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the body as the schema describes it."""
-        plain = {"node": self.node, "attribute": self.attribute, "size": self.size}
+        plain: dict[str, Any] = {"node": self.node, "attribute": self.attribute, "size": self.size}
         plain |= {"schedule": list(self.schedule), "steps": list(self.steps)}
         return {**plain, **{key: [row.to_dict() for row in getattr(self, key)] for key in ("buffers", "bodies")}}
 
@@ -99,6 +101,20 @@ class Excluded:
 
 
 @dataclass(frozen=True)
+class Inside:
+    """The `bytes` that the nodes of a meta-op need between each other, were they run one by one: the peak of its own plan.
+
+    None where a shape in it is not known. `node` is its call by the way to it, `operator` what it calls. With `in_arena` a workspace in
+    the arena stands for it; else they are not part of the plan.
+    """
+
+    node: str
+    operator: str
+    bytes: int | None
+    in_arena: bool
+
+
+@dataclass(frozen=True)
 class Copies:
     """Copies of tensors from one place to another, and their bytes: made unnecessary by the plan (`avoided`), or still to be made."""
 
@@ -120,8 +136,8 @@ class PlanResult:
     `any_order_bound` is what no plan of any order and any aliases can go below (None where there is no graph to say so). `optimal_over`
     says what an optimal plan is the smallest of: "order", of this schedule and these aliases, or "any order", of all; else None.
     `activation_bytes` is the sum of all buffers, had each bytes of its own and none an alias.
-    `bodies` are the plans of the bodies of If, Loop and Scan, `bounds` those of shapes that depend on the data. `in_place` tensors are
-    written over an operand.
+    `bodies` are the plans of the bodies of If, Loop, Scan and functions, `bounds` those of shapes that depend on the data. `in_place`
+    tensors are written over an operand. `insides` are the meta-ops with work of their own that needs bytes.
     """
 
     digest: str | None
@@ -151,6 +167,7 @@ class PlanResult:
     unplanned: tuple[Excluded, ...] = field(repr=False)
     bodies: tuple[PlannedBody, ...] = field(default=(), repr=False)
     bounds: Mapping[str, int] = field(default_factory=dict)
+    insides: tuple[Inside, ...] = field(default=(), repr=False)
 
     @property
     def tensors(self) -> tuple[PlannedBuffer, ...]:
@@ -169,7 +186,7 @@ class PlanResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
-        rows = ("arenas", "constants", "outside", "unplanned")
+        rows = ("arenas", "constants", "outside", "unplanned", "insides")
         plain = {key: value for key, value in vars(self).items() if key not in (*rows, "buffers", "bodies")}
         plain |= {"dims": dict(self.dims), "bounds": dict(self.bounds), "copies": dict(vars(self.copies))}
         plain |= {"gap": self.gap, "schedule": list(self.schedule), "steps": list(self.steps)}

@@ -48,9 +48,9 @@ def assign(schedule: Schedule, scope: Scope, facts: Facts) -> Roles:
             _place(value, None, value in outputs, facts, roles, _no_fixed_bytes(value, facts, no_tensors))
     for node in schedule.nodes:
         roles.constants.update((value, None) for value in _constants_read(node, outputs, facts))
-        # What lies around a body is not the body's to share: a view of that is a copy.
+        # What lies around the body of an If, Loop or Scan is not the body's to share: a view of that is a copy.
         found = (alias for alias in facts.lawful(node) if alias.rule in {"view", "cut"})
-        possible = {alias.value: alias for alias in found if _is_here(alias.source, scope.graph)}
+        possible = {alias.value: alias for alias in found if scope.borrows or _is_here(alias.source, scope.graph)}
         for value in node.outputs:
             # A constant that is a graph output is written into the arena by the node that makes it.
             if not value.name or (value in facts.constants and value not in outputs):

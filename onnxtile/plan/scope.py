@@ -19,12 +19,14 @@ class Scope:
     """A graph whose outputs, and inputs, lie in the arena, as `io` says.
 
     What the caller reads lives to the end of the run. So do inputs, unless `overwrite_inputs` gives their bytes away after the last step
-    that reads them. Raises UsageError for an `io` that is none, and for inputs outside that are to be overwritten.
+    that reads them. With `borrows`, it is the body of a function, which sees views and parts of its operands where these lie: the caller
+    keeps them until the function ends. Raises UsageError for an `io` that is none, and for inputs outside that are to be overwritten.
     """
 
     graph: ir.Graph
     io: str = "outputs"
     overwrite_inputs: bool = False
+    borrows: bool = False
 
     def __post_init__(self) -> None:
         if self.io not in PLACINGS:

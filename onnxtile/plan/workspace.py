@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import onnx
@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxtile import keys
 from onnxtile.errors import UsageError
 from onnxtile.model.size_rule import SizeRule
+from onnxtile.model.unfold import is_kernel
 from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.order.schedule import Schedule
 from onnxtile.plan.problem import Buffer
@@ -24,11 +25,13 @@ SHARED = "(workspace)"
 class WorkspaceRules:
     """How many bytes kernels need, by operator ("Conv", "onnxtile::Linear"); a meta-op that is not named, what its pattern declares.
 
-    `shared`: they have one workspace, the largest; else each has one of its own in its step.
+    `shared`: they have one workspace, the largest; else each has one of its own in its step. `insides`: a meta-op of which neither says
+    anything needs what its own nodes do.
     """
 
     rules: Mapping[str, SizeRule] = field(default_factory=dict)
     shared: bool = False
+    insides: bool = False
 
     @classmethod
     def of(cls, texts: Mapping[str, str], shared: bool) -> WorkspaceRules:
@@ -47,11 +50,13 @@ class WorkspaceRules:
                     hint=f"did you mean {near[0]!r}?" if near else None,
                 )
 
-    def of_nodes(self, graph: ir.Graph, facts: Facts) -> dict[ir.Node, int]:
-        """Return the bytes of each node of `graph` that needs some. Raises ModelError where a rule asks for a shape that is not known."""
-        found = {
-            node: rule.bytes(node, facts.shapes) for node in graph if (rule := self._rule(node, facts)) is not None
-        }
+    def of_nodes(self, graph: ir.Graph, facts: Facts, inside: Callable[[ir.Node], int]) -> dict[ir.Node, int]:
+        """Return the bytes of each node of `graph` that needs some; `inside` tells those that the nodes of a meta-op need.
+
+        Raises ModelError where a rule asks for a shape that is not known.
+        """
+        rules = {node: rule for node in graph if (rule := self._rule(node, facts)) is not None}
+        found = {node: rule.bytes(node, facts.shapes, inside) for node, rule in rules.items()}
         return {node: size for node, size in found.items() if size}
 
     def _rule(self, node: ir.Node, facts: Facts) -> SizeRule | None:
@@ -62,6 +67,8 @@ class WorkspaceRules:
             return named
         function = facts.model.functions.get(node.op_identifier())
         declared = None if function is None else function.metadata_props.get(keys.WORKSPACE)
+        if declared is None and self.insides and function is not None and is_kernel(function):
+            return SizeRule("inside")
         return None if declared is None else SizeRule(declared)
 
 

@@ -1,6 +1,7 @@
-"""What lies inside the bodies of If, Loop and Scan, for formats that have no place for a plan within a plan.
+"""What lies inside the bodies of If, Loop, Scan and functions, for formats that have no place for a plan within a plan.
 
-A tensor of a body is called by the way to it: the node, the attribute that holds the body, and its own name. It lies in the bytes of its
+A tensor of a body is called by the way to it: the node, the attribute that holds the body (none where it is that of a function), and its
+own name. It lies in the bytes of its
 node's workspace.
 """
 
@@ -99,4 +100,4 @@ def _lodged(body: Part, rows: list[Row], around: Part) -> Iterator[Row]:
 
 
 def _called(body: Part, name: str) -> str:
-    return f"{body['node']}/{body['attribute']}/{name}"
+    return "/".join(part for part in (body["node"], body["attribute"], name) if part is not None)

@@ -71,7 +71,7 @@ class _Scheduled(_Part):
 
 class _Body(_Scheduled):
     node: str
-    attribute: str
+    attribute: str | None
 
 
 class _Plan(_Scheduled):

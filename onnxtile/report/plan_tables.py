@@ -44,6 +44,7 @@ def for_plan(result: Result) -> list[Table | Text]:
             ("copies that stay", f"{copies['remaining']:,} ({copies['remaining_bytes']:,} bytes)"),
             *_workspaces(result),
             *_bodies(result),
+            *_insides(result),
             ("constants", len(result["constants"])),
             ("outside the arena", len(result["outside"])),
             ("unplanned", len(result["unplanned"])),
@@ -102,6 +103,14 @@ def _bodies(result: Result) -> list[tuple[str, str]]:
 def _workspaces(result: Result) -> list[tuple[str, str]]:
     sizes = [b["size"] for b in result["buffers"] if b["kind"] == "workspace"]
     return [("workspaces", f"{len(sizes):,}, the largest of {max(sizes):,} bytes")] if sizes else []
+
+
+def _insides(result: Result) -> list[tuple[str, str]]:
+    rows = [row for row in result.get("insides", ()) if not row["in_arena"]]
+    known = [row["bytes"] for row in rows if row["bytes"] is not None]
+    open_ = f", and {len(rows) - len(known):,} of unknown shapes" if len(known) < len(rows) else ""
+    most = f"up to {max(known, default=0):,} bytes in {len(known):,} kernel{'s' * (len(known) != 1)}{open_} (not in the arena)"
+    return [("inside meta-ops", most)] if rows else []
 
 
 def _arena(arena: Result, unplanned: int) -> tuple[str, str]:

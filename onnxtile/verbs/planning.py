@@ -16,6 +16,7 @@ from onnxtile.model.feeds import Ranges
 from onnxtile.model.given import given_shapes, read_inputs
 from onnxtile.model.load import Source, digest, load
 from onnxtile.model.shapes import resolve
+from onnxtile.model.unfold import unfold
 from onnxtile.model.wanted import Wanted
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
 
@@ -87,12 +88,11 @@ def plan(  # noqa: PLR0913 - the options of the command
     bound = bind(planned, dims or {}, {**given_shapes(given or {}), **(shapes or {})})
     progress("inferring shapes")
     wanted = Wanted(given, ranges)
-    known, constants = resolve(planned, run=True, wanted=wanted, bounds=bounds), Constants(planned)
+    known = resolve(planned, run=True, wanted=wanted, bounds=bounds)
+    opened = unfold(planned, known, Constants(planned))
     progress("planning")
     result = plan_graph(
-        planned,
-        known,
-        constants,
+        *opened,
         alignment=alignment,
         planner=planner,
         order=order,
@@ -106,11 +106,11 @@ def plan(  # noqa: PLR0913 - the options of the command
         dims=bound,
         bounds=bounds,
     )
-    require(planned, result, known, constants, result.digest)
+    require(opened.model, result, opened.shapes, opened.constants, result.digest)
     verdict = None
     if verify:
         progress("running inside the arena")
-        verdict = arena_run(planned, result, known, constants, wanted=wanted, progress=progress)
+        verdict = arena_run(opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=progress)
         if not verdict.equal:
             where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
             raise Mismatch(

@@ -17,7 +17,7 @@ from onnxtile.plan.any_order import any_order_bound
 from onnxtile.plan.layout import Layout, layouts
 from onnxtile.plan.order.choice import Ground, Order
 from onnxtile.plan.order.schedule import Schedule, predecessors
-from onnxtile.plan.proof.rules import RULES
+from onnxtile.plan.planning import SHARING
 from onnxtile.plan.scope import Scope
 from onnxtile.plan.workspace import NO_NEEDS, Needs, WorkspaceRules
 from tests.plan.conftest import Case
@@ -55,7 +55,7 @@ def with_fewer_aliases(facts: Facts, scope: Scope) -> Iterator[Facts]:
 
 
 def laid_out(facts: Facts, scope: Scope, alignment: int, needs: Needs = NO_NEEDS) -> tuple[Layout, ...]:
-    return layouts(facts, scope, EVERY, 1, alignment, RULES, needs)
+    return layouts(facts, scope, EVERY, 1, alignment, SHARING, needs)
 
 
 PLACINGS: list[dict[str, Any]] = [

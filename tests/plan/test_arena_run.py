@@ -247,7 +247,7 @@ def test_functions_travel_with_their_calls() -> None:
     """
     case = Case.of(onnx.parser.parse_model(text))
     result = case.plan()
-    assert rows(result).keys() == {"a", "b", "y"}
+    assert {row.name for row in result.tensors} == {"a", "b", "y"}
     assert (case.run(result).equal, case.run(result).sessions) == (True, 2)
 
 

@@ -57,6 +57,7 @@ def test_what_the_json_says() -> None:
         "digest": "ab" * 32,
         "dims": {"n": 2},
         "bounds": {},
+        "insides": [],
         "alignment": 64,
         "planner": "best",
         "arenas": [{"name": "arena", "capacity": 1024, "size": 192, "peak": 192}],

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.unfold import unfold
 from onnxtile.model.wanted import ANYTHING, Wanted
 from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.order.choice import order as find_order
@@ -85,6 +86,7 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
     onnxruntime cannot run the model or one of its nodes at all, CheckFailed where the plan does not even stay inside the arena.
     """
     inputs = feeds if feeds is not None else wanted.feeds(model, shapes.sizes, repeats, seed=seed)
+    model, shapes, constants = unfold(model, shapes, constants)
     executor = ArenaExecutor(model, result, shapes, constants)
     plain = PlainRun(model, shapes, executor.addresses)
     schedule = named(model.graph, result.schedule, result.steps)

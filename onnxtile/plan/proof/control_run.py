@@ -1,7 +1,7 @@
-"""Runs If, Loop and Scan body by body, each tensor of a body at its planned address: what they hand in and out is moved, in both runs.
+"""Runs If, Loop, Scan and calls of functions body by body, each tensor of a body at its planned address.
 
-The semantics are those of the ONNX specification; the plain run of the whole model, in which onnxruntime runs the bodies itself, shows
-whether they are kept.
+What they hand in and out is moved, in both runs. The semantics are those of the ONNX specification; the plain run of the whole model, in
+which onnxruntime runs the bodies itself, shows whether they are kept.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ from onnxtile.plan.result import PlannedBody
 from onnxtile.run_limits import Clock
 from onnxtile.runtime import Array
 
+Bodies: TypeAlias = Mapping[str | None, PlannedBody]
+"""Those of one node, by the attribute that holds them; None stands for the function that it calls."""
 Prepare: TypeAlias = Callable[[PlannedBody], GraphRun]
 _Pair: TypeAlias = tuple[Any, Any]
 """A value in the arena, and beside it."""
 
 
-def controlled(node: ir.Node, around: GraphRun, bodies: Mapping[str, PlannedBody], prepare: Prepare) -> Controlled:
-    """Return `node`, an If, Loop or Scan of the graph of `around`, ready to be run; bodies are prepared when they are first run."""
+def controlled(node: ir.Node, around: GraphRun, bodies: Bodies, prepare: Prepare) -> Controlled:
+    """Return `node`, an If, Loop, Scan or call of the graph of `around`, ready to be run; bodies are prepared when they are first run."""
     kinds: dict[str, type[_Control]] = {"If": _If, "Loop": _Loop, "Scan": _Scan}
-    return kinds[node.op_type](node, around, bodies, prepare)
+    kind = _Call if None in bodies else kinds[node.op_type]
+    return kind(node, around, bodies, prepare)
 
 
 @dataclass
 class _Control:
     node: ir.Node
     around: GraphRun
-    bodies: Mapping[str, PlannedBody]
+    bodies: Bodies
     prepare: Prepare
-    _prepared: dict[str, GraphRun] = field(default_factory=dict)
+    _prepared: dict[str | None, GraphRun] = field(default_factory=dict)
 
     @property
     def reads(self) -> tuple[ir.Value, ...]:
@@ -46,7 +49,7 @@ class _Control:
     def run(self, lanes: Lanes) -> Clash | None:
         raise NotImplementedError
 
-    def _body(self, attribute: str) -> GraphRun:
+    def _body(self, attribute: str | None) -> GraphRun:
         if attribute not in self._prepared:
             self._prepared[attribute] = self.prepare(self.bodies[attribute])
         return self._prepared[attribute]
@@ -68,6 +71,13 @@ class _Control:
                 _put(value, pair, self.around, lanes)
         made = (value for value in self.node.outputs if value.name)
         return next((Clash(value.name or "", None) for value in made if not lanes.agree(value)), None)
+
+
+class _Call(_Control):
+    def run(self, lanes: Lanes) -> Clash | None:
+        body = self._body(None)
+        clash = self._once(body, (), lanes)
+        return clash or self._hand_out([_taken(value, lanes) for value in body.graph.outputs], lanes)
 
 
 class _If(_Control):

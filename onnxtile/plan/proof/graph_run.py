@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.graph import dependencies
+from onnxtile.model.unfold import inside_of
 from onnxtile.plan.alias.find import Alias, Facts, parts, views
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.order.schedule import named
@@ -188,8 +189,9 @@ class GraphRun:
         number, step, rooms = self.numbers[place], self.steps[place], self._workspaces.get(place, [])
         for room in rooms:
             room.fill()
-        is_plain = isinstance(step, Kernel | Moves | Draws | View)
-        clash = self._lockstep(number, step, lanes) if is_plain else step.run(lanes)
+        clash = (
+            self._lockstep(number, step, lanes) if isinstance(step, Kernel | Moves | Draws | View) else step.run(lanes)
+        )
         return clash or next((Clash(room.name, number) for room in rooms if not room.is_intact), None)
 
     def _lockstep(self, number: int, step: Kernel | Moves | Draws | View, lanes: Lanes) -> Clash | None:
@@ -300,8 +302,8 @@ class GraphRun:
             self.steps[place] = Moves(kernel, there) if there else kernel
 
     def _is_typed(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> bool:
-        """Return whether all that is made in the bodies of `node` is a tensor: others are run with the node, as one kernel."""
-        graphs = (node.attributes[body.attribute].as_graph() for body in bodies)
+        """Return whether all that is made in the bodies of `node`, or moved into them, is a tensor: else it is run as one kernel."""
+        graphs = [body_of(node, body.attribute) for body in bodies if body.attribute is not None]
         made = (value for graph in graphs for inner in graph.all_nodes() for value in inner.outputs if value.name)
         return all(self._shapes.dtype(value) is not None for value in made)
 
@@ -309,7 +311,7 @@ class GraphRun:
         from onnxtile.plan.proof.control_run import controlled  # it runs graphs in its turn
 
         def prepared(body: PlannedBody) -> GraphRun:
-            graph = node.attributes[body.attribute].as_graph()
+            graph = body_of(node, body.attribute)
             return GraphRun(graph, self._ground, body.buffers, body.schedule, body.steps, body.bodies)
 
         return controlled(node, self, {body.attribute: body for body in bodies}, prepared)
@@ -343,6 +345,13 @@ class GraphRun:
         self.held.update(
             (value, Site.of(constants.array(value), self._shapes.dtype(value))) for value in self._constants
         )
+
+
+def body_of(node: ir.Node, attribute: str | None) -> ir.Graph:
+    """Return the body that `attribute` of `node` holds; that of the function that `node` calls for None."""
+    graph = inside_of(node) if attribute is None else node.attributes[attribute].as_graph()
+    assert graph is not None
+    return graph
 
 
 def _rest(there: Iterable[tuple[int, int]], size: int) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from onnx import helper
 from onnxtile.graph import dependencies
 from onnxtile.model.save import MAX_IR_VERSION, external_folder
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.unfold import fold_proto
 from onnxtile.plan.kinds import containers
 from onnxtile.runtime import Session
 
@@ -76,6 +77,7 @@ class Kernels:
         self, node: ir.Node, inputs: list[ir.Value], outputs: list[ir.Value], names: dict[ir.Value, str]
     ) -> onnx.ModelProto:
         alone = ir.serde.serialize_node(node)
+        fold_proto(alone)
         for field in ("name", "doc_string", "metadata_props", "input", "output"):
             alone.ClearField(field)
         alone.input.extend(names[value] if value is not None else "" for value in node.inputs)

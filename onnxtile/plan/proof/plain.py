@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxtile.model.save import external_folder, raise_ir_version
 from onnxtile.model.save import to_bytes as model_bytes
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.unfold import fold
 from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.proof.memory import Site
 from onnxtile.runtime import Array, Session
@@ -24,6 +25,7 @@ class PlainRun:
 
     def __init__(self, model: ir.Model, shapes: Shapes, addresses: Mapping[str, int] | None = None) -> None:
         copy = model.clone()
+        fold(copy)
         raise_ir_version(copy)
         self._session = Session(model_bytes(copy), external=external_folder(model))
         self._inputs = {value.name or "": shapes.dtype(value) for value in model.graph.inputs}

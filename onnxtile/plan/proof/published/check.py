@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnxtile.errors import CheckFailed
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.unfold import unfold
 from onnxtile.plan.proof.failure import Failure
 from onnxtile.plan.proof.published.claims import UNSAID, BodyClaim, Claims, Row
 from onnxtile.plan.proof.published.evidence import Evidence, bodies_of
@@ -61,16 +62,16 @@ def check(
     `digest` is that of the model's file, to be compared where both are known.
     """
     claims = plan if isinstance(plan, Claims) else Claims.of(plan)
-    known = Evidence(model, shapes, constants)
+    known = Evidence(*unfold(model, shapes, constants))
     if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
         return _refused(Failure(f"alignment is a power of two, not {claims.alignment}"))
     if claims.overwrite_inputs and claims.io != "inside":
         return _refused(Failure(f"inputs cannot be overwritten with io {claims.io!r}"))
     arenas = {arena.name: arena for arena in claims.arenas}
     terms = Terms(known, claims.alignment, arenas, every_order=claims.order == "any")
-    walk = _Walk(terms)
+    walk = _Walk(terms, is_whole=claims.outside is not None)
     main = BodyClaim("", None, claims.schedule, claims.steps, claims.buffers, claims.bodies)
-    seen = walk.graph(model.graph, main, claims.io, claims.overwrite_inputs, "")
+    seen = walk.graph(known.model.graph, main, claims.io, claims.overwrite_inputs, "")
     failures = walk.failures
     if None not in (digest, claims.digest) and digest != claims.digest:
         failures.insert(0, Failure(f"the plan is one of another file: its digest is {claims.digest}, not {digest}"))
@@ -106,9 +107,13 @@ class _Seen:
 
 @dataclass
 class _Walk:
-    """Goes through the graphs of a model; `is_partial` says that one of them has a schedule that is none, and was left out."""
+    """Goes through the graphs of a model; `is_partial` says that one of them has a schedule that is none, and was left out.
+
+    A plan that is not `is_whole`, as in metadata, has none for the calls of functions.
+    """
 
     terms: Terms
+    is_whole: bool
     failures: list[Failure] = field(default_factory=list)
     listing: Listing = field(default_factory=Listing)
     is_partial: bool = False
@@ -159,7 +164,7 @@ class _Walk:
             for attribute, graph in bodies_of(node, self.terms.known.model).items():
                 at = f"{path}/" * bool(path) + name + (f"/{attribute}" if attribute is not None else "")
                 if not open_.get((name, attribute)):
-                    if attribute is not None:  # a function may run as one kernel
+                    if attribute is not None or self.is_whole:
                         self._note([Failure(f"the plan of {at!r} is missing", (name,))], path)
                     continue
                 planned.add(node)

@@ -15,6 +15,7 @@ from onnxtile import keys
 from onnxtile.model.check import skeleton
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.unfold import inside_of
 from onnxtile.plan.proof.published.operators import STANDARD, WITH_BODIES
 
 _NO_FIXED_SIZE = frozenset({ir.DataType.UNDEFINED, ir.DataType.STRING})
@@ -32,6 +33,12 @@ class Evidence:
     model: ir.Model
     shapes: Shapes
     constants: Constants
+
+    @cached_property
+    def open_calls(self) -> frozenset[ir.Graph]:
+        """The graphs of calls of functions that are planned like bodies; they read the operands of the call where these lie."""
+        found = (inside_of(node) for node in self.model.graph.all_nodes())
+        return frozenset(graph for graph in found if graph is not None)
 
     @property
     def opset(self) -> int:
@@ -110,10 +117,12 @@ class Evidence:
 
 
 def bodies_of(node: ir.Node, model: ir.Model) -> dict[str | None, ir.Graph]:
-    """Return the bodies of `node` that a plan goes into, by the attribute that holds them; None stands for that of a function."""
-    function = model.functions.get(node.op_identifier())
-    if function is not None:
-        return {} if keys.META_OP in function.metadata_props else {None: function.graph}
+    """Return the bodies of `node` that a plan goes into, by the attribute that holds them; None stands for that of an open call."""
+    inside = inside_of(node)
+    if inside is not None:
+        return {None: inside}
+    if node.op_identifier() in model.functions:
+        return {}
     if node.op_type not in WITH_BODIES or node.domain not in STANDARD:
         return {}
     if node.op_type == "Scan" and opset(model) < 9:

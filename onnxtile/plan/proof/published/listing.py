@@ -109,11 +109,16 @@ def _seen_outside(value: ir.Value, placing: Placing, known: Evidence) -> str | N
     maker = value.producer()
     for link in held(maker, known) if maker is not None else ():
         source = link.operand
-        if link.rule == "joined" or link.result is not value or home(source) is not maker.graph:  # type: ignore[union-attr]
+        if link.rule == "joined" or link.result is not value or not _may_borrow(maker, source, known):
             continue
         if source not in placing.rows and source not in known.constants:
             return f"a {link.rule} of {source.name!r}, which lies outside"
     return None
+
+
+def _may_borrow(node: ir.Node | None, source: ir.Value, known: Evidence) -> bool:
+    """Return whether `node` may leave a view of `source` where that lies: both are of one graph, or `node` is inside an open call."""
+    return node is not None and (home(source) is node.graph or node.graph in known.open_calls)
 
 
 def compare(found: Listing, claims: Claims, known: Evidence) -> Iterator[Failure]:
