@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import ModelError, UsageError
 from onnxtile.plan.alias.find import Facts
-from onnxtile.plan.alias.sharing import Sharing, choose
+from onnxtile.plan.alias.sharing import Sharing, Timeline, choose
 from onnxtile.plan.bytes import granule, tensor_bytes
 from onnxtile.plan.order.choice import Ground, Order
 from onnxtile.plan.order.every_order import Claim, InEveryOrder, conflicts, crowd
@@ -121,8 +121,9 @@ class _Terms:
         self._require_countable(roles)
         lives = live_ranges(scope, schedule)
         order = self._in_every_order(schedule, roles) if self.every else InSteps(schedule, lives)
-        sharing = choose(schedule, facts, lives, order, scope.kept, tuple(roles.tensors), self.alignment, self.rules)
         rooms = self.needs.rooms(schedule)
+        timeline = Timeline(schedule, lives, order, scope.kept, [room.buffer for room in rooms])
+        sharing = choose(timeline, facts, tuple(roles.tensors), self.alignment, self.rules)
         buffers = (*_buffers(sharing, facts, self.alignment), *(room.buffer for room in rooms))
         return Layout(scope, schedule, roles, lives, order, sharing, buffers, rooms, self.alignment)
 
@@ -142,10 +143,10 @@ class _Terms:
             )
 
     def work(self, own: Schedule, taken: Collection[str]) -> Work:
-        regions = replace(self, rules=self.rules & set(taken)).layout(own).sharing.regions.of
+        layout = replace(self, rules=self.rules & set(taken)).layout(own)
         found = (alias for node in own.nodes for alias in self.facts.lawful(node))
         in_place = [alias for alias in found if alias.rule == "in place" and alias.rule in self.rules]
-        return Work.of(own.nodes, regions, in_place, self.scope.kept)
+        return Work.of(own.nodes, layout.sharing.regions.of, in_place, self.scope.kept, layout.rooms)
 
 
 def _buffers(sharing: Sharing, facts: Facts, alignment: int) -> tuple[Buffer, ...]:

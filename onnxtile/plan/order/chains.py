@@ -85,7 +85,8 @@ class Chains:
 
     def before_all(self, nodes: Sequence[int]) -> Ints:
         """Return how many nodes of each chain are before all of `nodes`, of which there is one at least."""
-        return np.min(self.through[list(nodes)], axis=0, initial=len(self.chain)).astype(np.int64, copy=False)
+        least: Ints = self.through[list(nodes)].min(axis=0).astype(np.int64)
+        return least
 
 
 def _require(number: int, most: int, what: str) -> None:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxtile.graph import dependencies
 from onnxtile.plan.alias.find import Alias
 from onnxtile.plan.alias.region import Region
+from onnxtile.plan.workspace import Room
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,12 @@ class Work:
         regions: Mapping[ir.Value, Region],
         in_place: Iterable[Alias],
         outputs: Collection[ir.Value],
+        rooms: Iterable[Room] = (),
     ) -> Work:
-        """Return the work of `nodes`, in their order, on the buffers that `regions` give their values; `outputs` live to the end."""
+        """Return the work of `nodes`, in their order, on the buffers that `regions` give their values; `outputs` live to the end.
+
+        The workspaces `rooms` are buffers, too, which their nodes touch.
+        """
         numbers = {node: number for number, node in enumerate(nodes)}
         buffers: dict[int, int] = {}
         for region in regions.values():
@@ -89,6 +94,10 @@ class Work:
             touched = dict.fromkeys(buffers[id(regions[value])] for value in read if value in regions)
             makes.append(tuple(made))
             touches.append(tuple(dict.fromkeys((*made, *touched))))
+        for room in rooms:
+            for user in room.nodes:
+                touches[numbers[user]] += (len(sizes),)
+            sizes.append(room.buffer.size)
         over: dict[int, list[tuple[int, int]]] = {}
         for alias in in_place:
             producer = alias.value.producer()
