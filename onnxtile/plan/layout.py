@@ -146,7 +146,7 @@ class _Terms:
         layout = replace(self, rules=self.rules & set(taken)).layout(own)
         found = (alias for node in own.nodes for alias in self.facts.lawful(node))
         in_place = [alias for alias in found if alias.rule == "in place" and alias.rule in self.rules]
-        return Work.of(own.nodes, layout.sharing.regions.of, in_place, self.scope.kept, layout.rooms)
+        return Work.of(own.nodes, layout.sharing.regions.of, in_place, self.scope.kept, self.alignment, layout.rooms)
 
 
 def _buffers(sharing: Sharing, facts: Facts, alignment: int) -> tuple[Buffer, ...]:
