@@ -129,7 +129,7 @@ def _is_read_outside(node: ir.Node, members: Collection[ir.Node]) -> bool:
     return any(reader not in members for value in node.outputs for reader in value.consumers())
 
 
-_MOST_ELEMENTS = 4000
+MOST_ELEMENTS = 4_000
 """Of an order, at most: which chains are direct takes their number to the third power."""
 
 
@@ -140,7 +140,7 @@ def heaviest_antichain(weights: Sequence[int], before: npt.NDArray[np.bool_]) ->
     what is left of all weights when as much as possible has been matched along chains, and that is a minimum cut (Dilworth's theorem, with
     weights).
     """
-    if not 0 < len(weights) <= _MOST_ELEMENTS:
+    if not 0 < len(weights) <= MOST_ELEMENTS:
         return []
     import networkx as nx  # only plans for every order need it, and it takes long to load
 

@@ -10,11 +10,12 @@ import onnx_ir as ir
 
 from onnxtile.errors import ModelError, UsageError
 from onnxtile.plan.alias.find import Facts
-from onnxtile.plan.alias.sharing import Sharing, choose
+from onnxtile.plan.alias.sharing import Sharing, Timeline, choose
 from onnxtile.plan.bytes import granule, tensor_bytes
 from onnxtile.plan.order.choice import Ground, Order
+from onnxtile.plan.order.every_order import Claim, InEveryOrder, conflicts, crowd
 from onnxtile.plan.order.live import Life, live_ranges
-from onnxtile.plan.order.precedence import Claim, InEveryOrder, InSteps, Precedence, conflicts, crowd
+from onnxtile.plan.order.precedence import InSteps, Precedence
 from onnxtile.plan.order.schedule import Schedule, own_order
 from onnxtile.plan.order.work import Work
 from onnxtile.plan.problem import Buffer, Problem, align
@@ -64,7 +65,7 @@ class Layout:
         if not isinstance(self.order, InEveryOrder):
             return frozenset()
         size = {buffer.name: align(buffer.size, self.alignment) for buffer in self.buffers}
-        return crowd(self._claims, [size[claim.name] for claim in self._claims], self.order)
+        return crowd(self._claims, [size[claim.name] for claim in self._claims], self.conflicts)
 
     @cached_property
     def _claims(self) -> list[Claim]:
@@ -119,11 +120,17 @@ class _Terms:
         roles = assign(schedule, scope, facts)
         self._require_countable(roles)
         lives = live_ranges(scope, schedule)
-        order = InEveryOrder(scope, schedule) if self.every else InSteps(schedule, lives)
-        sharing = choose(schedule, facts, lives, order, scope.kept, tuple(roles.tensors), self.alignment, self.rules)
+        order = self._in_every_order(schedule, roles) if self.every else InSteps(schedule, lives)
         rooms = self.needs.rooms(schedule)
+        timeline = Timeline(schedule, lives, order, scope.kept, [room.buffer for room in rooms])
+        sharing = choose(timeline, facts, tuple(roles.tensors), self.alignment, self.rules)
         buffers = (*_buffers(sharing, facts, self.alignment), *(room.buffer for room in rooms))
         return Layout(scope, schedule, roles, lives, order, sharing, buffers, rooms, self.alignment)
+
+    def _in_every_order(self, schedule: Schedule, roles: Roles) -> InEveryOrder:
+        constants, tensors = self.facts.constants, roles.tensors
+        computed = {n for n in schedule.nodes if all(v in constants and v not in tensors for v in n.outputs)}
+        return InEveryOrder(self.scope, schedule, computed)
 
     def _require_countable(self, roles: Roles) -> None:
         sizes = [tensor_bytes(value, self.facts.shapes) or 0 for value in roles.tensors]
@@ -136,10 +143,10 @@ class _Terms:
             )
 
     def work(self, own: Schedule, taken: Collection[str]) -> Work:
-        regions = replace(self, rules=self.rules & set(taken)).layout(own).sharing.regions.of
+        layout = replace(self, rules=self.rules & set(taken)).layout(own)
         found = (alias for node in own.nodes for alias in self.facts.lawful(node))
         in_place = [alias for alias in found if alias.rule == "in place" and alias.rule in self.rules]
-        return Work.of(own.nodes, regions, in_place, self.scope.kept)
+        return Work.of(own.nodes, layout.sharing.regions.of, in_place, self.scope.kept, self.alignment, layout.rooms)
 
 
 def _buffers(sharing: Sharing, facts: Facts, alignment: int) -> tuple[Buffer, ...]:

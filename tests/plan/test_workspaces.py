@@ -5,14 +5,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx.parser
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from onnxtile import api
 from onnxtile.errors import CheckFailed, ModelError, PatternError, UsageError
 from onnxtile.model.size_rule import SizeRule
+from onnxtile.plan.proof.rules import RULES
 from onnxtile.plan.workspace import WorkspaceRules
 from tests.plan.conftest import Case
+from tests.plan.test_random_graphs import models
 
 Find = Callable[[str], Path]
 
@@ -146,3 +151,54 @@ def test_a_rule_for_an_unknown_operator_is_refused() -> None:
     with pytest.raises(UsageError, match="there is no operator 'Convv'") as refused:
         Case.of(CHAIN).plan(**rules(Convv="1"))
     assert refused.value.hint == "did you mean 'Conv'?"
+
+
+JOINED = """
+joined (float[64,64] x) => (float[128,64] y) {
+  a = Sin(x)
+  s = Softmax(a)
+  b = Transpose(x)
+  y = Concat<axis = 0>(s, b)
+}
+"""
+
+
+def test_an_operand_lies_in_its_concat_only_where_no_workspace_is_in_the_way() -> None:
+    # In its place in y, s would hold the bytes of b, too, while the Softmax needs its workspace.
+    case = Case.of(JOINED)
+    assert case.plan(**rules(Softmax="100000")).peak == 16_384 + 100_032
+    assert case.plan().copies.avoided == 2
+    assert case.run(case.plan(**rules(Softmax="100000"))).equal
+
+
+@settings(deadline=None, max_examples=25)
+@given(model=models(8), order=st.sampled_from(["model", "any"]))
+def test_parts_in_place_never_raise_the_peak(model: onnx.ModelProto, order: str) -> None:
+    case = Case.of(model)
+    spaces = rules(Softmax="48", Transpose="outputs[0].bytes", Concat="40", Add="64")
+    whole, parts = (
+        case.plan(order=order, alignment=4, share=share, **spaces) for share in (("view", "in place"), tuple(RULES))
+    )
+    assert parts.peak <= whole.peak
+
+
+AFTER_THE_WIDE_ONE = """
+turns (float[16,16] x) => (float[16,16] y) {
+  widest = Concat<axis = 1>(x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x)
+  sum = ReduceSum<keepdims = 0>(widest)
+  wide = Concat<axis = 1>(x, x, x, x)
+  t = Transpose(x)
+  row = ReduceSum<keepdims = 0>(wide)
+  u = Add(t, row)
+  y = Add(u, sum)
+}
+"""
+
+
+def test_the_order_search_counts_workspaces() -> None:
+    # The widest tensor is the peak of every order, unless the Transpose has its workspace while the wide one lives.
+    case = Case.of(AFTER_THE_WIDE_ONE)
+    assert {case.plan(order=order).peak for order in ("model", "min-peak")} == {16_384 + 64}
+    own, least = (case.plan(order=order, **rules(Transpose="14336")) for order in ("model", "min-peak"))
+    assert (own.peak, least.peak) == (4096 + 64 + 1024 + 14_336, 16_384 + 64)
+    assert case.run(least).equal

@@ -17,7 +17,7 @@ from onnxtile.plan.bytes import tensor_bytes
 from onnxtile.plan.order.live import Life
 from onnxtile.plan.order.precedence import Precedence
 from onnxtile.plan.order.schedule import Schedule
-from onnxtile.plan.problem import align
+from onnxtile.plan.problem import Buffer, align
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,26 @@ class Sharing:
     shares: Mapping[ir.Value, tuple[Alias, ...]]
 
 
+@dataclass(frozen=True)
+class Timeline:
+    """What happens when: the steps of `schedule`, the lives, and the workspaces of kernels and bodies.
+
+    `order` says which tensors are dead before others are made, `kept` are never written over.
+    """
+
+    schedule: Schedule
+    lives: Mapping[ir.Value, Life]
+    order: Precedence
+    kept: frozenset[ir.Value]
+    workspaces: Sequence[Buffer] = ()
+
+
 def choose(
-    schedule: Schedule,
-    facts: Facts,
-    lives: Mapping[ir.Value, Life],
-    order: Precedence,
-    kept: frozenset[ir.Value],
-    tensors: Sequence[ir.Value],
-    alignment: int,
-    rules: frozenset[str],
+    timeline: Timeline, facts: Facts, tensors: Sequence[ir.Value], alignment: int, rules: frozenset[str]
 ) -> Sharing:
     """Return which of `tensors`, in the order in which they are made, share bytes by one of `rules`.
 
-    But for tiles, that never raises the peak.
-
-    `order` says which are dead before others are made, `kept` are never written over; the peak is that of `schedule`.
+    But for tiles, that never raises the peak, which is that of the schedule, workspaces included.
 
     A view always lies where its source does. A result is written over an operand wherever that is lawful: two buffers of one size become
     one, which no step can lose by. Where tile has cut and joined, parts lie in their whole: tiles are addressed so. Other parts of a whole
@@ -52,7 +57,7 @@ def choose(
     sizes = {value: tensor_bytes(value, facts.shapes) or 0 for value in tensors}
     apart: frozenset[ir.Value] = frozenset()
     while True:
-        chooser = _Chooser(schedule, facts, lives, order, kept, sizes, alignment, rules | {"view"})
+        chooser = _Chooser(timeline, facts, sizes, alignment, rules | {"view"})
         chooser.leave_apart(apart)
         chooser.share_views()
         chooser.share_in_place()
@@ -68,15 +73,13 @@ def choose(
 class _Chooser:
     def __init__(
         self,
-        schedule: Schedule,
+        timeline: Timeline,
         facts: Facts,
-        lives: Mapping[ir.Value, Life],
-        order: Precedence,
-        kept: frozenset[ir.Value],
         sizes: Mapping[ir.Value, int],
         alignment: int,
         rules: frozenset[str],
     ) -> None:
+        schedule, order = timeline.schedule, timeline.order
         found = [alias for node in schedule.nodes for alias in facts.lawful(node)]
         usable = [a for a in found if a.rule in rules and a.value in sizes and a.source in sizes]
         known = [alias for alias in usable if alias.rule != "in place"]
@@ -89,7 +92,7 @@ class _Chooser:
             self._known.setdefault(alias.value, []).append(alias)
         for value in sizes:
             contents.add(value, self._known.get(value, ()))
-        self.regions = Regions(sizes, lives, order, kept, contents)
+        self.regions = Regions(sizes, timeline.lives, order, timeline.kept, contents)
         for alias in self._in_place:
             self.regions.allow(alias)
         self._order = order
@@ -97,6 +100,8 @@ class _Chooser:
         self._live = np.zeros(schedule.end + 2, np.int64)
         for region in self.regions.of.values():
             self._count(region, 1)
+        for room in timeline.workspaces:
+            self._live[room.lower : room.upper] += align(room.size, alignment)
 
     def leave_apart(self, values: frozenset[ir.Value]) -> None:
         """Let `values` be neither parts nor wholes of others, nor written over."""

@@ -11,6 +11,8 @@ import onnx_ir as ir
 from onnxtile.graph import dependencies
 from onnxtile.plan.alias.find import Alias
 from onnxtile.plan.alias.region import Region
+from onnxtile.plan.problem import align
+from onnxtile.plan.workspace import Room
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,13 @@ class Work:
         regions: Mapping[ir.Value, Region],
         in_place: Iterable[Alias],
         outputs: Collection[ir.Value],
+        alignment: int,
+        rooms: Iterable[Room] = (),
     ) -> Work:
-        """Return the work of `nodes`, in their order, on the buffers that `regions` give their values; `outputs` live to the end."""
+        """Return the work of `nodes`, in their order, on the buffers that `regions` give their values; `outputs` live to the end.
+
+        The workspaces `rooms` are buffers, too, which their nodes touch. Buffers take multiples of `alignment` bytes.
+        """
         numbers = {node: number for number, node in enumerate(nodes)}
         buffers: dict[int, int] = {}
         for region in regions.values():
@@ -77,7 +84,7 @@ class Work:
         sizes = [0] * len(buffers)
         kept = set()
         for value, region in regions.items():
-            sizes[buffers[id(region)]] = region.size
+            sizes[buffers[id(region)]] = align(region.size, alignment)
             if value in outputs:
                 kept.add(buffers[id(region)])
         after, touches, makes = [], [], []
@@ -89,13 +96,17 @@ class Work:
             touched = dict.fromkeys(buffers[id(regions[value])] for value in read if value in regions)
             makes.append(tuple(made))
             touches.append(tuple(dict.fromkeys((*made, *touched))))
+        for room in rooms:
+            for user in room.nodes:
+                touches[numbers[user]] += (len(sizes),)
+            sizes.append(align(room.buffer.size, alignment))
         over: dict[int, list[tuple[int, int]]] = {}
         for alias in in_place:
             producer = alias.value.producer()
             if producer is None or alias.value not in regions or alias.source not in regions:
                 continue
             pair = (buffers[id(regions[alias.value])], buffers[id(regions[alias.source])])
-            if pair[0] != pair[1] and sizes[pair[0]] == sizes[pair[1]]:
+            if pair[0] != pair[1] and regions[alias.value].size == regions[alias.source].size:
                 over.setdefault(numbers[producer], []).append(pair)
         return cls(
             tuple(after),
