@@ -17,6 +17,10 @@ class ModelError(OnnxtileError):
     """A model that cannot be read, is not valid ONNX, or that onnxruntime refuses."""
 
 
+class ModelWarning(UserWarning):
+    """A model that ONNX's checker or a declaration in the model contradicts, and that onnxruntime runs: it is taken as it runs."""
+
+
 class UsageError(OnnxtileError):
     """An option that makes no sense: a bound of 0, an unknown dimension, an output that exists already."""
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import typer
 
 from onnxtile.cli.app import build
+from onnxtile.cli.warned import show_warnings
 from onnxtile.errors import OnnxtileError
 
 INTERRUPTED = 130
@@ -25,6 +26,7 @@ _NEW_OBJECTS = 50_000
 
 def main() -> None:
     """Run the command; end with 0 (done), 1 (a check said no), 2 (bad input or usage) or 130 (Ctrl-C)."""
+    show_warnings()
     gc.set_threshold(_NEW_OBJECTS)
     atexit.register(gc.freeze)  # nor need it look through all that is left when the process ends
     if threading.current_thread() is threading.main_thread():  # no other may say what signals do

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import EncodeError
 
-from onnxtile.errors import ModelError
+from onnxtile.errors import ModelError, ModelWarning
+from onnxtile.model.oddities import runnable_oddities
 
 INLINE_BYTES = 1024
 """Constants above this size are left out of what the checker and shape inference see; shape operands are always below it."""
@@ -18,8 +20,8 @@ INLINE_BYTES = 1024
 def check(model: ir.Model) -> None:
     """Raise ModelError with the checker's reason unless `model` keeps to the ONNX specification.
 
-    An operator that no schema and no function of the model defines is an error in the standard domains; other domains are
-    for the runtime to know.
+    An operator that no schema and no function of the model defines is an error in the standard domains, unless onnxruntime loads the
+    model: then it is a ModelWarning. Other domains are for the runtime to know.
     """
     _check(skeleton(model))
 
@@ -70,8 +72,12 @@ def _check(proto: onnx.ModelProto) -> None:
     try:
         onnx.checker.check_model(proto)
     except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
-        reason = str(error).split("==> Context", maxsplit=1)[0]
-        raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}") from None
+        oddities = runnable_oddities(proto)
+        if not oddities:
+            reason = str(error).split("==> Context", maxsplit=1)[0]
+            raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}") from None
+        for oddity in oddities:
+            warnings.warn(oddity, ModelWarning, stacklevel=4)
     except (ValueError, EncodeError) as error:
         raise ModelError(f"the model cannot be checked: {' '.join(str(error).split())}") from None
 

@@ -6,6 +6,7 @@ unknown is taken from what the file declares, and last from runs on sample input
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -13,7 +14,7 @@ from typing import cast
 import onnx_ir as ir
 
 from onnxtile.collector import collector_paused
-from onnxtile.errors import ModelError
+from onnxtile.errors import ModelError, ModelWarning
 from onnxtile.model.body_shapes import after_loops
 from onnxtile.model.bounds import bounded
 from onnxtile.model.dims import free_inputs
@@ -71,7 +72,7 @@ def resolve(
     With `run`, and every input's shape known, shapes that inference left open are read off runs on inputs as `wanted`, unless they depend
     on the data: then `Shapes.reason` names the operator, unless `bounds` say how large the dimension may become (see model.bounds).
     A run decides where two engines contradict each other, too; without one that is a ModelError, as it is where onnxruntime refuses the
-    model in a run. Raises UsageError for bounds that make no sense.
+    model in a run. Raises UsageError for bounds that make no sense. A shape that the model declares wrongly is a ModelWarning.
     """
     originals = values(model)
     from_file = [declared(value) for value in originals]
@@ -97,7 +98,31 @@ def resolve(
         doubtful = _downstream(model, disputed)
         settled = {value: known for value, known in shapes._dims.items() if value not in doubtful}
         shapes = _with_samples(model, replace(shapes, _dims=settled), wanted)
+    _warn_of_declarations(zip(originals, from_file, strict=True), shapes)
     return _with_bounds(model, shapes, bounds) if bounds else shapes
+
+
+def _warn_of_declarations(declarations: Iterable[tuple[ir.Value, Known]], shapes: Shapes) -> None:
+    """Warn where the model declares a shape that is not what its nodes make: that is what counts, as it does for onnxruntime."""
+    wrong = [
+        (value, file.dims, found)
+        for value, file in declarations
+        if value.producer() is not None and file.dims is not None and (found := shapes.dims(value)) is not None
+        if len(file.dims) != len(found) or _differ(file.dims, found)
+    ]
+    if wrong:
+        value, file_dims, found = wrong[0]
+        others = f"; so are {len(wrong) - 1} others" if len(wrong) > 1 else ""
+        warnings.warn(
+            f"the model declares {value.name!r} as {_shown(file_dims)}, and it is {_shown(found)}{others}",
+            ModelWarning,
+            stacklevel=2,
+        )
+
+
+def _shown(dims: Dims) -> str:
+    known = (str(dim) if isinstance(dim, int) or (dim or "").isidentifier() else "?" for dim in dims)
+    return f"[{', '.join(known)}]"
 
 
 def _downstream(model: ir.Model, sources: Collection[ir.Value]) -> set[ir.Value]:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxtile.errors import ModelWarning
 from onnxtile.model.dims import bind
 from onnxtile.model.infer import values
 from onnxtile.model.load import load
@@ -193,6 +194,15 @@ def test_what_the_runtime_does_not_infer_is_open_and_a_run_shows_it(op: str) -> 
         assert "depends on the data (Unique" in resolve(model, run=True).reason(output)
     else:
         assert resolve(model, run=True).sizes(output) == shown(proto, feeds)["o0"].shape
+
+
+@pytest.mark.parametrize(("op", "opset"), [("SimplifiedLayerNormalization", 17), ("LayerNormalization", 14)])
+def test_operators_that_the_runtime_has_in_the_domain_of_onnx(op: str, opset: int) -> None:
+    proto, feeds = alone(op, [_f(2, 4, 8), Fixed(_f(8))], 1, {"axis": -1}, "", opset)
+    with pytest.warns(ModelWarning, match=f"ONNX has no operator {op} in opset {opset}; onnxruntime takes it"):
+        model = load(proto)
+    assert resolve(model).sizes(results(model)[0]) == (2, 4, 8)
+    assert shown(proto, feeds)["o0"].shape == (2, 4, 8)
 
 
 def test_an_operator_of_the_runtime_is_not_what_a_function_of_its_name_says(text: Text) -> None:

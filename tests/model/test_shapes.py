@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import onnx_shape_inference
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxtile.errors import ModelError
+from onnxtile.errors import ModelError, ModelWarning
 from onnxtile.model import infer as engines
 from onnxtile.model.dims import bind
 from onnxtile.model.load import load
@@ -42,10 +43,21 @@ def test_what_the_file_declares_does_not_overrule_what_follows_from_the_graph(te
     proto = text("g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) y = Abs(h) }")
     proto.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.INT8, [9]))
     model = load(proto)
-    shapes = resolve(model)
+    with pytest.warns(ModelWarning, match=r"the model declares 'h' as \[9\], and it is \[2, 3\]$"):
+        shapes = resolve(model)
     assert shapes.sizes(value_of(model, "h")) == (2, 3)
     assert shapes.dtype(value_of(model, "h")) == ir.DataType.FLOAT
     assert shapes.sizes(value_of(model, "y")) == (2, 3)
+
+
+@pytest.mark.parametrize("declared", ["A", "A, 3", "2, 3", "A, B"])
+def test_only_what_cannot_be_true_is_a_wrong_declaration(text: Text, declared: str) -> None:
+    model = load(text(f"g (float[2, 3] x) => (float[{declared}] y) {{ h = Relu(x) y = Abs(h) }}"))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert resolve(model).sizes(model.graph.outputs[0]) == (2, 3)
+    said = ["the model declares 'y' as [A], and it is [2, 3]"] if declared == "A" else []
+    assert [str(one.message) for one in warned] == said
 
 
 def test_an_unknown_operator_keeps_what_the_file_declares_and_passes_it_on(text: Text, value_of: ValueOf) -> None:
@@ -199,7 +211,7 @@ def test_shapes_that_depend_on_the_data_stay_unknown_with_the_reason(text: Text,
     proto.graph.output[0].type.tensor_type.elem_type = 1 if "y = ConstantOfShape" in body else onnx_types[cause]
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     proto.graph.output[0].type.tensor_type.shape.dim.add().dim_param = "A"
-    if "Transpose" in body:
+    if "Transpose" in body or "Shape(n)" in body:
         proto.graph.output[0].type.tensor_type.shape.dim.add().dim_param = "B"
     model = load(proto)
     shapes = resolve(model, run=True)
