@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile.errors import ModelWarning
+from onnxtile.model import infer as engines
 from onnxtile.model.dims import bind
 from onnxtile.model.infer import values
 from onnxtile.model.load import load
@@ -155,6 +156,16 @@ def test_open_dimensions_go_through_and_what_the_runtime_does_not_say_stays_open
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     model = load(proto)
     assert resolve(model).dims(results(model)[0]) == ("batch", 4, 1, 1)
+
+
+def test_what_another_engine_knows_of_the_operands_is_told_to_the_runtime(
+    text: Text, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "_infer_symbolic", lambda _: None)
+    proto = text("g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) i = com.microsoft.Gelu(h) y = Transpose(i) }")
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model = load(proto)
+    assert [resolve(model).sizes(node.outputs[0]) for node in model.graph] == [(2, 3), (2, 3), (3, 2)]
 
 
 def test_a_cache_of_keys_grows_only_where_a_known_number_says_so() -> None:
