@@ -98,7 +98,7 @@ def resolve(
         doubtful = _downstream(model, disputed)
         settled = {value: known for value, known in shapes._dims.items() if value not in doubtful}
         shapes = _with_samples(model, replace(shapes, _dims=settled), wanted)
-    _warn_of_declarations(zip(originals, from_file, strict=True), shapes)
+    _warn_of_declarations(((v, d) for v, d in zip(originals, from_file, strict=True) if id(v) in main), shapes)
     return _with_bounds(model, shapes, bounds) if bounds else shapes
 
 
