@@ -44,7 +44,9 @@ def test_a_shape_through_where_and_scatter(text: Text) -> None:
 
 def test_what_depends_on_data_stays_open(text: Text) -> None:
     model = load(
-        text("g (float[8] x) => (float[a] y, int64[b] c) { n = NonZero(x)  c = Shape(n)  s = Squeeze(n)  y = Gather(x, s) }")
+        text(
+            "g (float[8] x) => (float[a] y, int64[b] c) { n = NonZero(x)  c = Shape(n)  s = Squeeze(n)  y = Gather(x, s) }"
+        )
     )
     shapes = resolve(model)
     assert shapes.sizes(model.graph.outputs[0]) is None

@@ -86,16 +86,31 @@ def test_shapes_that_contradict_each_other_are_an_error(text: Text, body: str) -
         resolve(model, run=True)
 
 
-def test_engines_that_contradict_each_other_are_an_error(
-    small: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_engines_that_contradict_each_other_none_is_believed(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(model: ir.Model, **_: object) -> ir.Model:
-        model.graph.node(0).outputs[0].shape = ir.Shape([7, 7, 7])
+        model.graph.node(1).outputs[0].shape = ir.Shape([7, 7, 7])
         return model
 
     monkeypatch.setattr(onnx_shape_inference, "infer_symbolic_shapes", wrong)
-    with pytest.raises(ModelError, match="contradicts itself on 'h'"):
-        resolve(load(small))
+    model = load(text("g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) i = Abs(h) y = Neg(i) }"))
+    shapes = resolve(model)
+    h, i, y = (node.outputs[0] for node in model.graph)
+    assert [shapes.sizes(value) for value in (h, i, y)] == [(2, 3), None, None]
+    assert shapes.reason(i) == "shape inference contradicts itself: [7, 7, 7] and [2, 3]"
+    assert shapes.reason(y) == "it depends on a shape of which inference contradicts itself"
+    assert [resolve(model, run=True).sizes(value) for value in (h, i, y)] == [(2, 3)] * 3
+
+
+def test_a_declaration_that_a_run_contradicts_is_not_believed(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine follows it; without a run it is all that is known, with one it is a warning."""
+    nothing = lambda _, graphs: [engines.NOTHING for g in graphs for _ in engines._graph_values(g)]  # noqa: E731
+    monkeypatch.setattr(engines, "_infer_symbolic", lambda _: None)
+    monkeypatch.setattr(engines, "_infer_onnx", nothing)
+    monkeypatch.setattr("onnxtile.model.shapes._with_computed", lambda _, shapes, __=(): shapes)
+    model = load(text("g (float[2, 3] x) => (float[2, 4] y) { y = Relu(x) }"))
+    assert resolve(model).sizes(model.graph.outputs[0]) == (2, 4)
+    with pytest.warns(ModelWarning, match=r"declares 'y' as \[2, 4\], and it is \[2, 3\]"):
+        assert resolve(model, run=True).sizes(model.graph.outputs[0]) == (2, 3)
 
 
 def test_a_run_decides_where_engines_contradict_each_other(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
