@@ -7,6 +7,8 @@ none is believed. Of onnxruntime's own operators, which the others know by hears
 
 from __future__ import annotations
 
+import re
+import shlex
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -36,6 +38,7 @@ class Shapes:
     _reasons: Mapping[ir.Value, str] = field(default_factory=dict, repr=False)
     _never: Mapping[ir.Value, str] = field(default_factory=dict, repr=False)
     _upper: Collection[ir.Value] = field(default=frozenset(), repr=False)
+    _otherwise: str = field(default="no shape inference knows it", repr=False)
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         """Return the element type; None where it is unknown or the value is no tensor."""
@@ -61,7 +64,7 @@ class Shapes:
 
     def reason(self, value: ir.Value) -> str:
         """Return why the shape of `value` is not known."""
-        return self._reasons.get(value, "no shape inference knows it")
+        return self._reasons.get(value, self._otherwise)
 
 
 @collector_paused()
@@ -100,7 +103,22 @@ def resolve(
     promises = {value: from_file[value].dims for value in originals if value in main}
     _warn_of_declarations(promises, shapes)
     shapes = _with_promises({value: dims for value, dims in promises.items() if value not in refuted}, shapes)
-    return _with_bounds(model, shapes, bounds) if bounds else shapes
+    shapes = _with_bounds(model, shapes, bounds) if bounds else shapes
+    options = _binding(value for value in free_inputs(model) if shapes.sizes(value) is None)
+    return replace(shapes, _otherwise=f"inputs have open dimensions: give {options}") if options else shapes
+
+
+def _binding(inputs: Iterable[ir.Value]) -> str:
+    """Return the options that bind the open dimensions of `inputs`, tensors all: by name, or as whole shapes where one has none."""
+    options: list[str] = []
+    for value in inputs:
+        open_ = [dim.value or "" for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)]
+        if open_ and all(re.search(r"\w", name) for name in open_):
+            options.extend(f"--dim {shlex.quote(f'{name}=N')}" for name in open_)
+        elif open_:
+            sizes = "x".join(str(dim) if isinstance(dim, int) else "N" for dim in value.shape or ())
+            options.append(f"--shape {shlex.quote(f'{value.name}={sizes}')}")
+    return " ".join(dict.fromkeys(options))
 
 
 def _without(doubtful: Collection[ir.Value], disputed: Mapping[ir.Value, str], shapes: Shapes) -> Shapes:

@@ -298,7 +298,9 @@ def test_a_run_that_onnxruntime_refuses_is_an_error(text: Text) -> None:
 
 def test_without_sizes_of_the_inputs_nothing_is_run(text: Text) -> None:
     model = load(text("g (float[N] x) => (float[A] y) { y = foo.Bar(x) }"))
-    assert resolve(model, run=True).dims(model.graph.outputs[0]) == ("A",)
+    shapes = resolve(model, run=True)
+    assert shapes.dims(model.graph.outputs[0]) == ("A",)
+    assert shapes.reason(model.graph.outputs[0]) == "inputs have open dimensions: give --dim N=N"
 
 
 def test_external_weights_are_read_for_a_run(external: Path, monkeypatch: pytest.MonkeyPatch) -> None:
