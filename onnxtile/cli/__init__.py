@@ -14,6 +14,7 @@ import typer
 from onnxtile.cli.app import build
 from onnxtile.cli.signals import Signals
 from onnxtile.cli.streams import leads_nowhere, open_streams, say
+from onnxtile.cli.warned import show_warnings
 from onnxtile.errors import OnnxtileError
 from onnxtile.printable import MOST, capped, error_line, escaped
 from onnxtile.quiet import silence_libraries
@@ -29,6 +30,7 @@ def main() -> None:
     """Run the command; end with 0 (done), 1 (a check said no), 2 (bad input or usage), or 128 and the number of a signal."""
     open_streams()
     silence_libraries()
+    show_warnings()
     gc.set_threshold(_NEW_OBJECTS)
     atexit.register(gc.freeze)  # nor need it look through all that is left when the process ends
     signals = Signals()

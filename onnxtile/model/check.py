@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
-from onnxtile.errors import ModelError
+from onnxtile.errors import ModelError, ModelWarning
 from onnxtile.model.calls import require_bounded_calls
+from onnxtile.model.oddities import runnable_oddities
 
 INLINE_BYTES = 1024
 """Constants above this size are left out of what the checker and shape inference see; shape operands are always below it."""
@@ -19,8 +21,8 @@ INLINE_BYTES = 1024
 def check(model: ir.Model) -> None:
     """Raise ModelError with the checker's reason unless `model` keeps to the ONNX specification.
 
-    An operator that no schema and no function of the model defines is an error in the standard domains; other domains are
-    for the runtime to know.
+    An operator that no schema and no function of the model defines is an error in the standard domains, unless onnxruntime loads the
+    model: then it is a ModelWarning. Other domains are for the runtime to know.
     """
     _check(skeleton(model))
 
@@ -72,8 +74,12 @@ def _check(proto: onnx.ModelProto) -> None:
     try:
         onnx.checker.check_model(proto)
     except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
-        reason = str(error).split("==> Context", maxsplit=1)[0]
-        raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}") from None
+        oddities = runnable_oddities(proto)
+        if not oddities:
+            reason = str(error).split("==> Context", maxsplit=1)[0]
+            raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}") from None
+        for oddity in oddities:
+            warnings.warn(oddity, ModelWarning, stacklevel=4)
     except (ValueError, EncodeError, DecodeError) as error:
         raise ModelError(f"the model cannot be checked: {' '.join(str(error).split())}") from None
 

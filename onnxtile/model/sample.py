@@ -20,10 +20,11 @@ _SAMPLES = 2
 
 @dataclass
 class Samples:
-    """What the runs show: element types and shapes of values, or the reason why a value has none."""
+    """What the runs show: element types and shapes of values, or why a value has none; `refuted` are those whose shape was not the same."""
 
     known: dict[ir.Value, Known] = field(default_factory=dict)
     reasons: dict[ir.Value, str] = field(default_factory=dict)
+    refuted: set[ir.Value] = field(default_factory=set)
 
 
 def sampled(model: ir.Model, values: Iterable[ir.Value], sizes: Sizes, wanted: Wanted = ANYTHING) -> Samples:
@@ -58,6 +59,7 @@ def _compare(value: ir.Value, seen: list[Any], found: Samples) -> None:
     if len(shapes) > 1:
         listed = " and ".join(str(list(shape)) for shape in shapes)
         found.reasons[value] = f"its shape depends on the data (runs gave {listed})"
+        found.refuted.add(value)
         return
     dtype = seen[0].dtype
     element = ir.DataType.STRING if dtype.kind in "OSU" else ir.DataType.from_numpy(dtype)

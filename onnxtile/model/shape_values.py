@@ -178,8 +178,9 @@ class Propagation:
         elif standard and node.op_type in {"Shape", "Size"}:
             self._measure(node)
         else:
-            # Where nothing is new, the engines have said what there is to say.
-            new = node.graph is not self._model.graph or any(value in self._news for value in node.inputs)
+            # Where nothing is new, the engines have said what there is to say; of onnxruntime's operators only one of them can.
+            new = node.graph is not self._model.graph or self._is_contributed(node)
+            new = new or any(value in self._news for value in node.inputs)
             if new and any(value.name and self._sizes(value) is None for value in node.outputs):
                 self._infer(node)
             if standard and node.op_type in _ARITHMETIC and self._is_small(node):
@@ -249,7 +250,7 @@ class Propagation:
 
     def _infer(self, node: ir.Node) -> None:
         """Note what onnx infers for the outputs of `node` from the shapes of its inputs and from known numbers."""
-        if (node.domain, node.op_type) in self._contributed:
+        if self._is_contributed(node):
             self._ask(node)
             return
         proto, names = _alone(node)
@@ -269,6 +270,9 @@ class Propagation:
                 if sure is not None:
                     self._note_open(value, sure.get(names[value], NOTHING).dims, len(known.dims))
                 self.note(value, known.dtype, known.dims)
+
+    def _is_contributed(self, node: ir.Node) -> bool:
+        return (node.domain, node.op_type) in self._contributed
 
     def _ask(self, node: ir.Node) -> None:
         """Note what onnxruntime infers for the outputs of `node`, an operator of its own."""

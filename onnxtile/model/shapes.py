@@ -1,11 +1,15 @@
 """Element types and shapes of all values, from several inference engines and, where they do not suffice, from a run.
 
 No engine is complete. The graph is first inferred symbolically (onnx-shape-inference), then by onnx with data propagation; what is still
-unknown is taken from what the file declares, and last from runs on sample inputs.
+unknown is computed, then read off runs on sample inputs, and last taken from what the file declares. Where engines contradict each other
+none is believed. Of onnxruntime's own operators, which the others know by hearsay, its own inference alone counts (model.contributed).
 """
 
 from __future__ import annotations
 
+import re
+import shlex
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -13,7 +17,7 @@ from typing import cast
 import onnx_ir as ir
 
 from onnxtile.collector import collector_paused
-from onnxtile.errors import ModelError
+from onnxtile.errors import ModelWarning
 from onnxtile.model.body_shapes import after_loops
 from onnxtile.model.bounds import bounded
 from onnxtile.model.dims import free_inputs
@@ -34,6 +38,7 @@ class Shapes:
     _reasons: Mapping[ir.Value, str] = field(default_factory=dict, repr=False)
     _never: Mapping[ir.Value, str] = field(default_factory=dict, repr=False)
     _upper: Collection[ir.Value] = field(default=frozenset(), repr=False)
+    _otherwise: str = field(default="no shape inference knows it", repr=False)
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         """Return the element type; None where it is unknown or the value is no tensor."""
@@ -59,7 +64,7 @@ class Shapes:
 
     def reason(self, value: ir.Value) -> str:
         """Return why the shape of `value` is not known."""
-        return self._reasons.get(value, "no shape inference knows it")
+        return self._reasons.get(value, self._otherwise)
 
     def of_twins(
         self,
@@ -95,34 +100,91 @@ def resolve(
 
     With `run`, and every input's shape known, shapes that inference left open are read off runs on inputs as `wanted`, unless they depend
     on the data: then `Shapes.reason` names the operator, unless `bounds` say how large the dimension may become (see model.bounds).
-    A run decides where two engines contradict each other, too; without one that is a ModelError, as it is where onnxruntime refuses the
-    model in a run. Raises UsageError for bounds that make no sense.
+    Where two engines contradict each other neither is believed: without a run it is open, and so is all that depends on it. A shape that
+    the file declares counts where nothing else says one; declared wrongly, it is a ModelWarning. Raises ModelError where onnxruntime
+    refuses the model in a run, and UsageError for bounds that make no sense.
     """
     originals = values(model)
-    from_file = [declared(value) for value in originals]
+    from_file = dict(zip(originals, map(declared, originals), strict=True))
     symbolic, from_onnx = infer(model.clone())
     looped = after_loops(model)
-    symbolic = [Known(s.dtype, None) if v in looped else s for v, s in zip(originals, symbolic, strict=True)]
-    rows = zip(originals, symbolic, from_onnx, from_file, strict=True)
-    main = {id(value) for node in model.graph for value in node.outputs} | {id(value) for value in model.graph.inputs}
-    disputed: list[ir.Value] = []
-    merged = {}
-    for value, first, second, file in rows:
-        if id(value) in main and _contradict(first.dims, second.dims):
-            disputed.append(value)
-            if not run:
-                raise ModelError(
-                    f"shape inference contradicts itself on {value.name!r}: {_listed(first)} and {_listed(second)}"
-                )
-        merged[value] = _merge(first, second, file, in_main=id(value) in main)
+    main = {value for node in model.graph for value in node.outputs}
+    inputs = set(model.graph.inputs)
+    merged: dict[ir.Value, Known] = {}
+    disputed: dict[ir.Value, str] = {}
+    for value, first, second in zip(originals, symbolic, from_onnx, strict=True):
+        one = Known(first.dtype, None) if value in looped else first
+        file = Known(from_file[value].dtype, None) if value in main else from_file[value]
+        merged[value] = _merge(one, second, file, in_main=value in main or value in inputs)
+        if value in main and _contradict(one.dims, second.dims):
+            disputed[value] = f"shape inference contradicts itself: {_listed(one)} and {_listed(second)}"
     dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
     dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
-    shapes = _with_computed(model, Shapes(dtypes, dims))
-    if run:  # which decides where engines contradict each other, as they do where a window is larger than what it slides over
-        doubtful = _downstream(model, disputed)
-        settled = {value: known for value, known in shapes._dims.items() if value not in doubtful}
-        shapes = _with_samples(model, replace(shapes, _dims=settled), wanted)
-    return _with_bounds(model, shapes, bounds) if bounds else shapes
+    doubtful = _downstream(model, disputed)
+    shapes = _without(doubtful, disputed, _with_computed(model, Shapes(dtypes, dims)))
+    refuted: Collection[ir.Value] = doubtful
+    if run:
+        shapes, refuted = _with_samples(model, shapes, wanted)
+    promises = {value: from_file[value].dims for value in originals if value in main}
+    _warn_of_declarations(promises, shapes)
+    shapes = _with_promises({value: dims for value, dims in promises.items() if value not in refuted}, shapes)
+    shapes = _with_bounds(model, shapes, bounds) if bounds else shapes
+    options = _binding(value for value in free_inputs(model) if shapes.sizes(value) is None)
+    return replace(shapes, _otherwise=f"inputs have open dimensions: give {options}") if options else shapes
+
+
+def _binding(inputs: Iterable[ir.Value]) -> str:
+    """Return the options that bind the open dimensions of `inputs`, tensors all: by name, or as whole shapes where one has none."""
+    options: list[str] = []
+    for value in inputs:
+        open_ = [dim.value or "" for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)]
+        if open_ and all(re.search(r"\w", name) for name in open_):
+            options.extend(f"--dim {shlex.quote(f'{name}=N')}" for name in open_)
+        elif open_:
+            sizes = "x".join(str(dim) if isinstance(dim, int) else "N" for dim in value.shape or ())
+            options.append(f"--shape {shlex.quote(f'{value.name}={sizes}')}")
+    return " ".join(dict.fromkeys(options))
+
+
+def _without(doubtful: Collection[ir.Value], disputed: Mapping[ir.Value, str], shapes: Shapes) -> Shapes:
+    """Return `shapes` without those of `doubtful` values, which engines see differently or which depend on such."""
+    if not doubtful:
+        return shapes
+    settled = {value: known for value, known in shapes._dims.items() if value not in doubtful}
+    reasons = {
+        value: disputed.get(value, "it depends on a shape of which inference contradicts itself") for value in doubtful
+    }
+    return replace(shapes, _dims=settled, _reasons=reasons)
+
+
+def _with_promises(promises: Mapping[ir.Value, Dims | None], shapes: Shapes) -> Shapes:
+    """Return `shapes` with what the file declares of values of which nothing else says all sizes."""
+    open_ = {value: dims for value, dims in promises.items() if dims is not None and shapes.sizes(value) is None}
+    if not open_:
+        return shapes
+    found = {
+        value: merged for value, dims in open_.items() if (merged := _merge_dims(shapes.dims(value), dims)) is not None
+    }
+    return replace(shapes, _dims={**shapes._dims, **found})
+
+
+def _warn_of_declarations(declarations: Mapping[ir.Value, Dims | None], shapes: Shapes) -> None:
+    """Warn where the model declares a shape that is not what its nodes make: that is what counts, as it does for onnxruntime."""
+    pairs = ((value, dims, shapes.dims(value)) for value, dims in declarations.items())
+    wrong = [
+        (value.name, _shown(dims), _shown(found))
+        for value, dims, found in pairs
+        if dims is not None and found is not None and (len(dims) != len(found) or _differ(dims, found))
+    ]
+    if wrong:
+        name, said, true = wrong[0]
+        others = f"; so are {len(wrong) - 1} others" if len(wrong) > 1 else ""
+        warnings.warn(f"the model declares {name!r} as {said}, and it is {true}{others}", ModelWarning, stacklevel=2)
+
+
+def _shown(dims: Dims) -> str:
+    known = (str(dim) if isinstance(dim, int) or (dim or "").isidentifier() else "?" for dim in dims)
+    return f"[{', '.join(known)}]"
 
 
 def _downstream(model: ir.Model, sources: Collection[ir.Value]) -> set[ir.Value]:
@@ -206,12 +268,12 @@ def _with_computed(model: ir.Model, shapes: Shapes, news: Iterable[ir.Value] = (
     return Shapes(further.dtypes, further.dims, shapes._reasons, further.never)
 
 
-def _with_samples(model: ir.Model, shapes: Shapes, wanted: Wanted) -> Shapes:
-    """Return `shapes` with what sample runs show of the main graph's values that inference left open."""
+def _with_samples(model: ir.Model, shapes: Shapes, wanted: Wanted) -> tuple[Shapes, Collection[ir.Value]]:
+    """Return `shapes` with what sample runs show of the main graph's values that inference left open, and those that had no one shape."""
     outputs = (value for node in model.graph for value in node.outputs)
     open_ = [v for v in outputs if v.name and shapes.sizes(v) is None and _may_be_tensor(v)]
     if not open_ or any(shapes.sizes(value) is None for value in free_inputs(model)):
-        return shapes
+        return shapes, ()
     found = sampled(model, open_, shapes.sizes, wanted)
     dtypes, dims = dict(shapes._dtypes), dict(shapes._dims)
     for value, known in found.known.items():
@@ -219,7 +281,8 @@ def _with_samples(model: ir.Model, shapes: Shapes, wanted: Wanted) -> Shapes:
             dims[value] = known.dims
         if known.dtype is not None:
             dtypes.setdefault(value, known.dtype)
-    return _with_computed(model, Shapes(dtypes, dims, found.reasons, shapes._never), found.known)
+    reasons = {value: reason for value, reason in shapes._reasons.items() if value not in found.known} | found.reasons
+    return _with_computed(model, Shapes(dtypes, dims, reasons, shapes._never), found.known), found.refuted
 
 
 def _is_open(value: ir.Value) -> bool:

@@ -12,6 +12,8 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxtile.errors import ModelWarning
+from onnxtile.model import infer as engines
 from onnxtile.model.dims import bind
 from onnxtile.model.infer import values
 from onnxtile.model.load import load
@@ -156,6 +158,16 @@ def test_open_dimensions_go_through_and_what_the_runtime_does_not_say_stays_open
     assert resolve(model).dims(results(model)[0]) == ("batch", 4, 1, 1)
 
 
+def test_what_another_engine_knows_of_the_operands_is_told_to_the_runtime(
+    text: Text, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "_infer_symbolic", lambda _: None)
+    proto = text("g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) i = com.microsoft.Gelu(h) y = Transpose(i) }")
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model = load(proto)
+    assert [resolve(model).sizes(node.outputs[0]) for node in model.graph] == [(2, 3), (2, 3), (3, 2)]
+
+
 def test_a_cache_of_keys_grows_only_where_a_known_number_says_so() -> None:
     """With how many tokens there are in an input the runtime guesses; a run gives 11 for 11 tokens, and 10 for less."""
     operands = [
@@ -193,6 +205,15 @@ def test_what_the_runtime_does_not_infer_is_open_and_a_run_shows_it(op: str) -> 
         assert "depends on the data (Unique" in resolve(model, run=True).reason(output)
     else:
         assert resolve(model, run=True).sizes(output) == shown(proto, feeds)["o0"].shape
+
+
+@pytest.mark.parametrize(("op", "opset"), [("SimplifiedLayerNormalization", 17), ("LayerNormalization", 14)])
+def test_operators_that_the_runtime_has_in_the_domain_of_onnx(op: str, opset: int) -> None:
+    proto, feeds = alone(op, [_f(2, 4, 8), Fixed(_f(8))], 1, {"axis": -1}, "", opset)
+    with pytest.warns(ModelWarning, match=f"ONNX has no operator {op} in opset {opset}; onnxruntime takes it"):
+        model = load(proto)
+    assert resolve(model).sizes(results(model)[0]) == (2, 4, 8)
+    assert shown(proto, feeds)["o0"].shape == (2, 4, 8)
 
 
 def test_an_operator_of_the_runtime_is_not_what_a_function_of_its_name_says(text: Text) -> None:

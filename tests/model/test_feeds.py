@@ -47,7 +47,7 @@ def test_every_element_type_is_drawn(kind: str) -> None:
     "body",
     [
         "y = Gather(t, i)",
-        "j = Unsqueeze(i, a) y = Gather(t, j)",
+        "j = Unsqueeze(i, a) g = Gather(t, j) y = Squeeze(g, a)",
         "j = Cast <to = 6> (i) y = Gather(t, j)",
         "j = Identity(i) k = Identity(j) y = Gather(t, k)",
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import onnx_shape_inference
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxtile.errors import ModelError
+from onnxtile.errors import ModelError, ModelWarning
 from onnxtile.model import infer as engines
 from onnxtile.model.dims import bind
 from onnxtile.model.load import load
@@ -42,10 +43,21 @@ def test_what_the_file_declares_does_not_overrule_what_follows_from_the_graph(te
     proto = text("g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) y = Abs(h) }")
     proto.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.INT8, [9]))
     model = load(proto)
-    shapes = resolve(model)
+    with pytest.warns(ModelWarning, match=r"the model declares 'h' as \[9\], and it is \[2, 3\]$"):
+        shapes = resolve(model)
     assert shapes.sizes(value_of(model, "h")) == (2, 3)
     assert shapes.dtype(value_of(model, "h")) == ir.DataType.FLOAT
     assert shapes.sizes(value_of(model, "y")) == (2, 3)
+
+
+@pytest.mark.parametrize("declared", ["A", "A, 3", "2, 3", "A, B"])
+def test_only_what_cannot_be_true_is_a_wrong_declaration(text: Text, declared: str) -> None:
+    model = load(text(f"g (float[2, 3] x) => (float[{declared}] y) {{ h = Relu(x) y = Abs(h) }}"))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert resolve(model).sizes(model.graph.outputs[0]) == (2, 3)
+    said = ["the model declares 'y' as [A], and it is [2, 3]"] if declared == "A" else []
+    assert [str(one.message) for one in warned] == said
 
 
 def test_an_unknown_operator_keeps_what_the_file_declares_and_passes_it_on(text: Text, value_of: ValueOf) -> None:
@@ -74,16 +86,31 @@ def test_shapes_that_contradict_each_other_are_an_error(text: Text, body: str) -
         resolve(model, run=True)
 
 
-def test_engines_that_contradict_each_other_are_an_error(
-    small: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_engines_that_contradict_each_other_none_is_believed(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(model: ir.Model, **_: object) -> ir.Model:
-        model.graph.node(0).outputs[0].shape = ir.Shape([7, 7, 7])
+        model.graph.node(1).outputs[0].shape = ir.Shape([7, 7, 7])
         return model
 
     monkeypatch.setattr(onnx_shape_inference, "infer_symbolic_shapes", wrong)
-    with pytest.raises(ModelError, match="contradicts itself on 'h'"):
-        resolve(load(small))
+    model = load(text("g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) i = Abs(h) y = Neg(i) }"))
+    shapes = resolve(model)
+    h, i, y = (node.outputs[0] for node in model.graph)
+    assert [shapes.sizes(value) for value in (h, i, y)] == [(2, 3), None, None]
+    assert shapes.reason(i) == "shape inference contradicts itself: [7, 7, 7] and [2, 3]"
+    assert shapes.reason(y) == "it depends on a shape of which inference contradicts itself"
+    assert [resolve(model, run=True).sizes(value) for value in (h, i, y)] == [(2, 3)] * 3
+
+
+def test_a_declaration_that_a_run_contradicts_is_not_believed(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine follows it; without a run it is all that is known, with one it is a warning."""
+    nothing = lambda _, graphs: [engines.NOTHING for g in graphs for _ in engines._graph_values(g)]  # noqa: E731
+    monkeypatch.setattr(engines, "_infer_symbolic", lambda _: None)
+    monkeypatch.setattr(engines, "_infer_onnx", nothing)
+    monkeypatch.setattr("onnxtile.model.shapes._with_computed", lambda _, shapes, __=(): shapes)
+    model = load(text("g (float[2, 3] x) => (float[2, 4] y) { y = Relu(x) }"))
+    assert resolve(model).sizes(model.graph.outputs[0]) == (2, 4)
+    with pytest.warns(ModelWarning, match=r"declares 'y' as \[2, 4\], and it is \[2, 3\]"):
+        assert resolve(model, run=True).sizes(model.graph.outputs[0]) == (2, 3)
 
 
 def test_a_run_decides_where_engines_contradict_each_other(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +226,7 @@ def test_shapes_that_depend_on_the_data_stay_unknown_with_the_reason(text: Text,
     proto.graph.output[0].type.tensor_type.elem_type = 1 if "y = ConstantOfShape" in body else onnx_types[cause]
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     proto.graph.output[0].type.tensor_type.shape.dim.add().dim_param = "A"
-    if "Transpose" in body:
+    if "Transpose" in body or "Shape(n)" in body:
         proto.graph.output[0].type.tensor_type.shape.dim.add().dim_param = "B"
     model = load(proto)
     shapes = resolve(model, run=True)
@@ -271,7 +298,9 @@ def test_a_run_that_onnxruntime_refuses_is_an_error(text: Text) -> None:
 
 def test_without_sizes_of_the_inputs_nothing_is_run(text: Text) -> None:
     model = load(text("g (float[N] x) => (float[A] y) { y = foo.Bar(x) }"))
-    assert resolve(model, run=True).dims(model.graph.outputs[0]) == ("A",)
+    shapes = resolve(model, run=True)
+    assert shapes.dims(model.graph.outputs[0]) == ("A",)
+    assert shapes.reason(model.graph.outputs[0]) == "inputs have open dimensions: give --dim N=N"
 
 
 def test_external_weights_are_read_for_a_run(external: Path, monkeypatch: pytest.MonkeyPatch) -> None:

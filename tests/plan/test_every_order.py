@@ -6,8 +6,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from onnxtile.errors import CheckFailed, UsageError
 from onnxtile.plan.order.schedule import own_order, predecessors, shuffled
@@ -119,47 +117,3 @@ def test_a_planner_that_forgets_conflicts_is_caught(monkeypatch: pytest.MonkeyPa
 def test_an_order_for_every_order_is_the_models_own(light: Find) -> None:
     result = Case.of(light("squeezenet")).plan(order="any")
     assert all(first < second for first, second in pairwise(result.steps))
-
-
-@st.composite
-def lodgers(draw: st.DrawFn) -> tuple[list[Tenant], list[list[int]]]:
-    """Return tenants of a few bytes, one for each node of a graph, and the nodes that depend on each."""
-    count = draw(st.integers(1, 6))
-    before = [sorted(draw(st.sets(st.integers(0, n - 1), max_size=2))) if n else [] for n in range(count)]
-    after = [[n for n in range(count) if node in before[n]] for node in range(count)]
-    found = []
-    for node in range(count):
-        takes = [Take(f"t{other}", draw(st.sampled_from(["view", "in place", "cut"]))) for other in before[node][:1]]
-        place = draw(st.integers(0, 2)), draw(st.integers(1, 2))
-        found.append(tenant(f"t{node}", (node, *after[node]), *place, *takes[: draw(st.integers(0, 1))]))
-    return found, after
-
-
-@settings(deadline=None, max_examples=300)
-@given(lodgers())
-def test_pairs_with_a_writer_between_them_need_no_look(case: tuple[list[Tenant], list[list[int]]]) -> None:
-    tenants, after = case
-    assert (not list(races(tenants, after))) == all(
-        lawful(one, other, tenants, after) for one in tenants for other in tenants if one.steps[0] < other.steps[0]
-    )
-
-
-def lawful(one: Tenant, other: Tenant, tenants: list[Tenant], after: list[list[int]]) -> bool:
-    """Return whether two tenants share no byte, are apart in every order, or hold the same in each byte that both have."""
-    common = {*range(one.offset, one.offset + one.size)} & {*range(other.offset, other.offset + other.size)}
-    taken = any(take.source == one.name and take.rule == "in place" for take in other.takes)
-    apart = all(is_after(other.steps[0], step, after) or (taken and step == other.steps[0]) for step in one.steps)
-    return not common or apart or all(writer(one, b, tenants) == writer(other, b, tenants) for b in common)
-
-
-def is_after(node: int, first: int, after: list[list[int]]) -> bool:
-    return any(other == node or is_after(node, other, after) for other in after[first])
-
-
-def writer(one: Tenant, byte: int, tenants: list[Tenant]) -> str:
-    """Return the name of the tenant whose node wrote `byte` of the arena as it is in `one`."""
-    for take in one.takes:
-        source = next(t for t in tenants if t.name == take.source)
-        if take.rule != "in place" and source.offset <= byte < source.offset + source.size:
-            return writer(source, byte, tenants)
-    return one.name

@@ -27,6 +27,8 @@ class PlainRun:
         copy = model.clone()
         fold(copy)
         raise_ir_version(copy)
+        for value in copy.graph.outputs:
+            value.shape = None  # which may be declared wrongly: onnxruntime warns of that, but does not write in place
         self._session = Session(model_bytes(copy), external=external_folder(model))
         self._inputs = {value.name or "": shapes.dtype(value) for value in model.graph.inputs}
         self._outputs = dict.fromkeys(model.graph.outputs)
