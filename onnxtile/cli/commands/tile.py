@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from onnxtile.cli.completion import accumulations, of, ready_limits
+from onnxtile.cli.completion import accumulation_types, accumulations, of, ready_limits
 from onnxtile.cli.job import Dim, In, Rewrite, Shape, command
 from onnxtile.cli.values import dims, in_bytes, shapes
 
@@ -57,10 +57,20 @@ def tile(
         typer.Option(
             "--accumulate",
             metavar="WAY",
-            help="partial sums: sum, chain, tree or gemm",
+            help="partial sums: sum, chain, tree or gemm [sum]",
+            show_default=False,
             autocompletion=of(accumulations),
         ),
     ] = "sum",
+    accumulate_type: Annotated[
+        str | None,
+        typer.Option(
+            "--accumulate-type",
+            metavar="TYPE",
+            help="add float16 partial sums in float32",
+            autocompletion=of(accumulation_types),
+        ),
+    ] = None,
     wrap: Annotated[bool, typer.Option("--wrap", help="put each tiled layer into a function")] = False,
     peaks: Annotated[
         bool | None,
@@ -77,7 +87,6 @@ def tile(
     Examples:
         onnxtile tile model.onnx --max 64
         onnxtile tile model.onnx --max-m 16 --max-k 64 --accumulate gemm
-        onnxtile tile model.onnx --target limits.toml --dim batch=1
         onnxtile tile model.onnx --conv --memory 256KiB
     """
     from onnxtile import api
@@ -96,7 +105,9 @@ def tile(
         window=window if conv or window.asks else None,
         base=base,
     )
-    options = Options.of(accumulate=accumulate, nodes_at_most=nodes_at_most, wrap=wrap, runs=runs)
+    options = Options.of(
+        accumulate=accumulate, accumulate_type=accumulate_type, nodes_at_most=nodes_at_most, wrap=wrap, runs=runs
+    )
     target = job.target(model, "tiled")
     with job.progress() as progress:
         result = api.tile(
