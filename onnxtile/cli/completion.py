@@ -74,6 +74,13 @@ def accumulations() -> Iterable[str]:
     return (str(way) for way in Accumulation)
 
 
+def accumulation_types() -> Iterable[str]:
+    """Return the element types that --accumulate-type takes."""
+    from onnxtile.tile.options import SUM_TYPES
+
+    return tuple(SUM_TYPES)
+
+
 def ready_limits() -> Iterable[str]:
     """Return the limits that ship with the package."""
     from onnxtile.tile.target import ready_made

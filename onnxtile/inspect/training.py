@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,18 @@ from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes, resolve
 
+_INDEX = 8
+"""Bytes of an index."""
+_VIEWS = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+"""Frameworks make these without a copy."""
+
 
 @dataclass(frozen=True)
 class KeptValue:
-    """An activation that is kept: its bytes (None where unknown), and the nodes whose gradients need it."""
+    """An activation that is kept: its bytes (None where unknown), and the nodes whose gradients need it.
+
+    What is no value of the graph is called by its node: "pool:indices", "drop:mask".
+    """
 
     name: str
     bytes: int | None
@@ -65,14 +74,16 @@ class Kept:
 def kept_for_training(model: ir.Model, shapes: Shapes, constants: Constants) -> Kept:
     """Return what a backward pass of `model` keeps when every parameter is trained and the inputs are not.
 
-    A parameter is a floating-point constant with at least one dimension. A call of a local function keeps what its nodes do.
-    Statistics that a normalisation keeps beside its input (mean, deviation) are no values of the graph, and not counted.
+    A parameter is a floating-point constant with at least one dimension. A call of a local function keeps what its nodes do, a meta-op
+    that frameworks have as one operator what that keeps. A value and its views are kept once. Statistics that a normalisation keeps
+    beside its input (mean, deviation), a few numbers for each row or channel, are not counted.
     """
     inlined = model.clone() if model.functions else model
     if model.functions and not write_out_calls(inlined):
         model, shapes, constants = inlined, resolve(inlined), Constants(inlined)
     needs: dict[ir.Value, list[ir.Node]] = {}
     unknown: list[ir.Node] = []
+    beside: list[tuple[ir.Node, str, int | None]] = []
     varying = _Varying(shapes, constants)
     for node in model.graph:
         if not varying.passes(node):
@@ -80,18 +91,44 @@ def kept_for_training(model: ir.Model, shapes: Shapes, constants: Constants) -> 
         values = needed(node, varying)
         if values is None:
             unknown.append(node)
-        for value in values or ():
+        for value in map(_stored, values or ()):
             if value not in constants:
                 needs.setdefault(value, []).append(node)
+        own = _beside(node, shapes)
+        if own is not None:
+            beside.append((node, *own))
     names = node_ids(model.graph)
     by_operator: Counter[str] = Counter()
-    for value, nodes in needs.items():
-        by_operator[operator_name(nodes[0])] += tensor_bytes(value, shapes) or 0
-    kept = (
+    kept = [
         KeptValue(value.name or "", tensor_bytes(value, shapes), tuple(dict.fromkeys(names[node] for node in nodes)))
         for value, nodes in needs.items()
-    )
+    ]
+    kept += [KeptValue(f"{names[node]}:{what}", size, (names[node],)) for node, what, size in beside]
+    for nodes, value in zip((*needs.values(), *([node] for node, _, _ in beside)), kept, strict=True):
+        by_operator[operator_name(nodes[0])] += value.bytes or 0
     return Kept(tuple(kept), dict(by_operator.most_common()), tuple(names[node] for node in unknown))
+
+
+def _beside(node: ir.Node, shapes: Shapes) -> tuple[str, int | None] | None:
+    """Return what a framework keeps that is no value of the graph, and its bytes (None where unknown).
+
+    As PyTorch does on a CPU: MaxPool keeps where each maximum was, an int64; Dropout the factor of each element, in its own type.
+    """
+    if node.domain not in {"", "ai.onnx"} or node.op_type not in {"Dropout", "MaxPool", "GlobalMaxPool"}:
+        return None
+    if node.op_type == "Dropout":
+        return "mask", tensor_bytes(node.outputs[0], shapes)
+    sizes = shapes.sizes(node.outputs[0])
+    return "indices", None if sizes is None else _INDEX * math.prod(sizes)
+
+
+def _stored(value: ir.Value) -> ir.Value:
+    """Return the value whose bytes `value` is a view of."""
+    node = value.producer()
+    while node is not None and node.domain in {"", "ai.onnx"} and node.op_type in _VIEWS and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return value
 
 
 class _Varying:

@@ -13,7 +13,7 @@ from onnxtile.errors import ModelError
 from onnxtile.runtime import Array, Session
 from onnxtile.tile.conv.layer import Convolution
 from onnxtile.tile.layers import Layer
-from onnxtile.tile.product import Dims, Product
+from onnxtile.tile.product import HALVES, Dims, Product
 from onnxtile.tile.result import TiledNode
 
 _IR_VERSION = 10
@@ -28,6 +28,8 @@ class _Part:
 
     session: Session
     constants: tuple[ir.Value, ...] = ()
+    sums: tuple[ir.Node, ...] = ()
+    """Its Sums of 16 bits."""
 
     def run(self, trials: Iterable[dict[str, Array]]) -> None:
         """Add what this part makes to what each trial knows. The blocks of constants are cut once for all of them."""
@@ -35,6 +37,9 @@ class _Part:
         names = [feed.name for feed in self.session.inputs]
         for known in trials:
             known.update(self.session.run({name: held[name] if name in held else known[name] for name in names}))
+            for node in self.sums:
+                name = name_of(node.outputs[0])
+                known[name] = _in_range(known[name], [known[name_of(value)] for value in _inputs([node])])
 
 
 @dataclass(frozen=True)
@@ -53,9 +58,15 @@ class Alone:
 
     @classmethod
     def of_tiles(cls, site: TiledNode, opset: int) -> Alone:
-        """Return what stands for the node. Raises ModelError where onnxruntime has no kernel for it."""
-        cutter = _Cutter(site, opset)
-        parts = tuple(cutter.part(start) for start in range(0, len(site.emitted), _PART))
+        """Return what stands for the node. Raises ModelError where onnxruntime has no kernel for it.
+
+        Of 16 bits, no node stands in one session with another that it reads: onnxruntime computes in float32, and would not round or
+        overflow between the two, as hardware does that keeps each tensor in the type that the model says.
+        """
+        levels = _levels(site.emitted) if site.product.dtype in HALVES else [list(site.emitted)]
+        runs = [level[start : start + _PART] for level in levels for start in range(0, len(level), _PART)]
+        cutter = _Cutter(site, opset, runs)
+        parts = tuple(cutter.part(at) for at in range(len(runs)))
         return cls(parts, name_of(site.emitted[-1].outputs[0]))
 
     def run(self, trials: Iterable[Mapping[str, Array]]) -> list[Array]:
@@ -72,13 +83,15 @@ class _Cutter:
 
     site: TiledNode
     opset: int
+    runs: Sequence[Sequence[ir.Node]]
+    """The nodes of each part."""
     _last_read: dict[ir.Value, int] = field(default_factory=dict)
     _made: set[ir.Value] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         nodes = self.site.emitted
-        self._last_read = {value: i for i, node in enumerate(nodes) for value in _inputs([node])}
-        self._last_read[nodes[-1].outputs[0]] = len(nodes)
+        self._last_read = {value: at for at, run in enumerate(self.runs) for value in _inputs(run)}
+        self._last_read[nodes[-1].outputs[0]] = len(self.runs)
         self._made = {value for node in nodes for value in node.outputs}
         self._outer = outer_values(self.site.product)
         # Split and Slice take their sizes from the model, as hardware compilers ask for.
@@ -90,9 +103,9 @@ class _Cutter:
             if value is not None
         }
 
-    def part(self, start: int) -> _Part:
-        """Return the part whose first node is at `start`."""
-        nodes = self.site.emitted[start : start + _PART]
+    def part(self, at: int) -> _Part:
+        """Return part number `at`."""
+        nodes = self.runs[at]
         made = [value for node in nodes for value in node.outputs]
         read = dict.fromkeys(_inputs(nodes))
         sizes = [value for value in read if value in self._sizes]
@@ -100,7 +113,7 @@ class _Cutter:
         fed = [value for value in read if value not in own]
         # By name where it comes from outside: the value itself may be gone from the model, or its name passed on.
         blocks = [v for v in fed if v not in self._made and v.name not in self._outer]
-        leaving = [value for value in made if self._last_read.get(value, -1) >= start + len(nodes)]
+        leaving = [value for value in made if self._last_read.get(value, -1) > at]
         session = _session(
             [_bare(node) for node in nodes],
             [self._typed(value) for value in fed],
@@ -108,7 +121,8 @@ class _Cutter:
             [self._typed(value) for value in leaving],
             self.opset,
         )
-        return _Part(session, tuple(blocks))
+        sums = [node for node in nodes if node.op_type == "Sum" and node.outputs[0].dtype in HALVES]
+        return _Part(session, tuple(blocks), tuple(sums))
 
     def _typed(self, value: ir.Value) -> onnx.ValueInfoProto:
         if value in self._made:
@@ -172,6 +186,26 @@ def name_of(value: ir.Value) -> str:
     """Return the name of a value, which every value of a tiled model has."""
     assert value.name is not None
     return value.name
+
+
+def _levels(nodes: Sequence[ir.Node]) -> list[list[ir.Node]]:
+    """Return `nodes` in groups, none of which reads what it makes, each as early as can be."""
+    level: dict[ir.Node | None, int] = {}
+    groups: list[list[ir.Node]] = []
+    for node in nodes:
+        level[node] = max((level.get(value.producer(), -1) for value in _inputs([node])), default=-1) + 1
+        groups += [[]] if level[node] == len(groups) else []
+        groups[level[node]].append(node)
+    return groups
+
+
+def _in_range(total: Array, terms: Sequence[Array]) -> Array:
+    """Return a Sum of 16 bits, rounded once, but where adding one term after another leaves the range: there what that comes to."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        running = terms[0]
+        for term in terms[1:]:
+            running = running + term
+    return np.where(np.isfinite(running), total, running)
 
 
 def _inputs(nodes: Iterable[ir.Node]) -> list[ir.Value]:

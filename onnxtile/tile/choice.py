@@ -15,10 +15,13 @@ on, else once in all; and V visits of the result cost V writes and V - 1 reads:
 
     bytes(order) = a·M·K·turns(n) + b·K·N·turns(m) + c·M·N·(2·turns(k) - 1)
 
-No schedule moves less than about 2·M·N·K/√S + M·N elements, S the elements that the memory holds (Kwasniewski et al., "Red-blue
-pebbling revisited", arXiv 1908.09606); with different element types that is 2·M·N·K·√(a·b·c / memory) + c·M·N bytes.
-It is one where K is at least 2·√S, or 2·√(c·memory / (a·b)): below that, a block of A or B with all of K stays in fast memory, no
-partial sum is left, and less is moved. The bound given there is that each operand is moved once.
+No schedule moves less than the largest of three numbers; d is sqrt(a·b·c / memory), a, b, c here the bytes of an element:
+
+- each operand read once and the result written once;
+- 2·M·N·K·d - 2·memory. While 2·memory bytes are read, at most 3·memory bytes of A, B and the result are at hand, which are
+  (memory³ / (a·b·c))^½ products at most (Smith et al., "A tight I/O lower bound for matrix multiplication", arXiv 1702.02017);
+- 2·M·N·K·d + c·M·N, where K is 2·√(c·memory / (a·b)) at least (Kwasniewski et al., "Red-blue pebbling revisited", arXiv 1908.09606).
+  With a shorter K less is moved: a block of A or B with all of K stays in fast memory, and no partial sum is left.
 
 The search is exact: bytes depend on the number of stretches alone, so of all steps that give as many only the shortest counts; for
 each pair of M and N the longest K that fits is the best in any order. That leaves about 4·√(M·N) pairs times six orders.
@@ -67,12 +70,13 @@ class Work:
         return a, b, c
 
     def lower_bound(self, memory: int) -> float:
-        """Return the bytes that any schedule moves, with `memory` bytes of fast memory."""
-        m, k, n = self.sizes
+        """Return the bytes that any schedule moves at least, with `memory` bytes of fast memory."""
+        (m, k, n), (a, b, c) = self.sizes, self.weights
+        once = m * k * a + k * n * b + m * n * c
+        read = 2 * self.batch[2] * m * k * n * sqrt(prod(self.bytes) / memory)
         if k < 2 * sqrt(self.bytes[2] * memory / (self.bytes[0] * self.bytes[1])):
-            a, b, c = self.weights
-            return float(m * k * a + k * n * b + m * n * c)
-        return self.batch[2] * (2 * m * k * n * sqrt(prod(self.bytes) / memory) + self.bytes[2] * m * n)
+            return max(float(once), read - 2 * memory)
+        return max(float(once), read - 2 * memory, read + m * n * c)
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def most_nodes(product: Product, grid: TileGrid | ZonedGrid, how: Accumulation =
 def count_nodes(product: Product, counts: tuple[Any, Any, Any], order: str, how: Accumulation) -> Any:
     """Return that number for products cut into `counts` stretches along M, K and N, numbers or arrays, which nothing fills up."""
     gm, gk, gn = counts
-    sums = gm * gn * additions(fitting(how, product), gk)
+    sums = gm * gn * additions(how, gk, product)
     concats = (gn > 1) * gm + (gm > 1) * 1
     a = _splits(product.a, (gm, gk), outer_side(order, "mk"))
     b = _splits(product.b, (gk, gn), outer_side(order, "kn"))
@@ -97,7 +97,7 @@ def count_nodes(product: Product, counts: tuple[Any, Any, Any], order: str, how:
 def _in_zones(product: Product, grid: ZonedGrid, how: Accumulation) -> int:
     """Return the number of nodes that stand for a product in zones, at most."""
     gk, pieces = grid.k.count, grid.n.count
-    sums = grid.matmuls // gk * additions(fitting(how, product), gk)
+    sums = grid.matmuls // gk * additions(how, gk, product)
     concats = sum(rows.count + 1 for rows in grid.rows) + 1
     a = sum(_splits(product.a, (rows.count, gk), 0) for rows in grid.rows)
     return int(grid.matmuls + sums + concats + a + _splits(product.b, (gk, pieces), 1) + _once(product, pieces))

@@ -22,6 +22,8 @@ Axes = tuple[int | None, int | None]
 """The axes of a tensor along which a matrix's rows and columns lie; None for a vector, which lacks one of the two."""
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+HALVES = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+"""Floats of 16 bits, whose partial sums may leave their range."""
 INTEGERS = {ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64}
 """Together the element types that MatMul takes (https://onnx.ai/onnx/operators/onnx__MatMul.html)."""
 BYTES = {ir.DataType.INT8, ir.DataType.UINT8}
@@ -151,6 +153,8 @@ class Product:
     tile: str = "MatMul"
     """The operator that each tile is."""
     requantize: Requantize | None = None
+    sums: ir.DataType | None = None
+    """The element type in which partial sums are added; None where it is `dtype`."""
 
     @property
     def result_dtype(self) -> ir.DataType:

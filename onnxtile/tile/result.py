@@ -46,6 +46,7 @@ class TiledNode:
             "tile": self.grid.steps,
             "order": self.grid.order,
             "accumulate": str(self.accumulate),
+            "accumulate_type": None if self.product.sums is None else self.product.sums.numpy().name,
             "nodes": self.nodes,
             "choice": self.chosen and self.chosen.to_dict(),
             **({"cuts": self.grid.to_dict()} if isinstance(self.grid, ConvGrid) else {}),

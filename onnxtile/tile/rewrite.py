@@ -14,18 +14,19 @@ from onnxtile.model.save import raise_ir_version
 from onnxtile.model.unbound import Unbound
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.registry import discover
-from onnxtile.tile.accumulate import Accumulation
 from onnxtile.tile.bodies import Bodies, NothingConstant
 from onnxtile.tile.conv.grid import ConvGrid
 from onnxtile.tile.copies import Copies
 from onnxtile.tile.inplace import Writing, rewrite
 from onnxtile.tile.kinds import examine, most_nodes
 from onnxtile.tile.late import LateSite, defer, may_wait
+from onnxtile.tile.layers import Layer
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.names import Names
 from onnxtile.tile.options import Options
 from onnxtile.tile.product import (
     FIRST_OPSET,
+    HALVES,
     ConstantTable,
     Facts,
     NotTiled,
@@ -61,7 +62,7 @@ def tile(
     bodies = Bodies(model, shapes, constants)
     copies = Copies(model, bodies)
     copies.split(lambda node: _is_tileable(node, operators))
-    search = _Search(model, limits, facts, names, operators, bodies, options.accumulate)
+    search = _Search(model, limits, facts, names, operators, bodies, options)
     found = choose(search.all(), options)
     sites = [site for site in found if isinstance(site, Site)]
     _refuse_explosion(sites, options)
@@ -99,7 +100,7 @@ class _Search:
     names: Names
     operators: Mapping[str, Tileable]
     bodies: Bodies
-    how: Accumulation
+    options: Options
 
     def all(self) -> Iterator[Candidate | SkippedNode]:
         """Yield what can be tiled and what cannot."""
@@ -129,11 +130,12 @@ class _Search:
     def _examine(self, node: ir.Node, facts: Facts, name: str) -> Candidate | SkippedNode:
         if facts.opset < FIRST_OPSET:
             return SkippedNode(name, f"opset {facts.opset} is too old: raise the model to {FIRST_OPSET} at least")
-        layer = self.operators[node.op_type]
+        limits = self.limits.of_operator(node.op_type)
         try:
-            return examine(
-                name, node, layer.restate(node, facts), self.limits.of_operator(node.op_type), facts, self.how
-            )
+            layer: Layer = self.operators[node.op_type].restate(node, facts)
+            if layer.dtype in HALVES:
+                layer = replace(layer, sums=self.options.sums)
+            return examine(name, node, layer, limits, facts, self.options.accumulate)
         except NotTiled as reason:
             return SkippedNode(name, str(reason))
 

@@ -46,7 +46,11 @@ class Layer(Protocol):
 
     @property
     def dtype(self) -> ir.DataType:
-        """The element type of partial sums."""
+        """The element type of each product."""
+
+    @property
+    def sums(self) -> ir.DataType | None:
+        """The element type in which partial sums are added; None where it is `dtype`."""
 
     @property
     def tile(self) -> str:

@@ -29,10 +29,9 @@ def agreeing(verdict: Verdict, what: str) -> Verdict:
     )
 
 
-def require_sites(failed: Iterable[str]) -> None:
-    """Raise Mismatch where any site `failed` when it ran alone."""
+def require_sites(failed: Iterable[str], hints: Mapping[str, str] | None = None) -> None:
+    """Raise Mismatch where any site `failed` when it ran alone; `hints` has what helps, by the name of the site."""
     names = list(failed)
     if names:
-        raise Mismatch(
-            f"{names[0]!r} run alone does not compute what it replaces", hint="nothing was written; please report it"
-        )
+        hint = (hints or {}).get(names[0], "please report it")
+        raise Mismatch(f"{names[0]!r} run alone does not compute what it replaces", hint=f"nothing was written; {hint}")

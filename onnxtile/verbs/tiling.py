@@ -24,6 +24,7 @@ from onnxtile.model.walk import all_nodes
 from onnxtile.tile.check import TileVerdict, check_tiles
 from onnxtile.tile.limits import Limits
 from onnxtile.tile.options import Options
+from onnxtile.tile.product import HALVES
 from onnxtile.tile.result import TileResult
 from onnxtile.tile.rewrite import tile as tile_graph
 from onnxtile.verbs.peaks import peaks as _peaks
@@ -107,7 +108,7 @@ def tile(
         progress("verifying")
         opset = tiled.graph.opset_imports.get("", 0)
         sites = check_tiles(result.tiled, constants, opset, runs=options.runs, progress=progress)
-        require_sites(site.node for site in sites if not site.passed)
+        require_sites((site.node for site in sites if not site.passed), _hints(result))
         check(tiled)
         verdict = agreeing(judge(original, tiled, progress), "the tiled model")
     wanted = verify and tiled.graph.num_nodes() <= _PLANNED if peaks is None else peaks
@@ -119,6 +120,17 @@ def tile(
             planned = _peaks(source, limits, options, run=verify, progress=progress)
     nodes = tiled.graph.num_nodes() + sum(site.nodes - 1 for site in result.tiled if not site.emitted)
     return TiledModel(Draft(tiled, result.late), result, nodes_before, nodes, verdict, sites, planned)
+
+
+def _hints(result: TileResult) -> dict[str, str]:
+    """Return what may help where partial sums of 16 bits overflow or lose digits."""
+    halves = [site for site in result.tiled if site.product.dtype in HALVES and site.grid.shape[1] > 1]
+    return {
+        site.node: "its partial sums leave the range or the digits of "
+        f"{site.product.dtype.name.lower()}: "
+        + ("--accumulate-type float32 adds them in float32" if site.product.sums is None else "raise --max-k")
+        for site in halves
+    }
 
 
 def _declared(model: ir.Model) -> dict[str | None, ir.Shape | None]:

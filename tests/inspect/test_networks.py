@@ -110,3 +110,12 @@ def test_bodies_are_listed_on_their_own(silero: Callable[[str], Path]) -> None:
     assert listed == {"", *result.bodies}
     (branch,) = (remark for remark in result.totals.unknown if "bodies" in remark.reason)
     assert any(body.startswith(branch.name) for body in result.bodies)
+
+
+@pytest.mark.parametrize(("name", "saved"), [("vgg19", 78_473_216), ("squeezenet", 21_069_728)])
+def test_training_keeps_what_pytorch_saves(light: Light, name: str, saved: int) -> None:
+    """The bytes of different storages that torch.autograd.graph.saved_tensors_hooks saw (PyTorch 2.13, a CPU, no Softmax at the end)."""
+    training = api.inspect(light(name), training=True).training
+    assert training is not None
+    assert training.bytes == saved + training.by_operator["Softmax"]
+    assert training.by_operator["Softmax"] == 1000 * 4

@@ -105,6 +105,27 @@ def test_what_a_gradient_needs_is_kept_once(graph: Graph, body: str, kept: set[s
     assert not result.training.unknown
 
 
+@pytest.mark.parametrize(
+    ("body", "kept", "size"),
+    [
+        ("h = MatMul(x, w)  y = Dropout(h)", {"x", "y:mask"}, 64 + 64),
+        ("a = MatMul(x, w)  h = Relu(a)  k = Flatten(h)  y = MatMul(k, w)", {"x", "h"}, 128),
+        ("a = MatMul(x, w)  h = Transpose(a)  k = Identity(h)  y = MatMul(k, w)", {"x", "a"}, 128),
+        (
+            "a = MatMul(x, w)  s = Constant<value_ints = [1, 1, 4, 4]>()  h = Reshape(a, s)"
+            "  p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(h)  y = Sqrt(p)",
+            {"x", "a", "p:indices", "y"},
+            64 + 64 + 4 * 8 + 4 * 4,
+        ),
+    ],
+)
+def test_masks_and_indices_are_kept_and_views_are_not(graph: Graph, body: str, kept: set[str], size: int) -> None:
+    result = graph(f"g (float[4,4] x) => (float y) <{W}> {{ {body} }}", opset=17, training=True)
+    assert result.training is not None
+    assert {value.name for value in result.training.values} == kept
+    assert result.training.bytes == size == sum(result.training.by_operator.values())
+
+
 def test_a_gradient_goes_through_sequences_and_stops_at_bodies(graph: Graph) -> None:
     body = "then_branch = t () => (float[2,4] p) { p = Exp(b) }, else_branch = e () => (float[2,4] q) { q = Neg(b) }"
     result = graph(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from itertools import product
 from typing import Any
 
@@ -128,6 +129,67 @@ def test_it_is_as_good_as_trying_everything(
 def test_nothing_is_below_the_bound(sizes: tuple[int, int, int], memory: int, kinds: tuple[int, int, int]) -> None:
     work = Work(sizes, kinds)
     assert all(choice.bytes_moved >= work.lower_bound(memory) for choice in front(work, Limits(memory=memory), tiles))
+
+
+def fewest(m: int, k: int, n: int, held: int) -> int:
+    """Return the fewest elements that any schedule moves: the cheapest way over all states of a fast memory of `held` elements.
+
+    A state is what lies there and which products are done. A product is done as soon as its two factors and its sum lie there; a
+    sum begins there for nothing, is written when it leaves, and leaves when it is complete.
+    """
+    places = [("a", i, x) for i in range(m) for x in range(k)] + [("b", x, j) for x in range(k) for j in range(n)]
+    places += [("c", i, j) for i in range(m) for j in range(n)]
+    bit = {place: 1 << at for at, place in enumerate(places)}
+    needs = [bit["a", i, x] | bit["b", x, j] | bit["c", i, j] for i in range(m) for j in range(n) for x in range(k)]
+    sums = {bit["c", i, j]: ((1 << k) - 1) << k * (i * n + j) for i in range(m) for j in range(n)}
+
+    def read(element: int, there: int, done: int) -> tuple[int, int, int]:
+        """Return what `element` costs to have, and the state that it leads to."""
+        cost = int(element not in sums or bool(done & sums[element]))
+        there |= element
+        done |= sum(1 << at for at, need in enumerate(needs) if there & need == need)
+        complete = [total for total, products in sums.items() if there & total and done & products == products]
+        return cost + len(complete), there & ~sum(complete), done
+
+    waiting, seen = [(0, 0, 0)], set()
+    while True:
+        moved, there, done = heappop(waiting)
+        if done == (1 << len(needs)) - 1:
+            return moved
+        if (there, done) in seen:
+            continue
+        seen.add((there, done))
+        rooms = [(0, there)]
+        if there.bit_count() == held:
+            lying = [element for element in bit.values() if there & element]
+            rooms = [(int(bool(done & sums.get(element, 0))), there & ~element) for element in lying]
+        for left, room in rooms:
+            for element in bit.values():
+                if not there & element and done & sums.get(element, 0) != sums.get(element, -1):
+                    cost, now, finished = read(element, room, done)
+                    heappush(waiting, (moved + left + cost, now, finished))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "memories"),
+    [((1, 4, 1), (3, 4, 9)), ((2, 1, 2), (3, 4, 8)), ((1, 2, 3), (3, 4)), ((2, 2, 1), (3, 8))],
+)
+def test_no_schedule_at_all_is_below_the_bound(sizes: tuple[int, int, int], memories: tuple[int, ...]) -> None:
+    m, k, n = sizes
+    once = m * k + k * n + m * n
+    for held in memories:
+        bound = Work(sizes, (1, 1, 1)).lower_bound(held)
+        assert once <= bound <= fewest(*sizes, held)
+    if memories[-1] == once:
+        assert fewest(*sizes, once) == bound == once
+
+
+@pytest.mark.parametrize("sizes", [(1, 9216, 4096), (1, 4096, 4096), (1, 4096, 1000), (8, 100_000, 8), (4096, 9216, 1)])
+def test_what_is_read_once_is_at_the_bound(sizes: tuple[int, int, int]) -> None:
+    work = Work(sizes, (4, 4, 4))
+    m, k, n = sizes
+    assert work.lower_bound(2**18) == 4 * (m * k + k * n + m * n)
+    assert front(work, Limits(memory=2**18), tiles)[-1].bytes_moved == work.lower_bound(2**18)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_products_stand_in_loop_order_with_their_marks(bench: Bench) -> None:
 def test_the_result_object(bench: Bench) -> None:
     tiled = bench.tile(bench.case(m=7, k=9, n=5).model(), FOUR)
     sizes = {"m": 7, "k": 9, "n": 5, "grid": [2, 3, 2], "matmuls": 12, "tile": [4, 4, 4], "order": "mnk"}
-    cost = {"accumulate": "sum", "nodes": 12 + 4 + 2 + 1 + 3 + 3, "choice": None}
+    cost = {"accumulate": "sum", "accumulate_type": None, "nodes": 12 + 4 + 2 + 1 + 3 + 3, "choice": None}
     assert tiled.result.to_dict() == {"tiled": [{"node": "fc", "op": "Gemm", **sizes, **cost}], "skipped": []}
     json.dumps(tiled.result.to_dict())
 

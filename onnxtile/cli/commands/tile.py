@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from onnxtile.cli.completion import accumulations, of, ready_limits
+from onnxtile.cli.completion import accumulation_types, accumulations, of, ready_limits
 from onnxtile.cli.job import Dim, In, Rewrite, Shape, command
 from onnxtile.cli.values import dims, in_bytes, shapes
 
@@ -58,10 +58,20 @@ def tile(
         typer.Option(
             "--accumulate",
             metavar="WAY",
-            help="partial sums: sum, chain, tree or gemm",
+            help="partial sums: sum, chain, tree or gemm [sum]",
+            show_default=False,
             autocompletion=of(accumulations),
         ),
     ] = "sum",
+    accumulate_type: Annotated[
+        str | None,
+        typer.Option(
+            "--accumulate-type",
+            metavar="TYPE",
+            help="add float16 partial sums in float32",
+            autocompletion=of(accumulation_types),
+        ),
+    ] = None,
     wrap: Annotated[bool, typer.Option("--wrap", help="put each tiled layer into a function")] = False,
     peaks: Annotated[
         bool | None,
@@ -95,7 +105,9 @@ def tile(
         window=window if conv or window.asks else None,
         base=base,
     )
-    options = Options.of(accumulate=accumulate, nodes_at_most=nodes_at_most, wrap=wrap, runs=runs)
+    options = Options.of(
+        accumulate=accumulate, accumulate_type=accumulate_type, nodes_at_most=nodes_at_most, wrap=wrap, runs=runs
+    )
     target = job.target(model, "tiled")
     with job.progress() as progress:
         result = api.tile(

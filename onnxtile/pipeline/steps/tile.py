@@ -24,6 +24,7 @@ class _Options(SizedOptions):
     max_channels: Count | None = None
     max_filters: Count | None = None
     accumulate: str = "sum"
+    accumulate_type: str | None = None
     wrap: bool = False
     peaks: bool = False
     verify: bool = True
@@ -46,7 +47,11 @@ def _limits(options: _Options) -> Limits:
 
 def _how(options: _Options) -> TileOptions:
     return TileOptions.of(
-        accumulate=options.accumulate, nodes_at_most=options.nodes_at_most, wrap=options.wrap, runs=options.runs
+        accumulate=options.accumulate,
+        accumulate_type=options.accumulate_type,
+        nodes_at_most=options.nodes_at_most,
+        wrap=options.wrap,
+        runs=options.runs,
     )
 
 

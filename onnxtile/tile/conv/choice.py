@@ -7,7 +7,8 @@ from those channels to `filters` output channels, and adds to a block of the out
 
 and a block that the tile before has used is still there. Windows overlap by the halo: n neighbouring outputs read (n - 1)·stride +
 reach inputs, reach the elements from the kernel's first to its last, so an axis of O outputs in t stretches reads stride·(O - t) + t·reach
-of them. Padding counts as if it lay in memory. With windows(t) that number for all rows and columns together, one group moves
+of them. Padding counts as if it lay in memory. Where neither rows nor columns are cut the whole input is read, also what no kernel
+touches. With windows(t) that number for all rows and columns together, one group moves
 
     a·channels·windows(t)·turns(n) + b·filters·channels·kernel·turns(m) + c·filters·pixels·(2·turns(k) - 1)
 
@@ -59,10 +60,9 @@ class ConvWork:
 
     @property
     def lower_bound(self) -> float:
-        """The bytes of input, weights and output, each moved once, padding included; what no kernel touches is not."""
+        """The bytes of input, weights and output, each moved once; neither padding nor what no kernel touches is."""
         a, b, c = self.bytes
-        axes = zip(self.slides, self.outs, strict=True)
-        window = prod(min(_windows(slide, out, 1), _windows(slide, out, out)) for slide, out in axes)
+        window = prod(_touched(slide, out) for slide, out in zip(self.slides, self.outs, strict=True))
         weights = self.filters * self.channels * self.kernel
         output = self.filters * prod(self.outs)
         return float(self.groups * (a * self.batch * self.channels * window + b * weights + c * self.batch * output))
@@ -71,9 +71,13 @@ class ConvWork:
         """Return the elements of window, weights and output block of a tile; numbers or arrays."""
         window: Any = self.batch * groups * channels
         pixels: Any = self.batch * groups * filters
-        for slide, step in zip(self.slides, steps, strict=True):
+        whole: Any = window
+        is_cut: Any = False
+        for slide, out, step in zip(self.slides, self.outs, steps, strict=True):
             window, pixels = window * slide.longest(step), pixels * step
-        return window, groups * filters * channels * self.kernel, pixels
+            whole, is_cut = whole * _size(slide), is_cut | np.less(step, out)
+        window = np.where(is_cut, window, np.maximum(window, whole))
+        return window if np.ndim(window) else int(window), groups * filters * channels * self.kernel, pixels
 
     def held(self, groups: Any, steps: Sequence[Any], channels: Any, filters: Any) -> Any:
         """Return the bytes that a full tile holds at once."""
@@ -87,6 +91,8 @@ class ConvWork:
         window: Any = self.batch * self.channels
         for slide, out, count in zip(self.slides, self.outs, spatial, strict=True):
             m, window = m * count, window * _windows(slide, out, count)
+        whole = self.batch * self.channels * prod(_size(slide) for slide in self.slides)
+        window = np.where(np.equal(m, 1), np.maximum(window, whole), window)
         each = {"m": m, "k": k, "n": n}
         a, b, c = self.bytes
         return self.groups * (
@@ -99,8 +105,19 @@ class ConvWork:
 def _windows(slide: Slide, out: int, count: Any) -> Any:
     """Return the input elements that the windows of one axis have in all, where `out` outputs are cut into `count` stretches."""
     if slide.transposed:
-        return -(-(out + count * (slide.reach - 2)) // slide.stride) + count
+        return -(-(out + count * (max(slide.reach, slide.stride) - 2)) // slide.stride) + count
     return slide.stride * (out - count) + count * slide.reach
+
+
+def _touched(slide: Slide, out: int) -> int:
+    """Return how many input elements of one axis a kernel touches."""
+    touched = min(_windows(slide, out, 1), _windows(slide, out, out))
+    return int(min(touched, slide.size) if isinstance(slide.size, int) else touched)
+
+
+def _size(slide: Slide) -> int:
+    """Return the size of the input along one axis; 0 where it is not known, and so not cut."""
+    return slide.size if isinstance(slide.size, int) else 0
 
 
 @dataclass(frozen=True)

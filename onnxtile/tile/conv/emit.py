@@ -55,7 +55,7 @@ def count_nodes(
     groups, spatial, gk, gn = counts
     pixels = prod(spatial[1:], start=spatial[0])
     tiles = groups * pixels * gk * gn
-    sums = groups * pixels * gn * additions(fitting(how, layer), gk)
+    sums = groups * pixels * gn * additions(how, gk, layer)
     windows = (pixels > 1) * pixels + (groups * gk > 1) * pixels
     concats = (groups * gn > 1) * pixels + (spatial[-1] > 1) * (pixels // spatial[-1]) + (pixels > spatial[-1]) * 1
     weights = 0

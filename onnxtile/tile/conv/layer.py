@@ -30,6 +30,8 @@ class Convolution:
     filters: int
     slides: tuple[Slide, ...]
     """One for each spatial axis: rows and columns, or columns only."""
+    sums: ir.DataType | None = None
+    """The element type in which partial sums are added; None where it is `dtype`."""
     tile: str = "Conv"
     """The operator that each tile is."""
     attributes: tuple[ir.Attr, ...] = field(default=(), compare=False)

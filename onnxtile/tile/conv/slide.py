@@ -93,7 +93,8 @@ class Slide:
     def longest(self, outputs: int) -> int:
         """Return the input elements that so many neighbouring outputs need at most, padding included."""
         if self.transposed:
-            return (outputs + self.reach - 2) // self.stride + 1
+            # Where strides leave gaps, the input before a gap is read too.
+            return (outputs + max(self.reach, self.stride) - 2) // self.stride + 1
         return (outputs - 1) * self.stride + self.reach
 
     def window(self, stretch: slice) -> Window:
