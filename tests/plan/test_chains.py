@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from onnxtile.plan.proof.rules import RULES
+from onnxtile.plan.planning import SHARING
 
 from onnxtile.errors import UsageError
 from onnxtile.plan.layout import layouts
@@ -68,7 +68,7 @@ def test_a_graph_that_is_too_wide_is_refused(limit: str, words: str, monkeypatch
 @given(models(10), st.sampled_from(["outputs", "inside"]))
 def test_conflicts_are_the_buffers_in_no_order_that_never_meet(model: onnx.ModelProto, io: str) -> None:
     case = Case.of(model)
-    (layout,) = layouts(case.facts, Scope(case.model.graph, io), order("any"), 1, 4, RULES)
+    (layout,) = layouts(case.facts, Scope(case.model.graph, io), order("any"), 1, 4, SHARING)
     assert isinstance(layout.order, InEveryOrder)
     claims, own = layout._claims, layout.order
     expected = set()
@@ -113,6 +113,6 @@ def test_constants_that_nodes_compute_take_no_chain() -> None:
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("a0", "a40")]
     graph = helper.make_graph(nodes, "row", ends[:1], ends[1:])
     case = Case.of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
-    (layout,) = layouts(case.facts, Scope(case.model.graph), order("any"), 1, 64, RULES)
+    (layout,) = layouts(case.facts, Scope(case.model.graph), order("any"), 1, 64, SHARING)
     assert isinstance(layout.order, InEveryOrder)
     assert layout.order.chains.count == 1

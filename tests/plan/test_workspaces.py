@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnxtile.plan.proof.rules import RULES
+from onnxtile.plan.planning import SHARING
 
 from onnxtile import api
 from onnxtile.errors import CheckFailed, ModelError, PatternError, UsageError
@@ -177,7 +177,7 @@ def test_parts_in_place_never_raise_the_peak(model: onnx.ModelProto, order: str)
     case = Case.of(model)
     spaces = rules(Softmax="48", Transpose="outputs[0].bytes", Concat="40", Add="64")
     whole, parts = (
-        case.plan(order=order, alignment=4, share=share, **spaces) for share in (("view", "in place"), tuple(RULES))
+        case.plan(order=order, alignment=4, share=share, **spaces) for share in (("view", "in place"), tuple(SHARING))
     )
     assert parts.peak <= whole.peak
 
