@@ -10,7 +10,7 @@ from google.protobuf.message import EncodeError
 
 from onnxtile.errors import UsageError
 from onnxtile.model import stream
-from onnxtile.model.beside import data_of, inline_values, remove_unread, with_data_beside
+from onnxtile.model.beside import data_of, inline_values, left_over, remove_unread, with_data_beside
 from onnxtile.model.load import external_tensors
 from onnxtile.model.stream import TooLarge, write_model
 from onnxtile.model.weights import carry, is_file_of
@@ -89,7 +89,7 @@ def _save_with_weights(model: ir.Model, path: Path) -> None:
             old = data_of(path)
             model = with_data_beside(model, path, made)
             write_whole_with(path, partial(write_model, model))
-            remove_unread(old, path)
+            remove_unread(old | left_over(path), path)
     except BaseException:
         if _identity(path) == before:  # else the new model is there, and reads them
             for file in made:
