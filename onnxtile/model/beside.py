@@ -45,8 +45,19 @@ def written_beside(path: Path, write: Callable[[Path], object], made: list[Path]
 
 def data_of(path: Path) -> frozenset[Path]:
     """Return the files of data that the model file `path` names and that bear its name: those that onnxtile wrote beside it."""
-    own = re.compile(re.escape(path.name) + r"\.data(\.[0-9a-f]{16}(\.\d+)?)?")
-    return frozenset(file for file in named_weights(path) if file.parent == path.parent and own.fullmatch(file.name))
+    return frozenset(
+        file for file in named_weights(path) if file.parent == path.parent and _own(path, "?").fullmatch(file.name)
+    )
+
+
+def left_over(path: Path) -> frozenset[Path]:
+    """Return the files beside `path` that have the name of its data with a digest: of a writer that was killed, perhaps."""
+    return frozenset(file for file in path.parent.iterdir() if _own(path, "").fullmatch(file.name))
+
+
+def _own(path: Path, digest: str) -> re.Pattern[str]:
+    """Return what the names of data of `path` match; `digest` says how often it stands there, as in a regular expression."""
+    return re.compile(rf"{re.escape(path.name)}\.data(\.[0-9a-f]{{16}}(\.\d+)?){digest}")
 
 
 def remove_unread(files: frozenset[Path], path: Path) -> None:
@@ -57,14 +68,16 @@ def remove_unread(files: frozenset[Path], path: Path) -> None:
 
 
 def _is_named_beside(file: Path, path: Path) -> bool:
-    """Return whether a model file beside `path` may name `file`, in any format."""
+    """Return whether a model file beside `path`, or a copy of one, may name `file`, in any format."""
     name = re.compile(re.escape(file.name.encode()) + rb"(?!\.[0-9a-f]{16})")
-    return any(_has(other, name) for other in file.parent.iterdir() if _is_model(other) and other.name != path.name)
+    others = (other for other in file.parent.iterdir() if other.name != path.name and _is_model(other))
+    return any(_has(other, name) for other in others if not _own(path, "?").fullmatch(other.name))
 
 
 def _is_model(file: Path) -> bool:
+    """Return whether `file` is a model by its name, as m.onnx and m.onnx.bak are."""
     is_known = serialization.registry.get_format_from_file_extension(file.suffix) is not None
-    return is_known and file.is_file() and file.stat().st_size > 0
+    return (is_known or ".onnx" in file.name) and file.is_file() and file.stat().st_size > 0
 
 
 def _has(file: Path, text: re.Pattern[bytes]) -> bool:

@@ -10,7 +10,7 @@ from google.protobuf.message import EncodeError
 
 from onnxtile.errors import UsageError
 from onnxtile.model import stream
-from onnxtile.model.beside import data_of, remove_unread, written_beside
+from onnxtile.model.beside import data_of, left_over, remove_unread, written_beside
 from onnxtile.model.load import external_tensors
 from onnxtile.model.stream import Draft, TooLarge, write_data, write_model
 from onnxtile.model.weights import carry, is_file_of
@@ -95,7 +95,7 @@ def _save_with_weights(draft: ir.Model | Draft, external: list[ir.ExternalTensor
             old = data_of(path)
             beside = written_beside(path, fill, made)
             write_whole_with(path, partial(write_model, draft, beside=beside))
-            remove_unread(old, path)
+            remove_unread(old | left_over(path), path)
     except BaseException:
         if _identity(path) == before:  # else the new model is there, and reads them
             for file in made:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import fcntl
 import filecmp
-import mmap
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _CHUNK = 2**24
+_LONGEST = 2**14
+"""Bytes that the entry of a location takes, at most."""
 _FICLONE = 0x40049409
 """The request of ioctl_ficlone(2)."""
 
@@ -60,12 +61,25 @@ def named_weights(model: Path) -> frozenset[Path]:
     The entries are found by their bytes, in the order in which protobuf writes them, so that a large model is not parsed.
     """
     try:
-        with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            texts = [_text(data, found.end()) for found in _LOCATION.finditer(data)]
-            texts += [found[1].decode(errors="replace") for found in _LOCATION_IN_TEXT.finditer(data)]
-    except (OSError, ValueError):  # a file of no bytes cannot be mapped
+        texts = {text for piece in _pieces(model) if b"location" in piece for text in _locations(piece)}
+    except OSError:
         return frozenset()
     return frozenset(model.parent / text for text in texts if text and "\0" not in text)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    """Yield the content of a file piece by piece, each with the end of the one before."""
+    end = b""
+    with path.open("rb") as file:
+        while piece := file.read(_CHUNK):
+            whole = end + piece
+            yield whole
+            end = whole[-_LONGEST:]
+
+
+def _locations(piece: bytes) -> Iterator[str]:
+    yield from (_text(piece, found.end()) for found in _LOCATION.finditer(piece))
+    yield from (found[1].decode(errors="replace") for found in _LOCATION_IN_TEXT.finditer(piece))
 
 
 _LOCATION = re.compile(rb"\x0a\x08location\x12")
@@ -81,10 +95,11 @@ def is_file_of(path: Path, weights: Path) -> bool:
     return path.parent.resolve() / path.name == weights.parent.resolve() / weights.name
 
 
-def _text(data: mmap.mmap, start: int) -> str:
+def _text(data: bytes, start: int) -> str:
+    """Return the text whose length is at `start`; an empty one where there is none, or `data` ends before."""
     try:
         length, content = varint(data, start)
-        return data[content : content + length].decode()
+        return data[content : content + length].decode() if content + length <= len(data) else ""
     except (Unusual, IndexError, UnicodeDecodeError):
         return ""
 

@@ -290,6 +290,28 @@ def test_data_that_another_model_names_are_kept(tmp_path: Path) -> None:
     assert (number_at(path), number_at(tmp_path / "other.onnx")) == (2, 1)
 
 
+def test_data_that_a_copy_of_the_model_names_are_kept(tmp_path: Path) -> None:
+    path, kept = tmp_path / "m.onnx", tmp_path / "m.onnx.bak"
+    for number in (1, 2, 3):
+        save(model_of(number), path)
+        shutil.copyfile(path, kept) if number == 2 else None
+    kept.rename(tmp_path / "bak.onnx")
+    assert (number_at(path), number_at(tmp_path / "bak.onnx")) == (3, 2)
+
+
+def test_data_that_a_killed_writer_left_are_removed_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    save(model_of(1), path)
+    save(model_of(2), path)
+    (name,) = (name for name in listing(tmp_path) if ".data" in name)
+    save(model_of(3), path)
+    (tmp_path / name).touch()
+    (tmp_path / "m.onnx.data").touch()
+    save(model_of(4), path)
+    assert listing(tmp_path)[:2] == ["m.onnx", "m.onnx.data"]
+    assert len(listing(tmp_path)) == 3
+
+
 def test_a_file_that_only_has_the_name_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "m.onnx.data").write_bytes(b"mine")
     path = tmp_path / "m.onnx"
@@ -327,6 +349,13 @@ def test_named_weights_are_those_of_the_file_in_any_format(named: Path, ending: 
     other = named.with_name(f"other.{ending}")
     onnx.save(onnx.load(named, load_external_data=False), other)
     assert weights.named_weights(other) == {named.parent / "m.onnx.data"}
+
+
+@pytest.mark.parametrize("size", [5, 64, 100, 1000])
+def test_named_weights_are_found_across_pieces(named: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(weights, "_CHUNK", size)
+    monkeypatch.setattr(weights, "_LONGEST", 100)
+    assert weights.named_weights(named) == {named.parent / "m.onnx.data"}
 
 
 def test_a_file_that_is_no_model_names_no_weights(tmp_path: Path) -> None:
