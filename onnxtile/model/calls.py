@@ -27,7 +27,7 @@ class _Content(NamedTuple):
 
 
 def require_bounded_calls(proto: onnx.ModelProto) -> None:
-    """Raise ModelError where a function of `proto` calls itself, or where its calls or bodies are too many or too deep to write out."""
+    """Raise ModelError where a function of `proto` calls itself, and where calls or bodies are too many, too deep, or do not fit."""
     functions = {(one.domain, one.name, one.overload): one.node for one in proto.functions}
     main = _content(proto.graph.node, functions, refers=False)
     contents = {key: _content(nodes, functions) for key, nodes in functions.items()}
@@ -65,11 +65,28 @@ def _content(nodes: Sequence[onnx.NodeProto], functions: Collection[_Key], *, re
                 calls.append(key)
             if not refers and any(attribute.ref_attr_name for attribute in node.attribute):
                 raise ModelError(f"a {node.op_type} outside of all functions has an attribute of its caller")
-            bodies = [body.node for body in _bodies(node)]
-            if node.op_type == "Loop" and not all(bodies):
-                raise ModelError("a Loop has no node in its body: onnxruntime could not be stopped there")
-            todo += [(body, depth + 1) for body in bodies]
+            for body in _bodies(node):
+                _require_fitting(node, body)
+                todo.append((body.node, depth + 1))
     return _Content(count, calls)
+
+
+def _require_fitting(node: onnx.NodeProto, body: onnx.GraphProto) -> None:
+    """Raise ModelError where `body` does not take what `node` gives it, or gives less than the node does."""
+    given, made = len(node.input), len(node.output)
+    taken = {
+        "If": {0},
+        "Loop": {max(given, 2)},
+        "Scan": {given, given - 1},  # of opset 8, its first input is the length of sequences
+    }.get(node.op_type)
+    if taken is None or node.domain not in {"", "ai.onnx"}:
+        return
+    if node.op_type == "Loop" and not body.node:
+        raise ModelError("a Loop has no node in its body: onnxruntime could not be stopped there")
+    if len(body.input) not in taken or len(body.output) < made + (node.op_type == "Loop"):
+        raise ModelError(
+            f"a {node.op_type} has {given} inputs and {made} outputs, its body {len(body.input)} and {len(body.output)}"
+        )
 
 
 def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -241,6 +241,11 @@ class Facts:
             raise NotTiled(f"{operator} does not take the element type {dtype.name.lower()}")
         return dtype
 
+    def require_dtype(self, value: ir.Value, dtype: ir.DataType) -> None:
+        """Raise NotTiled where `value` is known to have another element type than `dtype`."""
+        if self.shapes.dtype(value) not in {None, dtype}:
+            raise NotTiled(f"{value.name!r} has another element type than {dtype.name.lower()}")
+
 
 class Tileable(ABC):
     """An operator that tile can cut: one instance in one file of onnxtile/tile/ops."""

@@ -138,8 +138,8 @@ def _graphs(model: onnx.ModelProto) -> list[onnx.GraphProto]:
 
 
 def _nodes(model: onnx.ModelProto, rng: random.Random) -> list[onnx.NodeProto]:
-    holders = [*_graphs(model), *model.functions]
-    return list(rng.choice(holders).node)
+    holders = [list(graph.node) for graph in _graphs(model)] + [list(function.node) for function in model.functions]
+    return rng.choice(holders)
 
 
 def _node(model: onnx.ModelProto, rng: random.Random) -> onnx.NodeProto:
@@ -150,7 +150,8 @@ def _node(model: onnx.ModelProto, rng: random.Random) -> onnx.NodeProto:
 def _names(model: onnx.ModelProto) -> list[str]:
     found = ["", "nowhere"]
     for graph in _graphs(model):
-        found += [one.name for one in (*graph.input, *graph.output, *graph.initializer)]
+        found += [one.name for one in (*graph.input, *graph.output)]
+        found += [one.name for one in graph.initializer]
         found += [name for node in graph.node for name in node.output]
     return found
 
@@ -259,7 +260,7 @@ def _tensor(model: onnx.ModelProto, rng: random.Random) -> None:
     elif way == 2:
         tensor.data_type = rng.randrange(27)
     elif way == 3:
-        tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, onnx.TensorProto.STRING, [2], [b"a", b"\xff"]))
+        tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=8, dims=[2], string_data=[b"a", b"\xff"]))
     elif way == 4:
         tensor.name = rng.choice(_names(model))
     else:

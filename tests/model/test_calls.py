@@ -95,3 +95,33 @@ def test_an_attribute_of_the_caller_is_refused_where_nobody_calls(inside: bool) 
     graph = helper.make_graph([node], "g", [ends[0], choice], [ends[2 if inside else 1]])
     with pytest.raises(ModelError, match="Softmax outside of all functions"):
         load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "outputs", "fits"),
+    [
+        ("If", 0, 1, True),
+        ("If", 0, 0, False),
+        ("If", 1, 1, False),
+        ("Loop", 3, 2, True),
+        ("Loop", 2, 2, False),
+        ("Loop", 3, 1, False),
+        ("Scan", 3, 1, True),
+        ("Scan", 2, 1, True),
+        ("Scan", 1, 1, False),
+        ("Scan", 3, 0, False),
+    ],
+)
+def test_a_body_takes_and_gives_what_its_node_does(operator: str, inputs: int, outputs: int, fits: bool) -> None:
+    model = onnx.ModelProto(ir_version=9)
+    node = model.graph.node.add(op_type=operator, input=["c"] if operator == "If" else ["a", "b", "c"], output=["y"])
+    body = node.attribute.add(name="body").g
+    body.node.add(op_type="Identity")
+    for ends, count in ((body.input, inputs), (body.output, outputs)):
+        for _ in range(count):
+            ends.add()
+    if fits:
+        require_bounded_calls(model)
+        return
+    with pytest.raises(ModelError, match=f"a {operator} has"):
+        require_bounded_calls(model)

@@ -8,9 +8,10 @@ import onnx
 import pytest
 from onnx import parser
 
+from onnxtile import api
 from onnxtile.registry import discover
 from onnxtile.tile import uncut
-from onnxtile.tile.limits import Limits
+from onnxtile.tile.limits import Limits, Window
 from onnxtile.tile.product import Tileable
 
 if TYPE_CHECKING:
@@ -35,3 +36,18 @@ def test_it_is_listed_with_the_reason(bench: Bench, node: str, reason: str) -> N
 def test_what_is_cut_is_not_among_them() -> None:
     known = discover("onnxtile.tile.ops", Tileable)  # type: ignore[type-abstract]
     assert not any(name in uncut._REASONS.get(operator.domain, {}) for name, operator in known.items())
+
+
+@pytest.mark.parametrize(
+    ("node", "ends"),
+    [
+        ("MatMul(a, w)", "float[8,8] a"),
+        ("Gemm(a, a, w)", "float[8,8] a"),
+        ("Conv(a, w)", "float[1,8,4,4] a"),
+    ],
+)
+def test_operands_of_different_element_types_are_not_cut(node: str, ends: str) -> None:
+    shape = "8,8,1,1" if "Conv" in node else "8,8"
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g ({ends}, string[{shape}] w) => (float y) {{ [one] y = {node} }}"""
+    result = api.tile(parser.parse_model(text), Limits.of(max=4, window=Window()), verify=False)
+    assert [skip["reason"] for skip in result.to_dict()["skipped"]] == ["'w' has another element type than float"]

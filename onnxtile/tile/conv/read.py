@@ -16,6 +16,7 @@ def convolution(node: ir.Node, facts: Facts, *, transposed: bool) -> Convolution
     """Return what `node` computes. Raises NotTiled with the reason where it cannot be cut."""
     x_value, w_value = required_input(node, 0), required_input(node, 1)
     dtype = facts.dtype(x_value, node.op_type, FLOATS)
+    facts.require_dtype(w_value, dtype)
     dims, kernel = facts.dims(x_value), _known(w_value, facts)
     rank = len(dims) - 2
     if rank not in _SPATIAL_AXES:
@@ -111,6 +112,7 @@ def _bias(node: ir.Node, facts: Facts, filters: int, dtype: ir.DataType) -> Oper
     value = node.inputs[2] if len(node.inputs) > 2 else None
     if value is None:
         return None
+    facts.require_dtype(value, dtype)
     dims = _known(value, facts)
     if dims != (filters,):
         raise NotTiled(f"its bias of shape {times_sign(dims)} is not one number for each of {filters} output channels")

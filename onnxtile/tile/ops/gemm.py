@@ -33,6 +33,7 @@ class Gemm(Tileable):
         a = factor(node, 0, "transA", facts)
         b = factor(node, 1, "transB", facts)
         dtype = facts.dtype(a.value)
+        facts.require_dtype(b.value, dtype)
         alpha = node.attributes.get_float("alpha", 1.0)
         require_factor("alpha", alpha, dtype)
         dims = (a.size(0), b.size(1))
@@ -67,6 +68,7 @@ def bias(node: ir.Node, dims: Dims, dtype: ir.DataType, facts: Facts, index: int
         return None
     if beta != 0.0:
         require_factor("beta", beta, dtype)
+    facts.require_dtype(value, dtype)
     sizes = facts.dims(value)
     # Aligned at the last axis, each size must be 1 or that of the result.
     pairs = list(zip(range(len(sizes))[::-1], sizes[::-1], dims[::-1], strict=False))

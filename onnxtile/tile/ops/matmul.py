@@ -46,6 +46,7 @@ def factor(node: ir.Node, side: int, facts: Facts, dtype: ir.DataType, index: in
     Raises NotTiled for a scalar.
     """
     value = required_input(node, side if index is None else index)
+    facts.require_dtype(value, dtype)
     dims = facts.dims(value)
     if not dims:
         raise NotTiled("an operand is a scalar")
