@@ -58,7 +58,7 @@ class Fate:
     variant: int
     fate: str
     detail: str
-    vertices: tuple[Vertex, ...] = field(default=(), repr=False)
+    vertices: tuple[Vertex, ...] = field(default=(), repr=False, compare=False)
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON of one match."""

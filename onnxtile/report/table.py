@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]\d+)?( B| bytes)?|\?")
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table in which columns of numbers are aligned to the right, all others to the left."""
-    made = Table(title=line(title), title_justify="left", title_style="bold", header_style="bold")
+    made = Table(title=line(title, "bold"), title_justify="left", header_style="bold")
     shown = [[_shown(cell) for cell in row] for row in rows]
     for i, column in enumerate(columns):
         numbers = bool(shown) and all(_NUMBER.fullmatch(row[i]) for row in shown)
@@ -29,16 +29,16 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     return made
 
 
-def line(text: str) -> Text:
-    """Return a line of a report as it is: without marks of style, and nothing in it that a terminal obeys."""
-    return Text(escaped(text))
+def line(text: str, style: str = "") -> Text:
+    """Return a line of a report as it is: brackets in it are no marks of style, and nothing in it is obeyed by a terminal."""
+    return Text(escaped(text), style)
 
 
 def short(part: Table | Text, most: int = 60) -> list[Table | Text]:
     """Return `part` for a screen: of a table its first `most` rows, and a line that says how to see the others."""
     if not isinstance(part, Table) or part.row_count <= most:
         return [part]
-    made = Table(title=part.title, title_justify="left", title_style="bold", header_style="bold")
+    made = Table(title=part.title, title_justify="left", header_style="bold")
     for column in part.columns:
         made.add_column(column.header, justify=column.justify, overflow=column.overflow)
     for row in islice(zip(*(column.cells for column in part.columns), strict=True), most):

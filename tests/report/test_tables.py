@@ -169,3 +169,15 @@ def test_tile_shows_the_choice_the_trade_and_the_peaks() -> None:
         ["chain", "512", "7,000"],
     ]
     assert "live" not in rendered("tile", {**result, "verdict": None, "sites": []})
+
+
+def test_a_title_is_bold_and_says_what_it_says() -> None:
+    import io
+
+    from rich.console import Console
+
+    file = io.StringIO()
+    Console(file=file, force_terminal=True, color_system="standard").print(
+        table("[/red] \x1b title", ("a",), [("b" * 30,)])
+    )
+    assert "\x1b[1m[/red] \\x1b title" in file.getvalue()
