@@ -58,9 +58,13 @@ class Case:
 
     def plan(self, **options: Any) -> PlanResult:
         """Return the plan of the model, which has passed the check of what is published."""
-        result = plan(self.model, self.shapes, self.constants, **options)
+        result = self.unchecked(**options)
         require(self.model, result, self.shapes, self.constants)
         return result
+
+    def unchecked(self, **options: Any) -> PlanResult:
+        """Return the plan of the model, which may be wrong."""
+        return plan(self.model, self.shapes, self.constants, **options)
 
     def audit(self, result: PlanResult) -> Audit:
         """Return what the check of published plans finds."""

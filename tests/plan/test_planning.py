@@ -201,6 +201,9 @@ def test_the_marks_in_the_model() -> None:
         "alignment": 64,
         "arenas": [{"name": "arena", "capacity": None, "size": 192, "peak": 192}],
         "peak": 192,
+        "io": "outputs",
+        "overwrite_inputs": False,
+        "order": "model",
     }
 
 

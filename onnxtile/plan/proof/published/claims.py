@@ -121,6 +121,8 @@ class Claims:
     peak_step: int = UNSAID
     lower_bound: int = UNSAID
     optimal: bool | None = None
+    optimal_over: str | None = ""
+    any_order_bound: int | None = UNSAID
     bound: str = ""
     gap: int | None = None
     activation_bytes: int = UNSAID

@@ -87,7 +87,7 @@ def _rounded(size: int, unit: int) -> int:
 
 
 def _bound(claims: Claims) -> Iterator[Failure]:
-    """Yield how size, lower bound, gap and `optimal` contradict each other."""
+    """Yield how size, lower bound, peak and gap contradict each other."""
     size, bound = sum(arena.size for arena in claims.arenas), claims.lower_bound
     if bound == UNSAID:
         return
@@ -97,10 +97,25 @@ def _bound(claims: Claims) -> Iterator[Failure]:
         yield Failure(f"lower_bound of {bound} bytes is above the peak of {claims.peak}, which it is said to be")
     if claims.gap not in {None, size - bound}:
         yield Failure(f"gap is {claims.gap}, not {size - bound}")
-    if claims.optimal and size != bound:
+    yield from _optimality(claims, size, bound)
+
+
+def _optimality(claims: Claims, size: int, bound: int) -> Iterator[Failure]:
+    """Yield how what is said of smaller arenas contradicts the `size` of these."""
+    optimal, over, least = claims.optimal, claims.optimal_over, claims.any_order_bound
+    if optimal and size != bound:
         yield Failure(f"optimal is said of {size} bytes, with a lower bound of {bound}")
-    if claims.optimal is False and size == bound and not claims.unplanned:
+    if optimal is False and size == bound and not claims.unplanned:
         yield Failure(f"optimal is denied, but the arenas take no more than the lower bound of {bound} bytes")
+    if least is not None and least > size:
+        yield Failure(f"any_order_bound of {least} bytes is above the {size} bytes of the arenas")
+    if optimal is None or over == "":
+        return
+    right = None
+    if optimal:
+        right = "any order" if least == size else "order"
+    if over != right and least != UNSAID:
+        yield Failure(f"optimal_over is {over!r}, not {right!r}")
 
 
 def _in_place(placing: Placing, used: Links) -> tuple[int, int]:
