@@ -152,6 +152,8 @@ class Claims:
             peak_step=plan.peak_step,
             lower_bound=plan.lower_bound,
             optimal=plan.optimal,
+            optimal_over=plan.optimal_over,
+            any_order_bound=plan.any_order_bound,
             bound=plan.bound,
             gap=plan.gap,
             activation_bytes=plan.activation_bytes,
