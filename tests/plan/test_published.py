@@ -28,13 +28,15 @@ from onnxtile.plan.workspace import Needs, WorkspaceRules
 from tests.plan.conftest import Case
 from tests.plan.test_bodies import IN_A_LOOP, SCAN
 from tests.plan.test_live import NESTED
+from tests.plan.test_functions import GRAPHS
+from tests.plan.test_functions import model as calling
 from tests.plan.test_mutations import MIXED
 
 Document: TypeAlias = dict[str, Any]
 Path_: TypeAlias = tuple[str | int, ...]
 
 WORKSPACES = WorkspaceRules.of({"Exp": "100", "Softmax": "outputs[0].bytes"}, shared=False)
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "parts, views and in place": (MIXED, {}),
     "inputs inside": (MIXED, {"io": "inside", "alignment": 16}),
     "outputs outside": (MIXED, {"io": "outside"}),
@@ -45,6 +47,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "inputs overwritten": (MIXED, {"io": "inside", "overwrite_inputs": True}),
     "Scan": (SCAN, {"workspaces": WORKSPACES}),
     "If in If": (NESTED, {"planner": "naive"}),
+    "calls in calls": (calling(GRAPHS["twice"]), {}),
+    "calls in branches": (calling(GRAPHS["in branches"]), {}),
 }
 every_case = pytest.mark.parametrize("name", CASES)
 
@@ -124,7 +128,8 @@ def is_free(document: Document, path: Path_, value: Any) -> bool:
         return False
     if key == "capacity":
         return isinstance(value, int) and value >= row["size"]
-    if key == "size" and isinstance(value, int) and is_of_a_kernel(row, document):
+    is_larger = isinstance(value, int) and row.get("kind") == "workspace" and value > row["size"]
+    if key == "size" and isinstance(value, int) and (is_larger or is_of_a_kernel(row, document)):
         return True  # how many bytes it asks for is its own affair
     # Moved to where nothing else is.
     return key == "offset" and isinstance(value, int) and value % document["alignment"] == 0
@@ -140,6 +145,8 @@ def test_a_plan_is_sound_as_a_result_as_json_and_as_metadata(name: str) -> None:
     annotate(model, case.plan(**options))
     found = check(case.model, from_marks(model, "planned.onnx"), case.shapes, case.constants)
     assert found.failures == ()
+    if name.startswith("calls"):  # metadata says nothing of what lies inside functions
+        return
     assert (found.tensors, found.aliases, found.bodies) == (
         audit(case, document).tensors,
         audit(case, document).aliases,
