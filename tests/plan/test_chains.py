@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from onnxtile.plan.planning import SHARING
 
 from onnxtile.errors import UsageError
 from onnxtile.plan.layout import layouts
@@ -14,6 +13,7 @@ from onnxtile.plan.order import chains, every_order
 from onnxtile.plan.order.chains import Chains
 from onnxtile.plan.order.choice import order
 from onnxtile.plan.order.every_order import InEveryOrder
+from onnxtile.plan.planning import SHARING
 from onnxtile.plan.scope import Scope
 from tests.plan.conftest import Case
 from tests.plan.test_random_graphs import models

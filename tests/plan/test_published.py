@@ -27,9 +27,9 @@ from onnxtile.plan.roles import Roles
 from onnxtile.plan.workspace import Needs, WorkspaceRules
 from tests.plan.conftest import Case
 from tests.plan.test_bodies import IN_A_LOOP, SCAN
-from tests.plan.test_live import NESTED
 from tests.plan.test_functions import GRAPHS
 from tests.plan.test_functions import model as calling
+from tests.plan.test_live import NESTED
 from tests.plan.test_mutations import MIXED
 
 Document: TypeAlias = dict[str, Any]

@@ -10,11 +10,11 @@ import onnx.parser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnxtile.plan.planning import SHARING
 
 from onnxtile import api
 from onnxtile.errors import CheckFailed, ModelError, PatternError, UsageError
 from onnxtile.model.size_rule import SizeRule
+from onnxtile.plan.planning import SHARING
 from onnxtile.plan.workspace import WorkspaceRules
 from tests.plan.conftest import Case
 from tests.plan.test_random_graphs import models
