@@ -193,7 +193,8 @@ def _outside_room(body: BodyClaim, room: Row | None, alignment: int) -> Iterator
     if size > room.size:
         yield Failure(f"{room.place} is too small for the {size} bytes of the body", (room.name,))
     units = {alignment, *(unit for unit in _ELEMENTS if unit > alignment)}
-    ends = {max(row.offset - room.offset - -row.size // unit * unit for row in rows) for unit in units}
+    owners = [row for row in rows if row.alias is None] or rows
+    ends = {max(row.offset - room.offset - -row.size // unit * unit for row in owners) for unit in units}
     if body.size != UNSAID and size not in ends:
         yield Failure(f"the body is said to take {size} bytes, and takes {min(ends)}")
 
