@@ -355,6 +355,19 @@ def test_the_check_shares_no_code_with_what_it_checks() -> None:
                 todo.append(path)
 
 
+def test_a_body_whose_last_bytes_are_a_part_of_a_larger_tensor() -> None:
+    case = Case.of("""
+    g (float[2,3] x, bool p) => (float[4,3] y) {
+      a = Relu(x)
+      y = If (p) <
+        then_branch = t () => (float[4,3] r) { u = Sin(a) v = Exp(a) w = Concat<axis = 0>(u, v) r = Neg(w) },
+        else_branch = e () => (float[4,3] s) { s = Concat<axis = 0>(a, a) }>
+    }
+    """)
+    result = case.plan()
+    assert any(row.alias is not None and row.offset % 64 for body in result.bodies for row in body.buffers)
+
+
 def test_rows_may_stand_in_any_order() -> None:
     case, document = planned("If in Loop")
     turned = {**document, "buffers": document["buffers"][::-1], "bodies": document["bodies"][::-1]}

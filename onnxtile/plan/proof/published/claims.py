@@ -148,18 +148,25 @@ class Claims:
             digest=plan.digest,
             dims=plan.dims,
             bounds=plan.bounds,
-            peak=plan.peak,
-            peak_step=plan.peak_step,
-            lower_bound=plan.lower_bound,
-            optimal=plan.optimal,
-            optimal_over=plan.optimal_over,
-            any_order_bound=plan.any_order_bound,
-            bound=plan.bound,
             gap=plan.gap,
-            activation_bytes=plan.activation_bytes,
-            in_place=plan.in_place,
             copies=CopyClaim(**vars(plan.copies)),
+            **{name: figure for name, figure in vars(plan).items() if name in _FIGURES},
         )
+
+
+_FIGURES = frozenset(
+    {
+        "peak",
+        "peak_step",
+        "lower_bound",
+        "optimal",
+        "optimal_over",
+        "any_order_bound",
+        "bound",
+        "activation_bytes",
+        "in_place",
+    }
+)
 
 
 def _rows(buffers: tuple[object, ...]) -> tuple[Row, ...]:

@@ -111,6 +111,8 @@ def _optimality(claims: Claims, size: int, bound: int) -> Iterator[Failure]:
         yield Failure(f"any_order_bound of {least} bytes is above the {size} bytes of the arenas")
     if optimal is None or over == "":
         return
+    if optimal and claims.unplanned:
+        yield Failure(f"optimal is said, and {len(claims.unplanned)} tensors are unplanned")
     right = None
     if optimal:
         right = "any order" if least == size else "order"
