@@ -211,7 +211,7 @@ def test_sizes_that_are_bounds_outside_are_bounds_inside() -> None:
 def test_a_random_graph_in_a_function_runs_as_planned(options: dict[str, Any], plain: onnx.ModelProto) -> None:
     """All nodes in one function, whose operands are the inputs and the constants of the graph."""
     graph = plain.graph
-    reads = [value.name for value in (*graph.input, *graph.initializer)]
+    reads = [*(value.name for value in graph.input), *(value.name for value in graph.initializer)]
     made = [value.name for value in graph.output]
     inside = helper.make_function("local", "all", reads, made, list(graph.node), list(plain.opset_import))
     call = helper.make_node("all", reads, [f"{name}_out" for name in made], domain="local", name="call")
