@@ -142,13 +142,13 @@ class _Opening:
 
     def open(self, graph: ir.Graph) -> list[ir.Node]:
         """Open the calls in `graph`, those in their graphs too (in place); return those that stand in no other."""
-        found = []
-        for node in list(_nodes(graph)):
-            if self.is_open(node):
-                inside = self._copy(node)
-                node.attributes.add(ir.AttrGraph(INSIDE, inside))
-                self.open(inside)
-                found.append(node)
+        found = [node for node in _nodes(graph) if self.is_open(node)]
+        todo = list(found)
+        while todo:
+            call = todo.pop()
+            inside = self._copy(call)
+            call.attributes.add(ir.AttrGraph(INSIDE, inside))
+            todo.extend(node for node in _nodes(inside) if self.is_open(node))
         return found
 
     def _copy(self, call: ir.Node) -> ir.Graph:

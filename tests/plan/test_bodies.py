@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile import api, keys
+from onnxtile import api, errors, keys
 from onnxtile.errors import CheckFailed
 from onnxtile.model.plan_marks import clear_plan
 from onnxtile.plan.result import PlannedBody, PlannedBuffer, PlanResult
@@ -150,7 +150,7 @@ def test_a_tensor_of_a_body_outside_of_its_workspace_is_refused(text: str, name:
     case = Case.of(text)
     result = case.plan(share=("view",))
     place = rows(result)[onto].offset
-    with pytest.raises(CheckFailed, match=f"'{name}' outside of the workspace of "):
+    with pytest.raises(errors.CheckFailed, match=f"'{name}' outside of the workspace of "):
         case.run(shifted(result, lambda row: place - row.offset, {name}), feeds=[FEEDS])
 
 
@@ -174,7 +174,7 @@ def test_a_workspace_that_is_too_small_for_its_bodies_is_refused(text: str, fiel
     rooms = tuple(replace(b, size=b.size - 64) if b.kind == "workspace" else b for b in result.buffers)
     bodies = tuple(replace(body, size=body.size - 64) for body in result.bodies)
     small = replace(result, buffers=rooms) if field == "row" else replace(result, bodies=bodies)
-    with pytest.raises(CheckFailed, match="outside of the workspace of "):
+    with pytest.raises(errors.CheckFailed, match="outside of the workspace of "):
         case.run(small)
 
 

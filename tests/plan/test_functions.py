@@ -11,6 +11,7 @@ import jsonschema
 import numpy as np
 import onnx.parser
 import pytest
+from hypothesis import given, settings
 from onnx import helper, numpy_helper
 
 from onnxtile import api, keys
@@ -23,6 +24,7 @@ from onnxtile.tile.limits import Limits
 from onnxtile.tile.options import Options
 from tests.plan.conftest import Case, rows
 from tests.plan.test_bodies import flat
+from tests.plan.test_random_graphs import models
 
 _HEAD = '<ir_version: 10, opset_import: ["" : 20, "local" : 1]>\n'
 
@@ -201,3 +203,27 @@ def test_sizes_that_are_bounds_outside_are_bounds_inside() -> None:
     (body, _) = (found := flat(result))
     assert {row.shape for row in body.tensors} == {(6,), (12,)}
     assert len(found) == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"order": "any"}, {"io": "inside", "alignment": 4}], ids=str)
+@settings(max_examples=15, deadline=None)
+@given(plain=models())
+def test_a_random_graph_in_a_function_runs_as_planned(options: dict[str, Any], plain: onnx.ModelProto) -> None:
+    """All nodes in one function, whose operands are the inputs and the constants of the graph."""
+    graph = plain.graph
+    reads = [*(value.name for value in graph.input), *(value.name for value in graph.initializer)]
+    made = [value.name for value in graph.output]
+    inside = helper.make_function("local", "all", reads, made, list(graph.node), list(plain.opset_import))
+    call = helper.make_node("all", reads, [f"{name}_out" for name in made], domain="local", name="call")
+    outputs = [
+        helper.make_tensor_value_info(f"{v.name}_out", 1, [d.dim_value for d in v.type.tensor_type.shape.dim])
+        for v in graph.output
+    ]
+    around = helper.make_graph([call], "g", list(graph.input), outputs, list(graph.initializer))
+    imports = [*plain.opset_import, helper.make_opsetid("local", 1)]
+    model_of = helper.make_model(around, functions=[inside], opset_imports=imports, ir_version=10)
+    result = api.plan(model_of, planner="greedy-by-size", **options)
+    assert not result.plan.unplanned
+    assert [body.node for body in result.plan.bodies] == ["call"]
+    assert result.verdict is not None
+    assert result.verdict.equal

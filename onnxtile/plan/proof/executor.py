@@ -13,7 +13,7 @@ from onnxtile.model.shapes import Shapes
 from onnxtile.plan.alias.find import Facts
 from onnxtile.plan.proof.graph_run import Clash, Draws, GraphRun, Ground, Lanes, Moves, Values, View
 from onnxtile.plan.proof.kernel import Kernel, Kernels
-from onnxtile.plan.proof.memory import Block
+from onnxtile.plan.proof.memory import Block, Site
 from onnxtile.plan.result import PlannedBody, PlanResult
 from onnxtile.runtime import Array
 
@@ -41,9 +41,9 @@ class ArenaExecutor:
 
     @property
     def addresses(self) -> dict[str, int]:
-        """Where the inputs and outputs of the model lie that the plan gives a place, by name."""
-        ends = (*self._model.graph.inputs, *self._model.graph.outputs)
-        return {value.name or "": self._run.sites[value].address for value in ends if value in self._run.sites}
+        """Where the inputs of the model lie that the plan gives a place, by name."""
+        sites = self._run.sites
+        return {value.name or "": sites[value].address for value in self._model.graph.inputs if value in sites}
 
     @property
     def kernels(self) -> int:
@@ -86,7 +86,8 @@ class ArenaExecutor:
         """Run the nodes one by one, nothing in an arena; return each graph output by name, or where two such runs differ."""
         graph, result = self._model.graph, self._result
         bodies = [_nowhere(body) for body in result.bodies]
-        run = GraphRun(graph, self._ground, (), result.schedule, result.steps, bodies)
+        ground = replace(self._ground, shows_views=False)
+        run = GraphRun(graph, ground, (), result.schedule, result.steps, bodies)
         values: Values = {**self._fed(feeds), **run.held}
         clash = run.run(Lanes(dict(values), values), run.steps)
         return clash or {output.name or "": values[output] for output in graph.outputs}
@@ -102,7 +103,7 @@ class ArenaExecutor:
     def _fed_value(self, value: ir.Value, fed: Any) -> Any:
         """Return the input `fed` as it lies outside of the arena: as far from a multiple of 64 as inside."""
         found, site = self._ground.held(fed, value), self._run.sites.get(value)
-        return found if site is None else found.at(site.address)
+        return found.at(site.address if site is not None else 0) if isinstance(found, Site) else found
 
     def _last_reads(self, places: Iterable[int]) -> dict[int, list[ir.Value]]:
         """Return by place what is read there for the last time in this order, so that the run beside the arena need not keep everything."""

@@ -53,15 +53,23 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Ground:
-    """What the runs of all graphs of a model share: what is known of it, the arenas by name, and the kernels."""
+    """What the runs of all graphs of a model share: what is known of it, the arenas by name, and the kernels.
+
+    Without `shows_views` every node is run, whatever the plan says.
+    """
 
     facts: Facts
     blocks: Mapping[str, Block]
     kernels: Kernels
+    shows_views: bool = True
 
     def held(self, found: Any, value: ir.Value) -> Any:
-        """Return `found` as what stands for `value` outside of the arena: a Site, unless it has no fixed bytes or is no tensor."""
-        return found if value in self.kernels.containers else Site.of(found, self.facts.shapes.dtype(value))
+        """Return `found` as what stands for `value` outside of the arena: a Site, unless it has no fixed bytes or is no tensor.
+
+        It begins at a multiple of 64, as onnxruntime's own tensors do.
+        """
+        held = found if value in self.kernels.containers else Site.of(found, self.facts.shapes.dtype(value))
+        return held.at(0) if isinstance(held, Site) else held
 
 
 class Controlled(Protocol):
@@ -199,7 +207,9 @@ class GraphRun:
         for _, value in kernel.inputs:
             if not lanes.agree(value):
                 return Clash(value.name or "", number)
-        self._run(kernel, lanes.beside, {value: self.room(value) for _, value in kernel.outputs})
+        if isinstance(step, View):
+            self._link(step, lanes.arena)
+        self._run(kernel, lanes.beside, {value: self._beside(step, value, lanes.arena) for _, value in kernel.outputs})
         try:
             self._run_inside(step, lanes)
         except ModelError:
@@ -208,14 +218,19 @@ class GraphRun:
         wrong = next((value for _, value in kernel.outputs if not lanes.agree(value)), None)
         return None if wrong is None else Clash(wrong.name or "", number)
 
+    def _beside(self, step: Kernel | Moves | Draws | View, value: ir.Value, arena: Values) -> Site | None:
+        """Return memory of its own for `value`, as far from a multiple of 64 as it lies in the arena, or the view of what lies outside."""
+        if not isinstance(step, View):
+            return self.room(value)
+        shown = arena[value]
+        return Site.empty(shown.dtype, shown.shape, len(shown.data), shown.address)
+
     def _run_inside(self, step: Kernel | Moves | Draws | View, lanes: Lanes) -> None:
         if isinstance(step, Kernel):
             self._run(step, lanes.arena, {value: self.sites.get(value) for _, value in step.outputs})
         elif isinstance(step, Moves):
             self._move(step, lanes.arena)
-        elif isinstance(step, View):
-            self._link(step, lanes.arena)
-        else:
+        elif isinstance(step, Draws):
             self._copy(step.kernel, lanes)
 
     def _move(self, step: Moves, arena: Values) -> None:
@@ -289,8 +304,8 @@ class GraphRun:
             return
         cuts = (a for a in parts(node, self._facts) if a.rule == "cut" and a.value not in self.sites)
         shared = {a.value: a for a in (*views(node, self._facts), *cuts) if self._shares(a)}
-        if any(self._shapes.is_bound(value) for value in outputs):
-            shared = {}  # how it is seen, only a run tells
+        if not self._ground.shows_views or any(self._shapes.is_bound(value) for value in outputs):
+            shared = {}  # of bounds, how it is seen only a run tells
         kernel = self._ground.kernels.of(node)
         self._hold(kernel.reads)
         if shared.keys() == set(outputs):

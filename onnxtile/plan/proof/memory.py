@@ -56,7 +56,9 @@ class Site:
         return cls(data, int(memory.ctypes.data) + start, dtype, shape)
 
     def at(self, like: int) -> Site:
-        """Return a copy in memory of its own, as far from a multiple of 64 as the address `like`."""
+        """Return it as far from a multiple of 64 as the address `like`: itself, or a copy."""
+        if (self.address - like) % VECTOR == 0:
+            return self
         copy = Site.empty(self.dtype, self.shape, len(self.data), like)
         copy.data[:] = self.data
         return copy

@@ -19,8 +19,8 @@ from onnxtile.runtime import Array, Session
 class PlainRun:
     """`model`, which stays as it is, loaded as a whole. Raises ModelError where onnxruntime refuses it.
 
-    Some kernels round otherwise at another distance from a multiple of 64 bytes. `addresses` are those of tensors in the arena, by
-    name: inputs and outputs lie as far from such a multiple as there.
+    Some kernels round otherwise at another distance from a multiple of 64 bytes. `addresses` are those of inputs in the arena, by name:
+    they lie as far from such a multiple as there, all other inputs at one.
     """
 
     def __init__(self, model: ir.Model, shapes: Shapes, addresses: Mapping[str, int] | None = None) -> None:
@@ -54,11 +54,11 @@ class PlainRun:
 
     def _placed(self, name: str, value: Any) -> Any:
         """Return the input `value` at the distance from a multiple of 64 that it has in the arena, if it lies there."""
-        return value.at(self._addresses[name]) if name in self._addresses and isinstance(value, Site) else value
+        return value.at(self._addresses.get(name, 0)) if isinstance(value, Site) else value
 
     def _room(self, value: ir.Value) -> Site | None:
         """Return memory for the output `value`; None where its bytes are not known, or no node writes them."""
         dtype, shape, size = self._shapes.dtype(value), self._shapes.sizes(value), tensor_bytes(value, self._shapes)
         if dtype is None or shape is None or size is None or value.producer() is None or self._shapes.is_bound(value):
             return None
-        return Site.empty(dtype, shape, size, self._addresses.get(value.name or "", 0))
+        return Site.empty(dtype, shape, size)
