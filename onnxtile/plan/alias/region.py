@@ -92,12 +92,16 @@ def _joint(pieces: Iterable[Piece]) -> list[Piece]:
 
 @dataclass
 class Region:
-    """Tensors in one buffer of `size` bytes, each with where it begins; `owner` is one that fills it."""
+    """Tensors in one buffer of `size` bytes, each with where it begins; `owner` is one that fills it.
+
+    All others are dead by the time one of the `front` is made that has their bytes: what comes after these comes after all.
+    """
 
     owner: ir.Value
     size: int
     life: Life
     places: dict[ir.Value, int]
+    front: tuple[ir.Value, ...]
 
 
 class Regions:
@@ -119,7 +123,7 @@ class Regions:
         self._kept = kept
         self._contents = contents
         self._overwrites: set[tuple[ir.Value, ir.Value]] = set()
-        self.of: dict[ir.Value, Region] = {v: Region(v, size, lives[v], {v: 0}) for v, size in sizes.items()}
+        self.of: dict[ir.Value, Region] = {v: Region(v, size, lives[v], {v: 0}, (v,)) for v, size in sizes.items()}
 
     def allow(self, alias: Alias) -> None:
         """Let `alias.value` be written over `alias.source`, once that is dead."""
@@ -140,24 +144,46 @@ class Regions:
             return None
         shift = first.places[alias.source] + alias.at - second.places[alias.value]
         low, high = min(0, shift), max(first.size, shift + second.size)
-        if high - low != max(first.size, second.size) or self._harmful(first, second, shift):
+        if high - low != max(first.size, second.size):
+            return None
+        front = self._front_behind(first, second, shift)
+        if front is None and self._harmful(first, second, shift):
             return None
         larger = first if first.size >= second.size else second
         places = {value: at - low for value, at in first.places.items()}
         places |= {value: at + shift - low for value, at in second.places.items()}
-        return Region(larger.owner, larger.size, merged(first.life, second.life), places)
+        found = front or (*first.front, *second.front)
+        return Region(larger.owner, larger.size, merged(first.life, second.life), places, found)
 
     def settle(self, region: Region) -> None:
         """Let all tensors of `region` lie there."""
         for value in region.places:
             self.of[value] = region
 
+    def _front_behind(self, first: Region, second: Region, shift: int) -> tuple[ir.Value, ...] | None:
+        """Return the front of both regions where all of `second` come after those of `first` whose bytes they take; else None.
+
+        A stream of thousands of tensors, each written over the one before it, is so not compared pair by pair.
+        """
+        left = []
+        for a in first.front:
+            at_a, size = first.places[a], self._sizes[a]
+            met = [
+                (b, at + shift - at_a) for b, at in second.places.items() if -self._sizes[b] < at + shift - at_a < size
+            ]
+            if not all(self._order.before(a, b) or (not at and self._is_written_over(a, b)) for b, at in met):
+                return None
+            if not any(at <= 0 and size <= at + self._sizes[b] for b, at in met):
+                left.append(a)
+        return (*left, *second.front)
+
     def _harmful(self, first: Region, second: Region, shift: int) -> bool:
+        # Whoever is in the way was added last, as a rule.
+        pairs = ((a, b, second.places[b] + shift) for b in reversed(second.places) for a in reversed(first.places))
         return any(
-            self._clash(a, b, at_b + shift - at_a)
-            for a, at_a in first.places.items()
-            for b, at_b in second.places.items()
-            if -self._sizes[b] < at_b + shift - at_a < self._sizes[a]
+            self._clash(a, b, at - first.places[a])
+            for a, b, at in pairs
+            if -self._sizes[b] < at - first.places[a] < self._sizes[a]
         )
 
     def _clash(self, a: ir.Value, b: ir.Value, shift: int) -> bool:
