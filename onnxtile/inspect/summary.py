@@ -145,10 +145,11 @@ class Inspection:
         }
 
 
-def summarise(model: ir.Model, *, training: bool = False) -> Inspection:
+def summarise(model: ir.Model, *, training: ir.Model | None = None) -> Inspection:
     """Return all that can be said of `model`, which stays as it is, without running it or reading its weights.
 
-    With `training`, also the bytes of activations that a backward pass would keep. Raises ModelError where shapes contradict each other.
+    `training` is the same model as a framework would train it: also the bytes of activations that a backward pass of it would keep are
+    returned. Raises ModelError where shapes contradict each other.
     """
     shapes, constants = resolve(model), Constants(model)
     found = layers(model, shapes, constants)
@@ -164,7 +165,7 @@ def summarise(model: ir.Model, *, training: bool = False) -> Inspection:
         found,
         tuple(_unknown(model, shapes, constants)),
         tuple(_conflicts(found)),
-        kept_for_training(model, shapes, constants) if training else None,
+        None if training is None else kept_for_training(training),
     )
 
 
