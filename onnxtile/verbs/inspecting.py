@@ -16,18 +16,20 @@ def inspect(
     dims: Dims | None = None,
     shapes: InputShapes | None = None,
     training: bool = False,
+    tree: bool = False,
     progress: Progress = silent,
 ) -> Inspection:
     """Return operators, parameters, work and traffic of `model`, layer by layer, without running it, at any size.
 
-    With `training`, also the bytes of activations that a backward pass would keep. Raises ModelError, UsageError.
+    With `training`, also the bytes of activations that a backward pass would keep; with `tree`, sums over the modules that the names of
+    nodes say. Raises ModelError, UsageError.
     """
     progress("reading the model")
     graph = load(model)
     bind(graph, dims or {}, shapes or {})
     trained = _as_trained(graph, progress) if training else None
     progress("resolving shapes")
-    return summarise(graph, training=trained)
+    return summarise(graph, training=trained, tree=tree)
 
 
 def _as_trained(graph: ir.Model, progress: Progress) -> ir.Model:

@@ -23,6 +23,7 @@ def inspect(
     training: Annotated[
         bool, typer.Option("--training", help="say which activations a backward pass would keep")
     ] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="add up the modules that the names of nodes say")] = False,
     emit: Annotated[
         list[Path] | None,
         typer.Option(
@@ -50,8 +51,8 @@ def inspect(
         onnxtile inspect model.onnx --trace Softmax -o activations.npz
     """
     if trace:
-        if training or emit:
-            raise UsageError("--trace is a run, and goes without --training and --emit")
+        if training or tree or emit:
+            raise UsageError("--trace is a run, and goes without --training, --tree and --emit")
         _trace(job, model, trace, output, inputs=inputs, ranges=ranges(range_), dims=dims(dim), shapes=shapes(shape))
         return
     for option, given in (("--inputs", inputs), ("--range", range_), ("-o", output)):
@@ -66,7 +67,9 @@ def inspect(
         _renderer(path)
         require_writable(path, source=model)
     with job.progress() as progress:
-        result = api.inspect(model, dims=dims(dim), shapes=shapes(shape), training=training, progress=progress)
+        result = api.inspect(
+            model, dims=dims(dim), shapes=shapes(shape), training=training, tree=tree, progress=progress
+        )
     content = result.to_dict()
     for path in emit or ():
         write_whole(path, _renderer(path)(content))
