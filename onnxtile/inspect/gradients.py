@@ -11,6 +11,8 @@ from collections.abc import Container
 
 import onnx_ir as ir
 
+from onnxtile import keys
+
 SEQUENCES = {"SequenceConstruct", "SequenceErase", "SequenceInsert", "SplitToSequence"}
 """Their output is a sequence, whose element type no shape inference gives."""
 _NOTHING = {
@@ -65,12 +67,31 @@ STOPS = {
 """Their derivative is zero wherever there is one."""
 
 
+ATTENTION, SOFTMAX = "ScaledDotProductAttention", "Softmax"
+ONE_OPERATOR = frozenset(
+    {
+        *(ATTENTION, SOFTMAX, "GeLU", "GeLUTanh", "HardSwish", "Mish", "QuickGeLU", "SiLU"),
+        *("GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"),
+    }
+)
+"""Meta-ops that frameworks have as one operator, with a gradient of its own; they need their inputs but Softmax, which needs its output.
+Attention needs both: the scores are computed again (Dao et al., "FlashAttention", arXiv 2205.14135, algorithm 4)."""
+
+
+def is_one_operator(domain: str, name: str) -> bool:
+    """Return whether a function is a meta-op that frameworks have as one operator."""
+    return domain == keys.DOMAIN and keys.meta_op(name) in ONE_OPERATOR
+
+
 def needed(node: ir.Node, varying: Container[ir.Value]) -> list[ir.Value] | None:
     """Return the values that the gradient of `node` is computed from; None where nobody knows.
 
     `varying` are the values for which a gradient is wanted.
     """
     op, inputs = node.op_type, [value for value in node.inputs if value is not None]
+    if is_one_operator(node.domain, op):
+        outputs = list(node.outputs) if keys.meta_op(op) in {ATTENTION, SOFTMAX} else []
+        return outputs if keys.meta_op(op) == SOFTMAX else outputs + inputs
     if node.domain not in {"", "ai.onnx"}:
         return None
     if op in _NOTHING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -123,10 +123,10 @@ def _outermost(graph: ir.Graph) -> Iterator[ir.Node]:
             yield from _outermost(body)
 
 
-def write_out_calls(model: ir.Model) -> str:
-    """Put the bodies of local functions in the places of their calls. Return why that cannot be; then `model` is used up."""
+def write_out_calls(model: ir.Model, wanted: Callable[[ir.Function], bool] | None = None) -> str:
+    """Put the bodies of the `wanted` local functions in the places of their calls. Return why that cannot be; then `model` is used up."""
     try:
-        InlinePass()(model)
+        InlinePass(wanted)(model)
     except (ValueError, ir.passes.PassError) as error:
         return " ".join(str(error.__cause__ or error).split())
     return ""

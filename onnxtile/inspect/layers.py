@@ -48,6 +48,8 @@ class Layer:
     work: Work = field(default_factory=Work)
     read: int | None = None
     written: int | None = None
+    weights: int | None = None
+    """Those bytes of `read` that are constants."""
 
     @property
     def traffic(self) -> int | None:
@@ -74,6 +76,7 @@ class Layer:
             "macs": self.work.total,
             "bias_additions": sum(self.work.additions.values()),
             "bytes_read": self.read,
+            "weight_bytes_read": self.weights,
             "bytes_written": self.written,
             "traffic": self.traffic,
             "intensity": self.intensity,
@@ -115,18 +118,21 @@ def _layer(node: ir.Node, name: str, body: str, work: Work, described: Callable[
     inputs = tuple(described(value) for value in dict.fromkeys(dependencies(node)))
     outputs = tuple(described(value) for value in node.outputs if value.name)
     written = _sum([one.bytes for one in outputs])
-    read = _read(node, inputs, written)
-    return Layer(name, operator_name(node), body, inputs, outputs, work, read, written)
+    read, moving = (_read(node, inputs, written, constant) for constant in (True, False))
+    weights = None if read is None or moving is None else read - moving
+    return Layer(name, operator_name(node), body, inputs, outputs, work, read, written, weights)
 
 
-def _read(node: ir.Node, inputs: tuple[Tensor, ...], written: int | None) -> int | None:
+def _read(node: ir.Node, inputs: tuple[Tensor, ...], written: int | None, constants: bool) -> int | None:
+    """Return the bytes that a node reads, of its constants, too, or of all but these."""
+    sizes = [one.bytes if constants or not one.constant else 0 for one in inputs]
     if node.domain not in {"", "ai.onnx"}:
-        return _sum([one.bytes for one in inputs])
+        return _sum(sizes)
     if node.op_type in _READS_NOTHING:
         return 0
     if node.op_type in _READS_WHAT_IT_WRITES:
-        return _sum([written, *(one.bytes for one in inputs[1:])])
-    return _sum([one.bytes for one in inputs])
+        return _sum([written if constants or not inputs[0].constant else 0, *sizes[1:]])
+    return _sum(sizes)
 
 
 def _sum(sizes: list[int | None]) -> int | None:

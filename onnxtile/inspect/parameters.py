@@ -22,6 +22,7 @@ _STEERING = {ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING}
 class Parameters:
     """How many tensors, how many elements in them and how many bytes these take; elements also by element type.
 
+    `statistics` are elements that batch normalisations gather and no gradient changes: their means and variances.
     `others` are the bytes of all other constants that are read: scalars, and tensors that steer (shapes, axes, indices).
     """
 
@@ -30,12 +31,19 @@ class Parameters:
     bytes: int
     by_dtype: dict[str, int]
     others: int
+    statistics: int = 0
+
+    @property
+    def trainable(self) -> int:
+        """How many elements a gradient changes."""
+        return self.elements - self.statistics
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the parameters."""
         return {
             "tensors": self.tensors,
             "elements": self.elements,
+            "trainable": self.trainable,
             "bytes": self.bytes,
             "by_dtype": self.by_dtype,
             "other_constant_bytes": self.others,
@@ -49,7 +57,7 @@ def parameters(model: ir.Model, shapes: Shapes, constants: Constants) -> Paramet
     normalisation has gathered (mean, variance) counts, as it is stored and read like the rest.
     """
     read = list(dict.fromkeys(stored for value in _read(model, constants) for stored in _stored(value)))
-    own = [value for value in read if shapes.dims(value) != () and shapes.dtype(value) not in _STEERING]
+    own = [value for value in read if _is_own(value, shapes)]
     by_dtype: Counter[str] = Counter()
     for value in own:
         dtype = shapes.dtype(value)
@@ -65,7 +73,29 @@ def parameters(model: ir.Model, shapes: Shapes, constants: Constants) -> Paramet
         mine + sum(tensor.nbytes for tensor in inner),
         dict(sorted(by_dtype.items())),
         sum(sizes.values()) - mine,
+        sum(math.prod(shapes.sizes(value) or (0,)) for value in _gathered(model).intersection(own)),
     )
+
+
+def stored_parameters(model: ir.Model, shapes: Shapes, constants: Constants) -> dict[str, dict[str, int]]:
+    """Return for each constant that nodes read, by name, the parameters that it is a view of, with their elements."""
+    return {
+        value.name or "": {
+            one.name or "": math.prod(shapes.sizes(one) or (0,)) for one in _stored(value) if _is_own(one, shapes)
+        }
+        for value in dict.fromkeys(_read(model, constants))
+    }
+
+
+def _is_own(value: ir.Value, shapes: Shapes) -> bool:
+    return shapes.dims(value) != () and shapes.dtype(value) not in _STEERING
+
+
+def _gathered(model: ir.Model) -> set[ir.Value]:
+    """Return the means and variances that batch normalisations read."""
+    norms = (node for node in model.graph.all_nodes() if node.op_type == "BatchNormalization")
+    read = (value for node in norms for value in node.inputs[3:5] if value is not None)
+    return {stored for value in read for stored in _stored(value)}
 
 
 def _read(model: ir.Model, constants: Constants) -> Iterator[ir.Value]:

@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from onnxtile.inspect.inlined import add_up
 from onnxtile.inspect.layers import Layer, Tensor, layers, tensor
+from onnxtile.inspect.modules import Module, modules
 from onnxtile.inspect.operators import OperatorUse, operators
-from onnxtile.inspect.parameters import Parameters, parameters
+from onnxtile.inspect.parameters import Parameters, parameters, stored_parameters
 from onnxtile.inspect.training import Kept, kept_for_training
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import free_inputs, symbols
@@ -69,12 +70,15 @@ class Traffic:
     activations: int
     inputs: int
     unknown: int
+    weights: int = 0
+    """Bytes of constants that all nodes read."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the traffic."""
         return {
             "peak": {"node": self.peak_node, "bytes": self.peak},
             "sum": self.sum,
+            "weights": self.weights,
             "activations": self.activations,
             "activations_with_inputs": self.activations + self.inputs,
             "unknown_nodes": self.unknown,
@@ -96,6 +100,9 @@ class Inspection:
     unknown: tuple[Remark, ...]
     conflicts: tuple[Remark, ...]
     training: Kept | None = None
+    open: tuple[str, ...] = ()
+    """The options that bind what is open in the inputs."""
+    modules: tuple[Module, ...] | None = None
 
     @property
     def totals(self) -> Totals:
@@ -121,6 +128,7 @@ class Inspection:
             sum(one.bytes or 0 for layer in main for one in layer.outputs),
             sum(one.bytes or 0 for one in self.inputs),
             sum(layer.traffic is None for layer in self.layers),
+            sum(layer.weights or 0 for layer in main),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,14 +149,17 @@ class Inspection:
             "nodes": [layer.to_dict() for layer in self.layers],
             "unknown": [remark.to_dict() for remark in self.unknown],
             "conflicts": [remark.to_dict() for remark in self.conflicts],
+            "open": list(self.open),
+            **({"tree": [module.to_dict() for module in self.modules]} if self.modules is not None else {}),
             **({"training": self.training.to_dict()} if self.training is not None else {}),
         }
 
 
-def summarise(model: ir.Model, *, training: bool = False) -> Inspection:
+def summarise(model: ir.Model, *, training: ir.Model | None = None, tree: bool = False) -> Inspection:
     """Return all that can be said of `model`, which stays as it is, without running it or reading its weights.
 
-    With `training`, also the bytes of activations that a backward pass would keep. Raises ModelError where shapes contradict each other.
+    `training` is the same model as a framework would train it: also the bytes of activations that a backward pass of it would keep are
+    returned. With `tree`, the sums over modules, too. Raises ModelError where shapes contradict each other.
     """
     shapes, constants = resolve(model), Constants(model)
     found = layers(model, shapes, constants)
@@ -164,8 +175,20 @@ def summarise(model: ir.Model, *, training: bool = False) -> Inspection:
         found,
         tuple(_unknown(model, shapes, constants)),
         tuple(_conflicts(found)),
-        kept_for_training(model, shapes, constants) if training else None,
+        None if training is None else kept_for_training(training),
+        tuple(_open(model)),
+        modules(found, stored_parameters(model, shapes, constants)) if tree else None,
     )
+
+
+def _open(model: ir.Model) -> Iterator[str]:
+    """Yield the options that give every size of the inputs that is open."""
+    inputs = free_inputs(model)
+    yield from (f"--dim {name}=N" for name in symbols(inputs))
+    for value in inputs:
+        sizes = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+        if sizes is not None and None in sizes:
+            yield f"--shape {value.name}={'x'.join('N' if size is None else str(size) for size in sizes)}"
 
 
 def _unknown(model: ir.Model, shapes: Shapes, constants: Constants) -> Iterator[Remark]:

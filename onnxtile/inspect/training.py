@@ -9,16 +9,24 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxtile import keys
 from onnxtile.graph import dependencies, node_ids
-from onnxtile.inspect.gradients import SEQUENCES, STOPS, needed
+from onnxtile.inspect.gradients import ATTENTION, SEQUENCES, STOPS, is_one_operator, needed
 from onnxtile.inspect.inlined import write_out_calls
 from onnxtile.inspect.work import operator_name
 from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes, resolve
 
-_INDEX = 8
-"""Bytes of an index."""
+_BESIDE = {
+    "Dropout": ("mask", 0, False),
+    "GlobalMaxPool": ("indices", 8, False),
+    "MaxPool": ("indices", 8, False),
+    "LayerNorm": ("statistics", 8, True),
+    "LayerNormalization": ("statistics", 8, True),
+    ATTENTION: ("scores", 4, True),
+}
+"""What is kept, and the bytes of it for each element or each row (along the last axis) of the result."""
 _VIEWS = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 """Frameworks make these without a copy."""
 
@@ -71,16 +79,17 @@ class Kept:
         }
 
 
-def kept_for_training(model: ir.Model, shapes: Shapes, constants: Constants) -> Kept:
+def kept_for_training(model: ir.Model) -> Kept:
     """Return what a backward pass of `model` keeps when every parameter is trained and the inputs are not.
 
-    A parameter is a floating-point constant with at least one dimension. A call of a local function keeps what its nodes do, a meta-op
+    A parameter is a floating-point constant of more than one element. A call of a local function keeps what its nodes do, a meta-op
     that frameworks have as one operator what that keeps. A value and its views are kept once. Statistics that a normalisation keeps
-    beside its input (mean, deviation), a few numbers for each row or channel, are not counted.
+    for each channel are not counted.
     """
     inlined = model.clone() if model.functions else model
-    if model.functions and not write_out_calls(inlined):
-        model, shapes, constants = inlined, resolve(inlined), Constants(inlined)
+    if model.functions and not write_out_calls(inlined, lambda one: not is_one_operator(one.domain, one.name)):
+        model = inlined
+    shapes, constants = resolve(model), Constants(model)
     needs: dict[ir.Value, list[ir.Node]] = {}
     unknown: list[ir.Node] = []
     beside: list[tuple[ir.Node, str, int | None]] = []
@@ -104,22 +113,25 @@ def kept_for_training(model: ir.Model, shapes: Shapes, constants: Constants) -> 
         for value, nodes in needs.items()
     ]
     kept += [KeptValue(f"{names[node]}:{what}", size, (names[node],)) for node, what, size in beside]
-    for nodes, value in zip((*needs.values(), *([node] for node, _, _ in beside)), kept, strict=True):
-        by_operator[operator_name(nodes[0])] += value.bytes or 0
+    for nodes, one in zip((*needs.values(), *([node] for node, _, _ in beside)), kept, strict=True):
+        by_operator[operator_name(nodes[0])] += one.bytes or 0
     return Kept(tuple(kept), dict(by_operator.most_common()), tuple(names[node] for node in unknown))
 
 
 def _beside(node: ir.Node, shapes: Shapes) -> tuple[str, int | None] | None:
     """Return what a framework keeps that is no value of the graph, and its bytes (None where unknown).
 
-    As PyTorch does on a CPU: MaxPool keeps where each maximum was, an int64; Dropout the factor of each element, in its own type.
+    As PyTorch does on a CPU: MaxPool keeps where each maximum was, an int64; Dropout the factor of each element, in its own type; a layer
+    normalisation the mean and the deviation of each row, attention the logarithm of the sum of its scores, float32.
     """
-    if node.domain not in {"", "ai.onnx"} or node.op_type not in {"Dropout", "MaxPool", "GlobalMaxPool"}:
+    op = keys.meta_op(node.op_type) if is_one_operator(node.domain, node.op_type) else node.op_type
+    if node.domain not in {"", "ai.onnx", keys.DOMAIN} or op not in _BESIDE:
         return None
-    if node.op_type == "Dropout":
+    if op == "Dropout":
         return "mask", tensor_bytes(node.outputs[0], shapes)
     sizes = shapes.sizes(node.outputs[0])
-    return "indices", None if sizes is None else _INDEX * math.prod(sizes)
+    what, each, by_row = _BESIDE[op]
+    return what, None if sizes is None else each * math.prod(sizes[:-1] if by_row else sizes)
 
 
 def _stored(value: ir.Value) -> ir.Value:
@@ -156,7 +168,8 @@ class _Varying:
         return True
 
     def _is_parameter(self, value: ir.Value) -> bool:
-        return value in self._constants and self._is_float(value) and self._shapes.dims(value) != ()
+        sizes = self._shapes.sizes(value)
+        return value in self._constants and self._is_float(value) and (sizes is None or math.prod(sizes) > 1)
 
     def _is_float(self, value: ir.Value) -> bool:
         dtype = self._shapes.dtype(value)

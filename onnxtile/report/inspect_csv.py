@@ -7,7 +7,7 @@ from onnxtile.report.table import Result
 
 _COLUMNS = (
     *("node", "operator", "body", "inputs", "outputs", "macs", "bias_additions"),
-    *("bytes_read", "bytes_written", "traffic", "intensity"),
+    *("bytes_read", "weight_bytes_read", "bytes_written", "traffic", "intensity"),
 )
 
 

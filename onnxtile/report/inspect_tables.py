@@ -20,6 +20,7 @@ def for_inspect(result: Result) -> list[Table | Text]:
     parts: list[Table | Text] = [
         table("model", ("what", "value"), _model(result)),
         table("operators", ("operator", "count", "MACs", "attributes"), _operators(result)),
+        *_tree(result),
         table("nodes", _COLUMNS, map(_node, result["nodes"])),
     ]
     for name, body in result["macs"]["bodies"].items():
@@ -49,7 +50,7 @@ def for_trace(result: Result) -> list[Table | Text]:
     return [table(title, columns, rows)]
 
 
-_COLUMNS = ("node", "operator", "output", "type", "MACs", "read", "written", "MACs/byte")
+_COLUMNS = ("node", "operator", "output", "type", "MACs", "read", "of it weights", "written", "MACs/byte")
 
 
 def _model(result: Result) -> list[tuple[str, object]]:
@@ -61,16 +62,42 @@ def _model(result: Result) -> list[tuple[str, object]]:
         ("opsets", opsets),
         *(("input", _tensor(one)) for one in result["inputs"]),
         *(("output", _tensor(one)) for one in result["outputs"]),
+        *(("open", option) for option in result["open"]),
         ("parameters", f"{parameters['elements']:,} in {parameters['tensors']:,} tensors"),
+        ("parameters that can be trained", f"{parameters['trainable']:,}"),
         ("parameter bytes", f"{parameters['bytes']:,}"),
-        ("MACs", f"{macs['total']:,}{_more(macs['unknown'])}"),
+        ("bytes of other constants", f"{parameters['other_constant_bytes']:,}"),
+        ("MACs", _total(macs)),
         ("MACs by operator", _products(macs["by_operator"])),
         ("bias additions", _products(macs["bias_additions"])),
         ("busiest node (input + output)", _peak(traffic)),
+        ("weights read by all nodes", _known(traffic, "weights")),
         ("activations moved by all nodes", _known(traffic, "sum")),
         ("activations", _known(traffic, "activations")),
         ("activations with inputs", _known(traffic, "activations_with_inputs")),
     ]
+
+
+def _total(macs: Result) -> str:
+    """Return the sum, which leaves out what is not known, and says so."""
+    known = f"{macs['total']:,}" if macs["total"] or not macs["unknown"] else "?"
+    return f"{known}{_more(macs['unknown'])}"
+
+
+def _tree(result: Result) -> list[Table | Text]:
+    if "tree" not in result:
+        return []
+    columns = ("module", "nodes", "parameters", "MACs", "read", "written")
+    keys = ("macs", "bytes_read", "bytes_written")
+    rows = [
+        (
+            "  " * module["depth"] + (module["module"].rpartition("/")[2] or "model"),
+            *(module["nodes"], module["parameters"]),
+            *(f"{module[key]:,} + ?" if module["unknown_nodes"] else module[key] for key in keys),
+        )
+        for module in result["tree"]
+    ]
+    return [table("modules", columns, rows)]
 
 
 def _peak(traffic: Result) -> str:
@@ -121,7 +148,7 @@ def _node(node: Result) -> tuple[object, ...]:
     name = f"{node['body']}/{node['node']}" if node["body"] else node["node"]
     return (
         *(name, node["op"], _shape(first["shape"]), first["dtype"], node["macs"]),
-        *(node["bytes_read"], node["bytes_written"], intensity),
+        *(node["bytes_read"], node["weight_bytes_read"], node["bytes_written"], intensity),
     )
 
 

@@ -119,3 +119,18 @@ def test_training_keeps_what_pytorch_saves(light: Light, name: str, saved: int) 
     assert training is not None
     assert training.bytes == saved + training.by_operator["Softmax"]
     assert training.by_operator["Softmax"] == 1000 * 4
+
+
+def test_a_normalisation_and_a_gelu_that_were_taken_apart_keep_what_the_whole_does() -> None:
+    text = """<ir_version: 10, opset_import: ["": 17]> g (float[8,4] x) => (float[8,4] y)
+    <float[4,4] w = {1,0,0,0,0,1,0,0,0,0,1,0,0,0,0,1}, float[4] s = {1,2,3,4}, float[4] b = {1,2,3,4},
+     float two = {2}, float e = {0.00001}, float r = {1.4142135}, float one = {1}, float half = {0.5}> {
+      h = MatMul(x, w)
+      m = ReduceMean<axes = [-1]>(h)  d = Sub(h, m)  p = Pow(d, two)  v = ReduceMean<axes = [-1]>(p)
+      ve = Add(v, e)  q = Sqrt(ve)  n = Div(d, q)  ns = Mul(n, s)  l = Add(ns, b)
+      t = Div(l, r)  f = Erf(t)  g1 = Add(f, one)  g2 = Mul(l, g1)  y = Mul(g2, half)
+    }"""
+    training = api.inspect(onnx.parser.parse_model(text), training=True).training
+    assert training is not None
+    assert [value.bytes for value in training.values] == [128, 128, 128, 8 * 8]
+    assert [value.name for value in training.values][:3] == ["x", "h", "l"]

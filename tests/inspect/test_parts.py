@@ -151,3 +151,29 @@ def test_a_gradient_that_no_rule_knows_is_named(graph: Graph) -> None:
     )
     assert result.training is not None
     assert result.training.unknown == ("y",)
+
+
+def test_what_a_batch_normalisation_gathers_is_not_trained(graph: Graph) -> None:
+    four = " ".join(f"float[3] {name} = {{1, 2, 3}}," for name in "sbmv").rstrip(",")
+    result = graph(f"g (float[1,3,2,2] x) => (float[1,3,2,2] y) <{four}> {{ y = BatchNormalization(x, s, b, m, v) }}")
+    assert (result.parameters.elements, result.parameters.trainable) == (12, 6)
+
+
+def test_constants_are_told_from_activations_in_what_is_read(graph: Graph) -> None:
+    result = graph(
+        f"g (float[2,4] x, int64[3] i) => (float y) <{W}>"
+        " { h = MatMul(x, w)  e = Gather(w, i)  g = Gather(h, i)  s = Shape(w)  y = Add(h, h) }"
+    )
+    assert [(layer.read, layer.weights) for layer in result.layers if layer.op != "Shape"] == [
+        (32 + 64, 64),
+        (3 * 16 + 24, 48),
+        (3 * 16 + 24, 0),
+        (32, 0),
+    ]
+    assert result.traffic.weights == 64 + 48
+
+
+def test_what_is_open_says_how_to_give_it(graph: Graph) -> None:
+    result = graph("g (float[N,4] x, float[M,N] z, float[?,3] t) => (float y) { y = Relu(x) }")
+    assert result.open == ("--dim N=N", "--dim M=N", "--shape t=Nx3")
+    assert graph("g (float[2,4] x) => (float y) { y = Relu(x) }").open == ()

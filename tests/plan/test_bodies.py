@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile import api, errors, keys
-from onnxtile.errors import CheckFailed
 from onnxtile.model.plan_marks import clear_plan
 from onnxtile.plan.result import PlannedBody, PlannedBuffer, PlanResult
 from onnxtile.plan.workspace import WorkspaceRules

@@ -24,6 +24,7 @@ def inspect(
     training: Annotated[
         bool, typer.Option("--training", help="say which activations a backward pass would keep")
     ] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="add up the modules that the names of nodes say")] = False,
     emit: Annotated[
         list[Path] | None,
         typer.Option(
@@ -51,8 +52,8 @@ def inspect(
         onnxtile inspect model.onnx --trace Softmax -o activations.npz
     """
     if trace:
-        if training or emit:
-            raise UsageError("--trace is a run, and goes without --training and --emit")
+        if training or tree or emit:
+            raise UsageError("--trace is a run, and goes without --training, --tree and --emit")
         _trace(job, model, trace, output, inputs=inputs, ranges=ranges(range_), dims=dims(dim), shapes=shapes(shape))
         return
     for option, given in (("--inputs", inputs), ("--range", range_), ("-o", output)):
@@ -67,7 +68,9 @@ def inspect(
     for path in renderers:
         require_writable(path, source=model)
     with job.progress() as progress:
-        result = api.inspect(model, dims=dims(dim), shapes=shapes(shape), training=training, progress=progress)
+        result = api.inspect(
+            model, dims=dims(dim), shapes=shapes(shape), training=training, tree=tree, progress=progress
+        )
     content = result.to_dict() if renderers else {}
     job.report(result, "inspect", files={path: render(content) for path, render in renderers.items()})
 

@@ -15,6 +15,7 @@ class _Options(SizedOptions):
     """`emit` lists endings: "csv" writes NAME.inspect.csv beside the model."""
 
     training: bool = False
+    tree: bool = False
     emit: Texts = ()
 
 
@@ -24,7 +25,12 @@ def _files(options: _Options) -> dict[str, str]:
 
 def _apply(options: _Options, state: State) -> Done:
     result = api.inspect(
-        state.model, dims=options.dims, shapes=options.shapes, training=options.training, progress=state.progress
+        state.model,
+        dims=options.dims,
+        shapes=options.shapes,
+        training=options.training,
+        tree=options.tree,
+        progress=state.progress,
     )
     content = result.to_dict()
     files = {ending: _RENDERERS[form](content) for ending, form in _files(options).items()}
