@@ -38,7 +38,7 @@ BUFFER = '{"name": "b", "arena": "a", "offset": 0, "size": 8, "kind": "activatio
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "No such file"),
+        (None, "no such file"),
         ("{", "is no JSON"),
         ("\x80", "is no JSON"),
         ("[]", "is no plan"),
