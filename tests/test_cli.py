@@ -479,7 +479,7 @@ def test_a_bad_query_in_a_pattern_file_names_the_file(run: Run, folder: Path) ->
         (("plan", "m.onnx", "--dim", "N=2", "--emit", "plan.xyz"), ("plan.xyz", ".json")),
         (("plan", "m.onnx", "--dim", "N=2", "--emit", "nowhere/plan.json"), ("nowhere",)),
         (("plan", "m.onnx", "--dim", "N=2", "--emit", "plan.json", "--no-names"), ("--names is about pictures",)),
-        (("plan", "m.onnx", "--dim", "N=2", "--emit", "p.svg", "--compare", "no.json"), ("no.json", "No such file")),
+        (("plan", "m.onnx", "--dim", "N=2", "--emit", "p.svg", "--compare", "no.json"), ("no.json", "no such file")),
         (("verify", "m.onnx", "m.onnx", "--dim", "M=2"), ("'M'",)),
         (("verify", "m.onnx"), ("OTHER",)),
         (("fuse",), ("IN",)),

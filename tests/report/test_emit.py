@@ -38,7 +38,7 @@ BUFFER = '{"name": "b", "arena": "a", "offset": 0, "size": 8, "kind": "activatio
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "No such file"),
+        (None, "no such file"),
         ("{", "is no JSON"),
         ("\x80", "is no JSON"),
         ("[]", "is no plan"),
@@ -56,7 +56,7 @@ BUFFER = '{"name": "b", "arena": "a", "offset": 0, "size": 8, "kind": "activatio
             '{"arenas": [], "buffers": [' + BUFFER % '3, "last": 2' + "]}",
             "the last step of its life is before the first",
         ),
-        ('{"arenas": [], "buffers": [' + BUFFER % '1, "last": 1000000000' + "]}", "buffers.0.last: "),
+        ('{"arenas": [], "buffers": [' + BUFFER % '1, "last": 9007199254740993' + "]}", "buffers.0.last: "),
     ],
 )
 def test_what_is_no_plan(text: str | None, message: str, tmp_path: Path) -> None:
