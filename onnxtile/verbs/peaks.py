@@ -34,11 +34,14 @@ def peaks(
 
 def _peak(model: ir.Model, limits: Limits, options: Options, run: bool) -> dict[str, int]:
     from onnxtile.plan.planning import plan
+    from onnxtile.plan.proof.published.check import require
 
     known = resolve(model, run=run)
     tile(model, limits, known, Constants(model), options)
     inside = {node.name for node in model.graph if keys.TILE in node.metadata_props}
-    planned = plan(model, _with_tiles(model, known), Constants(model), planner="first-fit")
+    shapes, constants = _with_tiles(model, known), Constants(model)
+    planned = plan(model, shapes, constants, planner="first-fit")
+    require(model, planned, shapes, constants)
     live = [0] * (max(planned.steps, default=0) + 2)
     for buffer in planned.buffers:
         if buffer.alias is None:
