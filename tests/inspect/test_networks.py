@@ -134,3 +134,10 @@ def test_a_normalisation_and_a_gelu_that_were_taken_apart_keep_what_the_whole_do
     assert training is not None
     assert [value.bytes for value in training.values] == [128, 128, 128, 8 * 8]
     assert [value.name for value in training.values][:3] == ["x", "h", "l"]
+
+
+def test_what_is_trained_of_resnet50(light: Light) -> None:
+    """The number that torchvision gives for its parameters; means and variances are its buffers."""
+    parameters = api.inspect(light("resnet50")).parameters
+    assert parameters.trainable == 25_557_032
+    assert parameters.elements == 25_557_032 + 53_120
