@@ -77,7 +77,8 @@ def check(
         failures.insert(0, Failure(f"the plan is one of another file: its digest is {claims.digest}, not {digest}"))
     if seen is not None and not walk.is_partial:
         failures += compare(walk.listing, claims, known)
-        failures += figures(claims, seen.placing, seen.shared.links, seen.line, known)
+        used = None if seen.shared is None else seen.shared.links
+        failures += figures(claims, seen.placing, used, seen.line, known)
     listed = len(walk.listing.constants) + len(walk.listing.outside) + len(walk.listing.unplanned)
     counts = (walk.tensors + listed, walk.tensors, walk.aliases, walk.workspaces, walk.bodies, len(claims.arenas))
     return Audit(tuple(failures), *counts)
@@ -102,7 +103,7 @@ def _refused(failure: Failure) -> Audit:
 class _Seen:
     line: Timeline
     placing: Placing
-    shared: Shared
+    shared: Shared | None
 
 
 @dataclass
@@ -135,7 +136,7 @@ class _Walk:
         found, wrong = placing(claim.buffers, line, self.terms)
         self._note(wrong, path)
         self._note(overlaps(found.holders), path)
-        shared = Shared()
+        shared = None
         if not wrong:
             shared = replay(found, line, self.terms)
             self._note(shared.failures, path)

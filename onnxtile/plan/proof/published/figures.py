@@ -17,8 +17,8 @@ from onnxtile.plan.proof.published.timeline import Timeline
 Links = dict[ir.Value, list[Link]]
 
 
-def figures(claims: Claims, placing: Placing, used: Links, line: Timeline, known: Evidence) -> Iterator[Failure]:
-    """Yield each figure of `claims` that is not so; one that is left out is not asked for."""
+def figures(claims: Claims, placing: Placing, used: Links | None, line: Timeline, known: Evidence) -> Iterator[Failure]:
+    """Yield each figure of `claims` that is not so; one that is left out is not asked for, nor are aliases where `used` is not known."""
     yield from _arenas(claims, placing)
     peaks = _peaks(placing.holders, claims.alignment)
     peak, step = next((one for one in peaks if one == (claims.peak, claims.peak_step)), peaks[0])
@@ -27,11 +27,15 @@ def figures(claims: Claims, placing: Placing, used: Links, line: Timeline, known
     yield from _unlike("peak_step", claims.peak_step, step)
     yield from _unlike("activation_bytes", claims.activation_bytes, tensors)
     yield from _bound(claims)
-    if claims.in_place != UNSAID:
+    if used is not None and claims.in_place != UNSAID:
         least, most = _in_place(placing, used)
         if not least <= claims.in_place <= most:
             yield from _unlike("in_place", claims.in_place, least)
-    if claims.copies is not None and (right := _copies(placing, used, line, known)) != claims.copies:
+    if (
+        used is not None
+        and claims.copies is not None
+        and (right := _copies(placing, used, line, known)) != claims.copies
+    ):
         yield Failure(f"copies are {vars(claims.copies)}, not {vars(right)}")
     in_steps = len(set(line.steps)) == len(line.steps)
     if claims.order == "model" and in_steps and list(line.nodes) != list(line.graph):
