@@ -25,11 +25,12 @@ RENAMED = {
         name: f"{name}s" for name in ("dim", "shape", "pattern", "range", "workspace", "bound")
     },  # several stand in one table
 }
-OF_THE_RUN = {"output", "force", "dry_run", "json", "quiet", "debug", "help"}
+OF_THE_RUN = {"output", "force", "dry_run", "json", "quiet", "debug", "help", "run_seconds", "run_memory"}
 """What the command `run` says once for all steps and models."""
 NO_STEP = {
     "fuse": {"explain"},  # explains, and makes no model
     "inspect": {"trace", "inputs", "ranges"},  # a run for its own sake
+    "plan": {"check"},  # checks a plan, and makes none
 }
 
 

@@ -156,9 +156,9 @@ def test_a_constant_of_strings_is_read_as_objects(monkeypatch: pytest.MonkeyPatc
     kinds: list[str] = []
     run = InferenceSession.run
 
-    def listening(self: InferenceSession, names: Any, feeds: Any) -> Any:
+    def listening(self: InferenceSession, names: Any, feeds: Any, how: Any = None) -> Any:
         kinds.extend(array.dtype.kind for array in feeds.values() if isinstance(array, np.ndarray))
-        return run(self, names, feeds)
+        return run(self, names, feeds, how)
 
     monkeypatch.setattr(InferenceSession, "run", listening)
     feeds = [{"x": np.array(["a", "b"])}, {"x": np.array([b"b", "zürich".encode()])}]
