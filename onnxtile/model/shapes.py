@@ -101,8 +101,8 @@ def resolve(
     With `run`, and every input's shape known, shapes that inference left open are read off runs on inputs as `wanted`, unless they depend
     on the data: then `Shapes.reason` names the operator, unless `bounds` say how large the dimension may become (see model.bounds).
     Where two engines contradict each other neither is believed: without a run it is open, and so is all that depends on it. A shape that
-    the file declares counts where nothing else says one; declared wrongly, it is a ModelWarning. Raises ModelError where onnxruntime
-    refuses the model in a run, and UsageError for bounds that make no sense.
+    the file declares counts where nothing else says one; of an output declared wrongly, it is a ModelWarning. Raises ModelError where
+    onnxruntime refuses the model in a run, and UsageError for bounds that make no sense.
     """
     originals = values(model)
     from_file = dict(zip(originals, map(declared, originals), strict=True))
@@ -126,7 +126,7 @@ def resolve(
     if run:
         shapes, refuted = _with_samples(model, shapes, wanted)
     promises = {value: from_file[value].dims for value in originals if value in main}
-    _warn_of_declarations(promises, shapes)
+    _warn_of_declarations({value: dims for value, dims in promises.items() if value.is_graph_output()}, shapes)
     shapes = _with_promises({value: dims for value, dims in promises.items() if value not in refuted}, shapes)
     shapes = _with_bounds(model, shapes, bounds) if bounds else shapes
     options = _binding(value for value in free_inputs(model) if shapes.sizes(value) is None)
@@ -169,17 +169,22 @@ def _with_promises(promises: Mapping[ir.Value, Dims | None], shapes: Shapes) -> 
 
 
 def _warn_of_declarations(declarations: Mapping[ir.Value, Dims | None], shapes: Shapes) -> None:
-    """Warn where the model declares a shape that is not what its nodes make: that is what counts, as it does for onnxruntime."""
+    """Warn where the model declares an output with a shape that is not what its nodes make: that counts, as it does for onnxruntime.
+
+    A shape without dimensions is no word against one with them: it is written where nothing is to be said.
+    """
     pairs = ((value, dims, shapes.dims(value)) for value, dims in declarations.items())
     wrong = [
         (value.name, _shown(dims), _shown(found))
         for value, dims, found in pairs
-        if dims is not None and found is not None and (len(dims) != len(found) or _differ(dims, found))
+        if dims and found is not None and (len(dims) != len(found) or _differ(dims, found))
     ]
     if wrong:
         name, said, true = wrong[0]
         others = f"; so are {len(wrong) - 1} others" if len(wrong) > 1 else ""
-        warnings.warn(f"the model declares {name!r} as {said}, and it is {true}{others}", ModelWarning, stacklevel=2)
+        warnings.warn(
+            f"the model declares the output {name!r} as {said}, and it is {true}{others}", ModelWarning, stacklevel=2
+        )
 
 
 def _shown(dims: Dims) -> str:

@@ -41,7 +41,7 @@ def test_a_shape_that_is_declared_wrongly(run: Run, tmp_path: Path, arguments: t
     onnx.save(onnx.parser.parse_model(WRONG_RANK), tmp_path / "m.onnx")
     done = run(arguments[0], "m.onnx", *arguments[1:])
     assert done.code == 0
-    assert done.err == "warning: the model declares 'y' as [rows, columns], and it is [4, 1, 5]\n"
+    assert done.err == "warning: the model declares the output 'y' as [rows, columns], and it is [4, 1, 5]\n"
     assert run(arguments[0], "m.onnx", *arguments[1:], "--quiet").err == ""
 
 

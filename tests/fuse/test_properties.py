@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -121,6 +122,9 @@ def _cases(draw: st.DrawFn) -> Case:
     )
     return Case(model, tuple(_query(random, model.graph.node) for _ in range(random.randint(1, 3))))
 
+
+# What is made of scalars alone is declared as a matrix, too.
+pytestmark = pytest.mark.filterwarnings("ignore::onnxtile.errors.ModelWarning")
 
 RUNS = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 

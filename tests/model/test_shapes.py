@@ -43,8 +43,7 @@ def test_what_the_file_declares_does_not_overrule_what_follows_from_the_graph(te
     proto = text("g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) y = Abs(h) }")
     proto.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.INT8, [9]))
     model = load(proto)
-    with pytest.warns(ModelWarning, match=r"the model declares 'h' as \[9\], and it is \[2, 3\]$"):
-        shapes = resolve(model)
+    shapes = resolve(model)
     assert shapes.sizes(value_of(model, "h")) == (2, 3)
     assert shapes.dtype(value_of(model, "h")) == ir.DataType.FLOAT
     assert shapes.sizes(value_of(model, "y")) == (2, 3)
@@ -56,7 +55,7 @@ def test_only_what_cannot_be_true_is_a_wrong_declaration(text: Text, declared: s
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         assert resolve(model).sizes(model.graph.outputs[0]) == (2, 3)
-    said = ["the model declares 'y' as [A], and it is [2, 3]"] if declared == "A" else []
+    said = ["the model declares the output 'y' as [A], and it is [2, 3]"] if declared == "A" else []
     assert [str(one.message) for one in warned] == said
 
 
@@ -109,7 +108,7 @@ def test_a_declaration_that_a_run_contradicts_is_not_believed(text: Text, monkey
     monkeypatch.setattr("onnxtile.model.shapes._with_computed", lambda _, shapes, __=(): shapes)
     model = load(text("g (float[2, 3] x) => (float[2, 4] y) { y = Relu(x) }"))
     assert resolve(model).sizes(model.graph.outputs[0]) == (2, 4)
-    with pytest.warns(ModelWarning, match=r"declares 'y' as \[2, 4\], and it is \[2, 3\]"):
+    with pytest.warns(ModelWarning, match=r"declares the output 'y' as \[2, 4\], and it is \[2, 3\]"):
         assert resolve(model, run=True).sizes(model.graph.outputs[0]) == (2, 3)
 
 
