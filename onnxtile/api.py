@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.explaining import Attempt, Explanation, explain
     from onnxtile.verbs.fusing import FuseResult, chosen_patterns, fuse
     from onnxtile.verbs.inspecting import inspect
-    from onnxtile.verbs.listing import Listing, choices
+    from onnxtile.verbs.listing import OptionNames, option_names
     from onnxtile.verbs.matching import MatchResult, match
     from onnxtile.verbs.placing import plan_problem
     from onnxtile.verbs.planning import PlannedModel, plan
@@ -37,8 +37,8 @@ __all__ = [
     "FuseResult",
     "InputShapes",
     "Inspection",
-    "Listing",
     "MatchResult",
+    "OptionNames",
     "PatternDraft",
     "PlannedModel",
     "Progress",
@@ -47,13 +47,13 @@ __all__ = [
     "Trace",
     "UnfuseResult",
     "check_plan",
-    "choices",
     "chosen_patterns",
     "draft_pattern",
     "explain",
     "fuse",
     "inspect",
     "match",
+    "option_names",
     "plan",
     "plan_problem",
     "save",
@@ -74,7 +74,7 @@ _HOMES = {
     "onnxtile.verbs.explaining": ("Attempt", "Explanation", "explain"),
     "onnxtile.verbs.fusing": ("FuseResult", "chosen_patterns", "fuse"),
     "onnxtile.verbs.inspecting": ("inspect",),
-    "onnxtile.verbs.listing": ("Listing", "choices"),
+    "onnxtile.verbs.listing": ("OptionNames", "option_names"),
     "onnxtile.verbs.matching": ("MatchResult", "match"),
     "onnxtile.verbs.placing": ("plan_problem",),
     "onnxtile.verbs.planning": ("PlannedModel", "plan"),

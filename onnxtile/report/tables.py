@@ -47,7 +47,7 @@ def for_match(result: Result) -> list[Table | Text]:
 
 def for_list(result: Result) -> list[Table | Text]:
     """Return the table of a `list` result."""
-    rows = [(choice["name"], choice["summary"]) for choice in result["choices"]]
+    rows = [(choice["name"], choice["summary"]) for choice in result["names"]]
     return [table(f"{len(rows)} {result['kind']}, for {result['option']}", ("name", "meaning"), rows)]
 
 

@@ -10,7 +10,7 @@ from onnxtile.errors import unknown
 
 
 @dataclass(frozen=True)
-class Choice:
+class OptionName:
     """One name that an option takes, and a sentence about it."""
 
     name: str
@@ -18,54 +18,54 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Listing:
+class OptionNames:
     """All names of one kind, with the option that takes them."""
 
     kind: str
     option: str
-    choices: tuple[Choice, ...]
+    names: tuple[OptionName, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `list`."""
         return asdict(self)
 
 
-def _patterns() -> Iterator[Choice]:
+def _patterns() -> Iterator[OptionName]:
     from onnxtile.fuse.patterns import LIBRARY, pattern_set, set_names
 
     for set_name in set_names():
         prefix = "" if set_name == LIBRARY else f"{set_name}/"
         listed = sorted(pattern_set(set_name), key=lambda pattern: pattern.name.casefold())
-        yield from (Choice(f"{prefix}{pattern.name}", pattern.doc) for pattern in listed)
+        yield from (OptionName(f"{prefix}{pattern.name}", pattern.doc) for pattern in listed)
 
 
-def _planners() -> Iterator[Choice]:
+def _planners() -> Iterator[OptionName]:
     from onnxtile.plan.planner import planners
 
-    yield from (Choice(name, planner.summary) for name, planner in planners().items())
+    yield from (OptionName(name, planner.summary) for name, planner in planners().items())
 
 
-def _orders() -> Iterator[Choice]:
+def _orders() -> Iterator[OptionName]:
     from onnxtile.plan.order.choice import orders
 
-    yield from (Choice(name, order.summary) for name, order in orders().items())
+    yield from (OptionName(name, order.summary) for name, order in orders().items())
 
 
-def _targets() -> Iterator[Choice]:
+def _targets() -> Iterator[OptionName]:
     from onnxtile.tile.target import descriptions
 
-    yield from (Choice(name, doc) for name, doc in descriptions().items())
+    yield from (OptionName(name, doc) for name, doc in descriptions().items())
 
 
-def _formats() -> Iterator[Choice]:
+def _formats() -> Iterator[OptionName]:
     from onnxtile.registry import discover
     from onnxtile.report.format import Format
 
     formats = discover("onnxtile.report.formats", Format).values()
-    yield from (Choice(form.suffix, form.summary) for form in sorted(formats, key=lambda form: form.suffix))
+    yield from (OptionName(form.suffix, form.summary) for form in sorted(formats, key=lambda form: form.suffix))
 
 
-_KINDS: dict[str, tuple[str, Callable[[], Iterator[Choice]]]] = {
+_KINDS: dict[str, tuple[str, Callable[[], Iterator[OptionName]]]] = {
     "patterns": ("fuse --pattern", _patterns),
     "planners": ("plan --planner", _planners),
     "orders": ("plan --order", _orders),
@@ -74,12 +74,12 @@ _KINDS: dict[str, tuple[str, Callable[[], Iterator[Choice]]]] = {
 }
 
 KINDS = tuple(_KINDS)
-"""The kinds of names that `choices` lists."""
+"""The kinds of names that `option_names` lists."""
 
 
-def choices(kind: str) -> Listing:
+def option_names(kind: str) -> OptionNames:
     """Return the names of a `kind` (one of `KINDS`), sorted as the option shows them. Raises UsageError for an unknown kind."""
     if kind not in _KINDS:
         raise unknown("kind of names", kind, _KINDS)
     option, found = _KINDS[kind]
-    return Listing(kind, option, tuple(found()))
+    return OptionNames(kind, option, tuple(found()))

@@ -23,7 +23,7 @@ _AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class Layer:
+class PairError:
     """How far one value of the second model is from the one of the first that it was paired with, which is called `original` there."""
 
     error: OutputError
@@ -51,7 +51,7 @@ class Bisection:
     original_op: str | None
     rewrite: str
     agreeing: int
-    layers: tuple[Layer, ...] = field(default=(), repr=False)
+    layers: tuple[PairError, ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of a bisection."""
@@ -75,7 +75,7 @@ def bisect(
         return None
     names = [pair.first.name or "" for pair in pairs], [pair.name for pair in pairs]
     sessions = [exposing(model, named) for model, named in zip((original, other), names, strict=True)]
-    layers: list[Layer] = []
+    layers: list[PairError] = []
     for batch in counted(_batches(pairs), "looking for the first value that differs", progress):
         expected = sessions[0].run(feeds, [pair.first.name or "" for pair in batch])
         got = sessions[1].run(feeds, [pair.name for pair in batch])
@@ -84,8 +84,8 @@ def bisect(
     return None if place is None else _found(original, other, pairs, tuple(layers), place)
 
 
-def _layer(pair: Pair, expected: Any, got: Any) -> Layer:
-    return Layer(compare_values(pair.name, expected, got), pair.first.name or "")
+def _layer(pair: Pair, expected: Any, got: Any) -> PairError:
+    return PairError(compare_values(pair.name, expected, got), pair.first.name or "")
 
 
 def _batches(pairs: Sequence[Pair]) -> list[Sequence[Pair]]:
@@ -93,7 +93,7 @@ def _batches(pairs: Sequence[Pair]) -> list[Sequence[Pair]]:
 
 
 def _found(
-    original: ir.Model, other: ir.Model, pairs: Sequence[Pair], layers: tuple[Layer, ...], place: int
+    original: ir.Model, other: ir.Model, pairs: Sequence[Pair], layers: tuple[PairError, ...], place: int
 ) -> Bisection:
     pair, error = pairs[place], layers[place].error
     old, new = pair.first.producer(), pair.second.producer()

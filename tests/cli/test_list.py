@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from onnxtile.verbs.listing import KINDS, choices
+from onnxtile.verbs.listing import KINDS, option_names
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_name_stands_once_and_has_a_summary(run: Callable[..., Any], kind: str) -> None:
     listed = json.loads(run("list", kind, "--json", "-").out)
-    names = [choice["name"] for choice in listed["choices"]]
+    names = [choice["name"] for choice in listed["names"]]
     assert names and len(set(names)) == len(names)
-    assert all(choice["summary"].strip() for choice in listed["choices"])
+    assert all(choice["summary"].strip() for choice in listed["names"])
     shown = run("list", kind).out
     assert all(name in shown for name in names)
 
@@ -26,11 +26,11 @@ def test_the_names_are_those_of_the_plug_ins() -> None:
     from onnxtile.plan.planner import planners
     from onnxtile.tile.target import find
 
-    assert {choice.name for choice in choices("planners").choices} == planners().keys()
-    assert {choice.name for choice in choices("orders").choices} == orders().keys()
-    for choice in choices("patterns").choices:
+    assert {choice.name for choice in option_names("planners").names} == planners().keys()
+    assert {choice.name for choice in option_names("orders").names} == orders().keys()
+    for choice in option_names("patterns").names:
         assert select([choice.name])[0].doc == choice.summary
-    for choice in choices("targets").choices:
+    for choice in option_names("targets").names:
         find(choice.name)
 
 

@@ -11,7 +11,7 @@ from onnxtile.errors import CheckFailed, UsageError
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
-from onnxtile.plan.proof.published.evidence import Evidence
+from onnxtile.plan.proof.published.evidence import GraphFacts
 from onnxtile.plan.proof.published.links import links
 from tests.plan.conftest import Case, aliases, rows
 
@@ -239,7 +239,7 @@ def test_the_check_knows_what_bounds_leave_open(body: str, over: set[str]) -> No
     bounded = case(SHARING.replace("BODY", body), i=6, j=6)
     maker = bounded.model.graph.outputs[0].producer()
     assert maker is not None
-    found = links(maker, Evidence(bounded.model, bounded.shapes, bounded.constants))
+    found = links(maker, GraphFacts(bounded.model, bounded.shapes, bounded.constants))
     assert {link.operand.name for link in found} == over
 
 

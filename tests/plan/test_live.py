@@ -6,7 +6,7 @@ import pytest
 from onnxtile.errors import ModelError
 from onnxtile.plan.order.live import live_ranges
 from onnxtile.plan.order.schedule import own_order
-from onnxtile.plan.proof.published.timeline import Timeline, timeline
+from onnxtile.plan.proof.published.timeline import RunOrder, timeline
 from onnxtile.plan.scope import Scope
 from tests.plan.conftest import Case, lives, outside, rows
 
@@ -145,7 +145,7 @@ def test_lives_are_those_that_the_check_finds(text: str) -> None:
 def lives_of_the_check(model: ir.Model) -> dict[str | None, tuple[int, int]]:
     schedule = own_order(model.graph)
     line = timeline(model.graph, schedule.ids, tuple(schedule.steps.values()), frozenset(model.graph.outputs), ())
-    assert isinstance(line, Timeline)
+    assert isinstance(line, RunOrder)
     made = [value for node in model.graph for value in node.outputs if value.name]
     return {value.name: (line.first(value), line.last(value) + 1) for value in made}
 

@@ -29,7 +29,7 @@ def list_names(job: Job, kind: Kind) -> None:
     """
     from onnxtile import api
 
-    job.report(api.choices(kind), "list")
+    job.report(api.option_names(kind), "list")
 
 
 def add_to(app: typer.Typer) -> None:

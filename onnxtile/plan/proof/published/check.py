@@ -18,14 +18,14 @@ from onnxtile.model.shapes import Shapes
 from onnxtile.model.unfold import unfold
 from onnxtile.plan.proof.failure import Failure
 from onnxtile.plan.proof.published.claims import UNSAID, BodyClaim, Claims, Row
-from onnxtile.plan.proof.published.evidence import Evidence, bodies_of
+from onnxtile.plan.proof.published.evidence import GraphFacts, bodies_of
 from onnxtile.plan.proof.published.figures import figures
-from onnxtile.plan.proof.published.listing import Listing, compare, note
+from onnxtile.plan.proof.published.listing import ExpectedLists, compare, note
 from onnxtile.plan.proof.published.orders import disorders
 from onnxtile.plan.proof.published.overlaps import overlaps
-from onnxtile.plan.proof.published.placing import Placing, Terms, placing
+from onnxtile.plan.proof.published.placing import CheckTerms, Placing, placing
 from onnxtile.plan.proof.published.replay import Shared, replay
-from onnxtile.plan.proof.published.timeline import Timeline, timeline
+from onnxtile.plan.proof.published.timeline import RunOrder, timeline
 from onnxtile.plan.result import PlanResult
 
 
@@ -62,13 +62,13 @@ def check(
     `digest` is that of the model's file, to be compared where both are known.
     """
     claims = plan if isinstance(plan, Claims) else Claims.of(plan)
-    known = Evidence(*unfold(model, shapes, constants))
+    known = GraphFacts(*unfold(model, shapes, constants))
     if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
         return _refused(Failure(f"alignment is a power of two, not {claims.alignment}"))
     if claims.overwrite_inputs and claims.io != "inside":
         return _refused(Failure(f"inputs cannot be overwritten with io {claims.io!r}"))
     arenas = {arena.name: arena for arena in claims.arenas}
-    terms = Terms(known, claims.alignment, arenas, every_order=claims.order == "any")
+    terms = CheckTerms(known, claims.alignment, arenas, every_order=claims.order == "any")
     walk = _Walk(terms, is_whole=claims.outside is not None)
     main = BodyClaim("", None, claims.schedule, claims.steps, claims.buffers, claims.bodies)
     seen = walk.graph(known.model.graph, main, claims.io, claims.overwrite_inputs, "")
@@ -101,7 +101,7 @@ def _refused(failure: Failure) -> Audit:
 
 @dataclass(frozen=True)
 class _Seen:
-    line: Timeline
+    line: RunOrder
     placing: Placing
     shared: Shared | None
 
@@ -113,10 +113,10 @@ class _Walk:
     A plan that is not `is_whole`, as in metadata, has none for the calls of functions.
     """
 
-    terms: Terms
+    terms: CheckTerms
     is_whole: bool
     failures: list[Failure] = field(default_factory=list)
-    listing: Listing = field(default_factory=Listing)
+    listing: ExpectedLists = field(default_factory=ExpectedLists)
     is_partial: bool = False
     tensors: int = 0
     aliases: int = 0
@@ -129,7 +129,7 @@ class _Walk:
         given = tuple(graph.inputs) if io == "inside" else ()
         kept = frozenset((*outputs, *(() if overwrite else given)))
         line = timeline(graph, claim.schedule, claim.steps, kept, given)
-        if not isinstance(line, Timeline):
+        if not isinstance(line, RunOrder):
             self.is_partial = True
             self._note(line, path)
             return None
@@ -155,7 +155,7 @@ class _Walk:
         self.aliases += sum(row.alias is not None for row in found.rows.values())
         self.workspaces += sum(not holder.members for holder in found.holders)
 
-    def _bodies(self, line: Timeline, found: Placing, claim: BodyClaim, path: str) -> set[ir.Node]:
+    def _bodies(self, line: RunOrder, found: Placing, claim: BodyClaim, path: str) -> set[ir.Node]:
         """Check the bodies of the nodes of `line`; return the nodes that have some in the plan."""
         open_: dict[tuple[str, str | None], list[BodyClaim]] = {}
         for body in claim.bodies:

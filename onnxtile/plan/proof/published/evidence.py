@@ -27,7 +27,7 @@ _WIDEST = 16
 
 
 @dataclass(frozen=True)
-class Evidence:
+class GraphFacts:
     """A model, the shapes and element types of its values, and its constants."""
 
     model: ir.Model

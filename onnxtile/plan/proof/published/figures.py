@@ -8,16 +8,18 @@ import onnx_ir as ir
 
 from onnxtile.plan.proof.failure import Failure
 from onnxtile.plan.proof.published.claims import UNSAID, Claims, CopyClaim
-from onnxtile.plan.proof.published.evidence import Evidence
+from onnxtile.plan.proof.published.evidence import GraphFacts
 from onnxtile.plan.proof.published.links import Link, held
 from onnxtile.plan.proof.published.operators import JOINS, SAME_ELEMENTS, TAKES_PARTS
 from onnxtile.plan.proof.published.placing import Holder, Placing
-from onnxtile.plan.proof.published.timeline import Timeline
+from onnxtile.plan.proof.published.timeline import RunOrder
 
 Links = dict[ir.Value, list[Link]]
 
 
-def figures(claims: Claims, placing: Placing, used: Links | None, line: Timeline, known: Evidence) -> Iterator[Failure]:
+def figures(
+    claims: Claims, placing: Placing, used: Links | None, line: RunOrder, known: GraphFacts
+) -> Iterator[Failure]:
     """Yield each figure of `claims` that is not so; one that is left out is not asked for, nor are aliases where `used` is not known."""
     yield from _arenas(claims, placing)
     peaks = _peaks(placing.holders, claims.alignment)
@@ -130,7 +132,7 @@ def _in_place(placing: Placing, used: Links) -> tuple[int, int]:
     return sum(placing.rows[value].size > 0 for value in found), len(found)
 
 
-def _copies(placing: Placing, used: Links, line: Timeline, known: Evidence) -> CopyClaim:
+def _copies(placing: Placing, used: Links, line: RunOrder, known: GraphFacts) -> CopyClaim:
     """Return the copies of tensors that nodes which only move bytes need not make, and those that they make."""
     counts = {True: [0, 0], False: [0, 0]}
     for node in line.nodes:
@@ -140,7 +142,7 @@ def _copies(placing: Placing, used: Links, line: Timeline, known: Evidence) -> C
     return CopyClaim(*counts[True], *counts[False])
 
 
-def _moved(node: ir.Node, placing: Placing, used: Links, known: Evidence) -> Iterator[tuple[ir.Value, bool]]:
+def _moved(node: ir.Node, placing: Placing, used: Links, known: GraphFacts) -> Iterator[tuple[ir.Value, bool]]:
     """Yield each tensor that `node` moves, and whether it need not: it lies where it belongs."""
     results = [value for value in node.outputs if value in placing.rows]
     if node.op_type in TAKES_PARTS:

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 import onnx_ir as ir
 
-from onnxtile.plan.proof.published.evidence import Evidence
+from onnxtile.plan.proof.published.evidence import GraphFacts
 from onnxtile.plan.proof.published.operators import JOINS, SAME_ELEMENTS, TAKES_PARTS, WRITES_OVER
 
 
@@ -31,7 +31,7 @@ class Link:
         return self.rule != "over"
 
 
-def links(node: ir.Node, known: Evidence) -> Iterator[Link]:
+def links(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     """Yield every way in which `node` may share bytes."""
     if not node.inputs or not node.outputs:
         return
@@ -39,7 +39,7 @@ def links(node: ir.Node, known: Evidence) -> Iterator[Link]:
     yield from _written_over(node, known)
 
 
-def held(node: ir.Node, known: Evidence) -> Iterator[Link]:
+def held(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     """Yield the ways in which a result of `node` has the bytes of an operand, or a part of them."""
     if not known.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:
         return
@@ -57,14 +57,14 @@ def held(node: ir.Node, known: Evidence) -> Iterator[Link]:
         yield from _joined(node, known)
 
 
-def _seen(result: ir.Value, operand: ir.Value, known: Evidence) -> Iterator[Link]:
+def _seen(result: ir.Value, operand: ir.Value, known: GraphFacts) -> Iterator[Link]:
     size = known.bytes(result)
     has_type = known.shapes.dtype(result) == known.shapes.dtype(operand)
     if result.name and has_type and size is not None and size == known.bytes(operand):
         yield Link(result, operand, "view")
 
 
-def _may_drop(node: ir.Node, known: Evidence) -> bool:
+def _may_drop(node: ir.Node, known: GraphFacts) -> bool:
     """Return whether a Dropout may train: `is_test` says no before opset 7, an input says yes from 12 on."""
     if known.opset < 7:
         return node.attributes.get_int("is_test", 0) != 1
@@ -72,7 +72,7 @@ def _may_drop(node: ir.Node, known: Evidence) -> bool:
     return training is not None and known.numbers(training) not in ([0], [])
 
 
-def _written_over(node: ir.Node, known: Evidence) -> Iterator[Link]:
+def _written_over(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     places = _places_over(node, known)
     if not places:
         return
@@ -84,7 +84,7 @@ def _written_over(node: ir.Node, known: Evidence) -> Iterator[Link]:
                 yield Link(result, operand, "over")
 
 
-def _places_over(node: ir.Node, known: Evidence) -> frozenset[int]:
+def _places_over(node: ir.Node, known: GraphFacts) -> frozenset[int]:
     """Return the places of the operands of `node` that it may write over."""
     if not known.is_standard(node):
         return known.declared_over(node)
@@ -95,7 +95,7 @@ def _places_over(node: ir.Node, known: Evidence) -> frozenset[int]:
     return frozenset(range(len(node.inputs))) if places is None else places
 
 
-def _is_by_element(node: ir.Node, known: Evidence) -> bool:
+def _is_by_element(node: ir.Node, known: GraphFacts) -> bool:
     """Return whether the attributes of `node` leave it what its entry in the table says."""
     if node.op_type == "Gelu":  # kernels of the tanh form read elements that they have written
         return node.attributes.get_string("approximate", "none") == "none"
@@ -105,7 +105,7 @@ def _is_by_element(node: ir.Node, known: Evidence) -> bool:
     return True
 
 
-def _is_as_large(result: ir.Value, operand: ir.Value, known: Evidence) -> bool:
+def _is_as_large(result: ir.Value, operand: ir.Value, known: GraphFacts) -> bool:
     """Return whether both have one shape, and elements of one size that is whole bytes."""
     shapes = known.shapes
     if known.bytes(result) is None or known.bytes(operand) is None or shapes.sizes(result) != shapes.sizes(operand):
@@ -114,7 +114,7 @@ def _is_as_large(result: ir.Value, operand: ir.Value, known: Evidence) -> bool:
     return first is not None and second is not None and first.bitwidth == second.bitwidth and first.bitwidth >= 8
 
 
-def _stays_so(node: ir.Node, operand: ir.Value, places: frozenset[int], known: Evidence) -> bool:
+def _stays_so(node: ir.Node, operand: ir.Value, places: frozenset[int], known: GraphFacts) -> bool:
     """Return whether result and `operand` have one shape in every run, also where data decide a size.
 
     Two sizes of one bound may differ in a run, and one be repeated to the size of the other; an operand of one element changes no shape.
@@ -127,12 +127,12 @@ def _stays_so(node: ir.Node, operand: ir.Value, places: frozenset[int], known: E
     return places == {0} or all(_is_one_element(value, known) for value in others)
 
 
-def _is_one_element(value: ir.Value, known: Evidence) -> bool:
+def _is_one_element(value: ir.Value, known: GraphFacts) -> bool:
     sizes = known.shapes.sizes(value)
     return sizes is not None and math.prod(sizes) == 1 and not known.shapes.is_bound(value)
 
 
-def _joined(node: ir.Node, known: Evidence) -> Iterator[Link]:
+def _joined(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     result = node.outputs[0]
     whole = known.shapes.sizes(result)
     axis = _axis(node, 1, whole)
@@ -149,7 +149,7 @@ def _joined(node: ir.Node, known: Evidence) -> Iterator[Link]:
         start += sizes[axis]
 
 
-def _corners(node: ir.Node, known: Evidence) -> Iterator[tuple[ir.Value, list[int]]]:
+def _corners(node: ir.Node, known: GraphFacts) -> Iterator[tuple[ir.Value, list[int]]]:
     """Yield each result of a Split or Slice with the indices of its first element in operand 0."""
     operand = node.inputs[0]
     whole = None if operand is None else known.shapes.sizes(operand)
@@ -176,7 +176,7 @@ def _axis(node: ir.Node, default: int, sizes: Sequence[int] | None) -> int | Non
     return None if sizes is None or not -len(sizes) <= axis < len(sizes) else axis % len(sizes)
 
 
-def _slice_corner(node: ir.Node, whole: Sequence[int], known: Evidence) -> list[int] | None:
+def _slice_corner(node: ir.Node, whole: Sequence[int], known: GraphFacts) -> list[int] | None:
     """Return where a Slice with steps of 1 begins; None where a step is another, or what says so is not constant."""
     if known.opset < 10:
         starts = [*node.attributes.get_ints("starts", [])]
@@ -201,7 +201,7 @@ def _slice_corner(node: ir.Node, whole: Sequence[int], known: Evidence) -> list[
     return corner
 
 
-def _distance(whole: ir.Value, box: ir.Value, corner: Sequence[int], known: Evidence) -> int | None:
+def _distance(whole: ir.Value, box: ir.Value, corner: Sequence[int], known: GraphFacts) -> int | None:
     """Return how many bytes behind the start of `whole` the `box` with that first element begins; None where it is not in one piece.
 
     It is where the elements from its first to its last are as many as it has.

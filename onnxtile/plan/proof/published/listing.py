@@ -10,14 +10,14 @@ import onnx_ir as ir
 
 from onnxtile.plan.proof.failure import Failure
 from onnxtile.plan.proof.published.claims import Claims, ConstantClaim
-from onnxtile.plan.proof.published.evidence import Evidence, first_output, graphs_of, home, made_in
+from onnxtile.plan.proof.published.evidence import GraphFacts, first_output, graphs_of, home, made_in
 from onnxtile.plan.proof.published.links import held
 from onnxtile.plan.proof.published.placing import Placing
-from onnxtile.plan.proof.published.timeline import Timeline
+from onnxtile.plan.proof.published.timeline import RunOrder
 
 
 @dataclass
-class Listing:
+class ExpectedLists:
     """What must stand in the lists of a plan, of all its graphs: `outside` with the reason.
 
     `tolerated` may stand there too: what a function makes that runs as one kernel.
@@ -30,7 +30,7 @@ class Listing:
 
 
 def note(
-    line: Timeline, placing: Placing, io: str, planned: Collection[ir.Node], known: Evidence, found: Listing
+    line: RunOrder, placing: Placing, io: str, planned: Collection[ir.Node], known: GraphFacts, found: ExpectedLists
 ) -> Iterator[Failure]:
     """Add to `found` what of the graph of `line` has no address for a lawful reason; yield what has none for no reason, or one for none.
 
@@ -55,7 +55,9 @@ def note(
     found.constants.update((v, None) for v in outputs if v.producer() is None and v in known.constants)
 
 
-def _note_constants(node: ir.Node, line: Timeline, outputs: set[ir.Value], known: Evidence, found: Listing) -> None:
+def _note_constants(
+    node: ir.Node, line: RunOrder, outputs: set[ir.Value], known: GraphFacts, found: ExpectedLists
+) -> None:
     """Note the constants that `node` reads, unless it is computed before the run; one that is a graph output is made in the run."""
     if all(value in known.constants and value not in outputs for value in node.outputs):
         return
@@ -69,7 +71,7 @@ def _is_handed_out(value: ir.Value) -> bool:
     return graph is not None and any(value is output for output in graph.outputs)
 
 
-def _note_inside(node: ir.Node, known: Evidence, found: Listing) -> None:
+def _note_inside(node: ir.Node, known: GraphFacts, found: ExpectedLists) -> None:
     reason = f"made inside {node.name or first_output(node)!r}, which runs as one kernel"
     for _, body in graphs_of(node):
         found.outside.update((value, reason) for value in made_in(body))
@@ -79,7 +81,12 @@ def _note_inside(node: ir.Node, known: Evidence, found: Listing) -> None:
 
 
 def _role(
-    value: ir.Value, outside: str | None, outputs: set[ir.Value], placing: Placing, known: Evidence, found: Listing
+    value: ir.Value,
+    outside: str | None,
+    outputs: set[ir.Value],
+    placing: Placing,
+    known: GraphFacts,
+    found: ExpectedLists,
 ) -> Iterator[Failure]:
     """Note where `value` must be listed; yield a failure where it has an address and may not, or the other way around."""
     reason = outside or known.shapes.never(value) or _no_fixed_bytes(value, known)
@@ -97,14 +104,14 @@ def _role(
         yield Failure(f"{name!r} has no address for its {known.bytes(value)} bytes", (name,))
 
 
-def _no_fixed_bytes(value: ir.Value, known: Evidence) -> str | None:
+def _no_fixed_bytes(value: ir.Value, known: GraphFacts) -> str | None:
     kind = known.container(value)
     if kind is not None:
         return f"a {kind} has no fixed bytes"
     return "strings have no fixed bytes" if known.shapes.dtype(value) == ir.DataType.STRING else None
 
 
-def _seen_outside(value: ir.Value, placing: Placing, known: Evidence) -> str | None:
+def _seen_outside(value: ir.Value, placing: Placing, known: GraphFacts) -> str | None:
     """Return why `value` needs no bytes: it has those of an operand that has no address in this graph."""
     maker = value.producer()
     for link in held(maker, known) if maker is not None else ():
@@ -116,12 +123,12 @@ def _seen_outside(value: ir.Value, placing: Placing, known: Evidence) -> str | N
     return None
 
 
-def _may_borrow(node: ir.Node | None, source: ir.Value, known: Evidence) -> bool:
+def _may_borrow(node: ir.Node | None, source: ir.Value, known: GraphFacts) -> bool:
     """Return whether `node` may leave a view of `source` where that lies: both are of one graph, or `node` is inside an open call."""
     return node is not None and (home(source) is node.graph or node.graph in known.open_calls)
 
 
-def compare(found: Listing, claims: Claims, known: Evidence) -> Iterator[Failure]:
+def compare(found: ExpectedLists, claims: Claims, known: GraphFacts) -> Iterator[Failure]:
     """Yield how the lists of a plan differ from what must stand there. A list that is left out is not asked for."""
     if claims.outside is not None:
         wanted = Counter((value.name or "", _plain(reason)) for value, reason in found.outside.items())

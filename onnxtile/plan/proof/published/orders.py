@@ -10,15 +10,15 @@ from onnxtile.plan.proof.failure import Failure
 from onnxtile.plan.proof.published.ledger import NOBODY, Ledger
 from onnxtile.plan.proof.published.links import Link
 from onnxtile.plan.proof.published.placing import SHARED, Holder
-from onnxtile.plan.proof.published.replay import Rule
-from onnxtile.plan.proof.published.timeline import Timeline
+from onnxtile.plan.proof.published.replay import Precedence
+from onnxtile.plan.proof.published.timeline import RunOrder
 
 _AT_ONCE = 4096
 """Nodes whose predecessors are found together: one bit of each for every node."""
 
 
 def disorders(
-    holders: Sequence[Holder], used: dict[ir.Value, list[Link]], rules: Iterable[Rule], line: Timeline
+    holders: Sequence[Holder], used: dict[ir.Value, list[Link]], rules: Iterable[Precedence], line: RunOrder
 ) -> Iterator[Failure]:
     """Yield a failure for each two tensors that some order lets overwrite each other.
 
@@ -31,7 +31,7 @@ def disorders(
     yield from _broken([*rules, *_between(holders, used, line)], line)
 
 
-def _between(holders: Sequence[Holder], used: dict[ir.Value, list[Link]], line: Timeline) -> Iterator[Rule]:
+def _between(holders: Sequence[Holder], used: dict[ir.Value, list[Link]], line: RunOrder) -> Iterator[Precedence]:
     arenas: dict[str, Ledger] = {}
     for i in sorted(range(len(holders)), key=lambda i: holders[i].first):
         row = holders[i].row
@@ -41,7 +41,7 @@ def _between(holders: Sequence[Holder], used: dict[ir.Value, list[Link]], line: 
         for k in {writer for *_, writer in before if writer != NOBODY}:
             names = (holders[k].row.name, row.name)
             starts = _starts(holders[i], used)
-            yield from (Rule(end, start, names) for end in _ends(holders[k], line) for start in starts)
+            yield from (Precedence(end, start, names) for end in _ends(holders[k], line) for start in starts)
 
 
 def _starts(holder: Holder, used: dict[ir.Value, list[Link]]) -> list[ir.Node]:
@@ -52,7 +52,7 @@ def _starts(holder: Holder, used: dict[ir.Value, list[Link]]) -> list[ir.Node]:
     return list(dict.fromkeys(maker for maker in makers if maker is not None))
 
 
-def _ends(holder: Holder, line: Timeline) -> list[ir.Node]:
+def _ends(holder: Holder, line: RunOrder) -> list[ir.Node]:
     """Return the nodes after which nobody uses `holder`: on each other that does, one of them depends."""
     if holder.user is not None:
         return [holder.user]
@@ -64,7 +64,7 @@ def _ends(holder: Holder, line: Timeline) -> list[ir.Node]:
     return list(found)
 
 
-def _broken(rules: Iterable[Rule], line: Timeline) -> Iterator[Failure]:
+def _broken(rules: Iterable[Precedence], line: RunOrder) -> Iterator[Failure]:
     """Yield a failure for each of `rules` that the graph does not keep."""
     open_ = [rule for rule in rules if not _is_direct(rule, line)]
     place = {node: number for number, node in enumerate(line.nodes)}
@@ -75,7 +75,7 @@ def _broken(rules: Iterable[Rule], line: Timeline) -> Iterator[Failure]:
             if maker in place:
                 followers[place[maker]].add(number)
     targets = list(dict.fromkeys(place[rule.later] for rule in open_))
-    broken: set[Rule] = set()
+    broken: set[Precedence] = set()
     for at in range(0, len(targets), _AT_ONCE):
         bit = {target: 1 << i for i, target in enumerate(targets[at : at + _AT_ONCE])}
         reached = _reached(followers, bit)
@@ -88,7 +88,7 @@ def _broken(rules: Iterable[Rule], line: Timeline) -> Iterator[Failure]:
             broken.discard(rule)
 
 
-def _is_direct(rule: Rule, line: Timeline) -> bool:
+def _is_direct(rule: Precedence, line: RunOrder) -> bool:
     return any(value.producer() is rule.earlier for value in line.reads[rule.later])
 
 

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from onnxtile.plan.proof.failure import Failure
 from onnxtile.plan.proof.published.claims import NO_SHAPE, UNSAID, ArenaClaim, Row
-from onnxtile.plan.proof.published.evidence import Evidence
-from onnxtile.plan.proof.published.timeline import Timeline
+from onnxtile.plan.proof.published.evidence import GraphFacts
+from onnxtile.plan.proof.published.timeline import RunOrder
 
 WORKSPACE = "workspace"
 SHARED = "(workspace)"
@@ -42,16 +42,16 @@ class Placing:
 
 
 @dataclass(frozen=True)
-class Terms:
+class CheckTerms:
     """What holds in all graphs of a plan: the model, the alignment, the arenas by name, and whether the order is left open."""
 
-    known: Evidence
+    known: GraphFacts
     alignment: int
     arenas: Mapping[str, ArenaClaim]
     every_order: bool
 
 
-def placing(rows: Sequence[Row], line: Timeline, terms: Terms) -> tuple[Placing, list[Failure]]:
+def placing(rows: Sequence[Row], line: RunOrder, terms: CheckTerms) -> tuple[Placing, list[Failure]]:
     """Return where the values of the graph of `line` lie, as far as `rows` make sense, and what is wrong with them."""
     made = (value for node in line.graph for value in node.outputs if value.name)
     values = {value.name: value for value in (*line.graph.inputs, *made)}
@@ -79,7 +79,7 @@ def placing(rows: Sequence[Row], line: Timeline, terms: Terms) -> tuple[Placing,
     return Placing(tensors, (*holders, *rooms), used), failures
 
 
-def _holders(tensors: Mapping[ir.Value, Row], line: Timeline, terms: Terms) -> Iterator[Holder]:
+def _holders(tensors: Mapping[ir.Value, Row], line: RunOrder, terms: CheckTerms) -> Iterator[Holder]:
     lodgers: dict[str, list[ir.Value]] = {}
     for value, row in tensors.items():
         if row.alias is not None:
@@ -91,7 +91,7 @@ def _holders(tensors: Mapping[ir.Value, Row], line: Timeline, terms: Terms) -> I
             yield Holder(row, members, min(map(line.first, members)), max(map(line.last, members)), unit)
 
 
-def _rooms(rows: Iterable[Row], line: Timeline, alignment: int, failures: list[Failure]) -> Iterator[Holder]:
+def _rooms(rows: Iterable[Row], line: RunOrder, alignment: int, failures: list[Failure]) -> Iterator[Holder]:
     """Yield the workspaces; what is wrong with one goes to `failures`."""
     users = {f"{name} {SHARED}": node for node, name in line.name_of.items()}
     named = {name: node for node, name in line.name_of.items()}
@@ -111,7 +111,7 @@ def _rooms(rows: Iterable[Row], line: Timeline, alignment: int, failures: list[F
         yield Holder(row, (), first, max(first, last), alignment, user)
 
 
-def _wrong(value: ir.Value, row: Row, line: Timeline, known: Evidence) -> Iterator[str]:
+def _wrong(value: ir.Value, row: Row, line: RunOrder, known: GraphFacts) -> Iterator[str]:
     """Yield which fields of `row` are not what the graph says of `value`."""
     dtype, maker = known.shapes.dtype(value), value.producer()
     size = known.bytes(value)
@@ -152,7 +152,7 @@ def _alias_failures(tensors: Mapping[ir.Value, Row], owners: Mapping[str, Holder
             )
 
 
-def _life_failures(tensors: Mapping[ir.Value, Row], owners: Mapping[str, Holder], line: Timeline) -> Iterator[Failure]:
+def _life_failures(tensors: Mapping[ir.Value, Row], owners: Mapping[str, Holder], line: RunOrder) -> Iterator[Failure]:
     for value, row in tensors.items():
         owner = owners.get(row.name) if row.alias is None else None
         life = (line.first(value), line.last(value)) if owner is None else (owner.first, owner.last)
@@ -163,7 +163,9 @@ def _life_failures(tensors: Mapping[ir.Value, Row], owners: Mapping[str, Holder]
             yield Failure(reason, (row.name,), life[0])
 
 
-def _address_failures(tensors: Mapping[ir.Value, Row], holders: Iterable[Holder], terms: Terms) -> Iterator[Failure]:
+def _address_failures(
+    tensors: Mapping[ir.Value, Row], holders: Iterable[Holder], terms: CheckTerms
+) -> Iterator[Failure]:
     """Yield what lies outside of its arena, and each address that is no multiple of what it should be."""
     for holder in holders:
         row = holder.row

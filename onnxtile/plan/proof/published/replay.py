@@ -15,15 +15,15 @@ from onnxtile.plan.proof.failure import Failure
 from onnxtile.plan.proof.published.claims import Row
 from onnxtile.plan.proof.published.ledger import Ledger, Piece, clipped, joint
 from onnxtile.plan.proof.published.links import Link, links
-from onnxtile.plan.proof.published.placing import Holder, Placing, Terms
-from onnxtile.plan.proof.published.timeline import Timeline
+from onnxtile.plan.proof.published.placing import CheckTerms, Holder, Placing
+from onnxtile.plan.proof.published.timeline import RunOrder
 
 _BEFORE = -1
 """The step at which inputs are written: before the first."""
 
 
 @dataclass(frozen=True)
-class Rule:
+class Precedence:
     """`later` must run after `earlier` in every order; `names` are the tensors whose bytes are the reason."""
 
     earlier: ir.Node
@@ -37,10 +37,10 @@ class Shared:
 
     links: dict[ir.Value, list[Link]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
-    rules: list[Rule] = field(default_factory=list)
+    rules: list[Precedence] = field(default_factory=list)
 
 
-def replay(placing: Placing, line: Timeline, terms: Terms) -> Shared:
+def replay(placing: Placing, line: RunOrder, terms: CheckTerms) -> Shared:
     """Return what becomes of the bytes of each of the holders of `placing` in which several tensors lie."""
     shared = Shared()
     rules = shared.rules if terms.every_order else None
@@ -54,7 +54,7 @@ def replay(placing: Placing, line: Timeline, terms: Terms) -> Shared:
     return shared
 
 
-def _used(holder: Holder, placing: Placing, terms: Terms) -> dict[ir.Value, list[Link]]:
+def _used(holder: Holder, placing: Placing, terms: CheckTerms) -> dict[ir.Value, list[Link]]:
     """Return the links between members of `holder` that lie where these links say."""
     members = set(holder.members)
     makers = dict.fromkeys(maker for value in holder.members if (maker := value.producer()) is not None)
@@ -98,8 +98,8 @@ class _Replay:
         holder: Holder,
         used: dict[ir.Value, list[Link]],
         placing: Placing,
-        line: Timeline,
-        rules: list[Rule] | None,
+        line: RunOrder,
+        rules: list[Precedence] | None,
     ) -> None:
         self._members = holder.members
         self._place = {value: i for i, value in enumerate(holder.members)}
@@ -203,7 +203,7 @@ class _Replay:
             reason = f"{self._rows[i].place} is written over {row.place}, which is read in the same step"
             yield Failure(reason, (self._rows[i].name, row.name), step)
 
-    def _note_order(self, i: int, before: Iterable[Piece], rules: list[Rule]) -> None:
+    def _note_order(self, i: int, before: Iterable[Piece], rules: list[Precedence]) -> None:
         """Note that whoever uses what member `i` is written over, the bytes `before`, must have run by then."""
         maker = self._members[i].producer()
         for start, end, writer in before if maker is not None else ():
@@ -211,4 +211,6 @@ class _Replay:
                 row = self._rows[k]
                 if maker is not None and row.offset < end and start < row.end:
                     users = self._line.users(self._members[k])
-                    rules += (Rule(user, maker, (row.name, self._rows[i].name)) for user in users if user is not maker)
+                    rules += (
+                        Precedence(user, maker, (row.name, self._rows[i].name)) for user in users if user is not maker
+                    )

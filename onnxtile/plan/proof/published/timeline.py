@@ -16,7 +16,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True)
-class Timeline:
+class RunOrder:
     """The nodes of `graph` in the order in which they run, the step of each, and what the plan calls it.
 
     `kept` are the values that must outlive the run, `given` those that are there before it.
@@ -87,7 +87,7 @@ def timeline(
     steps: Sequence[int],
     kept: frozenset[ir.Value],
     given: tuple[ir.Value, ...],
-) -> Timeline | list[Failure]:
+) -> RunOrder | list[Failure]:
     """Return when the nodes of `graph` run; what is wrong with `schedule` and `steps` where they are no order of its nodes."""
     waiting: dict[str, list[ir.Node]] = {}
     for node, name in names_of(graph).items():
@@ -108,11 +108,11 @@ def timeline(
         failures.append(Failure(f"there are {len(steps)} steps for the {len(schedule)} nodes of the schedule"))
     if failures:
         return failures
-    found = Timeline(graph, tuple(nodes), tuple(steps), tuple(schedule), kept, given)
+    found = RunOrder(graph, tuple(nodes), tuple(steps), tuple(schedule), kept, given)
     return list(_disorder(found)) or found
 
 
-def _disorder(line: Timeline) -> Iterator[Failure]:
+def _disorder(line: RunOrder) -> Iterator[Failure]:
     """Yield each step that does not follow on the one before, and each node that runs before what it reads is made."""
     before = -1
     for name, step in zip(line.names, line.steps, strict=True):
