@@ -20,21 +20,38 @@ _CALL = "onnxtile.call"
 
 @dataclass(frozen=True)
 class Work:
-    """Multiply-accumulates of a node and additions of biases, by operator, and why its work is not known where it is not."""
+    """Multiply-accumulates of a node, additions of biases and FLOPs, by operator, and why its work is not known where it is not.
+
+    `uncounted` is why FLOPs are not known of which the MACs may be.
+    """
 
     macs: Mapping[Operator, int] = field(default_factory=dict)
     additions: Mapping[Operator, int] = field(default_factory=dict)
     unknown: str = ""
+    flops: Mapping[Operator, int] = field(default_factory=dict)
+    uncounted: str = ""
 
     @property
     def total(self) -> int | None:
         """All MACs of the node; None where they are not known."""
         return None if self.unknown else sum(self.macs.values())
 
+    @property
+    def operations(self) -> int | None:
+        """All FLOPs of the node; None where they are not known."""
+        return None if self.why_uncounted else sum(self.flops.values())
+
+    @property
+    def why_uncounted(self) -> str:
+        """Why the FLOPs are not known; empty where they are."""
+        return self.unknown or self.uncounted
+
     def times(self, count: int) -> Work:
         """Return the work of `count` such nodes."""
-        macs, additions = ({op: count * n for op, n in counts.items()} for counts in (self.macs, self.additions))
-        return Work(macs, additions, self.unknown)
+        macs, additions, flops = (
+            {op: count * n for op, n in counts.items()} for counts in (self.macs, self.additions, self.flops)
+        )
+        return Work(macs, additions, self.unknown, flops, self.uncounted)
 
 
 def works(model: ir.Model, shapes: Shapes, constants: Constants) -> dict[ir.Node, Work]:
@@ -80,16 +97,25 @@ def _alone(node: ir.Node, shapes: Shapes, constants: Constants) -> Work:
     except NotKnown as error:
         return Work(unknown=str(error))
     op = operator_name(node)
-    return Work({op: count.macs} if count.macs else {}, {op: count.additions} if count.additions else {})
+    why = count.why or f"no rule counts the FLOPs of {op} as it is used here"
+    return Work(
+        {op: count.macs} if count.macs else {},
+        {op: count.additions} if count.additions else {},
+        flops={op: count.flops} if count.flops else {},
+        uncounted=why if count.flops is None else "",
+    )
 
 
 def _of_bodies(node: ir.Node, found: Mapping[ir.Node, Work], times: Mapping[str, int] | None) -> Work:
     """Return the work of all passes of the bodies of `node`, which run as often as `times` says, by the attribute's name."""
     inner = {name: _sum([found[one] for one in body]) for name, body in bodies(node)}
-    if all(work.total == 0 for work in inner.values()):
-        return Work()
     if times is None:
-        return Work(unknown="how often its bodies run shows in a run only")
+        reason = "how often its bodies run shows in a run only"
+        no_products, no_flops = (
+            all(count == 0 for count in counts)
+            for counts in zip(*((work.total, work.operations) for work in inner.values()), strict=True)
+        )
+        return Work(unknown="" if no_products else reason, uncounted="" if no_flops else reason)
     return _sum([work.times(times[name]) for name, work in inner.items() if times[name]])
 
 
@@ -133,8 +159,19 @@ def write_out_calls(model: ir.Model, wanted: Callable[[ir.Function], bool] | Non
 
 
 def _sum(parts: list[Work]) -> Work:
-    unknown = next((part.unknown for part in parts if part.unknown), "")
-    return Work(add_up(part.macs for part in parts), add_up(part.additions for part in parts), unknown)
+    unknown, uncounted = (
+        next(filter(None, reasons), "")
+        for reasons in ((part.unknown for part in parts), (part.uncounted for part in parts))
+    )
+    macs, additions, flops = (
+        add_up(counts)
+        for counts in (
+            (part.macs for part in parts),
+            (part.additions for part in parts),
+            (part.flops for part in parts),
+        )
+    )
+    return Work(macs, additions, unknown, flops, uncounted)
 
 
 def add_up(counts: Iterable[Mapping[Operator, int]]) -> dict[Operator, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxtile.graph import dependencies, node_ids
 from onnxtile.inspect.inlined import Work, bodies, works
 from onnxtile.inspect.work import operator_name
+from onnxtile.inspect.workspaces import workspaces
 from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Dims, Shapes
@@ -50,6 +51,8 @@ class Layer:
     written: int | None = None
     weights: int | None = None
     """Those bytes of `read` that are constants."""
+    workspace: int | None = 0
+    """Bytes that the pattern of a meta-op says its kernel needs besides; None where they are not known."""
 
     @property
     def traffic(self) -> int | None:
@@ -74,10 +77,12 @@ class Layer:
             "inputs": [tensor.to_dict() for tensor in self.inputs],
             "outputs": [tensor.to_dict() for tensor in self.outputs],
             "macs": self.work.total,
+            "flops": self.work.operations,
             "bias_additions": sum(self.work.additions.values()),
             "bytes_read": self.read,
             "weight_bytes_read": self.weights,
             "bytes_written": self.written,
+            "workspace": self.workspace,
             "traffic": self.traffic,
             "intensity": self.intensity,
             **({"unknown": self.work.unknown} if self.work.unknown else {}),
@@ -86,13 +91,13 @@ class Layer:
 
 def layers(model: ir.Model, shapes: Shapes, constants: Constants) -> tuple[Layer, ...]:
     """Return every node of the graphs of `model` that computes something, in order; those that only make constants are left out."""
-    done = works(model, shapes, constants)
+    done, rooms = works(model, shapes, constants), workspaces(model, shapes)
 
     def described(value: ir.Value) -> Tensor:
         return tensor(value, shapes, constants)
 
     return tuple(
-        _layer(node, name, body, done[node], described)
+        replace(_layer(node, name, body, done[node], described), workspace=rooms.get(node, 0))
         for body, graph in _graphs(model.graph)
         for node, name in node_ids(graph).items()
         if not (node.outputs and all(value in constants for value in node.outputs))

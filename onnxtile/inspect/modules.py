@@ -16,16 +16,19 @@ Stored: TypeAlias = Mapping[str, Mapping[str, int]]
 class Module:
     """All nodes of the main graph whose names begin with `name`; sizes in bytes, sums of what is known.
 
-    `unknown` are nodes whose work or bytes are not known. A parameter that several of the nodes read counts once.
+    `unknown` are nodes whose MACs or bytes are not known, `uncounted` those whose FLOPs are not. A parameter that several of the nodes
+    read counts once.
     """
 
     name: str
     depth: int
     nodes: int = 0
     macs: int = 0
+    flops: int = 0
     read: int = 0
     written: int = 0
     unknown: int = 0
+    uncounted: int = 0
     _parameters: dict[str, int] = field(default_factory=dict, repr=False)
 
     @property
@@ -37,9 +40,11 @@ class Module:
         """Take up a node."""
         self.nodes += 1
         self.macs += layer.work.total or 0
+        self.flops += layer.work.operations or 0
         self.read += layer.read or 0
         self.written += layer.written or 0
         self.unknown += None in {layer.work.total, layer.read, layer.written}
+        self.uncounted += layer.work.operations is None
         for one in layer.inputs:
             self._parameters.update(stored.get(one.name, {}))
 
@@ -51,9 +56,11 @@ class Module:
             "nodes": self.nodes,
             "parameters": self.parameters,
             "macs": self.macs,
+            "flops": self.flops,
             "bytes_read": self.read,
             "bytes_written": self.written,
             "unknown_nodes": self.unknown,
+            "uncounted_nodes": self.uncounted,
         }
 
 

@@ -15,6 +15,7 @@ from onnxtile.inspect.modules import Module, modules
 from onnxtile.inspect.operators import OperatorUse, operators
 from onnxtile.inspect.parameters import Parameters, parameters, stored_parameters
 from onnxtile.inspect.training import Kept, kept_for_training
+from onnxtile.inspect.workspaces import summed
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import free_inputs, symbols
 from onnxtile.model.shapes import Shapes, resolve
@@ -34,26 +35,44 @@ class Remark:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over the nodes of one graph: MACs and additions of biases by operator, and nodes whose work is not known."""
+    """Sums over the nodes of one graph: MACs, additions of biases and FLOPs by operator, and nodes of which they are not known."""
 
     macs: Mapping[str, int]
     additions: Mapping[str, int]
     unknown: tuple[Remark, ...]
+    flops: Mapping[str, int]
+    uncounted: tuple[Remark, ...]
+    """Nodes whose FLOPs are not known."""
 
     @classmethod
     def of(cls, found: Iterable[Layer]) -> Totals:
         """Return the sums over `found`."""
         found = list(found)
         unknown = tuple(Remark(layer.node, layer.work.unknown) for layer in found if layer.work.unknown)
-        return cls(add_up(one.work.macs for one in found), add_up(one.work.additions for one in found), unknown)
+        uncounted = tuple(Remark(one.node, one.work.why_uncounted) for one in found if one.work.why_uncounted)
+        return cls(
+            add_up(one.work.macs for one in found),
+            add_up(one.work.additions for one in found),
+            unknown,
+            add_up(one.work.flops for one in found),
+            uncounted,
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of the sums."""
+        """Return the JSON of the MACs."""
         return {
             "total": sum(self.macs.values()),
             "by_operator": dict(self.macs),
             "bias_additions": dict(self.additions),
             "unknown": [remark.to_dict() for remark in self.unknown],
+        }
+
+    def flops_to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the FLOPs."""
+        return {
+            "total": sum(self.flops.values()),
+            "by_operator": dict(self.flops),
+            "unknown": [remark.to_dict() for remark in self.uncounted],
         }
 
 
@@ -133,6 +152,7 @@ class Inspection:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `inspect`."""
+        totals, bodies = self.totals, self.bodies
         return {
             "ir_version": self.ir_version,
             "producer": self.producer,
@@ -142,10 +162,15 @@ class Inspection:
             "operators": [use.to_dict() for use in self.operators],
             "parameters": self.parameters.to_dict(),
             "macs": {
-                **self.totals.to_dict(),
-                "bodies": {name: totals.to_dict() for name, totals in self.bodies.items()},
+                **totals.to_dict(),
+                "bodies": {name: body.to_dict() for name, body in bodies.items()},
+            },
+            "flops": {
+                **totals.flops_to_dict(),
+                "bodies": {name: body.flops_to_dict() for name, body in bodies.items()},
             },
             "traffic": self.traffic.to_dict(),
+            "workspaces": summed((layer.node, layer.workspace) for layer in self.layers if layer.workspace != 0),
             "nodes": [layer.to_dict() for layer in self.layers],
             "unknown": [remark.to_dict() for remark in self.unknown],
             "conflicts": [remark.to_dict() for remark in self.conflicts],

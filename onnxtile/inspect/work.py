@@ -1,4 +1,4 @@
-"""The work of an operator in multiply-accumulates, by rules that are found by their existence in `onnxtile.inspect.macs`."""
+"""The work of an operator in multiply-accumulates and FLOPs, by rules that are found by their existence in `onnxtile.inspect.macs`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import onnx_ir as ir
 
@@ -20,10 +20,18 @@ class NotKnown(Exception):
 
 @dataclass(frozen=True)
 class Count:
-    """Multiply-accumulates (MACs), and the additions of a bias, which are no MACs."""
+    """Multiply-accumulates (MACs), the additions of a bias, and all other operations (None where their number is not known)."""
 
     macs: int
     additions: int = 0
+    others: int | None = None
+    why: str = ""
+    """Why they are not known, where a rule says so."""
+
+    @property
+    def flops(self) -> int | None:
+        """All operations, two for each MAC; None where their number is not known."""
+        return None if self.others is None else 2 * self.macs + self.additions + self.others
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,11 @@ class Site:
 
     node: ir.Node
     shapes: Shapes
+
+    @property
+    def operator(self) -> str:
+        """The operator's name, with its domain where that is not the standard one."""
+        return operator_name(self.node)
 
     def has(self, position: int) -> bool:
         """Tell whether the input at `position` is given."""
@@ -50,6 +63,10 @@ class Site:
     def elements(self, position: int = 0) -> int:
         """Return how many elements an output has."""
         return math.prod(self.output(position))
+
+    def read(self, position: int = 0) -> int:
+        """Return how many elements an input has."""
+        return math.prod(self.input(position))
 
     def number(self, name: str, default: int | None = None) -> int:
         """Return an attribute that is a whole number."""
@@ -80,7 +97,17 @@ class Rule:
     count: Callable[[Site], Count]
 
 
+@dataclass(frozen=True)
+class FlopRule:
+    """How the operations of operators are counted that sum no products, and so have no MACs at any size."""
+
+    name: str
+    operators: frozenset[str]
+    count: Callable[[Site], int]
+
+
 Operator: TypeAlias = str
+Counted = TypeVar("Counted")
 
 _STANDARD = {"", "ai.onnx", "ai.onnx.ml"}
 """Domains whose operators are known one and all: those without a rule multiply no matrices."""
@@ -94,17 +121,35 @@ def operator_name(node: ir.Node) -> Operator:
 def work_of(node: ir.Node, shapes: Shapes) -> Count:
     """Return the work of one node that calls no function and has no bodies. Raises NotKnown.
 
-    Only products that are summed count as MACs; element-wise arithmetic, normalisation and pooling do not.
+    Only products that are summed count as MACs; element-wise arithmetic, normalisation and pooling have FLOPs alone.
     """
-    rule = _rules().get(operator_name(node))
+    rule, site = _rules().get(operator_name(node)), Site(node, shapes)
+    if isinstance(rule, Rule):
+        return _counted(rule.count, site)
     if rule is not None:
-        return rule.count(Site(node, shapes))
+        return _without_products(rule, site)
     if node.domain in _STANDARD:
         return Count(0)
     raise NotKnown(f"nothing is known of the operator {operator_name(node)}")
 
 
+def _counted(count: Callable[[Site], Counted], site: Site) -> Counted:
+    """Return what a rule counts. Raises NotKnown also where ranks or attributes are not those that its operator has."""
+    try:
+        return count(site)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise NotKnown(f"the operands or attributes of this {site.operator} are not those of the operator") from error
+
+
+def _without_products(rule: FlopRule, site: Site) -> Count:
+    try:
+        return Count(0, others=_counted(rule.count, site))
+    except NotKnown as error:
+        return Count(0, why=str(error))
+
+
 @cache
-def _rules() -> dict[Operator, Rule]:
-    rules = discover("onnxtile.inspect.macs", Rule).values()
+def _rules() -> dict[Operator, Rule | FlopRule]:
+    package = "onnxtile.inspect.macs"
+    rules: list[Rule | FlopRule] = [*discover(package, Rule).values(), *discover(package, FlopRule).values()]
     return {operator: rule for rule in rules for operator in rule.operators}

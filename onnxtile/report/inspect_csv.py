@@ -6,8 +6,8 @@ from onnxtile.csv_text import as_csv
 from onnxtile.report.table import Result
 
 _COLUMNS = (
-    *("node", "operator", "body", "inputs", "outputs", "macs", "bias_additions"),
-    *("bytes_read", "weight_bytes_read", "bytes_written", "traffic", "intensity"),
+    *("node", "operator", "body", "inputs", "outputs", "macs", "flops", "bias_additions"),
+    *("bytes_read", "weight_bytes_read", "bytes_written", "workspace", "traffic", "intensity"),
 )
 
 

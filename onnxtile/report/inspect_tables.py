@@ -19,13 +19,14 @@ def for_inspect(result: Result) -> list[Table | Text]:
     """Return the tables of an `inspect` result."""
     parts: list[Table | Text] = [
         table("model", ("what", "value"), _model(result)),
-        table("operators", ("operator", "count", "MACs", "attributes"), _operators(result)),
+        table("operators", ("operator", "count", "MACs", "FLOPs", "attributes"), _operators(result)),
         *_tree(result),
         table("nodes", _COLUMNS, map(_node, result["nodes"])),
     ]
     for name, body in result["macs"]["bodies"].items():
         work = _products(body["by_operator"]) or "none"
-        parts.append(line(f"body {name}, each time it runs: {body['total']:,} MACs ({work})"))
+        flops = _total(result["flops"]["bodies"][name])
+        parts.append(line(f"body {name}, each time it runs: {body['total']:,} MACs ({work}), FLOPs {flops}"))
     for title, remarks in (("not known", _unknown(result)), ("contradictions", result["conflicts"])):
         if remarks:
             rows = [(remark["name"], remark["reason"]) for remark in remarks[:_ROWS]]
@@ -50,7 +51,7 @@ def for_trace(result: Result) -> list[Table | Text]:
     return [table(title, columns, rows)]
 
 
-_COLUMNS = ("node", "operator", "output", "type", "MACs", "read", "of it weights", "written", "MACs/byte")
+_COLUMNS = ("node", "operator", "output", "type", "MACs", "FLOPs", "read", "of it weights", "written", "MACs/byte")
 
 
 def _model(result: Result) -> list[tuple[str, object]]:
@@ -69,43 +70,64 @@ def _model(result: Result) -> list[tuple[str, object]]:
         ("bytes of other constants", f"{parameters['other_constant_bytes']:,}"),
         ("MACs", _total(macs)),
         ("MACs by operator", _products(macs["by_operator"])),
+        ("FLOPs", _total(result["flops"])),
+        ("FLOPs by operator", _products(result["flops"]["by_operator"])),
         ("bias additions", _products(macs["bias_additions"])),
         ("busiest node (input + output)", _peak(traffic)),
         ("weights read by all nodes", _known(traffic, "weights")),
         ("activations moved by all nodes", _known(traffic, "sum")),
         ("activations", _known(traffic, "activations")),
         ("activations with inputs", _known(traffic, "activations_with_inputs")),
+        *_workspaces(result["workspaces"]),
     ]
 
 
-def _total(macs: Result) -> str:
+def _total(work: Result) -> str:
     """Return the sum, which leaves out what is not known, and says so."""
-    known = f"{macs['total']:,}" if macs["total"] or not macs["unknown"] else "?"
-    return f"{known}{_more(macs['unknown'])}"
+    known = f"{work['total']:,}" if work["total"] or not work["unknown"] else "?"
+    return f"{known}{_more(work['unknown'])}"
 
 
 def _tree(result: Result) -> list[Table | Text]:
     if "tree" not in result:
         return []
-    columns = ("module", "nodes", "parameters", "MACs", "read", "written")
-    keys = ("macs", "bytes_read", "bytes_written")
+    columns = ("module", "nodes", "parameters", "MACs", "FLOPs", "read", "written")
+    keys = {
+        "macs": "unknown_nodes",
+        "flops": "uncounted_nodes",
+        "bytes_read": "unknown_nodes",
+        "bytes_written": "unknown_nodes",
+    }
     rows = [
         (
             "  " * module["depth"] + (module["module"].rpartition("/")[2] or "model"),
             *(module["nodes"], module["parameters"]),
-            *(f"{module[key]:,} + ?" if module["unknown_nodes"] else module[key] for key in keys),
+            *(f"{module[key]:,} + ?" if module[missing] else module[key] for key, missing in keys.items()),
         )
         for module in result["tree"]
     ]
     return [table("modules", columns, rows)]
 
 
+def _workspaces(found: Result) -> list[tuple[str, object]]:
+    """Return the rows of workspaces, none where no pattern declares any."""
+    if not found["nodes"]:
+        return []
+    return [
+        ("largest workspace", _largest(found["largest"], found["unknown_nodes"])),
+        ("workspaces of all nodes", _known(found, "sum")),
+    ]
+
+
 def _peak(traffic: Result) -> str:
-    peak, unknown = traffic["peak"], traffic["unknown_nodes"]
-    if not peak["node"]:
+    return _largest(traffic["peak"], traffic["unknown_nodes"])
+
+
+def _largest(one: Result, unknown: int) -> str:
+    if not one["node"]:
         return "?"
-    return f"{peak['bytes']:,} B at {peak['node']}" + (
-        f", without {unknown:,} nodes of unknown size" if unknown else ""
+    return f"{one['bytes']:,} B at {one['node']}" + (
+        f", without {unknown:,} node{'s' * (unknown != 1)} of unknown size" if unknown else ""
     )
 
 
@@ -115,15 +137,19 @@ def _known(traffic: Result, key: str) -> str:
 
 
 def _operators(result: Result) -> Iterable[tuple[object, ...]]:
-    work: Counter[str] = Counter()
-    for node in result["nodes"]:
-        # What a body does is in the node that has it.
-        work[node["op"]] += 0 if node["body"] else node["macs"] or 0
-    unknown = {node["op"] for node in result["nodes"] if node["macs"] is None}
+    macs, flops = (_by_operator(result, key) for key in ("macs", "flops"))
     for use in result["operators"]:
         op, attributes = use["op"], "; ".join(filter(None, map(_attribute, use["attributes"])))
-        known = f"{work[op]:,} + ?" if work[op] else "?"
-        yield op, use["count"], known if op in unknown else work[op], attributes
+        yield op, use["count"], macs[op], flops[op], attributes
+
+
+def _by_operator(result: Result, key: str) -> dict[str, int | str]:
+    work: Counter[str] = Counter({use["op"]: 0 for use in result["operators"]})
+    for node in result["nodes"]:
+        # What a body does is in the node that has it.
+        work[node["op"]] += 0 if node["body"] else node[key] or 0
+    unknown = {node["op"] for node in result["nodes"] if node[key] is None}
+    return {op: count if op not in unknown else f"{count:,} + ?" if count else "?" for op, count in work.items()}
 
 
 def _attribute(one: Result) -> str:
@@ -147,13 +173,14 @@ def _node(node: Result) -> tuple[object, ...]:
     intensity = None if node["intensity"] is None else f"{node['intensity']:.3g}"
     name = f"{node['body']}/{node['node']}" if node["body"] else node["node"]
     return (
-        *(name, node["op"], _shape(first["shape"]), first["dtype"], node["macs"]),
+        *(name, node["op"], _shape(first["shape"]), first["dtype"], node["macs"], node["flops"]),
         *(node["bytes_read"], node["weight_bytes_read"], node["bytes_written"], intensity),
     )
 
 
 def _unknown(result: Result) -> list[Result]:
-    return [*result["unknown"], *result["macs"]["unknown"]]
+    products = result["macs"]["unknown"]
+    return [*result["unknown"], *products, *(one for one in result["flops"]["unknown"] if one not in products)]
 
 
 def _training(result: Result) -> list[Table | Text]:

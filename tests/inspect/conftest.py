@@ -20,7 +20,7 @@ def _graph() -> Callable[..., Inspection]:
     """Give a function that inspects a graph in ONNX text."""
 
     def look(text: str, *, opset: int = 17, training: bool = False, functions: str = "") -> Inspection:
-        opsets = f'"": {opset}, "com.microsoft": 1, "local": 1, "ai.onnx.ml": 3'
+        opsets = f'"": {opset}, "com.microsoft": 1, "local": 1, "foo": 1, "ai.onnx.ml": 3'
         model = onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{opsets}]> {text} {functions}")
         read = load(model)
         return summarise(read, training=read if training else None)

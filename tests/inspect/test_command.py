@@ -53,6 +53,7 @@ def test_json_and_csv(run: Run, model: Path, tmp_path: Path) -> None:
     rows = list(csv.DictReader(emitted.read_text().splitlines()))
     assert len(rows) == len(content["nodes"])
     assert sum(int(row["macs"]) for row in rows) == content["macs"]["total"] == 300_774_272
+    assert sum(int(row["flops"]) for row in rows) == content["flops"]["total"] > 2 * 300_774_272
     assert rows[0]["outputs"].endswith(":float[1x32x112x112]")
 
 
@@ -61,7 +62,9 @@ def test_free_sizes_are_shown_as_unknown(run: Run, model: Path) -> None:
     assert code == 0
     assert "without 53 nodes whose work is not known" in out
     assert "it depends on batch" in out
-    assert re.search(r"Conv +52 +\? ", out)
+    assert re.search(r"Conv +52 +\? +\? ", out)
+    assert re.search(r"Clip +35 +0 +\? ", out)
+    assert re.search(r"FLOPs +\?, without 99 nodes whose work is not known", out)
     assert re.search(r"busiest node .* \? *\n", out)
     assert re.search(r"activations with inputs +0 B \+ \? *\n", out)
 

@@ -36,17 +36,17 @@ def test_modules_by_the_names_of_their_nodes(names: tuple[str, ...]) -> None:
     assert found.modules is not None
 
     def row(one: Module) -> tuple[object, ...]:
-        return one.name, one.depth, one.nodes, one.parameters, one.macs, one.read, one.written
+        return one.name, one.depth, one.nodes, one.parameters, one.macs, one.flops - one.macs, one.read, one.written
 
     # 2×4×4 MACs, 32 bytes and a weight of 64 read, 32 written by each; the last reads the weight of the first again.
     assert [row(one) for one in found.modules] == [
-        ("", 0, 5, 64, 160, 480, 160),
-        ("a", 1, 3, 48, 96, 288, 96),
-        ("a/0", 2, 1, 16, 32, 96, 32),
-        ("a/0/fc", 3, 1, 16, 32, 96, 32),
-        ("a/1", 2, 2, 32, 64, 192, 64),
-        ("a/1/fc", 3, 1, 16, 32, 96, 32),
-        ("b", 1, 1, 16, 32, 96, 32),
+        ("", 0, 5, 64, 160, 160, 480, 160),
+        ("a", 1, 3, 48, 96, 96, 288, 96),
+        ("a/0", 2, 1, 16, 32, 32, 96, 32),
+        ("a/0/fc", 3, 1, 16, 32, 32, 96, 32),
+        ("a/1", 2, 2, 32, 64, 64, 192, 64),
+        ("a/1/fc", 3, 1, 16, 32, 32, 96, 32),
+        ("b", 1, 1, 16, 32, 32, 96, 32),
     ]
     assert found.modules[0].parameters == found.parameters.elements
     assert found.to_dict()["tree"][1]["module"] == "a"

@@ -82,6 +82,7 @@ def test_fusing_moves_the_work_and_loses_none(zoo: Callable[[str], Path], name: 
     fused = api.inspect(api.fuse(zoo(name), verify=False).model, training=True)
     assert fused.totals.macs == plain.totals.macs
     assert fused.totals.additions == plain.totals.additions
+    assert fused.totals.flops == plain.totals.flops
     assert plain.training is not None
     assert fused.training is not None
     assert fused.training.bytes == plain.training.bytes

@@ -1,1 +1,1 @@
-"""How multiply-accumulates are counted, one family of operators a file."""
+"""How multiply-accumulates and other operations are counted, one family of operators a file."""

@@ -14,9 +14,17 @@ def _count(site: Site) -> Count:
     past = site.input(4)[2] if site.has(4) else 0
     if len(query) == 4:
         batch, heads, length, head = query
-        return Count(batch * heads * length * (key[2] + past) * (head + value[3]))
+        scores = batch * heads * length * (key[2] + past)
+        return Count(scores * (head + value[3]), others=_on(scores, site, 3))
     heads, pairs = site.number("q_num_heads"), query[0] * query[1] * (key[1] + past)
-    return Count(pairs * (query[2] + heads * (value[2] // site.number("kv_num_heads"))))
+    products = pairs * (query[2] + heads * (value[2] // site.number("kv_num_heads")))
+    return Count(products, others=_on(pairs * heads, site, 3))
+
+
+def _on(scores: int, site: Site, *masks: int) -> int:
+    """Return the operations on `scores`: the scale 1, softmax 5, a mask at any of the inputs `masks` 1 each, a cap 3."""
+    cap = 3 if site.node.attributes.get_float("softcap", 0.0) else 0
+    return scores * (6 + sum(map(site.has, masks)) + cap)
 
 
 def _count_linear(site: Site) -> Count:
@@ -37,7 +45,8 @@ def _count_fused(site: Site) -> Count:
     projections = batch * length * width * weight[1]
     keys = (weight[1] - out) // 2
     biases = batch * length * weight[1] if site.has(2) else 0
-    return Count(projections + batch * length * length * (keys + out), biases)
+    scores = batch * site.number("num_heads") * length * length
+    return Count(projections + batch * length * length * (keys + out), biases, _on(scores, site, 3, 5))
 
 
 def _count_multi_head(site: Site) -> Count:
@@ -48,7 +57,8 @@ def _count_multi_head(site: Site) -> Count:
     if not len(query) == len(key) == len(value) == 3:
         raise NotKnown("packed operands of a MultiHeadAttention are not looked into")
     biases = query[0] * (query[1] * query[2] + key[1] * (key[2] + value[2])) if site.has(3) else 0
-    return Count(query[0] * query[1] * key[1] * (query[2] + value[2]), biases)
+    pairs = query[0] * query[1] * key[1]
+    return Count(pairs * (query[2] + value[2]), biases, _on(pairs * site.number("num_heads"), site, 4, 5))
 
 
 RULE = Rule("attention", frozenset({"Attention"}), _count)

@@ -16,8 +16,9 @@ def _count(site: Site) -> Count:
     if site.node.domain == "" and op != "CausalConvWithState":
         _require_channels(site, weight)
     elements, bias = site.elements(), _BIAS.get(op, 2)
+    additions = elements if bias is not None and site.has(bias) else 0
     # The weight is (channels out, channels in / groups, kernel ...), channels last where the name says NHWC.
-    return Count(elements * math.prod(weight[1:]), elements if bias is not None and site.has(bias) else 0)
+    return Count(elements * math.prod(weight[1:]), additions, 0 if site.operator in {"Conv", "ConvInteger"} else None)
 
 
 def _require_channels(site: Site, weight: tuple[int, ...]) -> None:

@@ -16,12 +16,14 @@ def _count(site: Site) -> Count:
     sizes: dict[str, int] = {}
     for position, term in enumerate(terms):
         _bind(term, site.input(position), sizes)
-    if len(terms) < 2:
-        return Count(0)
     named = left.replace("...", "")
     kept = right if arrow else "".join(index for index in named if named.count(index) == 1)
     summed = any(index not in kept for index in sizes if index.isalpha())
-    return Count(math.prod(sizes.values()) if summed else 0)
+    combined = math.prod(sizes.values())
+    if len(terms) > 1 and summed:
+        return Count(combined, others=0)
+    # Products that nothing sums, or sums without a product.
+    return Count(0, others=combined if len(terms) > 1 or summed else 0)
 
 
 def _bind(term: str, shape: tuple[int, ...], sizes: dict[str, int]) -> None:

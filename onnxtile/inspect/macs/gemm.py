@@ -11,7 +11,14 @@ def _count(site: Site) -> Count:
     rows, columns = site.input(0)
     inner = rows if site.number("transA", 0) else columns
     elements = site.elements()
-    return Count(elements * inner, elements if site.has(_BIAS.get(site.node.op_type, 2)) else 0)
+    bias = site.has(_BIAS.get(site.node.op_type, 2))
+    return Count(elements * inner, elements if bias else 0, _scaled(site, bias) if site.operator == "Gemm" else None)
+
+
+def _scaled(site: Site, bias: bool) -> int:
+    """Return the products with alpha and beta, where they are not 1."""
+    alpha, beta = (site.node.attributes.get_float(name, 1.0) for name in ("alpha", "beta"))
+    return site.elements() * ((alpha != 1) + (bias and beta != 1))
 
 
 RULE = Rule(

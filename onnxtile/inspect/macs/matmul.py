@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onnxtile.inspect.work import Count, Rule, Site
 
+_PLAIN = {"MatMul", "MatMulInteger", "MatMulInteger16"}
 _BIAS = {"MatMulIntegerToFloat": 6, "DynamicQuantizeMatMul": 4}
 
 
@@ -11,7 +12,8 @@ def _count(site: Site) -> Count:
     left = site.input(0)
     inner = left[-2] if site.number("transA", 0) and len(left) > 1 else left[-1]
     elements, bias = site.elements(), _BIAS.get(site.node.op_type)
-    return Count(elements * inner, elements if bias is not None and site.has(bias) else 0)
+    additions = elements if bias is not None and site.has(bias) else 0
+    return Count(elements * inner, additions, 0 if site.node.op_type in _PLAIN else None)
 
 
 def _count_packed(site: Site) -> Count:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from onnxtile.inspect.work import Count, Rule, Site
 
+_OTHERS = {"RNN": 1, "GRU": 14, "LSTM": 18}
+"""Operations for each hidden element beside the products: sigmoid 4, tanh 1, and those that join gates and state."""
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4, "DynamicQuantizeLSTM": 4}
 
 
@@ -16,7 +18,11 @@ def _count(site: Site) -> Count:
     gates, steps = _GATES[site.node.op_type], length * batch * directions
     peepholes = 3 * hidden if gates == 4 and site.has(7) else 0
     macs = steps * (gates * hidden * (width + hidden) + peepholes)
-    return Count(macs, steps * gates * hidden * 2 if site.has(3) else 0)
+    usual = not {"activations", "clip"} & set(site.node.attributes)
+    others = _OTHERS.get(site.node.op_type) if usual else None
+    return Count(
+        macs, steps * gates * hidden * 2 if site.has(3) else 0, None if others is None else steps * hidden * others
+    )
 
 
 RULE = Rule("recurrent", frozenset({"RNN", "GRU", "LSTM", "com.microsoft::DynamicQuantizeLSTM"}), _count)

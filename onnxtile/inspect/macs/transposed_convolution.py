@@ -12,7 +12,7 @@ from onnxtile.inspect.work import Count, Rule, Site
 
 def _count(site: Site) -> Count:
     # The weight is (channels in, channels out / groups, kernel ...).
-    return Count(math.prod(site.input(0)) * math.prod(site.input(1)[1:]), site.elements() if site.has(2) else 0)
+    return Count(site.read() * math.prod(site.input(1)[1:]), site.elements() if site.has(2) else 0, 0)
 
 
 RULE = Rule("transposed convolution", frozenset({"ConvTranspose"}), _count)

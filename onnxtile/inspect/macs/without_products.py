@@ -1,4 +1,4 @@
-"""Operators of onnxruntime that multiply no matrices.
+"""Operators of onnxruntime that multiply no matrices, and whose other operations are not known.
 
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md.
 """
@@ -8,12 +8,18 @@ from __future__ import annotations
 from onnxtile.inspect.work import Count, Rule, Site
 
 _NAMES = (
-    *("Gelu", "FastGelu", "BiasGelu", "QuickGelu", "BiasSplitGelu", "BiasAdd", "BiasSoftmax", "BiasDropout"),
-    *("LayerNormalization", "SimplifiedLayerNormalization", "SkipLayerNormalization", "GroupNorm", "SkipGroupNorm"),
-    *("SkipSimplifiedLayerNormalization", "EmbedLayerNormalization", "RotaryEmbedding", "GatherBlockQuantized"),
-    *("QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearMul", "QLinearSigmoid", "QLinearLeakyRelu"),
+    *("BiasSplitGelu", "BiasAdd", "BiasSoftmax", "BiasDropout", "GroupNorm", "SkipGroupNorm"),
+    *(
+        "EmbedLayerNormalization",
+        "RotaryEmbedding",
+        "GatherBlockQuantized",
+        "QLinearAdd",
+        "QLinearMul",
+        "QLinearSigmoid",
+        "QLinearLeakyRelu",
+    ),
     *("QLinearSoftmax", "QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearConcat", "QLinearWhere"),
-    *("QLinearReduceMean", "NhwcMaxPool", "Pad", "Unique", "GatherND", "Trilu", "Inverse", "ExpandDims"),
+    *("QLinearReduceMean", "Unique", "Inverse"),
 )
 
 
