@@ -53,10 +53,15 @@ def for_list(result: Result) -> list[Table | Text]:
 
 def for_fuse(result: Result) -> list[Table | Text]:
     """Return the tables of a `fuse` result."""
-    rows = [(p["name"], p["matches"], p["fused"], len(p["refused"])) for p in result["patterns"]]
+    found = [p for p in result["patterns"] if p["matches"] or p["refused"]]
+    rows = [(p["name"], p["matches"], p["fused"], len(p["refused"])) for p in found]
     title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
     refused = [(p["name"], r["root"], r["reason"]) for p in result["patterns"] for r in p["refused"]]
-    tables: list[Table | Text] = [table(title, ("pattern", "matches", "fused", "refused"), rows)]
+    columns = ("pattern", "matches", "fused", "refused")
+    tables: list[Table | Text] = [table(title, columns, rows) if rows else line(title)]
+    none = len(result["patterns"]) - len(found)
+    if none:
+        tables.append(line(f"{none} pattern{'s' * (none > 1)} matched nothing (--explain NAME says why)"))
     if refused:
         tables.append(table("left alone", ("pattern", "root", "reason"), refused))
     return [*tables, *for_lowered(result), *_verdict(result)]

@@ -30,9 +30,10 @@ def demo(
     if job.quiet or job.as_json == "-":
         return
     sys.stdout.write(
-        f"its files are in {escaped(str(folder))}/: open transformer.fused.plan.html in a browser to see who lies where and when, and\n"
-        "transformer.fused.onnx in a viewer such as Netron. Then try yours:\n"
-        "  onnxtile fuse MODEL.onnx && onnxtile tile MODEL.onnx --max 64 && onnxtile plan MODEL.onnx --emit plan.json\n"
+        f"The files are in {escaped(str(folder))}/. Open transformer.fused.plan.html in a browser to see the arena step by step,\n"
+        "and transformer.fused.onnx in a viewer such as Netron. Then use a model of your own:\n"
+        "  onnxtile fuse MODEL.onnx -o fused.onnx && onnxtile tile fused.onnx --max 64 -o tiled.onnx && "
+        "onnxtile plan tiled.onnx --emit plan.html\n"
     )
 
 
