@@ -35,7 +35,7 @@ _VIEWS = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 class KeptValue:
     """An activation that is kept: its bytes (None where unknown), and the nodes whose gradients need it.
 
-    What is no value of the graph is called by its node: "pool:indices", "drop:mask".
+    A kept tensor that is not a value of the graph is named after its node: "pool:indices", "drop:mask".
     """
 
     name: str
@@ -119,7 +119,7 @@ def kept_for_training(model: ir.Model) -> Kept:
 
 
 def _beside(node: ir.Node, shapes: Shapes) -> tuple[str, int | None] | None:
-    """Return what a framework keeps that is no value of the graph, and its bytes (None where unknown).
+    """Return a tensor that a framework keeps although the graph has no such value, and its bytes (None where unknown).
 
     As PyTorch does on a CPU: MaxPool keeps where each maximum was, an int64; Dropout the factor of each element, in its own type; a layer
     normalisation the mean and the deviation of each row, attention the logarithm of the sum of its scores, float32.

@@ -73,7 +73,7 @@ def save(draft: ir.Model | Draft, path: Path, *, source: Path | None = None, for
             pass
         else:
             return
-    if path.exists() and not path.is_file():  # beside a device or a pipe there is no place for data
+    if path.exists() and not path.is_file():  # a device or a pipe cannot have a data file beside it
         write_whole_with(path, partial(write_model, draft))
         return
     with alone_in(path.parent.resolve()):

@@ -202,7 +202,7 @@ def _note_types(shell: ir.Model, originals: Mapping[ir.Value, Iterable[ir.Value]
 
 
 class _Flat:
-    """Writes out open calls side by side: `_twins` has for each value inside what stands for it."""
+    """Inlines open calls one after another. `_twins` maps each value of the model, or of a call, to its copy."""
 
     def __init__(self, model: ir.Model, shapes: Shapes, constants: Constants) -> None:
         self._model = model
@@ -281,7 +281,7 @@ class _Flat:
         return list(found.values())
 
     def _operand(self, value: ir.Value) -> ir.Value:
-        """Return what stands for an operand from around: a constant where its numbers may matter, else an input."""
+        """Return the copy of an operand of the call: a constant if its numbers may matter, else an input."""
         dtype, dims = self._shapes.dtype(value), self._shapes.dims(value)
         shape = None if dims is None else ir.Shape([dim if isinstance(dim, int) else None for dim in dims])
         twin = ir.Value(name=self._fresh(), type=None if dtype is None else ir.TensorType(dtype), shape=shape)

@@ -64,7 +64,7 @@ class Ground:
     shows_views: bool = True
 
     def held(self, found: Any, value: ir.Value) -> Any:
-        """Return `found` as what stands for `value` outside of the arena: a Site, unless it has no fixed bytes or is no tensor.
+        """Return `found` as the copy of `value` outside of the arena: a Site, unless it has no fixed bytes or is no tensor.
 
         It begins at a multiple of 64, as onnxruntime's own tensors do.
         """
