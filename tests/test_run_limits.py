@@ -1,7 +1,6 @@
 """Limits on runs: a run that never ends is stopped, one that asks for too much memory is refused, and both in one line."""
 
 import resource
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,12 +67,11 @@ VERBS: dict[str, Callable[[onnx.ModelProto], object]] = {
 }
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_loop_without_end_is_stopped(verb: str) -> None:
-    start = time.perf_counter()
     with RunLimits(seconds=0.3).held(), pytest.raises(OverLimit, match=r"after 0\.3 s") as caught:
         VERBS[verb](looping(ENDLESS))
-    assert time.perf_counter() - start < 10
     assert "--run-seconds" in (caught.value.hint or "")
 
 

@@ -1,6 +1,5 @@
 """Calls of local functions and nested bodies: counted before anything writes them out."""
 
-import time
 from collections.abc import Sequence
 
 import onnx
@@ -39,12 +38,11 @@ def doubling(levels: int) -> onnx.ModelProto:
     return calling(bodies, [levels])
 
 
+@pytest.mark.timeout(60)  # expanded, they would never end
 @pytest.mark.parametrize("levels", [15, 30, 99])
 def test_functions_that_each_call_the_one_before_twice_are_refused_at_once(levels: int) -> None:
-    start = time.perf_counter()
     with pytest.raises(ModelError, match="stand for more than 20,000 nodes"):
         load(doubling(levels))
-    assert time.perf_counter() - start < 2
 
 
 def test_calls_that_stand_for_some_thousand_nodes_are_taken() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +46,12 @@ def test_each_format_takes_odd_names_or_says_why_not(form: Format, odd: Plan) ->
     assert form.render(odd)
 
 
+@pytest.mark.timeout(60)  # drawn step by step, it would take hours
 @EACH
 def test_the_work_of_each_format_is_that_of_its_buffers_not_of_its_steps(form: Format) -> None:
     last = 2**31 - 2
     plan = bare([row("a", 0, 4, 0, last), row("b", 4, 4, 5, 8), row("c", 4, 4, last, last)])
-    start = time.perf_counter()
     content = form.render(plan)
-    assert time.perf_counter() - start < 20
     assert 0 < len(content) < 200_000
 
 
