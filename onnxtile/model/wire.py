@@ -73,7 +73,7 @@ def varint(data: Bytes, start: int) -> tuple[int, int]:
 
 
 def head(field: int, length: int) -> bytes:
-    """Return what stands before `length` bytes of content: the tag of `field`, and how many they are."""
+    """Return the head of a field with `length` bytes of content: the tag of `field`, then the length."""
     return bytes((field << 3 | _BYTES, *_groups_of_seven(length)))
 
 

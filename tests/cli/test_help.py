@@ -11,7 +11,7 @@ import typer.main
 
 from onnxtile.cli.app import build
 
-ROWS, COLUMNS = 56, 80
+ROWS, COLUMNS = 50, 80
 HEAVY = {"onnx", "onnx_ir", "onnxruntime", "numpy", "networkx", "lark", "rich", "joblib"}
 
 

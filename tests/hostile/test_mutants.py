@@ -32,8 +32,8 @@ _COMMANDS = (
     *(("tile", "--max", "2"), ("tile", "--max", "3", "--conv"), ("verify", "m.onnx", "--edge")),
 )
 _LIMITS = ("--run-seconds", "3", "--run-memory", "1GiB")
-_PATIENCE = 100.0
-"""Seconds of one mutant after which it hangs; limits on its runs end it long before, also on a slow machine."""
+_PATIENCE = 20.0
+"""Seconds after which one mutant counts as a hang; the limits on its runs end it long before."""
 _CHUNK = 12
 
 Run = Callable[..., Any]

@@ -118,8 +118,7 @@ def plan(
         typer.Option("--compare", metavar="PLAN.json", help="another plan, drawn beside", rich_help_panel=WRITING),
     ] = None,
 ) -> None:
-    """Give every activation an offset in an arena.
-    IN may also be a bare problem: a .csv with columns id, lower, upper, size.
+    """Give every activation, or buffer of a problem in a .csv, an offset.
 
     Examples:
         onnxtile plan model.onnx --dim batch=1 --capacity 256KiB --emit plan.html

@@ -86,8 +86,7 @@ def tile(
     """Split matrix products and convolutions into bounded ones.
 
     Examples:
-        onnxtile tile model.onnx --max 64 --conv
-        onnxtile tile model.onnx --target limits.toml --dim batch=1
+        onnxtile tile model.onnx --max 64 --conv --dim batch=1
     """
     from onnxtile import api
     from onnxtile.tile.limits import Limits, Window

@@ -285,7 +285,7 @@ class GraphRun:
             ) from error
 
     def held_as(self, result: Any, value: ir.Value) -> Any:
-        """Return `result` as what stands for `value` where it has no place in the arena."""
+        """Return `result` as the copy of `value` outside of the arena."""
         return self._ground.held(result, value)
 
     def room(self, value: ir.Value) -> Site | None:

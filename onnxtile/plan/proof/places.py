@@ -23,7 +23,7 @@ def planned_sites(
 ) -> dict[ir.Value, Site]:
     """Return where `buffers` put the values of `graph`.
 
-    Raises CheckFailed where one lies outside of its arena, has other bytes than the tensor takes, or is no value of the graph.
+    Raises CheckFailed where one lies outside of its arena, has other bytes than the tensor takes, or is not a value of the graph.
     """
     made = (value for node in graph for value in node.outputs)
     by_name = {value.name: value for value in (*graph.inputs, *made) if value.name}
@@ -33,7 +33,7 @@ def planned_sites(
             continue
         value = by_name.get(buffer.name)
         if value is None:
-            raise CheckFailed(f"the plan has a place for {buffer.name!r}, which is no tensor of its graph")
+            raise CheckFailed(f"the plan has a place for {buffer.name!r}, which is not a tensor of its graph")
         dtype, shape = shapes.dtype(value), shapes.sizes(value)
         if dtype is None or shape is None or tensor_bytes(value, shapes) != buffer.size:
             raise CheckFailed(f"the plan gives {buffer.name!r} {buffer.size} bytes, which is not what it takes")

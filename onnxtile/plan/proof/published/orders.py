@@ -10,7 +10,7 @@ from onnxtile.plan.proof.failure import Failure
 from onnxtile.plan.proof.published.ledger import NOBODY, Ledger
 from onnxtile.plan.proof.published.links import Link
 from onnxtile.plan.proof.published.placing import SHARED, Holder
-from onnxtile.plan.proof.published.replay import Precedence
+from onnxtile.plan.proof.published.replay import OrderRule
 from onnxtile.plan.proof.published.timeline import RunOrder
 
 _AT_ONCE = 4096
@@ -18,7 +18,7 @@ _AT_ONCE = 4096
 
 
 def disorders(
-    holders: Sequence[Holder], used: dict[ir.Value, list[Link]], rules: Iterable[Precedence], line: RunOrder
+    holders: Sequence[Holder], used: dict[ir.Value, list[Link]], rules: Iterable[OrderRule], line: RunOrder
 ) -> Iterator[Failure]:
     """Yield a failure for each two tensors that some order lets overwrite each other.
 
@@ -31,7 +31,7 @@ def disorders(
     yield from _broken([*rules, *_between(holders, used, line)], line)
 
 
-def _between(holders: Sequence[Holder], used: dict[ir.Value, list[Link]], line: RunOrder) -> Iterator[Precedence]:
+def _between(holders: Sequence[Holder], used: dict[ir.Value, list[Link]], line: RunOrder) -> Iterator[OrderRule]:
     arenas: dict[str, Ledger] = {}
     for i in sorted(range(len(holders)), key=lambda i: holders[i].first):
         row = holders[i].row
@@ -41,7 +41,7 @@ def _between(holders: Sequence[Holder], used: dict[ir.Value, list[Link]], line: 
         for k in {writer for *_, writer in before if writer != NOBODY}:
             names = (holders[k].row.name, row.name)
             starts = _starts(holders[i], used)
-            yield from (Precedence(end, start, names) for end in _ends(holders[k], line) for start in starts)
+            yield from (OrderRule(end, start, names) for end in _ends(holders[k], line) for start in starts)
 
 
 def _starts(holder: Holder, used: dict[ir.Value, list[Link]]) -> list[ir.Node]:
@@ -64,7 +64,7 @@ def _ends(holder: Holder, line: RunOrder) -> list[ir.Node]:
     return list(found)
 
 
-def _broken(rules: Iterable[Precedence], line: RunOrder) -> Iterator[Failure]:
+def _broken(rules: Iterable[OrderRule], line: RunOrder) -> Iterator[Failure]:
     """Yield a failure for each of `rules` that the graph does not keep."""
     open_ = [rule for rule in rules if not _is_direct(rule, line)]
     place = {node: number for number, node in enumerate(line.nodes)}
@@ -75,7 +75,7 @@ def _broken(rules: Iterable[Precedence], line: RunOrder) -> Iterator[Failure]:
             if maker in place:
                 followers[place[maker]].add(number)
     targets = list(dict.fromkeys(place[rule.later] for rule in open_))
-    broken: set[Precedence] = set()
+    broken: set[OrderRule] = set()
     for at in range(0, len(targets), _AT_ONCE):
         bit = {target: 1 << i for i, target in enumerate(targets[at : at + _AT_ONCE])}
         reached = _reached(followers, bit)
@@ -88,7 +88,7 @@ def _broken(rules: Iterable[Precedence], line: RunOrder) -> Iterator[Failure]:
             broken.discard(rule)
 
 
-def _is_direct(rule: Precedence, line: RunOrder) -> bool:
+def _is_direct(rule: OrderRule, line: RunOrder) -> bool:
     return any(value.producer() is rule.earlier for value in line.reads[rule.later])
 
 

@@ -60,7 +60,7 @@ def placing(rows: Sequence[Row], line: RunOrder, terms: CheckTerms) -> tuple[Pla
         if row.kind == WORKSPACE:
             workspaces.append(row)
         elif row.name not in values:
-            failures.append(Failure(f"{row.name!r} is no value of this graph", (row.name,)))
+            failures.append(Failure(f"{row.name!r} is not a value of this graph", (row.name,)))
         elif values[row.name] in tensors:
             failures.append(Failure(f"{row.name!r} has two rows", (row.name,)))
         else:
@@ -99,7 +99,7 @@ def _rooms(rows: Iterable[Row], line: RunOrder, alignment: int, failures: list[F
     for row in rows:
         user = named.get(row.node or "") if row.name == SHARED else users.get(row.name)
         if row.name in seen or (user is None and row.name != SHARED):
-            failures.append(Failure(f"{row.name!r} is no workspace of a node, or has two rows", (row.name,)))
+            failures.append(Failure(f"{row.name!r} is not the workspace of a node, or has two rows", (row.name,)))
             continue
         seen.add(row.name)
         first, last = (
@@ -166,7 +166,7 @@ def _life_failures(tensors: Mapping[ir.Value, Row], owners: Mapping[str, Holder]
 def _address_failures(
     tensors: Mapping[ir.Value, Row], holders: Iterable[Holder], terms: CheckTerms
 ) -> Iterator[Failure]:
-    """Yield what lies outside of its arena, and each address that is no multiple of what it should be."""
+    """Yield a failure for each row outside its arena, and for each address that is not aligned."""
     for holder in holders:
         row = holder.row
         arena = terms.arenas.get(row.arena)

@@ -23,7 +23,7 @@ _BEFORE = -1
 
 
 @dataclass(frozen=True)
-class Precedence:
+class OrderRule:
     """`later` must run after `earlier` in every order; `names` are the tensors whose bytes are the reason."""
 
     earlier: ir.Node
@@ -37,7 +37,7 @@ class Shared:
 
     links: dict[ir.Value, list[Link]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
-    rules: list[Precedence] = field(default_factory=list)
+    rules: list[OrderRule] = field(default_factory=list)
 
 
 def replay(placing: Placing, line: RunOrder, terms: CheckTerms) -> Shared:
@@ -99,7 +99,7 @@ class _Replay:
         used: dict[ir.Value, list[Link]],
         placing: Placing,
         line: RunOrder,
-        rules: list[Precedence] | None,
+        rules: list[OrderRule] | None,
     ) -> None:
         self._members = holder.members
         self._place = {value: i for i, value in enumerate(holder.members)}
@@ -203,7 +203,7 @@ class _Replay:
             reason = f"{self._rows[i].place} is written over {row.place}, which is read in the same step"
             yield Failure(reason, (self._rows[i].name, row.name), step)
 
-    def _note_order(self, i: int, before: Iterable[Piece], rules: list[Precedence]) -> None:
+    def _note_order(self, i: int, before: Iterable[Piece], rules: list[OrderRule]) -> None:
         """Note that whoever uses what member `i` is written over, the bytes `before`, must have run by then."""
         maker = self._members[i].producer()
         for start, end, writer in before if maker is not None else ():
@@ -212,5 +212,5 @@ class _Replay:
                 if maker is not None and row.offset < end and start < row.end:
                     users = self._line.users(self._members[k])
                     rules += (
-                        Precedence(user, maker, (row.name, self._rows[i].name)) for user in users if user is not maker
+                        OrderRule(user, maker, (row.name, self._rows[i].name)) for user in users if user is not maker
                     )
