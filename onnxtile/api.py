@@ -10,8 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onnxtile.inspect.summary import Inspection
-    from onnxtile.inspect.trace import Trace
+    from onnxtile.inspection.summary import Inspection
+    from onnxtile.inspection.trace import Trace
     from onnxtile.model.load import Source
     from onnxtile.verbs.checking import check_plan
     from onnxtile.verbs.comparing import Comparing, verify
@@ -65,8 +65,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "onnxtile.inspect.summary": ("Inspection",),
-    "onnxtile.inspect.trace": ("Trace",),
+    "onnxtile.inspection.summary": ("Inspection",),
+    "onnxtile.inspection.trace": ("Trace",),
     "onnxtile.model.load": ("Source",),
     "onnxtile.verbs.checking": ("check_plan",),
     "onnxtile.verbs.comparing": ("Comparing", "verify"),

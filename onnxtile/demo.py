@@ -12,8 +12,8 @@ from onnxtile.errors import UsageError
 from onnxtile.model.whole import staged
 from onnxtile.registry import data_folder
 from onnxtile.report.format import Options, format_of
-from onnxtile.tile.limits import Limits
-from onnxtile.verify import Verdict
+from onnxtile.tiling.limits import Limits
+from onnxtile.verification import Verdict
 
 MODEL = "transformer.onnx"
 MAX = 64

@@ -15,7 +15,7 @@ T = TypeVar("T")
 def discover(package: str, kind: type[T]) -> dict[str, T]:
     """Return every instance of `kind` that a module of `package` defines at its top level, keyed by its `name`, sorted.
 
-    `package` is a dotted name such as "onnxtile.plan.planners". Raises OnnxtileError where two plug-ins share a name.
+    `package` is a dotted name such as "onnxtile.planning.planners". Raises OnnxtileError where two plug-ins share a name.
     """
     found: dict[str, T] = {}
     for info in pkgutil.iter_modules(importlib.import_module(package).__path__):

@@ -9,8 +9,8 @@ import pytest
 
 from onnxtile import api
 from onnxtile.errors import UsageError
-from onnxtile.fuse.author import find_nodes, pattern_file, write_query
-from onnxtile.fuse.patterns import from_file
+from onnxtile.fusion.author import find_nodes, pattern_file, write_query
+from onnxtile.fusion.library import from_file
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.query.match import Matcher, compiled

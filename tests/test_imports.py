@@ -28,10 +28,23 @@ ROOMS = [
         "model",
         "graph",
     ),
-    *("query", "verify", "inspect", "fuse", "tile", "plan", "report", "verbs", "api", "pipeline", "demo", "cli"),
+    *(
+        "query",
+        "verification",
+        "inspection",
+        "fusion",
+        "tiling",
+        "planning",
+        "report",
+        "verbs",
+        "api",
+        "pipeline",
+        "demo",
+        "cli",
+    ),
     "__main__",
 ]
-SIBLINGS = {"fuse", "tile", "plan"}
+SIBLINGS = {"fusion", "tiling", "planning"}
 OWNERS = {
     "networkx": {"graph"},
     "onnxruntime": {"runtime"},
@@ -47,11 +60,11 @@ OWNERS = {
 PURE = [
     "query/syntax.py",
     "query/parse.py",
-    "tile/limits.py",
-    "tile/grid.py",
-    "plan/problem.py",
-    "plan/proof/check.py",
-    "plan/planners",
+    "tiling/limits.py",
+    "tiling/grid.py",
+    "planning/offsets",
+    "planning/proof/offsets_check.py",
+    "planning/planners",
     "report",
 ]
 

@@ -9,14 +9,14 @@ import pytest
 
 from onnxtile import api
 from onnxtile.errors import ModelError, OnnxtileError, UsageError
-from onnxtile.fuse.patterns import from_file as pattern_file
+from onnxtile.fusion.library import from_file as pattern_file
 from onnxtile.model.given import read_inputs
 from onnxtile.model.load import digest, load
 from onnxtile.model.whole import require_writable
 from onnxtile.paths import real, require_readable
 from onnxtile.pipeline.file import from_file as pipeline_file
 from onnxtile.report.plan_file import read_plan
-from onnxtile.tile.target import from_file as limits_file
+from onnxtile.tiling.target import from_file as limits_file
 
 
 def _folder(path: Path) -> None:

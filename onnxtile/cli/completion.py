@@ -20,28 +20,28 @@ def of(names: Callable[[], Iterable[str]]) -> Complete:
 
 def planners() -> Iterable[str]:
     """Return the names of all planners."""
-    from onnxtile.plan.planner import planners
+    from onnxtile.planning.planner import planners
 
     return planners()
 
 
 def orders() -> Iterable[str]:
     """Return the names of all orders of nodes."""
-    from onnxtile.plan.order.choice import orders
+    from onnxtile.planning.order import orders
 
     return orders()
 
 
 def efforts() -> Iterable[str]:
     """Return the levels of effort."""
-    from onnxtile.plan.effort import LEVELS
+    from onnxtile.planning.offsets.effort import LEVELS
 
     return LEVELS
 
 
 def placings() -> Iterable[str]:
     """Return what --io takes."""
-    from onnxtile.plan.scope import PLACINGS
+    from onnxtile.planning.layout.scope import PLACINGS
 
     return PLACINGS
 
@@ -55,35 +55,35 @@ def kinds() -> Iterable[str]:
 
 def patterns() -> Iterable[str]:
     """Return the names of all sets of patterns, and of the patterns of the library."""
-    from onnxtile.fuse.patterns import pattern_set, set_names
+    from onnxtile.fusion.library import pattern_set, set_names
 
     return sorted({*set_names(), *(pattern.name for pattern in pattern_set())})
 
 
 def lowerings() -> Iterable[str]:
     """Return what --lower takes."""
-    from onnxtile.fuse.lowering import Target
+    from onnxtile.fusion.lowering_driver.lower import Target
 
     return "none", *(target.value for target in Target)
 
 
 def accumulations() -> Iterable[str]:
     """Return the ways to add partial sums."""
-    from onnxtile.tile.accumulate import Accumulation
+    from onnxtile.tiling.accumulate import Accumulation
 
     return (str(way) for way in Accumulation)
 
 
 def accumulation_types() -> Iterable[str]:
     """Return the element types that --accumulate-type takes."""
-    from onnxtile.tile.options import SUM_TYPES
+    from onnxtile.tiling.options import SUM_TYPES
 
     return tuple(SUM_TYPES)
 
 
 def ready_limits() -> Iterable[str]:
     """Return the limits that ship with the package."""
-    from onnxtile.tile.target import ready_made
+    from onnxtile.tiling.target import ready_made
 
     return ready_made()
 

@@ -11,9 +11,9 @@ from threading import Lock
 import onnx_ir as ir
 from onnx_shape_inference import ShapeInferenceContext, registry
 
-from onnxtile.model.check import INLINE_BYTES
 from onnxtile.model.contributed import Operand, results
 from onnxtile.model.known import declared
+from onnxtile.model.validity import INLINE_BYTES
 from onnxtile.runtime import Array
 
 _FAR = 2**29

@@ -11,10 +11,10 @@ import onnx_ir as ir
 import onnx_shape_inference
 
 from onnxtile.errors import ModelError
-from onnxtile.model.check import skeleton
 from onnxtile.model.contributed import contributed_operators
 from onnxtile.model.engine_rules import correct
 from onnxtile.model.known import NOTHING, Dim, Dims, Known, declared
+from onnxtile.model.validity import skeleton
 from onnxtile.model.walk import all_nodes
 
 __all__ = ["NOTHING", "Dim", "Dims", "Known", "declared", "infer", "values"]

@@ -15,10 +15,10 @@ from google.protobuf.message import DecodeError
 
 from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError
-from onnxtile.model.check import INLINE_BYTES, check, check_proto
 from onnxtile.model.mapped import MappedModel, read_mapped
 from onnxtile.model.training import note_training
 from onnxtile.model.twin import twin, without_second_props
+from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.model.walk import all_nodes, all_values
 from onnxtile.paths import real, require_readable
 

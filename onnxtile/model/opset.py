@@ -8,8 +8,8 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError
-from onnxtile.model.check import check, skeleton
 from onnxtile.model.save import MIN_IR_VERSION
+from onnxtile.model.validity import check, skeleton
 
 
 def opset_of(model: ir.Model) -> int:

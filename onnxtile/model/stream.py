@@ -18,8 +18,8 @@ import onnx_ir as ir
 
 from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError
-from onnxtile.model.check import INLINE_BYTES
 from onnxtile.model.training import add_training
+from onnxtile.model.validity import INLINE_BYTES
 from onnxtile.model.wire import GRAPH, INITIALIZER, RAW_DATA, head
 
 MOST_BYTES = 2**31 - 1

@@ -16,11 +16,11 @@ from onnx_ir import _cloner
 
 from onnxtile import keys
 from onnxtile.errors import ModelError
-from onnxtile.model.check import skeleton
 from onnxtile.model.constants import Constants
 from onnxtile.model.infer import values
 from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.model.validity import skeleton
 
 INSIDE = "onnxtile.inside"
 """The attribute of a call that holds the copy of its function's graph. It is never saved."""

@@ -17,9 +17,9 @@ from onnxtile.model.wanted import Wanted
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
 
 if TYPE_CHECKING:
-    from onnxtile.plan.proof.published.check import Audit
-    from onnxtile.plan.proof.published.claims import Claims
-    from onnxtile.plan.result import PlanResult
+    from onnxtile.planning.proof.published.audit import Audit
+    from onnxtile.planning.proof.published.claims import Claims
+    from onnxtile.planning.result import PlanResult
 
 
 def check_plan(
@@ -38,8 +38,8 @@ def check_plan(
     Dimensions and bounds are bound as the plan says, beside `dims`, `shapes` and `bounds`. `inputs` (an .npz file) and `ranges` are what a
     model is run on where no inference knows a shape. Raises ModelError, and UsageError where `plan` is none.
     """
-    from onnxtile.plan.proof.published.check import check
-    from onnxtile.plan.proof.published.claims import Claims
+    from onnxtile.planning.proof.published.audit import check
+    from onnxtile.planning.proof.published.claims import Claims
 
     progress("reading the plan")
     claims = _read(plan) if isinstance(plan, Path | str) else Claims.of(plan)
@@ -57,7 +57,7 @@ def check_plan(
 
 
 def _read(file: Path | str) -> Claims:
-    from onnxtile.plan.proof.published.reading import from_json, from_marks
+    from onnxtile.planning.proof.published.reading import from_json, from_marks
 
     path = Path(file)
     if path.suffix.lower() != ".json":

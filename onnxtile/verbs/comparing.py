@@ -15,8 +15,8 @@ from onnxtile.model.given import read_inputs
 from onnxtile.model.load import Source, load
 from onnxtile.sizes import MOST_RUNS
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
-from onnxtile.verify.bisect import bisect
-from onnxtile.verify.trials import Trial, Verdict, compare_with, run_edges, run_original
+from onnxtile.verification.bisect import bisect
+from onnxtile.verification.trials import Trial, Verdict, compare_with, run_edges, run_original
 
 
 @dataclass(frozen=True)

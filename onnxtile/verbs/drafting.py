@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnxtile.fuse import author
+from onnxtile.fusion import author
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source, load
 from onnxtile.query.match import Matcher, compiled

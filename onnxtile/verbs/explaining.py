@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onnxtile.fuse.metaop import Functions
-from onnxtile.fuse.patterns import Pattern
-from onnxtile.fuse.rewrite import FUSED, Fate, PatternResult, Refused
-from onnxtile.fuse.rewrite import fuse as fuse_graph
+from onnxtile.fusion.library import Pattern
+from onnxtile.fusion.metaop import Functions
+from onnxtile.fusion.rewrite import FUSED, Fate, PatternResult, Refused
+from onnxtile.fusion.rewrite import fuse as fuse_graph
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source, load
 from onnxtile.query.explain import Stopped

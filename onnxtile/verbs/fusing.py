@@ -9,21 +9,21 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxtile.errors import UsageError
-from onnxtile.fuse import patterns as pattern_files
-from onnxtile.fuse.check import SiteVerdict, check_sites
-from onnxtile.fuse.lower.alone import check_parts
-from onnxtile.fuse.lower.widen import is_narrow, widened
-from onnxtile.fuse.lowering import Facts, Lowered, LoweredSite, Target
-from onnxtile.fuse.lowering import lower as lower_graph
-from onnxtile.fuse.patterns import Pattern
-from onnxtile.fuse.rewrite import PatternResult
-from onnxtile.fuse.rewrite import fuse as fuse_graph
-from onnxtile.model.check import check
+from onnxtile.fusion import library as pattern_files
+from onnxtile.fusion.library import Pattern
+from onnxtile.fusion.lowering_driver.lower import Facts, Lowered, LoweredSite, Target
+from onnxtile.fusion.lowering_driver.lower import lower as lower_graph
+from onnxtile.fusion.lowering_driver.lowered_site_check import check_parts
+from onnxtile.fusion.lowering_driver.widen import is_narrow, widened
+from onnxtile.fusion.rewrite import PatternResult
+from onnxtile.fusion.rewrite import fuse as fuse_graph
+from onnxtile.fusion.site_check import SiteVerdict, check_sites
 from onnxtile.model.load import Source, load
 from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.shapes import resolve
+from onnxtile.model.validity import check
 from onnxtile.verbs.stage import Dims, Progress, agreeing, require_sites, silent
-from onnxtile.verify import Verdict, bound_copy, compare_with, excused, run_original
+from onnxtile.verification import Verdict, bound_copy, compare_with, excused, run_original
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.inspect.summary import Inspection, summarise
+from onnxtile.inspection.summary import Inspection, summarise
 from onnxtile.model.dims import bind
 from onnxtile.model.load import Source, load
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
@@ -35,9 +35,9 @@ def inspect(
 def _as_trained(graph: ir.Model, progress: Progress) -> ir.Model:
     """Return `graph` with those meta-ops that frameworks have as one operator: exporters take them apart, and their parts keep more."""
     # The patterns take a second to read.
-    from onnxtile.fuse.patterns import in_order, select
-    from onnxtile.fuse.rewrite import fuse
-    from onnxtile.inspect.gradients import ONE_OPERATOR
+    from onnxtile.fusion.library import in_order, select
+    from onnxtile.fusion.rewrite import fuse
+    from onnxtile.inspection.gradients import ONE_OPERATOR
 
     trained = graph.clone()
     fuse(trained, in_order(select(sorted(ONE_OPERATOR))), progress)

@@ -31,7 +31,7 @@ class OptionNames:
 
 
 def _patterns() -> Iterator[OptionName]:
-    from onnxtile.fuse.patterns import LIBRARY, pattern_set, set_names
+    from onnxtile.fusion.library import LIBRARY, pattern_set, set_names
 
     for set_name in set_names():
         prefix = "" if set_name == LIBRARY else f"{set_name}/"
@@ -40,19 +40,19 @@ def _patterns() -> Iterator[OptionName]:
 
 
 def _planners() -> Iterator[OptionName]:
-    from onnxtile.plan.planner import planners
+    from onnxtile.planning.planner import planners
 
     yield from (OptionName(name, planner.summary) for name, planner in planners().items())
 
 
 def _orders() -> Iterator[OptionName]:
-    from onnxtile.plan.order.choice import orders
+    from onnxtile.planning.order import orders
 
     yield from (OptionName(name, order.summary) for name, order in orders().items())
 
 
 def _targets() -> Iterator[OptionName]:
-    from onnxtile.tile.target import descriptions
+    from onnxtile.tiling.target import descriptions
 
     yield from (OptionName(name, doc) for name, doc in descriptions().items())
 

@@ -11,10 +11,10 @@ from onnxtile import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.infer import values
 from onnxtile.model.shapes import Shapes, resolve
-from onnxtile.tile.accumulate import Accumulation
-from onnxtile.tile.limits import Limits
-from onnxtile.tile.options import Options
-from onnxtile.tile.rewrite import tile
+from onnxtile.tiling.accumulate import Accumulation
+from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.options import Options
+from onnxtile.tiling.rewrite import tile
 from onnxtile.verbs.stage import Progress
 
 
@@ -33,8 +33,8 @@ def peaks(
 
 
 def _peak(model: ir.Model, limits: Limits, options: Options, run: bool) -> dict[str, int]:
-    from onnxtile.plan.planning import plan
-    from onnxtile.plan.proof.published.check import require
+    from onnxtile.planning.model_plan import plan
+    from onnxtile.planning.proof.published.audit import require
 
     known = resolve(model, run=run)
     tile(model, limits, known, Constants(model), options)

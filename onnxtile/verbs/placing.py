@@ -12,9 +12,9 @@ from onnxtile.paths import require_readable
 from onnxtile.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from onnxtile.plan.effort import Effort
-    from onnxtile.plan.memories import Capacity
-    from onnxtile.plan.result import PlanResult
+    from onnxtile.planning.offsets.effort import Effort
+    from onnxtile.planning.offsets.memories import Capacity
+    from onnxtile.planning.result import PlanResult
 
 
 def plan_problem(
@@ -31,10 +31,10 @@ def plan_problem(
     `alignment` and `capacity` are in bytes; a mapping gives several arenas their capacities, the first the fastest. Raises UsageError for
     what is no problem, Infeasible over `capacity`.
     """
-    from onnxtile.plan import bare
-    from onnxtile.plan.csv_problem import read_problem
-    from onnxtile.plan.effort import NORMAL
-    from onnxtile.plan.problem import require_alignment
+    from onnxtile.planning import problem_plan as bare
+    from onnxtile.planning.offsets.csv_problem import read_problem
+    from onnxtile.planning.offsets.effort import NORMAL
+    from onnxtile.planning.offsets.problem import require_alignment
 
     require_alignment(alignment)
     progress("reading the problem")

@@ -21,10 +21,10 @@ from onnxtile.model.wanted import Wanted
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
 
 if TYPE_CHECKING:
-    from onnxtile.plan.effort import Effort
-    from onnxtile.plan.memories import Capacity
-    from onnxtile.plan.proof.arena_run import ArenaVerdict
-    from onnxtile.plan.result import PlanResult
+    from onnxtile.planning.offsets.effort import Effort
+    from onnxtile.planning.offsets.memories import Capacity
+    from onnxtile.planning.proof.arena_run import ArenaVerdict
+    from onnxtile.planning.result import PlanResult
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ def plan(  # noqa: PLR0913 - the options of the command
     run with every tensor at its planned address. Raises ModelError, UsageError; Infeasible over `capacity`; CheckFailed where the check
     says no; Mismatch where the run inside the arena differs.
     """
-    from onnxtile.plan.annotate import annotate
-    from onnxtile.plan.effort import NORMAL
-    from onnxtile.plan.planning import plan as plan_graph
-    from onnxtile.plan.proof.arena_run import arena_run
-    from onnxtile.plan.proof.published.check import require
-    from onnxtile.plan.workspace import WorkspaceRules
+    from onnxtile.planning.annotate import annotate
+    from onnxtile.planning.layout.workspaces import WorkspaceRules
+    from onnxtile.planning.model_plan import plan as plan_graph
+    from onnxtile.planning.offsets.effort import NORMAL
+    from onnxtile.planning.proof.arena_run import arena_run
+    from onnxtile.planning.proof.published.audit import require
 
     rules = WorkspaceRules.of(workspaces or {}, share_workspaces)
     progress("reading the model")

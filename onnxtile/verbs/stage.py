@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from onnxtile.errors import Mismatch
 from onnxtile.progress import Progress, counted, silent
-from onnxtile.verify import Verdict
+from onnxtile.verification import Verdict
 
 __all__ = ["Dims", "InputShapes", "Progress", "agreeing", "counted", "require_sites", "silent"]
 

@@ -13,23 +13,23 @@ import onnx_ir as ir
 
 from onnxtile.errors import ModelWarning, OnnxtileError
 from onnxtile.graph import node_id
-from onnxtile.model.check import check
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.load import Source, load
 from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.shapes import resolve
 from onnxtile.model.stream import Draft
+from onnxtile.model.validity import check
 from onnxtile.model.walk import all_nodes
-from onnxtile.tile.check import TileVerdict, check_tiles
-from onnxtile.tile.limits import Limits
-from onnxtile.tile.options import Options
-from onnxtile.tile.product import HALVES
-from onnxtile.tile.result import TileResult
-from onnxtile.tile.rewrite import tile as tile_graph
+from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.options import Options
+from onnxtile.tiling.product import HALVES
+from onnxtile.tiling.result import TileResult
+from onnxtile.tiling.rewrite import tile as tile_graph
+from onnxtile.tiling.tiled_site_check import TileVerdict, check_tiles
 from onnxtile.verbs.peaks import peaks as _peaks
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, agreeing, require_sites, silent
-from onnxtile.verify import Verdict, judge
+from onnxtile.verification import Verdict, judge
 
 _PLANNED = 1_000
 """Nodes of the largest tiled model whose lives are planned for every way to accumulate without being asked for."""

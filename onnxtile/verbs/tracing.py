@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 
 from onnxtile.errors import UsageError
-from onnxtile.inspect.trace import Trace, choose_anywhere
-from onnxtile.inspect.trace import trace as trace_nodes
+from onnxtile.inspection.trace import Trace, choose_anywhere
+from onnxtile.inspection.trace import trace as trace_nodes
 from onnxtile.model.dims import bind
 from onnxtile.model.feeds import Ranges
 from onnxtile.model.given import read_inputs

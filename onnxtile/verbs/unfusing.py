@@ -7,13 +7,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxtile.fuse.unfuse import Unfused
-from onnxtile.fuse.unfuse import unfuse as unfuse_graph
-from onnxtile.model.check import check
+from onnxtile.fusion.unfuse import Unfused
+from onnxtile.fusion.unfuse import unfuse as unfuse_graph
 from onnxtile.model.load import Source, load
 from onnxtile.model.plan_marks import clear_plan
+from onnxtile.model.validity import check
 from onnxtile.verbs.stage import Progress, agreeing, silent
-from onnxtile.verify import Verdict, compare_with, run_original
+from onnxtile.verification import Verdict, compare_with, run_original
 
 
 @dataclass(frozen=True)

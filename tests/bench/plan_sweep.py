@@ -25,8 +25,8 @@ import onnxtile
 from onnxtile.errors import OnnxtileError
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.load import load
-from onnxtile.verify.sizes import bound_copy, is_open
-from onnxtile.verify.trials import run_original
+from onnxtile.verification.sizes import bound_copy, is_open
+from onnxtile.verification.trials import run_original
 from tests.bench.plan_models import for_onnxsim
 
 Shapes = dict[str, tuple[int, ...]]

@@ -21,10 +21,10 @@ def test_each_name_stands_once_and_has_a_summary(run: Callable[..., Any], kind: 
 
 
 def test_the_names_are_those_of_the_plug_ins() -> None:
-    from onnxtile.fuse.patterns import select
-    from onnxtile.plan.order.choice import orders
-    from onnxtile.plan.planner import planners
-    from onnxtile.tile.target import find
+    from onnxtile.fusion.library import select
+    from onnxtile.planning.order import orders
+    from onnxtile.planning.planner import planners
+    from onnxtile.tiling.target import find
 
     assert {choice.name for choice in option_names("planners").names} == planners().keys()
     assert {choice.name for choice in option_names("orders").names} == orders().keys()

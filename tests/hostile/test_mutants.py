@@ -15,13 +15,13 @@ import pytest
 
 from onnxtile import api
 from onnxtile.errors import OnnxtileError
-from onnxtile.fuse.pattern import from_file as pattern_file
+from onnxtile.fusion.pattern import from_file as pattern_file
 from onnxtile.model.given import read_inputs
 from onnxtile.model.load import load
 from onnxtile.pipeline.file import from_file as pipeline_file
 from onnxtile.registry import data_folder
 from onnxtile.run_limits import RunLimits
-from onnxtile.tile.target import from_file as limits_file
+from onnxtile.tiling.target import from_file as limits_file
 from tests.hostile.models import bases
 from tests.hostile.mutate import mutated_bytes, mutated_model, mutated_text
 

@@ -15,11 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
 from onnxtile.errors import ModelWarning
-from onnxtile.fuse.rewrite import fuse
+from onnxtile.fusion.rewrite import fuse
 from onnxtile.model.load import load
 from onnxtile.model.opset import raised
 from onnxtile.model.save import save
-from onnxtile.tile.limits import Limits
+from onnxtile.tiling.limits import Limits
 
 TEXT = """<ir_version: 11, opset_import: ["" : 17, "local" : 1]>
 g (float[4, 8] x, bool c) => (float[4, 8] y) {
@@ -198,7 +198,7 @@ def test_unfuse_gives_all_back(tmp_path: Path, opset: int) -> None:
 
 def test_nodes_that_are_placed_on_devices_are_not_fused(tmp_path: Path) -> None:
     model = load(full(devices=True))
-    from onnxtile.fuse.patterns import select
+    from onnxtile.fusion.library import select
 
     (result,) = fuse(model, select(["MatMul->Add"]))
     assert [refused.reason for refused in result.refused] == [

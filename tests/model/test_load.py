@@ -335,7 +335,7 @@ def test_large_constants_are_not_in_what_the_checker_sees() -> None:
     nodes = [helper.make_node("Constant", [], ["c"], value=big), helper.make_node("Add", ["c", "w"], ["y"])]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [100_000])
     graph = helper.make_graph(nodes, "g", [], [y], [numpy_helper.from_array(np.zeros(100_000, np.float32), "w")])
-    from onnxtile.model.check import _light, skeleton
+    from onnxtile.model.validity import _light, skeleton
 
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
     assert _light(proto).ByteSize() < 300

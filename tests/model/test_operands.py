@@ -11,7 +11,7 @@ import pytest
 
 from onnxtile import api
 from onnxtile.model.load import load
-from onnxtile.verify.trials import run_original
+from onnxtile.verification.trials import run_original
 
 Text = Callable[..., onnx.ModelProto]
 

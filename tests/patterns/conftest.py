@@ -16,8 +16,8 @@ import pytest
 from onnx import numpy_helper
 
 from onnxtile import api
-from onnxtile.fuse.patterns import Pattern, pattern_set
-from onnxtile.fuse.rewrite import PatternResult
+from onnxtile.fusion.library import Pattern, pattern_set
+from onnxtile.fusion.rewrite import PatternResult
 
 LIBRARY = {pattern.name: pattern for pattern in pattern_set()}
 ZOO = Path(__file__).parents[3] / "shared" / "zoo"

@@ -11,8 +11,8 @@ import pytest
 
 from onnxtile import api
 from onnxtile.errors import PatternError, QueryError
-from onnxtile.fuse.patterns import from_file
-from onnxtile.fuse.rewrite import fuse
+from onnxtile.fusion.library import from_file
+from onnxtile.fusion.rewrite import fuse
 from onnxtile.model.load import load
 
 HEAD = 'name = "Mine"\ndoc = "x"\n'

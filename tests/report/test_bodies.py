@@ -15,7 +15,7 @@ import pytest
 
 from onnxtile import api
 from onnxtile.errors import UsageError
-from onnxtile.plan.csv_problem import read_problem
+from onnxtile.planning.offsets.csv_problem import read_problem
 from onnxtile.registry import discover
 from onnxtile.report.bodies import flat, rows_with_bodies, unrolled
 from onnxtile.report.format import Format, Options

@@ -13,7 +13,7 @@ from onnxtile import api
 from onnxtile.report.format import Options
 from onnxtile.report.formats.to_header import FORMAT
 from onnxtile.report.identifiers import identifiers
-from tests.plan.test_bodies import ODD
+from tests.planning.test_bodies import ODD
 from tests.report.conftest import Plan, bare, row
 
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")

@@ -18,7 +18,7 @@ from onnxtile.collector import collector_paused
 from onnxtile.errors import UsageError
 
 if TYPE_CHECKING:
-    from onnxtile.plan.result import PlanResult
+    from onnxtile.planning.result import PlanResult
     from onnxtile.report.emit import Emission
 
 _SEARCH = "Search"
@@ -126,7 +126,7 @@ def plan(
     """
     from onnxtile import api
     from onnxtile.model.whole import require_writable
-    from onnxtile.plan.effort import effort as effort_of
+    from onnxtile.planning.offsets.effort import effort as effort_of
     from onnxtile.report.emit import Emission
 
     search, room = effort_of(effort, time), capacities(capacity)

@@ -89,9 +89,9 @@ def tile(
         onnxtile tile model.onnx --max 64 --conv --dim batch=1
     """
     from onnxtile import api
-    from onnxtile.tile.limits import Limits, Window
-    from onnxtile.tile.options import Options
-    from onnxtile.tile.target import find
+    from onnxtile.tiling.limits import Limits, Window
+    from onnxtile.tiling.options import Options
+    from onnxtile.tiling.target import find
 
     base = None if limits_file is None else find(limits_file)
     window = Window(max_rows, max_columns, max_channels, max_filters)

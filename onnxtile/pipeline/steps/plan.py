@@ -11,12 +11,12 @@ from onnxtile.errors import UsageError
 from onnxtile.pipeline.emitted import asked_for
 from onnxtile.pipeline.options import Count, File, InputOptions, Texts, bytes_or_several
 from onnxtile.pipeline.step import Done, State, Step
-from onnxtile.plan.effort import Effort
-from onnxtile.plan.effort import effort as effort_of
-from onnxtile.plan.order.choice import order as order_of
-from onnxtile.plan.planner import planner as planner_of
-from onnxtile.plan.scope import PLACINGS
-from onnxtile.plan.workspace import WorkspaceRules
+from onnxtile.planning.layout.scope import PLACINGS
+from onnxtile.planning.layout.workspaces import WorkspaceRules
+from onnxtile.planning.offsets.effort import Effort
+from onnxtile.planning.offsets.effort import effort as effort_of
+from onnxtile.planning.order import order as order_of
+from onnxtile.planning.planner import planner as planner_of
 from onnxtile.registry import discover
 from onnxtile.report.format import Format
 from onnxtile.report.format import Options as FormatOptions

@@ -5,9 +5,9 @@ from __future__ import annotations
 from onnxtile import api
 from onnxtile.pipeline.options import Bytes, Count, SizedOptions
 from onnxtile.pipeline.step import Done, State, Step
-from onnxtile.tile.limits import Limits, Window
-from onnxtile.tile.options import Options as TileOptions
-from onnxtile.tile.target import find
+from onnxtile.tiling.limits import Limits, Window
+from onnxtile.tiling.options import Options as TileOptions
+from onnxtile.tiling.target import find
 
 
 class _Options(SizedOptions):

@@ -1,0 +1,93 @@
+"""The pattern library, its sets, and the choice among patterns: one TOML file a meta-op, found by its existence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from onnxtile.errors import PatternError, unknown
+from onnxtile.fusion.pattern import Pattern, from_file, from_query
+from onnxtile.registry import data_folder
+
+__all__ = ["LIBRARY", "Pattern", "from_file", "from_query", "in_order", "pattern_set", "select", "set_names"]
+
+LIBRARY = "library"
+"""The name of the set that stands in `patterns/` itself; other sets are folders of it."""
+
+
+def set_names() -> list[str]:
+    """Return the names of the pattern sets: the library, and the folders of `patterns/`."""
+    return [LIBRARY, *sorted(path.name for path in data_folder("patterns").iterdir() if path.is_dir())]
+
+
+def pattern_set(name: str = LIBRARY) -> list[Pattern]:
+    """Return the patterns of a set, each after those it needs.
+
+    Raises UsageError for an unknown set, PatternError for a file at fault or two patterns of one name.
+    """
+    if name not in set_names():
+        raise unknown("pattern set", name, set_names())
+    folder = data_folder("patterns") / ("" if name == LIBRARY else name)
+    return in_order(from_file(path) for path in sorted(folder.glob("*.toml")))
+
+
+def in_order(patterns: Iterable[Pattern]) -> list[Pattern]:
+    """Return `patterns` by name, each after those whose meta-ops its queries name. Raises PatternError for two of one name."""
+    by_name = {pattern.name: pattern for pattern in require_distinct(sorted(patterns, key=lambda p: p.name))}
+    ordered: dict[str, Pattern] = {}
+
+    def place(pattern: Pattern, above: tuple[str, ...]) -> None:
+        if pattern.name in above:
+            raise PatternError(f"the patterns {' and '.join(above)} name each other in a circle")
+        for name in sorted(pattern.needs() & by_name.keys() - {pattern.name}):
+            if name not in ordered:
+                place(by_name[name], (*above, pattern.name))
+        ordered[pattern.name] = pattern
+
+    for pattern in by_name.values():
+        if pattern.name not in ordered:
+            place(pattern, ())
+    return list(ordered.values())
+
+
+def require_distinct(patterns: Iterable[Pattern]) -> list[Pattern]:
+    """Return `patterns`. Raises PatternError where the files of two give the same name to their meta-ops."""
+    listed = list(patterns)
+    seen: dict[str, Pattern] = {}
+    for pattern in listed:
+        first = seen.setdefault(pattern.name, pattern)
+        if first.file is not None and pattern.file is not None and first.file.path != pattern.file.path:
+            raise PatternError(f"{pattern.place}: the name {pattern.name!r} is taken: {first.place} gives it as well")
+    return listed
+
+
+def select(names: Iterable[str]) -> list[Pattern]:
+    """Return the patterns that `names` say, in that order.
+
+    A name is that of a set, of a pattern of the library, or SET/NAME; or it is a TOML file, or a query. Raises UsageError,
+    PatternError or QueryError.
+    """
+    library: dict[str, Pattern] = {}
+    chosen: list[Pattern] = []
+    for name in names:
+        library = library or {pattern.name: pattern for pattern in pattern_set()}
+        if name in library:
+            chosen.append(library[name])
+        elif name in set_names():
+            chosen += pattern_set(name)
+        elif name.endswith(".toml"):
+            chosen.append(from_file(Path(name)))
+        elif name.partition("/")[0] in set_names():
+            chosen.append(_of_set(*name.split("/", 1)))
+        elif name.isidentifier():
+            raise unknown("pattern", name, (*library, *set_names()))
+        else:
+            chosen.append(from_query(name))
+    return chosen
+
+
+def _of_set(set_name: str, name: str) -> Pattern:
+    patterns = {pattern.name: pattern for pattern in pattern_set(set_name)}
+    if name not in patterns:
+        raise unknown(f"pattern of the set {set_name!r}:", name, patterns)
+    return patterns[name]

@@ -1,0 +1,255 @@
+"""What a plug-in that lowers a meta-op is given, and what it gives back."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.fusion.proofs.terms import Poly, Reader, TooLarge, constant, variable
+from onnxtile.model.infer import Dim, Dims
+from onnxtile.runtime import Array
+
+ORT_DOMAIN = "com.microsoft"
+HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+FLOATS = frozenset({ir.DataType.FLOAT, *HALVES})
+
+_PRECISION = {
+    ir.DataType.FLOAT16: float(np.finfo(np.float16).eps),
+    ir.DataType.BFLOAT16: float(ml_dtypes.finfo(ml_dtypes.bfloat16).eps),  # type: ignore[no-untyped-call]
+    ir.DataType.FLOAT: 2 * float(np.finfo(np.float32).eps),
+    ir.DataType.DOUBLE: 2 * float(np.finfo(np.float64).eps),
+}
+"""How far the product of two rounded constants may be off; finer than 1.7 and 1.702 are apart, save in bfloat16, where they are equal."""
+
+
+class NotLowered(Exception):
+    """Why a call stays what it is; the reason is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A constant that the lowered nodes need and the graph does not have. `dtype` is its element type in the graph."""
+
+    array: Array
+    dtype: ir.DataType
+    hint: str
+
+    @staticmethod
+    def ints(*values: int, hint: str) -> Literal:
+        """Return a list of int64."""
+        return Literal(np.asarray(values, np.int64), ir.DataType.INT64, hint)
+
+
+@dataclass(frozen=True)
+class Made:
+    """An output of one of the lowered nodes."""
+
+    step: int
+    output: int = 0
+
+
+Operand: TypeAlias = ir.Value | Literal | Made | None
+Setting: TypeAlias = int | float | str | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node that takes part in place of the call; `since` is the opset of its domain that brought the operator."""
+
+    op: str
+    inputs: tuple[Operand, ...]
+    attributes: Mapping[str, Setting] = field(default_factory=dict)
+    domain: str = ""
+    since: int = 1
+    outputs: int = 1
+    hidden: frozenset[int] = frozenset()
+    """Outputs that are left out: they have no name."""
+
+    def values(self) -> list[ir.Value]:
+        """Return new values for the outputs."""
+        return [ir.Value(name="" if i in self.hidden else None) for i in range(self.outputs)]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a call becomes: `steps` in order, and which of their results its outputs are. `main` is the step that it is named for.
+
+    `plain` says that the steps are the nodes of the body: nothing is gained but the call. `twice` are inputs of which is proved that
+    their last axis is one vector twice: whoever runs the call alone has to feed such.
+    """
+
+    steps: tuple[Step, ...]
+    outputs: tuple[Made, ...]
+    main: int = 0
+    plain: bool = False
+    twice: frozenset[ir.Value] = frozenset()
+
+    @property
+    def opset(self) -> int:
+        """The first opset of the standard domain that has all the operators."""
+        return max((step.since for step in self.steps if not step.domain), default=0)
+
+    @staticmethod
+    def one(
+        op: str,
+        inputs: tuple[Operand, ...],
+        attributes: Mapping[str, Setting] | None = None,
+        *,
+        since: int,
+        domain: str = "",
+    ) -> Proof:
+        """Return the proof that the call is one node with one output."""
+        return Proof((Step(op, inputs, attributes or {}, domain, since if not domain else 1),), (Made(0),))
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An input of the call, or a result: the value (None where it has no name outside), and what is known of it.
+
+    `array` holds the elements of a small constant.
+    """
+
+    value: ir.Value | None
+    dtype: ir.DataType | None
+    dims: Dims | None
+    array: Array | None = None
+    constant: bool = False
+
+
+@dataclass(frozen=True)
+class Site:
+    """A call of a meta-op, and what is known of it."""
+
+    function: ir.Function
+    arguments: tuple[Argument, ...]
+    results: tuple[Argument, ...]
+    functions: Mapping[ir.OperatorIdentifier, ir.Function] = field(repr=False)
+    facts: FactsTable | None = field(default=None, repr=False)
+
+    @cached_property
+    def forms(self) -> list[Poly]:
+        """What the outputs are, as polynomials in the inputs. Raises NotLowered where they are too large."""
+        return self._read(loose=False)
+
+    @cached_property
+    def loose_forms(self) -> list[Poly]:
+        """What the outputs are for an operator that computes in float whatever it is given. Raises NotLowered as `forms` does."""
+        return self._read(loose=True)
+
+    @property
+    def is_half(self) -> bool:
+        """Whether all inputs and results are of one type of half precision."""
+        return self._native() in HALVES
+
+    def _read(self, *, loose: bool) -> list[Poly]:
+        arguments = [_form(i, argument) for i, argument in enumerate(self.arguments)]
+        reader = Reader(self.functions, self._native(), loose=loose)
+        try:
+            return reader.read(self.function, arguments, [a.array for a in self.arguments])
+        except TooLarge:
+            raise NotLowered("its body is too large to be proved") from None
+
+    def _native(self) -> ir.DataType | None:
+        dtypes = {argument.dtype for argument in (*self.arguments, *self.results)}
+        return dtypes.pop() if len(dtypes) == 1 else None
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The element type of the result. Raises NotLowered where it is unknown."""
+        return known_dtype(self.results[0])
+
+    def tolerance(self) -> float:
+        """Return how far a constant may be off, relative to its size: the precision of the element type."""
+        dtypes = {a.dtype for a in (*self.arguments, *self.results) if a.dtype in _PRECISION}
+        return max((_PRECISION[d] for d in dtypes if d is not None), default=_PRECISION[ir.DataType.DOUBLE])
+
+
+class FactsTable(ABC):
+    """What a plug-in may ask about values around the call."""
+
+    @abstractmethod
+    def argument(self, value: ir.Value) -> Argument:
+        """Return what is known of `value`."""
+
+    @abstractmethod
+    def elements(self, value: ir.Value) -> Array:
+        """Return the elements of a constant. Raises KeyError where it is none."""
+
+
+def _form(index: int, argument: Argument) -> Poly:
+    if argument.array is not None and argument.array.size == 1:
+        return constant(argument.array)
+    return variable(index)
+
+
+def known_dtype(argument: Argument) -> ir.DataType:
+    """Return the element type. Raises NotLowered."""
+    if argument.dtype is None:
+        raise NotLowered(f"the element type of {_name(argument)} is not known")
+    return argument.dtype
+
+
+def known_dims(argument: Argument) -> Dims:
+    """Return the dimensions. Raises NotLowered where the rank is unknown."""
+    if argument.dims is None:
+        raise NotLowered(f"the shape of {_name(argument)} is not known")
+    return argument.dims
+
+
+def require_type(operator: str, argument: Argument, admitted: frozenset[ir.DataType]) -> ir.DataType:
+    """Return the element type of `argument`. Raises NotLowered where `operator` does not take it."""
+    dtype = known_dtype(argument)
+    if dtype not in admitted:
+        raise NotLowered(f"{operator} does not take the element type {dtype.name.lower()}")
+    return dtype
+
+
+def require_shape(result: Argument, argument: Argument) -> Dims:
+    """Return the dimensions of `argument`. Raises NotLowered unless `result` has as many, and the same as far as they are known."""
+    dims, others = known_dims(argument), known_dims(result)
+    if len(dims) != len(others) or any(not may_equal(a, b) for a, b in zip(dims, others, strict=True)):
+        raise NotLowered(f"its result has the shape {shown(others)}, its input {shown(dims)}")
+    return dims
+
+
+def shown(dims: Dims) -> str:
+    """Return dimensions for a reason; what an engine named because nobody else did is a question mark."""
+    return f"[{', '.join('?' if dim is None or _is_invented(dim) else str(dim) for dim in dims)}]"
+
+
+def _is_invented(dim: Dim) -> bool:
+    return isinstance(dim, str) and re.fullmatch(r"(unk__|_d|s|unknown_)?\d+", dim) is not None
+
+
+def may_equal(a: Dim, b: Dim) -> bool:
+    """Tell whether two sizes can be the same: all but two different numbers."""
+    return a == b or not isinstance(a, int) or not isinstance(b, int)
+
+
+def _name(argument: Argument) -> str:
+    return repr(argument.value.name) if argument.value is not None else "an inner value"
+
+
+class Lowering(ABC):
+    """How one meta-op is lowered: one instance in one file of onnxtile/fusion/lowerings, named after the meta-op.
+
+    Both methods are pure: they look at the site, and change nothing. They raise NotLowered with the reason.
+    """
+
+    name: str
+
+    @abstractmethod
+    def to_onnx(self, site: Site) -> Proof:
+        """Return the standard operator that means the same."""
+
+    def to_ort(self, site: Site) -> Proof:
+        """Return the operator that onnxruntime runs best and that means the same: by default the standard one."""
+        return self.to_onnx(site)

@@ -1,0 +1,30 @@
+"""HardSwish."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxtile.fusion.lowering import Lowering, Proof, Site, require_type
+from onnxtile.fusion.proofs.elementwise import require_formula, times, value_of
+from onnxtile.fusion.proofs.terms import Poly, clip, number, product, total
+
+_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
+
+
+def _formula(x: Poly) -> Poly:
+    return product(x, clip(total(times(1.0 / 6.0, x), number(0.5)), 0.0, 1.0))
+
+
+class HardSwish(Lowering):
+    """https://onnx.ai/onnx/operators/onnx__HardSwish.html; onnxruntime has no other."""
+
+    name = "HardSwish"
+
+    def to_onnx(self, site: Site) -> Proof:
+        """Return HardSwish-14."""
+        x = require_formula(site, _formula, "x · clip(x/6 + 1/2, 0, 1)")
+        require_type("HardSwish", x, _TYPES)
+        return Proof.one("HardSwish", (value_of(x),), since=14)
+
+
+HARD_SWISH = HardSwish()

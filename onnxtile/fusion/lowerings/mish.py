@@ -1,0 +1,30 @@
+"""Mish."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxtile.fusion.lowering import Lowering, Proof, Site, require_type
+from onnxtile.fusion.proofs.elementwise import require_formula, value_of
+from onnxtile.fusion.proofs.terms import Poly, atom, product
+
+_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
+
+
+def _formula(x: Poly) -> Poly:
+    return product(x, atom("Tanh", atom("Softplus", x)))
+
+
+class Mish(Lowering):
+    """https://onnx.ai/onnx/operators/onnx__Mish.html; onnxruntime has no other."""
+
+    name = "Mish"
+
+    def to_onnx(self, site: Site) -> Proof:
+        """Return Mish-18."""
+        x = require_formula(site, _formula, "x · tanh(softplus(x))")
+        require_type("Mish", x, _TYPES)
+        return Proof.one("Mish", (value_of(x),), since=18)
+
+
+MISH = Mish()

@@ -1,0 +1,111 @@
+"""Scaled dot-product attention."""
+
+from __future__ import annotations
+
+from onnxtile.fusion.lowering import (
+    ORT_DOMAIN,
+    Literal,
+    Lowering,
+    NotLowered,
+    Operand,
+    Proof,
+    Setting,
+    Site,
+    Step,
+    known_dtype,
+)
+from onnxtile.fusion.proofs.attention import SWAPPED, Heads, Steps, known_dims_or, proved_attention
+from onnxtile.fusion.proofs.masks import may_be_lowest
+
+_TURNED = (0, 1, 3, 2)
+
+
+class ScaledDotProductAttention(Lowering):
+    """https://onnx.ai/onnx/operators/onnx__Attention.html, and MultiHeadAttention of onnxruntime's docs/ContribOperators.md."""
+
+    name = "ScaledDotProductAttention"
+
+    def to_onnx(self, site: Site) -> Proof:
+        """Return Attention-23 on 4-D operands."""
+        heads = proved_attention(site, "Attention")
+        steps = Steps([])
+        key = steps.transposed(heads.k_turned.value, _TURNED)
+        mask, hidden = _bias(steps, heads)
+        if mask is not None and may_be_lowest(heads.masks, site.dtype):
+            # onnxruntime's kernel takes the lowest number for -inf, and a row of it for one without scores; the standard does not.
+            mask = steps.raised(mask, site.dtype)
+        settings: dict[str, Setting] = {"scale": heads.scale}
+        if heads.widened:
+            settings["softmax_precision"] = 1
+        inputs = (heads.q.value, key, heads.v.value, *(() if mask is None else (mask,)))
+        made = steps.add(Step("Attention", inputs, settings, since=23))
+        out = made if hidden is None else steps.without(hidden, made, site.dtype)
+        return Proof(tuple(steps.steps), (out,), made.step)
+
+    def to_ort(self, site: Site) -> Proof:
+        """Return com.microsoft.MultiHeadAttention, which takes (batch, sequence, heads · size): transpositions around it fall away.
+
+        Where the heads are not so many of each, or it is not known how many, the standard operator, for which there is a kernel too.
+        """
+        heads = proved_attention(site, "MultiHeadAttention")
+        steps = Steps([])
+        batch, _, rows, columns = heads.dims
+        numbers = heads.numbers()
+        if numbers is None:
+            return self.to_onnx(site)
+        count, size, v_size = numbers
+        # To (batch, sequence, heads, size): Q and V by exchanging the middle axes, K from (batch, heads, size, sequence).
+        turned = (
+            (heads.q.value, SWAPPED, rows, size),
+            (heads.k_turned.value, (0, 3, 1, 2), columns, size),
+            (heads.v.value, SWAPPED, columns, v_size),
+        )
+        q, k, v = (
+            steps.merged(steps.transposed(value, perm), (batch, length), count, width, site)
+            for value, perm, length, width in turned
+        )
+        mask, hidden = _bias(steps, heads)
+        settings: dict[str, Setting] = {"num_heads": count, "scale": heads.scale}
+        inputs = (q, k, v, *(() if mask is None else (None, None, mask)))
+        made = steps.add(Step("MultiHeadAttention", inputs, settings, ORT_DOMAIN))
+        split = steps.reshaped(made, 0, 0, count, v_size)
+        if hidden is not None:
+            split = steps.without(steps.add(Step("Transpose", (hidden,), {"perm": SWAPPED})), split, site.dtype)
+        out = steps.add(Step("Transpose", (split,), {"perm": SWAPPED}))
+        return Proof(tuple(steps.steps), (out,), made.step)
+
+
+def _bias(steps: Steps, heads: Heads) -> tuple[Operand, Operand]:
+    """Return the masks as both operators take them, and which rows they hide as a whole where that is guarded.
+
+    A guard turns such rows to 0. Here the masks leave these rows alone, and the result is made 0 there: whatever a kernel makes of a row
+    that is hidden as a whole is not used. Scores are taken to be finite.
+    """
+    operand = _full(steps, heads)
+    if operand is None or not heads.guarded:
+        return operand, None
+    dtype = known_dtype(heads.q)
+    hidden = steps.hidden_rows(operand, dtype)
+    return steps.without(hidden, operand, dtype), hidden
+
+
+def _full(steps: Steps, heads: Heads) -> Operand:
+    """Return the masks, summed, as both operators take them in onnxruntime: 4-D, the last two axes in full."""
+    operand = steps.mask(heads)
+    if operand is None:
+        return None
+    _, _, rows, columns = heads.dims
+    shapes = [known_dims_or(mask.argument) for mask in heads.masks]
+    full = [(*(1,) * (4 - len(shape)), *shape) for shape in shapes]
+    wide = any(shape[2] == rows for shape in full), any(shape[3] == columns for shape in full)
+    if not all(wide):
+        if not (isinstance(rows, int) and isinstance(columns, int)):
+            raise NotLowered("its mask is of length 1 along an axis whose length is not known")
+        return steps.add(Step("Expand", (operand, Literal.ints(1, 1, rows, columns, hint="shape")), since=8))
+    if max(len(shape) for shape in shapes) < 4:
+        missing = range(4 - max(len(shape) for shape in shapes))
+        return steps.add(Step("Unsqueeze", (operand, Literal.ints(*missing, hint="axes")), since=13))
+    return operand
+
+
+ATTENTION = ScaledDotProductAttention()

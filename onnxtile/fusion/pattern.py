@@ -1,0 +1,165 @@
+"""A pattern: a meta-op and the queries that find it, from a TOML file or from the text of a query."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pydantic
+
+from onnxtile.errors import PatternError, QueryError, UsageError, caret
+from onnxtile.fusion.lowering_driver.declared import Declared, DeclaredLowering, Kind, checked
+from onnxtile.model.size_rule import SizeRule
+from onnxtile.query.parse import parse, parse_condition
+from onnxtile.query.program import Program, compile_query, nodes_of
+from onnxtile.query.syntax import ANY_NODE
+from onnxtile.toml_file import Location, TomlFile, line_of, read
+
+EVERY_NODE = "*"
+"""In `in_place`: the operands of every node."""
+
+
+class _Variant(pydantic.BaseModel):
+    """One way in which exporters write the meta-op."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    query: str
+    where: tuple[str, ...] = ()
+    note: str = ""
+
+
+class _File(pydantic.BaseModel):
+    """The fields of a pattern file."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    name: str = pydantic.Field(pattern=r"^[A-Za-z_]\w*$")
+    doc: str = pydantic.Field(min_length=1)
+    assumes: tuple[str, ...] = ()
+    outputs: int = pydantic.Field(default=1, ge=1)
+    after: tuple[str, ...] = ()
+    in_place: tuple[str, ...] = ()
+    workspace: str | None = None
+    lower: dict[Kind, Declared] = {}
+    variants: tuple[_Variant, ...] = pydantic.Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A meta-op: its name, what it is, and the queries that find it, tried in order.
+
+    `outputs` is how many results it may have: a match with more, because something outside reads an inner value, is refused. None
+    stands for any number. `after` names patterns that come first, beside those whose meta-ops the queries name. `in_place` are the
+    anchors of the nodes over whose operands the meta-op's kernel may write its results, "*" for all nodes: it promises to read each
+    element, or each row that it normalises, as a whole before it writes it. `workspace` says how many bytes the kernel needs beside its
+    operands and results, of which `inputs` and `outputs` are those of the meta-op. `lowering` is the operator that the file says it is,
+    if any. `file` is None where the pattern comes from no file.
+    """
+
+    name: str
+    doc: str
+    programs: tuple[Program, ...]
+    outputs: int | None
+    after: tuple[str, ...] = ()
+    file: TomlFile | None = None
+    in_place: tuple[str, ...] = ()
+    workspace: SizeRule | None = None
+    lowering: DeclaredLowering | None = None
+
+    def needs(self) -> set[str]:
+        """Return the names of patterns that come first, if they are there: those in `after`, and all operators of the queries."""
+        clauses = (clause for program in self.programs for clause in program.query.clauses)
+        return {*self.after, *(node.type for clause in clauses for node in nodes_of(clause))}
+
+    @property
+    def place(self) -> str:
+        """Where the pattern gets its name: "path:line", or the query."""
+        return self.doc if self.file is None else self.file.place(("name",))
+
+    @contextmanager
+    def located(self, variant: int) -> Iterator[None]:
+        """Turn a QueryError about a variant (counted from 0) into a PatternError that names file and line, where there is a file."""
+        with _located(self.file, variant):
+            yield
+
+
+def from_file(path: Path) -> Pattern:
+    """Return the pattern in a TOML file. Raises PatternError, with the file, the line and, where there is one, the field at fault."""
+    source = read(path, PatternError)
+    file = source.validated(_File)
+    programs = []
+    for i, variant in enumerate(file.variants):
+        with _located(source, i):
+            where = tuple((parse_condition(text), text) for text in variant.where)
+            programs.append(_telling(compile_query(parse(variant.query), where), conditions=bool(where)))
+            _require_anchors(file.in_place, programs[-1], source)
+    workspace = None if file.workspace is None else _size_rule(file.workspace, source)
+    lowering = checked(file.name, file.lower, file.outputs, source)
+    return Pattern(
+        file.name, file.doc, tuple(programs), file.outputs, file.after, source, file.in_place, workspace, lowering
+    )
+
+
+def _size_rule(text: str, source: TomlFile) -> SizeRule:
+    try:
+        return SizeRule(text)
+    except UsageError as error:
+        raise PatternError(f"{source.place(('workspace',))}: workspace: {error}", hint=error.hint) from error
+
+
+def _require_anchors(names: tuple[str, ...], program: Program, source: TomlFile) -> None:
+    known = {node.anchor for clause in program.query.clauses for node in nodes_of(clause)}
+    for i, name in enumerate(names):
+        if name != EVERY_NODE and name not in known:
+            place = source.place(("in_place", i))
+            raise PatternError(
+                f"{place}: in_place: there is no anchor {name!r} in the query {program.query.text.strip()!r}"
+            )
+
+
+def from_query(query: str, name: str = "MetaOp") -> Pattern:
+    """Return a pattern of one query; its meta-op may have any number of results. Raises QueryError."""
+    return Pattern(name, f"what matches {query}", (_telling(compile_query(parse(query))),), None)
+
+
+def _telling(program: Program, *, conditions: bool = False) -> Program:
+    """Return `program`. Raises QueryError where all its nodes may be anything: every part of a model is such a meta-op."""
+    query = program.query
+    nodes = [node for clause in query.clauses for node in nodes_of(clause)]
+    asks = any(node.type != ANY_NODE or node.test is not None for node in nodes)
+    if not asks and not conditions:
+        hint = "name an operator, or say in brackets what a node is, as .[rank == 4]"
+        raise QueryError("this matches everything", query.text, (0, len(query.text)), hint=hint)
+    return program
+
+
+@contextmanager
+def _located(file: TomlFile | None, variant: int) -> Iterator[None]:
+    try:
+        yield
+    except QueryError as error:
+        if file is None:
+            raise
+        line = _line(file, variant, error)
+        shown = caret(error.text, error.span, first=line - error.text.count("\n", 0, error.span[0]))
+        message = f"{file.path}:{line}: variant {variant + 1}: {error.reason}\n{shown}"
+        raise PatternError(message, hint=error.hint) from None
+
+
+def _line(file: TomlFile, variant: int, error: QueryError) -> int:
+    """Return the line of the file in which the span of `error` begins."""
+    start = line_of(file.text, _location(file, variant, error.text))
+    inner = error.text.count("\n", 0, error.span[0])
+    wanted = re.escape(error.text.split("\n")[inner].strip())
+    # The text may begin on a later line than its key: after three quotes, or in an array.
+    lines = enumerate(file.text.splitlines()[start - 1 + inner :], start + inner)
+    return next((number for number, line in lines if re.search(rf"(^|['\"\s]){wanted}\s*($|['\"])", line)), start)
+
+
+def _location(file: TomlFile, variant: int, text: str) -> Location:
+    where: list[str] = file.content["variants"][variant].get("where", [])
+    return ("variants", variant, "where", where.index(text)) if text in where else ("variants", variant, "query")

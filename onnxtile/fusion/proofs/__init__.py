@@ -1,0 +1,1 @@
+"""Proofs that a function body computes the formula of a meta-op."""

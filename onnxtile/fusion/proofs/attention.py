@@ -1,0 +1,321 @@
+"""Proofs of scaled dot-product attention: softmax(scale · Q Kᵀ + mask) V on 4-D operands (batch, heads, sequence, size)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.fusion.lowering import (
+    FLOATS,
+    HALVES,
+    Argument,
+    Literal,
+    Made,
+    NotLowered,
+    Operand,
+    Site,
+    Step,
+    known_dims,
+    known_dtype,
+    may_equal,
+    require_type,
+    shown,
+)
+from onnxtile.fusion.proofs.masks import Choice, Mask, chosen, hides_no_row, lowest_numbers, unguarded
+from onnxtile.fusion.proofs.terms import Atom, Monomial, Poly, array_of, atom_of, atoms, operands
+from onnxtile.model.infer import Dim, Dims
+
+SWAPPED = (0, 2, 1, 3)
+"""The permutation between (batch, sequence, heads, size) and (batch, heads, sequence, size), both ways."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What a site was proved to be. `k_turned` has its last two axes exchanged: (batch, heads, size, sequence)."""
+
+    q: Argument
+    k_turned: Argument
+    v: Argument
+    masks: tuple[Mask, ...]
+    scale: float
+    dims: Dims
+    """(batch, heads, sequence of Q, sequence of K)"""
+    size: Dim
+    v_size: Dim
+    widened: bool
+    """Whether softmax is computed in float while the rest is of half precision."""
+    guarded: bool
+    """Whether rows of which the masks hide all give 0, and such rows may be."""
+
+    def numbers(self) -> tuple[int, int, int] | None:
+        """Return how many heads Q, K and V have, and the sizes of a vector of Q and of V; None where they differ or are not known."""
+        heads, size, v_size = self.dims[1], self.size, self.v_size
+        known = isinstance(heads, int) and isinstance(size, int) and isinstance(v_size, int)
+        return (heads, size, v_size) if known and known_dims(self.v)[1] == heads else None  # type: ignore[return-value]
+
+
+def proved_attention(site: Site, operator: str) -> Heads:
+    """Return the attention that the site is. Raises NotLowered."""
+    if site.function.opset_imports.get("", 13) < 13:
+        raise NotLowered("before opset 13 Softmax flattens its input")
+    if len(site.forms) != 1:
+        raise NotLowered("something reads its inner values")
+    weights, v = _matmul(site.forms[0], 1.0, "its result")
+    weights, guarded = unguarded(weights)
+    scores, widened, inner_guard = _scores(site, weights)
+    product, scale, added, choices = _split(scores)
+    q, k = (_argument(site, poly, name) for poly, name in zip(operands(product), ("Q", "K"), strict=True))
+    masks = tuple(_mask(site, monomial, coefficient) for monomial, coefficient in added)
+    masks += tuple(_condition(site, choice) for choice in choices)
+    open_rows = (guarded or inner_guard) and not hides_no_row(masks, site.facts)
+    heads = _shapes(q, k, _argument(site, v, "V"), masks, scale, widened=widened, guarded=open_rows)
+    for argument in (q, k, heads.v, *(mask.argument for mask in masks if mask.keep is None)):
+        if require_type(operator, argument, FLOATS) != site.dtype:
+            raise NotLowered("its inputs differ in their element types")
+    if scale == 0:
+        raise NotLowered("its scale is 0")
+    result = known_dims(site.results[0])
+    if len(result) != 4 or not all(map(may_equal, result, (*heads.dims[:3], heads.v_size))):
+        raise NotLowered(f"its result has the shape {shown(known_dims(site.results[0]))}")
+    return heads
+
+
+def _matmul(poly: Poly, wanted: float, what: str) -> tuple[Poly, Poly]:
+    base = atom_of(poly)
+    if base is None or base[0] != "MatMul" or wanted != 1.0:
+        raise NotLowered(f"{what} is no matrix product alone")
+    a, b = operands(base)
+    return a, b
+
+
+def _scores(site: Site, weights: Poly) -> tuple[Poly, bool, bool]:
+    """Return what softmax is taken of, whether that is in float while the site is of half precision, and whether it is guarded."""
+    base, guarded = atom_of(weights), False
+    narrowed = base is not None and base[0] == "Cast"
+    if narrowed and base is not None:
+        if ir.DataType(int(str(base[1]))) != site.dtype or site.dtype not in HALVES:
+            raise NotLowered("a Cast changes the precision in which it computes")
+        inner, guarded = unguarded(next(operands(base)))
+        base = atom_of(inner)
+    if base is None or base[0] != "Softmax":
+        raise NotLowered("the second product is not of a softmax")
+    if base[1] not in {-1, 3}:
+        raise NotLowered(f"softmax is taken along axis {base[1]}, not along the last")
+    scores = next(operands(base))
+    if not narrowed:
+        return scores, False, guarded
+    cast = atom_of(scores)
+    if cast is None or cast[0] != "Cast" or cast[1] != ir.DataType.FLOAT.value:
+        raise NotLowered("a Cast changes the precision in which it computes")
+    return next(operands(cast)), True, guarded
+
+
+def _split(scores: Poly) -> tuple[Atom, float, list[tuple[Monomial, float]], list[Choice]]:
+    """Return the product among the terms of `scores`, the number it is multiplied by, the other terms, and which scores are chosen."""
+    added: list[tuple[Monomial, float]] = []
+    choices: list[Choice] = []
+    while True:
+        product, others = _term(scores)
+        added += others
+        base, exponent = next(iter(product[0]))
+        if base[0] != "Where":
+            break
+        if product[1] != 1 or exponent != 1:
+            raise NotLowered("what a Where chooses is multiplied by a number")
+        scores, choice = chosen(base)
+        choices.append(choice)
+    if exponent != 1:
+        raise NotLowered("the product of Q and K is raised to a power")
+    return base, product[1], sorted(added, key=repr), choices
+
+
+def _term(scores: Poly) -> tuple[tuple[Monomial, float], list[tuple[Monomial, float]]]:
+    """Return the term of `scores` that has the product in it, alone or chosen by a Where, and the others."""
+    products = [term for term in scores if any(_is_product(base) for base, _ in term[0])]
+    if len(products) != 1:
+        kinds = {base[0] for monomial, _ in scores for base, _ in monomial}
+        raise NotLowered(_why_no_product({str(kind) for kind in kinds}))
+    if len(products[0][0]) != 1:
+        raise NotLowered("its scale is no single number")
+    return products[0], [term for term in scores if term is not products[0]]
+
+
+def _is_product(base: Atom) -> bool:
+    return base[0] == "MatMul" or (
+        base[0] == "Where" and any(inner[0] == "MatMul" for part in operands(base) for inner, _ in atoms(part))
+    )
+
+
+def _why_no_product(kinds: set[str]) -> str:
+    if "Tanh" in kinds:
+        return "its scores are capped by Tanh"
+    return f"softmax is not taken of one product and masks but of {', '.join(sorted(kinds)) or 'numbers'}"
+
+
+def _argument(site: Site, poly: Poly, what: str) -> Argument:
+    base = atom_of(poly)
+    if base is None or base[0] != "input":
+        raise NotLowered(f"{what} is not used as it comes: a scale is no single number, or it is cast")
+    argument = site.arguments[int(str(base[1]))]
+    if argument.value is None:
+        raise NotLowered(f"{what} has no name")
+    return argument
+
+
+def _mask(site: Site, monomial: Monomial, coefficient: float) -> Mask:
+    if coefficient != 1 or len(monomial) != 1:
+        raise NotLowered("what is added to the scores is no mask alone")
+    base = next(iter(monomial))[0]
+    if base[0] == "constant":
+        return Mask(_held(base))
+    return Mask(_argument(site, frozenset({(monomial, coefficient)}), "the mask"))
+
+
+def _held(base: Atom) -> Argument:
+    array = array_of(base)
+    return Argument(None, ir.DataType.from_numpy(array.dtype), array.shape, array, constant=True)
+
+
+def _condition(site: Site, choice: Choice) -> Mask:
+    base, keep = atom_of(choice.condition), choice.keep
+    while base is not None and base[0] in {"Not", "Cast"}:
+        keep = keep != (base[0] == "Not")
+        base = atom_of(next(operands(base)))
+    if base is not None and base[0] == "constant":
+        return Mask(_held(base), keep, choice.fill)
+    if base is None or base[0] != "input":
+        raise NotLowered("the condition by which scores are chosen is computed in it")
+    argument = site.arguments[int(str(base[1]))]
+    if argument.dtype != ir.DataType.BOOL or argument.value is None:
+        raise NotLowered("the condition by which scores are chosen is no input of booleans")
+    return Mask(argument, keep, choice.fill)
+
+
+def _shapes(
+    q: Argument, k: Argument, v: Argument, masks: tuple[Mask, ...], scale: float, *, widened: bool, guarded: bool
+) -> Heads:
+    dq, dk, dv = (known_dims(x) for x in (q, k, v))
+    for what, dims in (("Q", dq), ("K", dk), ("V", dv)):
+        if len(dims) != 4:
+            raise NotLowered(f"{what} has {len(dims)} axes, not (batch, heads, sequence, size)")
+    one_for_all = _is(dk[:2], (dq[0], 1)) and _is(dv[:2], (dq[0], 1))
+    if not one_for_all and not (_is(dq[:2], dk[:2]) and _is(dq[:2], dv[:2])):
+        raise NotLowered(
+            f"the batches or heads of Q, K and V differ or are not known: {shown(dq)}, {shown(dk)}, {shown(dv)}"
+        )
+    size, v_size = dq[3], dv[3]
+    if not _is(dk[2:], (size, dv[2])):
+        raise NotLowered(f"K is not transposed as its shape {shown(dk)} should show")
+    dims = (dq[0], dq[1], dq[2], dk[3])
+    for mask in masks:
+        _require_broadcast(known_dims(mask.argument), dims)
+    return Heads(q, k, v, masks, scale, dims, size, v_size, widened, guarded)
+
+
+def _is(dims: Dims, others: Dims) -> bool:
+    """Tell whether two shapes are known to be the same."""
+    return len(dims) == len(others) and all(a == b and a is not None for a, b in zip(dims, others, strict=True))
+
+
+def _require_broadcast(mask: Dims, scores: Dims) -> None:
+    fits = len(mask) <= len(scores) and all(
+        m == 1 or (m is not None and m == s) for m, s in zip(reversed(mask), reversed(scores), strict=False)
+    )
+    if not fits:
+        raise NotLowered(f"the mask's shape {shown(mask)} is not known to broadcast to the scores' {shown(scores)}")
+
+
+@dataclass
+class Steps:
+    """Collects steps; each method returns what stands for its result."""
+
+    steps: list[Step]
+
+    def add(self, step: Step) -> Made:
+        """Append a step."""
+        self.steps.append(step)
+        return Made(len(self.steps) - 1)
+
+    def transposed(self, operand: Operand, perm: tuple[int, ...]) -> Operand:
+        """Return `operand` with its axes permuted: where it is made by a Transpose, that is undone, not added to."""
+        value = operand if isinstance(operand, ir.Value) else None
+        producer = value.producer() if value is not None else None
+        if producer is not None and producer.op_type == "Transpose" and "perm" in producer.attributes:
+            before = producer.attributes["perm"].as_ints()
+            perm = tuple(before[axis] for axis in perm)
+            operand = producer.inputs[0]
+        if perm == tuple(range(len(perm))):
+            return operand
+        return self.add(Step("Transpose", (operand,), {"perm": perm}))
+
+    def reshaped(self, operand: Operand, *shape: int) -> Made:
+        """Return `operand` in another shape."""
+        return self.add(Step("Reshape", (operand, Literal.ints(*shape, hint="shape")), since=5))
+
+    def mask(self, heads: Heads) -> Operand:
+        """Return the sum of the masks; None where there is none."""
+        operand: Operand = None
+        for mask in heads.masks:
+            own = self._added(mask, known_dtype(heads.q))
+            operand = own if operand is None else self.add(Step("Add", (operand, own), since=7))
+        return operand
+
+    def _added(self, mask: Mask, dtype: ir.DataType) -> Operand:
+        own = mask.argument.value if mask.argument.value is not None else literal_of(mask.argument, "mask")
+        if mask.keep is None:
+            return own
+        fill = max(mask.fill, lowest_numbers(dtype)[1]) if np.isfinite(mask.fill) else mask.fill
+        kept, hidden = (Literal(np.asarray(n, dtype.numpy()), dtype, "fill") for n in (0.0, fill))
+        return self.add(Step("Where", (own, kept, hidden) if mask.keep else (own, hidden, kept), since=9))
+
+    def hidden_rows(self, mask: Operand, dtype: ir.DataType) -> Made:
+        """Return where the masks, 4-D and summed, hide a row as a whole, as (…, 1)."""
+        mask = self._in_float(mask, dtype)
+        top = self.add(Step("ReduceMax", (mask, Literal.ints(-1, hint="axes")), {"keepdims": 1}, since=18))
+        hidden = Literal(np.asarray(-np.inf, np.float32), ir.DataType.FLOAT, "hidden")
+        return self.add(Step("Equal", (top, hidden), since=11))
+
+    def raised(self, mask: Operand, dtype: ir.DataType) -> Made:
+        """Return the masks, the lowest number of the element type made the lowest but one."""
+        lowest, next_one = lowest_numbers(dtype)
+        wide = Literal(np.asarray(lowest, np.float32), ir.DataType.FLOAT, "lowest")
+        found = self.add(Step("Equal", (self._in_float(mask, dtype), wide), since=11))
+        instead = Literal(np.asarray(next_one, dtype.numpy()), dtype, "low")
+        return self.add(Step("Where", (found, instead, mask), since=9))
+
+    def _in_float(self, mask: Operand, dtype: ir.DataType) -> Operand:
+        """Return a mask as floats: onnxruntime compares and reduces few other types."""
+        if dtype not in HALVES:
+            return mask
+        return self.add(Step("Cast", (mask,), {"to": ir.DataType.FLOAT.value}, since=13))
+
+    def without(self, hidden: Operand, operand: Operand, dtype: ir.DataType) -> Made:
+        """Return `operand`, 0 where rows are `hidden`."""
+        zero = Literal(np.zeros((), dtype.numpy()), dtype, "zero")
+        return self.add(Step("Where", (hidden, zero, operand), since=9))
+
+    def merged(self, operand: Operand, dims: tuple[Dim, Dim], heads: int, size: int, site: Site) -> Operand:
+        """Return a value of shape (batch, sequence, heads, size) as (batch, sequence, heads · size).
+
+        Where a Reshape has just split the last axis so, what it split.
+        """
+        producer = operand.producer() if isinstance(operand, ir.Value) else None
+        if producer is not None and producer.op_type == "Reshape" and not producer.domain and site.facts is not None:
+            source = producer.inputs[0]
+            assert source is not None
+            if known_dims_or(site.facts.argument(source)) == (*dims, heads * size) and None not in dims:
+                return source
+        return self.reshaped(operand, 0, 0, heads * size)
+
+
+def literal_of(argument: Argument, hint: str) -> Literal:
+    """Return a constant of the function's own as one of the graph."""
+    assert argument.array is not None and argument.dtype is not None
+    return Literal(argument.array, argument.dtype, hint)
+
+
+def known_dims_or(argument: Argument) -> Dims:
+    """Return the dimensions, none where the rank is unknown."""
+    return argument.dims or ()

@@ -1,0 +1,267 @@
+"""What a call of a meta-op keeps so that unfuse can restore its nodes: places, names, doc strings, metadata, value_info.
+
+All records are kept together in the metadata of the model's graph, as packed JSON: they share most of their words. A call has the number of
+its record. A meta-op inside a meta-op has its number in the outer record, since a function's body is shared by sites whose names differ.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+
+import onnx
+import onnx_ir as ir
+import pydantic
+
+from onnxtile import keys
+from onnxtile.fusion.packed import packed, unpacked
+from onnxtile.model.twin import twin
+
+_QUANTIZATION = "quant_parameter_tensor_names"
+"""Where onnx_ir keeps what a quantization annotation says of a value."""
+
+
+@dataclass(frozen=True)
+class ValueRecord:
+    """A value's name, and what its value_info says: element type, dimensions, doc string, metadata, quantization annotation.
+
+    `info` is the whole value_info (protobuf, base64) where element type and dimensions do not say it all, as for a sequence.
+    """
+
+    name: str
+    dtype: ir.DataType | None = None
+    dims: tuple[int | str | None, ...] | None = None
+    doc: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+    quantization: dict[str, str] = field(default_factory=dict)
+    info: str = ""
+
+
+@dataclass(frozen=True)
+class TensorRecord:
+    """What a tensor says beside its elements, which sites that share a function need not share."""
+
+    name: str = ""
+    doc: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """A node's place among the nodes of its graph (counted from 0; None for a call made by the same run), and what is its own.
+
+    `tensors` are those in its attributes, `docs` the doc strings of these; sites that share a function need not share them.
+    """
+
+    outputs: tuple[ValueRecord, ...]
+    place: int | None = None
+    name: str = ""
+    doc: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+    tensors: dict[str, TensorRecord] = field(default_factory=dict)
+    docs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ConstantRecord:
+    """A constant that moved into the function: a Constant node, or (without one) an initializer with its tensor."""
+
+    value: ValueRecord
+    node: NodeRecord | None = None
+    tensor: TensorRecord | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one call stands for. `run` counts the runs of fuse on the model: the last is undone first.
+
+    `body` is the digest of the function that the call was made for.
+    """
+
+    run: int
+    body: str
+    nodes: tuple[NodeRecord, ...]
+    constants: tuple[ConstantRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class History:
+    """What one run of fuse changed of the model as a whole.
+
+    `domain` tells whether the domain of meta-ops was imported before, `inputs` are the names of all inputs where some had to go,
+    `functions` the identifiers of functions of the user that had to import that domain.
+    """
+
+    run: int
+    ir_version: int
+    domain: bool
+    inputs: tuple[str, ...] | None = None
+    functions: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Past:
+    """What fuse did to a model: its runs, and the records of its calls, by number; None for a call that is no more."""
+
+    history: tuple[History, ...] = ()
+    records: tuple[Record | None, ...] = ()
+
+    def record(self, call: ir.Node) -> Record:
+        """Return the record of `call`. Raises ValueError where there is none, KeyError where `call` has no number."""
+        return self.numbered(call.metadata_props[keys.FUSED])
+
+    def numbered(self, text: str) -> Record:
+        """Return the record with the number that `text` is. Raises ValueError where there is none."""
+        number = int(text) if text.isdecimal() else -1
+        record = self.records[number] if 0 <= number < len(self.records) else None
+        if record is None:
+            raise ValueError(f"{text!r} is the number of no record")
+        return record
+
+    def only(self, calls: Iterable[ir.Node]) -> Past:
+        """Return the past without the records of other calls than `calls` and those in them. Raises ValueError."""
+        kept: set[int] = set()
+        todo = [call.metadata_props[keys.FUSED] for call in calls]
+        while todo:
+            text = todo.pop()
+            kept.add(int(text))
+            inner = (node.metadata for node in self.numbered(text).nodes)
+            todo += [metadata[keys.FUSED] for metadata in inner if keys.FUSED in metadata]
+        return Past(self.history, tuple(r if i in kept else None for i, r in enumerate(self.records)))
+
+
+def past_of(model: ir.Model) -> Past:
+    """Return what fuse did to `model`. Raises ValueError where the record of that is damaged."""
+    text = model.graph.metadata_props.get(keys.ORIGINAL)
+    return Past() if text is None else loads(text)
+
+
+def of_value(value: ir.Value) -> ValueRecord:
+    """Return the record of a value."""
+    name, quantization = value.name or "", dict(value.meta.get(_QUANTIZATION) or {})
+    if value.type is not None and not _is_plain(value):
+        info = base64.b64encode(ir.to_proto(value).SerializeToString(deterministic=True)).decode()
+        return ValueRecord(name, quantization=quantization, info=info)
+    dims = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
+    return ValueRecord(name, value.dtype, dims, value.doc_string or "", dict(value.metadata_props), quantization)
+
+
+def _is_plain(value: ir.Value) -> bool:
+    """Tell whether element type and dimensions say all of the type of `value`."""
+    if not isinstance(value.type, ir.TensorType) or value.type.denotation:
+        return False
+    return value.shape is None or not any(value.shape.get_denotation(i) for i in range(len(value.shape)))
+
+
+def of_node(node: ir.Node, place: int | None, run: int) -> NodeRecord:
+    """Return the record of a node that stood at `place` before this `run`."""
+    metadata = dict(node.metadata_props)
+    moved = {r: p for r, p in places_of(node).items() if r != run}
+    metadata.pop(keys.PLACE, None)
+    if moved:
+        metadata[keys.PLACE] = _places(moved)
+    tensors = {a.name: of_tensor(a.as_tensor()) for a in node.attributes.values() if _is_tensor(a)}
+    docs = {a.name: a.doc_string for a in node.attributes.values() if a.doc_string}
+    outputs = tuple(of_value(v) for v in node.outputs)
+    return NodeRecord(outputs, place, node.name or "", node.doc_string or "", metadata, tensors, docs)
+
+
+def of_tensor(tensor: ir.TensorProtocol) -> TensorRecord:
+    """Return the record of a tensor."""
+    return TensorRecord(tensor.name or "", tensor.doc_string or "", dict(tensor.metadata_props))
+
+
+def restored_attributes(node: ir.Node, record: NodeRecord) -> list[ir.Attr]:
+    """Return the attributes of `node` with the doc strings that `record` says, and their tensors with what it says of them."""
+    return [_restored(attribute, record) for attribute in node.attributes.values()]
+
+
+def _restored(attribute: ir.Attr, record: NodeRecord) -> ir.Attr:
+    doc, known = record.docs.get(attribute.name), record.tensors.get(attribute.name)
+    if known is not None and _is_tensor(attribute):
+        return ir.AttrTensor(attribute.name, restored_tensor(attribute.as_tensor(), known), doc_string=doc)
+    if (attribute.doc_string or None) == doc or attribute.is_ref():
+        return attribute
+    return ir.Attr(attribute.name, attribute.type, attribute.value, doc_string=doc)
+
+
+def restored_tensor(tensor: ir.TensorProtocol, record: TensorRecord) -> ir.TensorProtocol:
+    """Return `tensor` with what `record` says of it."""
+    return tensor if of_tensor(tensor) == record else twin(tensor, record.name, record.doc, record.metadata)
+
+
+def _is_tensor(attribute: ir.Attr) -> bool:
+    return attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref()
+
+
+def restore_value(value: ir.Value, record: ValueRecord) -> None:
+    """Give `value` what `record` says of it. Raises ValueError where that is damaged."""
+    value.name = record.name
+    value.shape = None if record.dims is None else ir.Shape(record.dims)
+    if record.dtype is not None:
+        value.type = ir.TensorType(record.dtype)
+    value.doc_string = record.doc or None
+    value.metadata_props.clear()
+    value.metadata_props.update(record.metadata)
+    if record.info:
+        proto = onnx.ValueInfoProto.FromString(base64.b64decode(record.info, validate=True))
+        known = ir.from_proto(proto)
+        value.type, value.shape, value.doc_string = known.type, known.shape, known.doc_string
+        value.metadata_props.update(known.metadata_props)
+    if record.quantization:
+        value.meta[_QUANTIZATION] = dict(record.quantization)
+
+
+def hand_on(old: ir.Value, new: ir.Value) -> None:
+    """Give `new` all that the file says of `old`, save its name."""
+    new.type, new.shape, new.doc_string = old.type, old.shape, old.doc_string
+    new.metadata_props.update(old.metadata_props)
+    if _QUANTIZATION in old.meta:
+        new.meta[_QUANTIZATION] = old.meta[_QUANTIZATION]
+
+
+def places_of(node: ir.Node) -> dict[int, int]:
+    """Return where `node` stood before the runs that moved it, by run. Raises ValueError where that is damaged."""
+    marks = (mark.split(":") for mark in node.metadata_props.get(keys.PLACE, "").split())
+    places = {int(run): int(place) for run, place in marks}
+    if any(number < 0 for number in places.values()) or (keys.PLACE in node.metadata_props and not places):
+        raise ValueError(node.metadata_props[keys.PLACE])
+    return places
+
+
+def note_place(node: ir.Node, run: int, place: int) -> None:
+    """Note on `node`, unless it is there already, that it stood at `place` before this `run`."""
+    node.metadata_props[keys.PLACE] = _places({run: place} | places_of(node))
+
+
+def take_place(node: ir.Node, run: int) -> int | None:
+    """Return where `node` stood before `run`, and remove the note; None where that run did not move it."""
+    places = places_of(node)
+    place = places.pop(run, None)
+    if place is None:
+        return None
+    del node.metadata_props[keys.PLACE]
+    if places:
+        node.metadata_props[keys.PLACE] = _places(places)
+    return place
+
+
+def _places(places: dict[int, int]) -> str:
+    return " ".join(f"{run}:{place}" for run, place in sorted(places.items()))
+
+
+def dumps(past: Past) -> str:
+    """Return `past` as packed JSON, without what is as it is by default."""
+    return packed(_adapter().dump_json(past, exclude_defaults=True))
+
+
+def loads(text: str) -> Past:
+    """Return the past that `dumps` wrote. Raises ValueError for anything else."""
+    return _adapter().validate_json(unpacked(text))
+
+
+@cache
+def _adapter() -> pydantic.TypeAdapter[Past]:
+    return pydantic.TypeAdapter(Past)

@@ -1,0 +1,322 @@
+"""Fusion: each match of a pattern becomes a call of a local function, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.collector import collector_paused
+from onnxtile.errors import ModelError, PatternError, QueryError
+from onnxtile.fusion.library import Pattern, pattern_set, set_names
+from onnxtile.fusion.metaop import OPSET_VERSION, Functions
+from onnxtile.fusion.record import (
+    ConstantRecord,
+    History,
+    Past,
+    Record,
+    dumps,
+    hand_on,
+    note_place,
+    of_node,
+    of_tensor,
+    of_value,
+    past_of,
+)
+from onnxtile.fusion.region import Refusal, Region, overwritable, region
+from onnxtile.graph import Order, node_id
+from onnxtile.model.constants import Constants, constant_attribute
+from onnxtile.model.save import raise_ir_version
+from onnxtile.progress import Progress, counted, silent
+from onnxtile.query.match import Match, Matcher, with_rivals
+from onnxtile.query.names import require_known
+from onnxtile.query.vertex import Vertex, identify
+
+FUSED, REFUSED, OVERLAPPED = "fused", "refused", "overlapped"
+"""What may become of a match."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A match that was left alone: the name of its root, and why."""
+
+    root: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of one match: it is "fused", "refused", or "overlapped" by another match of its pattern, with which it shares a node.
+
+    `variant` counts from 1; `detail` is the name of the call, the reason, or which match it is and what became of that one.
+    """
+
+    root: str
+    variant: int
+    fate: str
+    detail: str
+    vertices: tuple[Vertex, ...] = field(default=(), repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON of one match."""
+        return {"root": self.root, "variant": self.variant, "fate": self.fate, "detail": self.detail}
+
+
+@dataclass(frozen=True)
+class PatternResult:
+    """What one pattern did: how often it matched, the names of the calls it made, and the matches it had to leave alone.
+
+    `fates` has every match.
+    """
+
+    name: str
+    matches: int
+    calls: tuple[str, ...]
+    refused: tuple[Refused, ...] = ()
+    fates: tuple[Fate, ...] = field(default=(), repr=False)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON of one pattern."""
+        refused = [{"root": r.root, "reason": r.reason} for r in self.refused]
+        return {
+            "name": self.name,
+            "matches": self.matches,
+            "fused": len(self.calls),
+            "calls": list(self.calls),
+            "refused": refused,
+        }
+
+
+@collector_paused()
+def fuse(model: ir.Model, patterns: Iterable[Pattern], progress: Progress = silent) -> list[PatternResult]:
+    """Fuse `model` in place with one pattern after the other; later patterns may name the meta-ops of earlier ones.
+
+    Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, where something
+    outside reads more of its values than the pattern allows, or where a function cannot say what its nodes say.
+    """
+    patterns = list(patterns)
+    _require_known(model, patterns)
+    fuser = _Fuser(model)
+    results = [fuser.apply(pattern) for pattern in counted(patterns, "matching", progress)]
+    fuser.finish()
+    return results
+
+
+def _require_known(model: ir.Model, patterns: Collection[Pattern]) -> None:
+    """Raise QueryError, or PatternError for a query in a file, for an operator that nothing can make: a typo."""
+    known = {node.op_type for graph in model.graphs() for node in graph} | {pattern.name for pattern in patterns}
+    known |= {node.op_type for function in model.functions.values() for node in function}
+    try:
+        _require_known_in(patterns, known)
+    except (QueryError, PatternError):
+        known |= {pattern.name for name in set_names() for pattern in pattern_set(name)}
+        _require_known_in(patterns, known)
+
+
+def _require_known_in(patterns: Iterable[Pattern], known: Collection[str]) -> None:
+    for pattern in patterns:
+        for i, program in enumerate(pattern.programs):
+            with pattern.located(i):
+                require_known(program.query, known)
+
+
+@dataclass
+class _Places:
+    """Where each node of one graph stood in the file, and the graph's order as it is now."""
+
+    order: Order
+    original: dict[ir.Node, int]
+
+
+@dataclass
+class _Fuser:
+    model: ir.Model
+    constants: Constants = field(init=False)
+    places: dict[ir.Graph, _Places] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ir_version = self.model.ir_version
+        self.inputs = list(self.model.graph.inputs)
+        self.constants = Constants(self.model)
+        self.had_domain = keys.DOMAIN in self.model.graph.opset_imports
+        raise_ir_version(self.model)
+        past = _past(self.model)
+        self.history, self.records = past.history, list(past.records)
+        self.run = len(self.history) + 1
+        self.functions = Functions(self.model)
+        users = [f for f in self.model.functions.values() if keys.META_OP not in f.metadata_props]
+        self.users = {graph: f for f in users for graph in (f.graph, *f.subgraphs())}
+        self.importing: list[tuple[str, str, str]] = []
+        self.matcher = Matcher(self.model, self.constants, closed=self.functions.bodies)
+        self.names = {node.name for graph in (*self.model.graphs(), *self.users) for node in graph}
+        self.counts: dict[str, int] = {}
+        self.fused = 0
+
+    def apply(self, pattern: Pattern) -> PatternResult:
+        fates: list[Fate] = []
+        for i, program in enumerate(pattern.programs):
+            with pattern.located(i):
+                found = self.matcher.find(program)
+            made = self._variant(found, i + 1, pattern)
+            fates += made
+            if any(fate.fate == FUSED for fate in made):
+                self.matcher.refresh()
+        calls = tuple(fate.detail for fate in fates if fate.fate == FUSED)
+        refused = tuple(Refused(fate.root, fate.detail) for fate in fates if fate.fate == REFUSED)
+        self.fused += len(calls)
+        return PatternResult(pattern.name, len(fates), calls, refused, tuple(fates))
+
+    def _variant(self, found: Iterable[Match], variant: int, pattern: Pattern) -> list[Fate]:
+        """Contract the matches of one variant that share no node, and return what became of each."""
+        done: dict[int, Fate] = {}
+        ranked = [(match, rival, identify(match.root)) for match, rival in with_rivals(found, self.constants)]
+        for match, rival, root in ranked:
+            if rival is match:
+                done[id(match)] = Fate(root, variant, REFUSED, "it has nothing but constants", match.vertices)
+            elif rival is not None:
+                done[id(match)] = Fate(
+                    root, variant, OVERLAPPED, _overlap(match, rival, done[id(rival)]), match.vertices
+                )
+            else:
+                outcome = self._contract(match, pattern)
+                fate, detail = (REFUSED, outcome.reason) if isinstance(outcome, Refusal) else (FUSED, outcome)
+                done[id(match)] = Fate(root, variant, fate, detail, match.vertices)
+        return list(done.values())
+
+    def finish(self) -> None:
+        """Leave on the model what unfuse needs, if anything was fused; else leave the model as it was."""
+        listed = len(self.inputs) > len(self.model.graph.inputs)
+        if not self.fused:
+            self.model.ir_version = self.ir_version
+            if listed:
+                self.model.graph.inputs[:] = self.inputs
+            return
+        inputs = tuple(value.name or "" for value in self.inputs) if listed else None
+        this = History(self.run, self.ir_version, self.had_domain, inputs, tuple(self.importing))
+        self.model.graph.metadata_props[keys.ORIGINAL] = dumps(Past((*self.history, this), tuple(self.records)))
+
+    def _contract(self, match: Match, pattern: Pattern) -> str | Refusal:
+        part = region(match.nodes, self.constants)
+        if isinstance(part, Refusal):
+            return part
+        if pattern.outputs is not None and len(part.outputs) > pattern.outputs:
+            names = ", ".join(repr(value.name) for value in part.outputs)
+            return Refusal(f"{names} are read outside; the pattern allows {pattern.outputs} of its values to be")
+        graph = part.nodes[0].graph
+        assert isinstance(graph, ir.Graph)
+        places = self._places(graph)
+        after = places.order.between(part.nodes)
+        if after is None:
+            return Refusal("a path leaves it and comes back: as one node it would be part of a cycle")
+        function = self.functions.of(part, pattern, self._opsets(graph), overwritable(part, match, pattern.in_place))
+        self.model.graph.opset_imports[keys.DOMAIN] = (
+            OPSET_VERSION  # from the first call on: a test may have shapes inferred
+        )
+        call = self._call(part, function, places)
+        for node in after:
+            place = places.original.get(node)
+            if place is not None:
+                note_place(node, self.run, place)
+        self._replace(part, call, places.order, after)
+        return node_id(call)
+
+    def _opsets(self, graph: ir.Graph) -> dict[str, int]:
+        """Return the imports with which `graph` is read; a function of the user's has its own, and may lack that of meta-ops."""
+        function = self.users.get(graph)
+        if function is None:
+            return dict(self.model.graph.opset_imports)
+        if keys.DOMAIN not in function.opset_imports:
+            function.opset_imports[keys.DOMAIN] = OPSET_VERSION
+            self.importing.append(function.identifier())
+        return dict(function.opset_imports)
+
+    def _places(self, graph: ir.Graph) -> _Places:
+        if graph not in self.places:
+            self.places[graph] = _Places(Order(graph), {node: place for place, node in enumerate(graph)})
+        return self.places[graph]
+
+    def _call(self, part: Region, function: ir.Function, places: _Places) -> ir.Node:
+        nodes = tuple(of_node(node, places.original.get(node), self.run) for node in part.nodes)
+        constants = tuple(self._constant_record(value, places.original) for value in part.constants)
+        record = Record(self.run, self.functions.digest(function), nodes, constants)
+        outputs = [ir.Value() for _ in part.outputs]
+        for old, new in zip(part.outputs, outputs, strict=True):
+            hand_on(old, new)
+            self.matcher.replaced(old, new)
+        name = self._unique(f"{_common_path(part.nodes) or f'{part.outputs[0].name}/'}{keys.meta_op(function.name)}")
+        metadata = {keys.FUSED: str(len(self.records))}
+        self.records.append(record)
+        return ir.Node(
+            keys.DOMAIN,
+            function.name,
+            part.inputs,
+            overload=function.overload,
+            outputs=outputs,
+            name=name,
+            metadata_props=metadata,
+        )
+
+    def _constant_record(self, value: ir.Value, places: dict[ir.Node, int]) -> ConstantRecord:
+        node = value.producer()
+        if node is not None:
+            return ConstantRecord(of_value(value), of_node(node, places.get(node), self.run))
+        return ConstantRecord(of_value(value), tensor=of_tensor(constant_attribute(value).as_tensor()))
+
+    def _unique(self, name: str) -> str:
+        candidate, count = name, self.counts.get(name, 1)
+        while candidate in self.names:
+            count += 1
+            candidate = f"{name}_{count}"
+        self.counts[name] = count
+        self.names.add(candidate)
+        return candidate
+
+    def _replace(self, part: Region, call: ir.Node, order: Order, after: set[ir.Node]) -> None:
+        names = [value.name for value in part.outputs]
+        order.contract(part.nodes, call, after)
+        for old, new in zip(part.outputs, call.outputs, strict=True):
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+        graph = call.graph
+        assert isinstance(graph, ir.Graph)
+        graph.remove(part.nodes, safe=True)
+        for old, new, name in zip(part.outputs, call.outputs, names, strict=True):
+            old.name = None
+            new.name = name
+        for value in part.constants:
+            self._drop(value, graph)
+
+    def _drop(self, value: ir.Value, graph: ir.Graph) -> None:
+        """Remove a constant that nothing reads any more."""
+        if value.uses() or value.is_graph_output():
+            return
+        node = value.producer()
+        if node is not None:
+            graph.remove(node, safe=True)
+        elif not value.is_graph_input():
+            graph.initializers.pop(value.name or "", None)
+
+
+def _overlap(match: Match, rival: Match, fate: Fate) -> str:
+    """Say which `rival` has a node of `match`, and what became of that one."""
+    same = set(match.vertices) == set(rival.vertices)
+    shares = "has the same nodes" if same else f"has {len(set(match.vertices) & set(rival.vertices))} of its nodes"
+    became = f"became {fate.detail!r}" if fate.fate == FUSED else f"was refused: {fate.detail}"
+    return f"the match at {fate.root!r} {shares}, and {became}"
+
+
+def _past(model: ir.Model) -> Past:
+    """Return what earlier runs of fuse left on `model`. Raises ModelError where that is damaged."""
+    try:
+        return past_of(model)
+    except ValueError:
+        raise ModelError("the model was fused before, and the record of that is damaged") from None
+
+
+def _common_path(nodes: Collection[ir.Node]) -> str:
+    """Return the path that the names of `nodes` share, with its separator: exporters name nodes after modules."""
+    paths = [node.name.split("/")[:-1] for node in nodes if node.name]
+    shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
+    return "".join(f"{part}/" for part in shared)

@@ -1,0 +1,297 @@
+"""The way back: calls of meta-ops become the nodes they stand for, as the file had them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.errors import ModelError, UsageError
+from onnxtile.fusion.metaop import digest
+from onnxtile.fusion.record import (
+    ConstantRecord,
+    History,
+    NodeRecord,
+    Record,
+    TensorRecord,
+    past_of,
+    restore_value,
+    restored_attributes,
+    restored_tensor,
+    take_place,
+)
+from onnxtile.graph import dependencies
+
+
+@dataclass(frozen=True)
+class Unfused:
+    """How many calls were undone, by meta-op."""
+
+    calls: dict[str, int] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON of the result."""
+        return {"unfused": self.calls}
+
+
+def unfuse(model: ir.Model) -> Unfused:
+    """Undo, in place, all that fuse did to `model`: the same nodes in the same order, with their names, values and metadata.
+
+    Raises UsageError where there is nothing to undo or a call was lowered, ModelError where what fuse left in the model is damaged.
+    """
+    if keys.ORIGINAL not in model.graph.metadata_props:
+        raise UsageError("the model was not fused by onnxtile: there is nothing to undo")
+    _require_not_lowered(model)
+    undo = Undo(model)
+    for run in reversed(undo.history):
+        for graph in list(_graphs(model)):
+            undo.graph(graph, run.run)
+        undo.restore(run)
+    undo.require_all()
+    del model.graph.metadata_props[keys.ORIGINAL]
+    return Unfused(dict(sorted(undo.calls.items())))
+
+
+@contextmanager
+def _refusals(what: str) -> Iterator[None]:
+    """Turn what a damaged record leads to into one line."""
+    try:
+        yield
+    except (ValueError, KeyError) as error:
+        reason = " ".join(str(error).split("\n")[:3])
+        raise ModelError(f"the record {what} is damaged: {' '.join(reason.split())}") from None
+
+
+def _require_not_lowered(model: ir.Model) -> None:
+    lowered = [node for node in model.graph.all_nodes() if keys.LOWERED in node.metadata_props]
+    if not lowered:
+        return
+    first = lowered[0]
+    others = f", and {len(lowered) - 1} more" if len(lowered) > 1 else ""
+    raise UsageError(
+        f"{first.name!r} was lowered from {first.metadata_props[keys.LOWERED]} to {first.op_type}{others}: "
+        "what is lowered cannot be unfused",
+        hint="unfuse a model that was fused without --lower",
+    )
+
+
+def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    yield from model.graphs()
+    for function in model.functions.values():
+        if keys.META_OP not in function.metadata_props:
+            yield function.graph
+            yield from function.subgraphs()
+
+
+class Undo:
+    """Takes calls of meta-ops back into the nodes they stand for, in one model."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        with _refusals("of what fuse did to the model"):
+            self._past = past_of(model)
+        self._digests: dict[ir.OperatorIdentifier, str] = {}
+        self.calls: dict[str, int] = {}
+
+    @property
+    def history(self) -> tuple[History, ...]:
+        """The runs of fuse on the model, in their order."""
+        return self._past.history
+
+    def graph(self, graph: ir.Graph, run: int) -> None:
+        """Undo in `graph` what the `run` of fuse did there."""
+        places: dict[ir.Node, int] = {}
+        values = {value.name or "": value for node in graph for value in node.outputs}
+        todo = [node for node in graph if keys.FUSED in node.metadata_props]
+        while todo:
+            call = todo.pop()
+            with _refusals(f"of the fused node {call.name!r}"):
+                record = self._past.record(call)
+                if record.run != run:
+                    continue
+                expanded = self._expand(call, record, places, values)
+            name = keys.meta_op(call.op_type)
+            self.calls[name] = self.calls.get(name, 0) + 1
+            todo += [node for node in expanded if keys.FUSED in node.metadata_props]
+        for node in graph:
+            with _refusals(f"of where {node.name!r} stood"):
+                place = take_place(node, run)
+            if place is not None:
+                places[node] = place
+        _reorder(graph, places)
+
+    def open(self, call: ir.Node, known: dict[str, ir.Value]) -> list[ir.Node]:
+        """Put the body of `call` in its place for good, and return the new nodes; `known` are the values of its graph by name."""
+        with _refusals(f"of the fused node {call.name!r}"):
+            opened = self._expand(call, self._past.record(call), {}, known)
+            known.update({value.name or "": value for node in opened for value in node.outputs})
+        return opened
+
+    def restore(self, past: History) -> None:
+        """Give the model as a whole what it had before a run: functions, imports, inputs, IR version."""
+        model = self._model
+        called = called_functions(model)
+        for identifier, function in list(model.functions.items()):
+            if keys.META_OP in function.metadata_props and identifier not in called:
+                del model.functions[identifier]
+        if not past.domain:
+            model.graph.opset_imports.pop(keys.DOMAIN, None)
+        for identifier in past.functions:
+            if identifier in model.functions:
+                model.functions[identifier].opset_imports.pop(keys.DOMAIN, None)
+        if past.inputs is not None:
+            known = {value.name: value for value in (*model.graph.inputs, *model.graph.initializers.values())}
+            with _refusals("of the model's inputs"):
+                model.graph.inputs[:] = [known[name] for name in past.inputs]
+        model.ir_version = past.ir_version
+
+    def require_all(self) -> None:
+        """Raise ModelError where a call of a meta-op is left: its record is gone."""
+        for node in (node for graph in _graphs(self._model) for node in graph):
+            function = self._model.functions.get(node.op_identifier())
+            if node.domain == keys.DOMAIN and (function is None or keys.META_OP in function.metadata_props):
+                raise ModelError(f"the fused node {node.name!r} has lost its record: it cannot be unfused")
+
+    def _body(self, call: ir.Node, record: Record) -> ir.Function:
+        """Return the function that `call` calls. Raises ModelError where it is not the one that fuse made."""
+        function = self._model.functions.get(call.op_identifier())
+        if function is None:
+            raise ModelError(f"the function of the fused node {call.name!r} is missing")
+        key = function.identifier()
+        if key not in self._digests:
+            self._digests[key] = digest(function)
+        if self._digests[key] != record.body or len(function.inputs) != len(call.inputs):
+            raise ModelError(f"the function of the fused node {call.name!r} was changed since: it cannot be unfused")
+        body = list(function)
+        kept = [
+            (node.outputs, own.outputs) for node, own in zip(body[len(record.constants) :], record.nodes, strict=True)
+        ]
+        if any(len(outputs) != len(known) for outputs, known in kept) or len(function.outputs) != len(call.outputs):
+            raise ValueError("it has other outputs than the function")
+        return function
+
+    def _expand(
+        self, call: ir.Node, record: Record, places: dict[ir.Node, int], known: dict[str, ir.Value]
+    ) -> list[ir.Node]:
+        """Put the body of `call` in its place, with the names of `record`; return the new nodes."""
+        function = self._body(call, record)
+        graph = call.graph
+        assert isinstance(graph, ir.Graph)
+        count = len(record.constants)
+        body = list(function)
+        values: dict[ir.Value, ir.Value | None] = dict(zip(function.inputs, call.inputs, strict=True))
+        for node, constant in zip(body[:count], record.constants, strict=True):
+            value = graph.initializers.get(constant.value.name) or known.get(constant.value.name)
+            if value is None:
+                value = known[constant.value.name] = _constant(graph, call, node, constant, places)
+            values[node.outputs[0]] = value
+        made = []
+        for node, own in zip(body[count:], record.nodes, strict=True):
+            outputs = [ir.Value() for _ in node.outputs]
+            values.update(zip(node.outputs, outputs, strict=True))
+            operands = [None if value is None else values[value] for value in node.inputs]
+            made.append(_copy(node, own, operands, outputs))
+            if own.place is not None:
+                places[made[-1]] = own.place
+        _hand_over(call, function, values)
+        graph.insert_before(call, made)
+        graph.remove(call, safe=True)
+        for copy, own in zip(made, record.nodes, strict=True):
+            _restore_names(copy, own)
+        return made
+
+
+def called_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
+    """Return what the model's graphs call, directly or by way of functions."""
+    called = {node.op_identifier() for graph in _graphs(model) for node in graph}
+    todo = list(called)
+    while todo:
+        function = model.functions.get(todo.pop())
+        inner = {node.op_identifier() for node in function.all_nodes()} - called if function is not None else set()
+        called |= inner
+        todo += inner
+    return called
+
+
+def _copy(node: ir.Node, own: NodeRecord, operands: list[ir.Value | None], outputs: list[ir.Value]) -> ir.Node:
+    """Return `node` of a function as the node that `own` describes."""
+    return ir.Node(
+        node.domain, node.op_type, operands, restored_attributes(node, own), overload=node.overload, outputs=outputs,
+        name=own.name or None, doc_string=own.doc or None, metadata_props=dict(own.metadata),
+    )  # fmt: skip
+
+
+def _restore_names(copy: ir.Node, own: NodeRecord) -> None:
+    copy.name = own.name  # the graph gave a name to one that had none
+    for value, known in zip(copy.outputs, own.outputs, strict=True):
+        restore_value(value, known)
+
+
+def _hand_over(call: ir.Node, function: ir.Function, values: dict[ir.Value, ir.Value | None]) -> None:
+    """Let what read the outputs of `call` read what the new nodes make."""
+    for outer, inner in zip(call.outputs, function.outputs, strict=True):
+        value = values[inner]
+        assert value is not None
+        outer.replace_all_uses_with(value, replace_graph_outputs=True)
+        outer.name = None
+
+
+def _constant(
+    graph: ir.Graph, call: ir.Node, node: ir.Node, record: ConstantRecord, places: dict[ir.Node, int]
+) -> ir.Value:
+    """Return the constant of `record`, made anew with the value that the function holds."""
+    if record.node is None:
+        known = record.tensor or TensorRecord(record.value.name)
+        tensor = restored_tensor(next(iter(node.attributes.values())).as_tensor(), known)
+        value = ir.Value(
+            name=record.value.name,
+            const_value=tensor,
+            shape=ir.Shape(tensor.shape.numpy()),
+            type=ir.TensorType(tensor.dtype),
+        )
+        restore_value(value, record.value)
+        graph.register_initializer(value)
+        return value
+    value = ir.Value()
+    copy = _copy(node, record.node, [], [value])
+    graph.insert_before(call, [copy])
+    _restore_names(copy, record.node)
+    restore_value(value, record.value)
+    if record.node.place is not None:
+        places[copy] = record.node.place
+    return value
+
+
+def _reorder(graph: ir.Graph, places: dict[ir.Node, int]) -> None:
+    """Put the nodes of `places` where they were; the others keep their order in the places between.
+
+    Where the model was edited since, so that this order is none, the graph is sorted.
+    """
+    if not places:
+        return
+    nodes = list(graph)
+    others = iter([node for node in nodes if node not in places])
+    ordered: list[ir.Node] = []
+    for node, place in sorted(places.items(), key=lambda item: item[1]):
+        ordered.extend(islice(others, max(0, place - len(ordered))))
+        ordered.append(node)
+    ordered.extend(others)
+    graph.remove(nodes)
+    graph.extend(ordered)
+    if not _is_sorted(graph):
+        graph.sort()
+
+
+def _is_sorted(graph: ir.Graph) -> bool:
+    seen: set[ir.Node] = set()
+    for node in graph:
+        for value in dependencies(node):
+            producer = value.producer()
+            if producer is not None and producer.graph is graph and producer not in seen:
+                return False
+        seen.add(node)
+    return True

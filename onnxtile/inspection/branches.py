@@ -1,0 +1,66 @@
+"""Branches of If nodes written out: those that a run takes, so that what is in them can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import onnx_ir as ir
+
+from onnxtile.graph import node_ids
+from onnxtile.inspection.inlined import bodies
+from onnxtile.model.expose import exposing
+from onnxtile.model.given import Feeds
+
+
+def reachable(graph: ir.Graph, path: str = "") -> Iterator[tuple[ir.Node, str]]:
+    """Yield the nodes of `graph` and of the branches of its If nodes, each with its name, that of a branch before it."""
+    for node, name in node_ids(graph).items():
+        yield node, f"{path}/{name}" if path else name
+        if _is_if(node):
+            for branch, body in bodies(node):
+                yield from reachable(body, f"{path}/{name}.{branch}" if path else f"{name}.{branch}")
+
+
+def with_branches(
+    model: ir.Model, chosen: Collection[ir.Node], feeds: Feeds
+) -> tuple[ir.Model, dict[ir.Node, ir.Node]]:
+    """Return a model whose main graph has those of `chosen` that a run on `feeds` reaches, and which of its nodes each of them is.
+
+    That is `model` itself where none is in a branch. An If whose branches have one of them gives way to the branch that is taken. Raises
+    ModelError where onnxruntime refuses the model.
+    """
+    if all(node.graph is model.graph for node in chosen):
+        return model, {node: node for node in chosen}
+    copy = model.clone()
+    pairs = zip(model.graph.all_nodes(), copy.graph.all_nodes(), strict=True)
+    copies = {original: made for original, made in pairs if original in chosen}
+    wanted = set(copies.values())
+    while (branching := next((node for node in copy.graph if _is_if(node) and _holds(node, wanted)), None)) is not None:
+        _take(copy, branching, feeds)
+    return copy, {original: made for original, made in copies.items() if made.graph is copy.graph}
+
+
+def _is_if(node: ir.Node) -> bool:
+    return node.op_type == "If" and node.domain in {"", "ai.onnx"}
+
+
+def _holds(node: ir.Node, wanted: Collection[ir.Node]) -> bool:
+    return any(inner in wanted for _, body in bodies(node) for inner in body.all_nodes())
+
+
+def _take(model: ir.Model, node: ir.Node, feeds: Feeds) -> None:
+    """Put the branch of `node` that is taken in its place."""
+    condition = node.inputs[0]
+    assert condition is not None and condition.name is not None
+    taken = exposing(model, [condition.name]).run(feeds)[condition.name]
+    branch = dict(bodies(node))["then_branch" if taken.item() else "else_branch"]
+    for value in list(branch.initializers.values()):
+        del branch.initializers[value.name or ""]
+        model.graph.register_initializer(value)
+    inner, results = list(branch), list(branch.outputs)
+    branch.outputs.clear()
+    branch.remove(inner)
+    model.graph.insert_before(node, inner)
+    for old, new in zip(node.outputs, results, strict=True):
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+    model.graph.remove(node, safe=True)

@@ -1,0 +1,182 @@
+"""The work of every node of a model, also of calls of local functions: what their bodies do with the shapes of the call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from onnxtile.inspection.repetition import repetitions
+from onnxtile.inspection.work import NotKnown, Operator, operator_name, work_of
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes, resolve
+
+_CALL = "onnxtile.call"
+"""On a node of the copy in which calls are written out: the place of its call. It is never saved."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Multiply-accumulates of a node, additions of biases and FLOPs, by operator, and why its work is not known where it is not.
+
+    `uncounted` is why FLOPs are not known of which the MACs may be.
+    """
+
+    macs: Mapping[Operator, int] = field(default_factory=dict)
+    additions: Mapping[Operator, int] = field(default_factory=dict)
+    unknown: str = ""
+    flops: Mapping[Operator, int] = field(default_factory=dict)
+    uncounted: str = ""
+
+    @property
+    def total(self) -> int | None:
+        """All MACs of the node; None where they are not known."""
+        return None if self.unknown else sum(self.macs.values())
+
+    @property
+    def operations(self) -> int | None:
+        """All FLOPs of the node; None where they are not known."""
+        return None if self.why_uncounted else sum(self.flops.values())
+
+    @property
+    def why_uncounted(self) -> str:
+        """Why the FLOPs are not known; empty where they are."""
+        return self.unknown or self.uncounted
+
+    def times(self, count: int) -> Work:
+        """Return the work of `count` such nodes."""
+        macs, additions, flops = (
+            {op: count * n for op, n in counts.items()} for counts in (self.macs, self.additions, self.flops)
+        )
+        return Work(macs, additions, self.unknown, flops, self.uncounted)
+
+
+def works(model: ir.Model, shapes: Shapes, constants: Constants) -> dict[ir.Node, Work]:
+    """Return the work of each node of all graphs of `model`, which stays as it is; what only makes constants has none.
+
+    Nodes of bodies (If, Loop, Scan) have the work of one pass; the node that has the bodies has that of all passes, where the graph tells
+    how many there are.
+    """
+    return _works(model, shapes, constants, _calls(model))
+
+
+def _works(model: ir.Model, shapes: Shapes, constants: Constants, calls: Mapping[ir.Node, Work]) -> dict[ir.Node, Work]:
+    found: dict[ir.Node, Work] = {}
+    # A body stands before the node that has it once the order is turned round.
+    for node in reversed(list(model.graph.all_nodes())):
+        if node in calls:
+            found[node] = calls[node]
+        elif bodies(node):
+            found[node] = _of_bodies(node, found, repetitions(node, shapes, constants))
+        else:
+            found[node] = _alone(node, shapes, constants)
+    return found
+
+
+def bodies(node: ir.Node) -> list[tuple[str, ir.Graph]]:
+    """Return the graphs in the attributes of `node`, each with the attribute's name."""
+    found: list[tuple[str, ir.Graph]] = []
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            found.append((attribute.name, attribute.as_graph()))
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            found.extend((f"{attribute.name}.{place}", body) for place, body in enumerate(attribute.as_graphs()))
+    return found
+
+
+def _alone(node: ir.Node, shapes: Shapes, constants: Constants) -> Work:
+    if node.outputs and all(value in constants for value in node.outputs):
+        return Work()
+    try:
+        count = work_of(node, shapes)
+    except NotKnown as error:
+        return Work(unknown=str(error))
+    op = operator_name(node)
+    why = count.why or f"no rule counts the FLOPs of {op} as it is used here"
+    return Work(
+        {op: count.macs} if count.macs else {},
+        {op: count.additions} if count.additions else {},
+        flops={op: count.flops} if count.flops else {},
+        uncounted=why if count.flops is None else "",
+    )
+
+
+def _of_bodies(node: ir.Node, found: Mapping[ir.Node, Work], times: Mapping[str, int] | None) -> Work:
+    """Return the work of all passes of the bodies of `node`, which run as often as `times` says, by the attribute's name."""
+    inner = {name: _sum([found[one] for one in body]) for name, body in bodies(node)}
+    if times is None:
+        reason = "how often its bodies run shows in a run only"
+        no_products, no_flops = (
+            all(count == 0 for count in counts)
+            for counts in zip(*((work.total, work.operations) for work in inner.values()), strict=True)
+        )
+        return Work(unknown="" if no_products else reason, uncounted="" if no_flops else reason)
+    return _sum([work.times(times[name]) for name, work in inner.items() if times[name]])
+
+
+def _calls(model: ir.Model) -> dict[ir.Node, Work]:
+    """Return the work of each call of a local function, found by writing the bodies in the calls' places in a copy."""
+    originals = list(model.graph.all_nodes())
+    places = [place for place, node in enumerate(originals) if node.op_identifier() in model.functions]
+    if not places:
+        return {}
+    copy = model.clone()
+    nodes = list(copy.graph.all_nodes())
+    for place in places:
+        nodes[place].metadata_props[_CALL] = str(place)
+    refusal = write_out_calls(copy)
+    if refusal:
+        return {originals[place]: Work(unknown=f"its function cannot be looked into: {refusal}") for place in places}
+    found = _works(copy, resolve(copy), Constants(copy), {})
+    parts: dict[int, list[Work]] = {place: [] for place in places}
+    for node in _outermost(copy.graph):
+        parts[int(node.metadata_props[_CALL])].append(found[node])
+    return {originals[place]: _sum(works) for place, works in parts.items()}
+
+
+def _outermost(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Yield the nodes that came from calls; what is in their bodies is theirs."""
+    for node in graph:
+        if _CALL in node.metadata_props:
+            yield node
+            continue
+        for _, body in bodies(node):
+            yield from _outermost(body)
+
+
+def write_out_calls(model: ir.Model, wanted: Callable[[ir.Function], bool] | None = None) -> str:
+    """Put the bodies of the `wanted` local functions in the places of their calls. Return why that cannot be; then `model` is used up."""
+    try:
+        InlinePass(wanted)(model)
+    except (ValueError, ir.passes.PassError) as error:
+        return " ".join(str(error.__cause__ or error).split())
+    return ""
+
+
+def _sum(parts: list[Work]) -> Work:
+    unknown, uncounted = (
+        next(filter(None, reasons), "")
+        for reasons in ((part.unknown for part in parts), (part.uncounted for part in parts))
+    )
+    macs, additions, flops = (
+        add_up(counts)
+        for counts in (
+            (part.macs for part in parts),
+            (part.additions for part in parts),
+            (part.flops for part in parts),
+        )
+    )
+    return Work(macs, additions, unknown, flops, uncounted)
+
+
+def add_up(counts: Iterable[Mapping[Operator, int]]) -> dict[Operator, int]:
+    """Return the sum of `counts` by operator, the largest first."""
+    total: Counter[Operator] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(total.most_common())

@@ -1,0 +1,67 @@
+"""Attention: scores and their product with the values, for every query against every key; nothing is saved where a mask is causal.
+
+The operators of onnxruntime: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md.
+"""
+
+from __future__ import annotations
+
+from onnxtile.inspection.work import Count, NotKnown, Rule, Site
+
+
+def _count(site: Site) -> Count:
+    """Count Attention-23: Q, K and V as (batch, heads, length, head) or, packed, (batch, length, heads × head)."""
+    query, key, value = site.input(0), site.input(1), site.input(2)
+    past = site.input(4)[2] if site.has(4) else 0
+    if len(query) == 4:
+        batch, heads, length, head = query
+        scores = batch * heads * length * (key[2] + past)
+        return Count(scores * (head + value[3]), others=_on(scores, site, 3))
+    heads, pairs = site.number("q_num_heads"), query[0] * query[1] * (key[1] + past)
+    products = pairs * (query[2] + heads * (value[2] // site.number("kv_num_heads")))
+    return Count(products, others=_on(pairs * heads, site, 3))
+
+
+def _on(scores: int, site: Site, *masks: int) -> int:
+    """Return the operations on `scores`: the scale 1, softmax 5, a mask at any of the inputs `masks` 1 each, a cap 3."""
+    cap = 3 if site.node.attributes.get_float("softcap", 0.0) else 0
+    return scores * (6 + sum(map(site.has, masks)) + cap)
+
+
+def _count_linear(site: Site) -> Count:
+    """Count LinearAttention-27, step by step: each adds a product to the state and reads it, the delta rules read it twice."""
+    query, key, value = site.input(0), site.input(1), site.input(2)
+    queries, keys = site.number("q_num_heads"), site.number("kv_num_heads")
+    state = (key[2] // keys) * (value[2] // keys)
+    through = 2 if site.text("update_rule", "gated_delta").endswith("delta") else 1
+    return Count(query[0] * query[1] * state * (queries + through * keys))
+
+
+def _count_fused(site: Site) -> Count:
+    """Count com.microsoft::Attention: it projects its input (batch, length, width) to queries, keys and values first."""
+    (batch, length, width), weight = site.input(0), site.input(1)
+    if site.has(4):
+        raise NotKnown("how far the past of an Attention is filled shows in a run only")
+    out = site.output()[-1]
+    projections = batch * length * width * weight[1]
+    keys = (weight[1] - out) // 2
+    biases = batch * length * weight[1] if site.has(2) else 0
+    scores = batch * site.number("num_heads") * length * length
+    return Count(projections + batch * length * length * (keys + out), biases, _on(scores, site, 3, 5))
+
+
+def _count_multi_head(site: Site) -> Count:
+    """Count com.microsoft::MultiHeadAttention of separate queries, keys and values (batch, length, width)."""
+    if not (site.has(1) and site.has(2)) or site.has(6):
+        raise NotKnown("packed or cached operands of a MultiHeadAttention are not looked into")
+    query, key, value = site.input(0), site.input(1), site.input(2)
+    if not len(query) == len(key) == len(value) == 3:
+        raise NotKnown("packed operands of a MultiHeadAttention are not looked into")
+    biases = query[0] * (query[1] * query[2] + key[1] * (key[2] + value[2])) if site.has(3) else 0
+    pairs = query[0] * query[1] * key[1]
+    return Count(pairs * (query[2] + value[2]), biases, _on(pairs * site.number("num_heads"), site, 4, 5))
+
+
+RULE = Rule("attention", frozenset({"Attention"}), _count)
+LINEAR = Rule("linear attention", frozenset({"LinearAttention"}), _count_linear)
+FUSED = Rule("attention with projections", frozenset({"com.microsoft::Attention"}), _count_fused)
+MULTI_HEAD = Rule("multi-head attention", frozenset({"com.microsoft::MultiHeadAttention"}), _count_multi_head)

@@ -1,0 +1,38 @@
+"""Matrix products of any rank: each output element sums K products."""
+
+from __future__ import annotations
+
+from onnxtile.inspection.work import Count, Rule, Site
+
+_PLAIN = {"MatMul", "MatMulInteger", "MatMulInteger16"}
+_BIAS = {"MatMulIntegerToFloat": 6, "DynamicQuantizeMatMul": 4}
+
+
+def _count(site: Site) -> Count:
+    left = site.input(0)
+    inner = left[-2] if site.number("transA", 0) and len(left) > 1 else left[-1]
+    elements, bias = site.elements(), _BIAS.get(site.node.op_type)
+    additions = elements if bias is not None and site.has(bias) else 0
+    return Count(elements * inner, additions, 0 if site.node.op_type in _PLAIN else None)
+
+
+def _count_packed(site: Site) -> Count:
+    """Count a product whose right operand is packed: its sizes are attributes."""
+    elements = site.elements()
+    return Count(elements * site.number("K"), elements if site.has(5) else 0)
+
+
+RULE = Rule(
+    "matmul",
+    frozenset(
+        {
+            *("MatMul", "MatMulInteger", "QLinearMatMul"),
+            *("com.microsoft::FusedMatMul", "com.microsoft::TransposeMatMul", "com.microsoft::MatMulInteger16"),
+            *("com.microsoft::MatMulIntegerToFloat", "com.microsoft::DynamicQuantizeMatMul"),
+        }
+    ),
+    _count,
+)
+PACKED = Rule(
+    "matmul of packed weights", frozenset({"com.microsoft::MatMulNBits", "com.microsoft::MatMulBnb4"}), _count_packed
+)

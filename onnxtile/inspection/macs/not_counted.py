@@ -1,0 +1,14 @@
+"""Operators whose number of products is the kernel's own affair: a Fourier transform, a support vector machine."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from onnxtile.inspection.work import NotKnown, Rule, Site
+
+
+def _count(site: Site) -> NoReturn:
+    raise NotKnown(f"how many products a {site.node.op_type} takes depends on how it is computed")
+
+
+RULE = Rule("not counted", frozenset({"DFT", "STFT", "ai.onnx.ml::SVMClassifier", "ai.onnx.ml::SVMRegressor"}), _count)

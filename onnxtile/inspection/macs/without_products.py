@@ -1,0 +1,30 @@
+"""Operators of onnxruntime that multiply no matrices, and whose other operations are not known.
+
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md.
+"""
+
+from __future__ import annotations
+
+from onnxtile.inspection.work import Count, Rule, Site
+
+_NAMES = (
+    *("BiasSplitGelu", "BiasAdd", "BiasSoftmax", "BiasDropout", "GroupNorm", "SkipGroupNorm"),
+    *(
+        "EmbedLayerNormalization",
+        "RotaryEmbedding",
+        "GatherBlockQuantized",
+        "QLinearAdd",
+        "QLinearMul",
+        "QLinearSigmoid",
+        "QLinearLeakyRelu",
+    ),
+    *("QLinearSoftmax", "QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearConcat", "QLinearWhere"),
+    *("QLinearReduceMean", "Unique", "Inverse"),
+)
+
+
+def _count(_site: Site) -> Count:
+    return Count(0)
+
+
+RULE = Rule("without products", frozenset(f"com.microsoft::{name}" for name in _NAMES), _count)

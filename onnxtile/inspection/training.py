@@ -1,0 +1,176 @@
+"""The activations that a backward pass would keep."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.graph import dependencies, node_ids
+from onnxtile.inspection.gradients import ATTENTION, SEQUENCES, STOPS, is_one_operator, needed
+from onnxtile.inspection.inlined import write_out_calls
+from onnxtile.inspection.work import operator_name
+from onnxtile.model.bytes import tensor_bytes
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes, resolve
+
+_BESIDE = {
+    "Dropout": ("mask", 0, False),
+    "GlobalMaxPool": ("indices", 8, False),
+    "MaxPool": ("indices", 8, False),
+    "LayerNorm": ("statistics", 8, True),
+    "LayerNormalization": ("statistics", 8, True),
+    ATTENTION: ("scores", 4, True),
+}
+"""What is kept, and the bytes of it for each element or each row (along the last axis) of the result."""
+_VIEWS = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+"""Frameworks make these without a copy."""
+
+
+@dataclass(frozen=True)
+class KeptValue:
+    """An activation that is kept: its bytes (None where unknown), and the nodes whose gradients need it.
+
+    A kept tensor that is not a value of the graph is named after its node: "pool:indices", "drop:mask".
+    """
+
+    name: str
+    bytes: int | None
+    needed_by: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of one value."""
+        return {"name": self.name, "bytes": self.bytes, "needed_by": list(self.needed_by)}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The activations that a backward pass keeps, each once; `by_operator` says for whom (the first that needs it).
+
+    `unknown` are nodes on the way of a gradient that no rule knows: what they keep is not in the sum.
+    """
+
+    values: tuple[KeptValue, ...]
+    by_operator: dict[str, int]
+    unknown: tuple[str, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all values of known size."""
+        return sum(value.bytes or 0 for value in self.values)
+
+    @property
+    def of_unknown_size(self) -> int:
+        """How many of the values have a size that only a run can tell."""
+        return sum(value.bytes is None for value in self.values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of what is kept."""
+        return {
+            "bytes": self.bytes,
+            "of_unknown_size": self.of_unknown_size,
+            "by_operator": self.by_operator,
+            "values": [value.to_dict() for value in self.values],
+            "unknown": list(self.unknown),
+        }
+
+
+def kept_for_training(model: ir.Model) -> Kept:
+    """Return what a backward pass of `model` keeps when every parameter is trained and the inputs are not.
+
+    A parameter is a floating-point constant of more than one element. A call of a local function keeps what its nodes do, a meta-op
+    that frameworks have as one operator what that keeps. A value and its views are kept once. Statistics that a normalisation keeps
+    for each channel are not counted.
+    """
+    inlined = model.clone() if model.functions else model
+    if model.functions and not write_out_calls(inlined, lambda one: not is_one_operator(one.domain, one.name)):
+        model = inlined
+    shapes, constants = resolve(model), Constants(model)
+    needs: dict[ir.Value, list[ir.Node]] = {}
+    unknown: list[ir.Node] = []
+    beside: list[tuple[ir.Node, str, int | None]] = []
+    varying = _Varying(shapes, constants)
+    for node in model.graph:
+        if not varying.passes(node):
+            continue
+        values = needed(node, varying)
+        if values is None:
+            unknown.append(node)
+        for value in map(_stored, values or ()):
+            if value not in constants:
+                needs.setdefault(value, []).append(node)
+        own = _beside(node, shapes)
+        if own is not None:
+            beside.append((node, *own))
+    names = node_ids(model.graph)
+    by_operator: Counter[str] = Counter()
+    kept = [
+        KeptValue(value.name or "", tensor_bytes(value, shapes), tuple(dict.fromkeys(names[node] for node in nodes)))
+        for value, nodes in needs.items()
+    ]
+    kept += [KeptValue(f"{names[node]}:{what}", size, (names[node],)) for node, what, size in beside]
+    for nodes, one in zip((*needs.values(), *([node] for node, _, _ in beside)), kept, strict=True):
+        by_operator[operator_name(nodes[0])] += one.bytes or 0
+    return Kept(tuple(kept), dict(by_operator.most_common()), tuple(names[node] for node in unknown))
+
+
+def _beside(node: ir.Node, shapes: Shapes) -> tuple[str, int | None] | None:
+    """Return a tensor that a framework keeps although the graph has no such value, and its bytes (None where unknown).
+
+    As PyTorch does on a CPU: MaxPool keeps where each maximum was, an int64; Dropout the factor of each element, in its own type; a layer
+    normalisation the mean and the deviation of each row, attention the logarithm of the sum of its scores, float32.
+    """
+    op = keys.meta_op(node.op_type) if is_one_operator(node.domain, node.op_type) else node.op_type
+    if node.domain not in {"", "ai.onnx", keys.DOMAIN} or op not in _BESIDE:
+        return None
+    if op == "Dropout":
+        return "mask", tensor_bytes(node.outputs[0], shapes)
+    sizes = shapes.sizes(node.outputs[0])
+    what, each, by_row = _BESIDE[op]
+    return what, None if sizes is None else each * math.prod(sizes[:-1] if by_row else sizes)
+
+
+def _stored(value: ir.Value) -> ir.Value:
+    """Return the value whose bytes `value` is a view of."""
+    node = value.producer()
+    while node is not None and node.domain in {"", "ai.onnx"} and node.op_type in _VIEWS and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return value
+
+
+class _Varying:
+    """The values that change when a parameter does, gathered node by node in the order of the graph."""
+
+    def __init__(self, shapes: Shapes, constants: Constants) -> None:
+        self._shapes = shapes
+        self._constants = constants
+        self._computed: set[ir.Value] = set()
+
+    def __contains__(self, value: object) -> bool:
+        if not isinstance(value, ir.Value):
+            return False
+        return value in self._computed or self._is_parameter(value)
+
+    def passes(self, node: ir.Node) -> bool:
+        """Tell whether a gradient goes through `node`, and note its outputs."""
+        if node.op_type in STOPS or all(value in self._constants for value in node.outputs):
+            return False
+        sequence = node.op_type in SEQUENCES
+        outputs = [value for value in node.outputs if value.name and (sequence or self._is_float(value))]
+        if not outputs or not any(value in self for value in dependencies(node)):
+            return False
+        self._computed.update(outputs)
+        return True
+
+    def _is_parameter(self, value: ir.Value) -> bool:
+        sizes = self._shapes.sizes(value)
+        return value in self._constants and self._is_float(value) and (sizes is None or math.prod(sizes) > 1)
+
+    def _is_float(self, value: ir.Value) -> bool:
+        dtype = self._shapes.dtype(value)
+        return dtype is not None and dtype.is_floating_point()

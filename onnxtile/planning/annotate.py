@@ -1,0 +1,79 @@
+"""A plan written into its model, as metadata that other tools read or pass on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.errors import UsageError
+from onnxtile.model.plan_marks import clear_plan
+from onnxtile.planning.layout.ordering.schedule import named
+from onnxtile.planning.layout.workspaces import SHARED
+from onnxtile.planning.result import VERSION, PlannedBody, PlanResult
+
+
+def annotate(model: ir.Model, result: PlanResult) -> None:
+    """Mark each value and node of `model` and of its bodies, and its graph, with what `result` says of it, in place of what was there.
+
+    The marks are written only by IR version 10 and later. Raises UsageError where `result` is the plan of another model.
+    """
+    graphs = list(_graphs(model.graph, result))
+    clear_plan(model)
+    for graph, plan in graphs:
+        _mark(graph, plan)
+    model.graph.metadata_props[keys.PLAN] = _summary(result)
+
+
+def _graphs(graph: ir.Graph, plan: PlanResult | PlannedBody) -> Iterator[tuple[ir.Graph, PlanResult | PlannedBody]]:
+    """Yield `graph` and the bodies in it, at any depth, each with its plan. Raises UsageError where one is the plan of another."""
+    names = {value.name for value in _values(graph)}
+    if not {buffer.name for buffer in plan.tensors} <= names:
+        raise UsageError("the plan is not one of this model")
+    yield graph, plan
+    nodes = dict(zip(plan.schedule, named(graph, plan.schedule, plan.steps).nodes, strict=True))
+    for body in plan.bodies:
+        # A function has one graph for all its calls: their plans stand in the JSON only.
+        if body.attribute is not None:
+            yield from _graphs(nodes[body.node].attributes[body.attribute].as_graph(), body)
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from (value for node in graph for value in node.outputs)
+
+
+def _mark(graph: ir.Graph, plan: PlanResult | PlannedBody) -> None:
+    rooms = {room.node: room for room in plan.buffers if room.kind == "workspace" and room.name != SHARED}
+    schedule = named(graph, plan.schedule, plan.steps)
+    for (node, step), name in zip(schedule.steps.items(), plan.schedule, strict=True):
+        node.metadata_props[keys.STEP] = str(step)
+        if name in rooms:
+            place = {"arena": rooms[name].arena, "offset": rooms[name].offset, "size": rooms[name].size}
+            node.metadata_props[keys.WORKSPACE_AT] = _json(place)
+    values = {value.name: value for value in _values(graph)}
+    for buffer in plan.tensors:
+        marks = values[buffer.name].metadata_props
+        marks[keys.ARENA] = buffer.arena
+        marks[keys.OFFSET] = str(buffer.offset)
+        marks[keys.SIZE] = str(buffer.size)
+        if buffer.alias is not None:
+            marks[keys.ALIAS_OF] = buffer.alias
+
+
+def _summary(result: PlanResult) -> str:
+    arenas = [dict(vars(arena)) for arena in result.arenas]
+    summary = {"version": VERSION, "alignment": result.alignment, "arenas": arenas, "peak": result.peak}
+    summary |= {"io": result.io, "overwrite_inputs": result.overwrite_inputs, "order": result.order}
+    shared = [room for room in result.buffers if room.kind == "workspace" and room.name == SHARED]
+    if shared:
+        fields = ("arena", "offset", "size", "first", "last")
+        summary["workspaces"] = [{key: getattr(room, key) for key in fields} for room in shared]
+    return _json(summary)
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))

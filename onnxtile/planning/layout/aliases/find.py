@@ -1,0 +1,287 @@
+"""The aliases that a model allows: which results may share bytes with an operand, by the table in aliases.lawful.
+
+The table is the authority; that a run inside the arena gives the right answer is evidence. An operator gives a view when its
+result is, by the ONNX specification, the same elements in the same order and of the same type.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.model.constants import Constants
+from onnxtile.model.dims import free_inputs
+from onnxtile.model.shapes import Shapes
+from onnxtile.model.unbound import Unbound
+from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, VIEWS
+from onnxtile.planning.layout.bytes import tensor_bytes
+
+_STANDARD = {"", "ai.onnx"}
+
+
+@dataclass(frozen=True)
+class Alias:
+    """`value` may share bytes with `source`, an operand of the node that makes it, by `rule`: "view", "in place", "cut" or "join".
+
+    `at` says where `value` begins, in bytes from the beginning of `source`; it is negative for the result of a Concat, of which all
+    operands but the first begin later.
+    """
+
+    value: ir.Value
+    source: ir.Value
+    rule: str
+    at: int = 0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What rules ask: shapes and types, and the constants that decide what an operator does."""
+
+    model: ir.Model
+    shapes: Shapes
+    constants: Constants
+    _lawful: dict[ir.Node, tuple[Alias, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def unbound(self) -> Unbound:
+        """The sizes of the model's inputs that are still to be bound."""
+        return Unbound.of(free_inputs(self.model))
+
+    def lawful(self, node: ir.Node) -> tuple[Alias, ...]:
+        """Return all aliases of outputs of `node`; they are found once, since several orders ask for them."""
+        if node not in self._lawful:
+            self._lawful[node] = (*aliases(node, self), *overwrites(node, self))
+        return self._lawful[node]
+
+    def opset(self) -> int:
+        """Return the version of the standard operators."""
+        imports = self.model.graph.opset_imports
+        return imports.get("", imports.get("ai.onnx", 1))
+
+    def is_standard(self, node: ir.Node) -> bool:
+        """Return whether `node` is what the ONNX specification says of its name."""
+        return node.domain in _STANDARD and node.op_identifier() not in self.model.functions
+
+    def same_bytes(self, a: ir.Value, b: ir.Value) -> bool:
+        """Return whether both have one element type and one size, and both are known."""
+        dtype, size = self.shapes.dtype(a), tensor_bytes(a, self.shapes)
+        return size is not None and dtype == self.shapes.dtype(b) and size == tensor_bytes(b, self.shapes)
+
+    def whole_numbers(self, value: ir.Value | None) -> list[int] | None:
+        """Return the elements of the constant `value`; None where it is none."""
+        if value not in self.constants or value is None:
+            return None
+        return [int(number) for number in self.constants.array(value).ravel()]
+
+
+def aliases(node: ir.Node, facts: Facts) -> Iterator[Alias]:
+    """Yield what outputs of `node` are views of, or parts of, or made of: what node need not run at all if the plan allows it."""
+    yield from views(node, facts)
+    yield from parts(node, facts)
+
+
+def views(node: ir.Node, facts: Facts) -> Iterator[Alias]:
+    """Yield the output of `node` that is a whole operand under another shape."""
+    if node.op_type not in VIEWS or not facts.is_standard(node) or not node.inputs or not node.outputs:
+        return
+    if node.op_type == "Dropout" and not does_not_train(node, facts):
+        return
+    source, value = node.inputs[0], node.outputs[0]
+    if source is not None and value.name and facts.same_bytes(value, source):
+        yield Alias(value, source, "view")
+
+
+def parts(node: ir.Node, facts: Facts) -> Iterator[Alias]:
+    """Yield the results of a Split or Slice that are contiguous bytes of its operand, the operands of a Concat that are of its result."""
+    if not facts.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:
+        return
+    if any(facts.shapes.is_bound(value) for value in (*node.inputs, *node.outputs) if value is not None):
+        return  # where a part begins, only a run knows
+    if node.op_type in JOINS:
+        yield from _joined(node, facts)
+    elif node.op_type in CUTS:
+        for value, starts in cut_starts(node, facts).items():
+            at = _bytes_before(node.inputs[0], value, starts, facts)
+            if at is not None and value.name:
+                yield Alias(value, node.inputs[0], "cut", at)
+
+
+def cut_starts(node: ir.Node, facts: Facts) -> dict[ir.Value, list[int]]:
+    """Return where each result of a Split or Slice begins in its operand, on each axis; nothing where it is not known."""
+    if node.op_type not in CUTS or not facts.is_standard(node) or not node.inputs or node.inputs[0] is None:
+        return {}
+    return dict(_split(node, facts) if node.op_type == "Split" else _sliced(node, facts))
+
+
+def overwrites(node: ir.Node, facts: Facts) -> Iterator[Alias]:
+    """Yield which operands of `node` its results may be written over, once nobody reads them any more.
+
+    A view writes nothing: a Cast to its own type is no such result.
+    """
+    allowed = () if any(views(node, facts)) else overwritable(node, facts)
+    forbidden = {v for place, v in enumerate(node.inputs) if place not in allowed}
+    for source in dict.fromkeys(v for v in node.inputs if v is not None and v not in forbidden):
+        for value in (v for v in node.outputs if v.name):
+            if _same_elements(value, source, facts) and _is_sure_of_size(node, source, allowed, facts):
+                yield Alias(value, source, "in place")
+
+
+def overwritable(node: ir.Node, facts: Facts) -> Collection[int]:
+    """Return the places of the operands of `node` that its results may be written over: of a meta-op, what its pattern declares."""
+    if not facts.is_standard(node):
+        function = facts.model.functions.get(node.op_identifier())
+        declared = "" if function is None else function.metadata_props.get(keys.IN_PLACE, "")
+        return json.loads(declared) if declared else ()
+    if node.op_type not in IN_PLACE or not _is_plain(node, facts):
+        return ()
+    allowed = IN_PLACE[node.op_type]
+    return range(len(node.inputs)) if allowed is None else allowed
+
+
+def _is_plain(node: ir.Node, facts: Facts) -> bool:
+    """Return whether `node` has one result, and computes it in the way that the table means."""
+    if len([v for v in node.outputs if v.name]) != 1 or not node.outputs[0].name:
+        return False
+    if node.op_type == "Gelu":
+        return node.attributes.get_string("approximate", "none") == "none"
+    if node.op_type == "BatchNormalization":
+        if facts.opset() < 7:
+            return node.attributes.get_int("is_test", 0) == 1
+        return node.attributes.get_int("training_mode", 0) == 0
+    return True
+
+
+def _same_elements(a: ir.Value, b: ir.Value, facts: Facts) -> bool:
+    first, second = facts.shapes.dtype(a), facts.shapes.dtype(b)
+    sizes = facts.shapes.sizes(a)
+    if first is None or second is None or sizes is None:
+        return False
+    if tensor_bytes(a, facts.shapes) is None or ir.DataType.STRING in {first, second}:
+        return False
+    return first.bitwidth == second.bitwidth >= 8 and sizes == facts.shapes.sizes(b)
+
+
+def _is_sure_of_size(node: ir.Node, source: ir.Value, allowed: Collection[int], facts: Facts) -> bool:
+    """Return whether `source` has the size of the result in every run: two sizes of one bound may differ, and one be broadcast.
+
+    Results of operators that write over operand 0 only have its shape; no other has more where each has one element.
+    """
+    if not any(facts.shapes.is_bound(value) for value in (*node.inputs, *node.outputs) if value is not None):
+        return True
+    if not facts.is_standard(node):
+        return False
+    others = [v for v in node.inputs if v is not None and v is not source]
+    return set(allowed) == {0} or all(_is_single(v, facts) for v in others)
+
+
+def _is_single(value: ir.Value, facts: Facts) -> bool:
+    sizes = facts.shapes.sizes(value)
+    return sizes is not None and set(sizes) <= {1} and not facts.shapes.is_bound(value)
+
+
+def _joined(node: ir.Node, facts: Facts) -> Iterator[Alias]:
+    result = node.outputs[0]
+    sizes = facts.shapes.sizes(result)
+    lengths = [facts.shapes.sizes(v) if v is not None else None for v in node.inputs]
+    axis = node.attributes.get_int("axis", 1)
+    if sizes is None or not -len(sizes) <= axis < len(sizes) or not result.name:
+        return
+    axis %= len(sizes)
+    start = 0
+    for operand, length in zip(node.inputs, lengths, strict=True):
+        if operand is None or length is None or len(length) != len(sizes):
+            return
+        starts = [start if place == axis else 0 for place in range(len(sizes))]
+        at = _bytes_before(result, operand, starts, facts)
+        if at is not None:
+            yield Alias(result, operand, "join", -at)
+        start += length[axis]
+
+
+def _split(node: ir.Node, facts: Facts) -> Iterator[tuple[ir.Value, list[int]]]:
+    """Yield each result of a Split with where it starts on each axis. Results without a name have their length, too."""
+    assert node.inputs[0] is not None
+    sizes = facts.shapes.sizes(node.inputs[0])
+    axis = node.attributes.get_int("axis", 0)
+    if sizes is None or not -len(sizes) <= axis < len(sizes):
+        return
+    axis %= len(sizes)
+    lengths = []
+    for value in node.outputs:
+        length = facts.shapes.sizes(value)
+        if length is None or len(length) != len(sizes):
+            return
+        lengths.append(length[axis])
+    if sum(lengths) != sizes[axis]:
+        return
+    for value, start in zip(node.outputs, accumulate([0, *lengths]), strict=False):
+        yield value, [start if place == axis else 0 for place in range(len(sizes))]
+
+
+def _sliced(node: ir.Node, facts: Facts) -> Iterator[tuple[ir.Value, list[int]]]:
+    """Yield the result of a Slice whose steps are all 1, with where it starts on each axis."""
+    assert node.inputs[0] is not None
+    sizes = facts.shapes.sizes(node.inputs[0])
+    bounds = _slice_bounds(node, facts)
+    if sizes is None or bounds is None:
+        return
+    first, axes, steps = bounds
+    if len(first) != len(axes) or any(step != 1 for step in steps):
+        return
+    starts = [0] * len(sizes)
+    for start, axis in zip(first, axes, strict=True):
+        if not -len(sizes) <= axis < len(sizes):
+            return
+        length = sizes[axis]
+        starts[axis] = min(max(start + length if start < 0 else start, 0), length)
+    yield node.outputs[0], starts
+
+
+def _slice_bounds(node: ir.Node, facts: Facts) -> tuple[list[int], list[int], list[int]] | None:
+    """Return starts, axes and steps: inputs from opset 10 on, attributes before. None where they are not constant."""
+    if facts.opset() < 10:
+        first = list(node.attributes.get_ints("starts", []))
+        return first, list(node.attributes.get_ints("axes", range(len(first)))), []
+    given = [*node.inputs, None, None, None]
+    starts = facts.whole_numbers(given[1])
+    if starts is None:
+        return None
+    axes = facts.whole_numbers(given[3]) if given[3] is not None else list(range(len(starts)))
+    steps = facts.whole_numbers(given[4]) if given[4] is not None else []
+    return None if axes is None or steps is None else (starts, axes, steps)
+
+
+def _bytes_before(whole: ir.Value, part: ir.Value, starts: Sequence[int], facts: Facts) -> int | None:
+    """Return where the box `part` begins in `whole`, in bytes; None where its bytes are not contiguous, or it has none.
+
+    They are if, up to the first axis on which the box is longer than 1, it may start anywhere, and all axes behind that one are whole.
+    """
+    outer, inner, dtype = facts.shapes.sizes(whole), facts.shapes.sizes(part), facts.shapes.dtype(whole)
+    if outer is None or inner is None or dtype is None or dtype != facts.shapes.dtype(part) or len(outer) != len(inner):
+        return None
+    if tensor_bytes(part, facts.shapes) in {None, 0} or dtype.bitwidth < 8:
+        return None
+    cut = next((axis for axis, length in enumerate(inner) if length != 1), len(inner))
+    if outer[cut + 1 :] != inner[cut + 1 :]:
+        return None
+    return sum(start * math.prod(outer[axis + 1 :]) for axis, start in enumerate(starts)) * dtype.bitwidth // 8
+
+
+def does_not_train(node: ir.Node, facts: Facts) -> bool:
+    """Return whether the Dropout `node` passes its input on.
+
+    That it trains is said by an attribute before opset 7, by an input from 12 on, and never in between.
+    """
+    if facts.opset() < 7:
+        return node.attributes.get_int("is_test", 0) == 1
+    training = node.inputs[2] if len(node.inputs) > 2 else None
+    if training is None:
+        return True
+    return training in facts.constants and not facts.constants.array(training).any()

@@ -1,0 +1,61 @@
+"""Finds nodes that would write bytes which others are using, where the same bytes are there already.
+
+Two Concats of one tensor may lie on each other, since they hold the same, as long as each finds it in its place. Where an operand is not
+in its place, its Concat copies it there: into bytes that may be in use by then, and be it with what they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import onnx_ir as ir
+
+from onnxtile.planning.layout.aliases.find import Alias
+from onnxtile.planning.layout.aliases.region import Region, Regions
+from onnxtile.planning.layout.ordering.precedence import Precedence
+
+_Span = tuple[int, int]
+
+
+def rewriting(known: Mapping[ir.Value, Iterable[Alias]], regions: Regions, order: Precedence) -> frozenset[ir.Value]:
+    """Return which of the values that are `known` to share bytes with operands are written into bytes that are in use in `regions`."""
+    return frozenset(
+        value
+        for value, aliases in known.items()
+        if len(regions.of[value].places) > 1
+        and any(_is_in_use(span, value, regions, order) for span in _written(value, aliases, regions))
+    )
+
+
+def _written(value: ir.Value, aliases: Iterable[Alias], regions: Regions) -> Iterator[_Span]:
+    """Yield the bytes of its region that the node of `value` writes: all but those that are in their place already."""
+    region = regions.of[value]
+    start = region.places[value]
+    end = start + regions.size(value)
+    for low, high in sorted(_in_place(value, aliases, region, regions)):
+        if start < low:
+            yield start, low
+        start = max(start, high)
+    if start < end:
+        yield start, end
+
+
+def _in_place(value: ir.Value, aliases: Iterable[Alias], region: Region, regions: Regions) -> Iterator[_Span]:
+    at = region.places[value]
+    for alias in aliases:
+        place = region.places.get(alias.source)
+        if place is not None and place + alias.at == at:
+            yield max(at, place), min(at + regions.size(value), place + regions.size(alias.source))
+
+
+def _is_in_use(span: _Span, value: ir.Value, regions: Regions, order: Precedence) -> bool:
+    return any(
+        place < span[1] and span[0] < place + regions.size(other) and _is_read(other, value, order)
+        for other, place in regions.of[value].places.items()
+        if other is not value
+    )
+
+
+def _is_read(other: ir.Value, value: ir.Value, order: Precedence) -> bool:
+    """Return whether `other` may be there, and be read later, when `value` is made."""
+    return not (order.before(other, value) or order.made_before(value, other))

@@ -1,0 +1,220 @@
+"""Chooses which of the lawful aliases a plan uses, so that the peak falls and copies become unnecessary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.planning.layout.aliases.find import Alias, Facts
+from onnxtile.planning.layout.aliases.region import Contents, Region, Regions
+from onnxtile.planning.layout.aliases.rewriting import rewriting
+from onnxtile.planning.layout.bytes import tensor_bytes
+from onnxtile.planning.layout.live_ranges import Life
+from onnxtile.planning.layout.ordering.precedence import Precedence
+from onnxtile.planning.layout.ordering.schedule import Schedule
+from onnxtile.planning.offsets.problem import Buffer, align
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """The regions, and for each tensor the aliases through which it shares bytes with operands of its node."""
+
+    regions: Regions
+    shares: Mapping[ir.Value, tuple[Alias, ...]]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What happens when: the steps of `schedule`, the lives, and the workspaces of kernels and bodies.
+
+    `order` says which tensors are dead before others are made, `kept` are never written over.
+    """
+
+    schedule: Schedule
+    lives: Mapping[ir.Value, Life]
+    order: Precedence
+    kept: frozenset[ir.Value]
+    workspaces: Sequence[Buffer] = ()
+
+
+def choose(
+    timeline: Timeline, facts: Facts, tensors: Sequence[ir.Value], alignment: int, rules: frozenset[str]
+) -> Sharing:
+    """Return which of `tensors`, in the order in which they are made, share bytes by one of `rules`.
+
+    But for tiles, that never raises the peak, which is that of the schedule, workspaces included.
+
+    A view always lies where its source does. A result is written over an operand wherever that is lawful: two buffers of one size become
+    one, which no step can lose by. Where tile has cut and joined, parts lie in their whole: tiles are addressed so. Other parts of a whole
+    are taken apart or put together in place where that lowers the peak, as long as it falls; then wherever it does not rise. What would
+    then be written into bytes that are in use is left apart, and all is chosen again.
+    """
+    sizes = {value: tensor_bytes(value, facts.shapes) or 0 for value in tensors}
+    apart: frozenset[ir.Value] = frozenset()
+    while True:
+        chooser = _Chooser(timeline, facts, sizes, alignment, rules | {"view"})
+        chooser.leave_apart(apart)
+        chooser.share_views()
+        chooser.share_in_place()
+        chooser.share_tiles()
+        chooser.lower_the_peak()
+        chooser.save_copies()
+        found = chooser.rewriting() - apart
+        if not found:
+            return Sharing(chooser.regions, chooser.shares())
+        apart |= found
+
+
+class _Chooser:
+    def __init__(
+        self,
+        timeline: Timeline,
+        facts: Facts,
+        sizes: Mapping[ir.Value, int],
+        alignment: int,
+        rules: frozenset[str],
+    ) -> None:
+        schedule, order = timeline.schedule, timeline.order
+        found = [alias for node in schedule.nodes for alias in facts.lawful(node)]
+        usable = [a for a in found if a.rule in rules and a.value in sizes and a.source in sizes]
+        known = [alias for alias in usable if alias.rule != "in place"]
+        self._views = [alias for alias in known if alias.rule == "view"]
+        self._in_place = [alias for alias in usable if alias.rule == "in place"]
+        self._parts = _by_node(alias for alias in known if alias.rule != "view")
+        contents = Contents(sizes)
+        self._known: dict[ir.Value, list[Alias]] = {}
+        for alias in known:
+            self._known.setdefault(alias.value, []).append(alias)
+        for value in sizes:
+            contents.add(value, self._known.get(value, ()))
+        self.regions = Regions(sizes, timeline.lives, order, timeline.kept, contents)
+        for alias in self._in_place:
+            self.regions.allow(alias)
+        self._order = order
+        self._alignment = alignment
+        self._live = np.zeros(schedule.end + 2, np.int64)
+        for region in self.regions.of.values():
+            self._count(region, 1)
+        for room in timeline.workspaces:
+            self._live[room.lower : room.upper] += align(room.size, alignment)
+
+    def leave_apart(self, values: frozenset[ir.Value]) -> None:
+        """Let `values` be neither parts nor wholes of others, nor written over."""
+        groups = ([a for a in group if values.isdisjoint((a.value, a.source))] for group in self._parts)
+        self._parts = [group for group in groups if group]
+        self._in_place = [alias for alias in self._in_place if alias.source not in values]
+
+    def share_views(self) -> None:
+        for alias in self._views:
+            self._join([alias])
+
+    def share_in_place(self) -> None:
+        """Write results over operands; what is read longest over what was made first, so that a residual stream stays in its place."""
+        for _, group in groupby(self._in_place, key=lambda alias: alias.value.producer()):
+            for alias in sorted(group, key=self._since_and_until):
+                self._join([alias])
+
+    def _since_and_until(self, alias: Alias) -> tuple[int, int]:
+        regions = self.regions.of
+        return regions[alias.source].life[0], -regions[alias.value].life[1]
+
+    def share_tiles(self) -> None:
+        for group in self._parts:
+            node = group[0].value.producer()
+            if node is not None and keys.TILE in node.metadata_props:
+                self._join(group)
+
+    def lower_the_peak(self) -> None:
+        """Take what lowers the first highest step most, until nothing does."""
+        while True:
+            step = int(self._live.argmax())
+            trials = [(self._height(group, step), i) for i, group in enumerate(self._choices())]
+            height, best = min(((h, i) for h, i in trials if h is not None), default=(None, 0))
+            if height is None:
+                return
+            self._join(list(self._choices())[best])
+
+    def save_copies(self) -> None:
+        """Take all that does not raise the peak."""
+        peak = int(self._live.max())
+        for group in self._choices():
+            changed = self._tried(group)
+            if changed is not None and changed.max() <= peak:
+                self._join(group)
+
+    def shares(self) -> dict[ir.Value, tuple[Alias, ...]]:
+        found: dict[ir.Value, list[Alias]] = {}
+        parts = (alias for group in self._parts for alias in group)
+        for alias in (*self._views, *parts, *self._in_place):
+            if self._is_used(alias):
+                found.setdefault(alias.value, []).append(alias)
+        return {value: tuple(used) for value, used in found.items()}
+
+    def rewriting(self) -> frozenset[ir.Value]:
+        """Return what would be written into bytes that are in use, and hold the same."""
+        return rewriting(self._known, self.regions, self._order)
+
+    def _is_used(self, alias: Alias) -> bool:
+        regions = self.regions
+        if regions.of[alias.source] is not regions.of[alias.value]:
+            return False
+        if alias.rule == "in place" and not self._order.until(alias.source, alias.value):
+            return False
+        return regions.place(alias.value) == regions.place(alias.source) + alias.at
+
+    def _choices(self) -> Iterator[list[Alias]]:
+        """Yield what may be taken together: all parts of a node, then each alone."""
+        for group in self._parts:
+            if len(group) > 1:
+                yield group
+            yield from ([alias] for alias in group)
+
+    def _height(self, group: list[Alias], step: int) -> int | None:
+        """Return the highest step that `group` leaves, of those it changes; None where it does not lower `step`."""
+        if not any(self._touches(alias, step) for alias in group):
+            return None
+        changed = self._tried(group)
+        if changed is None or changed[step] >= self._live[step]:
+            return None
+        height = int(changed.max())
+        return height if height <= self._live[step] else None
+
+    def _touches(self, alias: Alias, step: int) -> bool:
+        regions = (self.regions.of[alias.source], self.regions.of[alias.value])
+        return any(region.life[0] <= step < region.life[1] for region in regions)
+
+    def _tried(self, group: Iterable[Alias]) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
+        """Return the live bytes of all steps if `group` were taken; None where there is nothing to take."""
+        before, live = dict(self.regions.of), self._live.copy()
+        taken = self._join(group)
+        changed = self._live
+        self.regions.of, self._live = before, live
+        return changed if taken else None
+
+    def _join(self, group: Iterable[Alias]) -> bool:
+        taken = False
+        for alias in group:
+            region = self.regions.joined(alias)
+            if region is None:
+                continue
+            for old in (self.regions.of[alias.source], self.regions.of[alias.value]):
+                self._count(old, -1)
+            self.regions.settle(region)
+            self._count(region, 1)
+            taken = True
+        return taken
+
+    def _count(self, region: Region, sign: int) -> None:
+        self._live[region.life[0] : region.life[1]] += sign * align(region.size, self._alignment)
+
+
+def _by_node(found: Iterable[Alias]) -> list[list[Alias]]:
+    groups: dict[ir.Node | None, list[Alias]] = {}
+    for alias in found:
+        groups.setdefault(alias.value.producer(), []).append(alias)
+    return list(groups.values())

@@ -1,0 +1,162 @@
+"""What a plan is made of, up to the offsets: a schedule, who lives when, and who shares bytes with whom."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import onnx_ir as ir
+
+from onnxtile.errors import ModelError, UsageError
+from onnxtile.planning.layout.aliases.find import Facts
+from onnxtile.planning.layout.aliases.sharing import Sharing, Timeline, choose
+from onnxtile.planning.layout.bytes import granule, tensor_bytes
+from onnxtile.planning.layout.live_ranges import Life, live_ranges
+from onnxtile.planning.layout.ordering.every_order import Claim, InEveryOrder, conflicts, crowd
+from onnxtile.planning.layout.ordering.precedence import InSteps, Precedence
+from onnxtile.planning.layout.ordering.schedule import Schedule, own_order
+from onnxtile.planning.layout.ordering.work import Work
+from onnxtile.planning.layout.roles import Roles, assign
+from onnxtile.planning.layout.scope import Scope
+from onnxtile.planning.layout.workspaces import NO_NEEDS, Needs, Room
+from onnxtile.planning.offsets.problem import Buffer, Problem, align
+from onnxtile.planning.order import Ground, Order
+
+_MOST = 2**53
+"""Bytes that all buffers of a graph may have together: sums of them fit in 64 bits, and JSON's readers know them exactly."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A schedule, the role of each value, the lives, and the regions in which values lie; `order` says who is before whom.
+
+    `buffers` are what is to be placed: one for each region, and the workspaces, which are the `rooms`.
+    """
+
+    scope: Scope
+    schedule: Schedule
+    roles: Roles
+    lives: Mapping[ir.Value, Life]
+    order: Precedence
+    sharing: Sharing
+    buffers: tuple[Buffer, ...]
+    rooms: tuple[Room, ...]
+    alignment: int
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What is to be placed, and what may not share bytes."""
+        return Problem(self.buffers, self.alignment, conflicts=self.conflicts, crowd=self.crowd)
+
+    @property
+    def holds_always(self) -> bool:
+        """Whether what it says is true of every order that the graph allows."""
+        return isinstance(self.order, InEveryOrder)
+
+    @cached_property
+    def conflicts(self) -> frozenset[tuple[str, str]]:
+        """Names of buffers that must not share bytes although no step of the schedule has both: another order might."""
+        return conflicts(self._claims, self.order) if isinstance(self.order, InEveryOrder) else frozenset()
+
+    @cached_property
+    def crowd(self) -> frozenset[str]:
+        """Names of the heaviest buffers of which no two may share a byte, where what is said is true of every order; else none."""
+        if not isinstance(self.order, InEveryOrder):
+            return frozenset()
+        size = {buffer.name: align(buffer.size, self.alignment) for buffer in self.buffers}
+        return crowd(self._claims, [size[claim.name] for claim in self._claims], self.conflicts)
+
+    @cached_property
+    def _claims(self) -> list[Claim]:
+        assert isinstance(self.order, InEveryOrder)
+        order = self.order
+        regions = {id(region): region for region in self.sharing.regions.of.values()}.values()
+        claims = [order.claim(region.owner.name or "", region.life, region.places) for region in regions]
+        for room in self.rooms:
+            users = tuple(map(order.number, room.nodes))
+            claims.append(Claim(room.buffer.name, (room.buffer.lower, room.buffer.upper), users, users))
+        return claims
+
+
+def layouts(
+    facts: Facts,
+    scope: Scope,
+    order: Order,
+    streams: int,
+    alignment: int,
+    rules: Collection[str],
+    needs: Needs = NO_NEEDS,
+) -> tuple[Layout, ...]:
+    """Return the layouts of the graph of `scope` in the candidates of `order`, in steps of up to `streams` nodes.
+
+    `rules` name how bytes may be shared, `needs` says which nodes have a workspace.
+
+    Raises ModelError where the graph has a cycle or needs more bytes than can be counted, UsageError for less than one stream, or several
+    with an order for all, and where nodes that might run at once are to share one workspace.
+    """
+    if order.every and streams > 1:
+        raise UsageError(f"the order {order.name!r} holds for any number of streams", hint="leave --streams out")
+    if needs.shared and (order.every or streams > 1):
+        raise UsageError("nodes that may run at once cannot share one workspace", hint="leave --share-workspaces out")
+    terms = _Terms(facts, scope, alignment, frozenset(rules), order.every, needs)
+    own = own_order(scope.graph)
+    return tuple(map(terms.layout, order.candidates(Ground(own, streams, partial(terms.work, own)))))
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What a layout is made by, whatever its schedule."""
+
+    facts: Facts
+    scope: Scope
+    alignment: int
+    rules: frozenset[str]
+    every: bool
+    needs: Needs
+
+    def layout(self, schedule: Schedule) -> Layout:
+        scope, facts = self.scope, self.facts
+        roles = assign(schedule, scope, facts)
+        self._require_countable(roles)
+        lives = live_ranges(scope, schedule)
+        order = self._in_every_order(schedule, roles) if self.every else InSteps(schedule, lives)
+        rooms = self.needs.rooms(schedule)
+        timeline = Timeline(schedule, lives, order, scope.kept, [room.buffer for room in rooms])
+        sharing = choose(timeline, facts, tuple(roles.tensors), self.alignment, self.rules)
+        buffers = (*_buffers(sharing, facts, self.alignment), *(room.buffer for room in rooms))
+        return Layout(scope, schedule, roles, lives, order, sharing, buffers, rooms, self.alignment)
+
+    def _in_every_order(self, schedule: Schedule, roles: Roles) -> InEveryOrder:
+        constants, tensors = self.facts.constants, roles.tensors
+        computed = {n for n in schedule.nodes if all(v in constants and v not in tensors for v in n.outputs)}
+        return InEveryOrder(self.scope, schedule, computed)
+
+    def _require_countable(self, roles: Roles) -> None:
+        sizes = [tensor_bytes(value, self.facts.shapes) or 0 for value in roles.tensors]
+        sizes += [*self.needs.bodies.values(), *self.needs.kernels.values()]
+        total = sum(align(size, self.alignment) for size in sizes)
+        if total > _MOST:
+            raise ModelError(
+                f"tensors and workspaces of {total:,} bytes are too many: {_MOST:,} can be planned",
+                hint="smaller sizes (--dim, --shape), workspaces or alignment take less",
+            )
+
+    def work(self, own: Schedule, taken: Collection[str]) -> Work:
+        layout = replace(self, rules=self.rules & set(taken)).layout(own)
+        found = (alias for node in own.nodes for alias in self.facts.lawful(node))
+        in_place = [alias for alias in found if alias.rule == "in place" and alias.rule in self.rules]
+        return Work.of(own.nodes, layout.sharing.regions.of, in_place, self.scope.kept, self.alignment, layout.rooms)
+
+
+def _buffers(sharing: Sharing, facts: Facts, alignment: int) -> tuple[Buffer, ...]:
+    """Return a buffer for each region; no element is split by a small alignment."""
+    found: dict[ir.Value, Buffer] = {}
+    for value, region in sharing.regions.of.items():
+        dtype = facts.shapes.dtype(value)
+        assert dtype is not None
+        before = found[region.owner].alignment if region.owner in found else None
+        wanted = max(granule(dtype), before or 1)
+        own = wanted if wanted > alignment else None
+        found[region.owner] = Buffer(region.owner.name or "", region.size, *region.life, alignment=own)
+    return tuple(found.values())

@@ -1,0 +1,120 @@
+"""What kernels would need inside: the peak of a meta-op's own nodes, planned alone.
+
+To the plan a meta-op is one kernel, and what its nodes hand each other takes no bytes. Whoever runs it node by node needs them; whoever
+writes a kernel may use less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.errors import ModelError
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import resolve
+from onnxtile.model.unfold import is_kernel, unfold, written_out
+from onnxtile.planning.layout.aliases.find import Facts
+from onnxtile.planning.layout.bodies import Bodies, Terms, plan_bodies
+from onnxtile.planning.layout.graph_layout import Layout, layouts
+from onnxtile.planning.layout.scope import Scope
+from onnxtile.planning.layout.workspaces import SHARED, WorkspaceRules
+from onnxtile.planning.offsets.effort import NORMAL
+from onnxtile.planning.order import order as find_order
+from onnxtile.planning.planner import planner as find_planner
+from onnxtile.planning.result import Inside
+
+_SMALL = 64
+"""Elements of a constant operand whose numbers may decide a shape inside."""
+
+
+@dataclass(frozen=True)
+class Insides:
+    """The bytes that the meta-ops of a model need inside. Calls of one function with equal operands are planned once.
+
+    `alignment` and `rules` are those of the plan around them.
+    """
+
+    facts: Facts
+    alignment: int
+    rules: Collection[str]
+    _known: dict[Hashable, int | None] = field(default_factory=dict)
+
+    def of(self, node: ir.Node) -> int:
+        """Return the bytes inside `node`. Raises LookupError where it is no meta-op, or some shape in it is not known."""
+        if not self._is_kernel(node):
+            raise LookupError("it is no meta-op, and has no inside")
+        found = self.known(node)
+        if found is None:
+            raise LookupError("not all shapes inside of it are known")
+        return found
+
+    def known(self, node: ir.Node) -> int | None:
+        """Return the bytes inside the meta-op `node`; None where some shape in it is not known."""
+        key = (node.op_identifier(), *(None if value is None else self._signature(value) for value in node.inputs))
+        if key not in self._known:
+            self._known[key] = self._planned(node)
+        return self._known[key]
+
+    def rows(self, layout: Layout, bodies: Bodies, path: str = "") -> tuple[Inside, ...]:
+        """Return what the meta-ops of `layout` and of the `bodies` of its nodes need inside, but for those that need nothing.
+
+        `path` leads to a body, from node to node.
+        """
+        found = []
+        counted = {
+            node for room in layout.rooms for node in room.nodes if room.buffer.name == SHARED or node not in bodies
+        }
+        for node, name in zip(layout.schedule.nodes, layout.schedule.ids, strict=True):
+            if self._is_kernel(node) and not self._is_constant(node):
+                size = self.known(node)
+                if size != 0:
+                    found.append(Inside(f"{path}{name}", keys.meta_op(node.op_type), size, node in counted))
+            for body in bodies.get(node, ()):
+                way = "/".join(part for part in (f"{path}{name}", body.attribute) if part is not None)
+                found.extend(self.rows(body.layout, body.inside, f"{way}/"))
+        return tuple(found)
+
+    def _is_kernel(self, node: ir.Node) -> bool:
+        function = self.facts.model.functions.get(node.op_identifier())
+        return function is not None and is_kernel(function)
+
+    def _is_constant(self, node: ir.Node) -> bool:
+        return all(value in self.facts.constants for value in node.outputs)
+
+    def _signature(self, value: ir.Value) -> Hashable:
+        facts, sizes = self.facts, self.facts.shapes.sizes(value)
+        known = (facts.shapes.dtype(value), facts.shapes.dims(value), facts.shapes.is_bound(value))
+        if value not in facts.constants or sizes is None or np.prod(sizes) > _SMALL:
+            return known
+        return (*known, facts.constants.array(value).tobytes())
+
+    def _planned(self, node: ir.Node) -> int | None:
+        facts = self.facts
+        alone = written_out(node, facts.model, facts.shapes, facts.constants)
+        try:
+            shapes = resolve(alone, run=True)
+        except ModelError:
+            return None  # shapes in it contradict each other, or random operands keep onnxruntime from running it
+        model, shapes, constants = unfold(alone, shapes, Constants(alone))
+        inner = Facts(model, shapes, constants)
+        planner, order = find_planner("greedy-by-size"), find_order("model")
+        nested = Insides(inner, self.alignment, self.rules, self._known)
+        if any(nested._is_kernel(one) and nested.known(one) is None for one in model.graph.all_nodes()):
+            return None
+        terms = Terms(
+            inner,
+            order,
+            self.alignment,
+            self.rules,
+            lambda problem: planner.plan(problem, NORMAL),
+            WorkspaceRules(insides=True),
+            nested.of,
+        )
+        bodies = plan_bodies(model.graph, terms)
+        needs = terms.needs(model.graph, bodies)
+        (layout,) = layouts(inner, Scope(model.graph, "outside"), order, 1, self.alignment, self.rules, needs)
+        return None if layout.roles.unplanned else layout.problem.peak[0]

@@ -1,0 +1,69 @@
+"""Which values are no tensors: sequences, optionals and maps have no fixed bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+
+from onnxtile.model.shapes import Shapes
+from onnxtile.model.validity import skeleton
+
+
+def containers(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtocol]:
+    """Return the type of each value that is a sequence, an optional or a sparse tensor.
+
+    Where the file says nothing about a value, onnx's type inference is asked; what it does not know either is not in the table.
+    Other engines take an optional for the tensor in it: where the model makes one, onnx is asked about every value.
+    """
+    values = [value for graph in model.graphs() for value in _values(graph)]
+    found = {value: value.type for value in values if _is_container(value.type)}
+    wraps = any(node.op_type == "Optional" for node in model.graph.all_nodes()) or _gives_optional(model)
+    untold = (value for value in values if value.type is None and (wraps or shapes.dtype(value) is None))
+    open_ = {value.name or "": value for value in untold}
+    if open_:
+        found.update({open_[name]: type_ for name, type_ in _inferred(model).items() if name in open_})
+    return {value: type_ for value, type_ in found.items() if type_ is not None}
+
+
+def _gives_optional(model: ir.Model) -> bool:
+    return any(isinstance(value.type, ir.OptionalType) for value in model.graph.inputs)
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    for node in graph:
+        yield from (value for value in node.outputs if value.name)
+
+
+def _is_container(type_: ir.TypeProtocol | None) -> bool:
+    return type_ is not None and not isinstance(type_, ir.TensorType)
+
+
+def _inferred(model: ir.Model) -> dict[str, ir.TypeProtocol]:
+    try:
+        graph = onnx.shape_inference.infer_shapes(skeleton(model)).graph
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return {}
+    types = {
+        info.name: ir.serde.deserialize_type_proto_for_type(info.type)
+        for inner in _graphs(graph)
+        for info in (*inner.value_info, *inner.output)
+    }
+    return {name: type_ for name, type_ in types.items() if type_ is not None and _is_container(type_)}
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        if attribute.HasField("g"):
+            yield from _graphs(attribute.g)
+        for body in attribute.graphs:
+            yield from _graphs(body)
+
+
+def kind_name(type_: ir.TypeProtocol) -> str:
+    """Return what a type is called in a sentence: "sequence", "optional", "sparse tensor"."""
+    name = type(type_).__name__.removesuffix("Type")
+    return "sparse tensor" if name == "SparseTensor" else name.lower()

@@ -1,0 +1,151 @@
+"""Who is before whom in every order that the graph allows, and which buffers some order needs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.errors import UsageError
+from onnxtile.graph import MOST_ELEMENTS, dependencies, heaviest_antichain
+from onnxtile.planning.layout.live_ranges import Life
+from onnxtile.planning.layout.ordering.chains import Chains
+from onnxtile.planning.layout.ordering.schedule import Schedule, predecessors
+from onnxtile.planning.layout.scope import Scope
+from onnxtile.planning.offsets.problem import Ints
+
+MOST_CONFLICTS = 2_000_000
+"""Pairs of buffers that only another order needs at once, at most."""
+
+
+class InEveryOrder:
+    """Precedence in every order that the graph allows: a node is before another where a path leads from it to that.
+
+    The nodes `computed` run before all others, and use no bytes. `steps` are those of the schedule, by the numbers of the nodes in the
+    chains. Raises UsageError for a graph that is too wide (see layout.ordering.chains).
+    """
+
+    def __init__(self, scope: Scope, schedule: Schedule, computed: Collection[ir.Node] = ()) -> None:
+        nodes = [node for node in schedule.nodes if node not in computed]
+        self._number = {node: number for number, node in enumerate(nodes)}
+        self.steps = tuple(schedule.steps[node] for node in nodes)
+        makers = ([self._number[p] for p in predecessors(node) if p in self._number] for node in nodes)
+        self.chains = Chains([tuple(before) for before in makers])
+        uses: dict[ir.Value, list[int]] = {}
+        for node, number in self._number.items():
+            for value in dict.fromkeys((*dependencies(node), *node.outputs)):
+                uses.setdefault(value, []).append(number)
+        self._uses = uses
+        self._ends = {value: self.chains.ends(numbers) for value, numbers in uses.items()}
+        # The caller reads it after every node.
+        self._kept = scope.kept
+
+    def claim(self, name: str, life: Life, values: Iterable[ir.Value]) -> Claim:
+        """Return the claim of a buffer in which `values` lie."""
+        values = list(values)
+        makers = dict.fromkeys(value.producer() for value in values)
+        numbers = tuple(None if maker is None else self._number[maker] for maker in makers)
+        return Claim(name, life, tuple(sorted({use for value in values for use in self._uses.get(value, ())})), numbers)
+
+    def number(self, node: ir.Node) -> int:
+        """Return the number of `node` in the chains."""
+        return self._number[node]
+
+    def before(self, a: ir.Value, b: ir.Value) -> bool:
+        """Return whether every node that uses `a` is before the one that makes `b`."""
+        maker = self._maker(b)
+        if maker is None or a in self._kept:
+            return False
+        return all(self.chains.is_before(end, maker) for end in self._ends.get(a, ()))
+
+    def until(self, a: ir.Value, b: ir.Value) -> bool:
+        """Return whether every other node that uses `a` is before the one that makes `b`."""
+        maker = self._maker(b)
+        if maker is None or a in self._kept:
+            return False
+        return all(end == maker or self.chains.is_before(end, maker) for end in self._ends.get(a, ()))
+
+    def made_before(self, a: ir.Value, b: ir.Value) -> bool:
+        """Return whether a path leads from the node that makes `a`, or the caller, to the one that makes `b`."""
+        first, second = self._maker(a), self._maker(b)
+        return second is not None and (first is None or self.chains.is_before(first, second))
+
+    def _maker(self, value: ir.Value) -> int | None:
+        maker = value.producer()
+        return None if maker is None else self._number.get(maker)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Who wants bytes, and in which steps of the schedule: the nodes that `uses` them, and the first of these.
+
+    Of the `makers` None is the caller.
+    """
+
+    name: str
+    life: Life
+    uses: tuple[int, ...]
+    makers: tuple[int | None, ...]
+
+
+def conflicts(claims: Sequence[Claim], order: InEveryOrder) -> frozenset[tuple[str, str]]:
+    """Return the names of which may want their bytes together in some order although they never do in the schedule's.
+
+    For c claims on k chains it looks at c·k numbers, and at each pair that it finds. Raises UsageError for too many pairs.
+    """
+    found: list[tuple[str, str]] = []
+    for one, others in _unordered(claims, order):
+        found += ((claims[other].name, claims[one].name) for other in others.tolist())
+        if len(found) > MOST_CONFLICTS:
+            raise UsageError(
+                f"the graph is too wide for the order 'any': more than {MOST_CONFLICTS:,} pairs of buffers are in no order",
+                hint="plan for one order instead (--order model or min-peak)",
+            )
+    return frozenset(found)
+
+
+def _unordered(claims: Sequence[Claim], order: InEveryOrder) -> Iterator[tuple[int, Ints]]:
+    """Yield the claims with those that end before them in the schedule, and not in every order.
+
+    On some chain these use a node that runs before in the schedule, and stands behind all that are before the makers.
+    """
+    chains = order.chains
+    sequence = np.lexsort((chains.place, chains.chain))
+    first = np.searchsorted(chains.chain[sequence], np.arange(chains.count))
+    users: list[list[int]] = [[] for _ in sequence]
+    for number, claim in enumerate(claims):
+        for use in claim.uses:
+            users[use].append(number)
+    flat = np.fromiter((claim for node in sequence for claim in users[node]), np.int64)
+    offsets = np.cumsum([0, *(len(users[node]) for node in sequence)])
+    ends = np.array([claim.life[1] for claim in claims], np.int64)
+    run, count = np.zeros(chains.count, np.int64), 0
+    for number in sorted(range(len(claims)), key=lambda n: claims[n].life[0]):
+        start, makers = claims[number].life[0], [maker for maker in claims[number].makers if maker is not None]
+        while count < len(order.steps) and order.steps[count] < start:
+            run[chains.chain[count]] += 1
+            count += 1
+        if not makers or None in claims[number].makers:
+            continue  # it is there before the first step, and nothing ends before it
+        low, high = offsets[first + chains.before_all(makers)], offsets[first + run]
+        spans = [flat[low[c] : high[c]] for c in np.flatnonzero(low < high)]
+        if spans:
+            others = np.unique(np.concatenate(spans))
+            yield number, others[ends[others] <= start]
+
+
+def crowd(claims: Sequence[Claim], weights: Sequence[int], apart: Collection[tuple[str, str]]) -> frozenset[str]:
+    """Return the names of the heaviest claims of which any two may want their bytes together in some order.
+
+    `weights` are bytes, one of each claim; `apart` are the conflicts. Nothing for more than 4,000 claims: takes c³ steps of numpy's.
+    """
+    if not 0 < len(claims) <= MOST_ELEMENTS:
+        return frozenset()
+    starts, ends = (np.array([claim.life[side] for claim in claims], np.int64) for side in (0, 1))
+    before = ends[:, None] <= starts[None, :]
+    place = {claim.name: number for number, claim in enumerate(claims)}
+    for one, other in apart:
+        before[place[one], place[other]] = before[place[other], place[one]] = False
+    return frozenset(claims[i].name for i in heaviest_antichain(weights, before))

@@ -1,0 +1,138 @@
+"""How far the work of an order has come: what may run next, what is live, and what it has cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from onnxtile.planning.layout.ordering.work import Work
+
+Trail: TypeAlias = "tuple[Trail, int] | None"
+"""Nodes that have run, the last one first."""
+
+
+@dataclass
+class Progress:
+    """A set of nodes that have run. `ready` may run next, and tell which have: all that are not behind one of them.
+
+    `waiting` counts by node what it still waits for, where some of that has run; `left` by live buffer who is still to touch it.
+    `live` bytes are in use between two steps, `peak` were in the hungriest step so far. `recent` are the last few that became ready.
+    """
+
+    work: Work
+    ready: set[int]
+    waiting: dict[int, int] = field(default_factory=dict)
+    left: dict[int, int] = field(default_factory=dict)
+    live: int = 0
+    peak: int = 0
+    done: int = 0
+    trail: Trail = None
+    recent: tuple[int, ...] = ()
+
+    @classmethod
+    def start(cls, work: Work) -> Progress:
+        """Return the progress before the first node."""
+        return cls(work, {node for node, before in enumerate(work.after) if not before})
+
+    def copy(self) -> Progress:
+        """Return the same, to go another way from here."""
+        return Progress(
+            self.work,
+            set(self.ready),
+            dict(self.waiting),
+            dict(self.left),
+            self.live,
+            self.peak,
+            self.done,
+            self.trail,
+            self.recent,
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every node has run."""
+        return not self.ready
+
+    def price(self, node: int) -> tuple[int, int]:
+        """Return the live bytes while `node` runs next, and those after it."""
+        work, left = self.work, self.left
+        during = after = self.live
+        for buffer in work.touches[node]:
+            size = work.sizes[buffer]
+            uses = left.get(buffer)
+            if uses is None:
+                during += size
+                after += size
+                uses = work.uses[buffer]
+            if uses == 1:
+                after -= size
+        saved = 0
+        for made, source in work.overwrites(node):
+            if made not in left and left.get(source) == 1:
+                saved = max(saved, work.sizes[made])
+        return during - saved, after
+
+    def run(self, node: int) -> list[int]:
+        """Run `node`; return the nodes that became ready."""
+        work, left = self.work, self.left
+        during, self.live = self.price(node)
+        self.peak = max(self.peak, during)
+        for buffer in work.touches[node]:
+            uses = left.get(buffer, work.uses[buffer]) - 1
+            if uses:
+                left[buffer] = uses
+            else:
+                left.pop(buffer, None)
+        self.ready.discard(node)
+        self.done += 1
+        self.trail = (self.trail, node)
+        freed = []
+        for follower in work.followers[node]:
+            count = self.waiting.pop(follower, len(work.after[follower])) - 1
+            if count:
+                self.waiting[follower] = count
+            else:
+                freed.append(follower)
+        self.ready.update(freed)
+        self.recent = (*freed, *self.recent)[:_RECENT]
+        return freed
+
+    def run_safely(self, fresh: Iterable[int], floor: int) -> list[int]:
+        """Run whatever can only do good, of the nodes `fresh` and those that become ready; return all of these.
+
+        A node does no harm to any order that continues from here if it leaves no more live than before and the peak, of which `floor`
+        bytes cannot be avoided, where it is: whatever runs later meets no more live bytes than without it.
+        """
+        seen = sorted(fresh)
+        todo = seen[::-1]
+        while todo:
+            node = todo.pop()
+            if node not in self.ready:
+                continue
+            during, after = self.price(node)
+            if after <= self.live and during <= max(self.peak, floor):
+                new = sorted(self.run(node))
+                seen.extend(new)
+                todo.extend((*self._neighbours(node), *reversed(new)))
+        return seen
+
+    def _neighbours(self, node: int) -> Iterator[int]:
+        """Yield the ready nodes that touch a buffer which, after `node`, one node only is still to touch."""
+        single = {b for b in self.work.touches[node] if self.left.get(b) == 1}
+        if single and len(self.ready) <= _FEW:
+            yield from (other for other in self.ready if not single.isdisjoint(self.work.touches[other]))
+
+    def order(self) -> list[int]:
+        """Return the nodes that have run, in their order."""
+        found, trail = [], self.trail
+        while trail is not None:
+            trail, node = trail
+            found.append(node)
+        return found[::-1]
+
+
+_RECENT = 12
+
+_FEW = 64
+"""Ready nodes that are looked through after each step; in wider graphs only what becomes ready is looked at."""

@@ -1,0 +1,118 @@
+"""What an order is searched in, as plain data: nodes that follow others, and the buffers that they write and read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx_ir as ir
+
+from onnxtile.graph import dependencies
+from onnxtile.planning.layout.aliases.find import Alias
+from onnxtile.planning.layout.aliases.region import Region
+from onnxtile.planning.layout.workspaces import Room
+from onnxtile.planning.offsets.problem import align
+
+
+@dataclass(frozen=True)
+class Work:
+    """Nodes and buffers by number, the nodes in an order that already is one.
+
+    Node n comes after the nodes `after[n]` and touches the buffers `touches[n]`, of which it may be the first to write `makes[n]`. A
+    buffer of `sizes[b]` bytes is live from the first node that touches it to the last, or to the end of the run if it is in `kept`.
+    `over[n]` are the pairs of a buffer that n may be the first to write and one of the same size that it may write it over, once
+    nobody else touches that any more.
+    """
+
+    after: tuple[tuple[int, ...], ...]
+    touches: tuple[tuple[int, ...], ...]
+    makes: tuple[tuple[int, ...], ...]
+    sizes: tuple[int, ...]
+    kept: frozenset[int] = frozenset()
+    over: Mapping[int, tuple[tuple[int, int], ...]] | None = None
+
+    @cached_property
+    def followers(self) -> tuple[tuple[int, ...], ...]:
+        """By node, those that come after it."""
+        found: list[list[int]] = [[] for _ in self.after]
+        for node, before in enumerate(self.after):
+            for other in before:
+                found[other].append(node)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def uses(self) -> tuple[int, ...]:
+        """By buffer, how many nodes touch it; one more than that if it is kept."""
+        counts = [0] * len(self.sizes)
+        for touched in self.touches:
+            for buffer in touched:
+                counts[buffer] += 1
+        return tuple(count + (buffer in self.kept) for buffer, count in enumerate(counts))
+
+    @cached_property
+    def floor(self) -> int:
+        """Bytes that are live in some step of every order: what the hungriest node touches."""
+        return max((self._least(node) for node in range(len(self.after))), default=0)
+
+    def _least(self, node: int) -> int:
+        saved = max((self.sizes[made] for made, _ in self.overwrites(node)), default=0)
+        return sum(self.sizes[buffer] for buffer in self.touches[node]) - saved
+
+    def overwrites(self, node: int) -> tuple[tuple[int, int], ...]:
+        """Return the pairs of `over` for `node`."""
+        return (self.over or {}).get(node, ())
+
+    @classmethod
+    def of(
+        cls,
+        nodes: Iterable[ir.Node],
+        regions: Mapping[ir.Value, Region],
+        in_place: Iterable[Alias],
+        outputs: Collection[ir.Value],
+        alignment: int,
+        rooms: Iterable[Room] = (),
+    ) -> Work:
+        """Return the work of `nodes`, in their order, on the buffers that `regions` give their values; `outputs` live to the end.
+
+        The workspaces `rooms` are buffers, too, which their nodes touch. Buffers take multiples of `alignment` bytes.
+        """
+        numbers = {node: number for number, node in enumerate(nodes)}
+        buffers: dict[int, int] = {}
+        for region in regions.values():
+            buffers.setdefault(id(region), len(buffers))
+        sizes = [0] * len(buffers)
+        kept = set()
+        for value, region in regions.items():
+            sizes[buffers[id(region)]] = align(region.size, alignment)
+            if value in outputs:
+                kept.add(buffers[id(region)])
+        after, touches, makes = [], [], []
+        for node in numbers:
+            read = list(dict.fromkeys(dependencies(node)))
+            producers = (value.producer() for value in read)
+            after.append(tuple(sorted({numbers[p] for p in producers if p is not None and p in numbers})))
+            made = dict.fromkeys(buffers[id(regions[value])] for value in node.outputs if value in regions)
+            touched = dict.fromkeys(buffers[id(regions[value])] for value in read if value in regions)
+            makes.append(tuple(made))
+            touches.append(tuple(dict.fromkeys((*made, *touched))))
+        for room in rooms:
+            for user in room.nodes:
+                touches[numbers[user]] += (len(sizes),)
+            sizes.append(align(room.buffer.size, alignment))
+        over: dict[int, list[tuple[int, int]]] = {}
+        for alias in in_place:
+            producer = alias.value.producer()
+            if producer is None or alias.value not in regions or alias.source not in regions:
+                continue
+            pair = (buffers[id(regions[alias.value])], buffers[id(regions[alias.source])])
+            if pair[0] != pair[1] and regions[alias.value].size == regions[alias.source].size:
+                over.setdefault(numbers[producer], []).append(pair)
+        return cls(
+            tuple(after),
+            tuple(touches),
+            tuple(makes),
+            tuple(sizes),
+            frozenset(kept),
+            {node: tuple(pairs) for node, pairs in over.items()},
+        )

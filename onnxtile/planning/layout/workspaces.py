@@ -1,0 +1,125 @@
+"""Workspaces: the bytes that a node's kernel needs while it runs, beside its operands and results."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import onnx
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.errors import UsageError
+from onnxtile.model.size_rule import SizeRule
+from onnxtile.model.unfold import is_kernel
+from onnxtile.planning.layout.aliases.find import Facts
+from onnxtile.planning.layout.ordering.schedule import Schedule
+from onnxtile.planning.offsets.problem import Buffer
+
+SHARED = "(workspace)"
+"""What the one workspace of all kernels is called."""
+
+
+@dataclass(frozen=True)
+class WorkspaceRules:
+    """How many bytes kernels need, by operator ("Conv", "onnxtile::Linear"); a meta-op that is not named, what its pattern declares.
+
+    `shared`: they have one workspace, the largest; else each has one of its own in its step. `insides`: a meta-op of which neither says
+    anything needs what its own nodes do.
+    """
+
+    rules: Mapping[str, SizeRule] = field(default_factory=dict)
+    shared: bool = False
+    insides: bool = False
+
+    @classmethod
+    def of(cls, texts: Mapping[str, str], shared: bool) -> WorkspaceRules:
+        """Return the rules that `texts` say by operator. Raises UsageError where one cannot be read."""
+        return cls({name: SizeRule(text) for name, text in texts.items()}, shared)
+
+    def require_known(self, model: ir.Model) -> None:
+        """Raise UsageError for a rule about an operator that neither `model` nor ONNX knows."""
+        known = {schema.name for schema in onnx.defs.get_all_schemas()}
+        known |= {name for node in model.graph.all_nodes() for name in _names(node)}
+        for name in self.rules:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                raise UsageError(
+                    f"there is no operator {name!r} to have a workspace",
+                    hint=f"did you mean {near[0]!r}?" if near else None,
+                )
+
+    def of_nodes(self, graph: ir.Graph, facts: Facts, inside: Callable[[ir.Node], int]) -> dict[ir.Node, int]:
+        """Return the bytes of each node of `graph` that needs some; `inside` tells those that the nodes of a meta-op need.
+
+        Raises ModelError where a rule asks for a shape that is not known.
+        """
+        rules = {node: rule for node in graph if (rule := self._rule(node, facts)) is not None}
+        found = {node: rule.bytes(node, facts.shapes, inside) for node, rule in rules.items()}
+        return {node: size for node, size in found.items() if size}
+
+    def _rule(self, node: ir.Node, facts: Facts) -> SizeRule | None:
+        if all(value in facts.constants for value in node.outputs):
+            return None
+        named = next((self.rules[name] for name in _names(node) if name in self.rules), None)
+        if named is not None or facts.is_standard(node):
+            return named
+        function = facts.model.functions.get(node.op_identifier())
+        declared = None if function is None else function.metadata_props.get(keys.WORKSPACE)
+        if declared is None and self.insides and function is not None and is_kernel(function):
+            return SizeRule("inside")
+        return None if declared is None else SizeRule(declared)
+
+
+NO_RULES = WorkspaceRules()
+"""What patterns declare, and nothing else."""
+
+
+def _names(node: ir.Node) -> tuple[str, ...]:
+    """Return what a rule may call `node`: of meta-ops with different bodies the number is left out."""
+    operator = keys.meta_op(node.op_type) if node.domain == keys.DOMAIN else node.op_type
+    return (f"{node.domain}::{operator}", operator) if node.domain else (operator,)
+
+
+@dataclass(frozen=True)
+class Room:
+    """The buffer of a workspace, and the nodes that use it, of which no two run at once."""
+
+    buffer: Buffer
+    nodes: tuple[ir.Node, ...]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The bytes of workspaces: of nodes with `bodies`, each always its own, and of other `kernels`.
+
+    A workspace with bodies starts at a multiple of its `alignments`, where the alignment of the plan is smaller than what they need.
+    """
+
+    bodies: Mapping[ir.Node, int] = field(default_factory=dict)
+    kernels: Mapping[ir.Node, int] = field(default_factory=dict)
+    shared: bool = False
+    alignments: Mapping[ir.Node, int] = field(default_factory=dict)
+
+    def rooms(self, schedule: Schedule) -> tuple[Room, ...]:
+        """Return the workspaces in `schedule`."""
+        own = dict(self.bodies)
+        for node, size in () if self.shared else self.kernels.items():
+            own[node] = own.get(node, 0) + size
+        names = dict(zip(schedule.nodes, schedule.ids, strict=True))
+        steps = schedule.steps
+        found = [
+            Room(Buffer(f"{names[node]} (workspace)", own[node], step, step + 1, self.alignments.get(node)), (node,))
+            for node, step in steps.items()
+            if own.get(node)
+        ]
+        users = tuple(node for node in schedule.nodes if self.shared and self.kernels.get(node))
+        if users:
+            size, first, end = max(self.kernels[n] for n in users), steps[users[0]], steps[users[-1]] + 1
+            found.append(Room(Buffer(SHARED, size, first, end), users))
+        return tuple(found)
+
+
+NO_NEEDS = Needs()
+"""No workspace at all."""

@@ -1,0 +1,159 @@
+"""From a model to a plan: schedule, lives and aliases, problem, planner. The check of plans is in planning.proof.published."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from onnxtile.errors import Infeasible
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes
+from onnxtile.model.unfold import unfold
+from onnxtile.planning.layout.aliases.copies import copies
+from onnxtile.planning.layout.aliases.find import Facts
+from onnxtile.planning.layout.bodies import Terms, plan_bodies, with_bodies, with_least_bodies
+from onnxtile.planning.layout.bytes import granule, tensor_bytes
+from onnxtile.planning.layout.graph_layout import layouts
+from onnxtile.planning.layout.insides import Insides
+from onnxtile.planning.layout.joint_bound import any_order_bound
+from onnxtile.planning.layout.scope import Scope
+from onnxtile.planning.layout.smallest import smallest
+from onnxtile.planning.layout.workspaces import NO_RULES, WorkspaceRules
+from onnxtile.planning.offsets.effort import NORMAL, Effort
+from onnxtile.planning.offsets.memories import Capacity, allocate, memories
+from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, Plan, Problem, align
+from onnxtile.planning.order import order as find_order
+from onnxtile.planning.planner import planner as find_planner
+from onnxtile.planning.result import Constant, Excluded, PlanResult
+from onnxtile.planning.rows import Place, all_roles, planned, planned_bodies
+
+SHARING = ("view", "in place", "cut", "join")
+"""The rules by which tensors may share bytes."""
+
+
+def plan(  # noqa: PLR0913 - the options of the command
+    model: ir.Model,
+    shapes: Shapes,
+    constants: Constants,
+    *,
+    alignment: int = DEFAULT_ALIGNMENT,
+    planner: str = "best",
+    effort: Effort = NORMAL,
+    order: str = "model",
+    streams: int = 1,
+    capacity: Capacity = None,
+    digest: str | None = None,
+    dims: Mapping[str, int] | None = None,
+    bounds: Mapping[str, int] | None = None,
+    share: Collection[str] = SHARING,
+    io: str = "outputs",
+    overwrite_inputs: bool = False,
+    workspaces: WorkspaceRules = NO_RULES,
+) -> PlanResult:
+    """Give every tensor of `model`, which stays as it is, an address in an arena.
+
+    `alignment` and `capacity` (None: no limit) are in bytes; a mapping gives several arenas their capacities, the first the fastest.
+    `effort` is how long `planner` may search. `digest` (of the input file), `dims` (the bound dimensions) and
+    `bounds` (of `shapes`) are told on.
+    `order` names the order in which nodes run, of which up to `streams` that do not depend on each other run in one step.
+    `share` names the rules by which tensors may share bytes, all by default; views always do.
+    `io` says whether graph inputs and outputs lie in the arena, `overwrite_inputs` that inputs there may be lost.
+    `workspaces` says what kernels need beside their operands and results.
+    Raises UsageError for an alignment that is no power of two or an unknown planner or order, OverCapacity (an Infeasible) where an
+    arena would be larger than its capacity, Infeasible where a tensor without a size leaves that open.
+    """
+    chosen = find_planner(planner)
+    model, shapes, constants = unfold(model, shapes, constants)
+    facts = Facts(model, shapes, constants)
+    scope = Scope(model.graph, io, overwrite_inputs)
+    chosen_order = find_order(order)
+
+    def solve(problem: Problem) -> Plan:
+        return chosen.plan(problem, effort)
+
+    workspaces.require_known(model)
+    kernels = Insides(facts, alignment, share)
+    terms = Terms(facts, chosen_order, alignment, share, solve, workspaces, kernels.of)
+    inside = plan_bodies(model.graph, terms)
+    needs = terms.needs(model.graph, inside)
+    found = layouts(facts, scope, chosen_order, streams, alignment, share, needs)
+    layout, allocation = smallest(found, lambda problem: allocate(problem, memories(capacity), chosen, effort))
+    problem, schedule, sharing, roles = layout.problem, layout.schedule, layout.sharing, layout.roles
+    places = {name: Place(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
+    told = all_roles(layout, inside)
+    peak, peak_step = problem.peak
+    if told.unplanned and capacity is not None:
+        raise _unplanned(told.unplanned, facts)
+    proof = with_bodies(problem, allocation.proof, layout.rooms, inside)
+    if told.unplanned:
+        proof = replace(proof, ended="unplanned tensors")
+    optimal = allocation.size == proof.lower_bound and not told.unplanned
+    least = any_order_bound(layout, facts, with_least_bodies(needs, inside))
+    return PlanResult(
+        digest=digest,
+        dims=dict(dims or {}),
+        bounds=dict(bounds or {}),
+        alignment=alignment,
+        planner=chosen.name,
+        arenas=allocation.summary,
+        peak=peak,
+        peak_step=peak_step,
+        lower_bound=proof.lower_bound,
+        optimal=optimal,
+        optimal_over=("any order" if allocation.size == least else "order") if optimal else None,
+        any_order_bound=least,
+        bound=proof.bound,
+        ended=proof.ended,
+        activation_bytes=sum(align(_bytes(value, shapes), alignment) for value in roles.tensors),
+        in_place=sum(alias.rule == "in place" for used in sharing.shares.values() for alias in used[:1]),
+        copies=copies(schedule, facts, sharing),
+        io=io,
+        overwrite_inputs=overwrite_inputs,
+        order=order,
+        schedule=schedule.ids,
+        steps=tuple(schedule.steps.values()),
+        buffers=planned(layout, facts, places),
+        bodies=planned_bodies(layout, inside, facts, places),
+        insides=kernels.rows(layout, inside),
+        constants=_placed_in_order(told.constants, shapes, alignment),
+        outside=_excluded(told.outside),
+        unplanned=_excluded(told.unplanned),
+    )
+
+
+def _unplanned(reasons: Mapping[ir.Value, str], facts: Facts) -> Infeasible:
+    """Return the error that tensors without a size leave open whether the arena fits its capacity."""
+    value, reason = next(iter(reasons.items()))
+    more = f" and {len(reasons) - 1:,} more" if len(reasons) > 1 else ""
+    return Infeasible(
+        f"whether the arena fits its capacity is not known: {_name(value)!r}{more} without a size cannot be planned: {reason}",
+        hint=None if facts.unbound.options else "--bound NAME=N says how large a size that the data decide may become",
+    )
+
+
+def _placed_in_order(values: Iterable[ir.Value], shapes: Shapes, alignment: int) -> tuple[Constant, ...]:
+    """Return the constants one behind the other, in a region of their own; those without fixed bytes have no place there."""
+    placed, end = [], 0
+    for value in values:
+        size = tensor_bytes(value, shapes)
+        dtype = shapes.dtype(value)
+        offset = None if size is None or dtype is None else align(end, max(alignment, granule(dtype)))
+        placed.append(Constant(_name(value), size, offset))
+        end = end if size is None or offset is None else offset + size
+    return tuple(placed)
+
+
+def _excluded(reasons: Mapping[ir.Value, str]) -> tuple[Excluded, ...]:
+    return tuple(Excluded(_name(value), reason) for value, reason in reasons.items())
+
+
+def _name(value: ir.Value) -> str:
+    return value.name or ""
+
+
+def _bytes(value: ir.Value, shapes: Shapes) -> int:
+    size = tensor_bytes(value, shapes)
+    assert size is not None
+    return size

@@ -1,0 +1,63 @@
+"""Places buffers one after the other, each into a gap that its live neighbours leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from onnxtile.planning.offsets.conflicts import Rivals
+from onnxtile.planning.offsets.problem import Ints, Problem
+
+Choose = Callable[[Ints, int], int]
+"""Given the gaps between the neighbours in bytes, from below, and the bytes wanted, says which to take; -1: the room above them."""
+
+
+class Fitter:
+    """The lives of a problem's buffers, sorted once for all orders in which they may be placed.
+
+    With n buffers of which each meets d others, n searches over the lives that began before it ended: 10,000 buffers take about a second.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._rivals = Rivals(problem)
+
+    def place(self, order: Sequence[int], choose: Choose) -> list[int]:
+        """Return an offset for each buffer, placed in the order of their numbers in `order`."""
+        problem = self._problem
+        start = np.zeros(len(order), np.int64)
+        # An end of 0 says: not placed yet, or without bytes; it is in nobody's way.
+        end = np.zeros(len(order), np.int64)
+        for i in order:
+            buffer = problem.buffers[i]
+            size = problem.footprint(buffer)
+            if not size:
+                continue
+            near = self._rivals.of(i)
+            near = near[end[near] > 0]
+            offset = _offset(start[near], end[near], size, problem.alignment_of(buffer), choose)
+            start[i], end[i] = offset, offset + size
+        return [int(offset) for offset in start]
+
+
+def _offset(start: Ints, end: Ints, size: int, alignment: int, choose: Choose) -> int:
+    if not len(start):
+        return 0
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    top = np.maximum.accumulate(end)
+    candidates = np.concatenate(([0], (top + alignment - 1) & -alignment))
+    return int(candidates[choose(start - candidates[:-1], size)])
+
+
+def lowest(gaps: Ints, size: int) -> int:
+    """Choose the lowest gap."""
+    fits = gaps >= size
+    return int(fits.argmax()) if fits.any() else -1
+
+
+def tightest(gaps: Ints, size: int) -> int:
+    """Choose the smallest gap, of several the lowest."""
+    fits = gaps >= size
+    return int(np.argmin(np.where(fits, gaps, np.iinfo(np.int64).max))) if fits.any() else -1

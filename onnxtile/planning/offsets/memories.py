@@ -1,0 +1,199 @@
+"""Several memories: which buffer goes to which, and each of them planned.
+
+Memories come in the order of their priority, the first the fastest. A buffer that moves many bytes (is read and written often) for the
+bytes that it takes is worth most there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from onnxtile.errors import UsageError
+from onnxtile.planning.offsets.effort import Effort
+from onnxtile.planning.offsets.problem import Buffer, OverCapacity, Plan, Problem, Proof, require_capacity
+from onnxtile.planning.planner import Planner
+from onnxtile.planning.result import Arena
+
+ARENA = "arena"
+"""What the arena is called where there is only one and nobody named it."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One block of memory: its name and its capacity in bytes (None: no limit)."""
+
+    name: str = ARENA
+    capacity: int | None = None
+
+
+Capacity: TypeAlias = int | Mapping[str, int] | None
+"""The bytes of the one arena, or of each of several by name, the first the fastest; None: one without a limit."""
+
+
+def memories(capacity: Capacity) -> tuple[Memory, ...]:
+    """Return the memories that `capacity` gives."""
+    if isinstance(capacity, Mapping):
+        return tuple(Memory(name, size) for name, size in capacity.items()) or (Memory(),)
+    return (Memory(capacity=capacity),)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A memory, the buffers that lie in it as a problem of their own, and its plan."""
+
+    memory: Memory
+    problem: Problem
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Each memory with its plan, and what is known of plans that take fewer bytes in all memories together."""
+
+    arenas: tuple[Filled, ...]
+    proof: Proof
+
+    @property
+    def size(self) -> int:
+        """The bytes of all arenas together."""
+        return sum(arena.plan.size for arena in self.arenas)
+
+    @property
+    def optimal(self) -> bool:
+        """Whether no plan takes fewer bytes, as far as is known."""
+        return self.size == self.proof.lower_bound
+
+    @property
+    def summary(self) -> tuple[Arena, ...]:
+        """What the result says of each arena."""
+        return tuple(
+            Arena(arena.memory.name, arena.memory.capacity, arena.plan.size, arena.problem.peak[0])
+            for arena in self.arenas
+        )
+
+    @cached_property
+    def offsets(self) -> Mapping[str, int]:
+        """The offset of each buffer in its arena."""
+        return {name: offset for arena in self.arenas for name, offset in arena.plan.offsets.items()}
+
+    @cached_property
+    def places(self) -> Mapping[str, str]:
+        """The name of the arena that each buffer lies in."""
+        return {name: arena.memory.name for arena in self.arenas for name in arena.plan.offsets}
+
+
+def allocate(problem: Problem, memories: Sequence[Memory], planner: Planner, effort: Effort) -> Allocation:
+    """Give each buffer of `problem` (whose own capacity does not count) a memory, and an offset in it.
+
+    What fits the first memory lies there. Else it goes to those that move the most bytes for their size, as far as its capacity reaches;
+    what is left goes to the next in the same way. Raises OverCapacity (an Infeasible) where the last one cannot take the rest, UsageError
+    for two memories of one name, or one after a memory without a limit.
+    """
+    _require_sense(memories)
+    over: OverCapacity | None = None
+    # The bytes that are moved count first; where they leave too much for the last memory, the room that is taken from it does.
+    for worth in (_moved_for_size, _room) if len(memories) > 1 else (_moved_for_size,):
+        try:
+            return _summary(problem, _filled(problem, memories, planner, effort, worth))
+        except OverCapacity as error:
+            over = over or error
+    assert over is not None
+    raise over
+
+
+_Worth = Callable[[Buffer], float]
+
+
+def _filled(
+    problem: Problem, memories: Sequence[Memory], planner: Planner, effort: Effort, worth: _Worth
+) -> tuple[Filled, ...]:
+    left, arenas = problem, []
+    for memory in memories[:-1]:
+        arena = _fill(left, memory, planner, effort, worth)
+        arenas.append(arena)
+        left = _part(left, [b for b in left.buffers if b.name not in arena.plan.offsets], None)
+    capacity = memories[-1].capacity
+    last = left if left.capacity == capacity else replace(left, capacity=capacity)
+    plan = planner.plan(last, effort)
+    require_capacity(last, plan, memories[-1].name if len(memories) > 1 else None)
+    return (*arenas, Filled(memories[-1], last, plan))
+
+
+def _fill(left: Problem, memory: Memory, planner: Planner, effort: Effort, worth: _Worth) -> Filled:
+    """Fill `memory` with buffers of `left`: with all, or with those of the most worth; fewer as long as their plan does not fit."""
+    assert memory.capacity is not None
+    # Nothing is lost where a part does not fit by a hair: a smaller one is tried, rather than a long search made.
+    brief, room = replace(effort, fitting=effort.steps), memory.capacity
+    everything = replace(left, capacity=memory.capacity)
+    if everything.lower_bound <= memory.capacity:
+        plan = planner.plan(everything, brief)
+        if plan.size <= memory.capacity:
+            return Filled(memory, everything, plan)
+    ranked = sorted(left.buffers, key=lambda b: (-worth(b), b.upper - b.lower, b.size, b.name))
+    while True:
+        part = _part(left, _fitting(left, ranked, room), memory.capacity)
+        plan = planner.plan(part, brief)
+        if plan.size <= memory.capacity:
+            return Filled(memory, part, plan)
+        room -= max(plan.size - memory.capacity, 1)
+
+
+def _fitting(problem: Problem, ranked: Sequence[Buffer], room: int) -> list[Buffer]:
+    """Return the buffers, taken in the order of `ranked` where they fit, of which never more than `room` bytes are live."""
+    steps = np.unique(np.array([b.lower for b in ranked], np.int64))
+    live = np.zeros(len(steps), np.int64)
+    taken = []
+    for buffer in ranked:
+        first, last = np.searchsorted(steps, (buffer.lower, buffer.upper))
+        size = problem.footprint(buffer)
+        if not size or int(live[first:last].max()) + size <= room:
+            live[first:last] += size
+            taken.append(buffer)
+    return taken
+
+
+def _part(problem: Problem, buffers: Sequence[Buffer], capacity: int | None) -> Problem:
+    """Return the part of `problem` that has these buffers, in the order of the problem."""
+    names = {buffer.name for buffer in buffers}
+    return Problem(
+        tuple(buffer for buffer in problem.buffers if buffer.name in names),
+        problem.alignment,
+        capacity,
+        frozenset(pair for pair in problem.conflicts if names.issuperset(pair)),
+        problem.crowd & names,
+    )
+
+
+def _moved_for_size(buffer: Buffer) -> float:
+    return (buffer.size if buffer.moved is None else buffer.moved) / max(buffer.size, 1)
+
+
+def _room(buffer: Buffer) -> float:
+    return buffer.size * (buffer.upper - buffer.lower)
+
+
+def _summary(problem: Problem, arenas: tuple[Filled, ...]) -> Allocation:
+    """Return the allocation with what is known of all arenas together, which never take less than all that is live at once."""
+    used = [arena for arena in arenas if arena.plan.size]
+    if len(used) <= 1:
+        proof = (used or arenas)[0].plan.proof
+        assert proof is not None
+        return Allocation(arenas, proof)
+    bound = problem.lower_bound
+    did_reach = sum(arena.plan.size for arena in arenas) == bound
+    return Allocation(arenas, Proof(bound, problem.bound, "lower bound reached" if did_reach else "several arenas"))
+
+
+def _require_sense(memories: Sequence[Memory]) -> None:
+    names = [memory.name for memory in memories]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"two arenas are named {name!r}")
+    for memory in memories[:-1]:
+        if memory.capacity is None:
+            raise UsageError(f"the arena {memory.name!r} has no limit, so that nothing is left for those after it")

@@ -1,0 +1,53 @@
+"""Orders in which planners place buffers: numbers of the buffers of a problem, the first to be placed first."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from onnxtile.planning.offsets.problem import Problem
+
+
+def by_size(problem: Problem) -> list[int]:
+    """Return the largest first; ties go to the earlier, then the longer life, then the name."""
+    b = problem.buffers
+    return sorted(range(len(b)), key=lambda i: (-b[i].size, b[i].lower, -b[i].upper, b[i].name))
+
+
+def by_birth(problem: Problem) -> list[int]:
+    """Return them as they come to be; of those of one step the largest first."""
+    b = problem.buffers
+    return sorted(range(len(b)), key=lambda i: (b[i].lower, -b[i].size, -b[i].upper, b[i].name))
+
+
+def by_breadth(problem: Problem) -> list[int]:
+    """Return those first that are live in the step with the most live bytes, then those of the next, each step's by size."""
+    buffers = problem.buffers
+    steps = sorted({b.lower for b in buffers})
+    breadth = [0] * (len(steps) + 1)
+    spans = [(bisect_left(steps, b.lower), bisect_left(steps, b.upper)) for b in buffers]
+    for buffer, (first, end) in zip(buffers, spans, strict=True):
+        breadth[first] += problem.footprint(buffer)
+        breadth[end] -= problem.footprint(buffer)
+    for k in range(1, len(breadth)):
+        breadth[k] += breadth[k - 1]
+    widest = _range_maximum(breadth)
+    return sorted(
+        range(len(buffers)), key=lambda i: (-widest(*spans[i]), -buffers[i].size, buffers[i].lower, buffers[i].name)
+    )
+
+
+class _range_maximum:  # noqa: N801 - used as a function
+    """The largest of a range of numbers, by tables of powers of two."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self._tables = [numbers]
+        width = 1
+        while 2 * width <= len(numbers):
+            last = self._tables[-1]
+            self._tables.append([max(a, b) for a, b in zip(last, last[width:], strict=False)])
+            width *= 2
+
+    def __call__(self, first: int, end: int) -> int:
+        level = (end - first).bit_length() - 1
+        table = self._tables[level]
+        return max(table[first], table[end - (1 << level)])

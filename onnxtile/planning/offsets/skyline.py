@@ -1,0 +1,248 @@
+"""Fills the arena from below, always where it is lowest: offsets for very many buffers in a few seconds.
+
+After Burke, Kendall and Whitwell, "A New Placement Heuristic for the Orthogonal Stock-Cutting Problem", Operations Research 52 (2004): the
+skyline is how high the arena is filled at each step; its lowest stretch of time gets a buffer that lives inside of it, or, if there
+is none, is filled up to the lower of its neighbours. Here the step of that stretch at which most bytes are still to come is served
+first: a byte that is wasted there is one that the arena grows by. And stretches at which more is to come run ahead of the others, so
+that a buffer may also lie across lower ones beside them: what is lost below it, is lost where there are bytes to spare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from onnxtile.planning.offsets.problem import Ints, Problem
+
+Numbers = npt.NDArray[np.float64]
+
+_FEW = 500
+"""With fewer buffers left nothing is gained by taking out those that are placed."""
+_NOTHING, _WAITS = -1, -2
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The buffers of a problem that have bytes, sorted by birth, in sections: the stretches of time from one birth to the next.
+
+    `place` says which buffer of the problem each is. It lives in the sections [`lower`, `upper`), takes `size` bytes, and starts at a
+    multiple of `unit`; those from `first[k]` on are born in section k or later. `live` are the bytes that are live in each section.
+    """
+
+    place: Ints
+    lower: Ints
+    upper: Ints
+    size: Ints
+    unit: Ints
+    first: Ints
+    live: Ints
+
+    @classmethod
+    def of(cls, problem: Problem) -> Strip:
+        """Return the strip of `problem`, whose conflicts do not count."""
+        lower, upper = problem.lives
+        size = np.array(problem.footprints, np.int64)
+        place = np.argsort(lower, kind="stable")
+        place = place[size[place] > 0]
+        births = np.unique(lower[place])
+        begin, end = np.searchsorted(births, lower[place]), np.searchsorted(births, upper[place])
+        first = np.searchsorted(begin, np.arange(len(births) + 1))
+        change = np.zeros(len(births) + 1, np.int64)
+        np.add.at(change, begin, size[place])
+        np.add.at(change, end, -size[place])
+        unit = np.array([b.alignment or problem.alignment for b in problem.buffers], np.int64)
+        return cls(place, begin, end, size[place], unit[place], first, np.cumsum(change)[:-1])
+
+    def waiting(self, keys: Numbers) -> Waiting:
+        """Return all buffers as waiting with these keys."""
+        return Waiting(np.arange(len(keys)), self.lower, self.upper, self.size, self.unit, keys.copy(), self.first)
+
+    @cached_property
+    def soonest(self) -> Ints:
+        """The first section by which one of those is dead that are born in a section or later."""
+        earliest = np.minimum.accumulate(self.upper[::-1])[::-1]
+        return np.append(earliest, len(self.live) + 1)[self.first]
+
+    def fullest(self) -> Ints:
+        """Return for each buffer the most bytes that are live in a section of its life, itself included."""
+        found = np.zeros(len(self.place), np.int64)
+        table, width = self.live, 1
+        length = self.upper - self.lower
+        while len(found) and width <= int(length.max()):
+            fits = (length >= width) & (length < 2 * width)
+            found[fits] = np.maximum(table[self.lower[fits]], table[self.upper[fits] - width])
+            table, width = np.maximum(table[:-width], table[width:]), 2 * width
+        return found
+
+    def offsets(self, found: Ints, count: int) -> list[int]:
+        """Return `found`, an offset for each buffer of the strip, as offsets of the `count` buffers of the problem."""
+        every = np.zeros(count, np.int64)
+        every[self.place] = found
+        offsets: list[int] = every.tolist()
+        return offsets
+
+
+class Waiting(NamedTuple):
+    """Buffers of a strip, by birth, of which those that are placed have no key.
+
+    `place` is where each stands in the strip; `first[k]` is the first that is born in section k or later.
+    """
+
+    place: Ints
+    lower: Ints
+    upper: Ints
+    size: Ints
+    unit: Ints
+    keys: Numbers
+    first: Ints
+
+
+class Skyline(NamedTuple):
+    """The stretches of equal height: where each ends and how high it is, by its first section; and which one ends before a section."""
+
+    end: Ints
+    height: Ints
+    before: Ints
+
+
+def fill(waiting: Waiting, soonest: Ints, live: Ints, weight: int) -> Ints:
+    """Return offsets for the buffers of a strip; of those that could be next the one with the largest key, all positive, is.
+
+    Next is the stretch that is lowest, where `weight` bytes to come at its peak count as much as one of height less. Whatever is born in
+    section k or later lives till `soonest[k]` at least.
+    """
+    offsets = np.zeros(len(waiting.lower), np.int64)
+    rest, ends, left = live.copy(), len(live), len(offsets)
+    sky = Skyline(np.full(ends + 1, -1), np.zeros(ends + 1, np.int64), np.full(ends + 1, -1))
+    sky.end[0], sky.before[ends] = ends, 0
+    heap = [(0, 0, 0, ends)]
+    while left > 0:
+        _, ground, start, stop = heappop(heap)
+        if sky.end[start] != stop or sky.height[start] != ground:
+            continue
+        chosen = choose(waiting, rest, soonest, sky, start, stop)
+        if chosen == _NOTHING:
+            start, stop, ground = lift(sky, start, stop)
+            heappush(heap, (urgency(rest, start, stop, ground, weight), ground, start, stop))
+        if chosen < 0:
+            continue
+        low, high, size = int(waiting.lower[chosen]), int(waiting.upper[chosen]), int(waiting.size[chosen])
+        offset = -(-ground // int(waiting.unit[chosen])) * int(waiting.unit[chosen])
+        offsets[waiting.place[chosen]] = offset
+        rest[low:high] -= size
+        cover(sky, start, low, high, offset + size)
+        # What is beside it is shorter now, or may have waited for it; unless it is higher.
+        for begin in (int(sky.before[low]), low, high):
+            if 0 <= begin < ends and sky.height[begin] <= offset + size:
+                until, level = int(sky.end[begin]), int(sky.height[begin])
+                heappush(heap, (urgency(rest, begin, until, level, weight), level, begin, until))
+        waiting.keys[chosen] = 0.0
+        left -= 1
+        if 2 * left < len(waiting.keys) and left > _FEW:
+            waiting = still(waiting)
+    return offsets
+
+
+def urgency(rest: Ints, start: int, stop: int, ground: int, weight: int) -> int:
+    """Return what a stretch has less of than all others when it is next."""
+    return weight * ground - int(rest[start + int(rest[start:stop].argmax())])
+
+
+def still(waiting: Waiting) -> Waiting:
+    """Return `waiting` without those that are placed."""
+    kept = waiting.keys > 0.0
+    lower = waiting.lower[kept]
+    first = np.searchsorted(lower, np.arange(len(waiting.first)))
+    return Waiting(
+        waiting.place[kept],
+        lower,
+        waiting.upper[kept],
+        waiting.size[kept],
+        waiting.unit[kept],
+        waiting.keys[kept],
+        first,
+    )
+
+
+def choose(waiting: Waiting, rest: Ints, soonest: Ints, sky: Skyline, start: int, stop: int) -> int:
+    """Return the buffer that goes onto a stretch; or that there is nothing for it, or that it waits for what is beside it.
+
+    That is the one with the largest key that is live at its peak, the section at which most is still to come, and rests on nothing that
+    is higher. What is lower beside the stretch may be covered: in a section where less is to come, bytes may be lost.
+    """
+    peak = start + int(rest[start:stop].argmax())
+    low, high = basin(sky, start, stop)
+    if rest[peak] > 0 and soonest[low] <= high:
+        found = best(waiting, peak, low, high)
+        if found >= 0:
+            return found
+    if (low < start and sky.height[sky.before[start]] < sky.height[start]) or (
+        high > stop and sky.height[stop] < sky.height[start]
+    ):
+        return _WAITS
+    return best(waiting, -1, start, stop) if soonest[start] <= stop else _NOTHING
+
+
+def basin(sky: Skyline, start: int, stop: int) -> tuple[int, int]:
+    """Return the sections around a stretch of which none is higher."""
+    ground, ends = sky.height[start], len(sky.end) - 1
+    while start > 0 and sky.height[sky.before[start]] <= ground:
+        start = int(sky.before[start])
+    while stop < ends and sky.height[stop] <= ground:
+        stop = int(sky.end[stop])
+    return start, stop
+
+
+def best(waiting: Waiting, peak: int, start: int, stop: int) -> int:
+    """Return the buffer with the largest key that lives inside of [start, stop), and in section `peak` if that is one; or _NOTHING."""
+    low, high = int(waiting.first[start]), int(waiting.first[peak + 1 if peak >= 0 else stop])
+    if low == high:
+        return _NOTHING
+    upper = waiting.upper[low:high]
+    keys = waiting.keys[low:high] * ((upper > peak) & (upper <= stop))
+    found = int(keys.argmax())
+    return low + found if keys[found] > 0.0 else _NOTHING
+
+
+def cover(sky: Skyline, start: int, low: int, high: int, level: int) -> None:
+    """Let [low, high), which touches the stretch that begins at `start`, be one stretch of this level; nothing in it is higher."""
+    end, height, before = sky
+    while start > low:
+        start = int(before[start])
+    while end[start] <= low:
+        start = int(end[start])
+    while start < high:
+        stop, ground = int(end[start]), height[start]
+        end[start] = -1
+        if start < low:
+            end[start], before[low] = low, start
+        if stop > high:
+            end[high], height[high], before[stop] = stop, ground, high
+        start = stop
+    end[low], height[low], before[high] = high, level, low
+
+
+def lift(sky: Skyline, start: int, stop: int) -> tuple[int, int, int]:
+    """Fill the stretch [start, stop) up to the lower of its neighbours, and make it one with those of that height; return it."""
+    end, height, before = sky
+    left = int(before[start]) if start > 0 else -1
+    right = stop if stop < len(end) - 1 else -1
+    if left < 0:
+        level = int(height[right])
+    elif right < 0:
+        level = int(height[left])
+    else:
+        level = min(int(height[left]), int(height[right]))
+    if right >= 0 and height[right] == level:
+        stop = int(end[right])
+        end[right] = -1
+    if left >= 0 and height[left] == level:
+        end[start] = -1
+        start = left
+    end[start], height[start], before[stop] = stop, level, start
+    return start, stop, level

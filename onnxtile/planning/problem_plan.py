@@ -1,0 +1,62 @@
+"""Plans a problem that comes without a model."""
+
+from __future__ import annotations
+
+from onnxtile.planning.offsets.effort import NORMAL, Effort
+from onnxtile.planning.offsets.memories import Capacity, allocate, memories
+from onnxtile.planning.offsets.problem import Problem, align
+from onnxtile.planning.planner import planner as find_planner
+from onnxtile.planning.proof.offsets_check import require
+from onnxtile.planning.result import Copies, PlannedBuffer, PlanResult
+
+
+def plan_problem(
+    problem: Problem,
+    *,
+    planner: str = "best",
+    effort: Effort = NORMAL,
+    capacity: Capacity = None,
+    digest: str | None = None,
+) -> PlanResult:
+    """Give every buffer of `problem` an offset in an arena; the plan has passed the check.
+
+    `capacity` (None: no limit) is in bytes; a mapping gives several arenas their capacities, the first the fastest. `digest` (of the file
+    that the problem comes from) is told on. Raises UsageError for an unknown planner, OverCapacity (an Infeasible) where an arena would be
+    larger than its capacity, CheckFailed where the planner is at fault.
+    """
+    chosen = find_planner(planner)
+    allocation = allocate(problem, memories(capacity), chosen, effort)
+    for filled in allocation.arenas:
+        require(filled.problem, filled.plan)
+    places, offsets = allocation.places, allocation.offsets
+    peak, peak_step = problem.peak
+    return PlanResult(
+        digest=digest,
+        dims={},
+        alignment=problem.alignment,
+        planner=chosen.name,
+        arenas=allocation.summary,
+        peak=peak,
+        peak_step=peak_step,
+        lower_bound=allocation.proof.lower_bound,
+        optimal=allocation.optimal,
+        optimal_over="order" if allocation.optimal else None,
+        any_order_bound=None,
+        bound=allocation.proof.bound,
+        ended=allocation.proof.ended,
+        activation_bytes=sum(align(b.size, problem.alignment) for b in problem.buffers),
+        in_place=0,
+        copies=Copies(0, 0, 0, 0),
+        io="outputs",
+        overwrite_inputs=False,
+        order="given",
+        schedule=(),
+        steps=(),
+        buffers=tuple(
+            PlannedBuffer(b.name, places[b.name], offsets[b.name], b.size, b.lower, b.upper - 1, "activation")
+            for b in problem.buffers
+        ),
+        constants=(),
+        outside=(),
+        unplanned=(),
+    )

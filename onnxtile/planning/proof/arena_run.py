@@ -1,0 +1,150 @@
+"""The proof of a plan by execution: inside the arena the model must give what it gives anywhere else, bit for bit.
+
+It is evidence, beside the check and the table of lawful aliases: a wrong plan can pass by luck, so the run is repeated, on
+other inputs and over another pattern in the arena's bytes each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes
+from onnxtile.model.unfold import unfold
+from onnxtile.model.wanted import ANYTHING, Wanted
+from onnxtile.planning.layout.aliases.find import Facts
+from onnxtile.planning.layout.ordering.schedule import named, shuffled
+from onnxtile.planning.order import order as find_order
+from onnxtile.planning.proof.draws import Unsure
+from onnxtile.planning.proof.executor import ArenaExecutor, Clash
+from onnxtile.planning.proof.memory import same
+from onnxtile.planning.proof.plain import PlainRun
+from onnxtile.planning.result import PlanResult
+from onnxtile.progress import Progress, counted, silent
+from onnxtile.runtime import Array
+
+_PATTERNS = (0xFF, 0xA5, 0x5A)
+"""What the arena holds before a run. As floats: NaN, a small negative number, a large positive one."""
+
+
+_ROUNDED = "kernels round otherwise where a tensor is not at a multiple of 64 bytes; at such addresses the nodes give the same bits"
+
+
+@dataclass(frozen=True)
+class ArenaVerdict:
+    """Whether a model gives in its arena what it gives in a plain run.
+
+    `runs` runs on different inputs compared every one of `outputs`, and every tensor of the arena whenever it was written or read;
+    they end with the first that differs. `differing` is the first tensor that had another bit, noticed at `step` (None: at
+    the end), `red_zones` whether nothing was written around the arena. `kernels` nodes were executed in the arena, in `sessions`
+    different sessions; `views` were not, as their bytes are already there. Every tensor had the bits of a run of the nodes one by one in
+    memory of their own; `excused` are the outputs that need not have those of the run of the whole model, by name with the reason.
+    """
+
+    runs: int
+    outputs: tuple[str, ...]
+    differing: str | None
+    step: int | None
+    red_zones: bool
+    kernels: int
+    sessions: int
+    views: int
+    excused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def equal(self) -> bool:
+        """Whether every bit was as in the plain run, and nothing was written around the arena."""
+        return self.differing is None and self.red_zones
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {"equal": self.equal, **vars(self), "outputs": list(self.outputs), "excused": dict(self.excused)}
+
+
+def arena_run(  # noqa: PLR0913 - what a run can be asked for
+    model: ir.Model,
+    result: PlanResult,
+    shapes: Shapes,
+    constants: Constants,
+    *,
+    feeds: Sequence[Mapping[str, Array]] | None = None,
+    wanted: Wanted = ANYTHING,
+    repeats: int = 3,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> ArenaVerdict:
+    """Run `model` in the arena that `result` plans, and plainly, on the same inputs, and compare all outputs bit for bit.
+
+    `feeds` are the inputs of each run; by default `repeats` sets, as `wanted`. Both ways run unoptimised kernels on one
+    thread. All runs but the first take the nodes in another order, where the plan is for more than one. Raises ModelError where
+    onnxruntime cannot run the model or one of its nodes at all, CheckFailed where the plan does not even stay inside the arena.
+    """
+    inputs = feeds if feeds is not None else wanted.feeds(model, shapes.sizes, repeats, seed=seed)
+    model, shapes, constants = unfold(model, shapes, constants)
+    executor = ArenaExecutor(model, result, shapes, constants)
+    plain = PlainRun(model, shapes, executor.addresses)
+    schedule = named(model.graph, result.schedule, result.steps)
+    every = find_order(result.order).every
+    clash, intact, runs = None, True, 0
+    unsure = Unsure.of(Facts(model, shapes, constants))
+    excused = dict(unsure.drawn)
+    prepared = [_arrays(fed) for fed in inputs]
+    for runs, fed in enumerate(counted(prepared, "running inside the arena", progress), start=1):
+        pattern = _PATTERNS[(runs - 1) % len(_PATTERNS)]
+        for block in executor.blocks.values():
+            block.fill(pattern)
+        order = shuffled(schedule, freely=every, seed=seed + runs) if runs > 1 else None
+        expected = plain.run(fed)
+        found = executor.run(fed, order)
+        if isinstance(found, Clash):
+            clash = found
+        else:
+            told = _differences(found, expected, unsure, partial(executor.elsewhere, fed))
+            clash = next((Clash(name, None) for name, reason in told.items() if reason is None), None)
+            excused |= {name: reason for name, reason in told.items() if reason is not None}
+        intact = all(block.is_intact(pattern) for block in executor.blocks.values())
+        if clash is not None or not intact:
+            break
+    return ArenaVerdict(
+        runs=runs,
+        outputs=tuple(value.name or "" for value in model.graph.outputs),
+        differing=clash.name if clash is not None else None,
+        step=clash.step if clash is not None else None,
+        red_zones=intact,
+        kernels=executor.kernels,
+        sessions=executor.sessions,
+        views=executor.views,
+        excused=excused,
+    )
+
+
+def _arrays(feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `feeds` with numpy's scalars, which onnxruntime does not take, as arrays without dimensions."""
+    return {name: np.asarray(value) if isinstance(value, np.generic) else value for name, value in feeds.items()}
+
+
+def _differences(
+    found: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    unsure: Unsure,
+    elsewhere: Callable[[], Mapping[str, Any] | Clash],
+) -> dict[str, str | None]:
+    """Return the outputs of which `found` has other bits than `expected`, the run of the whole model, each with its excuse or None.
+
+    What follows from a random number is not asked. A float of 16 bits may have more in the whole run. The others must have the bits of
+    `expected` in a run of the nodes `elsewhere`.
+    """
+    differing = [name for name, value in found.items() if name not in unsure.drawn and not same(value, expected[name])]
+    if all(name in unsure.wider for name in differing):
+        return {name: unsure.wider[name] for name in differing}
+    nodes = elsewhere()
+    if isinstance(nodes, Clash):
+        return dict.fromkeys(differing)
+    rounded = {name: _ROUNDED for name in differing if same(nodes[name], expected[name])}
+    return {name: unsure.wider.get(name) or rounded.get(name) for name in differing}

@@ -1,0 +1,77 @@
+"""Which nodes draw random numbers, and which outputs of a model need not have the same bits in two runs of it, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxtile.graph import dependencies, node_id
+from onnxtile.model.constants import RANDOM
+from onnxtile.planning.layout.aliases.find import Facts, does_not_train
+from onnxtile.planning.proof.kernel import called, nodes_inside
+
+_HALVES = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+_NAMED = 3
+"""Random nodes that a reason names."""
+
+WIDER = "onnxruntime keeps more than 16 bits of a float between two nodes"
+
+
+def draws(node: ir.Node, facts: Facts) -> bool:
+    """Return whether `node`, a body of it, or a function that it calls may give something else each time it is run."""
+    functions = called(node, facts.model)
+    inner = (one for function in functions for one in function.all_nodes())
+    return any(_is_random(one, facts) for one in (node, *nodes_inside(node), *inner))
+
+
+def _is_random(node: ir.Node, facts: Facts) -> bool:
+    if node.op_type not in RANDOM or not facts.is_standard(node):
+        return False
+    return node.op_type != "Dropout" or not does_not_train(node, facts)
+
+
+@dataclass(frozen=True)
+class Unsure:
+    """The outputs of a model that a run of the whole model may give other bits than a run of its nodes, by name with the reason.
+
+    `drawn` follow from a random operator, `wider` from a float of 16 bits.
+    """
+
+    drawn: Mapping[str, str]
+    wider: Mapping[str, str]
+
+    @classmethod
+    def of(cls, facts: Facts) -> Unsure:
+        """Return the outputs of the model of `facts` that follow from one or the other."""
+        outputs = [value for value in facts.model.graph.outputs if value.name]
+        random = _followers(facts.model.graph, {node for node in facts.model.graph if draws(node, facts)})
+        halves = _followers(facts.model.graph, set(_with_halves(facts)))
+        drawn = {value.name or "": _reason(random[value]) for value in outputs if value in random}
+        return cls(drawn, {value.name or "": WIDER for value in outputs if value in halves})
+
+
+def _with_halves(facts: Facts) -> Iterator[ir.Node]:
+    for node in facts.model.graph:
+        inner = (value for one in nodes_inside(node) for value in one.outputs)
+        if any(facts.shapes.dtype(value) in _HALVES for value in (*dependencies(node), *node.outputs, *inner)):
+            yield node
+
+
+def _followers(graph: ir.Graph, sources: set[ir.Node]) -> dict[ir.Value, dict[str, None]]:
+    """Return what follows from `sources`, each value with their names, as many as a reason has room for and one more."""
+    found: dict[ir.Value, dict[str, None]] = {}
+    for node in graph if sources else ():
+        names = {node_id(node): None} if node in sources else {}
+        for value in dependencies(node):
+            names |= found.get(value, {})
+        if names:
+            few = dict.fromkeys(list(names)[: _NAMED + 1])
+            found.update((value, few) for value in node.outputs)
+    return found
+
+
+def _reason(names: Mapping[str, None]) -> str:
+    listed = ", ".join(map(repr, list(names)[:_NAMED])) + (" ..." if len(names) > _NAMED else "")
+    return f"it follows from {listed}, which draw{'s' * (len(names) == 1)} random numbers"

@@ -1,0 +1,126 @@
+"""Runs a model inside its arena node by node, the bodies of its nodes too, beside a run in which every tensor has memory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes
+from onnxtile.planning.layout.aliases.find import Facts
+from onnxtile.planning.proof.graph_run import Clash, Draws, GraphRun, Ground, Lanes, Moves, Values, View
+from onnxtile.planning.proof.kernel import Kernel, Kernels
+from onnxtile.planning.proof.memory import Block, Site
+from onnxtile.planning.result import PlannedBody, PlanResult
+from onnxtile.runtime import Array
+
+__all__ = ["ArenaExecutor", "Clash"]
+
+
+class ArenaExecutor:
+    """`model`, ready to be run inside an arena that `result` plans.
+
+    `blocks` are the arenas by name. Tensors that the plan places there are read and written there and nowhere else; graph inputs and
+    constants have memory of their own; what has no fixed bytes is an ordinary Python value. Raises CheckFailed where the plan
+    leaves the arena or does not give a tensor the bytes it has, ModelError where onnxruntime has no kernel for a node.
+    """
+
+    def __init__(self, model: ir.Model, result: PlanResult, shapes: Shapes, constants: Constants) -> None:
+        self._model = model
+        self._shapes = shapes
+        self._constants = constants
+        self._kernels = Kernels(model, shapes)
+        self.blocks = {arena.name: Block(arena.size, result.alignment) for arena in result.arenas}
+        self._result = result
+        self._ground = Ground(Facts(model, shapes, constants), self.blocks, self._kernels)
+        self._run = GraphRun(model.graph, self._ground, result.buffers, result.schedule, result.steps, result.bodies)
+        self._kept_inputs = [v for v in model.graph.inputs if v in self._run.sites and not result.overwrite_inputs]
+
+    @property
+    def addresses(self) -> dict[str, int]:
+        """Where the inputs of the model lie that the plan gives a place, by name."""
+        sites = self._run.sites
+        return {value.name or "": sites[value].address for value in self._model.graph.inputs if value in sites}
+
+    @property
+    def kernels(self) -> int:
+        """How many nodes of the main graph are run."""
+        return len(self._run.steps) - self.views
+
+    @property
+    def views(self) -> int:
+        """How many of them are not, since what they give is there already."""
+        return self._run.views
+
+    @property
+    def sessions(self) -> int:
+        """How many different kernels there are."""
+        return self._kernels.sessions
+
+    def run(self, feeds: Mapping[str, Array], order: Iterable[int] | None = None) -> dict[str, Any] | Clash:
+        """Run once; return each graph output by name (a Site, or an ordinary value), or the first clash.
+
+        `order` are places in the plan's schedule, where the nodes are to run in another order than that.
+
+        Raises ModelError where a kernel refuses what it is given outside of the arena, too.
+        """
+        run, graph = self._run, self._model.graph
+        beside: Values = {**self._fed(feeds), **run.held}
+        lanes = Lanes({**beside, **run.sites}, beside)
+        for value in graph.inputs:
+            if value in run.sites:
+                run.sites[value].data[:] = beside[value].data
+        places = [place for place in order if place in run.steps] if order is not None else list(run.steps)
+        clash = run.run(lanes, places, self._last_reads(places))
+        if clash is not None:
+            return clash
+        wrong = next((value for value in (*graph.outputs, *self._kept_inputs) if not lanes.agree(value)), None)
+        if wrong is not None:
+            return Clash(wrong.name or "", None)
+        return {output.name or "": lanes.arena[output] for output in graph.outputs}
+
+    def elsewhere(self, feeds: Mapping[str, Array]) -> dict[str, Any] | Clash:
+        """Run the nodes one by one, nothing in an arena; return each graph output by name, or where two such runs differ."""
+        graph, result = self._model.graph, self._result
+        bodies = [_nowhere(body) for body in result.bodies]
+        ground = replace(self._ground, shows_views=False)
+        run = GraphRun(graph, ground, (), result.schedule, result.steps, bodies)
+        values: Values = {**self._fed(feeds), **run.held}
+        clash = run.run(Lanes(dict(values), values), run.steps)
+        return clash or {output.name or "": values[output] for output in graph.outputs}
+
+    def _fed(self, feeds: Mapping[str, Array]) -> Values:
+        values: Values = {}
+        for value in self._model.graph.inputs:
+            if value not in self._constants:
+                default = value.const_value.numpy() if value.const_value is not None else None
+                values[value] = self._fed_value(value, feeds.get(value.name or "", default))
+        return values
+
+    def _fed_value(self, value: ir.Value, fed: Any) -> Any:
+        """Return the input `fed` as it lies outside of the arena: as far from a multiple of 64 as inside."""
+        found, site = self._ground.held(fed, value), self._run.sites.get(value)
+        return found.at(site.address if site is not None else 0) if isinstance(found, Site) else found
+
+    def _last_reads(self, places: Iterable[int]) -> dict[int, list[ir.Value]]:
+        """Return by place what is read there for the last time in this order, so that the run beside the arena need not keep everything."""
+        last: dict[ir.Value, int] = {}
+        for number in places:
+            step = self._run.steps[number]
+            last.update(dict.fromkeys(step.reads, number))
+            kernel = step.kernel if isinstance(step, Moves | Draws | View) else step
+            if isinstance(kernel, Kernel):
+                last.update({value: number for _, value in kernel.outputs})
+        found: dict[int, list[ir.Value]] = {}
+        for value, number in last.items():
+            if value not in self._run.held and not value.is_graph_output() and value not in self._kept_inputs:
+                found.setdefault(number, []).append(value)
+        return found
+
+
+def _nowhere(body: PlannedBody) -> PlannedBody:
+    """Return `body` with no place for anything."""
+    return replace(body, buffers=(), bodies=tuple(map(_nowhere, body.bodies)))

@@ -1,0 +1,119 @@
+"""The independent check of offsets for a bare problem.
+
+It knows a plan as plain data and shares no computation with the planners: what a problem or a plan says about itself (bound, peak,
+footprints) is not asked. Like google/minimalloc's validator it names the failure. Plans of models are checked in proof.published.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from onnxtile.errors import CheckFailed
+from onnxtile.planning.offsets.problem import Buffer, Plan, Problem
+from onnxtile.planning.proof.failure import Failure
+
+
+def check(problem: Problem, plan: Plan) -> tuple[Failure, ...]:
+    """Return everything that is wrong with `plan`; nothing, if it is sound.
+
+    Every buffer has an offset, aligned, not negative, below the plan's size and the capacity; no two buffers that are live at one
+    step, or are in conflict, share a byte.
+    """
+    failures = list(_placement_failures(problem, plan))
+    placed = [buffer for buffer in problem.buffers if buffer.name in plan.offsets]
+    failures += _overlaps([(plan.offsets[b.name], b) for b in placed])
+    failures += _conflicts(problem, plan)
+    return tuple(failures)
+
+
+def require(problem: Problem, plan: Plan) -> None:
+    """Raise CheckFailed with the first thing that is wrong with `plan`, if there is one."""
+    failures = check(problem, plan)
+    if failures:
+        more = f", and {len(failures) - 1} more" if len(failures) > 1 else ""
+        raise CheckFailed(f"the plan is not sound: {failures[0]}{more}")
+
+
+def _placement_failures(problem: Problem, plan: Plan) -> Iterator[Failure]:
+    names = {buffer.name for buffer in problem.buffers}
+    for name in plan.offsets:
+        if name not in names:
+            yield Failure(f"the plan places {name!r}, which is no buffer", (name,))
+    if problem.capacity is not None and plan.size > problem.capacity:
+        yield Failure(f"the arena of {plan.size} bytes is larger than its capacity of {problem.capacity}", ())
+    for buffer in problem.buffers:
+        yield from _offset_failures(problem, plan, buffer)
+
+
+def _offset_failures(problem: Problem, plan: Plan, buffer: Buffer) -> list[Failure]:
+    offset = plan.offsets.get(buffer.name)
+    if offset is None:
+        return [Failure(f"{buffer.name!r} has no offset", (buffer.name,), buffer.lower)]
+    found = []
+    alignment = problem.alignment if buffer.alignment is None else buffer.alignment
+    if offset < 0:
+        found.append(f"{buffer.name!r} starts at {offset}, before the arena")
+    if offset % alignment:
+        found.append(f"{buffer.name!r} at {offset} is not aligned to {alignment}")
+    if buffer.size and offset + buffer.size > plan.size:
+        found.append(f"{buffer.name!r} ends at {offset + buffer.size}, beyond the arena of {plan.size} bytes")
+    return [Failure(reason, (buffer.name,), buffer.lower) for reason in found]
+
+
+def _overlaps(placed: Sequence[tuple[int, Buffer]]) -> list[Failure]:
+    """Return a failure for each buffer that is born onto live ones, by a sweep over the steps in O(n log n) comparisons.
+
+    The live buffers are kept in the order of where they start. As long as no two of them overlap, only the two next to a newborn
+    can touch it; one that does is reported and left out, so that this stays true.
+    """
+    ranges = [(offset, offset + buffer.size) for offset, buffer in placed]
+    live: list[int] = []
+    owner: dict[int, int] = {}
+    failures = []
+    for i, is_born in _events([buffer for _, buffer in placed]):
+        start, end = ranges[i]
+        at = bisect_left(live, start)
+        if not is_born:
+            if owner.get(start) == i:
+                del live[at], owner[start]
+            continue
+        hit = _touched(ranges, [owner[other] for other in live[max(at - 1, 0) : at + 1]], start, end)
+        if hit < 0:
+            live.insert(at, start)
+            owner[start] = i
+            continue
+        (buffer, other), (begin, until) = (placed[i][1], placed[hit][1]), ranges[hit]
+        reason = f"{other.name!r} in [{begin}, {until}) and {buffer.name!r} in [{start}, {end}) are live together"
+        failures.append(Failure(reason, (other.name, buffer.name), buffer.lower))
+    return failures
+
+
+def _events(buffers: Sequence[Buffer]) -> Iterable[tuple[int, bool]]:
+    """Return who dies and who is born, of those that have bytes: step by step, in each the dead before the newborn."""
+    sized = [i for i, buffer in enumerate(buffers) if buffer.size]
+    times = np.array([buffers[i].upper for i in sized] + [buffers[i].lower for i in sized], np.int64)
+    is_born = np.arange(len(times)) >= len(sized)
+    order = np.lexsort((is_born, times))
+    return zip(np.array(sized + sized)[order].tolist(), is_born[order].tolist(), strict=True)
+
+
+def _touched(ranges: Sequence[tuple[int, int]], near: Sequence[int], start: int, end: int) -> int:
+    """Return the first of those `near` that has a byte in [`start`, `end`), or -1."""
+    for i in near:
+        begin, until = ranges[i]
+        if begin < end and start < until:
+            return i
+    return -1
+
+
+def _conflicts(problem: Problem, plan: Plan) -> Iterator[Failure]:
+    sizes = {buffer.name: buffer.size for buffer in problem.buffers}
+    for one, other in sorted(problem.conflicts):
+        if one not in plan.offsets or other not in plan.offsets:
+            continue
+        start, begin = plan.offsets[one], plan.offsets[other]
+        if start < begin + sizes[other] and begin < start + sizes[one] and sizes[one] and sizes[other]:
+            yield Failure(f"{one!r} at {start} and {other!r} at {begin} are in conflict and share bytes", (one, other))

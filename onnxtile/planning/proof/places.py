@@ -1,0 +1,119 @@
+"""Where the published rows of a plan put the tensors and workspaces of one graph: bytes of the blocks of memory of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.errors import CheckFailed
+from onnxtile.model.shapes import Shapes
+from onnxtile.planning.layout.bytes import tensor_bytes
+from onnxtile.planning.proof.memory import Block, Bytes, Site
+from onnxtile.planning.result import PlannedBody, PlannedBuffer
+
+_CANARY = 0xC3
+"""What a workspace holds while its node runs."""
+
+
+def planned_sites(
+    graph: ir.Graph, buffers: Iterable[PlannedBuffer], blocks: Mapping[str, Block], shapes: Shapes
+) -> dict[ir.Value, Site]:
+    """Return where `buffers` put the values of `graph`.
+
+    Raises CheckFailed where one lies outside of its arena, has other bytes than the tensor takes, or is not a value of the graph.
+    """
+    made = (value for node in graph for value in node.outputs)
+    by_name = {value.name: value for value in (*graph.inputs, *made) if value.name}
+    sites: dict[ir.Value, Site] = {}
+    for buffer in buffers:
+        if buffer.kind == "workspace":
+            continue
+        value = by_name.get(buffer.name)
+        if value is None:
+            raise CheckFailed(f"the plan has a place for {buffer.name!r}, which is not a tensor of its graph")
+        dtype, shape = shapes.dtype(value), shapes.sizes(value)
+        if dtype is None or shape is None or tensor_bytes(value, shapes) != buffer.size:
+            raise CheckFailed(f"the plan gives {buffer.name!r} {buffer.size} bytes, which is not what it takes")
+        if not buffer.size:
+            sites[value] = Site.empty(dtype, shape, 0)
+            continue
+        data = _bytes(buffer, blocks)
+        sites[value] = Site(data, blocks[buffer.arena].address + buffer.offset, dtype, shape)
+    return sites
+
+
+def _bytes(buffer: PlannedBuffer, blocks: Mapping[str, Block]) -> Bytes:
+    block = blocks.get(buffer.arena)
+    data = None if block is None else block.part(buffer.offset, buffer.size)
+    if data is None:
+        raise CheckFailed(f"the plan places {buffer.name!r} outside of the arena")
+    return data
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The bytes that a node has to itself while it runs, beside its operands and results; in the ranges `lodged`, its bodies write."""
+
+    name: str
+    data: Bytes
+    lodged: tuple[tuple[int, int], ...] = ()
+
+    def fill(self) -> None:
+        """Write canaries, over whatever lies there."""
+        self.data[:] = _CANARY
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether nobody has written there who may not."""
+        found = self.data == _CANARY
+        for start, end in self.lodged:
+            found[start:end] = True
+        return bool(np.all(found))
+
+
+def workspaces(
+    schedule: Sequence[str],
+    steps: Sequence[int],
+    buffers: Iterable[PlannedBuffer],
+    bodies: Mapping[str, Sequence[PlannedBody]],
+    blocks: Mapping[str, Block],
+) -> dict[int, list[Workspace]]:
+    """Return the workspaces in use at each place of `schedule`, whose nodes run in `steps`; one of several nodes in all steps of its life.
+
+    Raises CheckFailed where one lies outside of its arena, or a tensor of one of the `bodies` outside of its node's.
+    """
+    rows = [buffer for buffer in buffers if buffer.kind == "workspace"]
+    own = {row.node: row for row in rows if row.node is not None}
+    for node, inside in bodies.items():
+        _require_lodged(node, own.get(node), inside)
+    found: dict[int, list[Workspace]] = {}
+    for row in rows:
+        lodged = tuple(_ranges(row, bodies.get(row.node or "", ())))
+        workspace = Workspace(row.name, _bytes(row, blocks), lodged)
+        for place, step in enumerate(steps):
+            if schedule[place] == row.node or (row.node is None and row.first <= step <= row.last):
+                found.setdefault(place, []).append(workspace)
+    return found
+
+
+def _require_lodged(node: str, room: PlannedBuffer | None, bodies: Iterable[PlannedBody]) -> None:
+    for body in bodies:
+        for row in _tensors(body):
+            end = 0 if room is None else room.offset + min(room.size, body.size)
+            if room is None or row.arena != room.arena or not room.offset <= row.offset <= end - row.size:
+                raise CheckFailed(f"the plan places {row.name!r} outside of the workspace of {node!r}")
+
+
+def _ranges(room: PlannedBuffer, bodies: Iterable[PlannedBody]) -> Iterator[tuple[int, int]]:
+    for body in bodies:
+        yield from ((row.offset - room.offset, row.offset - room.offset + row.size) for row in _tensors(body))
+
+
+def _tensors(body: PlannedBody) -> Iterator[PlannedBuffer]:
+    """Yield the tensors with bytes of `body` and of the bodies in it."""
+    yield from (row for row in body.tensors if row.size)
+    for inner in body.bodies:
+        yield from _tensors(inner)

@@ -1,0 +1,209 @@
+"""The check of a published plan against its model: of every value, every row, every body and every figure.
+
+It starts from the graph and from what users get, and shares no code with what plans: only the reading of models and their shapes, and
+the type of a result. Takes about as many steps as the graph has nodes and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxtile.errors import CheckFailed
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes
+from onnxtile.model.unfold import unfold
+from onnxtile.planning.proof.failure import Failure
+from onnxtile.planning.proof.published.claims import UNSAID, BodyClaim, Claims, Row
+from onnxtile.planning.proof.published.evidence import GraphFacts, bodies_of
+from onnxtile.planning.proof.published.figures import figures
+from onnxtile.planning.proof.published.listing import ExpectedLists, compare, note
+from onnxtile.planning.proof.published.orders import disorders
+from onnxtile.planning.proof.published.overlaps import overlaps
+from onnxtile.planning.proof.published.placing import CheckTerms, Placing, placing
+from onnxtile.planning.proof.published.replay import Shared, replay
+from onnxtile.planning.proof.published.timeline import RunOrder, timeline
+from onnxtile.planning.result import PlanResult
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the check found: the `failures`, none where the plan is sound, and how many things it looked at.
+
+    `values` have an address or are listed, `tensors` of them have an address, `aliases` of these lie in another's bytes.
+    """
+
+    failures: tuple[Failure, ...]
+    values: int
+    tensors: int
+    aliases: int
+    workspaces: int
+    bodies: int
+    arenas: int
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong with the plan."""
+        return not self.failures
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {"sound": self.sound, **vars(self), "failures": [failure.to_dict() for failure in self.failures]}
+
+
+def check(
+    model: ir.Model, plan: PlanResult | Claims, shapes: Shapes, constants: Constants, digest: str | None = None
+) -> Audit:
+    """Return what is wrong with `plan`, the published plan of `model`, of which `shapes` and `constants` are known.
+
+    `digest` is that of the model's file, to be compared where both are known.
+    """
+    claims = plan if isinstance(plan, Claims) else Claims.of(plan)
+    known = GraphFacts(*unfold(model, shapes, constants))
+    if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
+        return _refused(Failure(f"alignment is a power of two, not {claims.alignment}"))
+    if claims.overwrite_inputs and claims.io != "inside":
+        return _refused(Failure(f"inputs cannot be overwritten with io {claims.io!r}"))
+    arenas = {arena.name: arena for arena in claims.arenas}
+    terms = CheckTerms(known, claims.alignment, arenas, every_order=claims.order == "any")
+    walk = _Walk(terms, is_whole=claims.outside is not None)
+    main = BodyClaim("", None, claims.schedule, claims.steps, claims.buffers, claims.bodies)
+    seen = walk.graph(known.model.graph, main, claims.io, claims.overwrite_inputs, "")
+    failures = walk.failures
+    if None not in (digest, claims.digest) and digest != claims.digest:
+        failures.insert(0, Failure(f"the plan is one of another file: its digest is {claims.digest}, not {digest}"))
+    if seen is not None and not walk.is_partial:
+        failures += compare(walk.listing, claims, known)
+        used = None if seen.shared is None else seen.shared.links
+        failures += figures(claims, seen.placing, used, seen.line, known)
+    listed = len(walk.listing.constants) + len(walk.listing.outside) + len(walk.listing.unplanned)
+    counts = (walk.tensors + listed, walk.tensors, walk.aliases, walk.workspaces, walk.bodies, len(claims.arenas))
+    return Audit(tuple(failures), *counts)
+
+
+def require(
+    model: ir.Model, plan: PlanResult, shapes: Shapes, constants: Constants, digest: str | None = None
+) -> Audit:
+    """Return what the check found. Raises CheckFailed with the first thing that is wrong with `plan`, if there is one."""
+    audit = check(model, plan, shapes, constants, digest)
+    if audit.failures:
+        more = f", and {len(audit.failures) - 1} more" if len(audit.failures) > 1 else ""
+        raise CheckFailed(f"the plan is not sound: {audit.failures[0]}{more}", hint="please report it with the model")
+    return audit
+
+
+def _refused(failure: Failure) -> Audit:
+    return Audit((failure,), 0, 0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    line: RunOrder
+    placing: Placing
+    shared: Shared | None
+
+
+@dataclass
+class _Walk:
+    """Goes through the graphs of a model; `is_partial` says that one of them has a schedule that is none, and was left out.
+
+    A plan that is not `is_whole`, as in metadata, has none for the calls of functions.
+    """
+
+    terms: CheckTerms
+    is_whole: bool
+    failures: list[Failure] = field(default_factory=list)
+    listing: ExpectedLists = field(default_factory=ExpectedLists)
+    is_partial: bool = False
+    tensors: int = 0
+    aliases: int = 0
+    workspaces: int = 0
+    bodies: int = 0
+
+    def graph(self, graph: ir.Graph, claim: BodyClaim, io: str, overwrite: bool, path: str) -> _Seen | None:
+        """Check one graph and its bodies; return what is known of it, None where its schedule is none."""
+        outputs = () if io == "outside" else graph.outputs
+        given = tuple(graph.inputs) if io == "inside" else ()
+        kept = frozenset((*outputs, *(() if overwrite else given)))
+        line = timeline(graph, claim.schedule, claim.steps, kept, given)
+        if not isinstance(line, RunOrder):
+            self.is_partial = True
+            self._note(line, path)
+            return None
+        found, wrong = placing(claim.buffers, line, self.terms)
+        self._note(wrong, path)
+        self._note(overlaps(found.holders), path)
+        shared = None
+        if not wrong:
+            shared = replay(found, line, self.terms)
+            self._note(shared.failures, path)
+            if self.terms.every_order and not shared.failures:
+                self._note(disorders(found.holders, shared.links, shared.rules, line), path)
+        self._count(found)
+        claimed = self._bodies(line, found, claim, path)
+        self._note(note(line, found, io, claimed, self.terms.known, self.listing), path)
+        return _Seen(line, found, shared)
+
+    def _note(self, failures: Sequence[Failure] | Iterator[Failure], path: str) -> None:
+        self.failures += (replace(failure, body=path) if path else failure for failure in failures)
+
+    def _count(self, found: Placing) -> None:
+        self.tensors += len(found.rows)
+        self.aliases += sum(row.alias is not None for row in found.rows.values())
+        self.workspaces += sum(not holder.members for holder in found.holders)
+
+    def _bodies(self, line: RunOrder, found: Placing, claim: BodyClaim, path: str) -> set[ir.Node]:
+        """Check the bodies of the nodes of `line`; return the nodes that have some in the plan."""
+        open_: dict[tuple[str, str | None], list[BodyClaim]] = {}
+        for body in claim.bodies:
+            open_.setdefault((body.node, body.attribute), []).append(body)
+        planned = set()
+        for node, name in line.name_of.items():
+            for attribute, graph in bodies_of(node, self.terms.known.model).items():
+                at = f"{path}/" * bool(path) + name + (f"/{attribute}" if attribute is not None else "")
+                if not open_.get((name, attribute)):
+                    if attribute is not None or self.is_whole:
+                        self._note([Failure(f"the plan of {at!r} is missing", (name,))], path)
+                    continue
+                planned.add(node)
+                self.bodies += 1
+                inner = open_[name, attribute].pop(0)
+                self._note(_outside_room(inner, found.workspaces.get(node), self.terms.alignment), at)
+                self.graph(graph, inner, "inside", overwrite=False, path=at)
+        for body in (body for left in open_.values() for body in left):
+            reason = (
+                f"there is a plan of {body.attribute or 'the body'!r} of {body.node!r}, which has none, or only one"
+            )
+            self._note([Failure(reason, (body.node,))], path)
+        return planned
+
+
+def _outside_room(body: BodyClaim, room: Row | None, alignment: int) -> Iterator[Failure]:
+    """Yield what of `body` lies outside of `room`, the workspace of its node, or makes it larger than that."""
+    rows = [row for row in body.buffers if row.size]
+    if not rows:
+        if body.size not in {UNSAID, 0}:
+            yield Failure(f"the body has no bytes, and a size of {body.size}")
+        return
+    if room is None:
+        yield Failure(f"{body.node!r} has no workspace for this body", (body.node,))
+        return
+    size = room.size if body.size == UNSAID else body.size
+    for row in rows:
+        if row.arena != room.arena or not room.offset <= row.offset <= row.end <= room.offset + size:
+            what = f"the {size} bytes of the body at {room.offset} of {room.arena!r}"
+            yield Failure(f"{row.place} of {row.arena!r} is not inside of {what}", (row.name, room.name))
+    if size > room.size:
+        yield Failure(f"{room.place} is too small for the {size} bytes of the body", (room.name,))
+    units = {alignment, *(unit for unit in _ELEMENTS if unit > alignment)}
+    owners = [row for row in rows if row.alias is None] or rows
+    ends = {max(row.offset - room.offset - -row.size // unit * unit for row in owners) for unit in units}
+    if body.size != UNSAID and size not in ends:
+        yield Failure(f"the body is said to take {size} bytes, and takes {min(ends)}")
+
+
+_ELEMENTS = (2, 4, 8, 16)
+"""Bytes of elements, to a multiple of which buffers may be rounded up where the alignment of the plan is smaller."""

@@ -1,0 +1,173 @@
+"""What a published plan claims, as plain data; a claim that is left out is not checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from onnxtile.planning.result import PlannedBody, PlanResult
+
+UNSAID = -(2**63)
+"""Stands for a number that is left out; larger than what a file may hold."""
+NO_SHAPE = (UNSAID,)
+"""Stands for a shape that is left out."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A buffer of the plan: see plan.result.PlannedBuffer. Texts that are left out are empty."""
+
+    name: str
+    arena: str
+    offset: int
+    size: int
+    first: int = UNSAID
+    last: int = UNSAID
+    kind: str = ""
+    alias: str | None = None
+    node: str | None = ""
+    dtype: str | None = ""
+    shape: tuple[int, ...] | None = NO_SHAPE
+
+    @property
+    def end(self) -> int:
+        """The offset behind its last byte."""
+        return self.offset + self.size
+
+    @property
+    def place(self) -> str:
+        """Its name and bytes, for messages."""
+        return f"{self.name!r} in [{self.offset}, {self.end})"
+
+
+@dataclass(frozen=True)
+class BodyClaim:
+    """The plan of a body: see plan.result.PlannedBody."""
+
+    node: str
+    attribute: str | None
+    schedule: tuple[str, ...]
+    steps: tuple[int, ...]
+    buffers: tuple[Row, ...]
+    bodies: tuple[BodyClaim, ...] = ()
+    size: int = UNSAID
+
+    @classmethod
+    def of(cls, body: PlannedBody) -> BodyClaim:
+        """Return what `body` claims."""
+        rows, inner = _rows(body.buffers), tuple(map(cls.of, body.bodies))
+        return cls(body.node, body.attribute, body.schedule, body.steps, rows, inner, body.size)
+
+
+@dataclass(frozen=True)
+class ArenaClaim:
+    """An arena: see plan.result.Arena."""
+
+    name: str
+    size: int
+    capacity: int | None = None
+    peak: int = UNSAID
+
+
+@dataclass(frozen=True)
+class ConstantClaim:
+    """A constant in its region: see plan.result.Constant."""
+
+    name: str
+    size: int | None
+    offset: int | None = None
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A value without an address in an arena, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class CopyClaim:
+    """How many copies the plan avoids, and how many stay: see plan.result.Copies."""
+
+    avoided: int
+    avoided_bytes: int
+    remaining: int
+    remaining_bytes: int
+
+
+@dataclass(frozen=True)
+class Claims:
+    """A published plan: see plan.result.PlanResult. Lists that are left out are None."""
+
+    alignment: int
+    arenas: tuple[ArenaClaim, ...]
+    schedule: tuple[str, ...]
+    steps: tuple[int, ...]
+    buffers: tuple[Row, ...]
+    io: Literal["outputs", "inside", "outside"]
+    overwrite_inputs: bool = False
+    order: str = ""
+    bodies: tuple[BodyClaim, ...] = ()
+    constants: tuple[ConstantClaim, ...] | None = None
+    outside: tuple[Reason, ...] | None = None
+    unplanned: tuple[Reason, ...] | None = None
+    version: Literal[1] = 1
+    digest: str | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)
+    peak: int = UNSAID
+    peak_step: int = UNSAID
+    lower_bound: int = UNSAID
+    optimal: bool | None = None
+    optimal_over: str | None = ""
+    any_order_bound: int | None = UNSAID
+    bound: str = ""
+    gap: int | None = None
+    activation_bytes: int = UNSAID
+    in_place: int = UNSAID
+    copies: CopyClaim | None = None
+
+    @classmethod
+    def of(cls, plan: PlanResult) -> Claims:
+        """Return what `plan` claims."""
+        return cls(
+            alignment=plan.alignment,
+            arenas=tuple(ArenaClaim(a.name, a.size, a.capacity, a.peak) for a in plan.arenas),
+            schedule=plan.schedule,
+            steps=plan.steps,
+            buffers=_rows(plan.buffers),
+            io=plan.io,  # type: ignore[arg-type]  # the check reads it as a text
+            overwrite_inputs=plan.overwrite_inputs,
+            order=plan.order,
+            bodies=tuple(map(BodyClaim.of, plan.bodies)),
+            constants=tuple(ConstantClaim(c.name, c.size, c.offset) for c in plan.constants),
+            outside=tuple(Reason(e.name, e.reason) for e in plan.outside),
+            unplanned=tuple(Reason(e.name, e.reason) for e in plan.unplanned),
+            digest=plan.digest,
+            dims=plan.dims,
+            bounds=plan.bounds,
+            gap=plan.gap,
+            copies=CopyClaim(**vars(plan.copies)),
+            **{name: figure for name, figure in vars(plan).items() if name in _FIGURES},
+        )
+
+
+_FIGURES = frozenset(
+    {
+        "peak",
+        "peak_step",
+        "lower_bound",
+        "optimal",
+        "optimal_over",
+        "any_order_bound",
+        "bound",
+        "activation_bytes",
+        "in_place",
+    }
+)
+
+
+def _rows(buffers: tuple[object, ...]) -> tuple[Row, ...]:
+    return tuple(Row(**vars(buffer)) for buffer in buffers)

@@ -1,0 +1,200 @@
+"""What the check knows of a model, read from the graph, its shapes and its constants."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes
+from onnxtile.model.unfold import inside_of
+from onnxtile.model.validity import skeleton
+from onnxtile.planning.proof.published.operators import STANDARD, WITH_BODIES
+
+_NO_FIXED_SIZE = frozenset({ir.DataType.UNDEFINED, ir.DataType.STRING})
+
+_CONTAINERS = {ir.SequenceType: "sequence", ir.OptionalType: "optional", ir.SparseTensorType: "sparse tensor"}
+
+_WIDEST = 16
+"""Bytes: no element needs a larger alignment."""
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """A model, the shapes and element types of its values, and its constants."""
+
+    model: ir.Model
+    shapes: Shapes
+    constants: Constants
+
+    @cached_property
+    def open_calls(self) -> frozenset[ir.Graph]:
+        """The graphs of calls of functions that are planned like bodies; they read the operands of the call where these lie."""
+        found = (inside_of(node) for node in self.model.graph.all_nodes())
+        return frozenset(graph for graph in found if graph is not None)
+
+    @property
+    def opset(self) -> int:
+        """The version of the standard operators."""
+        return opset(self.model)
+
+    def is_standard(self, node: ir.Node) -> bool:
+        """Return whether the ONNX specification says what `node` computes."""
+        return node.domain in STANDARD and node.op_identifier() not in self.model.functions
+
+    def bytes(self, value: ir.Value) -> int | None:
+        """Return the bytes of `value`, elements below a byte packed; None where they are not known or not fixed."""
+        if value not in self._bytes:
+            shape, dtype = self.shapes.sizes(value), self.shapes.dtype(value)
+            is_fixed = shape is not None and dtype is not None and dtype not in _NO_FIXED_SIZE
+            self._bytes[value] = (math.prod(shape) * dtype.bitwidth + 7) // 8 if is_fixed else None  # type: ignore[arg-type, union-attr]
+        return self._bytes[value]
+
+    @cached_property
+    def _bytes(self) -> dict[ir.Value, int | None]:
+        return {}
+
+    def alignment(self, value: ir.Value) -> int:
+        """Return the bytes that the address of `value` must be a multiple of, whatever the alignment of the plan."""
+        dtype = self.shapes.dtype(value)
+        return 1 if dtype is None or dtype in _NO_FIXED_SIZE else max(1, min(dtype.bitwidth // 8, _WIDEST))
+
+    def is_bound(self, values: Iterable[ir.Value | None]) -> bool:
+        """Return whether one of `values` may be smaller in a run than its shape says."""
+        return any(value is not None and self.shapes.is_bound(value) for value in values)
+
+    def numbers(self, value: ir.Value | None) -> list[int] | None:
+        """Return the elements of the constant `value`; None where it is none."""
+        if value is None or value not in self.constants:
+            return None
+        return [int(number) for number in self.constants.array(value).reshape(-1)]
+
+    def declared_over(self, node: ir.Node) -> frozenset[int]:
+        """Return the places of the operands that the pattern of a meta-op lets it write over."""
+        function = self.model.functions.get(node.op_identifier())
+        text = "" if function is None else function.metadata_props.get(keys.IN_PLACE, "")
+        return frozenset(json.loads(text)) if text else frozenset()
+
+    def container(self, value: ir.Value) -> str | None:
+        """Return what `value` is called where it is no tensor: "sequence", "optional", "sparse tensor"."""
+        if value.type is not None:
+            return _container(value.type)
+        is_untold = self.shapes.dtype(value) is None or self._makes_optionals
+        return self._inferred.get(value.name or "") if is_untold else None
+
+    @cached_property
+    def _makes_optionals(self) -> bool:
+        """Whether the model has optionals, which some engines take for the tensors in them."""
+        if any(isinstance(value.type, ir.OptionalType) for value in self.model.graph.inputs):
+            return True
+        return any(node.op_type == "Optional" for node in self.model.graph.all_nodes())
+
+    @cached_property
+    def _inferred(self) -> dict[str, str]:
+        """What onnx's type inference finds that is no tensor, by name."""
+        try:
+            graph = onnx.shape_inference.infer_shapes(skeleton(self.model)).graph
+        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+            return {}
+        found, todo = {}, [graph]
+        while todo:
+            one = todo.pop()
+            for info in (*one.value_info, *one.output):
+                kind = _container(ir.serde.deserialize_type_proto_for_type(info.type))
+                if kind is not None:
+                    found[info.name] = kind
+            attributes = [attribute for node in one.node for attribute in node.attribute]
+            todo.extend(attribute.g for attribute in attributes if attribute.HasField("g"))
+            todo.extend(body for attribute in attributes for body in attribute.graphs)
+        return found
+
+
+def bodies_of(node: ir.Node, model: ir.Model) -> dict[str | None, ir.Graph]:
+    """Return the bodies of `node` that a plan goes into, by the attribute that holds them; None stands for that of an open call."""
+    inside = inside_of(node)
+    if inside is not None:
+        return {None: inside}
+    if node.op_identifier() in model.functions:
+        return {}
+    if node.op_type not in WITH_BODIES or node.domain not in STANDARD:
+        return {}
+    if node.op_type == "Scan" and opset(model) < 9:
+        return {}  # it ran over a batch then: it is one kernel
+    return {name: body for name, body in graphs_of(node) if name is not None}
+
+
+def opset(model: ir.Model) -> int:
+    """Return the version of the standard operators in `model`."""
+    imports = model.graph.opset_imports
+    return imports.get("", imports.get("ai.onnx", 1))
+
+
+def _container(type_: ir.TypeProtocol | None) -> str | None:
+    return None if type_ is None else _CONTAINERS.get(type(type_))
+
+
+def graphs_of(node: ir.Node) -> Iterator[tuple[str | None, ir.Graph]]:
+    """Yield the graphs that the attributes of `node` hold, with the name of the attribute; None for one of a list of graphs."""
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            yield attribute.name, attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            yield from ((None, body) for body in attribute.as_graphs())
+
+
+def home(value: ir.Value) -> ir.Graph | ir.Function | None:
+    """Return the graph in which `value` is an input, an initializer or made."""
+    maker = value.producer()
+    return value.graph if maker is None else maker.graph
+
+
+def reads(node: ir.Node) -> dict[ir.Value, None]:
+    """Return the values that `node` and the bodies in it read of the graphs around them, each once."""
+    found = {value: None for value in node.inputs if value is not None}
+    inside = [body for _, body in graphs_of(node)]
+    if not inside:
+        return found
+    known = set(inside)
+    while inside:
+        body = inside.pop()
+        for inner in body:
+            found.update((value, None) for value in inner.inputs if value is not None)
+            further = [graph for _, graph in graphs_of(inner)]
+            known.update(further)
+            inside += further
+        found.update((value, None) for value in body.outputs if value is not None)
+    return {value: None for value in found if home(value) not in known}
+
+
+def names_of(nodes: Iterable[ir.Node]) -> dict[ir.Node, str]:
+    """Return what a plan calls each of `nodes`: its name, or its first output where the name is empty or repeated."""
+    nodes = list(nodes)
+    seen: set[str | None] = set()
+    repeated = {node.name for node in nodes if node.name in seen or seen.add(node.name)}  # type: ignore[func-returns-value]
+    return {
+        node: (node.name if node.name not in repeated else None) or first_output(node) or node.name or node.op_type
+        for node in nodes
+    }
+
+
+def first_output(node: ir.Node) -> str:
+    """Return the first output of `node` that has a name; empty where it has none."""
+    return next((value.name for value in node.outputs if value.name), "")
+
+
+def made_in(body: ir.Graph) -> Iterator[ir.Value]:
+    """Yield the inputs of `body` and what is made in it, at any depth."""
+    todo = [body]
+    while todo:
+        graph = todo.pop()
+        yield from graph.inputs
+        for node in graph:
+            yield from (value for value in node.outputs if value.name)
+            todo.extend(inner for _, inner in graphs_of(node))

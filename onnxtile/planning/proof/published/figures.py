@@ -1,0 +1,162 @@
+"""The figures of a plan, computed again from its rows: sizes, peaks, bounds and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import onnx_ir as ir
+
+from onnxtile.planning.proof.failure import Failure
+from onnxtile.planning.proof.published.claims import UNSAID, Claims, CopyClaim
+from onnxtile.planning.proof.published.evidence import GraphFacts
+from onnxtile.planning.proof.published.links import Link, held
+from onnxtile.planning.proof.published.operators import JOINS, SAME_ELEMENTS, TAKES_PARTS
+from onnxtile.planning.proof.published.placing import Holder, Placing
+from onnxtile.planning.proof.published.timeline import RunOrder
+
+Links = dict[ir.Value, list[Link]]
+
+
+def figures(
+    claims: Claims, placing: Placing, used: Links | None, line: RunOrder, known: GraphFacts
+) -> Iterator[Failure]:
+    """Yield each figure of `claims` that is not so; one that is left out is not asked for, nor are aliases where `used` is not known."""
+    yield from _arenas(claims, placing)
+    peaks = _peaks(placing.holders, claims.alignment)
+    peak, step = next((one for one in peaks if one == (claims.peak, claims.peak_step)), peaks[0])
+    tensors = sum(_rounded(row.size, claims.alignment) for row in placing.rows.values())
+    yield from _unlike("peak", claims.peak, peak)
+    yield from _unlike("peak_step", claims.peak_step, step)
+    yield from _unlike("activation_bytes", claims.activation_bytes, tensors)
+    yield from _bound(claims)
+    if used is not None and claims.in_place != UNSAID:
+        least, most = _in_place(placing, used)
+        if not least <= claims.in_place <= most:
+            yield from _unlike("in_place", claims.in_place, least)
+    if (
+        used is not None
+        and claims.copies is not None
+        and (right := _copies(placing, used, line, known)) != claims.copies
+    ):
+        yield Failure(f"copies are {vars(claims.copies)}, not {vars(right)}")
+    in_steps = len(set(line.steps)) == len(line.steps)
+    if claims.order == "model" and in_steps and list(line.nodes) != list(line.graph):
+        yield Failure("order is 'model', but the schedule is not the order of the file")
+
+
+def _unlike(name: str, claimed: int, right: int) -> Iterator[Failure]:
+    if claimed not in {UNSAID, right}:
+        yield Failure(f"{name} is {claimed}, not {right}")
+
+
+def _arenas(claims: Claims, placing: Placing) -> Iterator[Failure]:
+    names = [arena.name for arena in claims.arenas]
+    if len(set(names)) < len(names):
+        yield Failure("two arenas have one name")
+    for arena in claims.arenas:
+        if arena.capacity is not None and arena.size > arena.capacity:
+            yield Failure(
+                f"the arena {arena.name!r} of {arena.size} bytes is larger than its capacity of {arena.capacity}"
+            )
+        inside = [holder for holder in placing.holders if holder.row.arena == arena.name]
+        peaks = [peak for peak, _ in _peaks(inside, claims.alignment)]
+        peak = peaks[0]
+        if arena.peak not in {UNSAID, *peaks}:
+            yield Failure(f"peak of the arena {arena.name!r} is {arena.peak}, not {peak}")
+        if arena.size < peak:
+            yield Failure(f"the arena {arena.name!r} of {arena.size} bytes is smaller than its peak of {peak}")
+
+
+def _peaks(holders: Sequence[Holder], alignment: int) -> list[tuple[int, int]]:
+    """Return the peak and its step; where all tensors are aligned to more than the plan's alignment, also with workspaces rounded so."""
+    unit = min((holder.unit for holder in holders if holder.members), default=alignment)
+    return [_peak(holders, alignment), *([_peak(holders, unit)] if unit > alignment else [])]
+
+
+def _peak(holders: Iterable[Holder], alignment: int) -> tuple[int, int]:
+    """Return the largest sum of live bytes in one step, each buffer rounded up to the alignment, and the first such step."""
+    change: dict[int, int] = {}
+    for holder in holders:
+        size = _rounded(holder.row.size, alignment)
+        change[holder.first] = change.get(holder.first, 0) + size
+        change[holder.last + 1] = change.get(holder.last + 1, 0) - size
+    live = highest = at = 0
+    for step in sorted(change):
+        live += change[step]
+        if live > highest:
+            highest, at = live, step
+    return highest, at
+
+
+def _rounded(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+def _bound(claims: Claims) -> Iterator[Failure]:
+    """Yield how size, lower bound, peak and gap contradict each other."""
+    size, bound = sum(arena.size for arena in claims.arenas), claims.lower_bound
+    if bound == UNSAID:
+        return
+    if bound > size:
+        yield Failure(f"lower_bound of {bound} bytes is above the {size} bytes of the arenas")
+    if claims.bound == "peak" and claims.peak != UNSAID and bound > claims.peak:
+        yield Failure(f"lower_bound of {bound} bytes is above the peak of {claims.peak}, which it is said to be")
+    if claims.gap not in {None, size - bound}:
+        yield Failure(f"gap is {claims.gap}, not {size - bound}")
+    yield from _optimality(claims, size, bound)
+
+
+def _optimality(claims: Claims, size: int, bound: int) -> Iterator[Failure]:
+    """Yield how what is said of smaller arenas contradicts the `size` of these."""
+    optimal, over, least = claims.optimal, claims.optimal_over, claims.any_order_bound
+    if optimal and size != bound:
+        yield Failure(f"optimal is said of {size} bytes, with a lower bound of {bound}")
+    if optimal is False and size == bound and not claims.unplanned:
+        yield Failure(f"optimal is denied, but the arenas take no more than the lower bound of {bound} bytes")
+    if least is not None and least > size:
+        yield Failure(f"any_order_bound of {least} bytes is above the {size} bytes of the arenas")
+    if optimal is None or over == "":
+        return
+    if optimal and claims.unplanned:
+        yield Failure(f"optimal is said, and {len(claims.unplanned)} tensors are unplanned")
+    right = None
+    if optimal:
+        right = "any order" if least == size else "order"
+    if over != right and least != UNSAID:
+        yield Failure(f"optimal_over is {over!r}, not {right!r}")
+
+
+def _in_place(placing: Placing, used: Links) -> tuple[int, int]:
+    """Return how many tensors are written over an operand, at least and at most: of those without bytes nobody can say."""
+    found = [value for value, links in used.items() if not any(link.holds for link in links)]
+    return sum(placing.rows[value].size > 0 for value in found), len(found)
+
+
+def _copies(placing: Placing, used: Links, line: RunOrder, known: GraphFacts) -> CopyClaim:
+    """Return the copies of tensors that nodes which only move bytes need not make, and those that they make."""
+    counts = {True: [0, 0], False: [0, 0]}
+    for node in line.nodes:
+        for value, is_there in _moved(node, placing, used, known) if known.is_standard(node) else ():
+            counts[is_there][0] += 1
+            counts[is_there][1] += known.bytes(value) or 0
+    return CopyClaim(*counts[True], *counts[False])
+
+
+def _moved(node: ir.Node, placing: Placing, used: Links, known: GraphFacts) -> Iterator[tuple[ir.Value, bool]]:
+    """Yield each tensor that `node` moves, and whether it need not: it lies where it belongs."""
+    results = [value for value in node.outputs if value in placing.rows]
+    if node.op_type in TAKES_PARTS:
+        yield from ((value, value in used) for value in results)
+        for link in held(node, known):
+            if link.result not in placing.rows and link.operand not in known.constants:
+                yield link.result, True
+    elif node.op_type in JOINS and results:
+        there = {link.operand for link in used.get(results[0], ()) if link.rule == "joined"}
+        for value in node.inputs:
+            if value is not None:
+                yield value, value in there
+                there.discard(value)  # one that is joined twice lies in one of its places only
+    elif node.op_type in SAME_ELEMENTS and results and (source := node.inputs[0]) is not None:
+        same = known.shapes.dtype(results[0]) == known.shapes.dtype(source)
+        if same and known.bytes(results[0]) is not None and known.bytes(results[0]) == known.bytes(source):
+            yield results[0], results[0] in used

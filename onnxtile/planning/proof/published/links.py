@@ -1,0 +1,221 @@
+"""Which results of a node may share bytes with which of its operands, by what the operator computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import onnx_ir as ir
+
+from onnxtile.planning.proof.published.evidence import GraphFacts
+from onnxtile.planning.proof.published.operators import JOINS, SAME_ELEMENTS, TAKES_PARTS, WRITES_OVER
+
+
+@dataclass(frozen=True)
+class Link:
+    """`result` may lie `at` bytes behind the start of `operand`: as a "view" or "part" of it, "joined" of it, or written "over" it.
+
+    A view or part, and what is joined in place, holds the bytes of the operand: nothing is written there.
+    """
+
+    result: ir.Value
+    operand: ir.Value
+    rule: str
+    at: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether both hold the same bytes."""
+        return self.rule != "over"
+
+
+def links(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+    """Yield every way in which `node` may share bytes."""
+    if not node.inputs or not node.outputs:
+        return
+    yield from held(node, known)
+    yield from _written_over(node, known)
+
+
+def held(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+    """Yield the ways in which a result of `node` has the bytes of an operand, or a part of them."""
+    if not known.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:
+        return
+    operator = node.op_type
+    if operator in SAME_ELEMENTS and not (operator == "Dropout" and _may_drop(node, known)):
+        yield from _seen(node.outputs[0], node.inputs[0], known)
+    elif known.is_bound((*node.inputs, *node.outputs)):
+        return  # where a box begins, only a run shows
+    elif operator in TAKES_PARTS:
+        for result, corner in _corners(node, known):
+            at = _distance(node.inputs[0], result, corner, known)
+            if at is not None and result.name:
+                yield Link(result, node.inputs[0], "part", at)
+    elif operator in JOINS:
+        yield from _joined(node, known)
+
+
+def _seen(result: ir.Value, operand: ir.Value, known: GraphFacts) -> Iterator[Link]:
+    size = known.bytes(result)
+    has_type = known.shapes.dtype(result) == known.shapes.dtype(operand)
+    if result.name and has_type and size is not None and size == known.bytes(operand):
+        yield Link(result, operand, "view")
+
+
+def _may_drop(node: ir.Node, known: GraphFacts) -> bool:
+    """Return whether a Dropout may train: `is_test` says no before opset 7, an input says yes from 12 on."""
+    if known.opset < 7:
+        return node.attributes.get_int("is_test", 0) != 1
+    training = node.inputs[2] if len(node.inputs) > 2 else None
+    return training is not None and known.numbers(training) not in ([0], [])
+
+
+def _written_over(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+    places = _places_over(node, known)
+    if not places:
+        return
+    for operand in dict.fromkeys(value for value in node.inputs if value is not None):
+        if not all(place in places for place, value in enumerate(node.inputs) if value is operand):
+            continue
+        for result in node.outputs:
+            if result.name and _is_as_large(result, operand, known) and _stays_so(node, operand, places, known):
+                yield Link(result, operand, "over")
+
+
+def _places_over(node: ir.Node, known: GraphFacts) -> frozenset[int]:
+    """Return the places of the operands of `node` that it may write over."""
+    if not known.is_standard(node):
+        return known.declared_over(node)
+    named = [value for value in node.outputs if value.name]
+    if node.op_type not in WRITES_OVER or named != [node.outputs[0]] or not _is_by_element(node, known):
+        return frozenset()
+    places = WRITES_OVER[node.op_type]
+    return frozenset(range(len(node.inputs))) if places is None else places
+
+
+def _is_by_element(node: ir.Node, known: GraphFacts) -> bool:
+    """Return whether the attributes of `node` leave it what its entry in the table says."""
+    if node.op_type == "Gelu":  # kernels of the tanh form read elements that they have written
+        return node.attributes.get_string("approximate", "none") == "none"
+    if node.op_type == "BatchNormalization":
+        name, wanted = ("is_test", 1) if known.opset < 7 else ("training_mode", 0)
+        return node.attributes.get_int(name, 0) == wanted
+    return True
+
+
+def _is_as_large(result: ir.Value, operand: ir.Value, known: GraphFacts) -> bool:
+    """Return whether both have one shape, and elements of one size that is whole bytes."""
+    shapes = known.shapes
+    if known.bytes(result) is None or known.bytes(operand) is None or shapes.sizes(result) != shapes.sizes(operand):
+        return False
+    first, second = shapes.dtype(result), shapes.dtype(operand)
+    return first is not None and second is not None and first.bitwidth == second.bitwidth and first.bitwidth >= 8
+
+
+def _stays_so(node: ir.Node, operand: ir.Value, places: frozenset[int], known: GraphFacts) -> bool:
+    """Return whether result and `operand` have one shape in every run, also where data decide a size.
+
+    Two sizes of one bound may differ in a run, and one be repeated to the size of the other; an operand of one element changes no shape.
+    """
+    if not known.is_bound((*node.inputs, *node.outputs)):
+        return True
+    if not known.is_standard(node):
+        return False
+    others = [value for value in node.inputs if value is not None and value is not operand]
+    return places == {0} or all(_is_one_element(value, known) for value in others)
+
+
+def _is_one_element(value: ir.Value, known: GraphFacts) -> bool:
+    sizes = known.shapes.sizes(value)
+    return sizes is not None and math.prod(sizes) == 1 and not known.shapes.is_bound(value)
+
+
+def _joined(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+    result = node.outputs[0]
+    whole = known.shapes.sizes(result)
+    axis = _axis(node, 1, whole)
+    if whole is None or axis is None or not result.name:
+        return
+    start = 0
+    for operand in node.inputs:
+        sizes = None if operand is None else known.shapes.sizes(operand)
+        if operand is None or sizes is None or len(sizes) != len(whole):
+            return
+        at = _distance(result, operand, [start if place == axis else 0 for place in range(len(whole))], known)
+        if at is not None:
+            yield Link(result, operand, "joined", -at)
+        start += sizes[axis]
+
+
+def _corners(node: ir.Node, known: GraphFacts) -> Iterator[tuple[ir.Value, list[int]]]:
+    """Yield each result of a Split or Slice with the indices of its first element in operand 0."""
+    operand = node.inputs[0]
+    whole = None if operand is None else known.shapes.sizes(operand)
+    if whole is None:
+        return
+    if node.op_type == "Slice":
+        corner = _slice_corner(node, whole, known)
+        if corner is not None:
+            yield node.outputs[0], corner
+        return
+    axis = _axis(node, 0, whole)
+    parts = [known.shapes.sizes(value) for value in node.outputs]
+    if axis is None or any(sizes is None or len(sizes) != len(whole) for sizes in parts):
+        return
+    lengths = [sizes[axis] for sizes in parts if sizes is not None]
+    if sum(lengths) != whole[axis]:
+        return
+    for value, start in zip(node.outputs, accumulate(lengths, initial=0), strict=False):
+        yield value, [start if place == axis else 0 for place in range(len(whole))]
+
+
+def _axis(node: ir.Node, default: int, sizes: Sequence[int] | None) -> int | None:
+    axis = node.attributes.get_int("axis", default)
+    return None if sizes is None or not -len(sizes) <= axis < len(sizes) else axis % len(sizes)
+
+
+def _slice_corner(node: ir.Node, whole: Sequence[int], known: GraphFacts) -> list[int] | None:
+    """Return where a Slice with steps of 1 begins; None where a step is another, or what says so is not constant."""
+    if known.opset < 10:
+        starts = [*node.attributes.get_ints("starts", [])]
+        axes: list[int] | None = [*node.attributes.get_ints("axes", range(len(starts)))]
+        steps: list[int] | None = []
+    else:
+        given = [*node.inputs[1:], None, None, None]
+        found = known.numbers(given[0])
+        if found is None:
+            return None
+        starts = found
+        axes = list(range(len(starts))) if given[2] is None else known.numbers(given[2])
+        steps = [] if given[3] is None else known.numbers(given[3])
+    if axes is None or steps is None or len(axes) != len(starts) or set(steps) - {1}:
+        return None
+    corner = [0] * len(whole)
+    for start, axis in zip(starts, axes, strict=True):
+        if not -len(whole) <= axis < len(whole):
+            return None
+        length = whole[axis]
+        corner[axis] = max(0, min(start + length if start < 0 else start, length))
+    return corner
+
+
+def _distance(whole: ir.Value, box: ir.Value, corner: Sequence[int], known: GraphFacts) -> int | None:
+    """Return how many bytes behind the start of `whole` the `box` with that first element begins; None where it is not in one piece.
+
+    It is where the elements from its first to its last are as many as it has.
+    """
+    outer, inner, dtype = known.shapes.sizes(whole), known.shapes.sizes(box), known.shapes.dtype(whole)
+    if outer is None or inner is None or dtype is None or dtype != known.shapes.dtype(box) or len(outer) != len(inner):
+        return None
+    if known.bytes(box) is None or dtype.bitwidth < 8:
+        return None
+    if any(start + length > size for start, length, size in zip(corner, inner, outer, strict=True)):
+        return None
+    strides = [math.prod(outer[axis + 1 :]) for axis in range(len(outer))]
+    count = math.prod(inner)
+    reach = 1 + sum((length - 1) * stride for length, stride in zip(inner, strides, strict=True))
+    if not count or reach != count:
+        return None
+    return sum(start * stride for start, stride in zip(corner, strides, strict=True)) * dtype.bitwidth // 8

@@ -1,0 +1,182 @@
+"""Every value stands in the plan exactly once: with an address, as a constant, outside, or unplanned, and for a reason that is so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxtile.planning.proof.failure import Failure
+from onnxtile.planning.proof.published.claims import Claims, ConstantClaim
+from onnxtile.planning.proof.published.evidence import GraphFacts, first_output, graphs_of, home, made_in
+from onnxtile.planning.proof.published.links import held
+from onnxtile.planning.proof.published.placing import Placing
+from onnxtile.planning.proof.published.timeline import RunOrder
+
+
+@dataclass
+class ExpectedLists:
+    """What must stand in the lists of a plan, of all its graphs: `outside` with the reason.
+
+    `tolerated` may stand there too: what a function makes that runs as one kernel.
+    """
+
+    constants: dict[ir.Value, None] = field(default_factory=dict)
+    outside: dict[ir.Value, str] = field(default_factory=dict)
+    unplanned: dict[ir.Value, None] = field(default_factory=dict)
+    tolerated: dict[ir.Value, str] = field(default_factory=dict)
+
+
+def note(
+    line: RunOrder, placing: Placing, io: str, planned: Collection[ir.Node], known: GraphFacts, found: ExpectedLists
+) -> Iterator[Failure]:
+    """Add to `found` what of the graph of `line` has no address for a lawful reason; yield what has none for no reason, or one for none.
+
+    `planned` are the nodes whose bodies have plans of their own.
+    """
+    outputs = set(line.graph.outputs)
+    for value in line.graph.inputs:
+        if value not in known.constants:
+            yield from _role(value, None if io == "inside" else "a graph input", outputs, placing, known, found)
+    for node in line.nodes:
+        _note_constants(node, line, outputs, known, found)
+        for value in node.outputs:
+            if not value.name:
+                continue
+            if value not in known.constants or value in outputs:
+                is_handed_out = io == "outside" and value in outputs
+                yield from _role(value, "a graph output" if is_handed_out else None, outputs, placing, known, found)
+            elif value in placing.rows:
+                yield Failure(f"{value.name!r} is constant, and has an address", (value.name,))
+        if node not in planned:
+            _note_inside(node, known, found)
+    found.constants.update((v, None) for v in outputs if v.producer() is None and v in known.constants)
+
+
+def _note_constants(
+    node: ir.Node, line: RunOrder, outputs: set[ir.Value], known: GraphFacts, found: ExpectedLists
+) -> None:
+    """Note the constants that `node` reads, unless it is computed before the run; one that is a graph output is made in the run."""
+    if all(value in known.constants and value not in outputs for value in node.outputs):
+        return
+    for value in line.reads[node]:
+        if value in known.constants and (value.producer() is None or not _is_handed_out(value)):
+            found.constants[value] = None
+
+
+def _is_handed_out(value: ir.Value) -> bool:
+    graph = home(value)
+    return graph is not None and any(value is output for output in graph.outputs)
+
+
+def _note_inside(node: ir.Node, known: GraphFacts, found: ExpectedLists) -> None:
+    reason = f"made inside {node.name or first_output(node)!r}, which runs as one kernel"
+    for _, body in graphs_of(node):
+        found.outside.update((value, reason) for value in made_in(body))
+    function = known.model.functions.get(node.op_identifier())
+    if function is not None:
+        found.tolerated.update((value, reason) for value in made_in(function.graph))
+
+
+def _role(
+    value: ir.Value,
+    outside: str | None,
+    outputs: set[ir.Value],
+    placing: Placing,
+    known: GraphFacts,
+    found: ExpectedLists,
+) -> Iterator[Failure]:
+    """Note where `value` must be listed; yield a failure where it has an address and may not, or the other way around."""
+    reason = outside or known.shapes.never(value) or _no_fixed_bytes(value, known)
+    name = value.name or ""
+    if value in placing.rows:
+        if reason is not None:
+            yield Failure(f"{name!r} has an address, but lies outside: {reason}", (name,))
+    elif reason is not None:
+        found.outside[value] = reason
+    elif known.bytes(value) is None:
+        found.unplanned[value] = None
+    elif (seen := _seen_outside(value, placing, known)) is not None and value not in outputs:
+        found.outside[value] = seen
+    else:
+        yield Failure(f"{name!r} has no address for its {known.bytes(value)} bytes", (name,))
+
+
+def _no_fixed_bytes(value: ir.Value, known: GraphFacts) -> str | None:
+    kind = known.container(value)
+    if kind is not None:
+        return f"a {kind} has no fixed bytes"
+    return "strings have no fixed bytes" if known.shapes.dtype(value) == ir.DataType.STRING else None
+
+
+def _seen_outside(value: ir.Value, placing: Placing, known: GraphFacts) -> str | None:
+    """Return why `value` needs no bytes: it has those of an operand that has no address in this graph."""
+    maker = value.producer()
+    for link in held(maker, known) if maker is not None else ():
+        source = link.operand
+        if link.rule == "joined" or link.result is not value or not _may_borrow(maker, source, known):
+            continue
+        if source not in placing.rows and source not in known.constants:
+            return f"a {link.rule} of {source.name!r}, which lies outside"
+    return None
+
+
+def _may_borrow(node: ir.Node | None, source: ir.Value, known: GraphFacts) -> bool:
+    """Return whether `node` may leave a view of `source` where that lies: both are of one graph, or `node` is inside an open call."""
+    return node is not None and (home(source) is node.graph or node.graph in known.open_calls)
+
+
+def compare(found: ExpectedLists, claims: Claims, known: GraphFacts) -> Iterator[Failure]:
+    """Yield how the lists of a plan differ from what must stand there. A list that is left out is not asked for."""
+    if claims.outside is not None:
+        wanted = Counter((value.name or "", _plain(reason)) for value, reason in found.outside.items())
+        listed = Counter((row.name, _plain(row.reason)) for row in claims.outside)
+        tolerated = Counter((value.name or "", _plain(reason)) for value, reason in found.tolerated.items())
+        for name, reason in wanted - listed:
+            yield Failure(f"{name!r} is not listed as outside: {reason}", (name,))
+        for name, reason in listed - wanted - tolerated:
+            yield Failure(f"{name!r} is listed as outside, which it is not: {reason}", (name,))
+    if claims.unplanned is not None:
+        wanted_names = Counter(value.name or "" for value in found.unplanned)
+        listed_names = Counter(row.name for row in claims.unplanned)
+        for name in wanted_names - listed_names:
+            yield Failure(f"{name!r} is not listed as unplanned, and its size is not known", (name,))
+        for name in listed_names - wanted_names:
+            yield Failure(f"{name!r} is listed as unplanned, which it is not", (name,))
+    if claims.constants is not None:
+        sizes = Counter((value.name or "", known.bytes(value)) for value in found.constants)
+        told = Counter((row.name, row.size) for row in claims.constants)
+        for name, size in sizes - told:
+            yield Failure(f"the constant {name!r} is not listed with its {size} bytes", (name,))
+        for name, size in told - sizes:
+            yield Failure(
+                f"{name!r} is listed as a constant of {size} bytes that a step reads, which it is not", (name,)
+            )
+        yield from _region(
+            claims.constants, claims.alignment, {v.name or "": known.alignment(v) for v in found.constants}
+        )
+
+
+def _plain(reason: str) -> str:
+    """Return `reason` without its article."""
+    return reason.removeprefix("a ").removeprefix("an ")
+
+
+def _region(constants: tuple[ConstantClaim, ...], alignment: int, units: dict[str, int]) -> Iterator[Failure]:
+    """Yield which constants overlap in their region, or are not aligned."""
+    for row in constants:
+        if (row.size is None) != (row.offset is None):
+            yield Failure(f"the constant {row.name!r} of {row.size} bytes lies at {row.offset}", (row.name,))
+    placed = [(row.offset, row.size, row.name) for row in constants if row.offset is not None and row.size is not None]
+    end, before = 0, ""
+    for offset, size, name in sorted(placed):
+        unit = max(alignment, units.get(name, 1))
+        if offset % unit:
+            yield Failure(f"the constant {name!r} at {offset} is not aligned to {unit}", (name,))
+        if offset < end and size:
+            where = f"the constants {before!r} and {name!r} overlap" if before else f"the constant {name!r} starts"
+            yield Failure(f"{where} at {offset}", (name,))
+        if offset + size >= end:
+            end, before = offset + size, name

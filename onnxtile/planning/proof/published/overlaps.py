@@ -1,0 +1,51 @@
+"""No two buffers that are live at one step share a byte: a sweep over the steps."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+
+from onnxtile.planning.proof.failure import Failure
+from onnxtile.planning.proof.published.placing import Holder
+
+
+def overlaps(holders: Iterable[Holder]) -> Iterator[Failure]:
+    """Yield a failure for each of `holders` that comes to be on bytes of one that is live.
+
+    The live ones are kept in the order of their addresses; as long as none overlap, a new one can only touch its two neighbours. One that
+    does is left out, so that this stays true. Takes about n log n steps.
+    """
+    by_arena: dict[str, list[Holder]] = {}
+    for holder in holders:
+        if holder.row.size > 0:
+            by_arena.setdefault(holder.row.arena, []).append(holder)
+    for together in by_arena.values():
+        yield from _swept(together)
+
+
+def _swept(holders: list[Holder]) -> Iterator[Failure]:
+    births = sorted(range(len(holders)), key=lambda i: holders[i].first)
+    deaths = sorted(range(len(holders)), key=lambda i: holders[i].last)
+    live: list[tuple[int, int]] = []
+    placed: set[int] = set()
+    gone = 0
+    for i in births:
+        holder = holders[i]
+        while holders[deaths[gone]].last < holder.first:
+            dead = deaths[gone]
+            if dead in placed:
+                del live[bisect_left(live, (holders[dead].row.offset, dead))]
+            gone += 1
+        at = bisect_left(live, (holder.row.offset, -1))
+        touched = next((other for _, other in live[max(at - 1, 0) : at + 1] if _meet(holders[other], holder)), None)
+        if touched is None:
+            insort(live, (holder.row.offset, i))
+            placed.add(i)
+            continue
+        other = holders[touched].row
+        reason = f"{other.place} and {holder.row.place} of {other.arena!r} are live together"
+        yield Failure(reason, (other.name, holder.row.name), holder.first)
+
+
+def _meet(one: Holder, other: Holder) -> bool:
+    return one.row.offset < other.row.end and other.row.offset < one.row.end

@@ -1,0 +1,189 @@
+"""The rows of one graph, each held against the value that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxtile.planning.proof.failure import Failure
+from onnxtile.planning.proof.published.claims import NO_SHAPE, UNSAID, ArenaClaim, Row
+from onnxtile.planning.proof.published.evidence import GraphFacts
+from onnxtile.planning.proof.published.timeline import RunOrder
+
+WORKSPACE = "workspace"
+SHARED = "(workspace)"
+"""The name of the one workspace of all kernels."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A row that owns its bytes, the `members` that lie in them (itself first), and the steps from `first` to `last` in which one is live.
+
+    A workspace has no members; `user` is the node that it is for, None where it is for several. `unit` is what its offset is a multiple of.
+    """
+
+    row: Row
+    members: tuple[ir.Value, ...]
+    first: int
+    last: int
+    unit: int
+    user: ir.Node | None = None
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where the values of a graph lie: their `rows`, and what owns the bytes."""
+
+    rows: Mapping[ir.Value, Row]
+    holders: tuple[Holder, ...]
+    workspaces: Mapping[ir.Node, Row]
+
+
+@dataclass(frozen=True)
+class CheckTerms:
+    """What holds in all graphs of a plan: the model, the alignment, the arenas by name, and whether the order is left open."""
+
+    known: GraphFacts
+    alignment: int
+    arenas: Mapping[str, ArenaClaim]
+    every_order: bool
+
+
+def placing(rows: Sequence[Row], line: RunOrder, terms: CheckTerms) -> tuple[Placing, list[Failure]]:
+    """Return where the values of the graph of `line` lie, as far as `rows` make sense, and what is wrong with them."""
+    made = (value for node in line.graph for value in node.outputs if value.name)
+    values = {value.name: value for value in (*line.graph.inputs, *made)}
+    tensors, workspaces, failures = {}, [], []
+    for row in rows:
+        if row.kind == WORKSPACE:
+            workspaces.append(row)
+        elif row.name not in values:
+            failures.append(Failure(f"{row.name!r} is not a value of this graph", (row.name,)))
+        elif values[row.name] in tensors:
+            failures.append(Failure(f"{row.name!r} has two rows", (row.name,)))
+        else:
+            tensors[values[row.name]] = row
+    holders = list(_holders(tensors, line, terms))
+    used, rooms = {}, list(_rooms(workspaces, line, terms.alignment, failures))
+    for room in rooms:
+        if room.user is not None and room.row.name != SHARED:
+            used[room.user] = room.row
+    for value, row in tensors.items():
+        failures += (Failure(text, (row.name,), line.first(value)) for text in _wrong(value, row, line, terms.known))
+    owners = {holder.row.name: holder for holder in holders}
+    failures += _alias_failures(tensors, owners)
+    failures += _life_failures(tensors, owners, line)
+    failures += _address_failures(tensors, (*holders, *rooms), terms)
+    return Placing(tensors, (*holders, *rooms), used), failures
+
+
+def _holders(tensors: Mapping[ir.Value, Row], line: RunOrder, terms: CheckTerms) -> Iterator[Holder]:
+    lodgers: dict[str, list[ir.Value]] = {}
+    for value, row in tensors.items():
+        if row.alias is not None:
+            lodgers.setdefault(row.alias, []).append(value)
+    for value, row in tensors.items():
+        if row.alias is None:
+            members = (value, *lodgers.get(row.name, ()))
+            unit = max(terms.alignment, *map(terms.known.alignment, members))
+            yield Holder(row, members, min(map(line.first, members)), max(map(line.last, members)), unit)
+
+
+def _rooms(rows: Iterable[Row], line: RunOrder, alignment: int, failures: list[Failure]) -> Iterator[Holder]:
+    """Yield the workspaces; what is wrong with one goes to `failures`."""
+    users = {f"{name} {SHARED}": node for node, name in line.name_of.items()}
+    named = {name: node for node, name in line.name_of.items()}
+    seen: set[str] = set()
+    for row in rows:
+        user = named.get(row.node or "") if row.name == SHARED else users.get(row.name)
+        if row.name in seen or (user is None and row.name != SHARED):
+            failures.append(Failure(f"{row.name!r} is not the workspace of a node, or has two rows", (row.name,)))
+            continue
+        seen.add(row.name)
+        first, last = (
+            (max(row.first, 0), min(max(row.last, 0), line.end)) if user is None else (line.step_of[user],) * 2
+        )
+        name = None if user is None else line.name_of[user]
+        truth = {"first": first, "last": last, "node": name, "alias": None, "dtype": None, "shape": None}
+        failures += (Failure(text, (row.name,), first) for text in _unlike(row, truth))
+        yield Holder(row, (), first, max(first, last), alignment, user)
+
+
+def _wrong(value: ir.Value, row: Row, line: RunOrder, known: GraphFacts) -> Iterator[str]:
+    """Yield which fields of `row` are not what the graph says of `value`."""
+    dtype, maker = known.shapes.dtype(value), value.producer()
+    size = known.bytes(value)
+    if size is None:
+        yield f"{row.name!r} has an address, and no fixed number of bytes"
+        return
+    kind = "activation" if value not in line.given else "input"
+    kind = "output" if value in line.handed_out else kind
+    node = None if maker is None else line.name_of[maker]
+    type_, shape = None if dtype is None else dtype.name, known.shapes.sizes(value)
+    if (row.size, row.kind, row.node, row.dtype, row.shape) != (size, kind, node, type_, shape):
+        yield from _unlike(row, {"size": size, "kind": kind, "node": node, "dtype": type_, "shape": shape})
+
+
+_LEFT_OUT = (UNSAID, "", NO_SHAPE)
+
+
+def _unlike(row: Row, truth: Mapping[str, object]) -> Iterator[str]:
+    for name, right in truth.items():
+        claimed = getattr(row, name)
+        if claimed != right and claimed not in _LEFT_OUT:
+            yield f"{name} of {row.name!r} is {_told(claimed)}, not {_told(right)}"
+
+
+def _told(claim: object) -> str:
+    return str(list(claim)) if isinstance(claim, tuple) else repr(claim)
+
+
+def _alias_failures(tensors: Mapping[ir.Value, Row], owners: Mapping[str, Holder]) -> Iterator[Failure]:
+    for row in (row for row in tensors.values() if row.alias is not None):
+        owner = owners.get(row.alias or "")
+        names = (row.name, row.alias or "")
+        if owner is None:
+            yield Failure(f"{row.name!r} lies in {row.alias!r}, which owns no bytes of this graph", names)
+        elif owner.row.arena != row.arena or not owner.row.offset <= row.offset <= row.end <= owner.row.end:
+            yield Failure(
+                f"{row.place} of {row.arena!r} is not inside of {owner.row.place} of {owner.row.arena!r}", names
+            )
+
+
+def _life_failures(tensors: Mapping[ir.Value, Row], owners: Mapping[str, Holder], line: RunOrder) -> Iterator[Failure]:
+    for value, row in tensors.items():
+        owner = owners.get(row.name) if row.alias is None else None
+        life = (line.first(value), line.last(value)) if owner is None else (owner.first, owner.last)
+        claimed = (row.first, row.last)
+        if any(claim not in {right, UNSAID} for claim, right in zip(claimed, life, strict=True)):
+            what = "is live" if owner is None or len(owner.members) == 1 else "has bytes that are live"
+            reason = f"{row.name!r} {what} in the steps {life[0]} to {life[1]}, not {claimed[0]} to {claimed[1]}"
+            yield Failure(reason, (row.name,), life[0])
+
+
+def _address_failures(
+    tensors: Mapping[ir.Value, Row], holders: Iterable[Holder], terms: CheckTerms
+) -> Iterator[Failure]:
+    """Yield a failure for each row outside its arena, and for each address that is not aligned."""
+    for holder in holders:
+        row = holder.row
+        arena = terms.arenas.get(row.arena)
+        if arena is None and (row.size or row.arena):
+            yield Failure(
+                f"{row.name!r} lies in {row.arena!r}, which is no arena of the plan", (row.name,), holder.first
+            )
+        elif arena is not None and (row.offset < 0 or (row.size and row.end > arena.size)):
+            yield Failure(
+                f"{row.place} leaves the arena {row.arena!r} of {arena.size} bytes", (row.name,), holder.first
+            )
+        if row.offset % terms.alignment:
+            yield Failure(
+                f"{row.name!r} at {row.offset} is not aligned to {terms.alignment}", (row.name,), holder.first
+            )
+    for value, row in tensors.items():
+        unit = terms.known.alignment(value)
+        if row.size and row.offset % unit:
+            reason = f"{row.name!r} at {row.offset} is not aligned to its elements of {unit} bytes"
+            yield Failure(reason, (row.name,))

@@ -1,0 +1,107 @@
+"""A published plan read back: from its JSON, or from the metadata of a planned model."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import onnx_ir as ir
+import pydantic
+
+from onnxtile import keys
+from onnxtile.errors import UsageError
+from onnxtile.planning.proof.published.claims import BodyClaim, Claims, Row
+from onnxtile.planning.proof.published.evidence import bodies_of, names_of
+from onnxtile.planning.proof.published.placing import SHARED, WORKSPACE
+
+_HINT = "onnxtile plan MODEL --emit plan.json writes a plan; docs/plan.schema.json describes it"
+
+_LARGEST = 2**53
+"""So far every reader of JSON counts exactly."""
+
+
+def from_json(data: bytes, where: str) -> Claims:
+    """Return the plan in the JSON text `data` of the file `where`. Raises UsageError with the first field that is wrong."""
+    try:
+        found = json.loads(data, parse_int=_number)
+        if not isinstance(found, dict) or found.get("version") != 1:
+            raise UsageError(f"{where} is no plan: version is not 1", hint=_HINT)
+        return _adapter().validate_json(data, strict=True)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{where} is no plan: {field + ': ' if field else ''}{first['msg']}", hint=_HINT) from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where} is no JSON: {error}", hint=_HINT) from None
+
+
+@cache
+def _adapter() -> pydantic.TypeAdapter[Claims]:
+    return pydantic.TypeAdapter(Claims)
+
+
+def _number(text: str) -> int:
+    number = int(text) if len(text) < 20 else _LARGEST + 1
+    if abs(number) > _LARGEST:
+        raise ValueError(f"a number is larger than {_LARGEST}")
+    return number
+
+
+def from_marks(model: ir.Model, where: str) -> Claims:
+    """Return the plan in the metadata of `model`, of the file `where`.
+
+    It has addresses, aliases, steps and arenas; the rest of a plan is left out. Raises UsageError where there is none.
+    """
+    text = model.graph.metadata_props.get(keys.PLAN)
+    if text is None:
+        raise UsageError(f"{where} is no planned model: its graph has no {keys.PLAN!r}", hint=_HINT)
+    try:
+        summary = dict(json.loads(text, parse_int=_number))
+        main = _marked(model, model.graph, "", None)
+        rows = (*main.buffers, *(_room(SHARED, room) for room in summary.get("workspaces", ())))
+        whole = {
+            **{name: summary[name] for name in ("alignment", "arenas", "io", "overwrite_inputs", "order")},
+            **{"schedule": main.schedule, "steps": main.steps, "buffers": rows, "bodies": main.bodies},
+            "peak": summary["peak"],
+        }
+        return _adapter().validate_python(whole)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{where} is no planned model: its metadata is not that of a plan ({_short(error)})") from None
+
+
+def _short(error: Exception) -> str:
+    if isinstance(error, pydantic.ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error)
+
+
+def _marked(model: ir.Model, graph: ir.Graph, name: str, attribute: str | None) -> BodyClaim:
+    """Return what the marks on `graph` and on the bodies in it say."""
+    rows = [row for value in graph.inputs if (row := _row(value)) is not None]
+    rows += [row for node in graph for value in node.outputs if (row := _row(value)) is not None]
+    order = sorted(graph, key=lambda node: int(node.metadata_props[keys.STEP]))
+    bodies, names = [], names_of(graph)
+    for node in order:
+        if keys.WORKSPACE_AT in node.metadata_props:
+            room = json.loads(node.metadata_props[keys.WORKSPACE_AT], parse_int=_number)
+            rows.append(_room(f"{names[node]} {SHARED}", room))
+        bodies += [
+            _marked(model, body, names[node], at) for at, body in bodies_of(node, model).items() if at is not None
+        ]
+    steps = tuple(int(node.metadata_props[keys.STEP]) for node in order)
+    return BodyClaim(name, attribute, tuple(names[node] for node in order), steps, tuple(rows), tuple(bodies))
+
+
+def _row(value: ir.Value) -> Row | None:
+    marks = value.metadata_props
+    if keys.ARENA not in marks:
+        return None
+    place = (marks[keys.ARENA], int(marks[keys.OFFSET]), int(marks[keys.SIZE]))
+    return Row(value.name or "", *place, alias=marks.get(keys.ALIAS_OF))
+
+
+def _room(name: str, room: dict[str, Any]) -> Row:
+    lives = {key: room[key] for key in ("first", "last") if key in room}
+    return Row(name, room["arena"], room["offset"], room["size"], kind=WORKSPACE, **lives)

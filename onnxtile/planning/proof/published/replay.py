@@ -1,0 +1,216 @@
+"""The bytes that several tensors share, step by step: every read of bytes that have changed, and every alias without a lawful reason.
+
+A view, and a part that is taken or joined in place, writes nothing: it holds what its operand's node wrote. Everything else writes all its
+bytes, which is lawful over an operand that the operator may write over and nobody else is reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxtile.planning.proof.failure import Failure
+from onnxtile.planning.proof.published.claims import Row
+from onnxtile.planning.proof.published.ledger import Ledger, Piece, clipped, joint
+from onnxtile.planning.proof.published.links import Link, links
+from onnxtile.planning.proof.published.placing import CheckTerms, Holder, Placing
+from onnxtile.planning.proof.published.timeline import RunOrder
+
+_BEFORE = -1
+"""The step at which inputs are written: before the first."""
+
+
+@dataclass(frozen=True)
+class OrderRule:
+    """`later` must run after `earlier` in every order; `names` are the tensors whose bytes are the reason."""
+
+    earlier: ir.Node
+    later: ir.Node
+    names: tuple[str, str]
+
+
+@dataclass
+class Shared:
+    """What the replay of a graph finds: the links that the plan uses, what is wrong, and the rules that orders must keep."""
+
+    links: dict[ir.Value, list[Link]] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    rules: list[OrderRule] = field(default_factory=list)
+
+
+def replay(placing: Placing, line: RunOrder, terms: CheckTerms) -> Shared:
+    """Return what becomes of the bytes of each of the holders of `placing` in which several tensors lie."""
+    shared = Shared()
+    rules = shared.rules if terms.every_order else None
+    for holder in placing.holders:
+        if len(holder.members) > 1:
+            used = _used(holder, placing, terms)
+            shared.links.update(used)
+            shared.failures += _unconnected(holder, used, placing)
+            if holder.row.size:
+                shared.failures += _Replay(holder, used, placing, line, rules).run()
+    return shared
+
+
+def _used(holder: Holder, placing: Placing, terms: CheckTerms) -> dict[ir.Value, list[Link]]:
+    """Return the links between members of `holder` that lie where these links say."""
+    members = set(holder.members)
+    makers = dict.fromkeys(maker for value in holder.members if (maker := value.producer()) is not None)
+    found: dict[ir.Value, list[Link]] = {}
+    for node in makers:
+        if members.isdisjoint(value for value in node.inputs if value is not None):
+            continue
+        for link in links(node, terms.known):
+            both = members.issuperset((link.result, link.operand))
+            if both and placing.rows[link.result].offset == placing.rows[link.operand].offset + link.at:
+                found.setdefault(link.result, []).append(link)
+    return found
+
+
+def _unconnected(holder: Holder, used: dict[ir.Value, list[Link]], placing: Placing) -> Iterator[Failure]:
+    """Yield each member of `holder` that no lawful alias ties to its owner."""
+    near: dict[ir.Value, list[ir.Value]] = {}
+    for link in (link for several in used.values() for link in several):
+        near.setdefault(link.result, []).append(link.operand)
+        near.setdefault(link.operand, []).append(link.result)
+    reached, todo = {holder.members[0]}, [holder.members[0]]
+    while todo:
+        for value in near.get(todo.pop(), ()):
+            if value not in reached:
+                reached.add(value)
+                todo.append(value)
+    for value in holder.members:
+        if value not in reached:
+            row = placing.rows[value]
+            maker = value.producer()
+            operator = "a graph input" if maker is None else maker.op_type
+            reason = f"{row.place} ({operator}) is no lawful alias of {holder.row.place}"
+            yield Failure(reason, (row.name, holder.row.name), row.first)
+
+
+class _Replay:
+    """The bytes of one holder. A writer is the place of the tensor among the members."""
+
+    def __init__(
+        self,
+        holder: Holder,
+        used: dict[ir.Value, list[Link]],
+        placing: Placing,
+        line: RunOrder,
+        rules: list[OrderRule] | None,
+    ) -> None:
+        self._members = holder.members
+        self._place = {value: i for i, value in enumerate(holder.members)}
+        self._used = used
+        self._rows: list[Row] = [placing.rows[value] for value in holder.members]
+        self._line = line
+        self._rules = rules
+        self._ledger = Ledger()
+        self._expected: dict[int, list[Piece]] = {}
+        self._writes = [self._written(i) for i in range(len(self._rows))]
+        self._holding: dict[int, list[int]] = {}
+        """Of each writer the members that hold what it wrote, where the plan is for every order."""
+
+    def run(self) -> Iterator[Failure]:
+        born: dict[int, list[int]] = {}
+        read: dict[int, list[int]] = {}
+        for value, i in self._place.items():
+            if not self._rows[i].size:
+                continue
+            born.setdefault(_BEFORE if value.producer() is None else self._line.first(value), []).append(i)
+            for step in dict.fromkeys(self._line.step_of[node] for node in self._line.readers.get(value, ())):
+                read.setdefault(step, []).append(i)
+        for step in sorted({*born, *read}):
+            yield from self._changed(read.get(step, ()), step)
+            yield from self._write(born.get(step, ()), read.get(step, ()), step)
+        yield from self._changed(
+            [i for value, i in self._place.items() if value in self._line.kept and self._rows[i].size], None
+        )
+
+    def _changed(self, numbers: Iterable[int], step: int | None) -> Iterator[Failure]:
+        """Yield which members do not find their bytes as they were when they came to be."""
+        for i in numbers:
+            row = self._rows[i]
+            found, expected = self._ledger.of(row.offset, row.end), self._expected.get(i, [])
+            if found == expected:
+                continue
+            other = next(
+                (self._rows[w].name for _, _, w in found if w not in {i, *(w for *_, w in expected)}), row.name
+            )
+            when = "at the end of the run" if step is None else "when it is read"
+            yield Failure(f"{row.place} is overwritten {when}, by {other!r}", (row.name, other), step)
+
+    def _write(self, born: Sequence[int], read: Sequence[int], step: int) -> Iterator[Failure]:
+        """Let the members `born` come to be in one step, in which `read` are read."""
+        for i in born:
+            for start, end in self._writes[i]:
+                yield from self._over_what_is_read(i, start, end, read, step)
+                before = self._ledger.write(start, end, i)
+                if self._rules is not None:
+                    self._note_order(i, before, self._rules)
+        for i in born:
+            row = self._rows[i]
+            self._expected[i] = self._ledger.of(row.offset, row.end)
+            for writer in {writer for *_, writer in self._expected[i]} if self._rules is not None else ():
+                self._holding.setdefault(writer, []).append(i)
+            if self._expected[i] != self._should(i):
+                yield Failure(f"{row.place} is written over in the step that makes it", (row.name,), step)
+
+    def _should(self, i: int) -> list[Piece]:
+        """Return what member `i` holds: what the links say is there already, and what its node writes."""
+        row, pieces = self._rows[i], []
+        for link in (link for link in self._used.get(self._members[i], ()) if link.holds):
+            pieces += clipped(self._expected.get(self._place[link.operand], []), row.offset, row.end)
+        written = [(start, end, i) for start, end in self._writes[i]]
+        if not pieces:
+            return written
+        found: list[Piece] = []
+        for start, end, writer in sorted((*pieces, *written)):
+            low = max(start, found[-1][1]) if found else start
+            if low < end:
+                found.append((low, end, writer))
+        return joint(found)
+
+    def _written(self, i: int) -> list[tuple[int, int]]:
+        """Return which bytes the node of member `i` writes: all but those that hold its elements already."""
+        row, there = self._rows[i], []
+        if not row.size:
+            return []
+        for link in self._used.get(self._members[i], ()):
+            if link.holds:
+                operand = self._rows[self._place[link.operand]]
+                there.append((max(row.offset, operand.offset), min(row.end, operand.end)))
+        found, at = [], row.offset
+        for start, end in (*sorted(there), (row.end, row.end)):
+            if at < start:
+                found.append((at, start))
+            at = max(at, end)
+        return found
+
+    def _over_what_is_read(self, i: int, start: int, end: int, read: Sequence[int], step: int) -> Iterator[Failure]:
+        """Yield which of `read` the bytes that member `i` writes belong to, unless only its own node reads it, and may write over it."""
+        value, maker = self._members[i], self._members[i].producer()
+        over = {link.operand for link in self._used.get(value, ()) if not link.holds}
+        for k in read:
+            other, row = self._members[k], self._rows[k]
+            if not (row.offset < end and start < row.end):
+                continue
+            together = [node for node in self._line.readers[other] if self._line.step_of[node] == step]
+            if other in over and together == [maker]:
+                continue
+            reason = f"{self._rows[i].place} is written over {row.place}, which is read in the same step"
+            yield Failure(reason, (self._rows[i].name, row.name), step)
+
+    def _note_order(self, i: int, before: Iterable[Piece], rules: list[OrderRule]) -> None:
+        """Note that whoever uses what member `i` is written over, the bytes `before`, must have run by then."""
+        maker = self._members[i].producer()
+        for start, end, writer in before if maker is not None else ():
+            for k in self._holding.get(writer, ()):
+                row = self._rows[k]
+                if maker is not None and row.offset < end and start < row.end:
+                    users = self._line.users(self._members[k])
+                    rules += (
+                        OrderRule(user, maker, (row.name, self._rows[i].name)) for user in users if user is not maker
+                    )

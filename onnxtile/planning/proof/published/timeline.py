@@ -1,0 +1,140 @@
+"""When each value of a graph is made and read, by a walk over its nodes in the order of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx_ir as ir
+
+from onnxtile.planning.proof.failure import Failure
+from onnxtile.planning.proof.published.evidence import names_of, reads
+
+_NAMED = 3
+"""Nodes that a message names."""
+
+
+@dataclass(frozen=True)
+class RunOrder:
+    """The nodes of `graph` in the order in which they run, the step of each, and what the plan calls it.
+
+    `kept` are the values that must outlive the run, `given` those that are there before it.
+    """
+
+    graph: ir.Graph
+    nodes: tuple[ir.Node, ...]
+    steps: tuple[int, ...]
+    names: tuple[str, ...]
+    kept: frozenset[ir.Value]
+    given: tuple[ir.Value, ...]
+
+    @cached_property
+    def step_of(self) -> dict[ir.Node, int]:
+        """The step of each node."""
+        return dict(zip(self.nodes, self.steps, strict=True))
+
+    @cached_property
+    def name_of(self) -> dict[ir.Node, str]:
+        """What the plan calls each node."""
+        return dict(zip(self.nodes, self.names, strict=True))
+
+    @cached_property
+    def reads(self) -> dict[ir.Node, dict[ir.Value, None]]:
+        """What each node reads, also in its bodies."""
+        return {node: reads(node) for node in self.nodes}
+
+    @cached_property
+    def readers(self) -> dict[ir.Value, list[ir.Node]]:
+        """The nodes that read each value, in the order in which they run."""
+        found: dict[ir.Value, list[ir.Node]] = {}
+        for node, values in self.reads.items():
+            for value in values:
+                found.setdefault(value, []).append(node)
+        return found
+
+    @cached_property
+    def handed_out(self) -> frozenset[ir.Value]:
+        """The outputs of the graph."""
+        return frozenset(self.graph.outputs)
+
+    def users(self, value: ir.Value) -> list[ir.Node]:
+        """Return the nodes after which nobody uses `value`: its readers, or what makes it where there are none."""
+        maker = value.producer()
+        return self.readers.get(value) or ([] if maker is None else [maker])
+
+    @property
+    def end(self) -> int:
+        """The last step; 0 where there is none."""
+        return self.steps[-1] if self.steps else 0
+
+    def first(self, value: ir.Value) -> int:
+        """Return the first step of the life of `value`, which this graph makes or is given."""
+        maker = value.producer()
+        return 0 if maker is None else self.step_of[maker]
+
+    def last(self, value: ir.Value) -> int:
+        """Return the last step of the life of `value`."""
+        if value in self.kept:
+            return self.end
+        readers = self.readers.get(value)
+        return self.step_of[readers[-1]] if readers else self.first(value)
+
+
+def timeline(
+    graph: ir.Graph,
+    schedule: Sequence[str],
+    steps: Sequence[int],
+    kept: frozenset[ir.Value],
+    given: tuple[ir.Value, ...],
+) -> RunOrder | list[Failure]:
+    """Return when the nodes of `graph` run; what is wrong with `schedule` and `steps` where they are no order of its nodes."""
+    waiting: dict[str, list[ir.Node]] = {}
+    for node, name in names_of(graph).items():
+        waiting.setdefault(name, []).append(node)
+    nodes, unknown = [], []
+    for name in schedule:
+        if waiting.get(name):
+            nodes.append(waiting[name].pop(0))
+        else:
+            unknown.append(name)
+    missing = [name for name, left in waiting.items() if left]
+    failures = []
+    if unknown:
+        failures.append(Failure(f"the schedule has {_listed(unknown)}, which the graph has not, or not so often"))
+    if missing:
+        failures.append(Failure(f"the schedule lacks {_listed(missing)}"))
+    if len(steps) != len(schedule):
+        failures.append(Failure(f"there are {len(steps)} steps for the {len(schedule)} nodes of the schedule"))
+    if failures:
+        return failures
+    found = RunOrder(graph, tuple(nodes), tuple(steps), tuple(schedule), kept, given)
+    return list(_disorder(found)) or found
+
+
+def _disorder(line: RunOrder) -> Iterator[Failure]:
+    """Yield each step that does not follow on the one before, and each node that runs before what it reads is made."""
+    before = -1
+    for name, step in zip(line.names, line.steps, strict=True):
+        if step not in {before, before + 1} or step < 0:
+            yield Failure(
+                f"step {step} of {name!r} follows step {before}"
+                if before >= 0
+                else f"{name!r} is in step {step}, not 0"
+            )
+            return
+        before = step
+    place = {node: number for number, node in enumerate(line.nodes)}
+    for number, node in enumerate(line.nodes):
+        for value in line.reads[node]:
+            maker = value.producer()
+            if maker is None or maker not in place:
+                continue
+            if place[maker] >= number or line.steps[place[maker]] >= line.steps[number]:
+                reason = f"{line.names[number]!r} reads {value.name!r}, which {line.names[place[maker]]!r} has not made by then"
+                yield Failure(reason, (value.name or "",), line.steps[number])
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(map(repr, names[:_NAMED])) + more

@@ -1,0 +1,222 @@
+"""The blocks of one operand: cut when the model is written where it is constant, by Split when it runs where it is not."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.runtime import Array
+from onnxtile.tiling.grid import Axis
+from onnxtile.tiling.product import ConstantTable, Dims, Operand, as_scalar, normal_range
+from onnxtile.tiling.writer import AnyWriter, label
+
+BlockKey = tuple[ir.Value, bool, float, Axis, Axis, ir.Graph, int]
+BlockCache = dict[BlockKey, dict[tuple[int, int], ir.Value]]
+"""Blocks by the constant they were cut from and how, so that every site that cuts it so uses the same initializers."""
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """An operand with the cuts of its rows and columns. `letters` name the operand and the two axes, as in ("b", "k", "n")."""
+
+    operand: Operand
+    rows: Axis
+    columns: Axis
+    letters: tuple[str, str, str]
+    scale: float = 1.0
+    """What the blocks of a constant are multiplied by when they are written."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there is more than one block, or one that is filled up."""
+        return self.rows.is_cut or self.columns.is_cut or self.fills
+
+    @property
+    def fills(self) -> bool:
+        """Whether zeros fill up the last blocks."""
+        return self.rows.fills or self.columns.fills
+
+    def dims(self, row: int | None, column: int | None) -> Dims:
+        """Return the dimensions of a block; None stands for the whole side."""
+        dims = list(self.operand.dims)
+        for axis, cuts, index in zip(self.operand.axes, (self.rows, self.columns), (row, column), strict=True):
+            if axis is not None and (cuts.is_cut or cuts.fills):
+                dims[axis] = cuts.total if index is None else cuts.width(index)
+        return tuple(dims)
+
+    def filling(self, dims: Sequence[int], row: int, column: int) -> list[tuple[int, int]]:
+        """Return how many elements fill up a block that has `dims` without them, before and after, along each axis."""
+        missing = [(0, 0)] * len(dims)
+        for axis, cuts, index in zip(self.operand.axes, (self.rows, self.columns), (row, column), strict=True):
+            if axis is not None and cuts.fills:
+                missing[axis] = (0, cuts.width(index) - dims[axis])
+        return missing
+
+    def slices(self, row: int, column: int) -> tuple[slice, ...]:
+        """Return the index of a block in the operand as the product reads it."""
+        index = [slice(None)] * len(self.operand.dims)
+        for axis, cuts, i in zip(self.operand.axes, (self.rows, self.columns), (row, column), strict=True):
+            if axis is not None:
+                index[axis] = cuts.stretch(i)
+        return tuple(index)
+
+
+class Blocks(ABC):
+    """Gives the value that holds a block, and writes what it takes to make it when it is first asked for."""
+
+    @abstractmethod
+    def block(self, row: int, column: int) -> ir.Value:
+        """Return the value of the block at (row, column)."""
+
+
+@dataclass(frozen=True)
+class ConstantBlocks(Blocks):
+    """Blocks that are cut from a constant, and multiplied where there is a factor, only when they are saved."""
+
+    cutting: Cutting
+    writer: AnyWriter
+    read: Callable[[], Array]
+    made: dict[tuple[int, int], ir.Value]
+    fill: int = 0
+
+    def block(self, row: int, column: int) -> ir.Value:
+        """Return the initializer that holds the block."""
+        place = (row, column)
+        if place not in self.made:
+            self.made[place] = self._write(row, column)
+        return self.made[place]
+
+    def _write(self, row: int, column: int) -> ir.Value:
+        name, first, second = self.cutting.letters
+        shape = ir.Shape(self.cutting.dims(row, column))
+        tensor = ir.LazyTensor(partial(self._cut, row, column), self.cutting.operand.dtype, shape)
+        return self.writer.constant(tensor, label(name, {first: row, second: column}))
+
+    def _cut(self, row: int, column: int) -> ir.TensorProtocol:
+        cut, dtype = self.cutting, self.cutting.operand.dtype
+        array = self.read()
+        view = (array.T if cut.operand.transposed else array)[cut.slices(row, column)]
+        missing = cut.filling(view.shape, row, column)
+        if any(after for _, after in missing):
+            view = np.pad(view, missing, constant_values=self.fill)
+        return ir.Tensor(view if cut.scale == 1.0 else times(view, cut.scale, dtype), dtype)
+
+
+@dataclass
+class SplitBlocks(Blocks):
+    """Blocks of a value known only when the model runs: Transpose where it is asked for, then Split, once or twice.
+
+    The side that the outer loop walks (`outer`: 0 rows, 1 columns) is split first; its panels are split when the loop reaches them.
+    """
+
+    cutting: Cutting
+    writer: AnyWriter
+    outer: int
+    _sizes: dict[int, ir.Value | list[int]] = field(default_factory=dict)
+    _panels: list[ir.Value] = field(default_factory=list)
+    _blocks: dict[int, list[ir.Value]] = field(default_factory=dict)
+
+    def block(self, row: int, column: int) -> ir.Value:
+        """Return the output of Split that holds the block."""
+        outer, inner = (row, column) if self.outer == 0 else (column, row)
+        if not self._panels:
+            self._panels = self._split(self._whole(), self.outer, None)
+        if outer not in self._blocks:
+            self._blocks[outer] = self._split(self._panels[outer], 1 - self.outer, outer)
+        return self._blocks[outer][inner]
+
+    def _whole(self) -> ir.Value:
+        operand, name = self.cutting.operand, self.cutting.letters[0]
+        value = operand.value
+        if operand.transposed:
+            perm = ir.AttrInt64s("perm", (1, 0))
+            value = self.writer.node("Transpose", [value], f"transpose_{name}", {}, operand.dims, [perm], operand.dtype)
+        if not self.cutting.fills:
+            return value
+        after = [0] * len(operand.dims)
+        for axis, cuts in zip(operand.axes, (self.cutting.rows, self.cutting.columns), strict=True):
+            if axis is not None and cuts.total is not None and cuts.size is not None:
+                after[axis] = cuts.total - cuts.size
+        zero = None if operand.zero is None or operand.zero.axes != (None, None) else operand.zero.value
+        return self.writer.pad((value, operand.dtype), after, f"pad_{name}", self.cutting.dims(None, None), zero)
+
+    def _split(self, value: ir.Value, side: int, panel: int | None) -> list[ir.Value]:
+        """Split `value` along `side`; `panel` is its place along the other side, None where it is whole there."""
+        cuts = (self.cutting.rows, self.cutting.columns)[side]
+        axis = self.cutting.operand.axes[side]
+        if axis is None or not cuts.is_cut:
+            return [value]
+        name, *axes = self.cutting.letters
+        if side not in self._sizes:
+            self._sizes[side] = self.writer.split_sizes(cuts.widths, f"{name}_{axes[side]}_sizes")
+        place = {} if panel is None or not self._outer_is_cut else {axes[1 - side]: panel}
+        parts = []
+        for index in range(cuts.count):
+            row, column = (index, panel) if side == 0 else (panel, index)
+            at = place | {axes[side]: index}
+            parts.append((label(name, {a: at[a] for a in axes if a in at}), self.cutting.dims(row, column)))
+        return self.writer.split(
+            (value, self.cutting.operand.dtype), axis, self._sizes[side], f"split_{name}", place, parts
+        )
+
+    @property
+    def _outer_is_cut(self) -> bool:
+        return (self.cutting.rows, self.cutting.columns)[self.outer].is_cut
+
+
+@dataclass(frozen=True)
+class WholeBlock(Blocks):
+    """An operand that is its own only block."""
+
+    value: ir.Value
+
+    def block(self, row: int, column: int) -> ir.Value:  # noqa: ARG002 - there is one place only
+        """Return the operand itself."""
+        return self.value
+
+
+def blocks_of(
+    cutting: Cutting, writer: AnyWriter, constants: ConstantTable, cache: BlockCache, *, graph: ir.Graph, outer: int
+) -> Blocks:
+    """Return the blocks of an operand that is used in `graph`."""
+    operand = cutting.operand
+    if operand.axes == (None, None):
+        return WholeBlock(operand.value)
+    if not cutting.is_cut and not operand.transposed and cutting.scale == 1.0:
+        return WholeBlock(operand.value)
+    if not operand.constant:
+        return SplitBlocks(cutting, writer, outer)
+    key = (operand.value, operand.transposed, cutting.scale, cutting.rows, cutting.columns, graph)
+    # A zero point is taken off what fills up, too: with itself there, nothing is left.
+    zero = operand.zero if cutting.fills and operand.zero is not None and operand.zero.axes == (None, None) else None
+    fill = 0 if zero is None or zero.value not in constants else int(constants.array(zero.value).reshape(()))
+    held = operand.value.const_value
+    read = partial(constants.array, operand.value) if held is None else partial(writer.shelf.array, held)
+    return ConstantBlocks(cutting, writer, read, cache.setdefault((*key, fill), {}), fill)
+
+
+def scaled(cutting: Cutting, scale: float, constants: ConstantTable, dtype: ir.DataType) -> Cutting | None:
+    """Return `cutting` with its constant multiplied by `scale`; None where it is no constant or would lose digits by it.
+
+    Digits are lost where an element would leave the range of normal numbers, upwards or downwards.
+    """
+    if not cutting.operand.constant:
+        return None
+    sizes = np.abs(constants.array(cutting.operand.value).astype(np.float64, copy=False))
+    sizes = sizes[(sizes > 0) & np.isfinite(sizes)]
+    least, most = normal_range(dtype)
+    factor = abs(float(as_scalar(scale, dtype)))
+    fits = not sizes.size or (sizes.max() * factor <= most and sizes.min() * factor >= least)
+    return replace(cutting, scale=scale) if fits else None
+
+
+def times(array: Array, factor: float, dtype: ir.DataType) -> Array:
+    """Return `array` times `factor`, rounded once to `dtype`; half precision is multiplied in float32 as Gemm's kernels do."""
+    wide = np.dtype(np.float64 if dtype is ir.DataType.DOUBLE else np.float32)
+    product: Array = np.multiply(array.astype(wide, copy=False), np.float32(factor).astype(wide))
+    return product.astype(dtype.numpy())

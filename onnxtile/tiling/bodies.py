@@ -1,0 +1,197 @@
+"""What is known inside local functions: the sizes that their call sites agree on, and the small constants that these give."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.errors import ModelError
+from onnxtile.model.constants import constant_array
+from onnxtile.model.infer import values
+from onnxtile.model.shape_values import Propagation
+from onnxtile.model.shapes import resolve
+from onnxtile.model.walk import all_nodes
+from onnxtile.runtime import Array
+from onnxtile.tiling.product import ConstantTable, Dims, NotTiled, ShapeTable
+
+_IR_VERSION = 10
+_MOST = 64
+"""Elements of a constant that may say something about shapes: what Reshape, Slice, Split or Expand take has about one an axis."""
+Signature = tuple[tuple[ir.DataType | None, Dims | None] | None, ...]
+"""Element type and dimensions of each input of a call; None for one that is left out."""
+
+
+class NothingConstant:
+    """The constants of a body, where a weight is an input of the function, and so known only when the model runs."""
+
+    def __contains__(self, value: ir.Value | None) -> bool:
+        return False
+
+    def array(self, value: ir.Value) -> Array:
+        """Raise KeyError."""
+        raise KeyError(value.name)
+
+
+@dataclass(frozen=True)
+class Body:
+    """The values of one function, as all its calls see them."""
+
+    shapes: ShapeTable
+    _stand_ins: Mapping[ir.Value, ir.Value]
+    given: Mapping[ir.Value, Array] = field(default_factory=dict)
+    """What those inputs hold that are the same small constant in all calls."""
+
+    def dtype(self, value: ir.Value) -> ir.DataType | None:
+        """Return the element type, None where it is unknown."""
+        return self.shapes.dtype(self._stand_ins.get(value, value))
+
+    def dims(self, value: ir.Value) -> Dims | None:
+        """Return the dimensions, None where the rank is unknown."""
+        return self.shapes.dims(self._stand_ins.get(value, value))
+
+
+class Bodies:
+    """The bodies of a model's functions; each is inferred once, after those that call it."""
+
+    def __init__(self, model: ir.Model, shapes: ShapeTable, constants: ConstantTable) -> None:
+        self._model = model
+        self._shapes = shapes
+        self._constants = constants
+        self._known: dict[ir.OperatorIdentifier, Body | str] = {}
+        self._callers: dict[ir.Value, ir.OperatorIdentifier] = {}
+        self._calls: dict[ir.OperatorIdentifier, list[ir.Node]] = defaultdict(list)
+        for node in all_nodes(model):
+            self._calls[node.op_identifier()].append(node)
+        for function in model.functions.values():
+            self._register(function)
+
+    def add(self, function: ir.Function, calls: Sequence[ir.Node]) -> None:
+        """Take up `function`, a new copy of one in the model that `calls` call now instead of that."""
+        self._model.functions[function.identifier()] = function
+        self._register(function)
+        for node in function.all_nodes():
+            self._calls[node.op_identifier()].append(node)
+        for call in calls:
+            self._calls[call.op_identifier()].remove(call)
+            call.op_type = function.name
+            self._calls[call.op_identifier()].append(call)
+
+    def calls(self, function: ir.Function) -> dict[Signature, list[ir.Node]]:
+        """Return the calls of `function` by the sizes of their inputs. Raises NotTiled where nothing is known of a caller."""
+        found: dict[Signature, list[ir.Node]] = defaultdict(list)
+        for call in self._calls[function.identifier()]:
+            found[self._signature(call, len(function.inputs))].append(call)
+        return found
+
+    def of(self, function: ir.Function) -> Body:
+        """Return what is known inside `function`. Raises NotTiled with the reason where its calls do not tell."""
+        key = function.identifier()
+        if key not in self._known:
+            try:
+                self._known[key] = self._infer(function)
+            except NotTiled as reason:
+                self._known[key] = str(reason)
+        body = self._known[key]
+        if isinstance(body, str):
+            raise NotTiled(f"it stands inside the local function {function.domain}::{function.name}, {body}")
+        return body
+
+    def _register(self, function: ir.Function) -> None:
+        self._callers |= dict.fromkeys(_values(function), function.identifier())
+
+    def _infer(self, function: ir.Function) -> Body:
+        if function.attributes:
+            raise NotTiled("which has attributes")
+        calls = self.calls(function)
+        if not calls:
+            raise NotTiled("which is called nowhere")
+        if len(calls) > 1:
+            raise NotTiled("whose calls have different sizes")
+        ((signature, nodes),) = calls.items()
+        return _inferred(self._model, function, signature, self._given(nodes, len(function.inputs)))
+
+    def _signature(self, call: ir.Node, count: int) -> Signature:
+        inputs = [*call.inputs, *[None] * (count - len(call.inputs))]
+        return tuple(None if value is None else self._fact(value) for value in inputs)
+
+    def _fact(self, value: ir.Value) -> tuple[ir.DataType | None, Dims | None]:
+        caller = self._callers.get(value)
+        table: ShapeTable = self._shapes if caller is None else self.of(self._model.functions[caller])
+        return table.dtype(value), table.dims(value)
+
+    def _given(self, calls: Sequence[ir.Node], count: int) -> list[Array | None]:
+        """Return for each input of a function what all its calls give there, None where they differ or it is no small constant."""
+        found: list[Array | None] = []
+        for index in range(count):
+            arrays = [self._held(call.inputs[index]) if index < len(call.inputs) else None for call in calls]
+            same = all(one is not None and arrays[0] is not None and np.array_equal(one, arrays[0]) for one in arrays)
+            found.append(arrays[0] if same else None)
+        return found
+
+    def _held(self, value: ir.Value | None) -> Array | None:
+        """Return the elements of a value that is a constant of few integers."""
+        dtype, dims = (None, None) if value is None else self._fact(value)
+        if value is None or dtype not in {ir.DataType.INT64, ir.DataType.INT32} or dims is None or len(dims) > 1:
+            return None
+        if any(not isinstance(size, int) or size > _MOST for size in dims):
+            return None
+        if value in self._constants:
+            return self._constants.array(value)
+        caller, node = self._callers.get(value), value.producer()
+        if caller is None:
+            return self._computed.number(value)
+        if node is None:
+            return self.of(self._model.functions[caller]).given.get(value)
+        return constant_array(node) if node.op_type == "Constant" else None
+
+    @cached_property
+    def _computed(self) -> Propagation:
+        """The few numbers that the main graph computes from shapes."""
+        known = [(value, self._shapes.dtype(value), self._shapes.dims(value)) for value in values(self._model)]
+        dtypes = {value: dtype for value, dtype, _ in known if dtype is not None}
+        found = Propagation(self._model, dtypes, {value: dims for value, _, dims in known if dims is not None})
+        found.run()
+        return found
+
+
+def _inferred(model: ir.Model, function: ir.Function, signature: Signature, given: Sequence[Array | None]) -> Body:
+    """Infer the body of `function` as a graph whose inputs are those of its calls; what these give as constants is constant there."""
+    copy = function.clone()
+    stand_ins = dict(zip(_values(function), _values(copy), strict=True))
+    held = {value: array for value, array in zip(function.inputs, given, strict=True) if array is not None}
+    for value, fact in zip(list(copy.inputs), signature, strict=True):
+        if fact is None or fact[0] is None:
+            raise NotTiled(f"of whose input {value.name!r} nothing is known")
+        value.type = ir.TensorType(fact[0])
+        value.shape = None if fact[1] is None else ir.Shape(fact[1])
+    for value, array in held.items():
+        inside = stand_ins[value]
+        copy.graph.inputs.remove(inside)
+        inside.const_value = ir.tensor(array, name=inside.name)
+        copy.graph.register_initializer(inside)
+    functions = [other.clone() for other in model.functions.values() if other is not function]
+    shell = ir.Model(copy.graph, ir_version=_IR_VERSION, functions=functions)
+    return Body(_resolved(shell), stand_ins, held)
+
+
+def _resolved(shell: ir.Model) -> ShapeTable:
+    """Return what can be known of a body; read off a run where inference does not suffice and onnxruntime has the operators."""
+    try:
+        return resolve(shell, run=True)
+    except ModelError:
+        pass
+    try:
+        return resolve(shell)
+    except ModelError as error:
+        raise NotTiled(f"whose shapes cannot be inferred: {error}") from None
+
+
+def _values(function: ir.Function) -> Iterator[ir.Value]:
+    yield from function.inputs
+    for node in function:
+        yield from node.outputs

@@ -1,0 +1,124 @@
+"""Writes one node as its tiles, in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import onnx
+import onnx_ir as ir
+
+from onnxtile.tiling.accumulate import fitting
+from onnxtile.tiling.blocks import BlockCache
+from onnxtile.tiling.bodies import NothingConstant
+from onnxtile.tiling.constant_reader import Shelf
+from onnxtile.tiling.kinds import emit
+from onnxtile.tiling.layers import Layer
+from onnxtile.tiling.names import Names
+from onnxtile.tiling.options import Options
+from onnxtile.tiling.product import ConstantTable
+from onnxtile.tiling.prune import prune
+from onnxtile.tiling.result import SkippedNode, TiledNode
+from onnxtile.tiling.sites import Site
+from onnxtile.tiling.wrap import wrap
+from onnxtile.tiling.writer import AnyWriter, Writer
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What all sites of one model are written with."""
+
+    model: ir.Model
+    names: Names
+    constants: ConstantTable
+    options: Options
+    cache: BlockCache = field(default_factory=dict)
+    shelf: Shelf = field(default_factory=Shelf)
+    bodies: frozenset[ir.Graph] = frozenset()
+    """The graphs of local functions."""
+
+    def constants_in(self, graph: ir.Graph) -> ConstantTable:
+        """Return which values are constant for a node of `graph`."""
+        return NothingConstant() if graph in self.bodies else self.constants
+
+
+def emitted(site: Site, writing: Writing) -> tuple[AnyWriter, ir.Value]:
+    """Return what stands for the node of `site`, and its result, which is the output of the last node; the graph is not touched."""
+    graph = site.node.graph
+    assert isinstance(graph, ir.Graph)
+    opset = writing.model.graph.opset_imports.get("", 0)
+    writer = Writer(site.name, site.node.op_type, site.product, site.grid, opset, writing.names, writing.shelf)
+    constants = writing.constants_in(graph)
+    _fold(site.product, constants)
+    return writer, emit(writer, constants, writing.cache, graph, writing.options.accumulate)
+
+
+def rewrite(site: Site, writing: Writing, original: onnx.NodeProto | None = None) -> TiledNode | SkippedNode:
+    """Replace the node of `site` in its graph; `original` is the node as it was, where that has changed."""
+    node, graph = site.node, site.node.graph
+    if not isinstance(graph, ir.Graph):
+        return SkippedNode(site.name, "it was the constant operand of a tiled node only, and is gone")
+    writer, result = emitted(site, writing)
+    original = original or ir.to_proto(node)
+    written, constants_left = writer.nodes, writer.constants
+    if graph in writing.bodies:
+        _insert_constants(graph, constants_left)
+        constants_left = []
+    elif writing.options.wrap:
+        call, constants_left = wrap(writing.model, writer, result)
+        written, result = [call], call.outputs[0]
+    for constant in constants_left:
+        graph.register_initializer(constant)
+    graph.insert_before(node, written)
+    _take_over(node, written[-1], result)
+    graph.remove(node, safe=True)
+    prune(site.product.values, writing.constants_in(graph))
+    return report(site, writing, original, tuple(writer.nodes), len(writer.nodes))
+
+
+def report(site: Site, writing: Writing, original: onnx.NodeProto, made: tuple[ir.Node, ...], count: int) -> TiledNode:
+    """Return what became of the node of `site`."""
+    how = fitting(writing.options.accumulate, site.product)
+    return TiledNode(
+        site.name, site.node.op_type, site.product, site.grid, original, made, how, site.chosen, nodes=count
+    )
+
+
+def _insert_constants(graph: ir.Graph, constants: Sequence[ir.Value]) -> None:
+    """Write `constants` as nodes, since a function has no initializers, before all others: any of these may share them."""
+    nodes = [
+        ir.Node("", "Constant", [], [ir.AttrTensor("value", value.const_value)], outputs=[value], name=value.name)
+        for value in constants
+        if value.const_value is not None
+    ]
+    graph.insert_before(graph[0], nodes)
+
+
+def _fold(product: Layer, constants: ConstantTable) -> None:
+    """Compute the constants of `product` that operators make, which may be tiled next, while those still stand."""
+    for value in product.values:
+        if value in constants and value.producer() is not None:
+            constants.array(value)
+
+
+def describe(old: ir.Node, last: ir.Node, result: ir.Value) -> None:
+    """Let `last`, which makes `result`, say what `old` and its output say."""
+    value = old.outputs[0]
+    result.type, result.shape, result.doc_string = (
+        value.type or result.type,
+        value.shape or result.shape,
+        value.doc_string,
+    )
+    result.metadata_props.update(value.metadata_props)
+    result.meta.update(value.meta)
+    last.doc_string = old.doc_string
+    last.metadata_props.update(
+        {key: text for key, text in old.metadata_props.items() if key not in last.metadata_props}
+    )
+
+
+def _take_over(old: ir.Node, last: ir.Node, result: ir.Value) -> None:
+    """Let `result`, made by `last`, stand wherever the output of `old` stood, under its name."""
+    describe(old, last, result)
+    old.outputs[0].replace_all_uses_with(result, replace_graph_outputs=True)
+    result.name = old.outputs[0].name

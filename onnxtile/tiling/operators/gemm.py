@@ -1,0 +1,83 @@
+"""Gemm: alpha · A' · B' + beta · C."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import onnx_ir as ir
+
+from onnxtile.tiling.product import (
+    FLOATS,
+    INTEGERS,
+    Bias,
+    Dims,
+    Facts,
+    NotTiled,
+    Operand,
+    Product,
+    Tileable,
+    require_factor,
+    require_fit,
+    required_input,
+    times_sign,
+)
+
+
+class Gemm(Tileable):
+    """https://onnx.ai/onnx/operators/onnx__Gemm.html; C may be absent since opset 11, and broadcasts to (M, N) one way only."""
+
+    name = "Gemm"
+
+    def restate(self, node: ir.Node, facts: Facts) -> Product:
+        """Return the product, with the bias where there is one."""
+        a = factor(node, 0, "transA", facts)
+        b = factor(node, 1, "transB", facts)
+        dtype = facts.dtype(a.value)
+        facts.require_dtype(b.value, dtype)
+        alpha = node.attributes.get_float("alpha", 1.0)
+        require_factor("alpha", alpha, dtype)
+        dims = (a.size(0), b.size(1))
+        added = bias(node, dims, dtype, facts)
+        return require_fit(Product(a, b, dims, (0, 1), dtype, alpha, added))
+
+
+def factor(
+    node: ir.Node, index: int, attribute: str, facts: Facts, taken: Set[ir.DataType] = FLOATS | INTEGERS
+) -> Operand:
+    """Return input `index` as a factor, transposed where `attribute` says so. Raises NotTiled where it is no matrix."""
+    value = required_input(node, index)
+    dims = facts.dims(value)
+    if len(dims) != 2:
+        raise NotTiled(f"{value.name!r} has {len(dims)} dimensions, Gemm multiplies matrices")
+    transposed = bool(node.attributes.get_int(attribute, 0))
+    return Operand(
+        value,
+        dims[::-1] if transposed else dims,
+        (0, 1),
+        transposed,
+        value in facts.constants,
+        facts.dtype(value, node.op_type, taken),
+    )
+
+
+def bias(node: ir.Node, dims: Dims, dtype: ir.DataType, facts: Facts, index: int = 2) -> Bias | None:
+    """Return input `index` as the bias, None where it is missing. Raises NotTiled where it does not broadcast to `dims`."""
+    value = node.inputs[index] if len(node.inputs) > index else None
+    beta = node.attributes.get_float("beta", 1.0)
+    if value is None:
+        return None
+    if beta != 0.0:
+        require_factor("beta", beta, dtype)
+    facts.require_dtype(value, dtype)
+    sizes = facts.dims(value)
+    # Aligned at the last axis, each size must be 1 or that of the result.
+    pairs = list(zip(range(len(sizes))[::-1], sizes[::-1], dims[::-1], strict=False))
+    for axis, size, full in pairs:
+        if not isinstance(size, int) and (size is None or size != full):
+            raise NotTiled(facts.unknown(value, axis))
+    if len(sizes) > 2 or any(size not in {1, full} for _, size, full in pairs):
+        raise NotTiled(f"its bias of shape {times_sign(sizes)} does not broadcast to {times_sign(dims)}")
+    return Bias(value, sizes, beta, value in facts.constants)
+
+
+GEMM = Gemm()

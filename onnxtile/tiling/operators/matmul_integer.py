@@ -1,0 +1,54 @@
+"""MatMulInteger: (A - zero point) · (B - zero point) of bytes, in int32; partial sums add up to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from onnxtile.tiling.operators.matmul import factor, placed
+from onnxtile.tiling.product import (
+    BYTES,
+    Axes,
+    Facts,
+    NotTiled,
+    Operand,
+    Product,
+    Tileable,
+    require_fit,
+    required_input,
+    times_sign,
+)
+
+
+class MatMulInteger(Tileable):
+    """https://onnx.ai/onnx/operators/onnx__MatMulInteger.html, with one zero point for A and one, or one a column, for B."""
+
+    name = "MatMulInteger"
+
+    def restate(self, node: ir.Node, facts: Facts) -> Product:
+        """Return the product. Each tile is a MatMulInteger with the zero points that belong to it."""
+        types = [facts.dtype(required_input(node, index), self.name, BYTES) for index in (0, 1)]
+        a, b = (factor(node, index, facts, dtype) for index, dtype in enumerate(types))
+        a, b = replace(a, zero=zero_point(node, a, 0, 2, facts)), replace(b, zero=zero_point(node, b, 1, 3, facts))
+        return require_fit(Product(a, b, *placed(a, b), ir.DataType.INT32, tile=self.name))
+
+
+def zero_point(node: ir.Node, operand: Operand, side: int, index: int, facts: Facts) -> Operand | None:
+    """Return input `index` as the zero point of the left (0) or right (1) factor, None where it is missing.
+
+    Raises NotTiled unless it is a single number, or for the right factor one for each column.
+    """
+    value = node.inputs[index] if len(node.inputs) > index else None
+    if value is None:
+        return None
+    dims = facts.dims(value)
+    axes: Axes = (None, None)
+    if side == 1 and dims not in {(), (1,)} and dims == (operand.size(1),):
+        axes = (None, 0)
+    elif dims not in {(), (1,)}:
+        raise NotTiled(f"its zero point {value.name!r} of shape {times_sign(dims)} is not a single number")
+    return Operand(value, dims, axes, transposed=False, constant=value in facts.constants, dtype=operand.dtype)
+
+
+MATMUL_INTEGER = MatMulInteger()

@@ -1,0 +1,61 @@
+"""QLinearMatMul: a MatMulInteger, scaled and quantized; tiles add up in int32, to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from onnxtile.tiling.operators.matmul import factor, placed
+from onnxtile.tiling.operators.matmul_integer import zero_point
+from onnxtile.tiling.product import (
+    BYTES,
+    Facts,
+    NotTiled,
+    Operand,
+    Parameter,
+    Product,
+    Requantize,
+    Tileable,
+    require_fit,
+    required_input,
+    times_sign,
+)
+
+
+class QLinearMatMul(Tileable):
+    """https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html, with one scale for A and Y, and one, or one a column, for B."""
+
+    name = "QLinearMatMul"
+
+    def restate(self, node: ir.Node, facts: Facts) -> Product:
+        """Return the product. Each tile is a MatMulInteger; the result is quantized as a whole."""
+        a, b = (
+            factor(node, side, facts, facts.dtype(required_input(node, 3 * side), self.name, BYTES), 3 * side)
+            for side in (0, 1)
+        )
+        a = replace(a, zero=zero_point(node, a, 0, 2, facts))
+        b = replace(b, zero=zero_point(node, b, 1, 5, facts))
+        product = require_fit(Product(a, b, *placed(a, b), ir.DataType.INT32, tile="MatMulInteger"))
+        y_zero = parameter(node, 7, None, product, facts)
+        dtype = facts.dtype(y_zero.value, self.name, BYTES)
+        scales = [parameter(node, index, b if index == 4 else None, product, facts) for index in (1, 4, 6)]
+        return replace(product, requantize=Requantize(scales[0], scales[1], scales[2], y_zero, dtype))
+
+
+def parameter(node: ir.Node, index: int, columns: Operand | None, product: Product, facts: Facts) -> Parameter:
+    """Return a scale or zero point: a single number, or with `columns` one for each. Raises NotTiled for any other."""
+    value = required_input(node, index)
+    dims, constant = facts.dims(value), value in facts.constants
+    known = {ir.DataType.FLOAT, *BYTES}
+    parameter = Parameter(value, dims, facts.dtype(value, node.op_type, known), constant)
+    if columns is not None and dims == (columns.size(1),) and columns.axes[1] is not None:
+        return parameter
+    if dims not in {(), (1,)}:
+        raise NotTiled(f"its parameter {value.name!r} of shape {times_sign(dims)} is not a single number")
+    if dims == (1,) and not constant and not product.dims:
+        raise NotTiled(f"its parameter {value.name!r} is a vector, and the result is a single number")
+    return parameter
+
+
+QLINEAR_MATMUL = QLinearMatMul()

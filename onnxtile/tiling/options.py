@@ -1,0 +1,56 @@
+"""How tile writes what the limits make it cut, and how that is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxtile.errors import UsageError
+from onnxtile.sizes import MOST_RUNS
+from onnxtile.tiling.accumulate import Accumulation
+
+SUM_TYPES = {"float32": ir.DataType.FLOAT}
+"""The element types in which partial sums of 16 bits can be added, by name."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """`accumulate`: how partial sums are added. `nodes_at_most`: how many nodes may stand for all products together.
+    `wrap`: whether each tiled layer becomes a local function. `runs`: on how many sets of random inputs each product is judged.
+    `sums`: the element type in which partial sums of 16 bits are added, None for their own.
+    """
+
+    accumulate: Accumulation = Accumulation.SUM
+    nodes_at_most: int | None = None
+    wrap: bool = False
+    runs: int = 1
+    sums: ir.DataType | None = None
+
+    def __post_init__(self) -> None:
+        if self.nodes_at_most is not None and self.nodes_at_most < 1:
+            raise UsageError(
+                f"--nodes-at-most {self.nodes_at_most}: a tiling has at least one node", hint="give 1 or more"
+            )
+        if not 1 <= self.runs <= MOST_RUNS:
+            raise UsageError(
+                f"--runs {self.runs}: a product is judged on one set of inputs at least", hint=f"up to {MOST_RUNS:,}"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        accumulate: str = "sum",
+        accumulate_type: str | None = None,
+        nodes_at_most: int | None = None,
+        wrap: bool = False,
+        runs: int = 1,
+    ) -> Options:
+        """Return the options. Raises UsageError for a way to accumulate or a type that does not exist, and numbers below 1."""
+        if accumulate not in set(Accumulation):
+            raise UsageError(f"--accumulate {accumulate} is not known", hint=f"there is {', '.join(Accumulation)}")
+        if accumulate_type not in {None, *SUM_TYPES}:
+            raise UsageError(f"invalid --accumulate-type {accumulate_type!r} (choose {', '.join(SUM_TYPES)})")
+        sums = None if accumulate_type is None else SUM_TYPES[accumulate_type]
+        return cls(Accumulation(accumulate), nodes_at_most, wrap, runs, sums)

@@ -1,0 +1,25 @@
+"""Removes constants that nobody uses any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from onnxtile.tiling.product import ConstantTable
+
+
+def prune(values: Iterable[ir.Value], constants: ConstantTable) -> None:
+    """Remove those of `values` that are constant and unused from their graphs, with the operators of constants behind them."""
+    pending = [value for value in values if value in constants]
+    while pending:
+        value = pending.pop()
+        node, graph = value.producer(), value.graph
+        if value.uses() or value.is_graph_output() or graph is None:
+            continue
+        if value.is_initializer():
+            assert value.name is not None
+            del graph.initializers[value.name]
+        elif node is not None and not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            pending.extend(v for v in node.inputs if v is not None)
+            graph.remove(node, safe=True)

@@ -1,0 +1,97 @@
+"""What tile did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import onnx
+import onnx_ir as ir
+
+from onnxtile.model.stream import Written
+from onnxtile.tiling.accumulate import Accumulation
+from onnxtile.tiling.choice import Chosen
+from onnxtile.tiling.conv.grid import ConvGrid
+from onnxtile.tiling.layers import Cuts, Layer
+
+
+@dataclass(frozen=True)
+class TiledNode:
+    """A node that became a grid of tiles, and what it takes to judge that by running: the node as it was and what stands for it."""
+
+    node: str
+    op: str
+    product: Layer = field(repr=False)
+    grid: Cuts
+    original: onnx.NodeProto = field(repr=False, compare=False)
+    emitted: tuple[ir.Node, ...] = field(repr=False, compare=False)
+    accumulate: Accumulation = Accumulation.SUM
+    chosen: Chosen | None = None
+    """How the tile was chosen; None where the limits leave no choice."""
+    nodes: int = 0
+    """How many nodes stand for it. Where they are made only when they are written, `emitted` has none of them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return sizes in elements, the grid as stretches along M, K and N, how it is written, and how it was chosen."""
+        return {
+            "node": self.node,
+            "op": self.op,
+            "m": self.product.m,
+            "k": self.product.k,
+            "n": self.product.n,
+            "grid": list(self.grid.shape),
+            "matmuls": self.grid.matmuls,
+            "tile": self.grid.steps,
+            "order": self.grid.order,
+            "accumulate": str(self.accumulate),
+            "accumulate_type": None if self.product.sums is None else self.product.sums.numpy().name,
+            "nodes": self.nodes,
+            "choice": self.chosen and self.chosen.to_dict(),
+            **({"cuts": self.grid.to_dict()} if isinstance(self.grid, ConvGrid) else {}),
+        }
+
+
+@dataclass(frozen=True)
+class SkippedNode:
+    """A node of a tileable operator that was left as it is, and why."""
+
+    node: str
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the node and the reason."""
+        return {"node": self.node, "reason": self.reason}
+
+
+class LateTiles(Protocol):
+    """The tiles of a node that are made when they are asked for."""
+
+    def __call__(self) -> AbstractContextManager[Written]:
+        """Make them, to be let go afterwards."""
+
+    def rewrite(self) -> TiledNode | SkippedNode:
+        """Put them into the graph."""
+
+
+@dataclass(frozen=True)
+class TileResult:
+    """Every node of a tileable operator, in the order of the model: tiled, or skipped with a reason."""
+
+    tiled: tuple[TiledNode, ...]
+    skipped: tuple[SkippedNode, ...]
+    late: Mapping[ir.Node, LateTiles] = field(default_factory=dict, repr=False, compare=False)
+    """The nodes that are still in the graph, and their tiles, in the order of the model."""
+
+    @property
+    def matmuls(self) -> int:
+        """How many products and convolutions stand for the tiled nodes."""
+        return sum(site.grid.matmuls for site in self.tiled)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the lists `tiled` and `skipped`, ready for JSON."""
+        return {
+            "tiled": [site.to_dict() for site in self.tiled],
+            "skipped": [node.to_dict() for node in self.skipped],
+        }

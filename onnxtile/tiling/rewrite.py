@@ -1,0 +1,168 @@
+"""Tiles every product of a model: find them all, refuse what would explode, then rewrite the graph in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from onnxtile.collector import collector_paused
+from onnxtile.errors import UsageError
+from onnxtile.model.dims import free_inputs
+from onnxtile.model.save import raise_ir_version
+from onnxtile.model.unbound import Unbound
+from onnxtile.progress import Progress, counted, silent
+from onnxtile.registry import discover
+from onnxtile.tiling.bodies import Bodies, NothingConstant
+from onnxtile.tiling.conv.grid import ConvGrid
+from onnxtile.tiling.copies import Copies
+from onnxtile.tiling.inplace import Writing, rewrite
+from onnxtile.tiling.kinds import examine, most_nodes
+from onnxtile.tiling.late import LateSite, defer, may_wait
+from onnxtile.tiling.layers import Layer
+from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.names import Names
+from onnxtile.tiling.options import Options
+from onnxtile.tiling.product import (
+    FIRST_OPSET,
+    HALVES,
+    ConstantTable,
+    Facts,
+    NotTiled,
+    ShapeTable,
+    Tileable,
+)
+from onnxtile.tiling.result import SkippedNode, TiledNode, TileResult
+from onnxtile.tiling.sites import MOST_NODES, Candidate, Site, choose
+from onnxtile.tiling.untiled import why_uncut
+
+
+@collector_paused()
+def tile(
+    model: ir.Model,
+    limits: Limits,
+    shapes: ShapeTable,
+    constants: ConstantTable,
+    options: Options | None = None,
+    progress: Progress = silent,
+    *,
+    late: bool = False,
+) -> TileResult:
+    """Cut every tileable node of `model`, in place, into products within `limits`; with `late`, leave to the result what can wait.
+
+    `shapes` and `constants` describe the model as it comes in. Values keep their names, types and roles; constants that
+    only the old nodes used are removed. The IR version becomes 10 at least where anything is tiled, for the marks on the
+    nodes. Raises UsageError, before anything is changed, where more than a million nodes would be written.
+    """
+    options = options or Options()
+    names = Names(model)
+    facts = Facts(shapes, constants, _opset(model), Unbound.of(free_inputs(model)))
+    operators = discover("onnxtile.tiling.operators", Tileable)  # type: ignore[type-abstract]
+    bodies = Bodies(model, shapes, constants)
+    copies = Copies(model, bodies)
+    copies.split(lambda node: _is_tileable(node, operators))
+    search = _Search(model, limits, facts, names, operators, bodies, options)
+    found = choose(search.all(), options)
+    sites = [site for site in found if isinstance(site, Site)]
+    _refuse_explosion(sites, options)
+    if sites:
+        raise_ir_version(model)
+    # From the last node to the first: a constant that is the result of a product may be read while that product still stands.
+    done: dict[ir.Node, TiledNode | SkippedNode] = {}
+    writing = Writing(model, names, constants, options, bodies=frozenset(f.graph for f in model.functions.values()))
+    waiting = set(may_wait(sites, writing) if late else ())
+    for site in counted([site for site in sites if site.node not in waiting][::-1], "tiling", progress):
+        done[site.node] = rewrite(site, writing)
+    found_late: dict[ir.Node, LateSite] = {}
+    for site in counted([site for site in sites if site.node in waiting], "tiling", progress):
+        done[site.node], found_late[site.node] = defer(site, writing)
+    copies.merge()
+    reported = [done[entry.node] if isinstance(entry, Site) else entry for entry in found]
+    return TileResult(
+        tiled=tuple(entry for entry in reported if isinstance(entry, TiledNode)),
+        skipped=tuple(entry for entry in reported if isinstance(entry, SkippedNode)),
+        late=found_late,
+    )
+
+
+def _opset(model: ir.Model) -> int:
+    return model.graph.opset_imports.get("", 0)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Looks at all nodes of a model, in its order, and changes nothing."""
+
+    model: ir.Model
+    limits: Limits
+    facts: Facts
+    names: Names
+    operators: Mapping[str, Tileable]
+    bodies: Bodies
+    options: Options
+
+    def all(self) -> Iterator[Candidate | SkippedNode]:
+        """Yield what can be tiled and what cannot."""
+        for node in self.model.graph.all_nodes():
+            reason = why_uncut(node)
+            if reason is not None:
+                yield SkippedNode(self.names.of(node), reason)
+            elif _is_tileable(node, self.operators):
+                yield self._examine(node, self.facts, self.names.of(node))
+        for function in self.model.functions.values():
+            for node in function.all_nodes():
+                if _is_tileable(node, self.operators):
+                    yield self._inside(node, function)
+
+    def _inside(self, node: ir.Node, function: ir.Function) -> Candidate | SkippedNode:
+        """Examine a node of a local function: all its inputs come from outside, with the sizes that the calls agree on."""
+        overload = f":{function.overload}" if function.overload else ""
+        name = f"{function.name}{overload}/{self.names.within(node)}"
+        if function.opset_imports.get("", 0) != self.facts.opset:
+            return SkippedNode(name, f"it stands inside {function.domain}::{function.name}, which has another opset")
+        try:
+            facts = replace(self.facts, shapes=self.bodies.of(function), constants=NothingConstant())
+        except NotTiled as reason:
+            return SkippedNode(name, str(reason))
+        return self._examine(node, facts, name)
+
+    def _examine(self, node: ir.Node, facts: Facts, name: str) -> Candidate | SkippedNode:
+        if facts.opset < FIRST_OPSET:
+            return SkippedNode(name, f"opset {facts.opset} is too old: raise the model to {FIRST_OPSET} at least")
+        limits = self.limits.of_operator(node.op_type)
+        try:
+            layer: Layer = self.operators[node.op_type].restate(node, facts)
+            if layer.dtype in HALVES:
+                layer = replace(layer, sums=self.options.sums)
+            return examine(name, node, layer, limits, facts, self.options.accumulate)
+        except NotTiled as reason:
+            return SkippedNode(name, str(reason))
+
+
+def _is_tileable(node: ir.Node, operators: Mapping[str, Tileable]) -> bool:
+    operator = operators.get(node.op_type)
+    return operator is not None and node.domain == operator.domain
+
+
+def _refuse_explosion(sites: list[Site], options: Options) -> None:
+    """Raise UsageError, with what to raise, where tiling would write more than a million nodes."""
+    counts = [most_nodes(site.product, site.grid, options.accumulate) for site in sites]
+    total = sum(counts)
+    if total <= MOST_NODES:
+        return
+    worst = sites[counts.index(max(counts))]
+    raise UsageError(
+        f"tiling would write {total:,} nodes, {max(counts):,} of them for {worst.name!r}; the most is {MOST_NODES:,}",
+        hint=_what_to_raise(worst),
+    )
+
+
+def _what_to_raise(worst: Site) -> str:
+    """Return the limit that makes most of the tiles of a site."""
+    counts = dict(zip("mkn", worst.grid.shape, strict=True))
+    axis = max("mkn", key=lambda letter: counts[letter])
+    if isinstance(worst.grid, ConvGrid):
+        return f"raise the limits along {axis.upper()}, which is cut into {counts[axis]} there"
+    cuts = getattr(worst.grid, axis)
+    return f"raise --max-{axis} (now {cuts.step}), which cuts {cuts.size} into {cuts.count} there"

@@ -1,0 +1,232 @@
+"""Makes the nodes and constants of one site, each with its name, its type and its mark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.tiling.constant_reader import Shelf
+from onnxtile.tiling.names import Names
+from onnxtile.tiling.product import Dim, Dims
+
+Part = tuple[str, Dims]
+"""The stem of an output's name, and its dimensions."""
+Place = dict[str, int]
+"""Where in the grid a node belongs: the number of the stretch along those of "m", "k" and "n" that it has one of."""
+
+
+def label(stem: str, place: Place) -> str:
+    """Return a readable name for something at `place`: tile_m0_k1_n2."""
+    return "_".join((stem, *(f"{axis}{index}" for axis, index in place.items())))
+
+
+class Layer(Protocol):
+    """What a writer asks of a product or a convolution."""
+
+    @property
+    def m(self) -> Dim:
+        """The size along M."""
+
+    @property
+    def k(self) -> Dim:
+        """The size along K."""
+
+    @property
+    def n(self) -> Dim:
+        """The size along N."""
+
+    @property
+    def dims(self) -> Dims:
+        """The dimensions of the result."""
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The element type of each product."""
+
+    @property
+    def sums(self) -> ir.DataType | None:
+        """The element type in which partial sums are added; None where it is `dtype`."""
+
+    @property
+    def tile(self) -> str:
+        """The operator that each tile is."""
+
+    @property
+    def matrices(self) -> bool:
+        """Whether Gemm could make a tile."""
+
+
+class Grid(Protocol):
+    """What a writer asks of the cuts."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The number of stretches along M, K and N."""
+
+
+L = TypeVar("L", bound=Layer)
+G = TypeVar("G", bound=Grid)
+
+
+@dataclass
+class Writer(Generic[L, G]):
+    """Collects what one site becomes, in the order in which it is made; the graph is not touched."""
+
+    site: str
+    op: str
+    product: L
+    grid: G
+    opset: int
+    names: Names = field(repr=False)
+    shelf: Shelf = field(default_factory=Shelf, repr=False)
+    nodes: list[ir.Node] = field(default_factory=list)
+    constants: list[ir.Value] = field(default_factory=list)
+    sizes: list[ir.Value] = field(default_factory=list)
+    """Those of the constants that are sizes, which Split, Pad and Slice take."""
+
+    def __post_init__(self) -> None:
+        sizes = {"m": self.product.m, "k": self.product.k, "n": self.product.n}
+        self._mark = json.dumps({"node": self.site, "op": self.op, **sizes, "grid": list(self.grid.shape)})
+        self._shapes: dict[Dims, ir.Shape] = {}
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        stem: str,
+        place: Place,
+        dims: Dims,
+        attributes: Iterable[ir.Attr] = (),
+        dtype: ir.DataType | None = None,
+    ) -> ir.Value:
+        """Write a node with one output of size `dims`, of the product's type by default; return the output, which is called as the node."""
+        name = self.fresh(label(stem, place))
+        output = self._value(name, dims, dtype or self.product.dtype)
+        self._add(op, inputs, attributes, [output], name, (stem, place))
+        return output
+
+    def concat(self, blocks: Sequence[ir.Value], axis: int | None, place: Place, dims: Dims) -> ir.Value:
+        """Write a Concat of `blocks`; a single block is returned as it is."""
+        if axis is None or len(blocks) == 1:
+            return blocks[0]
+        return self.node("Concat", blocks, "concat", place, dims, [ir.AttrInt64("axis", axis)])
+
+    def split(
+        self,
+        operand: tuple[ir.Value, ir.DataType],
+        axis: int,
+        sizes: ir.Value | list[int],
+        stem: str,
+        place: Place,
+        parts: Sequence[Part],
+    ) -> list[ir.Value]:
+        """Write a Split of a value of some type along `axis` into `parts`; `sizes` as `split_sizes` made them."""
+        value, dtype = operand
+        outputs = [self._value(self.fresh(name), dims, dtype) for name, dims in parts]
+        attributes = [ir.AttrInt64("axis", axis)]
+        inputs: list[ir.Value | None] = [value]
+        if isinstance(sizes, ir.Value):
+            inputs.append(sizes)
+        else:
+            attributes.append(ir.AttrInt64s("split", sizes))
+        self._add("Split", inputs, attributes, outputs, self.fresh(label(stem, place)), (stem, place))
+        return outputs
+
+    def pad(
+        self, operand: tuple[ir.Value, ir.DataType], after: list[int], stem: str, dims: Dims, fill: ir.Value | None
+    ) -> ir.Value:
+        """Write a Pad of a value of some type by so many elements behind each axis: zeros, or the element that `fill` holds.
+
+        The numbers are an input since opset 11, an attribute before; `fill` is only for opsets that have it as an input.
+        """
+        value, dtype = operand
+        pads = [0] * len(after) + after
+        if self.opset < 11:
+            return self.node("Pad", [value], stem, {}, dims, [ir.AttrInt64s("pads", pads)], dtype)
+        sizes = self._sizes(pads, f"{stem}_sizes")
+        return self.node("Pad", [value, sizes, *([] if fill is None else [fill])], stem, {}, dims, (), dtype)
+
+    def cut_off(self, value: ir.Value, dims: Dims) -> ir.Value:
+        """Write a Slice that leaves the first elements along each axis, as many as the product has there."""
+        axes = [axis for axis, (have, want) in enumerate(zip(dims, self.product.dims, strict=True)) if have != want]
+        ends = [size for size in (self.product.dims[axis] for axis in axes) if isinstance(size, int)]
+        if not axes:
+            return value
+        index = {axis: slice(0, end) for axis, end in zip(axes, ends, strict=True)}
+        return self.slice((value, self.product.dtype), index, "cut_off", {}, self.product.dims)
+
+    def slice(
+        self, operand: tuple[ir.Value, ir.DataType], index: Mapping[int, slice], stem: str, place: Place, dims: Dims
+    ) -> ir.Value:
+        """Write a Slice of a value of some type: for each axis in `index` that range, of the others all. An input since opset 10."""
+        value, dtype = operand
+        content = {
+            "starts": [part.start for part in index.values()],
+            "ends": [part.stop for part in index.values()],
+            "axes": list(index),
+        }
+        if self.opset < 10:
+            attributes = [ir.AttrInt64s(name, numbers) for name, numbers in content.items()]
+            return self.node("Slice", [value], stem, place, dims, attributes, dtype)
+        name = label(stem, place)
+        made = [self._sizes(numbers, f"{name}_{part}") for part, numbers in content.items()]
+        return self.node("Slice", [value, *made], stem, place, dims, (), dtype)
+
+    def split_sizes(self, sizes: list[int], stem: str) -> ir.Value | list[int]:
+        """Return the sizes in the form that Split takes in this opset: an input since 13, an attribute before.
+
+        One constant serves every Split of the same sizes.
+        """
+        if self.opset < 13:
+            return sizes
+        return self._sizes(sizes, stem)
+
+    def constant(self, tensor: ir.TensorProtocol, stem: str) -> ir.Value:
+        """Write an initializer that holds `tensor`."""
+        tensor.name = name = self.fresh(stem)
+        shape = ir.Shape(tensor.shape.numpy())
+        value = ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self.constants.append(value)
+        return value
+
+    def _sizes(self, sizes: list[int], stem: str) -> ir.Value:
+        value = self.constant(ir.tensor(sizes, dtype=ir.DataType.INT64), stem)
+        self.sizes.append(value)
+        return value
+
+    def fresh(self, stem: str) -> str:
+        """Return a name for something of this site that the model does not use yet."""
+        return self.names.fresh(f"{self.site}/{stem}")
+
+    def mark(self, part: str, place: Place) -> str:
+        """Return the mark of a node: where it comes from, and what part of it it is (JSON)."""
+        at = ", ".join(f'"{axis}": {index}' for axis, index in place.items())
+        return f'{self._mark[:-1]}, "part": "{part}", "at": {{{at}}}}}'
+
+    def _value(self, name: str, dims: Dims, dtype: ir.DataType) -> ir.Value:
+        if dims not in self._shapes:
+            self._shapes[dims] = ir.Shape(dims, frozen=True)
+        return ir.Value(name=name, shape=self._shapes[dims], type=ir.TensorType(dtype))
+
+    def _add(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Iterable[ir.Attr],
+        outputs: Sequence[ir.Value],
+        name: str,
+        part: tuple[str, Place],
+    ) -> None:
+        stem, place = part
+        mark = self.mark(stem, place)
+        node = ir.Node("", op, inputs, attributes, outputs=outputs, name=name, metadata_props={keys.TILE: mark})
+        self.nodes.append(node)
+
+
+AnyWriter: TypeAlias = Writer[Any, Any]
+"""The writer of whatever is cut."""

@@ -1,0 +1,20 @@
+"""Whether two models compute the same, found out by running both in onnxruntime on the same inputs."""
+
+from onnxtile.verification.rounding import excused, judge
+from onnxtile.verification.sizes import bound_copy
+from onnxtile.verification.trials import Trial, Verdict, compare, compare_with, run_original, session
+from onnxtile.verification.values import OutputError, compare_values
+
+__all__ = [
+    "OutputError",
+    "Trial",
+    "Verdict",
+    "bound_copy",
+    "compare",
+    "compare_values",
+    "compare_with",
+    "excused",
+    "judge",
+    "run_original",
+    "session",
+]

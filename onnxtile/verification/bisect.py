@@ -1,0 +1,156 @@
+"""The first value that differs between two models, and the rewrite that made it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.graph import dependencies, node_ids
+from onnxtile.model.constants import Constants
+from onnxtile.model.expose import exposing
+from onnxtile.progress import Progress, counted, silent
+from onnxtile.verification.pairing import Pair, paired
+from onnxtile.verification.values import OutputError, compare_values
+
+_AT_ONCE = 64
+"""Values that are held at once."""
+
+
+@dataclass(frozen=True)
+class PairError:
+    """How far one value of the second model is from the one of the first that it was paired with, which is called `original` there."""
+
+    error: OutputError
+    original: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of one layer."""
+        all_of_it = self.error.to_dict()
+        kept = {key: all_of_it[key] for key in ("name", "max_abs", "max_rel", "tolerance", "equal")}
+        return {**kept, "original": self.original}
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """The first value, in the order of the second model, that both models make and that differs; `agreeing` come before it.
+
+    `node` makes it in the second model, `original` in the first; `rewrite` says what became of the original there. Where no value between
+    inputs and outputs could be paired, all of these are None, since any node may be the first. `layers` are all pairs.
+    """
+
+    error: OutputError
+    node: str | None
+    op: str | None
+    original: str | None
+    original_op: str | None
+    rewrite: str
+    agreeing: int
+    layers: tuple[PairError, ...] = field(default=(), repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of a bisection."""
+        named = {"node": self.node, "op": self.op, "original": self.original, "original_op": self.original_op}
+        layers = [layer.to_dict() for layer in self.layers]
+        return {
+            "value": self.error.to_dict(), **named,
+            "rewrite": self.rewrite, "agreeing": self.agreeing, "layers": layers,
+        }  # fmt: skip
+
+
+def bisect(
+    original: ir.Model, other: ir.Model, feeds: Mapping[str, Any], progress: Progress = silent
+) -> Bisection | None:
+    """Run both models on `feeds`, compare all values that can be paired, and return the first difference; None where these agree.
+
+    Only values of the main graphs are looked at, a few at once. Raises ModelError.
+    """
+    pairs = paired(original, other)
+    if not pairs:
+        return None
+    names = [pair.first.name or "" for pair in pairs], [pair.name for pair in pairs]
+    sessions = [exposing(model, named) for model, named in zip((original, other), names, strict=True)]
+    layers: list[PairError] = []
+    for batch in counted(_batches(pairs), "looking for the first value that differs", progress):
+        expected = sessions[0].run(feeds, [pair.first.name or "" for pair in batch])
+        got = sessions[1].run(feeds, [pair.name for pair in batch])
+        layers += [_layer(pair, expected[pair.first.name or ""], got[pair.name]) for pair in batch]
+    place = next((i for i, layer in enumerate(layers) if not layer.error.equal), None)
+    return None if place is None else _found(original, other, pairs, tuple(layers), place)
+
+
+def _layer(pair: Pair, expected: Any, got: Any) -> PairError:
+    return PairError(compare_values(pair.name, expected, got), pair.first.name or "")
+
+
+def _batches(pairs: Sequence[Pair]) -> list[Sequence[Pair]]:
+    return [pairs[start : start + _AT_ONCE] for start in range(0, len(pairs), _AT_ONCE)]
+
+
+def _found(
+    original: ir.Model, other: ir.Model, pairs: Sequence[Pair], layers: tuple[PairError, ...], place: int
+) -> Bisection:
+    pair, error = pairs[place], layers[place].error
+    old, new = pair.first.producer(), pair.second.producer()
+    assert old is not None
+    assert new is not None
+    unpaired = _unpaired(other, new, {one.second for one in pairs})
+    made = _mark(other, new) or _mark(original, old)
+    if unpaired and not made and all(one.second.is_graph_output() for one in pairs):
+        reason = "not known: nothing inside the two models could be paired, neither by name nor by structure"
+        return Bisection(error, None, None, None, None, reason, place, layers)
+    if unpaired and not made:
+        made = f"not known: {', '.join(map(repr, unpaired))}, which it reads, could not be paired; the first may be before it"
+    rewrite = made or _difference((original, old), (other, new))
+    ids = node_ids(other.graph)[new], node_ids(original.graph)[old]
+    return Bisection(error, ids[0], new.op_type, ids[1], old.op_type, rewrite, place, layers)
+
+
+def _unpaired(model: ir.Model, node: ir.Node, pairs: set[ir.Value]) -> list[str]:
+    """Return the names of what `node` reads that is computed in `model` and has no partner."""
+    constants = Constants(model)
+    read = dict.fromkeys(value for value in dependencies(node) if value not in constants and not value.is_graph_input())
+    return [value.name or "" for value in read if value not in pairs]
+
+
+def _mark(model: ir.Model, node: ir.Node) -> str:
+    """Return what onnxtile noted on `node` when it wrote it; empty where it did not."""
+    notes = node.metadata_props
+    if keys.TILE in notes:
+        return f"tile: a part of {_source(notes[keys.TILE])}"
+    if keys.LOWERED in notes:
+        return f"fuse --lower: the meta-op {notes[keys.LOWERED]} became {node.op_type}"
+    function = model.functions.get(node.op_identifier())
+    if keys.FUSED in notes and function is not None:
+        return f"fuse: the pattern {function.metadata_props.get(keys.META_OP, function.name)}"
+    return ""
+
+
+def _source(mark: str) -> str:
+    try:
+        content = json.loads(mark)
+    except ValueError:
+        return mark
+    return f"{content['op']} {content['node']!r}" if {"op", "node"} <= content.keys() else mark
+
+
+def _difference(first: tuple[ir.Model, ir.Node], second: tuple[ir.Model, ir.Node]) -> str:
+    """Say how two nodes differ that make the same value from values that agree."""
+    (original, old), (other, new) = first, second
+    if old.op_type != new.op_type:
+        return f"{old.op_type} became {new.op_type}, by no rewrite of onnxtile"
+    changed = [name for name in old.attributes if repr(old.attributes[name]) != repr(new.attributes.get(name))]
+    if changed or old.attributes.keys() != new.attributes.keys():
+        return f"the attribute {', '.join(changed or sorted(new.attributes.keys() - old.attributes.keys()))} differs"
+    constants = Constants(original), Constants(other)
+    for position, (before, after) in enumerate(zip(old.inputs, new.inputs, strict=False)):
+        if before is None or after is None or before not in constants[0] or after not in constants[1]:
+            continue
+        if not np.array_equal(constants[0].array(before), constants[1].array(after)):
+            return f"the constant {after.name!r}, its input {position}, differs"
+    return "it stands alike in both models: what it reads differs within the tolerance, or its function does"

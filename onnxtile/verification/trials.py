@@ -1,0 +1,184 @@
+"""Runs of two models on the same inputs, and the verdict on their outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.errors import ModelError, OnnxtileError
+from onnxtile.model.dims import free_inputs
+from onnxtile.model.feeds import Ranges, sample_feeds
+from onnxtile.model.given import Feeds
+from onnxtile.model.save import external_folder, to_bytes
+from onnxtile.progress import Progress, counted, silent
+from onnxtile.runtime import Session
+from onnxtile.verification.bisect import Bisection
+from onnxtile.verification.edges import edge_feeds
+from onnxtile.verification.sizes import Assignment, assignments, is_open, sizes_given
+from onnxtile.verification.values import OutputError, badness, compare_values, missing
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether two models agree, output by output, on how many sets of inputs, and with which sizes for symbolic dimensions.
+
+    `inputs` names the runs. `skipped` are sets of edge inputs that the first model itself does not take, with onnxruntime's reason.
+    """
+
+    outputs: tuple[OutputError, ...]
+    runs: int
+    dims: Mapping[str, int] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    bisection: Bisection | None = None
+
+    @property
+    def equal(self) -> bool:
+        """Whether every output agrees within its tolerance."""
+        return all(output.equal for output in self.outputs)
+
+    @property
+    def max_rel(self) -> float:
+        """The worst relative difference of all outputs."""
+        return max((output.max_rel for output in self.outputs), default=0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `verify`."""
+        return {
+            "equal": self.equal,
+            "outputs": [output.to_dict() for output in self.outputs],
+            "runs": self.runs,
+            "dims": dict(self.dims),
+            "inputs": list(self.inputs),
+            "skipped": dict(self.skipped),
+            **({"bisect": self.bisection.to_dict()} if self.bisection is not None else {}),
+        }
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Inputs on which a model runs, what it gave, and what the inputs are called: "random 1", "zeros"."""
+
+    feeds: Mapping[str, Any]
+    results: Mapping[str, Any]
+    inputs: str = ""
+
+
+def session(model: ir.Model) -> Session:
+    """Return a session of `model` as it is in memory. Raises ModelError with onnxruntime's reason."""
+    return Session(to_bytes(model), external=external_folder(model))
+
+
+def compare(original: ir.Model, other: ir.Model, *, runs: int = 2, seed: int = 0) -> Verdict:
+    """Run both models on the same random inputs and compare every output.
+
+    Symbolic dimensions that are not bound get sizes with which `original` runs. Raises ModelError where onnxruntime refuses one of
+    the models, or where no such sizes are found.
+    """
+    trials, dims = run_original(original, runs=runs, seed=seed)
+    return compare_with(trials, other, dims)
+
+
+def run_original(
+    model: ir.Model,
+    *,
+    runs: int = 2,
+    seed: int = 0,
+    given: Feeds | None = None,
+    ranges: Ranges | None = None,
+    progress: Progress = silent,
+) -> tuple[list[Trial], dict[str, int]]:
+    """Return trials of `model`, and the sizes its free dimensions were given for them.
+
+    One trial on the inputs `given` (as `onnxtile.model.given.read_inputs` returns them), else `runs` trials on random ones, whose numbers
+    lie in `ranges` where these name an input.
+    """
+    runner = session(model)
+    if given is not None:
+        return [Trial(given, runner.run(given), "given")], sizes_given(model, given)
+
+    def attempt(assignment: Assignment) -> list[Trial]:
+        feeds = (sample_feeds(model, assignment.sizes, seed=seed + run, ranges=ranges) for run in range(runs))
+        return [
+            Trial(fed, runner.run(fed), f"random {run}")
+            for run, fed in zip(counted(range(1, runs + 1), "running the original", progress), feeds, strict=True)
+        ]
+
+    return first_that_runs(model, attempt)
+
+
+def first_that_runs(model: ir.Model, attempt: Callable[[Assignment], T]) -> tuple[T, dict[str, int]]:
+    """Return what `attempt` gives for the first sizes with which it raises no ModelError, and these sizes."""
+    failure: OnnxtileError | None = None
+    for assignment in assignments(model):
+        try:
+            return attempt(assignment), dict(assignment.dims)
+        except ModelError as error:
+            failure = failure or error
+    assert failure is not None
+    hint = "bind the symbolic dimensions: --dim NAME=N or --shape INPUT=1x3x224x224" if is_open(model) else None
+    raise ModelError(str(failure), hint=failure.hint or hint)
+
+
+def run_edges(model: ir.Model, near: Feeds, *, ranges: Ranges | None = None) -> tuple[list[Trial], dict[str, str]]:
+    """Return trials of `model` on edge inputs of the shapes that `near` has, and which edges it does not take, with the reason."""
+    runner = session(model)
+    trials, skipped = [], {}
+    for name, feeds in edge_feeds(model, near, ranges=ranges):
+        try:
+            trials.append(Trial(feeds, runner.run(feeds), name))
+        except ModelError as error:
+            skipped[name] = str(error)
+    return trials, skipped
+
+
+def compare_with(
+    trials: Iterable[Trial], other: ir.Model, dims: Mapping[str, int], progress: Progress = silent
+) -> Verdict:
+    """Run `other` on the inputs of `trials` and compare every output with theirs.
+
+    Raises ModelError where it takes other inputs, or onnxruntime refuses it.
+    """
+    trials = list(trials)
+    for trial in trials[:1]:
+        _require_inputs(other, trial.feeds)
+    runner = session(other)
+    worst: dict[str, OutputError] = {}
+    for trial in counted(trials, "comparing", progress):
+        for error in _errors(trial.results, runner.run(trial.feeds)):
+            if error.name not in worst or badness(error) > badness(worst[error.name]):
+                worst[error.name] = replace(error, inputs=trial.inputs if len(trials) > 1 else "")
+    return Verdict(tuple(worst.values()), len(trials), dims, tuple(trial.inputs for trial in trials))
+
+
+def _errors(expected: Mapping[str, Any], got: Mapping[str, Any]) -> Iterator[OutputError]:
+    for name, value in expected.items():
+        yield compare_values(name, value, got[name]) if name in got else missing(name)
+    yield from (missing(name) for name in got if name not in expected)
+
+
+def _require_inputs(model: ir.Model, feeds: Mapping[str, Any]) -> None:
+    """Raise ModelError where `model` does not take `feeds`, by name, element type or shape."""
+    inputs = {value.name or "": value for value in free_inputs(model)}
+    if inputs.keys() != feeds.keys():
+        lists = (", ".join(sorted(one)) or "none" for one in (feeds, inputs))
+        raise ModelError("the models take different inputs: {} and {}".format(*lists))
+    for name, value in inputs.items():
+        array, dtype = feeds[name], value.dtype
+        if not isinstance(array, np.ndarray) or dtype is None or value.shape is None:
+            continue
+        other = f"{dtype.name.lower()} [{', '.join(str(dim) for dim in value.shape)}]"
+        fits = len(array.shape) == len(value.shape) and all(
+            not isinstance(dim, int) or dim == size for dim, size in zip(value.shape, array.shape, strict=True)
+        )
+        if not fits or (dtype != ir.DataType.STRING and array.dtype != dtype.numpy()):
+            mine = f"{ir.DataType.from_numpy(array.dtype).name.lower()} {list(array.shape)}"
+            raise ModelError(
+                f"the models take different inputs: {name!r} is {mine} in the first and {other} in the second"
+            )

@@ -1,0 +1,99 @@
+"""What the tests of plans share: random problems, and small graphs written as ONNX text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import onnx.parser
+import onnx_ir as ir
+from hypothesis import strategies as st
+
+from onnxtile.model.constants import Constants
+from onnxtile.model.load import load
+from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.planning.layout.aliases.find import Facts
+from onnxtile.planning.model_plan import plan
+from onnxtile.planning.offsets.problem import Buffer, Problem
+from onnxtile.planning.proof.arena_run import ArenaVerdict, arena_run
+from onnxtile.planning.proof.published.audit import Audit, check, require
+from onnxtile.planning.result import PlannedBuffer, PlanResult
+
+
+@st.composite
+def problems(draw: st.DrawFn, max_buffers: int = 24) -> Problem:
+    """Problems of up to 20 steps, with buffers without bytes and such with an alignment of their own."""
+    rows = draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, 300), st.integers(0, 15), st.integers(1, 5), st.sampled_from([None, None, 1, 4, 128])
+            ),
+            max_size=max_buffers,
+        )
+    )
+    buffers = tuple(Buffer(f"b{i}", s, lower, lower + n, a) for i, (s, lower, n, a) in enumerate(rows))
+    return Problem(buffers, draw(st.sampled_from([1, 8, 64])))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with what is known of it."""
+
+    model: ir.Model
+    shapes: Shapes
+    constants: Constants
+
+    @classmethod
+    def of(cls, source: Any) -> Case:
+        """Return the case of a path, a proto, or a graph in ONNX text."""
+        if isinstance(source, str):
+            source = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{source}')
+        model = load(source)
+        return cls(model, resolve(model, run=True), Constants(model))
+
+    @property
+    def facts(self) -> Facts:
+        """What rules ask about the model."""
+        return Facts(self.model, self.shapes, self.constants)
+
+    def plan(self, **options: Any) -> PlanResult:
+        """Return the plan of the model, which has passed the check of what is published."""
+        result = self.unchecked(**options)
+        require(self.model, result, self.shapes, self.constants)
+        return result
+
+    def unchecked(self, **options: Any) -> PlanResult:
+        """Return the plan of the model, which may be wrong."""
+        return plan(self.model, self.shapes, self.constants, **options)
+
+    def audit(self, result: PlanResult) -> Audit:
+        """Return what the check of published plans finds."""
+        return check(self.model, result, self.shapes, self.constants)
+
+    def plan_views(self, **options: Any) -> PlanResult:
+        """Return the plan in which only views share bytes."""
+        return self.plan(share=("view",), **options)
+
+    def run(self, result: PlanResult, **options: Any) -> ArenaVerdict:
+        """Run the model inside the arena of `result`."""
+        return arena_run(self.model, result, self.shapes, self.constants, **options)
+
+
+def rows(result: PlanResult) -> dict[str, PlannedBuffer]:
+    """Return the buffers of a plan by name."""
+    return {buffer.name: buffer for buffer in result.buffers}
+
+
+def lives(result: PlanResult) -> dict[str, tuple[int, int]]:
+    """Return the first and last step of each buffer by name."""
+    return {buffer.name: (buffer.first, buffer.last) for buffer in result.buffers}
+
+
+def aliases(result: PlanResult) -> dict[str, str]:
+    """Return who owns the bytes of what shares another's."""
+    return {buffer.name: buffer.alias for buffer in result.buffers if buffer.alias is not None}
+
+
+def outside(result: PlanResult) -> dict[str, str]:
+    """Return why what lies outside does."""
+    return {excluded.name: excluded.reason for excluded in result.outside}

@@ -1,0 +1,174 @@
+"""The bound of all orders and aliases, held against trying them all, and what plans say of it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import combinations, islice
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnxtile.errors import Infeasible
+from onnxtile.planning.layout.aliases.find import Facts
+from onnxtile.planning.layout.graph_layout import Layout, layouts
+from onnxtile.planning.layout.joint_bound import any_order_bound
+from onnxtile.planning.layout.ordering.schedule import Schedule, predecessors
+from onnxtile.planning.layout.scope import Scope
+from onnxtile.planning.layout.workspaces import NO_NEEDS, Needs, WorkspaceRules
+from onnxtile.planning.model_plan import SHARING
+from onnxtile.planning.order import Ground, Order
+from tests.planning.conftest import Case
+from tests.planning.test_random_graphs import models
+
+Find = Callable[[str], Path]
+_ORDERS, _WAYS = 20, 12
+"""How many orders of a graph are tried, and ways to leave aliases out."""
+
+
+def every_order(nodes: tuple[Any, ...], done: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if len(done) == len(nodes):
+        yield done
+    for node in nodes:
+        if node not in done and all(other in done for other in predecessors(node) if other in nodes):
+            yield from every_order(nodes, (*done, node))
+
+
+def all_candidates(ground: Ground) -> tuple[Schedule, ...]:
+    return tuple(map(Schedule, islice(every_order(ground.own.nodes), _ORDERS)))
+
+
+EVERY = Order("each", "all orders, one by one", all_candidates)
+
+
+def with_fewer_aliases(facts: Facts, scope: Scope) -> Iterator[Facts]:
+    """Yield `facts` in which only some aliases are known, in every way that leaves out one or two, or all but one or two."""
+    known = {node: facts.lawful(node) for node in scope.graph}
+    everything = [alias for same in known.values() for alias in same]
+    some = [c for count in range(3) for c in combinations(everything, count)]
+    for left_out in (*some, *(tuple(a for a in everything if a not in kept) for kept in some)):
+        fewer = replace(facts)
+        fewer._lawful.update({node: tuple(a for a in same if a not in left_out) for node, same in known.items()})
+        yield fewer
+
+
+def laid_out(facts: Facts, scope: Scope, alignment: int, needs: Needs = NO_NEEDS) -> tuple[Layout, ...]:
+    return layouts(facts, scope, EVERY, 1, alignment, SHARING, needs)
+
+
+PLACINGS: list[dict[str, Any]] = [
+    {"io": "outputs"},
+    {"io": "inside"},
+    {"io": "outside"},
+    {"io": "inside", "overwrite_inputs": True},
+]
+
+
+@settings(deadline=None, max_examples=10)
+@given(models(6), st.sampled_from(PLACINGS), st.sampled_from([4, 32, 64]))
+def test_no_order_and_no_aliases_need_less(model: onnx.ModelProto, placing: dict[str, Any], alignment: int) -> None:
+    case = Case.of(model)
+    scope = Scope(case.model.graph, **placing)
+    needs = Needs(kernels={node: 48 for node in case.model.graph if node.op_type in {"Softmax", "Transpose"}})
+    facts = case.facts
+    every = laid_out(facts, scope, alignment, needs)
+    bounds = {any_order_bound(layout, facts, needs) for layout in every}
+    tried = [
+        layout
+        for fewer in islice(with_fewer_aliases(facts, scope), _WAYS)
+        for layout in laid_out(fewer, scope, alignment, needs)
+    ]
+    assert max(bounds) <= min(layout.problem.lower_bound for layout in (*every, *tried))
+
+
+@pytest.mark.parametrize(
+    ("name", "order", "over"),
+    [("squeezenet", "model", "any order"), ("shufflenet", "model", "order"), ("inception_v1", "any", "any order")],
+)
+def test_what_an_optimal_plan_is_the_smallest_of(name: str, order: str, over: str, light: Find) -> None:
+    result = Case.of(light(name)).plan(order=order)
+    assert (result.optimal, result.optimal_over) == (True, over)
+    assert result.any_order_bound is not None
+    assert (result.any_order_bound == result.arena_size) == (over == "any order")
+
+
+RESIDUAL = """
+residual (float[16,16] x) => (float[16,16] y) {
+  a = Sin(x)
+  b = MatMul(a, a)
+  c = Transpose(b)
+  y = Add(a, c)
+}
+"""
+
+
+def test_bytes_that_are_read_later_count_on_every_path() -> None:
+    # While c is made, a waits for y in every order: three tensors, although the node touches two.
+    result = Case.of(RESIDUAL).plan()
+    assert (result.arena_size, result.any_order_bound, result.optimal_over) == (3 * 1024, 3 * 1024, "any order")
+
+
+def test_workspaces_count_in_every_order() -> None:
+    rules = WorkspaceRules.of({"Transpose": "5000"}, shared=False)
+    result = Case.of(RESIDUAL).plan(workspaces=rules)
+    assert result.any_order_bound == result.arena_size == 3 * 1024 + 5056
+
+
+def test_a_body_counts_as_small_as_it_can_be() -> None:
+    text = """
+    g (float[8] x, bool flag) => (float[8] y) {
+      y = If(flag) <
+        then_branch = a () => (float[8] p) { s = Sin(x) t = Transpose(s) q = Transpose(s) r = Exp(q) p = Add(r, t) },
+        else_branch = b () => (float[8] q) { q = Relu(x) }>
+    }
+    """
+    result = Case.of(text).plan()
+    assert (result.arena_size, result.any_order_bound) == (64 + 192, 64 + 128)
+    assert result.optimal_over == "order"
+
+
+def test_a_plan_that_is_not_optimal_is_the_smallest_of_nothing() -> None:
+    chain = "chain (float[8,8] x) => (float[8,8] y) { a = Transpose(x) b = Transpose(a) y = Transpose(b) }"
+    result = Case.of(chain).plan(planner="naive")
+    assert (result.optimal, result.optimal_over) == (False, None)
+
+
+PEAKS_ARE_NO_ARENAS = """
+random (float[4,2] x0, float[4,2] x1) => (float[8] v3, float[4,4] v4, float[8,2] v5, float[11,2] v8, float[2,1] v9) {
+  k0 = Constant<value = int64[1] {8}>()
+  k1 = Constant<value = int64[2] {1, 11}>()
+  v2 = Transpose(x0)
+  v3 = Reshape(v2, k0)
+  v4 = Concat<axis = 0>(v2, v2)
+  v5 = Concat<axis = 0>(x0, x1)
+  v6 = Concat<axis = 0>(x1, x1, x1)
+  v7, v8 = Split<axis = 0>(v6, k1)
+  v9 = Transpose(v7)
+}
+"""
+
+
+def test_an_order_of_a_lower_peak_and_a_larger_arena_is_not_taken() -> None:
+    case = Case.of(PEAKS_ARE_NO_ARENAS)
+    own, least = (case.plan(order=order, planner="naive", alignment=4) for order in ("model", "min-peak"))
+    assert least.arena_size <= own.arena_size == 232
+
+
+@pytest.mark.parametrize("planner", ["naive", "slots", "first-fit", "best"])
+@settings(deadline=None, max_examples=15)
+@given(model=models(8), placing=st.sampled_from(PLACINGS))
+def test_the_arena_of_min_peak_is_never_larger(planner: str, model: onnx.ModelProto, placing: dict[str, Any]) -> None:
+    case = Case.of(model)
+    rules = WorkspaceRules.of({"Softmax": "48", "Transpose": "outputs[0].bytes"}, shared=False)
+    own, least = (
+        case.plan(order=order, planner=planner, alignment=4, workspaces=rules, **placing)
+        for order in ("model", "min-peak")
+    )
+    assert least.arena_size <= own.arena_size
+
+
+def test_over_capacity_is_said_where_no_order_fits() -> None:
+    with pytest.raises(Infeasible, match="more than its capacity of 64"):
+        Case.of(RESIDUAL).plan(order="min-peak", capacity=64)

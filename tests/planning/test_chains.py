@@ -1,0 +1,118 @@
+"""Who is before whom in every order, by chains: held against following all paths; graphs that are too wide are refused."""
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from onnxtile.errors import UsageError
+from onnxtile.planning.layout.graph_layout import layouts
+from onnxtile.planning.layout.ordering import chains, every_order
+from onnxtile.planning.layout.ordering.chains import Chains
+from onnxtile.planning.layout.ordering.every_order import InEveryOrder
+from onnxtile.planning.layout.scope import Scope
+from onnxtile.planning.model_plan import SHARING
+from onnxtile.planning.order import order
+from tests.planning.conftest import Case
+from tests.planning.test_random_graphs import models
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[tuple[int, ...]]:
+    """Return of up to twelve nodes those right before each."""
+    count = draw(st.integers(0, 12))
+    return [tuple(sorted(draw(st.sets(st.integers(0, n - 1), max_size=3)))) if n else () for n in range(count)]
+
+
+def all_before(after: list[tuple[int, ...]]) -> list[set[int]]:
+    found: list[set[int]] = []
+    for before in after:
+        found.append({*before}.union(*(found[other] for other in before)))
+    return found
+
+
+@settings(deadline=None)
+@given(graphs())
+def test_chains_say_what_all_paths_say(after: list[tuple[int, ...]]) -> None:
+    found, paths = Chains(after), all_before(after)
+    for node, before in enumerate(paths):
+        assert {other for other in range(len(after)) if found.is_before(other, node)} == before
+        assert found.through[node].sum() == len(before)
+    places = list(zip(found.chain.tolist(), found.place.tolist(), strict=True))
+    assert len(set(places)) == len(after)
+    for one, (chain, place) in enumerate(places):
+        assert all(found.is_before(one, other) for other, at in enumerate(places) if at[0] == chain and at[1] > place)
+
+
+def test_nodes_in_a_row_take_one_chain() -> None:
+    assert Chains([(), *((n,) for n in range(99))]).count == 1
+    # Branches of one node each: the chain that ended at a join goes on behind it.
+    diamonds = [(), *(step for n in range(0, 60, 3) for step in ((n,), (n,), (n + 1, n + 2)))]
+    assert Chains(diamonds).count == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"), [("MOST_NUMBERS", "stand on 2 chains"), ("MOST_PAIRS", "in no order with so many others")]
+)
+def test_a_graph_that_is_too_wide_is_refused(limit: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, limit, 6)
+    Chains([(), (0,), (1,), (2,), (3,)])
+    with pytest.raises(UsageError, match=f"too wide for the order 'any': .*{words}") as raised:
+        Chains([(), (), (), (), (), ()])
+    assert "--order model" in (raised.value.hint or "")
+
+
+@settings(deadline=None, max_examples=30)
+@given(models(10), st.sampled_from(["outputs", "inside"]))
+def test_conflicts_are_the_buffers_in_no_order_that_never_meet(model: onnx.ModelProto, io: str) -> None:
+    case = Case.of(model)
+    (layout,) = layouts(case.facts, Scope(case.model.graph, io), order("any"), 1, 4, SHARING)
+    assert isinstance(layout.order, InEveryOrder)
+    claims, own = layout._claims, layout.order
+    expected = set()
+    for i, one in enumerate(claims):
+        for other in claims[i + 1 :]:
+            first, second = sorted((one, other), key=lambda claim: claim.life)
+            makers = [maker for maker in second.makers if maker is not None]
+            apart = all(own.chains.is_before(use, maker) for use in first.uses for maker in makers)
+            if first.life[1] <= second.life[0] and not (apart and len(makers) == len(second.makers)):
+                expected.add(frozenset((one.name, other.name)))
+    assert {frozenset(pair) for pair in layout.conflicts} == expected
+    assert len(layout.conflicts) == len(expected)
+
+
+def test_too_many_conflicts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(every_order, "MOST_CONFLICTS", 3)
+    with pytest.raises(UsageError, match="more than 3 pairs of buffers are in no order"):
+        Case.of(ISLANDS).plan(order="any")
+
+
+ISLANDS = """
+islands (float[4,4] x) => (float[4,4] y) {
+  a = Transpose(x)
+  b = Transpose(a)
+  c = Transpose(x)
+  d = Transpose(c)
+  e = Add(b, d)
+  f = Transpose(x)
+  g = Transpose(f)
+  y = Add(e, g)
+}
+"""
+
+
+def test_constants_that_nodes_compute_take_no_chain() -> None:
+    # As exporters write them: a Constant node for each weight, which is in no order with any other.
+    nodes = []
+    for n in range(40):
+        value = helper.make_tensor("value", TensorProto.FLOAT, [4], np.ones(4, np.float32))
+        nodes.append(helper.make_node("Constant", [], [f"c{n}"], value=value))
+        nodes.append(helper.make_node("Add", [f"a{n}", f"c{n}"], [f"a{n + 1}"]))
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("a0", "a40")]
+    graph = helper.make_graph(nodes, "row", ends[:1], ends[1:])
+    case = Case.of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
+    (layout,) = layouts(case.facts, Scope(case.model.graph), order("any"), 1, 64, SHARING)
+    assert isinstance(layout.order, InEveryOrder)
+    assert layout.order.chains.count == 1

@@ -1,0 +1,78 @@
+"""Problems as CSV with MiniMalloc's columns, good and bad."""
+
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onnxtile.errors import UsageError
+from onnxtile.planning.offsets import csv_problem
+from onnxtile.planning.offsets.csv_problem import read_problem
+from onnxtile.planning.offsets.problem import Buffer, Problem
+
+
+def test_columns_in_any_order_and_one_that_is_not_asked_for() -> None:
+    text = "size,id,lower,upper,colour,alignment\n4,a,0,3,red,\n10,b,1,2,blue,8\n"
+    assert read_problem(text) == Problem((Buffer("a", 4, 0, 3), Buffer("b", 10, 1, 2, 8)), 1)
+
+
+def test_what_editors_add_is_no_matter() -> None:
+    text = "\ufeffid, lower, upper, size\r\na, 0, 3, 4\r\n\r\n"
+    assert read_problem(text) == Problem((Buffer("a", 4, 0, 3),), 1)
+
+
+def test_bytes_moved() -> None:
+    assert read_problem("id,lower,upper,size,moved\na,0,3,4,40\nb,0,3,4,\n").buffers[0].moved == 40
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: there is no column 'id'"),
+        ("id,lower,upper\n", "line 1: there is no column 'size'"),
+        ("id,lower,upper,size\na,0,1,4\na,0,1,4\n", "line 3: the id 'a' is there twice"),
+        ("id,lower,upper,size\na,0,1,-4\n", "line 2: the buffer 'a' has a negative size: -4"),
+        ("id,lower,upper,size\na,3,3,4\n", r"line 2: the buffer 'a' has an empty life: \[3, 3\)"),
+        ("id,lower,upper,size\na,0,1,many\n", "line 2: size is a whole number, not 'many'"),
+        ("id,lower,upper,size\na,0,1,0x10\n", "line 2: size is a whole number, not '0x10'"),
+        ("id,lower,upper,size\na,0,1,1e3\n", "line 2: size is a whole number, not '1e3'"),
+        ("id,lower,upper,size\na,0\n", "line 2: upper is a whole number, not ''"),
+        ("id,lower,upper,size\n,0,1,4\n", "line 2: there is no id"),
+        ("id,lower,upper,size\na,-2,1,4\n", "line 2: steps are counted from 0"),
+        ("id,lower,upper,size,size\na,0,1,4,4\n", "line 1: there are two columns 'size'"),
+        ("id,lower,upper,size\na,0,1,9007199254740993\n", "the sizes sum up to more than"),
+        ("id,lower,upper,size,moved\na,0,1,4,-1\n", "line 2: the buffer 'a' moves a negative number of bytes"),
+        ('id,lower,upper,size\n"a,0,1,4\n' + "x" * 200_000, "line 3: this is no CSV"),
+        ("id,lower,upper,size,alignment\na,0,1,4,3\n", "line 2: an alignment is a power of two, not 3"),
+    ],
+)
+def test_what_is_no_problem_is_refused_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_problem(text)
+
+
+PLAIN = st.tuples(st.integers(0, 3), st.integers(3, 9), st.integers(0, 9)).map(lambda row: ",".join(map(str, row)))
+ODD = st.lists(
+    st.sampled_from(["", "1", "+2", " 3", "4 ", "-5", "x", "1_0", "\u0663", '"6"', '"', str(2**60)]), max_size=5
+)
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from("abcdef"), PLAIN | ODD.map(",".join)).map(",".join) | st.just(""), max_size=6
+    ),
+    header=st.sampled_from(
+        ["id,lower,upper,size", "id,lower,upper,size,alignment", "", "id,lower,upper", "\ufeffid,lower,upper,size"]
+    ),
+)
+def test_column_by_column_is_as_row_by_row(rows: list[str], header: str) -> None:
+    def outcome() -> object:
+        try:
+            return read_problem("\n".join([header, *rows]))
+        except UsageError as error:
+            return str(error), error.hint
+
+    found = outcome()
+    with patch.object(csv_problem, "_plain", return_value=None):
+        assert found == outcome()

@@ -1,0 +1,194 @@
+"""The exact search: it finds the smallest arena of small problems, says so only when it is, and solves hard ones."""
+
+import csv
+import random
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onnxtile.planning.offsets import compiled
+from onnxtile.planning.offsets.effort import Effort
+from onnxtile.planning.offsets.exact import descent
+from onnxtile.planning.offsets.exact.solve import Solution, solve
+from onnxtile.planning.offsets.exact.state import as_arrays, groups, state_of
+from onnxtile.planning.offsets.problem import Buffer, Plan, Problem
+from onnxtile.planning.planner import planner
+from onnxtile.planning.proof.offsets_check import check
+from tests.bench.hard_problems import cut, variants
+
+HARD = Path(__file__).parents[3] / "shared" / "minimalloc"
+
+
+@st.composite
+def small_problems(draw: st.DrawFn) -> Problem:
+    buffers = []
+    for i in range(draw(st.integers(1, 6))):
+        lower = draw(st.integers(0, 5))
+        alignment = draw(st.sampled_from([None, None, 1, 2, 4]))
+        buffers.append(Buffer(str(i), draw(st.integers(0, 5)), lower, draw(st.integers(lower + 1, 6)), alignment))
+    pairs = [(one.name, other.name) for one, other in combinations(buffers, 2)]
+    conflicts = draw(st.frozensets(st.sampled_from(pairs), max_size=2)) if pairs else frozenset()
+    return Problem(tuple(buffers), draw(st.sampled_from([1, 2])), conflicts=conflicts)
+
+
+def solved(problem: Problem, looks: int = 10**6) -> tuple[Plan, Solution]:
+    solution = solve(problem, list(planner("naive").plan(problem).offsets.values()), Effort(looks, looks))
+    plan = Plan.of(problem, solution.offsets)
+    assert check(problem, plan) == ()
+    return plan, solution
+
+
+def fits(problem: Problem, size: int, placed: tuple[int, ...] = ()) -> bool:
+    """Try every offset of every buffer, with no idea of what a good one might be."""
+    if len(placed) == len(problem.buffers):
+        return True
+    buffer = problem.buffers[len(placed)]
+    footprint = problem.footprint(buffer)
+    if not footprint:
+        return fits(problem, size, (*placed, 0))
+    others = [
+        (offset, offset + problem.footprint(other))
+        for other, offset in zip(problem.buffers, placed, strict=False)
+        if other.size
+        and (
+            (other.lower < buffer.upper and buffer.lower < other.upper)
+            or (other.name, buffer.name) in problem.conflicts
+        )
+    ]
+    return any(
+        all(offset + footprint <= low or high <= offset for low, high in others)
+        and fits(problem, size, (*placed, offset))
+        for offset in range(0, size - footprint + 1, problem.alignment_of(buffer))
+    )
+
+
+@given(small_problems())
+def test_nothing_smaller_is_possible(problem: Problem) -> None:
+    plan, solution = solved(problem)
+    assert solution.ended == "optimal"
+    assert solution.lower_bound == plan.size
+    assert fits(problem, plan.size)
+    assert not plan.size or not fits(problem, plan.size - problem.granule)
+
+
+@given(small_problems(), st.integers(0, 60))
+def test_a_budget_ends_it_and_it_says_so(problem: Problem, looks: int) -> None:
+    plan, solution = solved(problem, looks)
+    assert problem.lower_bound <= solution.lower_bound <= plan.size
+    assert plan.size <= planner("naive").plan(problem).size
+    assert not solution.lower_bound or not fits(problem, solution.lower_bound - problem.granule)
+    assert (solution.ended == "optimal") == (plan.size == solution.lower_bound)
+
+
+@st.composite
+def piles(draw: st.DrawFn) -> Problem:
+    """Many buffers of few lives and sizes, which can change places."""
+    lives = draw(st.lists(st.sampled_from([(0, 2), (0, 4), (1, 3), (2, 4), (3, 4)]), min_size=1, max_size=3))
+    count = draw(st.integers(1, 7))
+    chosen = [(draw(st.sampled_from(lives)), draw(st.sampled_from([1, 1, 2, 3, 4]))) for _ in range(count)]
+    unit = st.sampled_from([None, None, None, 2])
+    return Problem(tuple(Buffer(str(i), size, *life, draw(unit)) for i, (life, size) in enumerate(chosen)), 1)
+
+
+@given(st.one_of(piles(), small_problems()), st.randoms(use_true_random=False), st.integers(-1, 3))
+def test_no_order_of_trying_misses_a_plan(problem: Problem, draw: random.Random, more: int) -> None:
+    grain = problem.granule
+    capacity = problem.lower_bound // grain + more
+    endings = []
+    for members in groups(problem):
+        state, _ = state_of(problem, members, grain)
+        state.rank[:] = draw.sample(range(len(members)), len(members))
+        endings.append(descent.descend(state, capacity, 10**6, 10**9)[0])
+    assert descent.STOPPED not in endings
+    assert (descent.IMPOSSIBLE not in endings) == fits(problem, capacity * grain)
+
+
+def test_a_bound_that_cannot_be_reached_is_raised() -> None:
+    # Never more than 3 bytes are live, and yet "a" and "b" have to start at 0 and 4.
+    problem = Problem((Buffer("a", 1, 0, 2, 4), Buffer("b", 1, 0, 2, 4), Buffer("c", 1, 1, 2)), 1)
+    plan, solution = solved(problem)
+    assert solution.ended == "optimal"
+    assert (problem.lower_bound, solution.lower_bound, plan.size) == (3, 5, 5)
+    assert not fits(problem, 4)
+
+
+def pieces(count: int, seed: int, size: int, missing: float = 0.0) -> Problem:
+    """Return the pieces of a block of `size` bytes and as many steps, which are known to fit into it."""
+    rows = cut(count, missing, seed, size, size)
+    return Problem(tuple(Buffer(name, height, lower, upper) for name, lower, upper, height in rows), 1, size)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pieces_of_a_whole_are_put_together_again(seed: int) -> None:
+    problem = pieces(100, seed, 500)
+    assert {sum(b.size for b in problem.live_at(step)) for step in range(500)} == {500}
+    plan, solution = solved(problem, 10**7)
+    assert plan.size == 500
+    assert solution.ended == "optimal"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_left_of_the_pieces_fits(seed: int) -> None:
+    assert solved(pieces(80, seed, 500, 0.03), 10**7)[0].size <= 500
+
+
+def test_groups_that_never_meet_are_solved_apart() -> None:
+    one = pieces(30, 1, 100)
+    shifted = [
+        Buffer(f"{b.name}+{k}", b.size, b.lower + 100 * k, b.upper + 100 * k) for k in range(20) for b in one.buffers
+    ]
+    problem = Problem(tuple(shifted), 1)
+    assert len(groups(problem)) == 20
+    assert solved(problem)[0].size == 100
+
+
+@pytest.mark.skipif(not compiled.is_available(), reason="numba is not installed")
+def test_compiled_it_does_the_same() -> None:
+    problem = pieces(80, 7, 500)
+    members = max(groups(problem), key=len)
+    plain, _ = state_of(problem, members, 1)
+    arrays = as_arrays(plain)
+    for buffer, rank in enumerate(random.Random(0).sample(range(len(members)), len(members))):
+        plain.rank[buffer] = arrays.rank[buffer] = rank
+    assert descent.descend(plain, 500, 5000, 10**6) == compiled.function(descent, "descend", allocates=False)(
+        arrays, 500, 5000, 10**6
+    )
+    assert plain.offset == list(arrays.offset)
+    assert plain.blame == list(arrays.blame)
+
+
+def hard_problem(name: str) -> Problem:
+    file = HARD / f"{name}.1048576.csv"
+    if not file.is_file():
+        pytest.skip(f"{file} is not there")
+    with file.open() as lines:
+        rows = list(csv.DictReader(lines))
+    buffers = (Buffer(r["id"], int(r["size"]), int(r["lower"]), int(r["upper"])) for r in rows)
+    return Problem(tuple(buffers), 1, 1048576)
+
+
+@pytest.mark.parametrize("name", "ACGH")
+def test_hard_problems(name: str) -> None:
+    assert solved(hard_problem(name), 10**8)[0].size <= 1048576
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", "BDEFIJK")
+def test_harder_problems(name: str) -> None:
+    if not compiled.is_available():
+        pytest.skip("numba is not installed")
+    assert solved(hard_problem(name), 3 * 10**9)[0].size <= 1048576
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", "AFK")
+def test_problems_as_hard(name: str) -> None:
+    if not compiled.is_available():
+        pytest.skip("numba is not installed")
+    rows = [(b.name, b.lower, b.upper, b.size) for b in hard_problem(name).buffers]
+    for _, changed, capacity, alignment in variants(rows, random.Random(0)):
+        buffers = tuple(Buffer(name, size, lower, upper) for name, lower, upper, size in changed)
+        assert solved(Problem(buffers, alignment, capacity), 3 * 10**9)[0].size <= capacity

@@ -1,0 +1,260 @@
+"""Parts of a whole, joined and cut without copies wherever their bytes are contiguous; and what is counted as a copy."""
+
+import pytest
+
+from onnxtile.planning.result import Copies, PlanResult
+from tests.planning.conftest import Case, aliases, rows
+
+
+def planned(text: str) -> PlanResult:
+    """Return a plan that a run inside the arena has confirmed."""
+    case = Case.of(text)
+    result = case.plan()
+    verdict = case.run(result)
+    assert verdict.equal, verdict
+    return result
+
+
+def joined(shape: str, axis: int, result: str) -> str:
+    return f"""
+    joined (float[{shape}] x) => (float[{result}] y) {{
+      a = MaxPool<kernel_shape = [1, 1]>(x)
+      b = AveragePool<kernel_shape = [1, 1]>(x)
+      c = Concat<axis = {axis}>(a, b)
+      y = Neg(c)
+    }}
+    """
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "result"),
+    [("1,4,5,5", 1, "1,8,5,5"), ("3,4,5,5", 0, "6,4,5,5"), ("1,1,5,5", 2, "1,1,10,5"), ("1,1,1,5", 3, "1,1,1,10")],
+)
+def test_operands_are_written_into_the_result(shape: str, axis: int, result: str) -> None:
+    found = planned(joined(shape, axis, result))
+    half = rows(found)["a"].size
+    assert aliases(found) == {"a": "c", "b": "c", "y": "c"}
+    assert [rows(found)[name].offset for name in "abc"] == [0, half, 0]
+    assert found.copies == Copies(2, 2 * half, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "result"), [("2,4,5,5", 1, "2,8,5,5"), ("1,4,5,5", 2, "1,4,10,5"), ("1,1,2,5", -1, "1,1,2,10")]
+)
+def test_operands_whose_bytes_are_not_in_one_piece_are_copied(shape: str, axis: int, result: str) -> None:
+    found = planned(joined(shape, axis, result))
+    half = rows(found)["a"].size
+    assert aliases(found) == {"y": "c"}
+    assert found.copies == Copies(0, 0, 2, 2 * half)
+
+
+def test_an_operand_that_is_given_twice_is_copied_once() -> None:
+    found = planned("""
+    twice (float[4,5] x) => (float[12,5] y) { a = Exp(x) b = Sin(x) c = Concat<axis = 0>(a, b, a) y = Softmax(c) }
+    """)
+    assert aliases(found)["a"] == "c"
+    assert (found.copies.avoided, found.copies.remaining) == (2, 1)
+
+
+def test_constants_and_inputs_are_copied() -> None:
+    found = planned("""
+    outer (float[1,5] x) => (float[3,5] y) <float[1,5] w = {1.0, 2.0, 3.0, 4.0, 5.0}> {
+      a = Exp(x)
+      y = Concat<axis = 0>(x, a, w)
+    }
+    """)
+    assert aliases(found) == {"a": "y"}
+    assert (found.copies.avoided, found.copies.remaining) == (1, 2)
+
+
+def test_a_chain_of_joins_lies_in_one_buffer_and_every_link_stays_readable() -> None:
+    found = planned("""
+    dense (float[1,4,5,5] x) => (float[1,16,5,5] y) {
+      a = Exp(x)
+      b = Sin(a)
+      c = Concat<axis = 1>(a, b)
+      d = Softmax<axis = 1>(c)
+      e = Concat<axis = 1>(c, d)
+      y = Add(e, e)
+    }
+    """)
+    assert aliases(found) == dict.fromkeys("abcdy", "e")
+    assert (found.copies.avoided, found.copies.remaining) == (4, 0)
+
+
+CUTS = """
+cut (float[6,4] x, float[4,4] w) => (float[2,4] y, float[2,4] z, float[1,2] s) {
+  a = Exp(x)
+  p, q, r = Split<axis = 0, num_outputs = 3>(a)
+  from = Constant<value = int64[2] {4, 1}>()
+  to = Constant<value = int64[2] {5, 3}>()
+  piece = Slice(a, from, to)
+  y = Add(p, q)
+  z = MatMul(r, w)
+  s = Sin(piece)
+}
+"""
+
+
+def test_results_of_split_and_slice_are_read_in_place() -> None:
+    found = planned(CUTS)
+    offsets = {name: rows(found)[name].offset - rows(found)["a"].offset for name in ("p", "q", "r", "piece")}
+    assert offsets == {"p": 0, "q": 32, "r": 64, "piece": 68}
+    assert (found.copies.avoided, found.copies.remaining) == (4, 0)
+
+
+def test_a_cut_in_part_of_the_rows_is_copied() -> None:
+    found = planned(
+        "cols (float[6,4] x) => (float[6,2] y, float[6,2] z) { a = Exp(x) y, z = Split<axis = 1, num_outputs = 2>(a) }"
+    )
+    assert aliases(found) == {}
+    assert (found.copies.avoided, found.copies.remaining) == (0, 2)
+
+
+def test_slices_with_steps_or_bounds_from_the_outside_are_copied() -> None:
+    found = planned("""
+    steps (float[6,4] x, int64[1] from) => (float[3,4] y, float[N,4] z) {
+      a = Exp(x)
+      first = Constant<value = int64[1] {0}>()
+      to = Constant<value = int64[1] {6}>()
+      step = Constant<value = int64[1] {2}>()
+      y = Slice(a, first, to, first, step)
+      z = Slice(a, from, to)
+    }
+    """)
+    assert aliases(found) == {}
+
+
+def test_negative_and_excessive_bounds_are_those_of_the_specification() -> None:
+    found = planned("""
+    bounds (float[6,4] x) => (float[2,4] y) {
+      a = Exp(x)
+      from = Constant<value = int64[1] {-2}>()
+      to = Constant<value = int64[1] {1000}>()
+      axis = Constant<value = int64[1] {-2}>()
+      b = Slice(a, from, to, axis)
+      y = Softmax(b)
+    }
+    """)
+    assert aliases(found) == {"b": "a", "y": "a"}
+    assert rows(found)["b"].offset == 4 * 16
+
+
+def test_a_part_that_is_written_over_leaves_the_others_as_they_are() -> None:
+    found = planned("""
+    apart (float[4,4] x) => (float[2,4] y, float[2,4] z) {
+      a = Exp(x)
+      p, q = Split<axis = 0, num_outputs = 2>(a)
+      y = Neg(p)
+      z = Add(q, y)
+    }
+    """)
+    assert aliases(found) == {"p": "a", "q": "a", "y": "a", "z": "a"}
+
+
+def test_a_whole_that_is_read_later_keeps_its_parts_as_they_are() -> None:
+    found = planned("""
+    later (float[4,4] x) => (float[2,4] y, float[4,4] z) {
+      a = Exp(x)
+      p, q = Split<axis = 0, num_outputs = 2>(a)
+      y = Add(p, q)
+      z = Neg(a)
+    }
+    """)
+    # Either y is written over p, which is then a copy, or p is read where it is: both take as much.
+    assert aliases(found) == {"q": "a", "y": "p", "z": "a"}
+
+
+def test_views_stand_between_parts() -> None:
+    found = planned("""
+    views (float[1,4,4] x) => (float[8,4] y) {
+      flat = Constant<value = int64[2] {4, 4}>()
+      a = Exp(x)
+      b = Sin(x)
+      c = Reshape(a, flat)
+      d = Reshape(b, flat)
+      e = Concat<axis = 0>(c, d)
+      y = Softmax(e)
+    }
+    """)
+    assert aliases(found) == dict.fromkeys("abcdy", "e")
+    assert (found.copies.avoided, found.copies.remaining) == (4, 0)
+
+
+def test_a_part_is_aligned_to_its_element_only() -> None:
+    case = Case.of("""
+    quantised (float[4,3] x, float scale) => (float[2,3] y, float[2,3] z) {
+      zero = Constant<value = uint8 {0}>()
+      p = QuantizeLinear(x, scale, zero)
+      q, r = Split<axis = 0, num_outputs = 2>(p)
+      y = DequantizeLinear(q, scale)
+      z = DequantizeLinear(r, scale)
+    }
+    """)
+    found = rows(case.plan())
+    assert found["r"].offset - found["q"].offset == 6
+    assert case.run(case.plan()).equal
+
+
+def test_joining_never_raises_the_peak() -> None:
+    # The result would lie there from the first step on, while "big" needs the room.
+    text = """
+    early (float[1,4] x) => (float[4,4] y) {
+      a = Exp(x)
+      rows = Constant<value = int64[2] {64, 4}>()
+      big = Expand(a, rows)
+      axes = Constant<value = int64[1] {0}>()
+      b = ReduceSum(big, axes)
+      three = Constant<value = int64[2] {3, 4}>()
+      c = Expand(b, three)
+      y = Concat<axis = 0>(a, c)
+    }
+    """
+    case = Case.of(text)
+    assert planned(text).peak <= case.plan_views().peak
+
+
+def test_only_the_rules_that_are_asked_for_are_used() -> None:
+    case = Case.of(joined("1,4,5,5", 1, "1,8,5,5"))
+    assert aliases(case.plan(share=("view",))) == {}
+    assert aliases(case.plan(share=("in place",))) == {"y": "c"}
+    assert aliases(case.plan(share=("join",))) == {"a": "c", "b": "c"}
+
+
+def test_what_is_there_already_is_not_written_again_while_it_is_read() -> None:
+    # Both results hold the same: in one place, the second m of each would be copied over that of the other.
+    case = Case.of("""
+    twice (float[2] p, float[2] q) => (float[6] y, float[6] z) {
+      a = Relu(p)
+      m = Relu(q)
+      b = Concat<axis = 0>(a, m, m)
+      c = Concat<axis = 0>(a, m, m)
+      s = Exp(b)
+      t = Exp(c)
+      y = Add(s, b)
+      z = Add(t, c)
+    }
+    """)
+    for order in ("model", "any"):
+        result = case.plan(order=order)
+        assert rows(result)["b"].offset != rows(result)["c"].offset
+        assert case.run(result).equal
+
+
+def test_a_copy_of_what_lies_there_is_not_made_while_that_is_read() -> None:
+    # The cut holds what x does, and y would be written over both: the cut would be copied onto x while x is read.
+    case = Case.of("""
+    over (float[1,4] x) => (float[1,5] p, float[1,4] y, float[1,9] q) {
+      a = Exp(x)
+      one = Constant<value = int64[1] {1}>()
+      two = Constant<value = int64[1] {2}>()
+      b = Slice(a, one, two, one)
+      c = Concat<axis = 1>(b, a, x)
+      sizes = Constant<value = int64[2] {5, 4}>()
+      p, d = Split<axis = 1>(c, sizes)
+      y = Mul(d, x)
+      q = Relu(c)
+    }
+    """)
+    result = case.plan(io="inside", overwrite_inputs=True, alignment=4)
+    assert case.run(result).equal

@@ -1,0 +1,159 @@
+"""What every planner must do, over all that there are."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnxtile.errors import UsageError
+from onnxtile.planning.offsets import compiled, skyline
+from onnxtile.planning.offsets.effort import LEVELS, Effort
+from onnxtile.planning.offsets.problem import Buffer, Plan, Problem
+from onnxtile.planning.offsets.ranking import by_breadth
+from onnxtile.planning.offsets.repeated_skyline import fillings
+from onnxtile.planning.offsets.skyline import Strip
+from onnxtile.planning.planner import Planner, planner, planners
+from onnxtile.planning.proof.offsets_check import check
+from tests.planning.conftest import problems
+
+LITTLE = Effort(20_000, 20_000)
+
+every_planner = pytest.mark.parametrize("planner", planners().values(), ids=planners())
+
+
+def test_which_there_are() -> None:
+    assert {"naive", "greedy-by-size"} <= planners().keys()
+    assert list(planners()) == sorted(planners())
+
+
+def test_an_unknown_one_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown planner 'greedy-by-sise'") as e:
+        planner("greedy-by-sise")
+    assert e.value.hint == "did you mean 'greedy-by-size'?"
+
+
+@every_planner
+@given(problem=problems())
+def test_its_plan_is_sound_and_not_below_the_bound(planner: Planner, problem: Problem) -> None:
+    plan = planner.plan(problem, LITTLE)
+    assert check(problem, plan) == ()
+    assert plan.proof is not None
+    assert problem.lower_bound <= plan.proof.lower_bound <= plan.size
+    assert plan.optimal == (plan.proof.ended in {"lower bound reached", "search ended"})
+    assert planner.plan(problem, LITTLE) == plan
+
+
+@every_planner
+def test_no_buffers(planner: Planner) -> None:
+    plan = planner.plan(Problem(()))
+    assert (plan.offsets, plan.size, plan.optimal) == ({}, 0, True)
+
+
+@every_planner
+def test_buffers_without_bytes(planner: Planner) -> None:
+    problem = Problem((Buffer("a", 0, 0, 9), Buffer("b", 64, 0, 9), Buffer("c", 0, 3, 4)))
+    plan = planner.plan(problem)
+    assert check(problem, plan) == ()
+    assert plan.size == 64
+
+
+@every_planner
+@settings(max_examples=30)
+@given(problem=problems(12), draw=st.randoms(use_true_random=False))
+def test_the_order_of_the_buffers_makes_no_difference(planner: Planner, problem: Problem, draw: random.Random) -> None:
+    mixed = replace(problem, buffers=tuple(draw.sample(problem.buffers, len(problem.buffers))))
+    assert planner.plan(mixed, LITTLE) == planner.plan(problem, LITTLE)
+
+
+@settings(max_examples=50)
+@given(problem=problems(8))
+def test_nothing_beats_exact_on_small_problems_and_best_is_as_good(problem: Problem) -> None:
+    least = planner("exact").plan(problem)
+    assert least.optimal
+    assert planner("best").plan(problem).size == least.size
+    assert all(other.plan(problem, LITTLE).size >= least.size for other in planners().values())
+
+
+def test_greedy_by_breadth_begins_with_the_fullest_step() -> None:
+    buffers = (Buffer("a", 90, 0, 2), Buffer("b", 80, 2, 4), Buffer("c", 70, 1, 4), Buffer("d", 20, 1, 2))
+    problem = Problem(buffers, alignment=1)
+    # 180 bytes are live at step 1, 150 at steps 2 and 3, 90 at step 0.
+    assert by_breadth(problem) == [0, 2, 3, 1]
+    assert planner("greedy-by-breadth").plan(problem).offsets == {"a": 0, "c": 90, "d": 160, "b": 0}
+
+
+@given(problems())
+def test_every_filling_of_the_skyline_is_sound(problem: Problem) -> None:
+    for offsets in fillings(problem, 10_000):
+        assert check(problem, Plan.of(problem, offsets)) == ()
+
+
+@given(problem=problems(40), weight=st.integers(1, 100), power=st.floats(-3, 3))
+def test_however_far_the_fullest_runs_ahead_the_filling_is_sound(problem: Problem, weight: int, power: float) -> None:
+    strip = Strip.of(problem)
+    if not len(strip.place):
+        return
+    keys = strip.size.astype(float) ** power
+    found = skyline.fill(strip.waiting(keys), strip.soonest, strip.live, weight)
+    offsets = strip.offsets(found, len(problem.buffers))
+    assert check(replace(problem, conflicts=frozenset()), Plan.of(problem, offsets)) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not compiled.is_available(), reason="numba is not installed")
+def test_compiled_the_skyline_is_filled_in_the_same_way() -> None:
+    draw = random.Random(3)
+    starts = [draw.randrange(2_000) for _ in range(2_000)]
+    buffers = [Buffer(str(i), draw.randrange(1, 10**6), s, s + draw.randrange(1, 200)) for i, s in enumerate(starts)]
+    strip = Strip.of(Problem(tuple(buffers)))
+    keys = (strip.upper - strip.lower).astype(float)
+    fast = compiled.function(skyline, "fill")
+    for weight in (2, 15, 100):
+        plain = skyline.fill(strip.waiting(keys), strip.soonest, strip.live, weight)
+        assert (plain == fast(strip.waiting(keys), strip.soonest, strip.live, weight)).all()
+
+
+@given(problems())
+def test_naive_shares_nothing(problem: Problem) -> None:
+    plan = planner("naive").plan(problem)
+    forever = replace(problem, buffers=tuple(replace(b, lower=0, upper=99) for b in problem.buffers))
+    assert check(forever, plan) == ()
+
+
+@given(problems())
+def test_slots_are_as_few_as_buffers_live_at_once(problem: Problem) -> None:
+    plan = planner("slots").plan(problem)
+    starts = {plan.offsets[b.name] for b in problem.buffers if b.size}
+    assert len(starts) == max((sum(o.size > 0 for o in problem.live_at(b.lower)) for b in problem.buffers), default=0)
+
+
+def test_a_slot_is_as_large_as_the_largest_that_uses_it() -> None:
+    buffers = (Buffer("a", 100, 0, 2), Buffer("b", 10, 1, 3), Buffer("c", 90, 2, 4), Buffer("d", 20, 3, 5))
+    plan = planner("slots").plan(Problem(buffers, alignment=1))
+    assert plan.offsets["a"] == plan.offsets["c"]
+    assert plan.offsets["b"] == plan.offsets["d"]
+    assert plan.size == 120
+
+
+def test_greedy_by_size_takes_the_tightest_gap() -> None:
+    # At step 1 the gaps [0, 300) and [500, 610) are free; "d" fits both.
+    buffers = (
+        Buffer("a", 300, 0, 1),
+        Buffer("b", 200, 0, 2),
+        Buffer("c", 110, 0, 1),
+        Buffer("top", 100, 0, 2),
+        Buffer("d", 90, 1, 2),
+    )
+    plan = planner("greedy-by-size").plan(Problem(buffers, alignment=1))
+    assert plan.offsets == {"a": 0, "b": 300, "c": 500, "top": 610, "d": 500}
+
+
+@every_planner
+def test_ten_thousand_buffers_with_hundreds_of_overlaps(planner: Planner) -> None:
+    draw = random.Random(0)
+    starts = [draw.randrange(10_000) for _ in range(10_000)]
+    buffers = [Buffer(str(i), draw.randrange(1, 10**6), s, s + draw.randrange(1, 400)) for i, s in enumerate(starts)]
+    problem = Problem(tuple(buffers))
+    assert check(problem, planner.plan(problem, LEVELS["low"])) == ()

@@ -1,0 +1,375 @@
+"""The check of what is published: every field of a plan's JSON that is changed so that the plan is wrong is refused."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import onnx_ir as ir
+import pytest
+
+import onnxtile
+from onnxtile.errors import CheckFailed, UsageError
+from onnxtile.planning import result, rows
+from onnxtile.planning.annotate import annotate
+from onnxtile.planning.layout import graph_layout as layout
+from onnxtile.planning.layout import roles as roles_of
+from onnxtile.planning.layout.aliases import find
+from onnxtile.planning.layout.aliases.lawful import IN_PLACE, VIEWS
+from onnxtile.planning.layout.roles import Roles
+from onnxtile.planning.layout.workspaces import Needs, WorkspaceRules
+from onnxtile.planning.model_plan import plan
+from onnxtile.planning.proof.published.audit import Audit, check, require
+from onnxtile.planning.proof.published.claims import Claims
+from onnxtile.planning.proof.published.reading import from_json, from_marks
+from tests.planning.conftest import Case
+from tests.planning.test_bodies import IN_A_LOOP, SCAN
+from tests.planning.test_functions import GRAPHS
+from tests.planning.test_functions import model as calling
+from tests.planning.test_live import NESTED
+from tests.planning.test_mutations import MIXED
+
+Document: TypeAlias = dict[str, Any]
+Path_: TypeAlias = tuple[str | int, ...]
+
+WORKSPACES = WorkspaceRules.of({"Exp": "100", "Softmax": "outputs[0].bytes"}, shared=False)
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "parts, views and in place": (MIXED, {}),
+    "inputs inside": (MIXED, {"io": "inside", "alignment": 16}),
+    "outputs outside": (MIXED, {"io": "outside"}),
+    "streams": (MIXED, {"streams": 2}),
+    "every order": (MIXED, {"order": "any"}),
+    "arenas and workspaces": (MIXED, {"capacity": {"fast": 256, "slow": 9000}, "workspaces": WORKSPACES}),
+    "If in Loop": (IN_A_LOOP, {}),
+    "inputs overwritten": (MIXED, {"io": "inside", "overwrite_inputs": True}),
+    "Scan": (SCAN, {"workspaces": WORKSPACES}),
+    "If in If": (NESTED, {"planner": "naive"}),
+    "calls in calls": (calling(GRAPHS["twice"]), {}),
+    "calls in branches": (calling(GRAPHS["in branches"]), {}),
+}
+every_case = pytest.mark.parametrize("name", CASES)
+
+FREE = {"planner", "ended", "bound", "order", "any_order_bound"}
+"""How the plan was found, and what is known of smaller ones, which nothing in it can contradict."""
+
+
+def planned(name: str) -> tuple[Case, Document]:
+    text, options = CASES[name]
+    case = Case.of(text)
+    return case, case.plan(**options).to_dict()
+
+
+def audit(case: Case, document: Document) -> Audit:
+    claims = from_json(json.dumps(document).encode(), "plan.json")
+    return check(case.model, claims, case.shapes, case.constants)
+
+
+def is_refused(case: Case, document: Document) -> bool:
+    try:
+        return not audit(case, document).sound
+    except UsageError:
+        return True
+
+
+def fields(found: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+    """Yield every field of a document that is no list or object, with the way to it."""
+    if isinstance(found, dict | list):
+        for key, value in found.items() if isinstance(found, dict) else enumerate(found):
+            yield from fields(value, (*path, key))
+    else:
+        yield path, found
+
+
+def lists(found: Any, path: Path_ = ()) -> Iterator[tuple[Path_, list[Any]]]:
+    if isinstance(found, dict | list):
+        for key, value in found.items() if isinstance(found, dict) else enumerate(found):
+            yield from lists(value, (*path, key))
+    if isinstance(found, list):
+        yield path, found
+
+
+def changed(document: Document, path: Path_, value: Any) -> Document:
+    made = copy.deepcopy(document)
+    inner: Any = made
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return made
+
+
+def others(value: Any) -> list[Any]:
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, value - 1, value - 64]
+    return [f"{value}x"] if isinstance(value, str) else ["x", 1]
+
+
+def is_of_a_kernel(row: Any, document: Document) -> bool:
+    """Return whether `row` is a workspace of a node without bodies."""
+    bodies, names = list(document["bodies"]), set()
+    while bodies:
+        names.add(f"{bodies[-1]['node']} (workspace)")
+        bodies += bodies.pop()["bodies"]
+    return isinstance(row, dict) and row.get("kind") == "workspace" and row["name"] not in names
+
+
+def is_free(document: Document, path: Path_, value: Any) -> bool:
+    """Return whether a plan with `value` at `path` is right as well."""
+    key, row = path[-1], document
+    for step in path[:-1]:
+        row = row[step]  # type: ignore[index]
+    if len(path) == 1:
+        return key in FREE or (key == "digest" and value == "x")
+    if not isinstance(row, dict):
+        return False
+    if key == "capacity":
+        return isinstance(value, int) and value >= row["size"]
+    is_larger = isinstance(value, int) and row.get("kind") == "workspace" and value > row["size"]
+    if key == "size" and isinstance(value, int) and (is_larger or is_of_a_kernel(row, document)):
+        return True  # how many bytes it asks for is its own affair
+    # Moved to where nothing else is.
+    return key == "offset" and isinstance(value, int) and value % document["alignment"] == 0
+
+
+@every_case
+def test_a_plan_is_sound_as_a_result_as_json_and_as_metadata(name: str) -> None:
+    case, document = planned(name)
+    assert audit(case, document).failures == ()
+    text, options = CASES[name]
+    assert from_json(json.dumps(document).encode(), "plan.json") == Claims.of(Case.of(text).plan(**options))
+    model = case.model.clone()
+    annotate(model, case.plan(**options))
+    found = check(case.model, from_marks(model, "planned.onnx"), case.shapes, case.constants)
+    assert found.failures == ()
+    if name.startswith("calls"):  # metadata says nothing of what lies inside functions
+        return
+    assert (found.tensors, found.aliases, found.bodies) == (
+        audit(case, document).tensors,
+        audit(case, document).aliases,
+        audit(case, document).bodies,
+    )
+
+
+@every_case
+def test_every_field_that_is_made_wrong_is_refused(name: str) -> None:
+    case, document = planned(name)
+    seen = 0
+    for path, value in fields(document):
+        for other in others(value):
+            if not is_free(document, path, other):
+                seen += 1
+                assert is_refused(case, changed(document, path, other)), (path, value, other)
+    assert seen > 150
+
+
+@every_case
+def test_every_row_that_is_missing_or_there_twice_is_refused(name: str) -> None:
+    case, document = planned(name)
+    for path, listed in lists(document):
+        for place, row in enumerate(listed):
+            is_needless = is_of_a_kernel(row, document) or (path[-1] == "arenas" and not row["size"])
+            without = changed(document, path, listed[:place] + listed[place + 1 :])
+            assert is_needless or is_refused(case, without), (path, row)
+            assert is_refused(case, changed(document, path, [*listed, row])), (path, row)
+
+
+@every_case
+def test_every_key_that_says_where_values_lie_is_required(name: str) -> None:
+    case, document = planned(name)
+    for key in ("version", "alignment", "arenas", "schedule", "steps", "buffers", "io"):
+        with pytest.raises(UsageError, match=rf"plan.json is no plan: {key}"):
+            audit(case, {k: v for k, v in document.items() if k != key})
+
+
+def test_figures_that_are_left_out_are_not_checked() -> None:
+    case, document = planned("parts, views and in place")
+    places = {"name", "arena", "offset", "size", "alias", "kind"}
+    bare = {
+        **{key: document[key] for key in ("version", "alignment", "schedule", "steps", "io")},
+        "arenas": [{"name": arena["name"], "size": 4096} for arena in document["arenas"]],
+        "buffers": [{key: row[key] for key in row.keys() & places} for row in document["buffers"]],
+    }
+    assert audit(case, bare).sound
+    assert not audit(case, {**bare, "buffers": bare["buffers"][1:]}).sound
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[]", "version is not 1"),
+        ('{"version": 2}', "version is not 1"),
+        ("{", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ('{"version": 1, "alignment": 1e3}', "alignment: "),
+        ('{"version": 1, "alignment": 99999999999999999999999999}', "a number is larger"),
+        ('{"version": 1, "alignment": NaN}', "is no plan"),
+    ],
+)
+def test_what_is_no_plan_is_refused_in_one_line(text: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason) as refused:
+        from_json(text.encode(), "plan.json")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_model_without_a_plan_is_refused() -> None:
+    with pytest.raises(UsageError, match="is no planned model"):
+        from_marks(Case.of(MIXED).model, "model.onnx")
+
+
+@pytest.mark.parametrize("wrong", ["", "{", '{"alignment": 64}', "[1]"])
+def test_metadata_that_is_no_plan_is_refused(wrong: str) -> None:
+    case = Case.of(MIXED)
+    annotate(case.model, case.plan())
+    case.model.graph.metadata_props["pkg.onnxtile.plan"] = wrong
+    with pytest.raises(UsageError, match="is no planned model"):
+        from_marks(case.model, "model.onnx")
+
+
+# Planners at fault.
+
+
+def refusal(case: Case, **options: Any) -> str:
+    found = plan(case.model, case.shapes, case.constants, **options)
+    with pytest.raises(CheckFailed) as refused:
+        require(case.model, found, case.shapes, case.constants)
+    return str(refused.value)
+
+
+def test_a_tensor_that_the_planner_loses_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assign: Callable[..., Roles] = roles_of.assign
+
+    def losing(*given: Any) -> Roles:
+        roles = assign(*given)
+        for value in [value for value in roles.tensors if value.name == "g"]:
+            del roles.tensors[value]
+        return roles
+
+    monkeypatch.setattr(layout, "assign", losing)
+    assert "'g' has no address for its 400 bytes" in refusal(Case.of(MIXED))
+
+
+def test_a_workspace_on_a_live_operand_is_refused() -> None:
+    case = Case.of(MIXED)
+    document = case.plan(workspaces=WORKSPACES).to_dict()
+    number = next(i for i, row in enumerate(document["buffers"]) if row["name"] == "y (workspace)")
+    operand = next(row for row in document["buffers"] if row["name"] == "z")
+    found = audit(case, changed(document, ("buffers", number, "offset"), operand["offset"])).failures
+    assert any("'y (workspace)'" in failure.reason and "are live together" in failure.reason for failure in found)
+
+
+def test_a_workspace_too_small_for_its_body_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms = Needs.rooms
+
+    def smaller(self: Needs, schedule: Any) -> Any:
+        return rooms(
+            Needs({node: size - 64 for node, size in self.bodies.items()}, self.kernels, self.shared), schedule
+        )
+
+    monkeypatch.setattr(Needs, "rooms", smaller)
+    assert "is too small for the" in refusal(Case.of(SCAN))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float", "int64"])
+def test_a_planner_that_takes_a_transpose_for_a_view_is_refused(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find, "VIEWS", {*VIEWS, "Transpose"})
+    case = Case.of(f"g ({dtype}[4,4] x) => ({dtype}[4,4] y) {{ a = Neg(x) b = Transpose(a) y = Neg(b) }}")
+    assert "(Transpose) is no lawful alias of" in refusal(case)
+
+
+@pytest.mark.parametrize("operator", ["Hardmax", "CumSum", "LRN"])
+def test_a_planner_that_writes_over_what_is_still_needed_is_refused(
+    operator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(find, "IN_PLACE", {**IN_PLACE, operator: frozenset({0})})
+    node = {"CumSum": "b = CumSum(a, axis)", "LRN": "b = LRN<size = 3>(a)"}.get(operator, f"b = {operator}(a)")
+    case = Case.of(
+        "g (float[1,4,4,4] x) => (float[1,4,4,4] y) "
+        f"{{ axis = Constant<value = int64 {{1}}>() a = Neg(x) {node} y = Neg(b) }}"
+    )
+    assert f"({operator}) is no lawful alias of" in refusal(case)
+
+
+def test_a_planner_without_lives_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "live_ranges", _short_lives)
+    assert "is live in the steps" in refusal(Case.of(MIXED))
+
+
+def _short_lives(scope: Any, schedule: Any) -> dict[ir.Value, tuple[int, int]]:
+    from onnxtile.planning.layout.live_ranges import live_ranges
+
+    found = live_ranges(scope, schedule)
+    return {value: (first, first + 1) for value, (first, _) in found.items()}
+
+
+@pytest.mark.parametrize("field", ["first", "last", "alias", "kind", "node", "dtype"])
+def test_rows_that_are_built_wrongly_are_refused(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = result.PlannedBuffer
+
+    def wrong(*given: Any, **named: Any) -> Any:
+        values: dict[str, Any] = {"first": 0, "last": 99, "alias": None, "kind": "input", "node": "a", "dtype": "INT8"}
+        return made(*given, **{**named, field: values[field]})
+
+    monkeypatch.setattr(rows, "PlannedBuffer", wrong)
+    assert refusal(Case.of(MIXED)).startswith("the plan is not sound")
+
+
+def test_no_rows_at_all_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxtile.planning import model_plan as planning
+
+    monkeypatch.setattr(planning, "planned", lambda *_: ())
+    assert "has no address for its" in refusal(Case.of(MIXED))
+
+
+# What it rests on.
+
+PACKAGE = Path(onnxtile.__file__).parent
+SHARED = {"onnxtile.errors", "onnxtile.keys", "onnxtile.planning.result", "onnxtile.planning.proof.failure"}
+
+
+def _imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.module == "onnxtile":
+                yield from (f"onnxtile.{alias.name}" for alias in node.names)
+            else:
+                yield node.module or ""
+
+
+def test_the_check_shares_no_code_with_what_it_checks() -> None:
+    todo, seen = sorted((PACKAGE / "planning" / "proof" / "published").glob("*.py")), set()
+    assert len(todo) > 8
+    while todo:
+        file = todo.pop()
+        seen.add(file)
+        for module in (name for name in _imports(file) if name.split(".")[0] == "onnxtile"):
+            is_own = module.startswith("onnxtile.planning.proof.published.")
+            assert is_own or module in SHARED or module.startswith("onnxtile.model."), f"{file.name} imports {module}"
+            path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+            if module.startswith("onnxtile.plan.") and path not in seen:
+                todo.append(path)
+
+
+def test_a_body_whose_last_bytes_are_a_part_of_a_larger_tensor() -> None:
+    case = Case.of("""
+    g (float[2,3] x, bool p) => (float[4,3] y) {
+      a = Relu(x)
+      y = If (p) <
+        then_branch = t () => (float[4,3] r) { u = Sin(a) v = Exp(a) w = Concat<axis = 0>(u, v) r = Neg(w) },
+        else_branch = e () => (float[4,3] s) { s = Concat<axis = 0>(a, a) }>
+    }
+    """)
+    result = case.plan()
+    assert any(row.alias is not None and row.offset % 64 for body in result.bodies for row in body.buffers)
+
+
+def test_rows_may_stand_in_any_order() -> None:
+    case, document = planned("If in Loop")
+    turned = {**document, "buffers": document["buffers"][::-1], "bodies": document["bodies"][::-1]}
+    assert audit(case, turned).sound

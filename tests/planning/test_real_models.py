@@ -1,0 +1,153 @@
+"""Plans of real models: nothing left out, the bound reached, and the same bits inside the arena.
+
+The peak is computed a second time from the file alone: the shapes are those of a run that hands out every tensor, the lives those of a walk
+over the protobuf, the sum one of all steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from onnxtile.errors import Infeasible
+from onnxtile.model.constants import Constants
+from onnxtile.model.dims import bind
+from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
+from onnxtile.runtime import Array, Session
+from tests.planning.conftest import Case
+
+Find = Callable[[str], Path]
+
+VIEW_OPERATORS = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"}
+
+
+@pytest.fixture(scope="module")
+def cases(light: Find, zoo: Find, rapidocr: Find) -> Callable[[str], tuple[Path, Case]]:
+    """Return a model by its name, with its input's shape bound, and its file."""
+    found: dict[str, tuple[Path, Case]] = {}
+
+    def find(name: str) -> tuple[Path, Case]:
+        where = {"ch_PP": rapidocr, "dinov": zoo}.get(name[:5], light)
+        path = where(name)
+        if name not in found:
+            model = load(path)
+            bind(model, {}, {"x": (1, 3, 320, 320)} if where is rapidocr else {})
+            found[name] = path, Case(model, resolve(model, run=True), Constants(model))
+        return found[name]
+
+    return find
+
+
+PEAKS = {
+    "resnet50": 9_633_792,
+    "inception_v1": 6_422_528,
+    "dinov2div_ts14_sim0436": 30_464,
+    "ch_PP-OCRv4_det_infer": 9_830_400,
+}
+every_model = pytest.mark.parametrize("name", PEAKS)
+
+
+@every_model
+def test_nothing_is_unplanned_and_the_bound_is_reached(name: str, cases: Callable[[str], tuple[Path, Case]]) -> None:
+    path, case = cases(name)
+    result = case.plan_views()
+    assert result.unplanned == ()
+    assert [e.reason for e in result.outside] == ["a graph input"]
+    assert result.peak == result.lower_bound == PEAKS[name]
+    assert result.arenas[0].size == PEAKS[name]
+    assert result.optimal
+    assert peak_of(path, {"x": (1, 3, 320, 320)}) == PEAKS[name]
+    assert case.plan_views(planner="naive").arena_size > 3 * PEAKS[name]
+
+
+@every_model
+def test_the_run_inside_the_arena_gives_the_same_bits(name: str, cases: Callable[[str], tuple[Path, Case]]) -> None:
+    _, case = cases(name)
+    verdict = case.run(case.plan_views())
+    assert verdict.equal, verdict
+    assert verdict.runs == 3
+    assert verdict.sessions < verdict.kernels
+
+
+@every_model
+def test_tensors_on_live_neighbours_are_noticed(name: str, cases: Callable[[str], tuple[Path, Case]]) -> None:
+    _, case = cases(name)
+    result = case.plan_views()
+    reads = {value.name: {v.name for v in node.inputs if v} for node in case.model.graph for value in node.outputs}
+    owners = [b for b in result.buffers if b.alias is None]
+    # What a node makes of its own operand may be the same bits, as a Relu of positive numbers; so no operands.
+    pairs = [
+        (mover, victim)
+        for mover in owners
+        for victim in owners
+        if victim.first < mover.first < victim.last
+        and victim.name not in reads[mover.name]
+        and 0 < mover.size <= result.arena_size - victim.offset
+    ]
+    for mover, victim in pairs[:: len(pairs) // 5]:
+        wrong = tuple(
+            replace(b, offset=victim.offset) if mover.name in {b.name, b.alias} else b for b in result.buffers
+        )
+        verdict = case.run(replace(result, buffers=wrong), repeats=1)
+        assert not verdict.equal, (mover, victim)
+
+
+@every_model
+def test_a_byte_less_than_the_peak_is_over_capacity(name: str, cases: Callable[[str], tuple[Path, Case]]) -> None:
+    _, case = cases(name)
+    assert case.plan_views(capacity=PEAKS[name]).arena_size == PEAKS[name]
+    with pytest.raises(Infeasible, match=f"at least {PEAKS[name]:,} bytes, 1 more than"):
+        case.plan_views(capacity=PEAKS[name] - 1)
+
+
+def peak_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> int:
+    """Return the peak of a model whose nodes have no bodies, in bytes at an alignment of 64, graph inputs outside."""
+    graph = onnx.load(path).graph
+    sizes = sizes_of(path, shapes)
+    fixed = {tensor.name for tensor in graph.initializer}
+    owner: dict[str, str] = {}
+    life: dict[str, list[int]] = {}
+    for step, node in enumerate(graph.node):
+        for name in node.input:
+            if name in owner:
+                life[owner[name]][1] = step
+        if node.op_type == "Constant" or (node.input and all(name in fixed for name in node.input)):
+            fixed.update(node.output)
+            continue
+        for place, name in enumerate(filter(None, node.output)):
+            is_view = place == 0 and node.op_type in VIEW_OPERATORS
+            owner[name] = owner.get(node.input[0], name) if is_view else name
+            life.setdefault(owner[name], [step, step])[1] = step
+    for output in graph.output:
+        life[owner[output.name]][1] = len(graph.node) - 1
+    return max(
+        sum(-(-sizes[name] // 64) * 64 for name, (first, last) in life.items() if first <= step <= last)
+        for step in range(len(graph.node))
+    )
+
+
+def sizes_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:
+    """Return the bytes of every tensor that a node makes, read off a run."""
+    model = onnx.load(path)
+    model.ir_version = max(model.ir_version, 4)
+    known = {tensor.name for tensor in model.graph.initializer}
+    feeds: dict[str, Array] = {}
+    for value in model.graph.input:
+        if value.name not in known:
+            dims = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+            shape = dims if all(dims) else shapes[value.name]
+            dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            feeds[value.name] = np.ones(shape, dtype)
+    present = {value.name for value in model.graph.output}
+    made = [name for node in model.graph.node for name in node.output if name]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made if name not in present)
+    found = Session(model.SerializeToString()).run(feeds, made)
+    return {name: math.prod(array.shape) * array.itemsize for name, array in found.items()}

@@ -1,0 +1,47 @@
+"""Regions of many tensors: joined with few questions, and as if every pair were asked."""
+
+from typing import Any
+
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnxtile.planning.layout.aliases.region import Regions
+from onnxtile.planning.layout.ordering.precedence import InSteps
+from tests.planning.conftest import Case
+from tests.planning.test_random_graphs import models
+
+
+def stream(count: int) -> str:
+    """Return a graph of a residual stream: each sum is written over the one before it."""
+    rows = (f"t{n} = Transpose(a{n}) s{n} = Add(t{n}, a{n}) a{n + 1} = Sub(s{n}, a{n})" for n in range(count))
+    return f"stream (float[4,4] x) => (float[4,4] y) {{ a0 = Sin(x) {' '.join(rows)} y = Relu(a{count}) }}"
+
+
+def test_a_long_stream_takes_few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    before = InSteps.before
+
+    def counting(self: InSteps, a: Any, b: Any) -> bool:
+        nonlocal asked
+        asked += 1
+        return before(self, a, b)
+
+    monkeypatch.setattr(InSteps, "before", counting)
+    counts = []
+    for count in (50, 200):
+        asked = 0
+        Case.of(stream(count)).plan()
+        counts.append(asked)
+    assert counts[1] < 5 * counts[0]
+
+
+@settings(deadline=None, max_examples=60)
+@given(model=models(), order=st.sampled_from(["model", "any"]))
+def test_few_questions_give_the_answer_of_all(model: onnx.ModelProto, order: str) -> None:
+    options: dict[str, Any] = {"order": order, "alignment": 4, "planner": "greedy-by-size"}
+    few = Case.of(model).plan(**options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Regions, "_front_behind", lambda *_: None)
+        assert Case.of(model).plan(**options) == few

@@ -1,0 +1,81 @@
+"""Makes the products of decoder layers of a Llama, their weights in an external file that takes little room on disk.
+
+    python tests/tiling/decoder_layer.py FOLDER [HIDDEN FFN [LAYERS]]
+
+The sizes of Llama-7B are 4096 and 11008 (Touvron et al., arXiv 2302.13971, table 2). Every weight has some random rows, and is a
+hole in the file elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper
+
+TOKENS = 8
+_ROWS = 4
+
+
+def make(folder: Path, hidden: int, ffn: int, layers: int = 1, element: int = onnx.TensorProto.FLOAT16) -> Path:
+    """Write layer.onnx and weights.bin into `folder`; return the path of the model."""
+    shapes = {name: (hidden, hidden) for name in "qkvo"}
+    shapes |= {"gate": (hidden, ffn), "up": (hidden, ffn), "down": (ffn, hidden)}
+    wanted = {f"{name}{layer}": shape for layer in range(layers) for name, shape in shapes.items()}
+    initializers = _weights(folder / "weights.bin", wanted, element)
+    nodes = [node for layer in range(layers) for node in _layer(layer, layers)]
+    inputs, outputs = (helper.make_tensor_value_info(name, element, [1, TOKENS, hidden]) for name in "xy")
+    graph = helper.make_graph(nodes, "layer", [inputs], [outputs], initializers)
+    path = folder / "layer.onnx"
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    )
+    return path
+
+
+def _weights(path: Path, shapes: dict[str, tuple[int, int]], element: int) -> list[onnx.TensorProto]:
+    dtype = helper.tensor_dtype_to_np_dtype(element)
+    random = np.random.default_rng(0)
+    initializers, start = [], 0
+    with path.open("wb") as file:
+        for name, (rows, columns) in shapes.items():
+            length = rows * columns * dtype.itemsize
+            for row in random.integers(0, rows, _ROWS):
+                file.seek(start + int(row) * columns * dtype.itemsize)
+                file.write((random.standard_normal(columns) / 8).astype(dtype).tobytes())
+            tensor = onnx.TensorProto(name=name, data_type=element, dims=[rows, columns])
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            for key, value in (("location", path.name), ("offset", start), ("length", length)):
+                tensor.external_data.add(key=key, value=str(value))
+            initializers.append(tensor)
+            start += length
+        file.truncate(start)
+    return initializers
+
+
+def _layer(at: int, layers: int) -> list[onnx.NodeProto]:
+    """Return the nodes of a layer. What stands between the products is left out: tile does not touch it."""
+    x, y = "x" if at == 0 else f"y{at - 1}", "y" if at == layers - 1 else f"y{at}"
+    made = {name: f"{name}{at}_out" for name in ("q", "k", "v", "mixed", "o", "r", "gate", "up", "gated", "down")}
+
+    def product(of: str, name: str) -> onnx.NodeProto:
+        return helper.make_node("MatMul", [of, f"{name}{at}"], [made[name]], name=f"product_{name}{at}")
+
+    return [
+        *(product(x, name) for name in "qkv"),
+        helper.make_node("Sum", [made["q"], made["k"], made["v"]], [made["mixed"]]),
+        product(made["mixed"], "o"),
+        helper.make_node("Add", [x, made["o"]], [made["r"]]),
+        product(made["r"], "gate"),
+        product(made["r"], "up"),
+        helper.make_node("Mul", [made["gate"], made["up"]], [made["gated"]]),
+        product(made["gated"], "down"),
+        helper.make_node("Add", [made["r"], made["down"]], [y]),
+    ]
+
+
+if __name__ == "__main__":
+    sizes = [int(text) for text in sys.argv[2:5]] or [4096, 11008]
+    print(make(Path(sys.argv[1]), *sizes))  # noqa: T201

@@ -1,0 +1,151 @@
+"""Products inside local functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from onnxtile import api
+from onnxtile.runtime import Session
+from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.options import Options
+
+if TYPE_CHECKING:
+    from tests.tiling.conftest import Bench
+
+FOUR = Limits.of(max=4)
+LINEAR = """<domain: "f", opset_import: ["" : 17]> Linear (x, w, b) => (y) { [mm] h = MatMul(x, w)  y = Add(h, b) }"""
+
+
+def source(graph: str, *functions: str) -> onnx.ModelProto:
+    head = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>"""
+    return parser.parse_model("\n".join((f"{head} g {graph}", *functions)))
+
+
+def require_same(bench: Bench, model: onnx.ModelProto, options: Options | None = None) -> None:
+    tiled = bench.tile(model, FOUR, options)
+    random = np.random.default_rng(0)
+    feeds = {
+        info.name: random.standard_normal([d.dim_value for d in info.type.tensor_type.shape.dim]).astype(np.float32)
+        for info in model.graph.input
+    }
+    expected, got = Session(model.SerializeToString()).run(feeds), tiled.run(feeds)
+    for name, array in expected.items():
+        np.testing.assert_allclose(got[name], array, rtol=1e-4, atol=1e-4)
+    assert tiled.result.tiled and all(verdict.passed for verdict in tiled.verdicts())
+
+
+TWO_CALLS = """(float[5,8] x, float[8,8] w, float[8] b, float[8,8] v) => (float[5,8] y) {
+    h = f.Linear(x, w, b)  y = f.Linear(h, v, b) }"""
+
+
+@pytest.mark.parametrize("how", ["sum", "gemm"])
+@pytest.mark.parametrize("wrap", [False, True])
+def test_calls_of_one_size(bench: Bench, how: str, *, wrap: bool) -> None:
+    model = source(TWO_CALLS, LINEAR)
+    require_same(bench, model, Options.of(accumulate=how, wrap=wrap))
+    (site,) = bench.tile(model, FOUR).result.tiled
+    assert (site.node, site.product.m, site.product.k, site.product.n) == ("Linear/mm", 5, 8, 8)
+
+
+DIFFERENT = """(float[5,8] x, float[8,8] w, float[8] b, float[8,6] v, float[6] c, float[6,3] u, float[3] d) => (float[5,3] y) {
+    g = f.Linear(x, w, b)  h = f.Linear(g, w, b)  i = f.Linear(h, v, c)  y = f.Linear(i, u, d) }"""
+
+
+def test_calls_of_different_sizes_get_a_copy_each(bench: Bench) -> None:
+    model = source(DIFFERENT, LINEAR)
+    require_same(bench, model)
+    tiled = bench.tile(model, FOUR)
+    assert [node.op_type for node in tiled.nodes] == ["Linear", "Linear", "Linear.2", "Linear.3"]
+    assert [(site.node, site.product.k, site.product.n) for site in tiled.result.tiled] == [
+        ("Linear/mm", 8, 8),
+        ("Linear.2/mm", 8, 6),
+        ("Linear.3/mm", 6, 3),
+    ]
+
+
+def test_copies_that_nothing_is_cut_in_are_one_again(bench: Bench) -> None:
+    tiled = bench.tile(source(DIFFERENT, LINEAR), Limits(k=7))
+    assert [node.op_type for node in tiled.nodes] == ["Linear", "Linear", "Linear.2", "Linear.3"]
+    tiled = bench.tile(source(DIFFERENT, LINEAR), Limits(n=7))
+    assert [node.op_type for node in tiled.nodes] == ["Linear", "Linear", "Linear.2", "Linear.2"]
+    tiled = bench.tile(source(DIFFERENT, LINEAR), Limits(n=8))
+    assert [node.op_type for node in tiled.nodes] == ["Linear"] * 4 and len(tiled.model.functions) == 1
+
+
+def test_copies_of_what_calls_copies(bench: Bench) -> None:
+    outer = """<domain: "f", opset_import: ["" : 17, "f" : 1]> Block (x, w, b, v, c) => (y) {
+        h = f.Linear(x, w, b)  y = f.Linear(h, v, c) }"""
+    graph = """(float[5,8] x, float[8,6] w, float[6] b, float[6,8] v, float[8] c) => (float[5,6] y) {
+        h = f.Block(x, w, b, v, c)  i = f.Block(h, w, b, v, c)  y = f.Block(i, w, b, w2, b) }"""
+    graph = graph.replace("float[8] c)", "float[8] c, float[6,6] w2)")
+    model = source(graph, outer, LINEAR)
+    require_same(bench, model)
+    assert len(bench.tile(model, FOUR).model.functions) == 2 + 3
+
+
+def test_sizes_that_a_call_gives_as_constants(bench: Bench) -> None:
+    heads = """<domain: "f", opset_import: ["" : 17]> Heads (x, shape, w) => (y) {
+        r = Reshape(x, shape)  [mm] y = MatMul(r, w) }"""
+    graph = (
+        """(float[5,8] x, float[4,8] w) => (float[2,5,8] y) <int64[3] shape = {2, 5, 4}> { y = f.Heads(x, shape, w) }"""
+    )
+    require_same(bench, source(graph, heads))
+    inner = """<domain: "f", opset_import: ["" : 17, "f" : 1]> Outer (x, s, w) => (y) { y = f.Heads(x, s, w) }"""
+    graph = graph.replace("f.Heads", "f.Outer")
+    require_same(bench, source(graph, heads, inner))
+
+
+def test_sizes_that_the_graph_computes_from_shapes(bench: Bench) -> None:
+    heads = """<domain: "f", opset_import: ["" : 17]> Heads (x, shape, w) => (y) {
+        r = Reshape(x, shape)  [mm] y = MatMul(r, w) }"""
+    graph = (
+        """(float[5,8] x, float[2,5,4] z, float[4,8] w) => (float[2,5,8] y) { s = Shape(z)  y = f.Heads(x, s, w) }"""
+    )
+    require_same(bench, source(graph, heads))
+
+
+def test_a_call_inside_a_function(bench: Bench) -> None:
+    outer = """<domain: "f", opset_import: ["" : 17, "f" : 1]> Block (x, w, b) => (y) {
+        h = f.Linear(x, w, b)  r = Relu(h)  t = Transpose<perm = [1, 0]>(w)  [last] y = MatMul(r, t) }"""
+    graph = "(float[5,8] x, float[8,6] w, float[6] b) => (float[5,8] y) { y = f.Block(x, w, b) }"
+    model = source(graph, outer, LINEAR)
+    require_same(bench, model)
+    assert sorted(site.node for site in bench.tile(model, FOUR).result.tiled) == ["Block/last", "Linear/mm"]
+
+
+def test_functions_of_which_too_little_is_known(bench: Bench) -> None:
+    unused = """<domain: "f", opset_import: ["" : 17]> Other (x, w) => (y) { [mm] y = MatMul(x, w) }"""
+    graph = "(float[5,8] x, float[8,6] w, float[6] b) => (float[5,6] y) { y = f.Linear(x, w, b) }"
+    result = bench.tile(source(graph, LINEAR, unused), FOUR).result
+    assert [skip.reason for skip in result.skipped] == [
+        "it stands inside the local function f::Other, which is called nowhere"
+    ]
+    newer = LINEAR.replace('"" : 17', '"" : 18')
+    (skip,) = bench.tile(source(graph, newer), FOUR).result.skipped
+    assert skip.reason == "it stands inside f::Linear, which has another opset"
+
+
+def test_a_branch_that_is_never_taken_contradicts_nothing() -> None:
+    # onnxruntime cannot infer that t has two rows; told so, it would refuse the model for the Squeeze of one.
+    model = source("""(float[2,8] x) => (float[r] y)
+    <float[8,6] w, int64[1] zero = {0}, int64 first = {0}, int64 one = {1}, int64[1] all = {-1}> {
+      sizes = Shape(x)
+      loose = Cast<to = 1>(sizes)
+      plain = Abs(loose)
+      whole = Cast<to = 7>(plain)
+      s = Reshape(x, whole)
+      t = MatMul(s, w)
+      made = Shape(t)
+      rows = Gather(made, first)
+      single = Equal(rows, one)
+      y = If(single) <then_branch = single () => (float[n] z) { z = Squeeze(t, zero) },
+                     else_branch = several () => (float[m] f) { f = Reshape(t, all) }>
+    }""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((8, 6), np.float32), "w"))
+    tiled = api.tile(model, FOUR)
+    assert tiled.result.matmuls == 2 * 2 and tiled.verdict is not None and tiled.verdict.equal

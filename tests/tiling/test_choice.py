@@ -1,0 +1,242 @@
+"""The choice of a tile: as good as trying everything, and near the bound that nothing beats."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnxtile.errors import Infeasible
+from onnxtile.tiling.choice import Choice, Counts, Work, front, share, smallest, trade
+from onnxtile.tiling.grid import ORDERS
+from onnxtile.tiling.limits import Limits
+
+
+def tiles(m: Counts, k: Counts, n: Counts, order: str) -> Counts:  # noqa: ARG001 - any order has as many
+    return m * k * n
+
+
+def totals(work: Work, limits: Limits) -> tuple[int, int, int]:
+    """Return the sizes with what fills them up."""
+    m, k, n = (
+        -(-size // (bound or multiple)) * (bound or multiple) if limits.pad else size
+        for size, bound, multiple in zip(work.sizes, limits.bounds, limits.multiples, strict=True)
+    )
+    return m, k, n
+
+
+def pieces(size: int, step: int) -> list[int]:
+    return [min(step, size - start) for start in range(0, size, step)]
+
+
+def simulated(work: Work, tile: tuple[int, ...], order: str, limits: Limits) -> int:
+    """Run all tiles and count what moves, block by block: a cost model that shares no formula with the other."""
+    axes = {axis: pieces(size, step) for axis, size, step in zip("mkn", totals(work, limits), tile, strict=True)}
+    weights = dict(zip(("mk", "kn", "mn"), work.weights, strict=True))
+    resident: dict[str, Any] = {}
+    begun: set[Any] = set()
+    moved = 0
+    for at in product(*(range(len(axes[axis])) for axis in order)):
+        place = dict(zip(order, at, strict=True))
+        for operand, weight in weights.items():
+            block = tuple(place[axis] for axis in operand)
+            if resident.get(operand) == block:
+                continue
+            resident[operand] = block
+            size = weight * axes[operand[0]][block[0]] * axes[operand[1]][block[1]]
+            moved += size * (1 + (block in begun)) if operand == "mn" else size
+            if operand == "mn":
+                begun.add(block)
+    return moved
+
+
+def allowed(work: Work, limits: Limits, tile: tuple[int, ...]) -> bool:
+    m, k, n = map(min, tile, totals(work, limits))
+    blocks = [m * k, k * n, m * n]
+    held = [block * weight for block, weight in zip(blocks, work.weights, strict=True)]
+    elements = [block * batch for block, batch in zip(blocks, work.batch, strict=True)]
+    return (
+        all(bound is None or size <= bound for size, bound in zip((m, k, n), limits.bounds, strict=True))
+        and (limits.memory is None or sum(held) + n * work.column + m * work.row <= limits.memory)
+        and (limits.largest_bytes is None or max(held) <= limits.largest_bytes)
+        and (limits.largest_elements is None or max(elements) <= limits.largest_elements)
+    )
+
+
+def exhaustive(work: Work, limits: Limits) -> dict[int, int]:
+    """Return the fewest bytes for each number of tiles, of all tiles in all orders."""
+    steps = [
+        [bound] if limits.pad and bound else range(multiple, -(-size // multiple) * multiple + 1, multiple)
+        for size, bound, multiple in zip(work.sizes, limits.bounds, limits.multiples, strict=True)
+    ]
+    found: dict[int, int] = {}
+    for tile in product(steps[0], steps[1], steps[2]):
+        if not allowed(work, limits, tile):
+            continue
+        counts = [-(-size // step) for size, step in zip(work.sizes, tile, strict=True)]
+        number = counts[0] * counts[1] * counts[2]
+        best = min(simulated(work, tile, order, limits) for order in ORDERS)
+        found[number] = min(best, found.get(number, best))
+    return found
+
+
+SIZE = st.integers(1, 9)
+AXIS = st.sampled_from([(None, 1), (None, 1), (4, 1), (6, 2), (None, 4), (4, 4)])
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    sizes=st.tuples(SIZE, SIZE, SIZE),
+    kinds=st.sampled_from([((4, 4, 4), (1, 1, 1)), ((1, 1, 4), (1, 1, 1)), ((2, 2, 2), (3, 1, 3)), ((4, 4, 4), (2, 2, 2))]),
+    axes=st.tuples(AXIS, AXIS, AXIS),
+    memory=st.one_of(st.none(), st.integers(8, 400)),
+    largest=st.tuples(st.one_of(st.none(), st.integers(2, 40)), st.one_of(st.none(), st.integers(8, 200))),
+    pad=st.booleans(),
+    besides=st.sampled_from([(0, 0), (0, 0), (1, 0), (4, 2)]),
+)  # fmt: skip
+def test_it_is_as_good_as_trying_everything(
+    sizes: Any, kinds: Any, axes: Any, memory: int | None, largest: Any, pad: bool, besides: tuple[int, int]
+) -> None:
+    column, row = besides
+    work = Work(sizes, kinds[0], kinds[1], column, row)
+    limits = Limits(
+        axes[0][0], axes[1][0], axes[2][0], (axes[0][1], axes[1][1], axes[2][1]), memory=memory,
+        largest_elements=largest[0], largest_bytes=largest[1], pad=pad,
+    )  # fmt: skip
+    best = exhaustive(work, limits)
+    choices = front(work, limits, tiles)
+    expected = {n: b for n, b in best.items() if all(b < other for number, other in best.items() if number < n)}
+    assert {choice.nodes: choice.bytes_moved for choice in choices} == expected
+    for choice in choices:
+        assert allowed(work, limits, choice.tile)
+        assert simulated(work, choice.tile, choice.order, limits) == choice.bytes_moved
+        a, b, c = work.weights
+        m, k, n = map(min, choice.tile, totals(work, limits))
+        assert choice.held == m * k * a + k * n * b + m * n * c + n * column + m * row
+    if not choices and memory is not None and largest == (None, None):
+        assert smallest(work, limits)[0] > memory
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.tuples(st.integers(1, 700), st.integers(1, 700), st.integers(1, 700)), st.integers(12, 20_000),
+    st.sampled_from([(4, 4, 4), (1, 1, 4), (2, 2, 4)]),
+)  # fmt: skip
+def test_nothing_is_below_the_bound(sizes: tuple[int, int, int], memory: int, kinds: tuple[int, int, int]) -> None:
+    work = Work(sizes, kinds)
+    assert all(choice.bytes_moved >= work.lower_bound(memory) for choice in front(work, Limits(memory=memory), tiles))
+
+
+def fewest(m: int, k: int, n: int, held: int) -> int:
+    """Return the fewest elements that any schedule moves: the cheapest way over all states of a fast memory of `held` elements.
+
+    A state is what lies there and which products are done. A product is done as soon as its two factors and its sum lie there; a
+    sum begins there for nothing, is written when it leaves, and leaves when it is complete.
+    """
+    places = [("a", i, x) for i in range(m) for x in range(k)] + [("b", x, j) for x in range(k) for j in range(n)]
+    places += [("c", i, j) for i in range(m) for j in range(n)]
+    bit = {place: 1 << at for at, place in enumerate(places)}
+    needs = [bit["a", i, x] | bit["b", x, j] | bit["c", i, j] for i in range(m) for j in range(n) for x in range(k)]
+    sums = {bit["c", i, j]: ((1 << k) - 1) << k * (i * n + j) for i in range(m) for j in range(n)}
+
+    def read(element: int, there: int, done: int) -> tuple[int, int, int]:
+        """Return what `element` costs to have, and the state that it leads to."""
+        cost = int(element not in sums or bool(done & sums[element]))
+        there |= element
+        done |= sum(1 << at for at, need in enumerate(needs) if there & need == need)
+        complete = [total for total, products in sums.items() if there & total and done & products == products]
+        return cost + len(complete), there & ~sum(complete), done
+
+    waiting, seen = [(0, 0, 0)], set()
+    while True:
+        moved, there, done = heappop(waiting)
+        if done == (1 << len(needs)) - 1:
+            return moved
+        if (there, done) in seen:
+            continue
+        seen.add((there, done))
+        rooms = [(0, there)]
+        if there.bit_count() == held:
+            lying = [element for element in bit.values() if there & element]
+            rooms = [(int(bool(done & sums.get(element, 0))), there & ~element) for element in lying]
+        for left, room in rooms:
+            for element in bit.values():
+                if not there & element and done & sums.get(element, 0) != sums.get(element, -1):
+                    cost, now, finished = read(element, room, done)
+                    heappush(waiting, (moved + left + cost, now, finished))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "memories"),
+    [((1, 4, 1), (3, 4, 9)), ((2, 1, 2), (3, 4, 8)), ((1, 2, 3), (3, 4)), ((2, 2, 1), (3, 8))],
+)
+def test_no_schedule_at_all_is_below_the_bound(sizes: tuple[int, int, int], memories: tuple[int, ...]) -> None:
+    m, k, n = sizes
+    once = m * k + k * n + m * n
+    for held in memories:
+        bound = Work(sizes, (1, 1, 1)).lower_bound(held)
+        assert once <= bound <= fewest(*sizes, held)
+    if memories[-1] == once:
+        assert fewest(*sizes, once) == bound == once
+
+
+@pytest.mark.parametrize("sizes", [(1, 9216, 4096), (1, 4096, 4096), (1, 4096, 1000), (8, 100_000, 8), (4096, 9216, 1)])
+def test_what_is_read_once_is_at_the_bound(sizes: tuple[int, int, int]) -> None:
+    work = Work(sizes, (4, 4, 4))
+    m, k, n = sizes
+    assert work.lower_bound(2**18) == 4 * (m * k + k * n + m * n)
+    assert front(work, Limits(memory=2**18), tiles)[-1].bytes_moved == work.lower_bound(2**18)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "elements"),
+    [((1240, 1024, 1240), 2**16), ((3968, 4096, 3968), 2**16), ((8192, 4096, 8192), 2**16), ((4096, 4096, 11008), 2**16),
+     ((5040, 2048, 5040), 2**18), ((8128, 8192, 8128), 2**20)],
+)  # fmt: skip
+def test_it_is_near_the_bound(sizes: tuple[int, int, int], elements: int) -> None:
+    work, memory = Work(sizes, (4, 4, 4)), 4 * elements
+    best = front(work, Limits(multiples=(1, 8, 1), memory=memory), tiles)[-1]
+    m, k, n = sizes
+    assert work.lower_bound(memory) == 4 * (2 * m * k * n / elements**0.5 + m * n)
+    assert 1 <= best.bytes_moved / work.lower_bound(memory) < 1.05
+
+
+def choices(*pairs: tuple[int, int]) -> list[Choice]:
+    return [Choice((1, 1, 1), "mnk", nodes, moved, 0) for nodes, moved in pairs]
+
+
+def test_nodes_go_where_they_save_most() -> None:
+    one, other = choices((1, 100), (3, 60), (9, 50)), choices((2, 1000), (4, 500), (40, 100))
+    assert share([one, other], None) == [2, 2]
+    assert share([one, other], 3) == [0, 0]
+    assert share([one, other], 5) == [0, 1]
+    assert share([one, other], 7) == [1, 1]
+    assert share([one, other], 44) == [1, 2]
+    assert share([one, other], 49) == [2, 2]
+    assert share([one], 8) == [1]
+    with pytest.raises(Infeasible, match="2 nodes at most: the fewest are 3"):
+        share([one, other], 2)
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=8), st.integers(0, 300))
+def test_of_one_front_the_best_within_the_number_is_taken(steps: list[tuple[int, int]], most: int) -> None:
+    nodes, moved = 0, 1000
+    pairs = []
+    for more, fewer in steps:
+        nodes, moved = nodes + more, moved - fewer
+        pairs.append((nodes, moved))
+    if most < pairs[0][0]:
+        return
+    (taken,) = share([choices(*pairs)], most)
+    assert taken == max(i for i, (number, _) in enumerate(pairs) if number <= most)
+
+
+def test_a_trade_table_is_small_and_has_the_ends_and_the_choice() -> None:
+    many = choices(*((i, 1000 - i) for i in range(1, 500)))
+    table = trade(many, 77)
+    assert table[0] is many[0] and table[-1] is many[-1] and many[77] in table and len(table) <= 10
+    assert trade(many[:1], 0) == (many[0],)
