@@ -47,12 +47,16 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def _mark(graph: ir.Graph, plan: PlanResult | PlannedBody) -> None:
-    rooms = {room.node: room for room in plan.buffers if room.kind == "workspace" and room.name != SHARED}
+    workspaces = {
+        workspace.node: workspace
+        for workspace in plan.buffers
+        if workspace.kind == "workspace" and workspace.name != SHARED
+    }
     schedule = named(graph, plan.schedule, plan.steps)
     for (node, step), name in zip(schedule.steps.items(), plan.schedule, strict=True):
         node.metadata_props[keys.STEP] = str(step)
-        if name in rooms:
-            place = {"arena": rooms[name].arena, "offset": rooms[name].offset, "size": rooms[name].size}
+        if name in workspaces:
+            place = {"arena": workspaces[name].arena, "offset": workspaces[name].offset, "size": workspaces[name].size}
             node.metadata_props[keys.WORKSPACE_AT] = _json(place)
     values = {value.name: value for value in _values(graph)}
     for buffer in plan.tensors:
@@ -68,10 +72,10 @@ def _summary(result: PlanResult) -> str:
     arenas = [dict(vars(arena)) for arena in result.arenas]
     summary = {"version": VERSION, "alignment": result.alignment, "arenas": arenas, "peak": result.peak}
     summary |= {"io": result.io, "overwrite_inputs": result.overwrite_inputs, "order": result.order}
-    shared = [room for room in result.buffers if room.kind == "workspace" and room.name == SHARED]
+    shared = [workspace for workspace in result.buffers if workspace.kind == "workspace" and workspace.name == SHARED]
     if shared:
         fields = ("arena", "offset", "size", "first", "last")
-        summary["workspaces"] = [{key: getattr(room, key) for key in fields} for room in shared]
+        summary["workspaces"] = [{key: getattr(workspace, key) for key in fields} for workspace in shared]
     return _json(summary)
 
 

@@ -12,28 +12,28 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.unfold import unfold
 from onnxtile.planning.layout.aliases.copies import copies
-from onnxtile.planning.layout.aliases.find import Facts
+from onnxtile.planning.layout.aliases.find import ModelFacts
 from onnxtile.planning.layout.bodies import Terms, plan_bodies, with_bodies, with_least_bodies
 from onnxtile.planning.layout.bytes import granule, tensor_bytes
 from onnxtile.planning.layout.graph_layout import layouts
 from onnxtile.planning.layout.insides import Insides
 from onnxtile.planning.layout.joint_bound import any_order_bound
-from onnxtile.planning.layout.scope import Scope
+from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.smallest import smallest
 from onnxtile.planning.layout.workspaces import NO_RULES, WorkspaceRules
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.memories import Capacity, allocate, memories
-from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, Plan, Problem, align
-from onnxtile.planning.order import order as find_order
-from onnxtile.planning.planner import planner as find_planner
+from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, OffsetPlan, Problem, align
+from onnxtile.planning.order import find_order
+from onnxtile.planning.planner import find_planner
 from onnxtile.planning.result import Constant, Excluded, PlanResult
-from onnxtile.planning.rows import Place, all_roles, planned, planned_bodies
+from onnxtile.planning.rows import Address, all_roles, planned, planned_bodies
 
 SHARING = ("view", "in place", "cut", "join")
 """The rules by which tensors may share bytes."""
 
 
-def plan(  # noqa: PLR0913 - the options of the command
+def plan_model(  # noqa: PLR0913 - the options of the command
     model: ir.Model,
     shapes: Shapes,
     constants: Constants,
@@ -66,11 +66,11 @@ def plan(  # noqa: PLR0913 - the options of the command
     """
     chosen = find_planner(planner)
     model, shapes, constants = unfold(model, shapes, constants)
-    facts = Facts(model, shapes, constants)
-    scope = Scope(model.graph, io, overwrite_inputs)
+    facts = ModelFacts(model, shapes, constants)
+    scope = PlanScope(model.graph, io, overwrite_inputs)
     chosen_order = find_order(order)
 
-    def solve(problem: Problem) -> Plan:
+    def solve(problem: Problem) -> OffsetPlan:
         return chosen.plan(problem, effort)
 
     workspaces.require_known(model)
@@ -81,12 +81,12 @@ def plan(  # noqa: PLR0913 - the options of the command
     found = layouts(facts, scope, chosen_order, streams, alignment, share, needs)
     layout, allocation = smallest(found, lambda problem: allocate(problem, memories(capacity), chosen, effort))
     problem, schedule, sharing, roles = layout.problem, layout.schedule, layout.sharing, layout.roles
-    places = {name: Place(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
+    places = {name: Address(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
     told = all_roles(layout, inside)
     peak, peak_step = problem.peak
     if told.unplanned and capacity is not None:
         raise _unplanned(told.unplanned, facts)
-    proof = with_bodies(problem, allocation.proof, layout.rooms, inside)
+    proof = with_bodies(problem, allocation.proof, layout.workspaces, inside)
     if told.unplanned:
         proof = replace(proof, ended="unplanned tensors")
     optimal = allocation.size == proof.lower_bound and not told.unplanned
@@ -123,7 +123,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     )
 
 
-def _unplanned(reasons: Mapping[ir.Value, str], facts: Facts) -> Infeasible:
+def _unplanned(reasons: Mapping[ir.Value, str], facts: ModelFacts) -> Infeasible:
     """Return the error that tensors without a size leave open whether the arena fits its capacity."""
     value, reason = next(iter(reasons.items()))
     more = f" and {len(reasons) - 1:,} more" if len(reasons) > 1 else ""

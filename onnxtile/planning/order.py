@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from onnxtile.errors import unknown
+from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
 from onnxtile.planning.layout.ordering.schedule import Schedule, in_streams
-from onnxtile.planning.layout.ordering.work import Work
 from onnxtile.registry import discover
 
 
 @dataclass(frozen=True)
-class Ground:
+class SchedulingContext:
     """What an order is chosen by: the model's own, the number of streams, and what orders cost.
 
     `work` returns what to search in, given the rules by which tensors may share bytes whatever the order.
@@ -20,7 +20,7 @@ class Ground:
 
     own: Schedule
     streams: int
-    work: Callable[[Collection[str]], Work]
+    ordering_problem: Callable[[Collection[str]], OrderingProblem]
 
     def packed(self, schedule: Schedule) -> Schedule:
         """Return `schedule` in as many streams as there are."""
@@ -38,7 +38,7 @@ class Order:
 
     name: str
     summary: str
-    candidates: Callable[[Ground], tuple[Schedule, ...]]
+    candidates: Callable[[SchedulingContext], tuple[Schedule, ...]]
     every: bool = False
 
 
@@ -47,7 +47,7 @@ def orders() -> dict[str, Order]:
     return discover("onnxtile.planning.orders", Order)
 
 
-def order(name: str) -> Order:
+def find_order(name: str) -> Order:
     """Return the order called `name`. Raises UsageError for an unknown name."""
     known = orders()
     if name in known:

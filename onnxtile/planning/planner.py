@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from onnxtile.errors import unknown
 from onnxtile.planning.offsets.effort import NORMAL, Effort
-from onnxtile.planning.offsets.problem import Buffer, Plan, Problem, Proof, size_of
+from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OptimalityProof, Problem, size_of
 from onnxtile.registry import discover
 
 
@@ -16,7 +16,7 @@ class Placement:
     """An offset in bytes for each buffer of a problem, in its order, and what is known of a smaller arena."""
 
     offsets: tuple[int, ...]
-    proof: Proof
+    proof: OptimalityProof
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Planner:
     summary: str
     place: Callable[[Problem, Effort], Placement]
 
-    def plan(self, problem: Problem, effort: Effort = NORMAL) -> Plan:
+    def plan(self, problem: Problem, effort: Effort = NORMAL) -> OffsetPlan:
         """Return the plan of this planner for `problem`, whether it fits the capacity or not.
 
         In which order the buffers stand in the problem makes no difference.
@@ -39,7 +39,7 @@ class Planner:
         order = sorted(range(len(problem.buffers)), key=lambda i: _standing(problem.buffers[i]))
         placement = self.place(replace(problem, buffers=tuple(problem.buffers[i] for i in order)), effort)
         offsets = dict(zip(order, placement.offsets, strict=True))
-        return Plan.of(problem, [offsets[i] for i in range(len(order))], placement.proof)
+        return OffsetPlan.of(problem, [offsets[i] for i in range(len(order))], placement.proof)
 
 
 def _standing(buffer: Buffer) -> tuple[int, int, int, int, str]:
@@ -53,7 +53,8 @@ def heuristic(place: Callable[[Problem], Sequence[int]]) -> Callable[[Problem, E
         offsets = tuple(place(problem))
         did_reach = size_of(problem, offsets) == problem.lower_bound
         return Placement(
-            offsets, Proof(problem.lower_bound, problem.bound, "lower bound reached" if did_reach else "heuristic")
+            offsets,
+            OptimalityProof(problem.lower_bound, problem.bound, "lower bound reached" if did_reach else "heuristic"),
         )
 
     return placed
@@ -64,7 +65,7 @@ def planners() -> dict[str, Planner]:
     return discover("onnxtile.planning.planners", Planner)
 
 
-def planner(name: str) -> Planner:
+def find_planner(name: str) -> Planner:
     """Return the planner called `name`. Raises UsageError for an unknown name."""
     known = planners()
     if name in known:

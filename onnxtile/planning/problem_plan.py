@@ -5,12 +5,12 @@ from __future__ import annotations
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.memories import Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import Problem, align
-from onnxtile.planning.planner import planner as find_planner
+from onnxtile.planning.planner import find_planner
 from onnxtile.planning.proof.offsets_check import require
-from onnxtile.planning.result import Copies, PlannedBuffer, PlanResult
+from onnxtile.planning.result import CopyCount, PlannedBuffer, PlanResult
 
 
-def plan_problem(
+def plan_buffers(
     problem: Problem,
     *,
     planner: str = "best",
@@ -46,7 +46,7 @@ def plan_problem(
         ended=allocation.proof.ended,
         activation_bytes=sum(align(b.size, problem.alignment) for b in problem.buffers),
         in_place=0,
-        copies=Copies(0, 0, 0, 0),
+        copies=CopyCount(0, 0, 0, 0),
         io="outputs",
         overwrite_inputs=False,
         order="given",

@@ -115,7 +115,7 @@ class Inside:
 
 
 @dataclass(frozen=True)
-class Copies:
+class CopyCount:
     """Copies of tensors from one place to another, and their bytes: made unnecessary by the plan (`avoided`), or still to be made."""
 
     avoided: int
@@ -155,7 +155,7 @@ class PlanResult:
     ended: str
     activation_bytes: int
     in_place: int
-    copies: Copies
+    copies: CopyCount
     io: str
     overwrite_inputs: bool
     order: str

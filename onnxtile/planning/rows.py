@@ -7,43 +7,43 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxtile.planning.layout.aliases.find import Facts
-from onnxtile.planning.layout.bodies import Bodies, Body
+from onnxtile.planning.layout.aliases.find import ModelFacts
+from onnxtile.planning.layout.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.layout.roles import Roles
-from onnxtile.planning.layout.workspaces import SHARED, Room
+from onnxtile.planning.layout.workspaces import SHARED, WorkspaceBuffer
 from onnxtile.planning.result import PlannedBody, PlannedBuffer
 
 
 @dataclass(frozen=True)
-class Place:
+class Address:
     """Where a buffer starts: `offset` bytes from the start of `arena`."""
 
     arena: str
     offset: int
 
 
-Places = Mapping[str, Place]
+Addresses = Mapping[str, Address]
 """By the name of the buffer."""
 
 
-def planned(layout: Layout, facts: Facts, places: Places) -> tuple[PlannedBuffer, ...]:
+def planned(layout: Layout, facts: ModelFacts, places: Addresses) -> tuple[PlannedBuffer, ...]:
     """Return the rows of the tensors of `layout` in the order in which they are made, then those of its workspaces."""
     makers = dict(zip(layout.schedule.nodes, layout.schedule.ids, strict=True))
     kinds = dict.fromkeys(layout.scope.given, "input") | dict.fromkeys(layout.scope.graph.outputs, "output")
-    regions = layout.sharing.regions
+    alias_sets = layout.sharing.alias_sets
     rows = []
-    for value, region in regions.of.items():
-        owner = region.owner
-        first, end = region.life if owner is value else layout.lives[value]
+    for value, alias_set in alias_sets.of.items():
+        owner = alias_set.owner
+        first, end = alias_set.live_range if owner is value else layout.live_ranges[value]
         node, dtype = value.producer(), facts.shapes.dtype(value)
         place = places[_name(owner)]
         rows.append(
             PlannedBuffer(
                 name=_name(value),
                 arena=place.arena,
-                offset=place.offset + regions.place(value),
-                size=regions.size(value),
+                offset=place.offset + alias_sets.place(value),
+                size=alias_sets.size(value),
                 first=first,
                 last=end - 1,
                 kind=kinds.get(value, "activation"),
@@ -53,30 +53,32 @@ def planned(layout: Layout, facts: Facts, places: Places) -> tuple[PlannedBuffer
                 shape=facts.shapes.sizes(value),
             )
         )
-    return (*rows, *(_row(room, makers, places) for room in layout.rooms))
+    return (*rows, *(_row(workspace, makers, places) for workspace in layout.workspaces))
 
 
-def _row(room: Room, ids: Mapping[ir.Node, str], places: Places) -> PlannedBuffer:
-    buffer, place = room.buffer, places[room.buffer.name]
-    user = ids[room.nodes[0]] if len(room.nodes) == 1 else None
+def _row(workspace: WorkspaceBuffer, ids: Mapping[ir.Node, str], places: Addresses) -> PlannedBuffer:
+    buffer, place = workspace.buffer, places[workspace.buffer.name]
+    user = ids[workspace.nodes[0]] if len(workspace.nodes) == 1 else None
     span = (buffer.lower, buffer.upper - 1)
     return PlannedBuffer(buffer.name, place.arena, place.offset, buffer.size, *span, "workspace", node=user)
 
 
-def planned_bodies(layout: Layout, inside: Bodies, facts: Facts, places: Places) -> tuple[PlannedBody, ...]:
+def planned_bodies(layout: Layout, inside: BodyPlans, facts: ModelFacts, places: Addresses) -> tuple[PlannedBody, ...]:
     """Return the plans of the bodies of the nodes of `layout`, at their addresses in the arena."""
     ids = dict(zip(layout.schedule.nodes, layout.schedule.ids, strict=True))
     found: list[PlannedBody] = []
-    rooms = {room.nodes[0]: room.buffer.name for room in layout.rooms if room.buffer.name != SHARED}
+    workspaces = {
+        workspace.nodes[0]: workspace.buffer.name for workspace in layout.workspaces if workspace.buffer.name != SHARED
+    }
     for node, bodies in inside.items():
         # A body without a byte may lie anywhere.
-        start = places[rooms[node]] if node in rooms else Place("", 0)
+        start = places[workspaces[node]] if node in workspaces else Address("", 0)
         found.extend(_placed(ids[node], body, facts, start) for body in bodies)
     return tuple(found)
 
 
-def _placed(node: str, body: Body, facts: Facts, start: Place) -> PlannedBody:
-    places = {name: Place(start.arena, start.offset + offset) for name, offset in body.offsets.items()}
+def _placed(node: str, body: BodyPlan, facts: ModelFacts, start: Address) -> PlannedBody:
+    places = {name: Address(start.arena, start.offset + offset) for name, offset in body.offsets.items()}
     return PlannedBody(
         node=node,
         attribute=body.attribute,
@@ -88,7 +90,7 @@ def _placed(node: str, body: Body, facts: Facts, start: Place) -> PlannedBody:
     )
 
 
-def all_roles(layout: Layout, inside: Bodies) -> Roles:
+def all_roles(layout: Layout, inside: BodyPlans) -> Roles:
     """Return the roles of all values of a graph and of its bodies, at any depth."""
     found = Roles()
     todo = [(layout, inside)]

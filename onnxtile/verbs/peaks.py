@@ -33,14 +33,14 @@ def peaks(
 
 
 def _peak(model: ir.Model, limits: Limits, options: Options, run: bool) -> dict[str, int]:
-    from onnxtile.planning.model_plan import plan
+    from onnxtile.planning.model_plan import plan_model
     from onnxtile.planning.proof.published.audit import require
 
     known = resolve(model, run=run)
     tile(model, limits, known, Constants(model), options)
     inside = {node.name for node in model.graph if keys.TILE in node.metadata_props}
     shapes, constants = _with_tiles(model, known), Constants(model)
-    planned = plan(model, shapes, constants, planner="first-fit")
+    planned = plan_model(model, shapes, constants, planner="first-fit")
     require(model, planned, shapes, constants)
     live = [0] * (max(planned.steps, default=0) + 2)
     for buffer in planned.buffers:

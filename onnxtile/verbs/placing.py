@@ -31,10 +31,10 @@ def plan_problem(
     `alignment` and `capacity` are in bytes; a mapping gives several arenas their capacities, the first the fastest. Raises UsageError for
     what is no problem, Infeasible over `capacity`.
     """
-    from onnxtile.planning import problem_plan as bare
     from onnxtile.planning.offsets.csv_problem import read_problem
     from onnxtile.planning.offsets.effort import NORMAL
     from onnxtile.planning.offsets.problem import require_alignment
+    from onnxtile.planning.problem_plan import plan_buffers
 
     require_alignment(alignment)
     progress("reading the problem")
@@ -51,7 +51,7 @@ def plan_problem(
     except UsageError as error:
         raise UsageError(f"{file}: {error}", hint=error.hint) from error
     progress("planning")
-    return bare.plan_problem(
+    return plan_buffers(
         problem,
         planner=planner,
         effort=replace(effort or NORMAL, progress=progress),

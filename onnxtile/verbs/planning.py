@@ -76,7 +76,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     """
     from onnxtile.planning.annotate import annotate
     from onnxtile.planning.layout.workspaces import WorkspaceRules
-    from onnxtile.planning.model_plan import plan as plan_graph
+    from onnxtile.planning.model_plan import plan_model
     from onnxtile.planning.offsets.effort import NORMAL
     from onnxtile.planning.proof.arena_run import arena_run
     from onnxtile.planning.proof.published.audit import require
@@ -91,7 +91,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     known = resolve(planned, run=True, wanted=wanted, bounds=bounds)
     opened = unfold(planned, known, Constants(planned))
     progress("planning")
-    result = plan_graph(
+    result = plan_model(
         *opened,
         alignment=alignment,
         planner=planner,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import Shapes, resolve
-from onnxtile.planning.layout.aliases.find import Facts
-from onnxtile.planning.model_plan import plan
+from onnxtile.planning.layout.aliases.find import ModelFacts
+from onnxtile.planning.model_plan import plan_model
 from onnxtile.planning.offsets.problem import Buffer, Problem
 from onnxtile.planning.proof.arena_run import ArenaVerdict, arena_run
 from onnxtile.planning.proof.published.audit import Audit, check, require
@@ -52,9 +52,9 @@ class Case:
         return cls(model, resolve(model, run=True), Constants(model))
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ModelFacts:
         """What rules ask about the model."""
-        return Facts(self.model, self.shapes, self.constants)
+        return ModelFacts(self.model, self.shapes, self.constants)
 
     def plan(self, **options: Any) -> PlanResult:
         """Return the plan of the model, which has passed the check of what is published."""
@@ -64,7 +64,7 @@ class Case:
 
     def unchecked(self, **options: Any) -> PlanResult:
         """Return the plan of the model, which may be wrong."""
-        return plan(self.model, self.shapes, self.constants, **options)
+        return plan_model(self.model, self.shapes, self.constants, **options)
 
     def audit(self, result: PlanResult) -> Audit:
         """Return what the check of published plans finds."""

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.errors import Infeasible
-from onnxtile.planning.layout.aliases.find import Facts
+from onnxtile.planning.layout.aliases.find import ModelFacts
 from onnxtile.planning.layout.graph_layout import Layout, layouts
 from onnxtile.planning.layout.joint_bound import any_order_bound
 from onnxtile.planning.layout.ordering.schedule import Schedule, predecessors
-from onnxtile.planning.layout.scope import Scope
+from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.workspaces import NO_NEEDS, Needs, WorkspaceRules
 from onnxtile.planning.model_plan import SHARING
-from onnxtile.planning.order import Ground, Order
+from onnxtile.planning.order import Order, SchedulingContext
 from tests.planning.conftest import Case
 from tests.planning.test_random_graphs import models
 
@@ -36,14 +36,14 @@ def every_order(nodes: tuple[Any, ...], done: tuple[Any, ...] = ()) -> Iterator[
             yield from every_order(nodes, (*done, node))
 
 
-def all_candidates(ground: Ground) -> tuple[Schedule, ...]:
-    return tuple(map(Schedule, islice(every_order(ground.own.nodes), _ORDERS)))
+def all_candidates(context: SchedulingContext) -> tuple[Schedule, ...]:
+    return tuple(map(Schedule, islice(every_order(context.own.nodes), _ORDERS)))
 
 
 EVERY = Order("each", "all orders, one by one", all_candidates)
 
 
-def with_fewer_aliases(facts: Facts, scope: Scope) -> Iterator[Facts]:
+def with_fewer_aliases(facts: ModelFacts, scope: PlanScope) -> Iterator[ModelFacts]:
     """Yield `facts` in which only some aliases are known, in every way that leaves out one or two, or all but one or two."""
     known = {node: facts.lawful(node) for node in scope.graph}
     everything = [alias for same in known.values() for alias in same]
@@ -54,7 +54,7 @@ def with_fewer_aliases(facts: Facts, scope: Scope) -> Iterator[Facts]:
         yield fewer
 
 
-def laid_out(facts: Facts, scope: Scope, alignment: int, needs: Needs = NO_NEEDS) -> tuple[Layout, ...]:
+def laid_out(facts: ModelFacts, scope: PlanScope, alignment: int, needs: Needs = NO_NEEDS) -> tuple[Layout, ...]:
     return layouts(facts, scope, EVERY, 1, alignment, SHARING, needs)
 
 
@@ -70,7 +70,7 @@ PLACINGS: list[dict[str, Any]] = [
 @given(models(6), st.sampled_from(PLACINGS), st.sampled_from([4, 32, 64]))
 def test_no_order_and_no_aliases_need_less(model: onnx.ModelProto, placing: dict[str, Any], alignment: int) -> None:
     case = Case.of(model)
-    scope = Scope(case.model.graph, **placing)
+    scope = PlanScope(case.model.graph, **placing)
     needs = Needs(kernels={node: 48 for node in case.model.graph if node.op_type in {"Softmax", "Transpose"}})
     facts = case.facts
     every = laid_out(facts, scope, alignment, needs)

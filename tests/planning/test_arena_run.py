@@ -14,8 +14,8 @@ from onnxruntime import InferenceSession
 from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.planning.layout.aliases import find
 from onnxtile.planning.layout.aliases.lawful import VIEWS
-from onnxtile.planning.proof.executor import ArenaExecutor, Clash
-from onnxtile.planning.proof.memory import Block, to_array, to_bytes
+from onnxtile.planning.proof.executor import ArenaExecutor, Corruption
+from onnxtile.planning.proof.memory import ArenaMemory, tensor_to_bytes, to_array
 from onnxtile.planning.proof.plain import PlainRun
 from onnxtile.planning.result import PlanResult
 from onnxtile.runtime import Array, Binding, Session, as_text
@@ -338,7 +338,7 @@ def test_a_kernel_that_stumbles_over_its_own_output_is_a_clash(monkeypatch: pyte
 
     executors = [ArenaExecutor(case.model, result, case.shapes, case.constants)]
     monkeypatch.setattr(Session, "run_in_place", refusing)
-    assert executors[0].run({"x": np.ones((2, 3), np.float32)}) == Clash("c", 2)
+    assert executors[0].run({"x": np.ones((2, 3), np.float32)}) == Corruption("c", 2)
 
 
 def test_several_arenas_are_blocks_of_their_own() -> None:
@@ -354,7 +354,9 @@ def test_a_write_around_the_arena_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     result = case.plan()
     run = ArenaExecutor.run
 
-    def overrun(self: ArenaExecutor, feeds: Mapping[str, Array], order: Iterable[int] | None) -> dict[str, Any] | Clash:
+    def overrun(
+        self: ArenaExecutor, feeds: Mapping[str, Array], order: Iterable[int] | None
+    ) -> dict[str, Any] | Corruption:
         found = run(self, feeds, order)
         self.blocks["arena"]._after[0] ^= 1
         return found
@@ -390,7 +392,7 @@ def test_an_operator_without_a_kernel_is_named() -> None:
 
 
 def test_red_zones_notice_a_write_on_either_side() -> None:
-    block = Block(100, 256)
+    block = ArenaMemory(100, 256)
     block.fill(0xA5)
     assert block.address % 256 == 0
     block.bytes[:] = 1
@@ -405,7 +407,7 @@ def test_red_zones_notice_a_write_on_either_side() -> None:
 def test_bytes_of_a_tensor_and_back(dtype: str) -> None:
     element = ir.DataType[dtype]
     array = np.array([[0, 1, 1], [1, 0, 1], [1, 1, 0]]).astype(element.numpy())
-    data = to_bytes(array, element)
+    data = tensor_to_bytes(array, element)
     assert data.nbytes == -(-9 * element.bitwidth // 8)
     back = to_array(data, element, (3, 3))
     assert back.dtype == array.dtype

@@ -111,13 +111,13 @@ def test_every_tensor_of_a_body_has_a_place_and_runs_there(text: str, order: str
 @every_graph
 def test_bodies_lie_in_the_workspaces_of_their_nodes(text: str) -> None:
     result = Case.of(text).plan(planner="naive")
-    rooms = rows(result)
+    workspaces = rows(result)
     for body in result.bodies:
-        room = rooms.get(f"{body.node} (workspace)")
-        assert room is not None
-        assert room.kind == "workspace"
+        workspace = workspaces.get(f"{body.node} (workspace)")
+        assert workspace is not None
+        assert workspace.kind == "workspace"
         for one in body.buffers:
-            assert room.offset <= one.offset <= one.offset + one.size <= room.offset + room.size
+            assert workspace.offset <= one.offset <= one.offset + one.size <= workspace.offset + workspace.size
 
 
 def test_branches_share_the_larger_workspace() -> None:
@@ -157,9 +157,9 @@ def test_a_tensor_of_a_body_outside_of_its_workspace_is_refused(text: str, name:
 def test_a_workspace_with_its_bodies_on_a_tensor_in_use_is_noticed(text: str, onto: str) -> None:
     case = Case.of(text)
     result = case.plan(share=("view",), planner="naive")
-    room = next(row for row in result.buffers if row.kind == "workspace")
-    names = {room.name, *(row.name for body in flat(result) for row in body.buffers)} - {onto}
-    by = rows(result)[onto].offset - room.offset
+    workspace = next(row for row in result.buffers if row.kind == "workspace")
+    names = {workspace.name, *(row.name for body in flat(result) for row in body.buffers)} - {onto}
+    by = rows(result)[onto].offset - workspace.offset
     wrong = shifted(result, lambda _: by, names)
     wider = replace(wrong, arenas=tuple(replace(arena, size=arena.size + 4096) for arena in wrong.arenas))
     assert not case.run(wider, feeds=[FEEDS]).equal
@@ -170,9 +170,9 @@ def test_a_workspace_with_its_bodies_on_a_tensor_in_use_is_noticed(text: str, on
 def test_a_workspace_that_is_too_small_for_its_bodies_is_refused(text: str, field: str) -> None:
     case = Case.of(text)
     result = case.plan()
-    rooms = tuple(replace(b, size=b.size - 64) if b.kind == "workspace" else b for b in result.buffers)
+    workspaces = tuple(replace(b, size=b.size - 64) if b.kind == "workspace" else b for b in result.buffers)
     bodies = tuple(replace(body, size=body.size - 64) for body in result.bodies)
-    small = replace(result, buffers=rooms) if field == "row" else replace(result, bodies=bodies)
+    small = replace(result, buffers=workspaces) if field == "row" else replace(result, bodies=bodies)
     with pytest.raises(errors.CheckFailed, match="outside of the workspace of "):
         case.run(small)
 
@@ -183,8 +183,8 @@ def test_what_lies_beside_its_bodies_in_the_workspace_of_a_node_is_nobody_elses(
     case = Case.of(LOOP)
     result = case.plan(share=("view",), planner="naive", workspaces=WorkspaceRules.of({"Loop": "128"}, False))
     assert case.run(result, feeds=[FEEDS]).equal
-    room = next(row for row in result.buffers if row.kind == "workspace")
-    end = room.offset + room.size - 64
+    workspace = next(row for row in result.buffers if row.kind == "workspace")
+    end = workspace.offset + workspace.size - 64
     assert not case.run(shifted(result, lambda row: end - row.offset, {other}), feeds=[FEEDS]).equal
 
 
@@ -278,8 +278,8 @@ def test_bodies_in_one_of_several_arenas() -> None:
     size = next(b.size for b in case.plan().buffers if b.kind == "workspace")
     for capacity in ({"fast": size, "slow": 4096}, {"fast": size - 1, "slow": 4096}):
         result = case.plan(capacity=capacity)
-        (room,) = (b for b in result.buffers if b.kind == "workspace")
-        assert {b.arena for body in flat(result) for b in body.buffers} == {room.arena}
+        (workspace,) = (b for b in result.buffers if b.kind == "workspace")
+        assert {b.arena for body in flat(result) for b in body.buffers} == {workspace.arena}
         assert case.run(result).equal
 
 

@@ -12,9 +12,9 @@ from onnxtile.planning.layout.graph_layout import layouts
 from onnxtile.planning.layout.ordering import chains, every_order
 from onnxtile.planning.layout.ordering.chains import Chains
 from onnxtile.planning.layout.ordering.every_order import InEveryOrder
-from onnxtile.planning.layout.scope import Scope
+from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.model_plan import SHARING
-from onnxtile.planning.order import order
+from onnxtile.planning.order import find_order
 from tests.planning.conftest import Case
 from tests.planning.test_random_graphs import models
 
@@ -68,16 +68,16 @@ def test_a_graph_that_is_too_wide_is_refused(limit: str, words: str, monkeypatch
 @given(models(10), st.sampled_from(["outputs", "inside"]))
 def test_conflicts_are_the_buffers_in_no_order_that_never_meet(model: onnx.ModelProto, io: str) -> None:
     case = Case.of(model)
-    (layout,) = layouts(case.facts, Scope(case.model.graph, io), order("any"), 1, 4, SHARING)
+    (layout,) = layouts(case.facts, PlanScope(case.model.graph, io), find_order("any"), 1, 4, SHARING)
     assert isinstance(layout.order, InEveryOrder)
     claims, own = layout._claims, layout.order
     expected = set()
     for i, one in enumerate(claims):
         for other in claims[i + 1 :]:
-            first, second = sorted((one, other), key=lambda claim: claim.life)
+            first, second = sorted((one, other), key=lambda claim: claim.live_range)
             makers = [maker for maker in second.makers if maker is not None]
             apart = all(own.chains.is_before(use, maker) for use in first.uses for maker in makers)
-            if first.life[1] <= second.life[0] and not (apart and len(makers) == len(second.makers)):
+            if first.live_range[1] <= second.live_range[0] and not (apart and len(makers) == len(second.makers)):
                 expected.add(frozenset((one.name, other.name)))
     assert {frozenset(pair) for pair in layout.conflicts} == expected
     assert len(layout.conflicts) == len(expected)
@@ -113,6 +113,6 @@ def test_constants_that_nodes_compute_take_no_chain() -> None:
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("a0", "a40")]
     graph = helper.make_graph(nodes, "row", ends[:1], ends[1:])
     case = Case.of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
-    (layout,) = layouts(case.facts, Scope(case.model.graph), order("any"), 1, 64, SHARING)
+    (layout,) = layouts(case.facts, PlanScope(case.model.graph), find_order("any"), 1, 64, SHARING)
     assert isinstance(layout.order, InEveryOrder)
     assert layout.order.chains.count == 1

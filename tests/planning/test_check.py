@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.errors import CheckFailed
-from onnxtile.planning.offsets.problem import Buffer, Plan, Problem
-from onnxtile.planning.planner import planner
+from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
+from onnxtile.planning.planner import find_planner
 from onnxtile.planning.proof.offsets_check import check, require
 from tests.planning.conftest import problems
 
 PROBLEM = Problem((Buffer("a", 100, 0, 3), Buffer("b", 64, 2, 4), Buffer("c", 10, 3, 5)))
-SOUND = Plan({"a": 0, "b": 128, "c": 0}, 192)
+SOUND = OffsetPlan({"a": 0, "b": 128, "c": 0}, 192)
 
 
-def moved(plan: Plan, name: str, offset: int) -> Plan:
-    return Plan({**plan.offsets, name: offset}, plan.size)
+def moved(plan: OffsetPlan, name: str, offset: int) -> OffsetPlan:
+    return OffsetPlan({**plan.offsets, name: offset}, plan.size)
 
 
 def test_a_sound_plan() -> None:
@@ -33,11 +33,11 @@ def test_a_sound_plan() -> None:
         (moved(SOUND, "b", 100), "'b' at 100 is not aligned to 64 (step 2)"),
         (moved(SOUND, "b", -64), "'b' starts at -64, before the arena (step 2)"),
         (moved(SOUND, "b", 192), "'b' ends at 256, beyond the arena of 192 bytes (step 2)"),
-        (Plan({"a": 0, "b": 128}, 192), "'c' has no offset (step 3)"),
+        (OffsetPlan({"a": 0, "b": 128}, 192), "'c' has no offset (step 3)"),
         (moved(SOUND, "d", 0), "the plan places 'd', which is no buffer"),
     ],
 )
-def test_what_is_wrong_with_a_plan_is_named(plan: Plan, reason: str) -> None:
+def test_what_is_wrong_with_a_plan_is_named(plan: OffsetPlan, reason: str) -> None:
     assert reason in map(str, check(PROBLEM, plan))
     with pytest.raises(CheckFailed, match="the plan is not sound: "):
         require(PROBLEM, plan)
@@ -56,13 +56,13 @@ def test_a_failure_carries_both_buffers_and_the_step() -> None:
 
 def test_an_alignment_of_its_own() -> None:
     problem = Problem((Buffer("a", 4, 0, 1, alignment=4), Buffer("b", 4, 0, 1, alignment=256)), 64)
-    assert check(problem, Plan({"a": 4, "b": 0}, 8)) == ()
-    assert "'b' at 128 is not aligned to 256" in str(check(problem, Plan({"a": 4, "b": 128}, 132))[0])
+    assert check(problem, OffsetPlan({"a": 4, "b": 0}, 8)) == ()
+    assert "'b' at 128 is not aligned to 256" in str(check(problem, OffsetPlan({"a": 4, "b": 128}, 132))[0])
 
 
 @given(problems(), st.data())
 def test_a_buffer_moved_onto_a_live_neighbour_is_refused(problem: Problem, data: st.DataObject) -> None:
-    plan = planner("greedy-by-size").plan(problem)
+    plan = find_planner("greedy-by-size").plan(problem)
     pairs = [
         (a, b)
         for a in problem.buffers
@@ -88,5 +88,5 @@ def test_the_sweep_finds_a_clash_exactly_where_comparing_all_pairs_does(problem:
         for i, a in enumerate(buffers)
         for b in buffers[:i]
     )
-    failures = check(replace(problem, alignment=1), Plan(offsets, 10**6))
+    failures = check(replace(problem, alignment=1), OffsetPlan(offsets, 10**6))
     assert any(len(f.names) == 2 for f in failures) == clash

@@ -107,9 +107,7 @@ def test_tensors_that_share_bytes_as_aliases_are_kept_apart_too() -> None:
 
 
 def test_a_planner_that_forgets_conflicts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxtile.planning.layout import graph_layout as layout
-
-    monkeypatch.setattr(layout, "conflicts", lambda *_: frozenset())
+    monkeypatch.setattr("onnxtile.planning.layout.graph_layout.conflicts", lambda *_: frozenset())
     with pytest.raises(CheckFailed, match="share bytes, and the graph does not say which is first"):
         Case.of(TURNS).plan(order="any")
 

@@ -1,6 +1,8 @@
 """The exact search: it finds the smallest arena of small problems, says so only when it is, and solves hard ones."""
 
 import csv
+import importlib.util
+import os
 import random
 from itertools import combinations
 from pathlib import Path
@@ -14,8 +16,8 @@ from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.exact import descent
 from onnxtile.planning.offsets.exact.solve import Solution, solve
 from onnxtile.planning.offsets.exact.state import as_arrays, groups, state_of
-from onnxtile.planning.offsets.problem import Buffer, Plan, Problem
-from onnxtile.planning.planner import planner
+from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
+from onnxtile.planning.planner import find_planner
 from onnxtile.planning.proof.offsets_check import check
 from tests.bench.hard_problems import cut, variants
 
@@ -34,9 +36,9 @@ def small_problems(draw: st.DrawFn) -> Problem:
     return Problem(tuple(buffers), draw(st.sampled_from([1, 2])), conflicts=conflicts)
 
 
-def solved(problem: Problem, looks: int = 10**6) -> tuple[Plan, Solution]:
-    solution = solve(problem, list(planner("naive").plan(problem).offsets.values()), Effort(looks, looks))
-    plan = Plan.of(problem, solution.offsets)
+def solved(problem: Problem, looks: int = 10**6) -> tuple[OffsetPlan, Solution]:
+    solution = solve(problem, list(find_planner("naive").plan(problem).offsets.values()), Effort(looks, looks))
+    plan = OffsetPlan.of(problem, solution.offsets)
     assert check(problem, plan) == ()
     return plan, solution
 
@@ -78,7 +80,7 @@ def test_nothing_smaller_is_possible(problem: Problem) -> None:
 def test_a_budget_ends_it_and_it_says_so(problem: Problem, looks: int) -> None:
     plan, solution = solved(problem, looks)
     assert problem.lower_bound <= solution.lower_bound <= plan.size
-    assert plan.size <= planner("naive").plan(problem).size
+    assert plan.size <= find_planner("naive").plan(problem).size
     assert not solution.lower_bound or not fits(problem, solution.lower_bound - problem.granule)
     assert (solution.ended == "optimal") == (plan.size == solution.lower_bound)
 
@@ -157,7 +159,7 @@ def test_compiled_it_does_the_same() -> None:
         arrays, 500, 5000, 10**6
     )
     assert plain.offset == list(arrays.offset)
-    assert plain.blame == list(arrays.blame)
+    assert plain.failures == list(arrays.failures)
 
 
 def hard_problem(name: str) -> Problem:
@@ -192,3 +194,22 @@ def test_problems_as_hard(name: str) -> None:
     for _, changed, capacity, alignment in variants(rows, random.Random(0)):
         buffers = tuple(Buffer(name, size, lower, upper) for name, lower, upper, size in changed)
         assert solved(Problem(buffers, alignment, capacity), 3 * 10**9)[0].size <= capacity
+
+
+def test_compiled_code_older_than_the_source_is_deleted(tmp_path: Path) -> None:
+    """Code kept by an earlier release refers to types that may be gone: numba would fail to load it."""
+    source = tmp_path / "search.py"
+    source.write_text("def add(a, b):\n    return a + b\n")
+    kept = tmp_path / "__pycache__" / "search.add-1.py311.nbi"
+    kept.parent.mkdir()
+    kept.write_bytes(b"not what numba wrote")
+    os.utime(kept, (0, 0))
+    spec = importlib.util.spec_from_file_location("search", source)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    compiled._drop_stale(module)
+    assert not kept.exists()
+    kept.write_bytes(b"newer than the source")
+    os.utime(kept, (2**33, 2**33))
+    compiled._drop_stale(module)
+    assert kept.exists()

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxtile.planning.layout.aliases.lawful import IN_PLACE
-from onnxtile.planning.proof.memory import Bytes
+from onnxtile.planning.proof.memory import ByteArray
 from onnxtile.runtime import Array, Binding, Session
 from tests.planning.conftest import Case, aliases, rows
 
@@ -145,7 +145,7 @@ def drawn(trial: Trial, seed: int) -> list[Array]:
     return [np.asarray(array) for array in found]
 
 
-def placed(array: Array, shift: int) -> Bytes:
+def placed(array: Array, shift: int) -> ByteArray:
     """Return the bytes of `array`, `shift` bytes after a multiple of 64."""
     memory = np.empty(array.nbytes + 128, np.uint8)
     start = -memory.ctypes.data % 64 + shift

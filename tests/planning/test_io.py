@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onnxtile.errors import CheckFailed, UsageError
-from onnxtile.planning.layout.scope import Scope
+from onnxtile.planning.layout.scope import PlanScope
 from tests.planning.conftest import Case, aliases, lives, outside, rows
 from tests.planning.test_arena_run import SOUND
 
@@ -92,9 +92,9 @@ def test_the_check_knows_that_inputs_are_there_before_the_first_step() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     graph = Case.of(CHAIN).model.graph
     with pytest.raises(UsageError, match="cannot be overwritten"):
-        Scope(graph, "outputs", overwrite_inputs=True)
+        PlanScope(graph, "outputs", overwrite_inputs=True)
     with pytest.raises(UsageError, match="there is no placing 'insides'"):
-        Scope(graph, "insides")
+        PlanScope(graph, "insides")
 
 
 def test_constants_lie_one_behind_the_other_in_a_region_of_their_own(light: Find) -> None:
@@ -122,16 +122,16 @@ def test_strings_among_constants_have_no_place() -> None:
 
 
 def test_a_kept_input_that_is_written_over_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxtile.planning.layout import graph_layout as layout
-    from onnxtile.planning.layout.scope import Scope as Real
+    from onnxtile.planning.layout import graph_layout
+    from onnxtile.planning.layout.scope import PlanScope
 
     case = Case.of(CHAIN)
-    laid = layout._Terms.layout
+    laid = graph_layout._Terms.layout
 
-    def careless(self: layout._Terms, schedule: object) -> layout.Layout:
-        return laid(replace(self, scope=Real(self.scope.graph, "inside", overwrite_inputs=True)), schedule)  # type: ignore[arg-type]
+    def careless(self: graph_layout._Terms, schedule: object) -> graph_layout.Layout:
+        return laid(replace(self, scope=PlanScope(self.scope.graph, "inside", overwrite_inputs=True)), schedule)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(layout._Terms, "layout", careless)
+    monkeypatch.setattr(graph_layout._Terms, "layout", careless)
     with pytest.raises(CheckFailed, match="the plan is not sound"):
         case.plan(io="inside")
 

@@ -4,9 +4,9 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile.errors import ModelError
-from onnxtile.planning.layout.live_ranges import live_ranges
+from onnxtile.planning.layout.live_ranges import find_live_ranges
 from onnxtile.planning.layout.ordering.schedule import own_order
-from onnxtile.planning.layout.scope import Scope
+from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.proof.published.timeline import RunOrder, timeline
 from tests.planning.conftest import Case, lives, outside, rows
 
@@ -117,7 +117,7 @@ def test_what_a_body_hands_out_is_live_while_its_node_runs() -> None:
     # The ONNX checker refuses such a body, so it comes from elsewhere.
     model = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 20]>{HANDED_OUT}')
     schedule = own_order(model.graph)
-    found = {value.name: life for value, life in live_ranges(Scope(model.graph), schedule).items()}
+    found = {value.name: life for value, life in find_live_ranges(PlanScope(model.graph), schedule).items()}
     assert found == {"a": (0, 4), "b": (1, 4), "c": (2, 5), "d": (3, 5), "y": (4, 5)}
     assert lives_of_the_check(model) == found
 
@@ -129,8 +129,8 @@ def test_what_a_body_inside_a_body_reads_is_live_while_the_outer_node_runs() -> 
 
 def test_a_loop_reads_what_it_carries_and_what_it_captures() -> None:
     result = Case.of(LOOP).plan_views()
-    room = {"y (workspace)": (4, 4)}
-    assert lives(result) == {"a": (0, 4), "b": (1, 4), "y": (4, 5), "stack": (4, 5), "z": (5, 5), **room}
+    workspace = {"y (workspace)": (4, 4)}
+    assert lives(result) == {"a": (0, 4), "b": (1, 4), "y": (4, 5), "stack": (4, 5), "z": (5, 5), **workspace}
     assert [c.name for c in result.constants] == ["trip", "go"]
     assert outside(result) == {"x": "a graph input"}
 
@@ -138,7 +138,7 @@ def test_a_loop_reads_what_it_carries_and_what_it_captures() -> None:
 @pytest.mark.parametrize("text", GRAPHS)
 def test_lives_are_those_that_the_check_finds(text: str) -> None:
     model = Case.of(text).model
-    found = live_ranges(Scope(model.graph), own_order(model.graph))
+    found = find_live_ranges(PlanScope(model.graph), own_order(model.graph))
     assert lives_of_the_check(model) == {value.name: life for value, life in found.items()}
 
 

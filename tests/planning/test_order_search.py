@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.planning.layout.ordering.search import Found, search
-from onnxtile.planning.layout.ordering.work import Work
+from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
+from onnxtile.planning.layout.ordering.search import FoundOrder, search
 
-WIDE_FIRST = Work(
+WIDE_FIRST = OrderingProblem(
     # Two branches from one node, of which each grows before it shrinks: one after the other is better than in turns.
     after=((), (0,), (0,), (1,), (2,), (3, 4)),
     touches=((0,), (1, 0), (2, 0), (3, 1), (4, 2), (5, 3, 4)),
@@ -20,7 +20,7 @@ WIDE_FIRST = Work(
 
 
 @st.composite
-def works(draw: st.DrawFn) -> Work:
+def works(draw: st.DrawFn) -> OrderingProblem:
     """Graphs of up to six nodes, each with one result, of which some are written over an operand of their size."""
     count = draw(st.integers(1, 6))
     after = tuple(tuple(sorted(draw(st.sets(st.integers(0, n - 1), max_size=3)))) if n else () for n in range(count))
@@ -31,12 +31,12 @@ def works(draw: st.DrawFn) -> Work:
         if draw(st.booleans())
     }
     kept = frozenset(draw(st.sets(st.integers(0, count - 1), max_size=2)))
-    return Work(
+    return OrderingProblem(
         after, tuple((n, *after[n]) for n in range(count)), tuple((n,) for n in range(count)), sizes, kept, over
     )
 
 
-def orders(work: Work, done: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+def orders(work: OrderingProblem, done: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
     if len(done) == len(work.after):
         yield done
     for node, before in enumerate(work.after):
@@ -44,7 +44,7 @@ def orders(work: Work, done: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
             yield from orders(work, (*done, node))
 
 
-def peak(work: Work, order: tuple[int, ...]) -> int:
+def peak(work: OrderingProblem, order: tuple[int, ...]) -> int:
     """Return the peak of `order`, from the definition: step by step, over all buffers."""
     place = {node: step for step, node in enumerate(order)}
     highest = 0
@@ -64,7 +64,7 @@ def peak(work: Work, order: tuple[int, ...]) -> int:
 
 @settings(deadline=None)
 @given(works())
-def test_the_search_finds_the_least_peak_of_all_orders(work: Work) -> None:
+def test_the_search_finds_the_least_peak_of_all_orders(work: OrderingProblem) -> None:
     found = search(work)
     assert sorted(found.order) == list(range(len(work.after)))
     assert found.peak == peak(work, found.order) == min(peak(work, order) for order in orders(work))
@@ -73,7 +73,7 @@ def test_the_search_finds_the_least_peak_of_all_orders(work: Work) -> None:
 
 @settings(deadline=None)
 @given(works(), st.integers(0, 12))
-def test_with_few_steps_the_order_is_one_and_not_worse_than_the_given_one(work: Work, budget: int) -> None:
+def test_with_few_steps_the_order_is_one_and_not_worse_than_the_given_one(work: OrderingProblem, budget: int) -> None:
     found = search(work, budget)
     place = {node: step for step, node in enumerate(found.order)}
     assert all(place[other] < place[node] for node, before in enumerate(work.after) for other in before)
@@ -88,8 +88,8 @@ def test_branches_run_one_after_the_other(budget: int, exact: bool) -> None:
 
 
 def test_what_the_given_order_cannot_be_bettered_in_is_left() -> None:
-    chain = Work(((), (0,), (1,)), ((0,), (1, 0), (2, 1)), ((0,), (1,), (2,)), (4, 4, 4))
-    assert search(chain) == Found((0, 1, 2), 8, exact=True)
+    chain = OrderingProblem(((), (0,), (1,)), ((0,), (1, 0), (2, 1)), ((0,), (1,), (2,)), (4, 4, 4))
+    assert search(chain) == FoundOrder((0, 1, 2), 8, exact=True)
 
 
 def test_the_order_of_wide_and_long_graphs_is_found_without_trying_all() -> None:
@@ -99,7 +99,7 @@ def test_the_order_of_wide_and_long_graphs_is_found_without_trying_all() -> None
     count = len(after)
     touches = [(0,)] + [(n, *after[n]) for n in range(1, count)]
     sizes = [1] + [8 if n < branches * (length - 1) else 1 for n in range(count - 1)]
-    work = Work(tuple(after), tuple(touches), tuple((n,) for n in range(count)), tuple(sizes))
+    work = OrderingProblem(tuple(after), tuple(touches), tuple((n,) for n in range(count)), tuple(sizes))
     found = search(work, budget=10_000)
     assert not found.exact
     assert found.peak < 4 * 8 + 1 < 400 * 8

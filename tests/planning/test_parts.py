@@ -2,7 +2,7 @@
 
 import pytest
 
-from onnxtile.planning.result import Copies, PlanResult
+from onnxtile.planning.result import CopyCount, PlanResult
 from tests.planning.conftest import Case, aliases, rows
 
 
@@ -35,7 +35,7 @@ def test_operands_are_written_into_the_result(shape: str, axis: int, result: str
     half = rows(found)["a"].size
     assert aliases(found) == {"a": "c", "b": "c", "y": "c"}
     assert [rows(found)[name].offset for name in "abc"] == [0, half, 0]
-    assert found.copies == Copies(2, 2 * half, 0, 0)
+    assert found.copies == CopyCount(2, 2 * half, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_operands_whose_bytes_are_not_in_one_piece_are_copied(shape: str, axis: 
     found = planned(joined(shape, axis, result))
     half = rows(found)["a"].size
     assert aliases(found) == {"y": "c"}
-    assert found.copies == Copies(0, 0, 2, 2 * half)
+    assert found.copies == CopyCount(0, 0, 2, 2 * half)
 
 
 def test_an_operand_that_is_given_twice_is_copied_once() -> None:
@@ -197,7 +197,7 @@ def test_a_part_is_aligned_to_its_element_only() -> None:
 
 
 def test_joining_never_raises_the_peak() -> None:
-    # The result would lie there from the first step on, while "big" needs the room.
+    # The result would lie there from the first step on, while "big" needs the bytes.
     text = """
     early (float[1,4] x) => (float[4,4] y) {
       a = Exp(x)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from onnxtile.errors import UsageError
 from onnxtile.planning.offsets import compiled, skyline
 from onnxtile.planning.offsets.effort import LEVELS, Effort
-from onnxtile.planning.offsets.problem import Buffer, Plan, Problem
+from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
 from onnxtile.planning.offsets.ranking import by_breadth
 from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.offsets.skyline import Strip
-from onnxtile.planning.planner import Planner, planner, planners
+from onnxtile.planning.planner import Planner, find_planner, planners
 from onnxtile.planning.proof.offsets_check import check
 from tests.planning.conftest import problems
 
@@ -30,7 +30,7 @@ def test_which_there_are() -> None:
 
 def test_an_unknown_one_is_refused() -> None:
     with pytest.raises(UsageError, match="unknown planner 'greedy-by-sise'") as e:
-        planner("greedy-by-sise")
+        find_planner("greedy-by-sise")
     assert e.value.hint == "did you mean 'greedy-by-size'?"
 
 
@@ -70,9 +70,9 @@ def test_the_order_of_the_buffers_makes_no_difference(planner: Planner, problem:
 @settings(max_examples=50)
 @given(problem=problems(8))
 def test_nothing_beats_exact_on_small_problems_and_best_is_as_good(problem: Problem) -> None:
-    least = planner("exact").plan(problem)
+    least = find_planner("exact").plan(problem)
     assert least.optimal
-    assert planner("best").plan(problem).size == least.size
+    assert find_planner("best").plan(problem).size == least.size
     assert all(other.plan(problem, LITTLE).size >= least.size for other in planners().values())
 
 
@@ -81,13 +81,13 @@ def test_greedy_by_breadth_begins_with_the_fullest_step() -> None:
     problem = Problem(buffers, alignment=1)
     # 180 bytes are live at step 1, 150 at steps 2 and 3, 90 at step 0.
     assert by_breadth(problem) == [0, 2, 3, 1]
-    assert planner("greedy-by-breadth").plan(problem).offsets == {"a": 0, "c": 90, "d": 160, "b": 0}
+    assert find_planner("greedy-by-breadth").plan(problem).offsets == {"a": 0, "c": 90, "d": 160, "b": 0}
 
 
 @given(problems())
 def test_every_filling_of_the_skyline_is_sound(problem: Problem) -> None:
     for offsets in fillings(problem, 10_000):
-        assert check(problem, Plan.of(problem, offsets)) == ()
+        assert check(problem, OffsetPlan.of(problem, offsets)) == ()
 
 
 @given(problem=problems(40), weight=st.integers(1, 100), power=st.floats(-3, 3))
@@ -98,7 +98,7 @@ def test_however_far_the_fullest_runs_ahead_the_filling_is_sound(problem: Proble
     keys = strip.size.astype(float) ** power
     found = skyline.fill(strip.waiting(keys), strip.soonest, strip.live, weight)
     offsets = strip.offsets(found, len(problem.buffers))
-    assert check(replace(problem, conflicts=frozenset()), Plan.of(problem, offsets)) == ()
+    assert check(replace(problem, conflicts=frozenset()), OffsetPlan.of(problem, offsets)) == ()
 
 
 @pytest.mark.slow
@@ -117,21 +117,21 @@ def test_compiled_the_skyline_is_filled_in_the_same_way() -> None:
 
 @given(problems())
 def test_naive_shares_nothing(problem: Problem) -> None:
-    plan = planner("naive").plan(problem)
+    plan = find_planner("naive").plan(problem)
     forever = replace(problem, buffers=tuple(replace(b, lower=0, upper=99) for b in problem.buffers))
     assert check(forever, plan) == ()
 
 
 @given(problems())
 def test_slots_are_as_few_as_buffers_live_at_once(problem: Problem) -> None:
-    plan = planner("slots").plan(problem)
+    plan = find_planner("slots").plan(problem)
     starts = {plan.offsets[b.name] for b in problem.buffers if b.size}
     assert len(starts) == max((sum(o.size > 0 for o in problem.live_at(b.lower)) for b in problem.buffers), default=0)
 
 
 def test_a_slot_is_as_large_as_the_largest_that_uses_it() -> None:
     buffers = (Buffer("a", 100, 0, 2), Buffer("b", 10, 1, 3), Buffer("c", 90, 2, 4), Buffer("d", 20, 3, 5))
-    plan = planner("slots").plan(Problem(buffers, alignment=1))
+    plan = find_planner("slots").plan(Problem(buffers, alignment=1))
     assert plan.offsets["a"] == plan.offsets["c"]
     assert plan.offsets["b"] == plan.offsets["d"]
     assert plan.size == 120
@@ -146,7 +146,7 @@ def test_greedy_by_size_takes_the_tightest_gap() -> None:
         Buffer("top", 100, 0, 2),
         Buffer("d", 90, 1, 2),
     )
-    plan = planner("greedy-by-size").plan(Problem(buffers, alignment=1))
+    plan = find_planner("greedy-by-size").plan(Problem(buffers, alignment=1))
     assert plan.offsets == {"a": 0, "b": 300, "c": 500, "top": 610, "d": 500}
 
 

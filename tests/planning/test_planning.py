@@ -17,7 +17,7 @@ from onnxtile.planning.annotate import annotate
 from onnxtile.planning.offsets.effort import NORMAL
 from onnxtile.planning.offsets.memories import allocate, memories
 from onnxtile.planning.offsets.problem import Buffer, Problem
-from onnxtile.planning.planner import planner, planners
+from onnxtile.planning.planner import find_planner, planners
 from onnxtile.planning.result import PlanResult
 from tests.planning.conftest import Case, rows
 from tests.planning.test_arena_run import SOUND
@@ -256,7 +256,7 @@ def test_the_model_stays_as_it_is() -> None:
 
 def test_where_buffers_lie_is_gathered_once() -> None:
     problem = Problem((Buffer("a", 8, 0, 1), Buffer("b", 8, 0, 1)))
-    allocation = allocate(problem, memories({"fast": 64, "slow": 64}), planner("best"), NORMAL)
+    allocation = allocate(problem, memories({"fast": 64, "slow": 64}), find_planner("best"), NORMAL)
     assert dict(allocation.places) == {"a": "fast", "b": "slow"}
     assert allocation.places is allocation.places, "it is asked for each buffer"
     assert allocation.offsets is allocation.offsets

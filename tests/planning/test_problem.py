@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 
 from onnxtile.errors import Infeasible, UsageError
-from onnxtile.planning.offsets.problem import Buffer, OverCapacity, Plan, Problem, align, require_capacity
-from onnxtile.planning.planner import planner
+from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OverCapacity, Problem, align, require_capacity
+from onnxtile.planning.planner import find_planner
 from tests.planning.conftest import problems
 
 
@@ -34,7 +34,7 @@ def test_what_makes_no_sense_is_refused(make, message: str) -> None:  # type: ig
 def test_nothing_to_place_takes_nothing() -> None:
     problem = Problem(())
     assert problem.peak == (0, 0)
-    assert Plan.of(problem, []).size == 0
+    assert OffsetPlan.of(problem, []).size == 0
 
 
 def test_lives_that_touch_do_not_meet() -> None:
@@ -51,7 +51,7 @@ def test_sizes_count_as_rounded_up_to_the_alignment() -> None:
 def test_an_alignment_of_its_own_wastes_nothing_of_the_others() -> None:
     problem = Problem((Buffer("a", 1, 0, 1, alignment=64), Buffer("b", 63, 0, 1, alignment=1)))
     assert problem.lower_bound == 64
-    plan = Plan.of(problem, [0, 1])
+    plan = OffsetPlan.of(problem, [0, 1])
     assert plan.size == 64
 
 
@@ -66,7 +66,7 @@ def test_the_peak_is_the_largest_sum_over_all_steps(problem: Problem) -> None:
 
 def test_too_small_a_capacity_names_the_shortfall_the_step_and_what_is_live() -> None:
     problem = Problem((Buffer("a", 100, 0, 3), Buffer("b", 300, 1, 2), Buffer("c", 100, 2, 4)), 1, capacity=350)
-    plan = planner("greedy-by-size").plan(problem)
+    plan = find_planner("greedy-by-size").plan(problem)
     with pytest.raises(
         OverCapacity, match=r"at least 400 bytes, 50 more .* 350; live at step 1: b \(300\), a \(100\)"
     ) as e:
@@ -79,19 +79,19 @@ def test_too_small_a_capacity_names_the_shortfall_the_step_and_what_is_live() ->
 def test_a_plan_that_another_could_better_says_so() -> None:
     problem = Problem((Buffer("a", 100, 0, 1), Buffer("b", 100, 1, 2)), 1, capacity=150)
     with pytest.raises(OverCapacity, match=r"takes 200 bytes, 50 more .*; live at step 1: b \(100\)") as e:
-        require_capacity(problem, planner("naive").plan(problem))
+        require_capacity(problem, find_planner("naive").plan(problem))
     assert e.value.hint == "no plan of this order takes less than 100 bytes"
 
 
 def test_a_capacity_that_is_just_enough() -> None:
     problem = Problem((Buffer("a", 100, 0, 1), Buffer("b", 100, 1, 2)), 64, capacity=128)
-    require_capacity(problem, planner("greedy-by-size").plan(problem))
+    require_capacity(problem, find_planner("greedy-by-size").plan(problem))
 
 
-def test_a_crowd_is_a_lower_bound() -> None:
+def test_a_conflict_clique_is_a_lower_bound() -> None:
     buffers = (Buffer("a", 8, 0, 1), Buffer("b", 8, 1, 2), Buffer("c", 16, 2, 3))
     conflicts = frozenset({("a", "b"), ("a", "c"), ("b", "c")})
-    problem = Problem(buffers, 8, conflicts=conflicts, crowd=frozenset("abc"))
+    problem = Problem(buffers, 8, conflicts=conflicts, clique=frozenset("abc"))
     assert (problem.peak, problem.lower_bound, problem.bound) == ((16, 2), 32, "every order")
-    alone = Problem(buffers, 8, conflicts=conflicts, crowd=frozenset("c"))
+    alone = Problem(buffers, 8, conflicts=conflicts, clique=frozenset("c"))
     assert (alone.lower_bound, alone.bound) == (16, "peak")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,13 +16,12 @@ import onnxtile
 from onnxtile.errors import CheckFailed, UsageError
 from onnxtile.planning import result, rows
 from onnxtile.planning.annotate import annotate
-from onnxtile.planning.layout import graph_layout as layout
-from onnxtile.planning.layout import roles as roles_of
+from onnxtile.planning.layout import graph_layout
 from onnxtile.planning.layout.aliases import find
 from onnxtile.planning.layout.aliases.lawful import IN_PLACE, VIEWS
-from onnxtile.planning.layout.roles import Roles
+from onnxtile.planning.layout.roles import Roles, assign
 from onnxtile.planning.layout.workspaces import Needs, WorkspaceRules
-from onnxtile.planning.model_plan import plan
+from onnxtile.planning.model_plan import plan_model
 from onnxtile.planning.proof.published.audit import Audit, check, require
 from onnxtile.planning.proof.published.claims import Claims
 from onnxtile.planning.proof.published.reading import from_json, from_marks
@@ -234,22 +233,20 @@ def test_metadata_that_is_no_plan_is_refused(wrong: str) -> None:
 
 
 def refusal(case: Case, **options: Any) -> str:
-    found = plan(case.model, case.shapes, case.constants, **options)
+    found = plan_model(case.model, case.shapes, case.constants, **options)
     with pytest.raises(CheckFailed) as refused:
         require(case.model, found, case.shapes, case.constants)
     return str(refused.value)
 
 
 def test_a_tensor_that_the_planner_loses_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assign: Callable[..., Roles] = roles_of.assign
-
     def losing(*given: Any) -> Roles:
         roles = assign(*given)
         for value in [value for value in roles.tensors if value.name == "g"]:
             del roles.tensors[value]
         return roles
 
-    monkeypatch.setattr(layout, "assign", losing)
+    monkeypatch.setattr(graph_layout, "assign", losing)
     assert "'g' has no address for its 400 bytes" in refusal(Case.of(MIXED))
 
 
@@ -263,14 +260,14 @@ def test_a_workspace_on_a_live_operand_is_refused() -> None:
 
 
 def test_a_workspace_too_small_for_its_body_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    rooms = Needs.rooms
+    workspaces = Needs.workspaces
 
     def smaller(self: Needs, schedule: Any) -> Any:
-        return rooms(
+        return workspaces(
             Needs({node: size - 64 for node, size in self.bodies.items()}, self.kernels, self.shared), schedule
         )
 
-    monkeypatch.setattr(Needs, "rooms", smaller)
+    monkeypatch.setattr(Needs, "workspaces", smaller)
     assert "is too small for the" in refusal(Case.of(SCAN))
 
 
@@ -295,14 +292,14 @@ def test_a_planner_that_writes_over_what_is_still_needed_is_refused(
 
 
 def test_a_planner_without_lives_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "live_ranges", _short_lives)
+    monkeypatch.setattr(graph_layout, "find_live_ranges", _short_lives)
     assert "is live in the steps" in refusal(Case.of(MIXED))
 
 
 def _short_lives(scope: Any, schedule: Any) -> dict[ir.Value, tuple[int, int]]:
-    from onnxtile.planning.layout.live_ranges import live_ranges
+    from onnxtile.planning.layout.live_ranges import find_live_ranges
 
-    found = live_ranges(scope, schedule)
+    found = find_live_ranges(scope, schedule)
     return {value: (first, first + 1) for value, (first, _) in found.items()}
 
 
@@ -319,9 +316,7 @@ def test_rows_that_are_built_wrongly_are_refused(field: str, monkeypatch: pytest
 
 
 def test_no_rows_at_all_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxtile.planning import model_plan as planning
-
-    monkeypatch.setattr(planning, "planned", lambda *_: ())
+    monkeypatch.setattr("onnxtile.planning.model_plan.planned", lambda *_: ())
     assert "has no address for its" in refusal(Case.of(MIXED))
 
 

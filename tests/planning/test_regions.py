@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.planning.layout.aliases.region import Regions
+from onnxtile.planning.layout.aliases.alias_sets import AliasSets
 from onnxtile.planning.layout.ordering.precedence import InSteps
 from tests.planning.conftest import Case
 from tests.planning.test_random_graphs import models
@@ -43,5 +43,5 @@ def test_few_questions_give_the_answer_of_all(model: onnx.ModelProto, order: str
     options: dict[str, Any] = {"order": order, "alignment": 4, "planner": "greedy-by-size"}
     few = Case.of(model).plan(**options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Regions, "_front_behind", lambda *_: None)
+        patch.setattr(AliasSets, "_front_behind", lambda *_: None)
         assert Case.of(model).plan(**options) == few

@@ -113,7 +113,7 @@ def test_a_view_of_such_a_copy_shares_its_bytes() -> None:
 
 def test_two_outputs_may_be_views_of_one_buffer() -> None:
     case = planned("""
-    twins (float[2,3] x) => (float[6] y, float[3,2] z, float[2,3] b) {
+    pairs (float[2,3] x) => (float[6] y, float[3,2] z, float[2,3] b) {
       flat = Constant<value = int64[1] {-1}>()
       tall = Constant<value = int64[2] {3, 2}>()
       a = Relu(x)

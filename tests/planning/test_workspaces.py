@@ -47,19 +47,25 @@ def test_a_kernel_has_its_workspace_while_it_runs() -> None:
 def test_all_kernels_share_the_largest() -> None:
     case = Case.of(CHAIN)
     result = case.plan(**rules(shared=True, Conv="3000", Softmax="100"))
-    (room,) = (b for b in result.buffers if b.kind == "workspace")
-    assert (room.name, room.size, room.first, room.last, room.node) == ("(workspace)", 3000, 1, 3, None)
+    (workspace,) = (b for b in result.buffers if b.kind == "workspace")
+    assert (workspace.name, workspace.size, workspace.first, workspace.last, workspace.node) == (
+        "(workspace)",
+        3000,
+        1,
+        3,
+        None,
+    )
     assert case.run(result).equal
 
 
-@pytest.mark.parametrize(("room", "onto"), [("b", "a"), ("b", "b"), ("y", "c"), ("y", "y")])
+@pytest.mark.parametrize(("workspace", "onto"), [("b", "a"), ("b", "b"), ("y", "c"), ("y", "y")])
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_workspace_on_an_operand_or_a_result_is_noticed(room: str, onto: str, shared: bool) -> None:
+def test_a_workspace_on_an_operand_or_a_result_is_noticed(workspace: str, onto: str, shared: bool) -> None:
     case = Case.of(CHAIN)
     result = case.plan(planner="naive", share=("view",), **rules(shared=shared, Conv="100", Softmax="100"))
     assert case.run(result).equal
     offset = next(b.offset for b in result.buffers if b.name == onto)
-    name = "(workspace)" if shared else f"{room} (workspace)"
+    name = "(workspace)" if shared else f"{workspace} (workspace)"
     moved = tuple(replace(b, offset=offset) if b.name == name else b for b in result.buffers)
     verdict = case.run(replace(result, buffers=moved))
     assert not verdict.equal
@@ -93,8 +99,8 @@ def test_a_pattern_declares_what_its_meta_op_needs(tmp_path: Path) -> None:
     file.write_text(f'name = "Soft"\ndoc = "d"\nworkspace = "2 * outputs[0].bytes"\n[[variants]]\n{query}\n')
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{CHAIN}')
     case = Case.of(api.fuse(model, [str(file)]).model)
-    room = next(b for b in case.plan().buffers if b.kind == "workspace")
-    assert (room.size, room.node) == (2 * 432, case.plan().schedule[-1])
+    workspace = next(b for b in case.plan().buffers if b.kind == "workspace")
+    assert (workspace.size, workspace.node) == (2 * 432, case.plan().schedule[-1])
     assert next(b for b in case.plan(**rules(Soft="64")).buffers if b.kind == "workspace").size == 64
     assert case.run(case.plan()).equal
 

@@ -44,7 +44,7 @@ def test_a_model_without_a_plan_is_tiled_all_the_same(bench: Bench, monkeypatch:
     def fails(*_: object, **__: object) -> None:
         raise Infeasible("no plan")
 
-    monkeypatch.setattr("onnxtile.planning.model_plan.plan", fails)
+    monkeypatch.setattr("onnxtile.planning.model_plan.plan_model", fails)
     model = bench.case(op="MatMul", m=5, k=8, n=8, constants="b").model()
     assert api.tile(model, Limits.of(max=4), peaks=None).peaks is None
     with pytest.raises(Infeasible, match="no plan"):

@@ -126,10 +126,10 @@ def plan(
     """
     from onnxtile import api
     from onnxtile.model.whole import require_writable
-    from onnxtile.planning.offsets.effort import effort as effort_of
+    from onnxtile.planning.offsets.effort import parse_effort
     from onnxtile.report.emit import Emission
 
-    search, room = effort_of(effort, time), capacities(capacity)
+    search, room = parse_effort(effort, time), capacities(capacity)
     is_bare = model.suffix.lower() == ".csv"
     if check is not None and not is_bare:
         _require_no_plan(

@@ -13,10 +13,9 @@ from onnxtile.pipeline.options import Count, File, InputOptions, Texts, bytes_or
 from onnxtile.pipeline.step import Done, State, Step
 from onnxtile.planning.layout.scope import PLACINGS
 from onnxtile.planning.layout.workspaces import WorkspaceRules
-from onnxtile.planning.offsets.effort import Effort
-from onnxtile.planning.offsets.effort import effort as effort_of
-from onnxtile.planning.order import order as order_of
-from onnxtile.planning.planner import planner as planner_of
+from onnxtile.planning.offsets.effort import Effort, parse_effort
+from onnxtile.planning.order import find_order
+from onnxtile.planning.planner import find_planner
 from onnxtile.registry import discover
 from onnxtile.report.format import Format
 from onnxtile.report.format import Options as FormatOptions
@@ -56,12 +55,12 @@ def _files(options: _Options) -> dict[str, Format]:
 
 
 def _effort(options: _Options) -> Effort:
-    return effort_of(None if options.effort is None else str(options.effort), options.time)
+    return parse_effort(None if options.effort is None else str(options.effort), options.time)
 
 
 def _require(options: _Options) -> None:
-    planner_of(options.planner)
-    order_of(options.order)
+    find_planner(options.planner)
+    find_order(options.order)
     _effort(options)
     WorkspaceRules.of(options.workspaces, options.share_workspaces)
     if options.io not in PLACINGS:

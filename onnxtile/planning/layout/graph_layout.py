@@ -9,19 +9,19 @@ from functools import cached_property, partial
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError, UsageError
-from onnxtile.planning.layout.aliases.find import Facts
+from onnxtile.planning.layout.aliases.find import ModelFacts
 from onnxtile.planning.layout.aliases.sharing import Sharing, Timeline, choose
 from onnxtile.planning.layout.bytes import granule, tensor_bytes
-from onnxtile.planning.layout.live_ranges import Life, live_ranges
-from onnxtile.planning.layout.ordering.every_order import Claim, InEveryOrder, conflicts, crowd
+from onnxtile.planning.layout.live_ranges import LiveRange, find_live_ranges
+from onnxtile.planning.layout.ordering.every_order import Claim, InEveryOrder, clique, conflicts
+from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
 from onnxtile.planning.layout.ordering.precedence import InSteps, Precedence
 from onnxtile.planning.layout.ordering.schedule import Schedule, own_order
-from onnxtile.planning.layout.ordering.work import Work
 from onnxtile.planning.layout.roles import Roles, assign
-from onnxtile.planning.layout.scope import Scope
-from onnxtile.planning.layout.workspaces import NO_NEEDS, Needs, Room
+from onnxtile.planning.layout.scope import PlanScope
+from onnxtile.planning.layout.workspaces import NO_NEEDS, Needs, WorkspaceBuffer
 from onnxtile.planning.offsets.problem import Buffer, Problem, align
-from onnxtile.planning.order import Ground, Order
+from onnxtile.planning.order import Order, SchedulingContext
 
 _MOST = 2**53
 """Bytes that all buffers of a graph may have together: sums of them fit in 64 bits, and JSON's readers know them exactly."""
@@ -34,20 +34,20 @@ class Layout:
     `buffers` are what is to be placed: one for each region, and the workspaces, which are the `rooms`.
     """
 
-    scope: Scope
+    scope: PlanScope
     schedule: Schedule
     roles: Roles
-    lives: Mapping[ir.Value, Life]
+    live_ranges: Mapping[ir.Value, LiveRange]
     order: Precedence
     sharing: Sharing
     buffers: tuple[Buffer, ...]
-    rooms: tuple[Room, ...]
+    workspaces: tuple[WorkspaceBuffer, ...]
     alignment: int
 
     @cached_property
     def problem(self) -> Problem:
         """What is to be placed, and what may not share bytes."""
-        return Problem(self.buffers, self.alignment, conflicts=self.conflicts, crowd=self.crowd)
+        return Problem(self.buffers, self.alignment, conflicts=self.conflicts, clique=self.clique)
 
     @property
     def holds_always(self) -> bool:
@@ -60,28 +60,30 @@ class Layout:
         return conflicts(self._claims, self.order) if isinstance(self.order, InEveryOrder) else frozenset()
 
     @cached_property
-    def crowd(self) -> frozenset[str]:
+    def clique(self) -> frozenset[str]:
         """Names of the heaviest buffers of which no two may share a byte, where what is said is true of every order; else none."""
         if not isinstance(self.order, InEveryOrder):
             return frozenset()
         size = {buffer.name: align(buffer.size, self.alignment) for buffer in self.buffers}
-        return crowd(self._claims, [size[claim.name] for claim in self._claims], self.conflicts)
+        return clique(self._claims, [size[claim.name] for claim in self._claims], self.conflicts)
 
     @cached_property
     def _claims(self) -> list[Claim]:
         assert isinstance(self.order, InEveryOrder)
         order = self.order
-        regions = {id(region): region for region in self.sharing.regions.of.values()}.values()
-        claims = [order.claim(region.owner.name or "", region.life, region.places) for region in regions]
-        for room in self.rooms:
-            users = tuple(map(order.number, room.nodes))
-            claims.append(Claim(room.buffer.name, (room.buffer.lower, room.buffer.upper), users, users))
+        alias_sets = {id(alias_set): alias_set for alias_set in self.sharing.alias_sets.of.values()}.values()
+        claims = [
+            order.claim(alias_set.owner.name or "", alias_set.live_range, alias_set.places) for alias_set in alias_sets
+        ]
+        for workspace in self.workspaces:
+            users = tuple(map(order.number, workspace.nodes))
+            claims.append(Claim(workspace.buffer.name, (workspace.buffer.lower, workspace.buffer.upper), users, users))
         return claims
 
 
 def layouts(
-    facts: Facts,
-    scope: Scope,
+    facts: ModelFacts,
+    scope: PlanScope,
     order: Order,
     streams: int,
     alignment: int,
@@ -101,15 +103,17 @@ def layouts(
         raise UsageError("nodes that may run at once cannot share one workspace", hint="leave --share-workspaces out")
     terms = _Terms(facts, scope, alignment, frozenset(rules), order.every, needs)
     own = own_order(scope.graph)
-    return tuple(map(terms.layout, order.candidates(Ground(own, streams, partial(terms.work, own)))))
+    return tuple(
+        map(terms.layout, order.candidates(SchedulingContext(own, streams, partial(terms.ordering_problem, own))))
+    )
 
 
 @dataclass(frozen=True)
 class _Terms:
     """What a layout is made by, whatever its schedule."""
 
-    facts: Facts
-    scope: Scope
+    facts: ModelFacts
+    scope: PlanScope
     alignment: int
     rules: frozenset[str]
     every: bool
@@ -119,13 +123,13 @@ class _Terms:
         scope, facts = self.scope, self.facts
         roles = assign(schedule, scope, facts)
         self._require_countable(roles)
-        lives = live_ranges(scope, schedule)
-        order = self._in_every_order(schedule, roles) if self.every else InSteps(schedule, lives)
-        rooms = self.needs.rooms(schedule)
-        timeline = Timeline(schedule, lives, order, scope.kept, [room.buffer for room in rooms])
+        live_ranges = find_live_ranges(scope, schedule)
+        order = self._in_every_order(schedule, roles) if self.every else InSteps(schedule, live_ranges)
+        workspaces = self.needs.workspaces(schedule)
+        timeline = Timeline(schedule, live_ranges, order, scope.kept, [workspace.buffer for workspace in workspaces])
         sharing = choose(timeline, facts, tuple(roles.tensors), self.alignment, self.rules)
-        buffers = (*_buffers(sharing, facts, self.alignment), *(room.buffer for room in rooms))
-        return Layout(scope, schedule, roles, lives, order, sharing, buffers, rooms, self.alignment)
+        buffers = (*_buffers(sharing, facts, self.alignment), *(workspace.buffer for workspace in workspaces))
+        return Layout(scope, schedule, roles, live_ranges, order, sharing, buffers, workspaces, self.alignment)
 
     def _in_every_order(self, schedule: Schedule, roles: Roles) -> InEveryOrder:
         constants, tensors = self.facts.constants, roles.tensors
@@ -142,21 +146,25 @@ class _Terms:
                 hint="smaller sizes (--dim, --shape), workspaces or alignment take less",
             )
 
-    def work(self, own: Schedule, taken: Collection[str]) -> Work:
+    def ordering_problem(self, own: Schedule, taken: Collection[str]) -> OrderingProblem:
         layout = replace(self, rules=self.rules & set(taken)).layout(own)
         found = (alias for node in own.nodes for alias in self.facts.lawful(node))
         in_place = [alias for alias in found if alias.rule == "in place" and alias.rule in self.rules]
-        return Work.of(own.nodes, layout.sharing.regions.of, in_place, self.scope.kept, self.alignment, layout.rooms)
+        return OrderingProblem.of(
+            own.nodes, layout.sharing.alias_sets.of, in_place, self.scope.kept, self.alignment, layout.workspaces
+        )
 
 
-def _buffers(sharing: Sharing, facts: Facts, alignment: int) -> tuple[Buffer, ...]:
+def _buffers(sharing: Sharing, facts: ModelFacts, alignment: int) -> tuple[Buffer, ...]:
     """Return a buffer for each region; no element is split by a small alignment."""
     found: dict[ir.Value, Buffer] = {}
-    for value, region in sharing.regions.of.items():
+    for value, alias_set in sharing.alias_sets.of.items():
         dtype = facts.shapes.dtype(value)
         assert dtype is not None
-        before = found[region.owner].alignment if region.owner in found else None
+        before = found[alias_set.owner].alignment if alias_set.owner in found else None
         wanted = max(granule(dtype), before or 1)
         own = wanted if wanted > alignment else None
-        found[region.owner] = Buffer(region.owner.name or "", region.size, *region.life, alignment=own)
+        found[alias_set.owner] = Buffer(
+            alias_set.owner.name or "", alias_set.size, *alias_set.live_range, alignment=own
+        )
     return tuple(found.values())

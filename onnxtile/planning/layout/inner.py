@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxtile.model.unfold import inside_of
-from onnxtile.planning.layout.aliases.find import Facts
+from onnxtile.planning.layout.aliases.find import ModelFacts
 
 _WITH_BODIES = frozenset({"If", "Loop", "Scan"})
 
 
-def bodies(node: ir.Node, facts: Facts) -> Iterator[tuple[str | None, ir.Graph]]:
+def bodies(node: ir.Node, facts: ModelFacts) -> Iterator[tuple[str | None, ir.Graph]]:
     """Yield the bodies of `node` that are planned, each with the name of its attribute; None for that of the function that it calls."""
     inside = inside_of(node)
     if inside is not None:

@@ -17,14 +17,14 @@ from onnxtile.errors import ModelError
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import resolve
 from onnxtile.model.unfold import is_kernel, unfold, written_out
-from onnxtile.planning.layout.aliases.find import Facts
-from onnxtile.planning.layout.bodies import Bodies, Terms, plan_bodies
+from onnxtile.planning.layout.aliases.find import ModelFacts
+from onnxtile.planning.layout.bodies import BodyPlans, Terms, plan_bodies
 from onnxtile.planning.layout.graph_layout import Layout, layouts
-from onnxtile.planning.layout.scope import Scope
+from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.workspaces import SHARED, WorkspaceRules
 from onnxtile.planning.offsets.effort import NORMAL
-from onnxtile.planning.order import order as find_order
-from onnxtile.planning.planner import planner as find_planner
+from onnxtile.planning.order import find_order
+from onnxtile.planning.planner import find_planner
 from onnxtile.planning.result import Inside
 
 _SMALL = 64
@@ -38,7 +38,7 @@ class Insides:
     `alignment` and `rules` are those of the plan around them.
     """
 
-    facts: Facts
+    facts: ModelFacts
     alignment: int
     rules: Collection[str]
     _known: dict[Hashable, int | None] = field(default_factory=dict)
@@ -59,14 +59,17 @@ class Insides:
             self._known[key] = self._planned(node)
         return self._known[key]
 
-    def rows(self, layout: Layout, bodies: Bodies, path: str = "") -> tuple[Inside, ...]:
+    def rows(self, layout: Layout, bodies: BodyPlans, path: str = "") -> tuple[Inside, ...]:
         """Return what the meta-ops of `layout` and of the `bodies` of its nodes need inside, but for those that need nothing.
 
         `path` leads to a body, from node to node.
         """
         found = []
         counted = {
-            node for room in layout.rooms for node in room.nodes if room.buffer.name == SHARED or node not in bodies
+            node
+            for workspace in layout.workspaces
+            for node in workspace.nodes
+            if workspace.buffer.name == SHARED or node not in bodies
         }
         for node, name in zip(layout.schedule.nodes, layout.schedule.ids, strict=True):
             if self._is_kernel(node) and not self._is_constant(node):
@@ -100,7 +103,7 @@ class Insides:
         except ModelError:
             return None  # shapes in it contradict each other, or random operands keep onnxruntime from running it
         model, shapes, constants = unfold(alone, shapes, Constants(alone))
-        inner = Facts(model, shapes, constants)
+        inner = ModelFacts(model, shapes, constants)
         planner, order = find_planner("greedy-by-size"), find_order("model")
         nested = Insides(inner, self.alignment, self.rules, self._known)
         if any(nested._is_kernel(one) and nested.known(one) is None for one in model.graph.all_nodes()):
@@ -116,5 +119,5 @@ class Insides:
         )
         bodies = plan_bodies(model.graph, terms)
         needs = terms.needs(model.graph, bodies)
-        (layout,) = layouts(inner, Scope(model.graph, "outside"), order, 1, self.alignment, self.rules, needs)
+        (layout,) = layouts(inner, PlanScope(model.graph, "outside"), order, 1, self.alignment, self.rules, needs)
         return None if layout.roles.unplanned else layout.problem.peak[0]

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies
-from onnxtile.planning.layout.aliases.find import Alias, Facts
-from onnxtile.planning.layout.aliases.region import Contents
+from onnxtile.planning.layout.aliases.alias_sets import Contents
+from onnxtile.planning.layout.aliases.find import Alias, ModelFacts
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.layout.ordering.schedule import Schedule
@@ -25,7 +25,7 @@ _MOST_STEPS = 8
 """Steps at the peak of the schedule that are looked at; each takes two passes over the graph."""
 
 
-def any_order_bound(layout: Layout, facts: Facts, needs: Needs) -> int:
+def any_order_bound(layout: Layout, facts: ModelFacts, needs: Needs) -> int:
     """Return the bytes that no arena can do without, whatever the order of the nodes and the aliases.
 
     `layout` is one of the graph's; the bound can be its arena's size only at a peak of its schedule, and is sought there. `needs` says the
@@ -84,7 +84,7 @@ class _Paths:
 class _Distinct:
     """What lies in each tensor, and which tensors may lie in one buffer at all."""
 
-    def __init__(self, layout: Layout, facts: Facts) -> None:
+    def __init__(self, layout: Layout, facts: ModelFacts) -> None:
         self._alignment = layout.alignment
         self._sizes = {value: tensor_bytes(value, facts.shapes) or 0 for value in layout.roles.tensors}
         self._groups: dict[ir.Value, ir.Value] = {}

@@ -6,29 +6,29 @@ import onnx_ir as ir
 
 from onnxtile.graph import dependencies
 from onnxtile.planning.layout.ordering.schedule import Schedule
-from onnxtile.planning.layout.scope import Scope
+from onnxtile.planning.layout.scope import PlanScope
 
-Life = tuple[int, int]
+LiveRange = tuple[int, int]
 """Half-open, in steps."""
 
 
-def live_ranges(scope: Scope, schedule: Schedule) -> dict[ir.Value, Life]:
+def find_live_ranges(scope: PlanScope, schedule: Schedule) -> dict[ir.Value, LiveRange]:
     """Return the life of each value that is given in `scope` or that a node makes, in the order in which they are made.
 
     It begins with the step that makes the value and ends after the last step that reads it, or after its own where none does. A node
     reads what its bodies capture. Inputs are there from the first step on. What is kept lives to the end.
     """
-    lives: dict[ir.Value, Life] = {value: (0, 1) for value in scope.given}
+    live_ranges: dict[ir.Value, LiveRange] = {value: (0, 1) for value in scope.given}
     for node, step in schedule.steps.items():
         for value in dependencies(node):
-            if value in lives:
-                lives[value] = (lives[value][0], step + 1)
-        lives.update((value, (step, step + 1)) for value in node.outputs if value.name)
-    for value in scope.kept & lives.keys():
-        lives[value] = (lives[value][0], max(schedule.end, 1))
-    return lives
+            if value in live_ranges:
+                live_ranges[value] = (live_ranges[value][0], step + 1)
+        live_ranges.update((value, (step, step + 1)) for value in node.outputs if value.name)
+    for value in scope.kept & live_ranges.keys():
+        live_ranges[value] = (live_ranges[value][0], max(schedule.end, 1))
+    return live_ranges
 
 
-def merged(first: Life, second: Life) -> Life:
+def merged(first: LiveRange, second: LiveRange) -> LiveRange:
     """Return the life of bytes that two values share."""
     return min(first[0], second[0]), max(first[1], second[1])

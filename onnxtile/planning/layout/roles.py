@@ -9,12 +9,12 @@ import onnx_ir as ir
 
 from onnxtile.graph import dependencies, node_id
 from onnxtile.model.unbound import binding
-from onnxtile.planning.layout.aliases.find import Alias, Facts
+from onnxtile.planning.layout.aliases.find import Alias, ModelFacts
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.inner import bodies
 from onnxtile.planning.layout.non_tensors import containers, kind_name
 from onnxtile.planning.layout.ordering.schedule import Schedule
-from onnxtile.planning.layout.scope import Scope
+from onnxtile.planning.layout.scope import PlanScope
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Roles:
     unplanned: dict[ir.Value, str] = field(default_factory=dict)
 
 
-def assign(schedule: Schedule, scope: Scope, facts: Facts) -> Roles:
+def assign(schedule: Schedule, scope: PlanScope, facts: ModelFacts) -> Roles:
     """Return the role of every value of a graph that is read or made in a step of `schedule`, and of what its bodies make."""
     roles = Roles()
     outputs = set(scope.graph.outputs)
@@ -71,14 +71,14 @@ def _is_here(value: ir.Value, graph: ir.Graph) -> bool:
     return (value.graph if maker is None else maker.graph) is graph
 
 
-def _constants_read(node: ir.Node, outputs: set[ir.Value], facts: Facts) -> Iterator[ir.Value]:
+def _constants_read(node: ir.Node, outputs: set[ir.Value], facts: ModelFacts) -> Iterator[ir.Value]:
     """Yield the constants that `node` reads, unless it is itself one of those that are computed before the run."""
     if all(value in facts.constants and value not in outputs for value in node.outputs):
         return
     yield from (v for v in dependencies(node) if v in facts.constants and (v not in outputs or v.producer() is None))
 
 
-def _no_fixed_bytes(value: ir.Value, facts: Facts, no_tensors: dict[ir.Value, ir.TypeProtocol]) -> str | None:
+def _no_fixed_bytes(value: ir.Value, facts: ModelFacts, no_tensors: dict[ir.Value, ir.TypeProtocol]) -> str | None:
     if facts.shapes.never(value) is not None:
         return facts.shapes.never(value)
     if value in no_tensors:
@@ -90,7 +90,7 @@ def _no_fixed_bytes(value: ir.Value, facts: Facts, no_tensors: dict[ir.Value, ir
 
 
 def _place(
-    value: ir.Value, alias: Alias | None, is_output: bool, facts: Facts, roles: Roles, outside: str | None
+    value: ir.Value, alias: Alias | None, is_output: bool, facts: ModelFacts, roles: Roles, outside: str | None
 ) -> None:
     if outside is not None:
         roles.outside[value] = outside
@@ -104,7 +104,7 @@ def _place(
         roles.outside[value] = f"a {kind} of {alias.source.name!r}, which lies outside"
 
 
-def _why_unknown(value: ir.Value, facts: Facts) -> str:
+def _why_unknown(value: ir.Value, facts: ModelFacts) -> str:
     if facts.shapes.sizes(value) is not None:
         return "its element type is not known"
     bindable = [symbol for dim in facts.shapes.dims(value) or () for symbol in facts.unbound.bindable(dim)]

@@ -15,7 +15,7 @@ PLACINGS = ("outputs", "inside", "outside")
 
 
 @dataclass(frozen=True)
-class Scope:
+class PlanScope:
     """A graph whose outputs, and inputs, lie in the arena, as `io` says.
 
     What the caller reads lives to the end of the run. So do inputs, unless `overwrite_inputs` gives their bytes away after the last step

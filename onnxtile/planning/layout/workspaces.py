@@ -13,7 +13,7 @@ from onnxtile import keys
 from onnxtile.errors import UsageError
 from onnxtile.model.size_rule import SizeRule
 from onnxtile.model.unfold import is_kernel
-from onnxtile.planning.layout.aliases.find import Facts
+from onnxtile.planning.layout.aliases.find import ModelFacts
 from onnxtile.planning.layout.ordering.schedule import Schedule
 from onnxtile.planning.offsets.problem import Buffer
 
@@ -50,7 +50,7 @@ class WorkspaceRules:
                     hint=f"did you mean {near[0]!r}?" if near else None,
                 )
 
-    def of_nodes(self, graph: ir.Graph, facts: Facts, inside: Callable[[ir.Node], int]) -> dict[ir.Node, int]:
+    def of_nodes(self, graph: ir.Graph, facts: ModelFacts, inside: Callable[[ir.Node], int]) -> dict[ir.Node, int]:
         """Return the bytes of each node of `graph` that needs some; `inside` tells those that the nodes of a meta-op need.
 
         Raises ModelError where a rule asks for a shape that is not known.
@@ -59,7 +59,7 @@ class WorkspaceRules:
         found = {node: rule.bytes(node, facts.shapes, inside) for node, rule in rules.items()}
         return {node: size for node, size in found.items() if size}
 
-    def _rule(self, node: ir.Node, facts: Facts) -> SizeRule | None:
+    def _rule(self, node: ir.Node, facts: ModelFacts) -> SizeRule | None:
         if all(value in facts.constants for value in node.outputs):
             return None
         named = next((self.rules[name] for name in _names(node) if name in self.rules), None)
@@ -83,7 +83,7 @@ def _names(node: ir.Node) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Room:
+class WorkspaceBuffer:
     """The buffer of a workspace, and the nodes that use it, of which no two run at once."""
 
     buffer: Buffer
@@ -102,7 +102,7 @@ class Needs:
     shared: bool = False
     alignments: Mapping[ir.Node, int] = field(default_factory=dict)
 
-    def rooms(self, schedule: Schedule) -> tuple[Room, ...]:
+    def workspaces(self, schedule: Schedule) -> tuple[WorkspaceBuffer, ...]:
         """Return the workspaces in `schedule`."""
         own = dict(self.bodies)
         for node, size in () if self.shared else self.kernels.items():
@@ -110,14 +110,16 @@ class Needs:
         names = dict(zip(schedule.nodes, schedule.ids, strict=True))
         steps = schedule.steps
         found = [
-            Room(Buffer(f"{names[node]} (workspace)", own[node], step, step + 1, self.alignments.get(node)), (node,))
+            WorkspaceBuffer(
+                Buffer(f"{names[node]} (workspace)", own[node], step, step + 1, self.alignments.get(node)), (node,)
+            )
             for node, step in steps.items()
             if own.get(node)
         ]
         users = tuple(node for node in schedule.nodes if self.shared and self.kernels.get(node))
         if users:
             size, first, end = max(self.kernels[n] for n in users), steps[users[0]], steps[users[-1]] + 1
-            found.append(Room(Buffer(SHARED, size, first, end), users))
+            found.append(WorkspaceBuffer(Buffer(SHARED, size, first, end), users))
         return tuple(found)
 
 

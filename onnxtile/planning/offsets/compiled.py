@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -25,6 +26,7 @@ def function(module: ModuleType, name: str, *, allocates: bool = True) -> Any:
     time of functions that take very many arrays.
     """
     numba: Any = importlib.import_module("numba")
+    _drop_stale(module)
     # Compiled functions call one another: they find each other's names in a module's worth of globals of their own.
     space: dict[str, Any] = dict(vars(module))
     for key, value in vars(module).items():
@@ -32,6 +34,19 @@ def function(module: ModuleType, name: str, *, allocates: bool = True) -> Any:
             plain = FunctionType(value.__code__, space, key)
             space[key] = numba.njit(_nrt=allocates, cache=_can_keep(module))(plain)
     return space[name]
+
+
+def _drop_stale(module: ModuleType) -> None:
+    """Delete compiled code that is older than a source file beside it.
+
+    numba compares only the file of the function itself, and fails to load code whose argument types have been renamed since.
+    """
+    folder = Path(module.__file__ or "").parent
+    newest = max((source.stat().st_mtime for source in folder.glob("*.py")), default=0.0)
+    for kept in (folder / "__pycache__").glob("*.nb[ci]"):
+        with suppress(OSError):  # another process deletes the same file, or the folder is read-only
+            if kept.stat().st_mtime < newest:
+                kept.unlink()
 
 
 def _can_keep(module: ModuleType) -> bool:

@@ -7,18 +7,18 @@ import numpy as np
 from onnxtile.planning.offsets.problem import Ints, Problem
 
 
-class Rivals:
+class ConflictIndex:
     """The lives of a problem's buffers, sorted once: n buffers of which each meets d others take n searches of about d each."""
 
     def __init__(self, problem: Problem) -> None:
         buffers = problem.buffers
-        self._lower, self._upper = problem.lives
+        self._lower, self._upper = problem.live_ranges
         self._order = np.argsort(self._lower, kind="stable")
         self._births = self._lower[self._order]
         self._deaths = self._upper[self._order]
         # Lives before this one in the order of their births have all ended by the latest death so far.
         self._latest = np.maximum.accumulate(self._deaths) if len(buffers) else self._deaths
-        self._opponents = {i: np.array(others, np.int64) for i, others in problem.opponents.items()}
+        self._extra_conflicts = {i: np.array(others, np.int64) for i, others in problem.extra_conflicts.items()}
 
     def of(self, i: int) -> Ints:
         """Return the others that buffer `i` may share no byte with, by their places in the problem; itself is among them."""
@@ -26,4 +26,4 @@ class Rivals:
         first = int(np.searchsorted(self._latest, lower, side="right"))
         last = int(np.searchsorted(self._births, upper, side="left"))
         met = self._order[first:last][self._deaths[first:last] > lower]
-        return met if i not in self._opponents else np.concatenate((met, self._opponents[i]))
+        return met if i not in self._extra_conflicts else np.concatenate((met, self._extra_conflicts[i]))

@@ -26,16 +26,16 @@ class Effort:
     progress: Progress = field(default=silent, repr=False, compare=False)
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> SearchBudget:
         """What a search for a smaller arena may take."""
-        return Budget(self.steps, self.seconds, self.progress)
+        return SearchBudget(self.steps, self.seconds, self.progress)
 
     @property
-    def budget_to_fit(self) -> Budget:
+    def budget_to_fit(self) -> SearchBudget:
         """What a search for an arena that fits the capacity may take."""
-        return Budget(self.fitting, self.seconds, self.progress)
+        return SearchBudget(self.fitting, self.seconds, self.progress)
 
-    def after(self, budget: Budget) -> Effort:
+    def after(self, budget: SearchBudget) -> Effort:
         """Return what is left of it, where the time that `budget` has taken is over."""
         return self if self.seconds is None else replace(self, seconds=max(0.0, self.seconds - budget.taken))
 
@@ -54,7 +54,7 @@ _LONGEST = 30
 
 
 @dataclass
-class Budget:
+class SearchBudget:
     """The steps that a search may still take, and the end of its time; what it takes is counted down."""
 
     looks: int
@@ -89,7 +89,7 @@ class Budget:
         return time.monotonic() - self._start
 
 
-def effort(level: str | None = None, seconds: str | None = None) -> Effort:
+def parse_effort(level: str | None = None, seconds: str | None = None) -> Effort:
     """Return the effort that `level` ("low", "normal", "high", or a number of steps) and `seconds` ("5s", "0.5") ask for.
 
     With seconds and no level, only they end the search. Raises UsageError for what is neither.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from onnxtile.planning.offsets.conflicts import Rivals
+from onnxtile.planning.offsets.conflicts import ConflictIndex
 from onnxtile.planning.offsets.problem import Ints, Problem
 
 Choose = Callable[[Ints, int], int]
@@ -21,7 +21,7 @@ class Fitter:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._rivals = Rivals(problem)
+        self._conflict_index = ConflictIndex(problem)
 
     def place(self, order: Sequence[int], choose: Choose) -> list[int]:
         """Return an offset for each buffer, placed in the order of their numbers in `order`."""
@@ -34,7 +34,7 @@ class Fitter:
             size = problem.footprint(buffer)
             if not size:
                 continue
-            near = self._rivals.of(i)
+            near = self._conflict_index.of(i)
             near = near[end[near] > 0]
             offset = _offset(start[near], end[near], size, problem.alignment_of(buffer), choose)
             start[i], end[i] = offset, offset + size

@@ -15,7 +15,14 @@ import numpy as np
 
 from onnxtile.errors import UsageError
 from onnxtile.planning.offsets.effort import Effort
-from onnxtile.planning.offsets.problem import Buffer, OverCapacity, Plan, Problem, Proof, require_capacity
+from onnxtile.planning.offsets.problem import (
+    Buffer,
+    OffsetPlan,
+    OptimalityProof,
+    OverCapacity,
+    Problem,
+    require_capacity,
+)
 from onnxtile.planning.planner import Planner
 from onnxtile.planning.result import Arena
 
@@ -48,7 +55,7 @@ class Filled:
 
     memory: Memory
     problem: Problem
-    plan: Plan
+    plan: OffsetPlan
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class Allocation:
     """Each memory with its plan, and what is known of plans that take fewer bytes in all memories together."""
 
     arenas: tuple[Filled, ...]
-    proof: Proof
+    proof: OptimalityProof
 
     @property
     def size(self) -> int:
@@ -97,7 +104,7 @@ def allocate(problem: Problem, memories: Sequence[Memory], planner: Planner, eff
     _require_sense(memories)
     over: OverCapacity | None = None
     # The bytes that are moved count first; where they leave too much for the last memory, the room that is taken from it does.
-    for worth in (_moved_for_size, _room) if len(memories) > 1 else (_moved_for_size,):
+    for worth in (_moved_for_size, _occupancy) if len(memories) > 1 else (_moved_for_size,):
         try:
             return _summary(problem, _filled(problem, memories, planner, effort, worth))
         except OverCapacity as error:
@@ -128,7 +135,7 @@ def _fill(left: Problem, memory: Memory, planner: Planner, effort: Effort, worth
     """Fill `memory` with buffers of `left`: with all, or with those of the most worth; fewer as long as their plan does not fit."""
     assert memory.capacity is not None
     # Nothing is lost where a part does not fit by a hair: a smaller one is tried, rather than a long search made.
-    brief, room = replace(effort, fitting=effort.steps), memory.capacity
+    brief, free = replace(effort, fitting=effort.steps), memory.capacity
     everything = replace(left, capacity=memory.capacity)
     if everything.lower_bound <= memory.capacity:
         plan = planner.plan(everything, brief)
@@ -136,14 +143,14 @@ def _fill(left: Problem, memory: Memory, planner: Planner, effort: Effort, worth
             return Filled(memory, everything, plan)
     ranked = sorted(left.buffers, key=lambda b: (-worth(b), b.upper - b.lower, b.size, b.name))
     while True:
-        part = _part(left, _fitting(left, ranked, room), memory.capacity)
+        part = _part(left, _fitting(left, ranked, free), memory.capacity)
         plan = planner.plan(part, brief)
         if plan.size <= memory.capacity:
             return Filled(memory, part, plan)
-        room -= max(plan.size - memory.capacity, 1)
+        free -= max(plan.size - memory.capacity, 1)
 
 
-def _fitting(problem: Problem, ranked: Sequence[Buffer], room: int) -> list[Buffer]:
+def _fitting(problem: Problem, ranked: Sequence[Buffer], free: int) -> list[Buffer]:
     """Return the buffers, taken in the order of `ranked` where they fit, of which never more than `room` bytes are live."""
     steps = np.unique(np.array([b.lower for b in ranked], np.int64))
     live = np.zeros(len(steps), np.int64)
@@ -151,7 +158,7 @@ def _fitting(problem: Problem, ranked: Sequence[Buffer], room: int) -> list[Buff
     for buffer in ranked:
         first, last = np.searchsorted(steps, (buffer.lower, buffer.upper))
         size = problem.footprint(buffer)
-        if not size or int(live[first:last].max()) + size <= room:
+        if not size or int(live[first:last].max()) + size <= free:
             live[first:last] += size
             taken.append(buffer)
     return taken
@@ -165,7 +172,7 @@ def _part(problem: Problem, buffers: Sequence[Buffer], capacity: int | None) -> 
         problem.alignment,
         capacity,
         frozenset(pair for pair in problem.conflicts if names.issuperset(pair)),
-        problem.crowd & names,
+        problem.clique & names,
     )
 
 
@@ -173,7 +180,7 @@ def _moved_for_size(buffer: Buffer) -> float:
     return (buffer.size if buffer.moved is None else buffer.moved) / max(buffer.size, 1)
 
 
-def _room(buffer: Buffer) -> float:
+def _occupancy(buffer: Buffer) -> float:
     return buffer.size * (buffer.upper - buffer.lower)
 
 
@@ -186,7 +193,9 @@ def _summary(problem: Problem, arenas: tuple[Filled, ...]) -> Allocation:
         return Allocation(arenas, proof)
     bound = problem.lower_bound
     did_reach = sum(arena.plan.size for arena in arenas) == bound
-    return Allocation(arenas, Proof(bound, problem.bound, "lower bound reached" if did_reach else "several arenas"))
+    return Allocation(
+        arenas, OptimalityProof(bound, problem.bound, "lower bound reached" if did_reach else "several arenas")
+    )
 
 
 def _require_sense(memories: Sequence[Memory]) -> None:

@@ -64,7 +64,7 @@ class Problem:
     alignment: int = DEFAULT_ALIGNMENT
     capacity: int | None = None
     conflicts: frozenset[tuple[str, str]] = frozenset()
-    crowd: frozenset[str] = frozenset()
+    clique: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         require_alignment(self.alignment)
@@ -103,7 +103,7 @@ class Problem:
         return tuple(((sizes + unit - 1) & -unit).tolist())
 
     @cached_property
-    def opponents(self) -> Mapping[int, tuple[int, ...]]:
+    def extra_conflicts(self) -> Mapping[int, tuple[int, ...]]:
         """The conflicts as places in `buffers`: of each buffer that has some, those whose lives do not meet its own anyway."""
         if not self.conflicts:
             return {}
@@ -117,7 +117,7 @@ class Problem:
         return {i: tuple(sorted(others)) for i, others in sorted(found.items())}
 
     @cached_property
-    def lives(self) -> tuple[Ints, Ints]:
+    def live_ranges(self) -> tuple[Ints, Ints]:
         """The step in which each buffer's life begins, and the one before which it ends."""
         buffers = self.buffers
         return np.array([b.lower for b in buffers], np.int64), np.array([b.upper for b in buffers], np.int64)
@@ -126,7 +126,7 @@ class Problem:
     def _live(self) -> tuple[Ints, Ints]:
         """The steps in which lives begin or end, and the sums of live footprints in bytes from each of them on."""
         sizes = np.array(self.footprints, np.int64)
-        times, at = np.unique(np.concatenate(self.lives), return_inverse=True)
+        times, at = np.unique(np.concatenate(self.live_ranges), return_inverse=True)
         change = np.zeros(len(times) + 1, np.int64)
         np.add.at(change, at, np.concatenate((sizes, -sizes)))
         return times, np.cumsum(change)
@@ -147,10 +147,10 @@ class Problem:
     @cached_property
     def lower_bound(self) -> int:
         """The bytes that no plan can do without: the peak, or those of the crowd."""
-        if not self.crowd:
+        if not self.clique:
             return self.peak[0]
-        crowd = sum(size for b, size in zip(self.buffers, self.footprints, strict=True) if b.name in self.crowd)
-        return max(self.peak[0], crowd)
+        clique = sum(size for b, size in zip(self.buffers, self.footprints, strict=True) if b.name in self.clique)
+        return max(self.peak[0], clique)
 
     @property
     def bound(self) -> Bound:
@@ -183,7 +183,7 @@ does not search, or that tensors without a size are missing from the plan."""
 
 
 @dataclass(frozen=True)
-class Proof:
+class OptimalityProof:
     """What is known of a smaller arena: none takes less than `lower_bound` bytes; how that is known, and why no more is known."""
 
     lower_bound: int
@@ -192,7 +192,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Plan:
+class OffsetPlan:
     """Where each buffer of a problem starts, by name, in bytes from the start of the arena; the arena's size in bytes.
 
     `proof` says how far that is from the best, where its planner told.
@@ -200,10 +200,10 @@ class Plan:
 
     offsets: Mapping[str, int]
     size: int
-    proof: Proof | None = None
+    proof: OptimalityProof | None = None
 
     @classmethod
-    def of(cls, problem: Problem, offsets: Sequence[int], proof: Proof | None = None) -> Plan:
+    def of(cls, problem: Problem, offsets: Sequence[int], proof: OptimalityProof | None = None) -> OffsetPlan:
         """Return the plan that gives the buffers of `problem` these offsets, in the same order."""
         named = {b.name: int(offset) for b, offset in zip(problem.buffers, offsets, strict=True)}
         return cls(named, size_of(problem, offsets), proof)
@@ -223,7 +223,7 @@ def size_of(problem: Problem, offsets: Sequence[int]) -> int:
 class OverCapacity(Infeasible):
     """The arena would be larger than its capacity by `shortfall` bytes, because of the buffers `live` at `step`."""
 
-    def __init__(self, problem: Problem, plan: Plan, arena: str | None = None) -> None:
+    def __init__(self, problem: Problem, plan: OffsetPlan, arena: str | None = None) -> None:
         assert problem.capacity is not None
         hopeless = problem.lower_bound > problem.capacity
         need = problem.lower_bound if hopeless else plan.size
@@ -240,7 +240,7 @@ class OverCapacity(Infeasible):
         )
 
 
-def require_capacity(problem: Problem, plan: Plan, arena: str | None = None) -> None:
+def require_capacity(problem: Problem, plan: OffsetPlan, arena: str | None = None) -> None:
     """Raise OverCapacity, which names the `arena`, where `plan` takes more bytes than `problem` has."""
     if problem.capacity is not None and plan.size > problem.capacity:
         raise OverCapacity(problem, plan, arena)
@@ -265,5 +265,5 @@ def _meet(one: Buffer, other: Buffer) -> bool:
     return one.lower < other.upper and other.lower < one.upper
 
 
-def _step_of_the_top(problem: Problem, plan: Plan) -> int:
+def _step_of_the_top(problem: Problem, plan: OffsetPlan) -> int:
     return max(problem.buffers, key=lambda b: (plan.offsets[b.name] + problem.footprint(b), -b.lower)).lower

@@ -12,14 +12,14 @@ import numpy as np
 
 from onnxtile.planning.offsets import compiled, skyline
 from onnxtile.planning.offsets.problem import Ints, Problem
-from onnxtile.planning.offsets.skyline import Numbers, Strip
+from onnxtile.planning.offsets.skyline import Floats, Strip
 
 STEPS_OF_A_PLACING = 12
 """What placing one buffer counts, of the steps of an effort."""
 
 _COMPILE_FROM = 100_000
 """Placings that take the plain code some seconds."""
-_SQUEAK = 1.5
+_PRIORITY_GROWTH = 1.5
 _SLACK = 1.002
 """Buffers that end above so much of the peak have ended too high."""
 _MOST = 48
@@ -33,15 +33,19 @@ class Start:
     `weight` is that of skyline.fill.
     """
 
-    life: float
+    duration: float
     size: float
     live: float
     weight: int
 
-    def keys(self, strip: Strip) -> Numbers:
+    def keys(self, strip: Strip) -> Floats:
         """Return the key of each buffer of `strip`."""
-        life, size, live = strip.upper - strip.lower, strip.size / strip.size.max(), strip.fullest() / strip.live.max()
-        keys: Numbers = life**self.life * size**self.size * live**self.live
+        duration, size, live = (
+            strip.upper - strip.lower,
+            strip.size / strip.size.max(),
+            strip.fullest() / strip.live.max(),
+        )
+        keys: Floats = duration**self.duration * size**self.size * live**self.live
         return keys
 
 
@@ -71,7 +75,7 @@ def fillings(problem: Problem, steps: int) -> Iterator[list[int]]:
     peak = int(strip.live.max())
     rounds = min(max(steps // (STEPS_OF_A_PLACING * count), 1), _MOST)
     fill = _fill(rounds * count)
-    tries: list[tuple[int, Numbers, Start]] = []
+    tries: list[tuple[int, Floats, Start]] = []
     for turn in range(rounds):
         if turn < len(_STARTS):
             start = _STARTS[turn]
@@ -86,7 +90,7 @@ def fillings(problem: Problem, steps: int) -> Iterator[list[int]]:
         highest = int(tops.max())
         if highest <= peak:
             return
-        tries.append((highest, np.where(tops > _SLACK * peak, keys * _SQUEAK, keys), start))
+        tries.append((highest, np.where(tops > _SLACK * peak, keys * _PRIORITY_GROWTH, keys), start))
 
 
 def _fill(placings: int) -> Callable[..., Ints]:

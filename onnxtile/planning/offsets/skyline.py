@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from onnxtile.planning.offsets.problem import Ints, Problem
 
-Numbers = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 _FEW = 500
 """With fewer buffers left nothing is gained by taking out those that are placed."""
@@ -45,7 +45,7 @@ class Strip:
     @classmethod
     def of(cls, problem: Problem) -> Strip:
         """Return the strip of `problem`, whose conflicts do not count."""
-        lower, upper = problem.lives
+        lower, upper = problem.live_ranges
         size = np.array(problem.footprints, np.int64)
         place = np.argsort(lower, kind="stable")
         place = place[size[place] > 0]
@@ -58,7 +58,7 @@ class Strip:
         unit = np.array([b.alignment or problem.alignment for b in problem.buffers], np.int64)
         return cls(place, begin, end, size[place], unit[place], first, np.cumsum(change)[:-1])
 
-    def waiting(self, keys: Numbers) -> Waiting:
+    def waiting(self, keys: Floats) -> Waiting:
         """Return all buffers as waiting with these keys."""
         return Waiting(np.arange(len(keys)), self.lower, self.upper, self.size, self.unit, keys.copy(), self.first)
 
@@ -98,7 +98,7 @@ class Waiting(NamedTuple):
     upper: Ints
     size: Ints
     unit: Ints
-    keys: Numbers
+    keys: Floats
     first: Ints
 
 
@@ -117,43 +117,43 @@ def fill(waiting: Waiting, soonest: Ints, live: Ints, weight: int) -> Ints:
     section k or later lives till `soonest[k]` at least.
     """
     offsets = np.zeros(len(waiting.lower), np.int64)
-    rest, ends, left = live.copy(), len(live), len(offsets)
+    unplaced, ends, left = live.copy(), len(live), len(offsets)
     sky = Skyline(np.full(ends + 1, -1), np.zeros(ends + 1, np.int64), np.full(ends + 1, -1))
     sky.end[0], sky.before[ends] = ends, 0
     heap = [(0, 0, 0, ends)]
     while left > 0:
-        _, ground, start, stop = heappop(heap)
-        if sky.end[start] != stop or sky.height[start] != ground:
+        _, base, start, stop = heappop(heap)
+        if sky.end[start] != stop or sky.height[start] != base:
             continue
-        chosen = choose(waiting, rest, soonest, sky, start, stop)
+        chosen = choose(waiting, unplaced, soonest, sky, start, stop)
         if chosen == _NOTHING:
-            start, stop, ground = lift(sky, start, stop)
-            heappush(heap, (urgency(rest, start, stop, ground, weight), ground, start, stop))
+            start, stop, base = lift(sky, start, stop)
+            heappush(heap, (urgency(unplaced, start, stop, base, weight), base, start, stop))
         if chosen < 0:
             continue
         low, high, size = int(waiting.lower[chosen]), int(waiting.upper[chosen]), int(waiting.size[chosen])
-        offset = -(-ground // int(waiting.unit[chosen])) * int(waiting.unit[chosen])
+        offset = -(-base // int(waiting.unit[chosen])) * int(waiting.unit[chosen])
         offsets[waiting.place[chosen]] = offset
-        rest[low:high] -= size
+        unplaced[low:high] -= size
         cover(sky, start, low, high, offset + size)
         # What is beside it is shorter now, or may have waited for it; unless it is higher.
         for begin in (int(sky.before[low]), low, high):
             if 0 <= begin < ends and sky.height[begin] <= offset + size:
                 until, level = int(sky.end[begin]), int(sky.height[begin])
-                heappush(heap, (urgency(rest, begin, until, level, weight), level, begin, until))
+                heappush(heap, (urgency(unplaced, begin, until, level, weight), level, begin, until))
         waiting.keys[chosen] = 0.0
         left -= 1
         if 2 * left < len(waiting.keys) and left > _FEW:
-            waiting = still(waiting)
+            waiting = compacted(waiting)
     return offsets
 
 
-def urgency(rest: Ints, start: int, stop: int, ground: int, weight: int) -> int:
+def urgency(unplaced: Ints, start: int, stop: int, base: int, weight: int) -> int:
     """Return what a stretch has less of than all others when it is next."""
-    return weight * ground - int(rest[start + int(rest[start:stop].argmax())])
+    return weight * base - int(unplaced[start + int(unplaced[start:stop].argmax())])
 
 
-def still(waiting: Waiting) -> Waiting:
+def compacted(waiting: Waiting) -> Waiting:
     """Return `waiting` without those that are placed."""
     kept = waiting.keys > 0.0
     lower = waiting.lower[kept]
@@ -169,15 +169,15 @@ def still(waiting: Waiting) -> Waiting:
     )
 
 
-def choose(waiting: Waiting, rest: Ints, soonest: Ints, sky: Skyline, start: int, stop: int) -> int:
+def choose(waiting: Waiting, unplaced: Ints, soonest: Ints, sky: Skyline, start: int, stop: int) -> int:
     """Return the buffer that goes onto a stretch; or that there is nothing for it, or that it waits for what is beside it.
 
     That is the one with the largest key that is live at its peak, the section at which most is still to come, and rests on nothing that
     is higher. What is lower beside the stretch may be covered: in a section where less is to come, bytes may be lost.
     """
-    peak = start + int(rest[start:stop].argmax())
+    peak = start + int(unplaced[start:stop].argmax())
     low, high = basin(sky, start, stop)
-    if rest[peak] > 0 and soonest[low] <= high:
+    if unplaced[peak] > 0 and soonest[low] <= high:
         found = best(waiting, peak, low, high)
         if found >= 0:
             return found
@@ -190,10 +190,10 @@ def choose(waiting: Waiting, rest: Ints, soonest: Ints, sky: Skyline, start: int
 
 def basin(sky: Skyline, start: int, stop: int) -> tuple[int, int]:
     """Return the sections around a stretch of which none is higher."""
-    ground, ends = sky.height[start], len(sky.end) - 1
-    while start > 0 and sky.height[sky.before[start]] <= ground:
+    base, ends = sky.height[start], len(sky.end) - 1
+    while start > 0 and sky.height[sky.before[start]] <= base:
         start = int(sky.before[start])
-    while stop < ends and sky.height[stop] <= ground:
+    while stop < ends and sky.height[stop] <= base:
         stop = int(sky.end[stop])
     return start, stop
 
@@ -217,12 +217,12 @@ def cover(sky: Skyline, start: int, low: int, high: int, level: int) -> None:
     while end[start] <= low:
         start = int(end[start])
     while start < high:
-        stop, ground = int(end[start]), height[start]
+        stop, base = int(end[start]), height[start]
         end[start] = -1
         if start < low:
             end[start], before[low] = low, start
         if stop > high:
-            end[high], height[high], before[stop] = stop, ground, high
+            end[high], height[high], before[stop] = stop, base, high
         start = stop
     end[low], height[low], before[high] = high, level, low
 

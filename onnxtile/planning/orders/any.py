@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from onnxtile.planning.layout.ordering.schedule import Schedule
-from onnxtile.planning.order import Ground, Order
+from onnxtile.planning.order import Order, SchedulingContext
 
 
-def candidates(ground: Ground) -> tuple[Schedule, ...]:
+def candidates(context: SchedulingContext) -> tuple[Schedule, ...]:
     """Return the model's own, by which steps are counted; what shares bytes does so in every other order, too."""
-    return (ground.own,)
+    return (context.own,)
 
 
 order = Order(

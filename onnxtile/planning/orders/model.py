@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from onnxtile.planning.layout.ordering.schedule import Schedule
-from onnxtile.planning.order import Ground, Order
+from onnxtile.planning.order import Order, SchedulingContext
 
 
-def candidates(ground: Ground) -> tuple[Schedule, ...]:
+def candidates(context: SchedulingContext) -> tuple[Schedule, ...]:
     """Return the nodes as they stand in the model."""
-    return (ground.packed(ground.own),)
+    return (context.packed(context.own),)
 
 
 order = Order("model", "as the nodes stand in the file", candidates)

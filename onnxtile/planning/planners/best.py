@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.gaps import Fitter, tightest
-from onnxtile.planning.offsets.problem import Problem, Proof, size_of
+from onnxtile.planning.offsets.problem import OptimalityProof, Problem, size_of
 from onnxtile.planning.offsets.ranking import by_breadth, by_size
 from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.planner import Placement, Planner
@@ -25,15 +25,15 @@ def _place(problem: Problem, effort: Effort) -> Placement:
         if size < 0 or reached < size:
             best, size = offsets, reached
         if size == problem.lower_bound:
-            return Placement(tuple(best), Proof(problem.lower_bound, problem.bound, "lower bound reached"))
+            return Placement(tuple(best), OptimalityProof(problem.lower_bound, problem.bound, "lower bound reached"))
         if budget.is_late:
-            return Placement(tuple(best), Proof(problem.lower_bound, problem.bound, "time"))
+            return Placement(tuple(best), OptimalityProof(problem.lower_bound, problem.bound, "time"))
     return improve(problem, tuple(best), effort.after(budget))
 
 
 def _tried(problem: Problem, effort: Effort) -> Iterator[Sequence[int]]:
     """Yield the offsets of one heuristic after the other, the quickest and most promising first."""
-    layered = not problem.opponents
+    layered = not problem.extra_conflicts
     if len(problem.buffers) > MANY and layered:
         yield from fillings(problem, effort.steps)
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.exact.solve import How, solve
-from onnxtile.planning.offsets.problem import Ended, Problem, Proof
+from onnxtile.planning.offsets.problem import Ended, OptimalityProof, Problem
 from onnxtile.planning.planner import Placement, Planner
 from onnxtile.planning.planners.greedy_by_size import GREEDY_BY_SIZE
 
@@ -18,11 +18,13 @@ def improve(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placeme
     """Return the best offsets that the search finds with `effort`, no worse than the sound ones of `start`."""
     solution = solve(problem, start, effort)
     if solution.lower_bound > problem.lower_bound:
-        return Placement(solution.offsets, Proof(solution.lower_bound, "search", _ENDED[solution.ended]))
+        return Placement(solution.offsets, OptimalityProof(solution.lower_bound, "search", _ENDED[solution.ended]))
     did_reach = solution.ended == "optimal"
     return Placement(
         solution.offsets,
-        Proof(problem.lower_bound, problem.bound, "lower bound reached" if did_reach else _ENDED[solution.ended]),
+        OptimalityProof(
+            problem.lower_bound, problem.bound, "lower bound reached" if did_reach else _ENDED[solution.ended]
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.planning.offsets.conflicts import Rivals
+from onnxtile.planning.offsets.conflicts import ConflictIndex
 from onnxtile.planning.offsets.problem import Ints, Problem, align
 from onnxtile.planning.offsets.ranking import by_birth, by_size
 from onnxtile.planning.planner import Planner, heuristic
@@ -30,7 +30,7 @@ def _assign(problem: Problem, order: Sequence[int]) -> Slots:
 
     In the order of their births that is the fewest slots there can be, since a new one is opened only where all others are in use.
     """
-    rivals = Rivals(problem)
+    conflict_index = ConflictIndex(problem)
     slots: Slots = []
     slot_of = np.full(len(problem.buffers), -1)
     widths = np.zeros(len(problem.buffers), np.int64)
@@ -38,7 +38,7 @@ def _assign(problem: Problem, order: Sequence[int]) -> Slots:
         size = problem.footprints[i]
         if not size:
             continue
-        taken = slot_of[rivals.of(i)]
+        taken = slot_of[conflict_index.of(i)]
         is_free = np.ones(len(slots), bool)
         is_free[taken[taken >= 0]] = False
         slot = _choose(is_free, widths[: len(slots)], size)

@@ -18,11 +18,11 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.unfold import unfold
 from onnxtile.model.wanted import ANYTHING, Wanted
-from onnxtile.planning.layout.aliases.find import Facts
+from onnxtile.planning.layout.aliases.find import ModelFacts
 from onnxtile.planning.layout.ordering.schedule import named, shuffled
-from onnxtile.planning.order import order as find_order
+from onnxtile.planning.order import find_order
 from onnxtile.planning.proof.draws import Unsure
-from onnxtile.planning.proof.executor import ArenaExecutor, Clash
+from onnxtile.planning.proof.executor import ArenaExecutor, Corruption
 from onnxtile.planning.proof.memory import same
 from onnxtile.planning.proof.plain import PlainRun
 from onnxtile.planning.result import PlanResult
@@ -91,8 +91,8 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
     plain = PlainRun(model, shapes, executor.addresses)
     schedule = named(model.graph, result.schedule, result.steps)
     every = find_order(result.order).every
-    clash, intact, runs = None, True, 0
-    unsure = Unsure.of(Facts(model, shapes, constants))
+    corruption, intact, runs = None, True, 0
+    unsure = Unsure.of(ModelFacts(model, shapes, constants))
     excused = dict(unsure.drawn)
     prepared = [_arrays(fed) for fed in inputs]
     for runs, fed in enumerate(counted(prepared, "running inside the arena", progress), start=1):
@@ -102,20 +102,20 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
         order = shuffled(schedule, freely=every, seed=seed + runs) if runs > 1 else None
         expected = plain.run(fed)
         found = executor.run(fed, order)
-        if isinstance(found, Clash):
-            clash = found
+        if isinstance(found, Corruption):
+            corruption = found
         else:
             told = _differences(found, expected, unsure, partial(executor.elsewhere, fed))
-            clash = next((Clash(name, None) for name, reason in told.items() if reason is None), None)
+            corruption = next((Corruption(name, None) for name, reason in told.items() if reason is None), None)
             excused |= {name: reason for name, reason in told.items() if reason is not None}
         intact = all(block.is_intact(pattern) for block in executor.blocks.values())
-        if clash is not None or not intact:
+        if corruption is not None or not intact:
             break
     return ArenaVerdict(
         runs=runs,
         outputs=tuple(value.name or "" for value in model.graph.outputs),
-        differing=clash.name if clash is not None else None,
-        step=clash.step if clash is not None else None,
+        differing=corruption.name if corruption is not None else None,
+        step=corruption.step if corruption is not None else None,
         red_zones=intact,
         kernels=executor.kernels,
         sessions=executor.sessions,
@@ -133,7 +133,7 @@ def _differences(
     found: Mapping[str, Any],
     expected: Mapping[str, Any],
     unsure: Unsure,
-    elsewhere: Callable[[], Mapping[str, Any] | Clash],
+    elsewhere: Callable[[], Mapping[str, Any] | Corruption],
 ) -> dict[str, str | None]:
     """Return the outputs of which `found` has other bits than `expected`, the run of the whole model, each with its excuse or None.
 
@@ -144,7 +144,7 @@ def _differences(
     if all(name in unsure.wider for name in differing):
         return {name: unsure.wider[name] for name in differing}
     nodes = elsewhere()
-    if isinstance(nodes, Clash):
+    if isinstance(nodes, Corruption):
         return dict.fromkeys(differing)
     rounded = {name: _ROUNDED for name in differing if same(nodes[name], expected[name])}
     return {name: unsure.wider.get(name) or rounded.get(name) for name in differing}

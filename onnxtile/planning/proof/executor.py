@@ -10,14 +10,23 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
-from onnxtile.planning.layout.aliases.find import Facts
-from onnxtile.planning.proof.graph_run import Clash, Draws, GraphRun, Ground, Lanes, Moves, Values, View
+from onnxtile.planning.layout.aliases.find import ModelFacts
+from onnxtile.planning.proof.graph_run import (
+    Corruption,
+    Draws,
+    GraphRun,
+    Moves,
+    PairedValues,
+    RunContext,
+    ValueTable,
+    View,
+)
 from onnxtile.planning.proof.kernel import Kernel, Kernels
-from onnxtile.planning.proof.memory import Block, Site
+from onnxtile.planning.proof.memory import ArenaMemory, TensorMemory
 from onnxtile.planning.result import PlannedBody, PlanResult
 from onnxtile.runtime import Array
 
-__all__ = ["ArenaExecutor", "Clash"]
+__all__ = ["ArenaExecutor", "Corruption"]
 
 
 class ArenaExecutor:
@@ -33,10 +42,10 @@ class ArenaExecutor:
         self._shapes = shapes
         self._constants = constants
         self._kernels = Kernels(model, shapes)
-        self.blocks = {arena.name: Block(arena.size, result.alignment) for arena in result.arenas}
+        self.blocks = {arena.name: ArenaMemory(arena.size, result.alignment) for arena in result.arenas}
         self._result = result
-        self._ground = Ground(Facts(model, shapes, constants), self.blocks, self._kernels)
-        self._run = GraphRun(model.graph, self._ground, result.buffers, result.schedule, result.steps, result.bodies)
+        self._context = RunContext(ModelFacts(model, shapes, constants), self.blocks, self._kernels)
+        self._run = GraphRun(model.graph, self._context, result.buffers, result.schedule, result.steps, result.bodies)
         self._kept_inputs = [v for v in model.graph.inputs if v in self._run.sites and not result.overwrite_inputs]
 
     @property
@@ -60,40 +69,40 @@ class ArenaExecutor:
         """How many different kernels there are."""
         return self._kernels.sessions
 
-    def run(self, feeds: Mapping[str, Array], order: Iterable[int] | None = None) -> dict[str, Any] | Clash:
-        """Run once; return each graph output by name (a Site, or an ordinary value), or the first clash.
+    def run(self, feeds: Mapping[str, Array], order: Iterable[int] | None = None) -> dict[str, Any] | Corruption:
+        """Run once; return each graph output by name (a TensorMemory, or an ordinary value), or the first corruption.
 
         `order` are places in the plan's schedule, where the nodes are to run in another order than that.
 
         Raises ModelError where a kernel refuses what it is given outside of the arena, too.
         """
         run, graph = self._run, self._model.graph
-        beside: Values = {**self._fed(feeds), **run.held}
-        lanes = Lanes({**beside, **run.sites}, beside)
+        reference: ValueTable = {**self._fed(feeds), **run.held}
+        paired = PairedValues({**reference, **run.sites}, reference)
         for value in graph.inputs:
             if value in run.sites:
-                run.sites[value].data[:] = beside[value].data
+                run.sites[value].data[:] = reference[value].data
         places = [place for place in order if place in run.steps] if order is not None else list(run.steps)
-        clash = run.run(lanes, places, self._last_reads(places))
-        if clash is not None:
-            return clash
-        wrong = next((value for value in (*graph.outputs, *self._kept_inputs) if not lanes.agree(value)), None)
+        corruption = run.run(paired, places, self._last_reads(places))
+        if corruption is not None:
+            return corruption
+        wrong = next((value for value in (*graph.outputs, *self._kept_inputs) if not paired.agree(value)), None)
         if wrong is not None:
-            return Clash(wrong.name or "", None)
-        return {output.name or "": lanes.arena[output] for output in graph.outputs}
+            return Corruption(wrong.name or "", None)
+        return {output.name or "": paired.arena[output] for output in graph.outputs}
 
-    def elsewhere(self, feeds: Mapping[str, Array]) -> dict[str, Any] | Clash:
+    def elsewhere(self, feeds: Mapping[str, Array]) -> dict[str, Any] | Corruption:
         """Run the nodes one by one, nothing in an arena; return each graph output by name, or where two such runs differ."""
         graph, result = self._model.graph, self._result
         bodies = [_nowhere(body) for body in result.bodies]
-        ground = replace(self._ground, shows_views=False)
-        run = GraphRun(graph, ground, (), result.schedule, result.steps, bodies)
-        values: Values = {**self._fed(feeds), **run.held}
-        clash = run.run(Lanes(dict(values), values), run.steps)
-        return clash or {output.name or "": values[output] for output in graph.outputs}
+        context = replace(self._context, shows_views=False)
+        run = GraphRun(graph, context, (), result.schedule, result.steps, bodies)
+        values: ValueTable = {**self._fed(feeds), **run.held}
+        corruption = run.run(PairedValues(dict(values), values), run.steps)
+        return corruption or {output.name or "": values[output] for output in graph.outputs}
 
-    def _fed(self, feeds: Mapping[str, Array]) -> Values:
-        values: Values = {}
+    def _fed(self, feeds: Mapping[str, Array]) -> ValueTable:
+        values: ValueTable = {}
         for value in self._model.graph.inputs:
             if value not in self._constants:
                 default = value.const_value.numpy() if value.const_value is not None else None
@@ -102,8 +111,8 @@ class ArenaExecutor:
 
     def _fed_value(self, value: ir.Value, fed: Any) -> Any:
         """Return the input `fed` as it lies outside of the arena: as far from a multiple of 64 as inside."""
-        found, site = self._ground.held(fed, value), self._run.sites.get(value)
-        return found.at(site.address if site is not None else 0) if isinstance(found, Site) else found
+        found, site = self._context.held(fed, value), self._run.sites.get(value)
+        return found.at(site.address if site is not None else 0) if isinstance(found, TensorMemory) else found
 
     def _last_reads(self, places: Iterable[int]) -> dict[int, list[ir.Value]]:
         """Return by place what is read there for the last time in this order, so that the run beside the arena need not keep everything."""

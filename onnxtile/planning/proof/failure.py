@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Failure:
+class PlanFailure:
     """One thing that is wrong with a plan: the buffers or tensors concerned, and the step at which it shows (None: at all steps).
 
     `body` says which body it is in, as "node/attribute"; empty for the main graph.

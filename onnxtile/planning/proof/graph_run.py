@@ -14,21 +14,21 @@ import onnx_ir as ir
 from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.graph import dependencies
 from onnxtile.model.unfold import inside_of
-from onnxtile.planning.layout.aliases.find import Alias, Facts, parts, views
+from onnxtile.planning.layout.aliases.find import Alias, ModelFacts, parts, views
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.ordering.schedule import named
 from onnxtile.planning.proof.draws import draws
 from onnxtile.planning.proof.kernel import Kernel, Kernels
-from onnxtile.planning.proof.memory import Block, Site, same
+from onnxtile.planning.proof.memory import ArenaMemory, TensorMemory, same
 from onnxtile.planning.proof.places import planned_sites, workspaces
 from onnxtile.planning.result import PlannedBody, PlannedBuffer
 
-Values: TypeAlias = dict[ir.Value, Any]
-"""Of each value a Site, or an ordinary Python value where it has no fixed bytes."""
+ValueTable: TypeAlias = dict[ir.Value, Any]
+"""Of each value a TensorMemory, or an ordinary Python value where it has no fixed bytes."""
 
 
 @dataclass(frozen=True)
-class Clash:
+class Corruption:
     """A tensor that does not hold what was written to it, or not what its node computes.
 
     `step` is that of the node that was to read it, or that has just written it; None after the last one.
@@ -39,37 +39,37 @@ class Clash:
 
 
 @dataclass(frozen=True)
-class Lanes:
+class PairedValues:
     """What both runs know of the values: in the `arena`, and beside it."""
 
-    arena: Values
-    beside: Values
+    arena: ValueTable
+    reference: ValueTable
 
     def agree(self, value: ir.Value) -> bool:
         """Return whether `value` has in the arena the bits it should."""
-        found, expected = self.arena[value], self.beside[value]
+        found, expected = self.arena[value], self.reference[value]
         return found is expected or same(found, expected)
 
 
 @dataclass(frozen=True)
-class Ground:
+class RunContext:
     """What the runs of all graphs of a model share: what is known of it, the arenas by name, and the kernels.
 
     Without `shows_views` every node is run, whatever the plan says.
     """
 
-    facts: Facts
-    blocks: Mapping[str, Block]
+    facts: ModelFacts
+    blocks: Mapping[str, ArenaMemory]
     kernels: Kernels
     shows_views: bool = True
 
     def held(self, found: Any, value: ir.Value) -> Any:
-        """Return `found` as the copy of `value` outside of the arena: a Site, unless it has no fixed bytes or is no tensor.
+        """Return `found` as the copy of `value` outside of the arena: a TensorMemory, unless it has no fixed bytes or is no tensor.
 
         It begins at a multiple of 64, as onnxruntime's own tensors do.
         """
-        held = found if value in self.kernels.containers else Site.of(found, self.facts.shapes.dtype(value))
-        return held.at(0) if isinstance(held, Site) else held
+        held = found if value in self.kernels.containers else TensorMemory.of(found, self.facts.shapes.dtype(value))
+        return held.at(0) if isinstance(held, TensorMemory) else held
 
 
 class Controlled(Protocol):
@@ -80,8 +80,8 @@ class Controlled(Protocol):
         """The values that it and its bodies read of the graph around them."""
         ...
 
-    def run(self, lanes: Lanes) -> Clash | None:
-        """Run once; return the first clash in a body."""
+    def run(self, paired: PairedValues) -> Corruption | None:
+        """Run once; return the first corruption in a body."""
         ...
 
 
@@ -116,7 +116,7 @@ class Moves:
         """The values that it reads."""
         return self.kernel.reads
 
-    def is_needless(self, sites: Mapping[ir.Value, Site]) -> bool:
+    def is_needless(self, sites: Mapping[ir.Value, TensorMemory]) -> bool:
         """Return whether every byte is there already."""
         return all(not _rest(self.there.get(v, ()), len(sites[v].data)) for _, v in self.kernel.outputs if v in sites)
 
@@ -133,7 +133,7 @@ class Draws:
         return self.kernel.reads
 
 
-Step: TypeAlias = Kernel | View | Moves | Draws | Controlled
+PreparedNode: TypeAlias = Kernel | View | Moves | Draws | Controlled
 
 
 class GraphRun:
@@ -146,26 +146,26 @@ class GraphRun:
     def __init__(
         self,
         graph: ir.Graph,
-        ground: Ground,
+        context: RunContext,
         buffers: Iterable[PlannedBuffer],
         schedule: Sequence[str],
         numbers: Sequence[int],
         bodies: Iterable[PlannedBody],
     ) -> None:
         self.graph = graph
-        self._ground = ground
-        self._facts = ground.facts
-        self._shapes = ground.facts.shapes
+        self._context = context
+        self._facts = context.facts
+        self._shapes = context.facts.shapes
         buffers = tuple(buffers)
-        self.sites = planned_sites(graph, buffers, ground.blocks, self._shapes)
-        self.held: Values = {}
+        self.sites = planned_sites(graph, buffers, context.blocks, self._shapes)
+        self.held: ValueTable = {}
         self._constants: dict[ir.Value, None] = {}
-        self.steps: dict[int, Step] = {}
+        self.steps: dict[int, PreparedNode] = {}
         self.numbers = numbers
         of_node: dict[str, list[PlannedBody]] = {}
         for body in bodies:
             of_node.setdefault(body.node, []).append(body)
-        self._workspaces = workspaces(schedule, numbers, buffers, of_node, ground.blocks)
+        self._workspaces = workspaces(schedule, numbers, buffers, of_node, context.blocks)
         for place, node in enumerate(named(graph, schedule, numbers).nodes):
             self._prepare(place, node, of_node.get(schedule[place], []))
         self._hold(graph.outputs)
@@ -178,65 +178,75 @@ class GraphRun:
         return sum(isinstance(s, View) for s in self.steps.values()) + sum(m.is_needless(self.sites) for m in moves)
 
     def run(
-        self, lanes: Lanes, places: Iterable[int], dead_after: Mapping[int, list[ir.Value]] | None = None
-    ) -> Clash | None:
-        """Run the steps at `places`; return the first clash. What is `dead_after` one is forgotten beside the arena.
+        self, paired: PairedValues, places: Iterable[int], dead_after: Mapping[int, list[ir.Value]] | None = None
+    ) -> Corruption | None:
+        """Run the steps at `places`; return the first corruption. What is `dead_after` one is forgotten beside the arena.
 
         Raises ModelError where a kernel refuses what it is given outside of the arena, too.
         """
         for place in places:
-            clash = self._taken(place, lanes)
-            if clash is not None:
-                return clash
+            corruption = self._run_step(place, paired)
+            if corruption is not None:
+                return corruption
             for value in (dead_after or {}).get(place, ()):
-                lanes.beside.pop(value, None)
+                paired.reference.pop(value, None)
         return None
 
-    def _taken(self, place: int, lanes: Lanes) -> Clash | None:
+    def _run_step(self, place: int, paired: PairedValues) -> Corruption | None:
         """Run the step at `place`, with canaries in its workspaces, which none but its bodies may overwrite."""
-        number, step, rooms = self.numbers[place], self.steps[place], self._workspaces.get(place, [])
-        for room in rooms:
-            room.fill()
-        clash = (
-            self._lockstep(number, step, lanes) if isinstance(step, Kernel | Moves | Draws | View) else step.run(lanes)
+        number, step, used = self.numbers[place], self.steps[place], self._workspaces.get(place, [])
+        for workspace in used:
+            workspace.fill()
+        corruption = (
+            self._lockstep(number, step, paired)
+            if isinstance(step, Kernel | Moves | Draws | View)
+            else step.run(paired)
         )
-        return clash or next((Clash(room.name, number) for room in rooms if not room.is_intact), None)
+        return corruption or next(
+            (Corruption(workspace.name, number) for workspace in used if not workspace.is_intact), None
+        )
 
-    def _lockstep(self, number: int, step: Kernel | Moves | Draws | View, lanes: Lanes) -> Clash | None:
+    def _lockstep(self, number: int, step: Kernel | Moves | Draws | View, paired: PairedValues) -> Corruption | None:
         kernel = step if isinstance(step, Kernel) else step.kernel
         for _, value in kernel.inputs:
-            if not lanes.agree(value):
-                return Clash(value.name or "", number)
+            if not paired.agree(value):
+                return Corruption(value.name or "", number)
         if isinstance(step, View):
-            self._link(step, lanes.arena)
-        self._run(kernel, lanes.beside, {value: self._beside(step, value, lanes.arena) for _, value in kernel.outputs})
+            self._link(step, paired.arena)
+        self._run(
+            kernel,
+            paired.reference,
+            {value: self._reference_memory(step, value, paired.arena) for _, value in kernel.outputs},
+        )
         try:
-            self._run_inside(step, lanes)
+            self._run_inside(step, paired)
         except ModelError:
             # It has just run on the same inputs elsewhere: where it writes is at fault.
-            return Clash(kernel.outputs[0][1].name or "", number)
-        wrong = next((value for _, value in kernel.outputs if not lanes.agree(value)), None)
-        return None if wrong is None else Clash(wrong.name or "", number)
+            return Corruption(kernel.outputs[0][1].name or "", number)
+        wrong = next((value for _, value in kernel.outputs if not paired.agree(value)), None)
+        return None if wrong is None else Corruption(wrong.name or "", number)
 
-    def _beside(self, step: Kernel | Moves | Draws | View, value: ir.Value, arena: Values) -> Site | None:
+    def _reference_memory(
+        self, step: Kernel | Moves | Draws | View, value: ir.Value, arena: ValueTable
+    ) -> TensorMemory | None:
         """Return memory of its own for `value`, as far from a multiple of 64 as it lies in the arena, or the view of what lies outside."""
         if not isinstance(step, View):
-            return self.room(value)
+            return self.own_memory(value)
         shown = arena[value]
-        return Site.empty(shown.dtype, shown.shape, len(shown.data), shown.address)
+        return TensorMemory.empty(shown.dtype, shown.shape, len(shown.data), shown.address)
 
-    def _run_inside(self, step: Kernel | Moves | Draws | View, lanes: Lanes) -> None:
+    def _run_inside(self, step: Kernel | Moves | Draws | View, paired: PairedValues) -> None:
         if isinstance(step, Kernel):
-            self._run(step, lanes.arena, {value: self.sites.get(value) for _, value in step.outputs})
+            self._run(step, paired.arena, {value: self.sites.get(value) for _, value in step.outputs})
         elif isinstance(step, Moves):
-            self._move(step, lanes.arena)
+            self._move(step, paired.arena)
         elif isinstance(step, Draws):
-            self._copy(step.kernel, lanes)
+            self._copy(step.kernel, paired)
 
-    def _move(self, step: Moves, arena: Values) -> None:
+    def _move(self, step: Moves, arena: ValueTable) -> None:
         outputs = [value for _, value in step.kernel.outputs]
         elsewhere = dict(arena)
-        self._run(step.kernel, elsewhere, {value: self.room(value) for value in outputs})
+        self._run(step.kernel, elsewhere, {value: self.own_memory(value) for value in outputs})
         for value in outputs:
             site = self.sites.get(value)
             if site is None:
@@ -246,12 +256,12 @@ class GraphRun:
                 site.data[start:end] = elsewhere[value].data[start:end]
             arena[value] = site
 
-    def _copy(self, kernel: Kernel, lanes: Lanes) -> None:
+    def _copy(self, kernel: Kernel, paired: PairedValues) -> None:
         for _, value in kernel.outputs:
-            drawn, site = lanes.beside[value], self.sites.get(value)
-            lanes.arena[value] = drawn if site is None else site.filled(drawn.array())
+            drawn, site = paired.reference[value], self.sites.get(value)
+            paired.arena[value] = drawn if site is None else site.filled(drawn.array())
 
-    def _link(self, view: View, arena: Values) -> None:
+    def _link(self, view: View, arena: ValueTable) -> None:
         for alias in view.aliases:
             value = alias.value
             shape, size = self._shapes.sizes(value), tensor_bytes(value, self._shapes)
@@ -260,25 +270,25 @@ class GraphRun:
             site = self.sites.get(value)
             arena[value] = arena[alias.source].part(alias.at, size, shape) if site is None else site
 
-    def _run(self, kernel: Kernel, values: Values, rooms: Mapping[ir.Value, Site | None]) -> None:
-        """Run `kernel` on `values`, and put what it gives into `rooms` and `values`."""
+    def _run(self, kernel: Kernel, values: ValueTable, targets: Mapping[ir.Value, TensorMemory | None]) -> None:
+        """Run `kernel` on `values`, and put what it gives into `targets` and `values`."""
         inputs = {name: values[value] for name, value in kernel.inputs}
         is_fixed = not any(self._shapes.is_bound(value) for _, value in kernel.outputs)
-        if is_fixed and all(isinstance(site, Site) for site in (*inputs.values(), *rooms.values())):
-            outputs = {name: room.binding for name, value in kernel.outputs if (room := rooms[value]) is not None}
+        if is_fixed and all(isinstance(site, TensorMemory) for site in (*inputs.values(), *targets.values())):
+            outputs = {name: target.binding for name, value in kernel.outputs if (target := targets[value]) is not None}
             kernel.session.run_in_place({name: site.binding for name, site in inputs.items()}, outputs)
-            values.update(rooms)
+            values.update(targets)
             return
-        feeds = {name: value.array() if isinstance(value, Site) else value for name, value in inputs.items()}
+        feeds = {name: value.array() if isinstance(value, TensorMemory) else value for name, value in inputs.items()}
         results = kernel.session.run(feeds)
         for name, value in kernel.outputs:
-            room, result = rooms[value], results[name]
-            values[value] = self.held_as(result, value) if room is None else self.filled(room, result, value)
+            target, result = targets[value], results[name]
+            values[value] = self.held_as(result, value) if target is None else self.filled(target, result, value)
 
-    def filled(self, room: Site, result: Any, value: ir.Value) -> Site:
-        """Put `result` into `room`, the place of `value`. Raises CheckFailed where it is larger."""
+    def filled(self, target: TensorMemory, result: Any, value: ir.Value) -> TensorMemory:
+        """Put `result` into `target`, the place of `value`. Raises CheckFailed where it is larger."""
         try:
-            return room.filled(result)
+            return target.filled(result)
         except ValueError as error:
             raise CheckFailed(
                 f"{value.name!r} is larger in a run than its bound: {error}", hint="give a larger --bound"
@@ -286,12 +296,12 @@ class GraphRun:
 
     def held_as(self, result: Any, value: ir.Value) -> Any:
         """Return `result` as the copy of `value` outside of the arena."""
-        return self._ground.held(result, value)
+        return self._context.held(result, value)
 
-    def room(self, value: ir.Value) -> Site | None:
+    def own_memory(self, value: ir.Value) -> TensorMemory | None:
         """Return memory of its own for what the arena has a place for."""
         site = self.sites.get(value)
-        return Site.empty(site.dtype, site.shape, len(site.data), site.address) if site is not None else None
+        return TensorMemory.empty(site.dtype, site.shape, len(site.data), site.address) if site is not None else None
 
     def _prepare(self, place: int, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
         """Note how `node` is run, unless it is computed before the run."""
@@ -304,9 +314,9 @@ class GraphRun:
             return
         cuts = (a for a in parts(node, self._facts) if a.rule == "cut" and a.value not in self.sites)
         shared = {a.value: a for a in (*views(node, self._facts), *cuts) if self._shares(a)}
-        if not self._ground.shows_views or any(self._shapes.is_bound(value) for value in outputs):
+        if not self._context.shows_views or any(self._shapes.is_bound(value) for value in outputs):
             shared = {}  # of bounds, how it is seen only a run tells
-        kernel = self._ground.kernels.of(node)
+        kernel = self._context.kernels.of(node)
         self._hold(kernel.reads)
         if shared.keys() == set(outputs):
             self.steps[place] = View(kernel, tuple(shared.values()))
@@ -327,7 +337,7 @@ class GraphRun:
 
         def prepared(body: PlannedBody) -> GraphRun:
             graph = body_of(node, body.attribute)
-            return GraphRun(graph, self._ground, body.buffers, body.schedule, body.steps, body.bodies)
+            return GraphRun(graph, self._context, body.buffers, body.schedule, body.steps, body.bodies)
 
         return controlled(node, self, {body.attribute: body for body in bodies}, prepared)
 
@@ -358,7 +368,7 @@ class GraphRun:
         constants = self._facts.constants
         constants.prepare(self._constants)
         self.held.update(
-            (value, Site.of(constants.array(value), self._shapes.dtype(value))) for value in self._constants
+            (value, TensorMemory.of(constants.array(value), self._shapes.dtype(value))) for value in self._constants
         )
 
 

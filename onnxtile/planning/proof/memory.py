@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxtile.planning.layout.bytes import granule
 from onnxtile.runtime import Array, Binding
 
-Bytes = npt.NDArray[np.uint8]
+ByteArray = npt.NDArray[np.uint8]
 
 _NO_FIXED_SIZE = {ir.DataType.UNDEFINED, ir.DataType.STRING}
 
@@ -27,10 +27,10 @@ _RED_ZONE = 4096
 
 
 @dataclass(frozen=True)
-class Site:
+class TensorMemory:
     """A tensor in memory: its bytes, where the first of them is, its element type and its shape."""
 
-    data: Bytes
+    data: ByteArray
     address: int
     dtype: ir.DataType
     shape: tuple[int, ...]
@@ -41,11 +41,11 @@ class Site:
         if dtype is None or dtype in _NO_FIXED_SIZE or not isinstance(value, np.ndarray | np.generic):
             return value
         array = np.asarray(value)
-        data = to_bytes(array, dtype)
+        data = tensor_to_bytes(array, dtype)
         return cls(data, int(data.ctypes.data), dtype, array.shape)
 
     @classmethod
-    def empty(cls, dtype: ir.DataType, shape: tuple[int, ...], size: int, like: int = 0) -> Site:
+    def empty(cls, dtype: ir.DataType, shape: tuple[int, ...], size: int, like: int = 0) -> TensorMemory:
         """Return memory of its own for a tensor of `size` bytes, as far from a multiple of 64 as the address `like`.
 
         Some kernels compute the elements before the first whole vector in another way, and round otherwise: they see the same.
@@ -55,35 +55,35 @@ class Site:
         data = memory[start : start + size]
         return cls(data, int(memory.ctypes.data) + start, dtype, shape)
 
-    def at(self, like: int) -> Site:
+    def at(self, like: int) -> TensorMemory:
         """Return it as far from a multiple of 64 as the address `like`: itself, or a copy."""
         if (self.address - like) % VECTOR == 0:
             return self
-        copy = Site.empty(self.dtype, self.shape, len(self.data), like)
+        copy = TensorMemory.empty(self.dtype, self.shape, len(self.data), like)
         copy.data[:] = self.data
         return copy
 
-    def part(self, start: int, size: int, shape: tuple[int, ...]) -> Site:
+    def part(self, start: int, size: int, shape: tuple[int, ...]) -> TensorMemory:
         """Return `size` of its bytes from `start` on as a tensor of another shape."""
-        return Site(self.data[start : start + size], self.address + start, self.dtype, shape)
+        return TensorMemory(self.data[start : start + size], self.address + start, self.dtype, shape)
 
-    def filled(self, array: Any) -> Site:
+    def filled(self, array: Any) -> TensorMemory:
         """Return the first of its bytes as the tensor `array`, whose bytes they now are; a tensor of other sizes is not larger.
 
         Raises ValueError where it is.
         """
-        data = to_bytes(np.asarray(array), self.dtype)
+        data = tensor_to_bytes(np.asarray(array), self.dtype)
         if len(data) > len(self.data):
             raise ValueError(f"{len(data)} bytes do not fit into {len(self.data)}")
         self.data[: len(data)] = data
-        return Site(self.data[: len(data)], self.address, self.dtype, np.shape(array))
+        return TensorMemory(self.data[: len(data)], self.address, self.dtype, np.shape(array))
 
     @property
     def binding(self) -> Binding:
         """The tensor as onnxruntime is told of it."""
         return Binding(self.address, self.shape, self.dtype.value)
 
-    def equals(self, other: Site) -> bool:
+    def equals(self, other: TensorMemory) -> bool:
         """Return whether both hold the same bits in the same shape; what fills up the last byte of packed elements is nobody's."""
         if (self.dtype, self.shape) != (other.dtype, other.shape):
             return False
@@ -100,9 +100,9 @@ class Site:
 
 def same(found: Any, expected: Any) -> bool:
     """Return whether two values, tensors in memory or ordinary ones, have the same bits."""
-    if isinstance(found, Site) and isinstance(expected, Site):
+    if isinstance(found, TensorMemory) and isinstance(expected, TensorMemory):
         return found.equals(expected)
-    if isinstance(expected, Site):
+    if isinstance(expected, TensorMemory):
         expected = expected.array()
     if isinstance(found, list):
         return len(found) == len(expected) and all(map(same, found, expected))
@@ -111,7 +111,7 @@ def same(found: Any, expected: Any) -> bool:
     return bool(np.array_equal(found, expected))
 
 
-class Block:
+class ArenaMemory:
     """`size` bytes of memory whose first lies at a multiple of `alignment`, with a red zone before and after."""
 
     def __init__(self, size: int, alignment: int) -> None:
@@ -120,11 +120,11 @@ class Block:
         memory = np.empty(size + 2 * zone + unit, np.uint8)
         start = -memory.ctypes.data % unit + zone
         self._before = memory[start - zone : start]
-        self.bytes: Bytes = memory[start : start + size]
+        self.bytes: ByteArray = memory[start : start + size]
         self._after = memory[start + size : start + size + zone]
         self.address = int(memory.ctypes.data) + start
 
-    def part(self, start: int, size: int) -> Bytes | None:
+    def part(self, start: int, size: int) -> ByteArray | None:
         """Return `size` of its bytes from `start` on; None where it has not so many."""
         return self.bytes[start : start + size] if 0 <= start <= len(self.bytes) - size else None
 
@@ -138,7 +138,7 @@ class Block:
         return bool((self._before == pattern).all() and (self._after == pattern).all())
 
 
-def to_bytes(array: Array, dtype: ir.DataType) -> Bytes:
+def tensor_to_bytes(array: Array, dtype: ir.DataType) -> ByteArray:
     """Return the elements of `array` as a tensor in memory has them, aligned to an element; a view of them where that is possible."""
     if dtype.bitwidth < 8:
         return np.frombuffer(ir.Tensor(array, dtype=dtype).tobytes(), np.uint8)
@@ -148,7 +148,7 @@ def to_bytes(array: Array, dtype: ir.DataType) -> Bytes:
     return flat.view(np.uint8)
 
 
-def to_array(data: Bytes, dtype: ir.DataType, shape: Sequence[int]) -> Array:
+def to_array(data: ByteArray, dtype: ir.DataType, shape: Sequence[int]) -> Array:
     """Return the tensor whose bytes are `data`, as an array of its own."""
     if dtype.bitwidth < 8:
         proto = onnx.TensorProto(dims=shape, data_type=dtype.value, raw_data=data.tobytes())

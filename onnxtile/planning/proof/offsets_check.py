@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from onnxtile.errors import CheckFailed
-from onnxtile.planning.offsets.problem import Buffer, Plan, Problem
-from onnxtile.planning.proof.failure import Failure
+from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
+from onnxtile.planning.proof.failure import PlanFailure
 
 
-def check(problem: Problem, plan: Plan) -> tuple[Failure, ...]:
+def check(problem: Problem, plan: OffsetPlan) -> tuple[PlanFailure, ...]:
     """Return everything that is wrong with `plan`; nothing, if it is sound.
 
     Every buffer has an offset, aligned, not negative, below the plan's size and the capacity; no two buffers that are live at one
@@ -29,7 +29,7 @@ def check(problem: Problem, plan: Plan) -> tuple[Failure, ...]:
     return tuple(failures)
 
 
-def require(problem: Problem, plan: Plan) -> None:
+def require(problem: Problem, plan: OffsetPlan) -> None:
     """Raise CheckFailed with the first thing that is wrong with `plan`, if there is one."""
     failures = check(problem, plan)
     if failures:
@@ -37,21 +37,21 @@ def require(problem: Problem, plan: Plan) -> None:
         raise CheckFailed(f"the plan is not sound: {failures[0]}{more}")
 
 
-def _placement_failures(problem: Problem, plan: Plan) -> Iterator[Failure]:
+def _placement_failures(problem: Problem, plan: OffsetPlan) -> Iterator[PlanFailure]:
     names = {buffer.name for buffer in problem.buffers}
     for name in plan.offsets:
         if name not in names:
-            yield Failure(f"the plan places {name!r}, which is no buffer", (name,))
+            yield PlanFailure(f"the plan places {name!r}, which is no buffer", (name,))
     if problem.capacity is not None and plan.size > problem.capacity:
-        yield Failure(f"the arena of {plan.size} bytes is larger than its capacity of {problem.capacity}", ())
+        yield PlanFailure(f"the arena of {plan.size} bytes is larger than its capacity of {problem.capacity}", ())
     for buffer in problem.buffers:
         yield from _offset_failures(problem, plan, buffer)
 
 
-def _offset_failures(problem: Problem, plan: Plan, buffer: Buffer) -> list[Failure]:
+def _offset_failures(problem: Problem, plan: OffsetPlan, buffer: Buffer) -> list[PlanFailure]:
     offset = plan.offsets.get(buffer.name)
     if offset is None:
-        return [Failure(f"{buffer.name!r} has no offset", (buffer.name,), buffer.lower)]
+        return [PlanFailure(f"{buffer.name!r} has no offset", (buffer.name,), buffer.lower)]
     found = []
     alignment = problem.alignment if buffer.alignment is None else buffer.alignment
     if offset < 0:
@@ -60,10 +60,10 @@ def _offset_failures(problem: Problem, plan: Plan, buffer: Buffer) -> list[Failu
         found.append(f"{buffer.name!r} at {offset} is not aligned to {alignment}")
     if buffer.size and offset + buffer.size > plan.size:
         found.append(f"{buffer.name!r} ends at {offset + buffer.size}, beyond the arena of {plan.size} bytes")
-    return [Failure(reason, (buffer.name,), buffer.lower) for reason in found]
+    return [PlanFailure(reason, (buffer.name,), buffer.lower) for reason in found]
 
 
-def _overlaps(placed: Sequence[tuple[int, Buffer]]) -> list[Failure]:
+def _overlaps(placed: Sequence[tuple[int, Buffer]]) -> list[PlanFailure]:
     """Return a failure for each buffer that is born onto live ones, by a sweep over the steps in O(n log n) comparisons.
 
     The live buffers are kept in the order of where they start. As long as no two of them overlap, only the two next to a newborn
@@ -87,7 +87,7 @@ def _overlaps(placed: Sequence[tuple[int, Buffer]]) -> list[Failure]:
             continue
         (buffer, other), (begin, until) = (placed[i][1], placed[hit][1]), ranges[hit]
         reason = f"{other.name!r} in [{begin}, {until}) and {buffer.name!r} in [{start}, {end}) are live together"
-        failures.append(Failure(reason, (other.name, buffer.name), buffer.lower))
+        failures.append(PlanFailure(reason, (other.name, buffer.name), buffer.lower))
     return failures
 
 
@@ -109,11 +109,13 @@ def _touched(ranges: Sequence[tuple[int, int]], near: Sequence[int], start: int,
     return -1
 
 
-def _conflicts(problem: Problem, plan: Plan) -> Iterator[Failure]:
+def _conflicts(problem: Problem, plan: OffsetPlan) -> Iterator[PlanFailure]:
     sizes = {buffer.name: buffer.size for buffer in problem.buffers}
     for one, other in sorted(problem.conflicts):
         if one not in plan.offsets or other not in plan.offsets:
             continue
         start, begin = plan.offsets[one], plan.offsets[other]
         if start < begin + sizes[other] and begin < start + sizes[one] and sizes[one] and sizes[other]:
-            yield Failure(f"{one!r} at {start} and {other!r} at {begin} are in conflict and share bytes", (one, other))
+            yield PlanFailure(
+                f"{one!r} at {start} and {other!r} at {begin} are in conflict and share bytes", (one, other)
+            )

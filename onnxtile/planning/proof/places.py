@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxtile.errors import CheckFailed
 from onnxtile.model.shapes import Shapes
 from onnxtile.planning.layout.bytes import tensor_bytes
-from onnxtile.planning.proof.memory import Block, Bytes, Site
+from onnxtile.planning.proof.memory import ArenaMemory, ByteArray, TensorMemory
 from onnxtile.planning.result import PlannedBody, PlannedBuffer
 
 _CANARY = 0xC3
@@ -19,15 +19,15 @@ _CANARY = 0xC3
 
 
 def planned_sites(
-    graph: ir.Graph, buffers: Iterable[PlannedBuffer], blocks: Mapping[str, Block], shapes: Shapes
-) -> dict[ir.Value, Site]:
+    graph: ir.Graph, buffers: Iterable[PlannedBuffer], blocks: Mapping[str, ArenaMemory], shapes: Shapes
+) -> dict[ir.Value, TensorMemory]:
     """Return where `buffers` put the values of `graph`.
 
     Raises CheckFailed where one lies outside of its arena, has other bytes than the tensor takes, or is not a value of the graph.
     """
     made = (value for node in graph for value in node.outputs)
     by_name = {value.name: value for value in (*graph.inputs, *made) if value.name}
-    sites: dict[ir.Value, Site] = {}
+    sites: dict[ir.Value, TensorMemory] = {}
     for buffer in buffers:
         if buffer.kind == "workspace":
             continue
@@ -38,14 +38,14 @@ def planned_sites(
         if dtype is None or shape is None or tensor_bytes(value, shapes) != buffer.size:
             raise CheckFailed(f"the plan gives {buffer.name!r} {buffer.size} bytes, which is not what it takes")
         if not buffer.size:
-            sites[value] = Site.empty(dtype, shape, 0)
+            sites[value] = TensorMemory.empty(dtype, shape, 0)
             continue
         data = _bytes(buffer, blocks)
-        sites[value] = Site(data, blocks[buffer.arena].address + buffer.offset, dtype, shape)
+        sites[value] = TensorMemory(data, blocks[buffer.arena].address + buffer.offset, dtype, shape)
     return sites
 
 
-def _bytes(buffer: PlannedBuffer, blocks: Mapping[str, Block]) -> Bytes:
+def _bytes(buffer: PlannedBuffer, blocks: Mapping[str, ArenaMemory]) -> ByteArray:
     block = blocks.get(buffer.arena)
     data = None if block is None else block.part(buffer.offset, buffer.size)
     if data is None:
@@ -58,8 +58,8 @@ class Workspace:
     """The bytes that a node has to itself while it runs, beside its operands and results; in the ranges `lodged`, its bodies write."""
 
     name: str
-    data: Bytes
-    lodged: tuple[tuple[int, int], ...] = ()
+    data: ByteArray
+    used_by_bodies: tuple[tuple[int, int], ...] = ()
 
     def fill(self) -> None:
         """Write canaries, over whatever lies there."""
@@ -69,7 +69,7 @@ class Workspace:
     def is_intact(self) -> bool:
         """Whether nobody has written there who may not."""
         found = self.data == _CANARY
-        for start, end in self.lodged:
+        for start, end in self.used_by_bodies:
             found[start:end] = True
         return bool(np.all(found))
 
@@ -79,7 +79,7 @@ def workspaces(
     steps: Sequence[int],
     buffers: Iterable[PlannedBuffer],
     bodies: Mapping[str, Sequence[PlannedBody]],
-    blocks: Mapping[str, Block],
+    blocks: Mapping[str, ArenaMemory],
 ) -> dict[int, list[Workspace]]:
     """Return the workspaces in use at each place of `schedule`, whose nodes run in `steps`; one of several nodes in all steps of its life.
 
@@ -88,28 +88,32 @@ def workspaces(
     rows = [buffer for buffer in buffers if buffer.kind == "workspace"]
     own = {row.node: row for row in rows if row.node is not None}
     for node, inside in bodies.items():
-        _require_lodged(node, own.get(node), inside)
+        _require_inside_workspace(node, own.get(node), inside)
     found: dict[int, list[Workspace]] = {}
     for row in rows:
-        lodged = tuple(_ranges(row, bodies.get(row.node or "", ())))
-        workspace = Workspace(row.name, _bytes(row, blocks), lodged)
+        used_by_bodies = tuple(_ranges(row, bodies.get(row.node or "", ())))
+        workspace = Workspace(row.name, _bytes(row, blocks), used_by_bodies)
         for place, step in enumerate(steps):
             if schedule[place] == row.node or (row.node is None and row.first <= step <= row.last):
                 found.setdefault(place, []).append(workspace)
     return found
 
 
-def _require_lodged(node: str, room: PlannedBuffer | None, bodies: Iterable[PlannedBody]) -> None:
+def _require_inside_workspace(node: str, workspace: PlannedBuffer | None, bodies: Iterable[PlannedBody]) -> None:
     for body in bodies:
         for row in _tensors(body):
-            end = 0 if room is None else room.offset + min(room.size, body.size)
-            if room is None or row.arena != room.arena or not room.offset <= row.offset <= end - row.size:
+            end = 0 if workspace is None else workspace.offset + min(workspace.size, body.size)
+            if (
+                workspace is None
+                or row.arena != workspace.arena
+                or not workspace.offset <= row.offset <= end - row.size
+            ):
                 raise CheckFailed(f"the plan places {row.name!r} outside of the workspace of {node!r}")
 
 
-def _ranges(room: PlannedBuffer, bodies: Iterable[PlannedBody]) -> Iterator[tuple[int, int]]:
+def _ranges(workspace: PlannedBuffer, bodies: Iterable[PlannedBody]) -> Iterator[tuple[int, int]]:
     for body in bodies:
-        yield from ((row.offset - room.offset, row.offset - room.offset + row.size) for row in _tensors(body))
+        yield from ((row.offset - workspace.offset, row.offset - workspace.offset + row.size) for row in _tensors(body))
 
 
 def _tensors(body: PlannedBody) -> Iterator[PlannedBuffer]:

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxtile.planning.layout.aliases.find import Facts, parts
+from onnxtile.planning.layout.aliases.find import ModelFacts, parts
 from onnxtile.planning.layout.aliases.lawful import CUTS, JOINS, VIEWS
 from onnxtile.planning.layout.aliases.sharing import Sharing
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.ordering.schedule import Schedule
-from onnxtile.planning.result import Copies
+from onnxtile.planning.result import CopyCount
 
 
-def copies(schedule: Schedule, facts: Facts, sharing: Sharing) -> Copies:
+def copies(schedule: Schedule, facts: ModelFacts, sharing: Sharing) -> CopyCount:
     """Return the count over all nodes that only move bytes into a tensor of the arena: one copy for each tensor moved, of its bytes.
 
     They are the nodes whose result could be a view, each result of a Split or Slice, and each operand of a Concat.
@@ -24,14 +24,14 @@ def copies(schedule: Schedule, facts: Facts, sharing: Sharing) -> Copies:
         for value, avoided in _moved(node, facts, sharing):
             counts[avoided][0] += 1
             counts[avoided][1] += tensor_bytes(value, facts.shapes) or 0
-    return Copies(*counts[True], *counts[False])
+    return CopyCount(*counts[True], *counts[False])
 
 
-def _moved(node: ir.Node, facts: Facts, sharing: Sharing) -> Iterator[tuple[ir.Value, bool]]:
+def _moved(node: ir.Node, facts: ModelFacts, sharing: Sharing) -> Iterator[tuple[ir.Value, bool]]:
     """Yield each tensor that `node` moves, and whether it is there already."""
     if not facts.is_standard(node):
         return
-    results = [value for value in node.outputs if value in sharing.regions.of]
+    results = [value for value in node.outputs if value in sharing.alias_sets.of]
     if node.op_type in JOINS and results:
         there = [alias.source for alias in sharing.shares.get(results[0], ()) if alias.rule == "join"]
         for value in node.inputs:
@@ -41,9 +41,9 @@ def _moved(node: ir.Node, facts: Facts, sharing: Sharing) -> Iterator[tuple[ir.V
                 there = [other for other in there if other is not value]
     elif node.op_type in CUTS:
         yield from ((value, bool(sharing.shares.get(value))) for value in results)
-        regions = sharing.regions.of
+        alias_sets = sharing.alias_sets.of
         yield from (
-            (a.value, True) for a in parts(node, facts) if a.value not in regions and a.source not in facts.constants
+            (a.value, True) for a in parts(node, facts) if a.value not in alias_sets and a.source not in facts.constants
         )
     elif (
         node.op_type in VIEWS

@@ -41,7 +41,7 @@ class Alias:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelFacts:
     """What rules ask: shapes and types, and the constants that decide what an operator does."""
 
     model: ir.Model
@@ -81,13 +81,13 @@ class Facts:
         return [int(number) for number in self.constants.array(value).ravel()]
 
 
-def aliases(node: ir.Node, facts: Facts) -> Iterator[Alias]:
+def aliases(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
     """Yield what outputs of `node` are views of, or parts of, or made of: what node need not run at all if the plan allows it."""
     yield from views(node, facts)
     yield from parts(node, facts)
 
 
-def views(node: ir.Node, facts: Facts) -> Iterator[Alias]:
+def views(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
     """Yield the output of `node` that is a whole operand under another shape."""
     if node.op_type not in VIEWS or not facts.is_standard(node) or not node.inputs or not node.outputs:
         return
@@ -98,7 +98,7 @@ def views(node: ir.Node, facts: Facts) -> Iterator[Alias]:
         yield Alias(value, source, "view")
 
 
-def parts(node: ir.Node, facts: Facts) -> Iterator[Alias]:
+def parts(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
     """Yield the results of a Split or Slice that are contiguous bytes of its operand, the operands of a Concat that are of its result."""
     if not facts.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:
         return
@@ -113,14 +113,14 @@ def parts(node: ir.Node, facts: Facts) -> Iterator[Alias]:
                 yield Alias(value, node.inputs[0], "cut", at)
 
 
-def cut_starts(node: ir.Node, facts: Facts) -> dict[ir.Value, list[int]]:
+def cut_starts(node: ir.Node, facts: ModelFacts) -> dict[ir.Value, list[int]]:
     """Return where each result of a Split or Slice begins in its operand, on each axis; nothing where it is not known."""
     if node.op_type not in CUTS or not facts.is_standard(node) or not node.inputs or node.inputs[0] is None:
         return {}
     return dict(_split(node, facts) if node.op_type == "Split" else _sliced(node, facts))
 
 
-def overwrites(node: ir.Node, facts: Facts) -> Iterator[Alias]:
+def overwrites(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
     """Yield which operands of `node` its results may be written over, once nobody reads them any more.
 
     A view writes nothing: a Cast to its own type is no such result.
@@ -133,7 +133,7 @@ def overwrites(node: ir.Node, facts: Facts) -> Iterator[Alias]:
                 yield Alias(value, source, "in place")
 
 
-def overwritable(node: ir.Node, facts: Facts) -> Collection[int]:
+def overwritable(node: ir.Node, facts: ModelFacts) -> Collection[int]:
     """Return the places of the operands of `node` that its results may be written over: of a meta-op, what its pattern declares."""
     if not facts.is_standard(node):
         function = facts.model.functions.get(node.op_identifier())
@@ -145,7 +145,7 @@ def overwritable(node: ir.Node, facts: Facts) -> Collection[int]:
     return range(len(node.inputs)) if allowed is None else allowed
 
 
-def _is_plain(node: ir.Node, facts: Facts) -> bool:
+def _is_plain(node: ir.Node, facts: ModelFacts) -> bool:
     """Return whether `node` has one result, and computes it in the way that the table means."""
     if len([v for v in node.outputs if v.name]) != 1 or not node.outputs[0].name:
         return False
@@ -158,7 +158,7 @@ def _is_plain(node: ir.Node, facts: Facts) -> bool:
     return True
 
 
-def _same_elements(a: ir.Value, b: ir.Value, facts: Facts) -> bool:
+def _same_elements(a: ir.Value, b: ir.Value, facts: ModelFacts) -> bool:
     first, second = facts.shapes.dtype(a), facts.shapes.dtype(b)
     sizes = facts.shapes.sizes(a)
     if first is None or second is None or sizes is None:
@@ -168,7 +168,7 @@ def _same_elements(a: ir.Value, b: ir.Value, facts: Facts) -> bool:
     return first.bitwidth == second.bitwidth >= 8 and sizes == facts.shapes.sizes(b)
 
 
-def _is_sure_of_size(node: ir.Node, source: ir.Value, allowed: Collection[int], facts: Facts) -> bool:
+def _is_sure_of_size(node: ir.Node, source: ir.Value, allowed: Collection[int], facts: ModelFacts) -> bool:
     """Return whether `source` has the size of the result in every run: two sizes of one bound may differ, and one be broadcast.
 
     Results of operators that write over operand 0 only have its shape; no other has more where each has one element.
@@ -181,12 +181,12 @@ def _is_sure_of_size(node: ir.Node, source: ir.Value, allowed: Collection[int], 
     return set(allowed) == {0} or all(_is_single(v, facts) for v in others)
 
 
-def _is_single(value: ir.Value, facts: Facts) -> bool:
+def _is_single(value: ir.Value, facts: ModelFacts) -> bool:
     sizes = facts.shapes.sizes(value)
     return sizes is not None and set(sizes) <= {1} and not facts.shapes.is_bound(value)
 
 
-def _joined(node: ir.Node, facts: Facts) -> Iterator[Alias]:
+def _joined(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
     result = node.outputs[0]
     sizes = facts.shapes.sizes(result)
     lengths = [facts.shapes.sizes(v) if v is not None else None for v in node.inputs]
@@ -205,7 +205,7 @@ def _joined(node: ir.Node, facts: Facts) -> Iterator[Alias]:
         start += length[axis]
 
 
-def _split(node: ir.Node, facts: Facts) -> Iterator[tuple[ir.Value, list[int]]]:
+def _split(node: ir.Node, facts: ModelFacts) -> Iterator[tuple[ir.Value, list[int]]]:
     """Yield each result of a Split with where it starts on each axis. Results without a name have their length, too."""
     assert node.inputs[0] is not None
     sizes = facts.shapes.sizes(node.inputs[0])
@@ -225,7 +225,7 @@ def _split(node: ir.Node, facts: Facts) -> Iterator[tuple[ir.Value, list[int]]]:
         yield value, [start if place == axis else 0 for place in range(len(sizes))]
 
 
-def _sliced(node: ir.Node, facts: Facts) -> Iterator[tuple[ir.Value, list[int]]]:
+def _sliced(node: ir.Node, facts: ModelFacts) -> Iterator[tuple[ir.Value, list[int]]]:
     """Yield the result of a Slice whose steps are all 1, with where it starts on each axis."""
     assert node.inputs[0] is not None
     sizes = facts.shapes.sizes(node.inputs[0])
@@ -244,7 +244,7 @@ def _sliced(node: ir.Node, facts: Facts) -> Iterator[tuple[ir.Value, list[int]]]
     yield node.outputs[0], starts
 
 
-def _slice_bounds(node: ir.Node, facts: Facts) -> tuple[list[int], list[int], list[int]] | None:
+def _slice_bounds(node: ir.Node, facts: ModelFacts) -> tuple[list[int], list[int], list[int]] | None:
     """Return starts, axes and steps: inputs from opset 10 on, attributes before. None where they are not constant."""
     if facts.opset() < 10:
         first = list(node.attributes.get_ints("starts", []))
@@ -258,7 +258,7 @@ def _slice_bounds(node: ir.Node, facts: Facts) -> tuple[list[int], list[int], li
     return None if axes is None or steps is None else (starts, axes, steps)
 
 
-def _bytes_before(whole: ir.Value, part: ir.Value, starts: Sequence[int], facts: Facts) -> int | None:
+def _bytes_before(whole: ir.Value, part: ir.Value, starts: Sequence[int], facts: ModelFacts) -> int | None:
     """Return where the box `part` begins in `whole`, in bytes; None where its bytes are not contiguous, or it has none.
 
     They are if, up to the first axis on which the box is longer than 1, it may start anywhere, and all axes behind that one are whole.
@@ -274,7 +274,7 @@ def _bytes_before(whole: ir.Value, part: ir.Value, starts: Sequence[int], facts:
     return sum(start * math.prod(outer[axis + 1 :]) for axis, start in enumerate(starts)) * dtype.bitwidth // 8
 
 
-def does_not_train(node: ir.Node, facts: Facts) -> bool:
+def does_not_train(node: ir.Node, facts: ModelFacts) -> bool:
     """Return whether the Dropout `node` passes its input on.
 
     That it trains is said by an attribute before opset 7, by an input from 12 on, and never in between.

@@ -10,29 +10,31 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
+from onnxtile.planning.layout.aliases.alias_sets import AliasSet, AliasSets
 from onnxtile.planning.layout.aliases.find import Alias
-from onnxtile.planning.layout.aliases.region import Region, Regions
 from onnxtile.planning.layout.ordering.precedence import Precedence
 
 _Span = tuple[int, int]
 
 
-def rewriting(known: Mapping[ir.Value, Iterable[Alias]], regions: Regions, order: Precedence) -> frozenset[ir.Value]:
+def rewriting(
+    known: Mapping[ir.Value, Iterable[Alias]], alias_sets: AliasSets, order: Precedence
+) -> frozenset[ir.Value]:
     """Return which of the values that are `known` to share bytes with operands are written into bytes that are in use in `regions`."""
     return frozenset(
         value
         for value, aliases in known.items()
-        if len(regions.of[value].places) > 1
-        and any(_is_in_use(span, value, regions, order) for span in _written(value, aliases, regions))
+        if len(alias_sets.of[value].places) > 1
+        and any(_is_in_use(span, value, alias_sets, order) for span in _written(value, aliases, alias_sets))
     )
 
 
-def _written(value: ir.Value, aliases: Iterable[Alias], regions: Regions) -> Iterator[_Span]:
+def _written(value: ir.Value, aliases: Iterable[Alias], alias_sets: AliasSets) -> Iterator[_Span]:
     """Yield the bytes of its region that the node of `value` writes: all but those that are in their place already."""
-    region = regions.of[value]
-    start = region.places[value]
-    end = start + regions.size(value)
-    for low, high in sorted(_in_place(value, aliases, region, regions)):
+    alias_set = alias_sets.of[value]
+    start = alias_set.places[value]
+    end = start + alias_sets.size(value)
+    for low, high in sorted(_in_place(value, aliases, alias_set, alias_sets)):
         if start < low:
             yield start, low
         start = max(start, high)
@@ -40,18 +42,18 @@ def _written(value: ir.Value, aliases: Iterable[Alias], regions: Regions) -> Ite
         yield start, end
 
 
-def _in_place(value: ir.Value, aliases: Iterable[Alias], region: Region, regions: Regions) -> Iterator[_Span]:
-    at = region.places[value]
+def _in_place(value: ir.Value, aliases: Iterable[Alias], alias_set: AliasSet, alias_sets: AliasSets) -> Iterator[_Span]:
+    at = alias_set.places[value]
     for alias in aliases:
-        place = region.places.get(alias.source)
+        place = alias_set.places.get(alias.source)
         if place is not None and place + alias.at == at:
-            yield max(at, place), min(at + regions.size(value), place + regions.size(alias.source))
+            yield max(at, place), min(at + alias_sets.size(value), place + alias_sets.size(alias.source))
 
 
-def _is_in_use(span: _Span, value: ir.Value, regions: Regions, order: Precedence) -> bool:
+def _is_in_use(span: _Span, value: ir.Value, alias_sets: AliasSets, order: Precedence) -> bool:
     return any(
-        place < span[1] and span[0] < place + regions.size(other) and _is_read(other, value, order)
-        for other, place in regions.of[value].places.items()
+        place < span[1] and span[0] < place + alias_sets.size(other) and _is_read(other, value, order)
+        for other, place in alias_sets.of[value].places.items()
         if other is not value
     )
 

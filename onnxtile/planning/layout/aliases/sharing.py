@@ -10,11 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.planning.layout.aliases.find import Alias, Facts
-from onnxtile.planning.layout.aliases.region import Contents, Region, Regions
+from onnxtile.planning.layout.aliases.alias_sets import AliasSet, AliasSets, Contents
+from onnxtile.planning.layout.aliases.find import Alias, ModelFacts
 from onnxtile.planning.layout.aliases.rewriting import rewriting
 from onnxtile.planning.layout.bytes import tensor_bytes
-from onnxtile.planning.layout.live_ranges import Life
+from onnxtile.planning.layout.live_ranges import LiveRange
 from onnxtile.planning.layout.ordering.precedence import Precedence
 from onnxtile.planning.layout.ordering.schedule import Schedule
 from onnxtile.planning.offsets.problem import Buffer, align
@@ -24,7 +24,7 @@ from onnxtile.planning.offsets.problem import Buffer, align
 class Sharing:
     """The regions, and for each tensor the aliases through which it shares bytes with operands of its node."""
 
-    regions: Regions
+    alias_sets: AliasSets
     shares: Mapping[ir.Value, tuple[Alias, ...]]
 
 
@@ -36,14 +36,14 @@ class Timeline:
     """
 
     schedule: Schedule
-    lives: Mapping[ir.Value, Life]
+    live_ranges: Mapping[ir.Value, LiveRange]
     order: Precedence
     kept: frozenset[ir.Value]
     workspaces: Sequence[Buffer] = ()
 
 
 def choose(
-    timeline: Timeline, facts: Facts, tensors: Sequence[ir.Value], alignment: int, rules: frozenset[str]
+    timeline: Timeline, facts: ModelFacts, tensors: Sequence[ir.Value], alignment: int, rules: frozenset[str]
 ) -> Sharing:
     """Return which of `tensors`, in the order in which they are made, share bytes by one of `rules`.
 
@@ -66,7 +66,7 @@ def choose(
         chooser.save_copies()
         found = chooser.rewriting() - apart
         if not found:
-            return Sharing(chooser.regions, chooser.shares())
+            return Sharing(chooser.alias_sets, chooser.shares())
         apart |= found
 
 
@@ -74,7 +74,7 @@ class _Chooser:
     def __init__(
         self,
         timeline: Timeline,
-        facts: Facts,
+        facts: ModelFacts,
         sizes: Mapping[ir.Value, int],
         alignment: int,
         rules: frozenset[str],
@@ -92,16 +92,16 @@ class _Chooser:
             self._known.setdefault(alias.value, []).append(alias)
         for value in sizes:
             contents.add(value, self._known.get(value, ()))
-        self.regions = Regions(sizes, timeline.lives, order, timeline.kept, contents)
+        self.alias_sets = AliasSets(sizes, timeline.live_ranges, order, timeline.kept, contents)
         for alias in self._in_place:
-            self.regions.allow(alias)
+            self.alias_sets.allow(alias)
         self._order = order
         self._alignment = alignment
         self._live = np.zeros(schedule.end + 2, np.int64)
-        for region in self.regions.of.values():
-            self._count(region, 1)
-        for room in timeline.workspaces:
-            self._live[room.lower : room.upper] += align(room.size, alignment)
+        for alias_set in self.alias_sets.of.values():
+            self._count(alias_set, 1)
+        for workspace in timeline.workspaces:
+            self._live[workspace.lower : workspace.upper] += align(workspace.size, alignment)
 
     def leave_apart(self, values: frozenset[ir.Value]) -> None:
         """Let `values` be neither parts nor wholes of others, nor written over."""
@@ -120,8 +120,8 @@ class _Chooser:
                 self._join([alias])
 
     def _since_and_until(self, alias: Alias) -> tuple[int, int]:
-        regions = self.regions.of
-        return regions[alias.source].life[0], -regions[alias.value].life[1]
+        alias_sets = self.alias_sets.of
+        return alias_sets[alias.source].live_range[0], -alias_sets[alias.value].live_range[1]
 
     def share_tiles(self) -> None:
         for group in self._parts:
@@ -157,15 +157,15 @@ class _Chooser:
 
     def rewriting(self) -> frozenset[ir.Value]:
         """Return what would be written into bytes that are in use, and hold the same."""
-        return rewriting(self._known, self.regions, self._order)
+        return rewriting(self._known, self.alias_sets, self._order)
 
     def _is_used(self, alias: Alias) -> bool:
-        regions = self.regions
-        if regions.of[alias.source] is not regions.of[alias.value]:
+        alias_sets = self.alias_sets
+        if alias_sets.of[alias.source] is not alias_sets.of[alias.value]:
             return False
         if alias.rule == "in place" and not self._order.until(alias.source, alias.value):
             return False
-        return regions.place(alias.value) == regions.place(alias.source) + alias.at
+        return alias_sets.place(alias.value) == alias_sets.place(alias.source) + alias.at
 
     def _choices(self) -> Iterator[list[Alias]]:
         """Yield what may be taken together: all parts of a node, then each alone."""
@@ -185,32 +185,32 @@ class _Chooser:
         return height if height <= self._live[step] else None
 
     def _touches(self, alias: Alias, step: int) -> bool:
-        regions = (self.regions.of[alias.source], self.regions.of[alias.value])
-        return any(region.life[0] <= step < region.life[1] for region in regions)
+        alias_sets = (self.alias_sets.of[alias.source], self.alias_sets.of[alias.value])
+        return any(alias_set.live_range[0] <= step < alias_set.live_range[1] for alias_set in alias_sets)
 
     def _tried(self, group: Iterable[Alias]) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
         """Return the live bytes of all steps if `group` were taken; None where there is nothing to take."""
-        before, live = dict(self.regions.of), self._live.copy()
+        before, live = dict(self.alias_sets.of), self._live.copy()
         taken = self._join(group)
         changed = self._live
-        self.regions.of, self._live = before, live
+        self.alias_sets.of, self._live = before, live
         return changed if taken else None
 
     def _join(self, group: Iterable[Alias]) -> bool:
         taken = False
         for alias in group:
-            region = self.regions.joined(alias)
-            if region is None:
+            alias_set = self.alias_sets.joined(alias)
+            if alias_set is None:
                 continue
-            for old in (self.regions.of[alias.source], self.regions.of[alias.value]):
+            for old in (self.alias_sets.of[alias.source], self.alias_sets.of[alias.value]):
                 self._count(old, -1)
-            self.regions.settle(region)
-            self._count(region, 1)
+            self.alias_sets.settle(alias_set)
+            self._count(alias_set, 1)
             taken = True
         return taken
 
-    def _count(self, region: Region, sign: int) -> None:
-        self._live[region.life[0] : region.life[1]] += sign * align(region.size, self._alignment)
+    def _count(self, alias_set: AliasSet, sign: int) -> None:
+        self._live[alias_set.live_range[0] : alias_set.live_range[1]] += sign * align(alias_set.size, self._alignment)
 
 
 def _by_node(found: Iterable[Alias]) -> list[list[Alias]]:

@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from onnxtile.errors import UsageError
 from onnxtile.graph import MOST_ELEMENTS, dependencies, heaviest_antichain
-from onnxtile.planning.layout.live_ranges import Life
+from onnxtile.planning.layout.live_ranges import LiveRange
 from onnxtile.planning.layout.ordering.chains import Chains
 from onnxtile.planning.layout.ordering.schedule import Schedule, predecessors
-from onnxtile.planning.layout.scope import Scope
+from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.offsets.problem import Ints
 
 MOST_CONFLICTS = 2_000_000
@@ -27,7 +27,7 @@ class InEveryOrder:
     chains. Raises UsageError for a graph that is too wide (see layout.ordering.chains).
     """
 
-    def __init__(self, scope: Scope, schedule: Schedule, computed: Collection[ir.Node] = ()) -> None:
+    def __init__(self, scope: PlanScope, schedule: Schedule, computed: Collection[ir.Node] = ()) -> None:
         nodes = [node for node in schedule.nodes if node not in computed]
         self._number = {node: number for number, node in enumerate(nodes)}
         self.steps = tuple(schedule.steps[node] for node in nodes)
@@ -42,12 +42,14 @@ class InEveryOrder:
         # The caller reads it after every node.
         self._kept = scope.kept
 
-    def claim(self, name: str, life: Life, values: Iterable[ir.Value]) -> Claim:
+    def claim(self, name: str, live_range: LiveRange, values: Iterable[ir.Value]) -> Claim:
         """Return the claim of a buffer in which `values` lie."""
         values = list(values)
         makers = dict.fromkeys(value.producer() for value in values)
         numbers = tuple(None if maker is None else self._number[maker] for maker in makers)
-        return Claim(name, life, tuple(sorted({use for value in values for use in self._uses.get(value, ())})), numbers)
+        return Claim(
+            name, live_range, tuple(sorted({use for value in values for use in self._uses.get(value, ())})), numbers
+        )
 
     def number(self, node: ir.Node) -> int:
         """Return the number of `node` in the chains."""
@@ -85,7 +87,7 @@ class Claim:
     """
 
     name: str
-    life: Life
+    live_range: LiveRange
     uses: tuple[int, ...]
     makers: tuple[int | None, ...]
 
@@ -120,10 +122,10 @@ def _unordered(claims: Sequence[Claim], order: InEveryOrder) -> Iterator[tuple[i
             users[use].append(number)
     flat = np.fromiter((claim for node in sequence for claim in users[node]), np.int64)
     offsets = np.cumsum([0, *(len(users[node]) for node in sequence)])
-    ends = np.array([claim.life[1] for claim in claims], np.int64)
+    ends = np.array([claim.live_range[1] for claim in claims], np.int64)
     run, count = np.zeros(chains.count, np.int64), 0
-    for number in sorted(range(len(claims)), key=lambda n: claims[n].life[0]):
-        start, makers = claims[number].life[0], [maker for maker in claims[number].makers if maker is not None]
+    for number in sorted(range(len(claims)), key=lambda n: claims[n].live_range[0]):
+        start, makers = claims[number].live_range[0], [maker for maker in claims[number].makers if maker is not None]
         while count < len(order.steps) and order.steps[count] < start:
             run[chains.chain[count]] += 1
             count += 1
@@ -136,14 +138,14 @@ def _unordered(claims: Sequence[Claim], order: InEveryOrder) -> Iterator[tuple[i
             yield number, others[ends[others] <= start]
 
 
-def crowd(claims: Sequence[Claim], weights: Sequence[int], apart: Collection[tuple[str, str]]) -> frozenset[str]:
+def clique(claims: Sequence[Claim], weights: Sequence[int], apart: Collection[tuple[str, str]]) -> frozenset[str]:
     """Return the names of the heaviest claims of which any two may want their bytes together in some order.
 
     `weights` are bytes, one of each claim; `apart` are the conflicts. Nothing for more than 4,000 claims: takes c³ steps of numpy's.
     """
     if not 0 < len(claims) <= MOST_ELEMENTS:
         return frozenset()
-    starts, ends = (np.array([claim.life[side] for claim in claims], np.int64) for side in (0, 1))
+    starts, ends = (np.array([claim.live_range[side] for claim in claims], np.int64) for side in (0, 1))
     before = ends[:, None] <= starts[None, :]
     place = {claim.name: number for number, claim in enumerate(claims)}
     for one, other in apart:

@@ -13,20 +13,20 @@ Plain functions over flat lists: plan.compiled compiles them as they are.
 
 from __future__ import annotations
 
-from onnxtile.planning.offsets.exact.state import State
+from onnxtile.planning.offsets.exact.state import SearchState
 
 SOLVED, IMPOSSIBLE, STOPPED = 1, 0, -1
 
 
-def descend(state: State, capacity: int, nodes: int, looks: int) -> tuple[int, int]:
+def descend(state: SearchState, capacity: int, nodes: int, looks: int) -> tuple[int, int]:
     """Search offsets with every buffer below `capacity`; leave them in `state.offset`. Return how it ended, and the looks it took.
 
     It ends SOLVED, IMPOSSIBLE (there are none), or STOPPED after `nodes` placements or `looks` at a buffer, whatever comes first. Looks at
     buffers and sections measure the work: a budget in them ends a search at the same place on every machine.
     """
     start(state)
-    for section in range(len(state.rest)):
-        if state.rest[section] > capacity:
+    for section in range(len(state.unplaced)):
+        if state.unplaced[section] > capacity:
             return IMPOSSIBLE, 0
     depth = trail = placed = 0
     if not focus(state, depth):
@@ -36,18 +36,18 @@ def descend(state: State, capacity: int, nodes: int, looks: int) -> tuple[int, i
         if state.next[depth] < state.candidate_end[depth]:
             buffer = state.candidate[state.next[depth]]
             state.next[depth] += 1
-            if is_twisted(state, buffer):
+            if breaks_symmetry(state, buffer):
                 continue
             seen += state.neighbour_at[buffer + 1] - state.neighbour_at[buffer]
             trail = place(state, buffer, depth, trail)
             depth += 1
             placed += 1
-            hand_down(state, depth)
+            inherit(state, depth)
             if not focus(state, depth):
                 return SOLVED, seen
             seen += open_depth(state, depth, capacity)
         elif state.candidate_end[depth] > state.candidate_at[depth]:
-            trail = pass_by(state, depth, trail)
+            trail = bar_candidates(state, depth, trail)
             seen += open_depth(state, depth, capacity)
         else:
             depth, trail = step_back(state, depth, trail)
@@ -56,44 +56,47 @@ def descend(state: State, capacity: int, nodes: int, looks: int) -> tuple[int, i
     return STOPPED, seen
 
 
-def start(state: State) -> None:
+def start(state: SearchState) -> None:
     """Set `state` back to nothing placed."""
-    for section in range(len(state.rest)):
-        state.rest[section] = 0
-        state.bridges[section] = 0
+    for section in range(len(state.unplaced)):
+        state.unplaced[section] = 0
+        state.crossing[section] = 0
     for buffer in range(len(state.size)):
         state.offset[buffer] = 0
         state.placed[buffer] = 0
         state.barred[buffer] = 0
         for section in range(state.begin[buffer], state.end[buffer]):
-            state.rest[section] += state.size[buffer]
+            state.unplaced[section] += state.size[buffer]
         for section in range(state.reach_begin[buffer], state.reach_end[buffer] - 1):
-            state.bridges[section] += 1
+            state.crossing[section] += 1
     state.low[0] = 0
-    state.high[0] = len(state.rest)
+    state.high[0] = len(state.unplaced)
     state.back[0] = 0
     state.waiting[0] = -1
     state.free[0] = 0
     state.candidate_at[0] = 0
 
 
-def is_twisted(state: State, buffer: int) -> bool:
+def breaks_symmetry(state: SearchState, buffer: int) -> bool:
     """Return whether `buffer`, placed now, would stand on its twin, or where its twin could, and the twin has the better rank.
 
     Twins have the same life and could change places: with two that touch, or two of one size, the plan would be as good. Of such plans
     the one with the fewest pairs that are out of rank has none of these, and is enough.
     """
-    for k in range(state.twin_at[buffer], state.twin_at[buffer + 1]):
-        twin = state.twin[k]
-        if state.rank[twin] > state.rank[buffer]:
-            if state.placed[twin] == 1 and state.offset[twin] + state.size[twin] == state.offset[buffer]:
+    for k in range(state.equivalent_at[buffer], state.equivalent_at[buffer + 1]):
+        equivalent = state.equivalent[k]
+        if state.rank[equivalent] > state.rank[buffer]:
+            if (
+                state.placed[equivalent] == 1
+                and state.offset[equivalent] + state.size[equivalent] == state.offset[buffer]
+            ):
                 return True
-        elif state.placed[twin] == 0 and state.size[twin] == state.size[buffer]:
+        elif state.placed[equivalent] == 0 and state.size[equivalent] == state.size[buffer]:
             return True
     return False
 
 
-def place(state: State, buffer: int, depth: int, trail: int) -> int:
+def place(state: SearchState, buffer: int, depth: int, trail: int) -> int:
     """Place `buffer` at its lowest offset, raise its neighbours above it, and return the new end of the trail."""
     size = state.size[buffer]
     top = state.offset[buffer] + size
@@ -101,9 +104,9 @@ def place(state: State, buffer: int, depth: int, trail: int) -> int:
     state.placed[buffer] = 1
     state.trail_at[depth] = trail
     for section in range(state.begin[buffer], state.end[buffer]):
-        state.rest[section] -= size
+        state.unplaced[section] -= size
     for section in range(state.reach_begin[buffer], state.reach_end[buffer] - 1):
-        state.bridges[section] -= 1
+        state.crossing[section] -= 1
     for k in range(state.neighbour_at[buffer], state.neighbour_at[buffer + 1]):
         other = state.neighbour[k]
         if state.offset[other] < top and state.placed[other] == 0:
@@ -116,7 +119,7 @@ def place(state: State, buffer: int, depth: int, trail: int) -> int:
     return trail
 
 
-def pass_by(state: State, depth: int, trail: int) -> int:
+def bar_candidates(state: SearchState, depth: int, trail: int) -> int:
     """Bar the candidates of `depth`, none of which helped, from where they could be placed; return the new end of the trail."""
     for k in range(state.candidate_at[depth], state.candidate_end[depth]):
         buffer = state.candidate[k]
@@ -128,15 +131,15 @@ def pass_by(state: State, depth: int, trail: int) -> int:
     return trail
 
 
-def take_back(state: State, depth: int, trail: int) -> int:
+def take_back(state: SearchState, depth: int, trail: int) -> int:
     """Undo what `place` did at `depth`, and all since; return the new end of the trail."""
     buffer = state.choice[depth]
     size = state.size[buffer]
     state.placed[buffer] = 0
     for section in range(state.begin[buffer], state.end[buffer]):
-        state.rest[section] += size
+        state.unplaced[section] += size
     for section in range(state.reach_begin[buffer], state.reach_end[buffer] - 1):
-        state.bridges[section] += 1
+        state.crossing[section] += 1
     while trail > state.trail_at[depth]:
         trail -= 1
         other = state.trail[trail]
@@ -145,7 +148,7 @@ def take_back(state: State, depth: int, trail: int) -> int:
     return trail
 
 
-def step_back(state: State, depth: int, trail: int) -> tuple[int, int]:
+def step_back(state: SearchState, depth: int, trail: int) -> tuple[int, int]:
     """Return the depth at which the next candidate may help, and the end of the trail there; the depth is -1 where there is none."""
     target = state.back[depth] - 1
     while depth > target and depth > 0:
@@ -154,7 +157,7 @@ def step_back(state: State, depth: int, trail: int) -> tuple[int, int]:
     return (depth if target >= 0 else -1), trail
 
 
-def hand_down(state: State, depth: int) -> None:
+def inherit(state: SearchState, depth: int) -> None:
     """Let `depth`, which has just been reached by placing a buffer, begin where the depth before it stands."""
     above = depth - 1
     state.low[depth] = state.low[above]
@@ -165,11 +168,11 @@ def hand_down(state: State, depth: int) -> None:
     state.candidate_at[depth] = state.candidate_end[above]
 
 
-def focus(state: State, depth: int) -> bool:
+def focus(state: SearchState, depth: int) -> bool:
     """Let `depth` look at one part of the sections only, and the others wait; return whether anything is left to place."""
     low, high = state.low[depth], state.high[depth]
     while True:
-        while low < high and state.rest[low] == 0:
+        while low < high and state.unplaced[low] == 0:
             low += 1
         if low < high:
             break
@@ -180,18 +183,18 @@ def focus(state: State, depth: int) -> bool:
         state.back[depth] = state.wait_back[turn]
         state.waiting[depth] = state.wait_next[turn]
     end = low + 1
-    while end < high and state.bridges[end - 1] > 0:
+    while end < high and state.crossing[end - 1] > 0:
         end += 1
     state.low[depth] = low
     state.high[depth] = end
-    while end < high and state.rest[end] == 0:
+    while end < high and state.unplaced[end] == 0:
         end += 1
     if end < high:
-        let_wait(state, depth, end, high)
+        enqueue(state, depth, end, high)
     return True
 
 
-def let_wait(state: State, depth: int, low: int, high: int) -> None:
+def enqueue(state: SearchState, depth: int, low: int, high: int) -> None:
     """Put the sections [low, high) in the queue, as they stand at `depth`."""
     turn = state.free[depth]
     state.wait_low[turn] = low
@@ -203,36 +206,36 @@ def let_wait(state: State, depth: int, low: int, high: int) -> None:
     state.free[depth] = turn + 1
 
 
-def open_depth(state: State, depth: int, capacity: int) -> int:
+def open_depth(state: SearchState, depth: int, capacity: int) -> int:
     """Find what may be placed next at `depth`, the best rank first: nothing where no plan goes on from here. Return the looks it took."""
     low, high = state.low[depth], state.high[depth]
     begin = state.candidate_at[depth]
     state.next[depth] = begin
     state.candidate_end[depth] = begin
     looks = state.first[high] - state.first[low] + high - low
-    ground, best, raised, grounded, barred = survey(state, low, high, capacity)
+    floor, best, raised, at_floor, barred = survey(state, low, high, capacity)
     if best < 0:
         return looks
     for k in range(barred):
-        if not can_be_raised(state, state.passed[k], raised):
+        if not can_be_raised(state, state.barred_list[k], raised):
             return looks
-    section = hopeless(state, low, high, raised, capacity)
+    section = overfull(state, low, high, raised, capacity)
     if section >= 0:
         for k in range(state.member_at[section], state.member_at[section + 1]):
             if state.placed[state.member[k]] == 0:
-                state.blame[state.member[k]] += 1.0
+                state.failures[state.member[k]] += 1.0
         return looks
-    section, more = find_section(state, best, ground, raised, grounded, capacity)
+    section, more = find_section(state, best, floor, raised, at_floor, capacity)
     end = begin
-    for k in range(grounded):
-        buffer = state.lowest[k]
+    for k in range(at_floor):
+        buffer = state.floor_list[k]
         if state.begin[buffer] <= section < state.end[buffer]:
             end = insert(state, buffer, begin, end)
     state.candidate_end[depth] = end
     return looks + more
 
 
-def survey(state: State, low: int, high: int, capacity: int) -> tuple[int, int, int, int, int]:
+def survey(state: SearchState, low: int, high: int, capacity: int) -> tuple[int, int, int, int, int]:
     """Look through what is still to be placed in the sections [low, high).
 
     Return the ground, the lowest offset of those that are not barred; the one of the best rank there, -1 where there is none; the lowest
@@ -241,76 +244,78 @@ def survey(state: State, low: int, high: int, capacity: int) -> tuple[int, int, 
     What is barred has to stand on something that is placed later, on the ground or above: if all of that starts above its top, it could
     be let down to where it was barred from. So there is no plan where the ground has reached such a top.
     """
-    ground = raised = ceiling = thinnest = capacity + 1
+    floor = raised = ceiling = thinnest = capacity + 1
     best = -1
-    grounded = barred = 0
+    at_floor = barred = 0
     for buffer in range(state.first[low], state.first[high]):
         if state.placed[buffer] == 1:
             continue
         offset, size = state.offset[buffer], state.size[buffer]
         if state.barred[buffer] == 1:
-            state.passed[barred] = buffer
+            state.barred_list[barred] = buffer
             barred += 1
             thinnest = min(thinnest, size)
             ceiling = min(ceiling, offset + size)
             continue
         raised = min(raised, offset + size)
-        if offset < ground:
-            ground, best, grounded = offset, -1, 0
-        if offset == ground:
-            state.lowest[grounded] = buffer
-            grounded += 1
+        if offset < floor:
+            floor, best, at_floor = offset, -1, 0
+        if offset == floor:
+            state.floor_list[at_floor] = buffer
+            at_floor += 1
             if best < 0 or state.rank[buffer] < state.rank[best]:
                 best = buffer
-    if ground >= ceiling:
+    if floor >= ceiling:
         best = -1
-    return ground, best, min(raised, ground + thinnest), grounded, barred
+    return floor, best, min(raised, floor + thinnest), at_floor, barred
 
 
-def can_be_raised(state: State, buffer: int, raised: int) -> bool:
+def can_be_raised(state: SearchState, buffer: int, raised: int) -> bool:
     """Return whether a neighbour still to be placed can start below the top of `buffer`, which is barred; see `survey`."""
     top = state.offset[buffer] + state.size[buffer]
-    if lowest_start(state, state.lifter[buffer], raised, top) < top:
+    if lowest_start(state, state.raiser[buffer], raised, top) < top:
         return True
     for k in range(state.neighbour_at[buffer], state.neighbour_at[buffer + 1]):
         other = state.neighbour[k]
         if lowest_start(state, other, raised, top) < top:
-            state.lifter[buffer] = other
+            state.raiser[buffer] = other
             return True
     return False
 
 
-def lowest_start(state: State, buffer: int, raised: int, otherwise: int) -> int:
+def lowest_start(state: SearchState, buffer: int, raised: int, otherwise: int) -> int:
     """Return where `buffer` starts at the lowest, `otherwise` if it is placed: what is barred starts on top of another at least."""
     if state.placed[buffer] == 1:
         return otherwise
     return state.offset[buffer] if state.barred[buffer] == 0 else raised
 
 
-def hopeless(state: State, low: int, high: int, raised: int, capacity: int) -> int:
+def overfull(state: SearchState, low: int, high: int, raised: int, capacity: int) -> int:
     """Return one of the sections [low, high) that cannot hold what it must still take; -1 where there is none.
 
     A section has room only if one of its buffers can start so low that all of them fit above it.
     """
     for section in range(low, high):
-        if state.rest[section] > 0 and not has_room(state, section, raised, capacity - state.rest[section]):
+        if state.unplaced[section] > 0 and not has_room(state, section, raised, capacity - state.unplaced[section]):
             return section
     return -1
 
 
-def has_room(state: State, section: int, raised: int, limit: int) -> bool:
+def has_room(state: SearchState, section: int, raised: int, limit: int) -> bool:
     """Return whether a buffer of `section` can start at `limit` or lower; the one found last is asked first."""
-    if lowest_start(state, state.witness[section], raised, limit + 1) <= limit:
+    if lowest_start(state, state.low_start[section], raised, limit + 1) <= limit:
         return True
     for k in range(state.member_at[section], state.member_at[section + 1]):
         buffer = state.member[k]
         if lowest_start(state, buffer, raised, limit + 1) <= limit:
-            state.witness[section] = buffer
+            state.low_start[section] = buffer
             return True
     return False
 
 
-def find_section(state: State, buffer: int, ground: int, raised: int, grounded: int, capacity: int) -> tuple[int, int]:
+def find_section(
+    state: SearchState, buffer: int, floor: int, raised: int, at_floor: int, capacity: int
+) -> tuple[int, int]:
     """Return the section of `buffer`, which is at the ground, that leaves the fewest ways to go on, and the looks it took.
 
     Each of its buffers at the ground is a way; that none of them stands there is another, if the section can spare it. Ties go to the
@@ -318,35 +323,35 @@ def find_section(state: State, buffer: int, ground: int, raised: int, grounded: 
     """
     begin, end = state.begin[buffer], state.end[buffer]
     for section in range(begin, end):
-        state.ways[section] = 0
-    for k in range(grounded):
-        other = state.lowest[k]
+        state.branches[section] = 0
+    for k in range(at_floor):
+        other = state.floor_list[k]
         for section in range(max(begin, state.begin[other]), min(end, state.end[other])):
-            state.ways[section] += 1
-    looks = grounded + end - begin
+            state.branches[section] += 1
+    looks = at_floor + end - begin
     best, fewest = -1, len(state.size) + 2
     for section in range(begin, end):
-        ways = state.ways[section]
-        if ways <= fewest:
+        branches = state.branches[section]
+        if branches <= fewest:
             looks += state.member_at[section + 1] - state.member_at[section]
-            if can_wait(state, section, ground, raised, capacity - state.rest[section]):
-                ways += 1
-            if ways < fewest or (ways == fewest and state.rest[section] > state.rest[best]):
-                best, fewest = section, ways
+            if can_wait(state, section, floor, raised, capacity - state.unplaced[section]):
+                branches += 1
+            if branches < fewest or (branches == fewest and state.unplaced[section] > state.unplaced[best]):
+                best, fewest = section, branches
     return best, looks
 
 
-def can_wait(state: State, section: int, ground: int, raised: int, limit: int) -> bool:
+def can_wait(state: SearchState, section: int, floor: int, raised: int, limit: int) -> bool:
     """Return whether a buffer of `section` can start above the ground, at `limit` or lower."""
-    if limit <= ground:
+    if limit <= floor:
         return False
     for k in range(state.member_at[section], state.member_at[section + 1]):
-        if ground < lowest_start(state, state.member[k], raised, ground) <= limit:
+        if floor < lowest_start(state, state.member[k], raised, floor) <= limit:
             return True
     return False
 
 
-def insert(state: State, buffer: int, begin: int, end: int) -> int:
+def insert(state: SearchState, buffer: int, begin: int, end: int) -> int:
     """Insert `buffer` into the candidates [begin, end), which are sorted by rank; return their new end."""
     at = end
     while at > begin and state.rank[state.candidate[at - 1]] > state.rank[buffer]:

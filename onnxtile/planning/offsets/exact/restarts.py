@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 
 from onnxtile.planning.offsets import compiled
-from onnxtile.planning.offsets.effort import Budget
+from onnxtile.planning.offsets.effort import SearchBudget
 from onnxtile.planning.offsets.exact import descent
-from onnxtile.planning.offsets.exact.state import State, as_arrays
+from onnxtile.planning.offsets.exact.state import SearchState, as_arrays
 
-Descend = Callable[[State, int, int, int], tuple[int, int]]
+Descend = Callable[[SearchState, int, int, int], tuple[int, int]]
 
 COMPILE_FROM = 5_000_000
 """Looks after which compiling pays: the plain search takes one or two seconds for them, and compiling, the first time, some more."""
@@ -34,23 +34,23 @@ _SLICE, _FASTER = 2_000_000, 20
 search through some hundreds of buffers has to end before."""
 
 
-class Order:
+class BranchingOrder:
     """A way to choose between buffers: the heaviest first, and the more so the more often it was in the way."""
 
     def __init__(self, weights: Sequence[float]) -> None:
         self._weights = weights
-        self.blame = [0.0] * len(weights)
+        self.failures = [0.0] * len(weights)
 
     def ranks(self) -> list[int]:
         """Return the rank of each buffer."""
-        key = [weight * (1.0 + blame) for weight, blame in zip(self._weights, self.blame, strict=True)]
+        key = [weight * (1.0 + failures) for weight, failures in zip(self._weights, self.failures, strict=True)]
         ranks = [0] * len(key)
         for rank, i in enumerate(sorted(range(len(key)), key=lambda i: (-key[i], i))):
             ranks[i] = rank
         return ranks
 
 
-class Attempt:
+class RestartSchedule:
     """The search for offsets below one size: its order with what it has learned, and the lengths of its searches.
 
     `lengths` are those of the buffers' lives.
@@ -79,9 +79,9 @@ class Attempt:
         self._owed += nodes
         return nodes, True
 
-    def _begun(self, noise: float) -> Order:
+    def _begun(self, noise: float) -> BranchingOrder:
         power = next(self._powers)
-        return Order([length**power * (1.0 + self._draw.uniform(-noise, noise)) for length in self._lengths])
+        return BranchingOrder([length**power * (1.0 + self._draw.uniform(-noise, noise)) for length in self._lengths])
 
 
 class Runner:
@@ -90,46 +90,46 @@ class Runner:
     `lengths` are those of the buffers' lives.
     """
 
-    def __init__(self, state: State, lengths: Sequence[int]) -> None:
+    def __init__(self, state: SearchState, lengths: Sequence[int]) -> None:
         self._state = state
         self._lengths = lengths
         self._run: Descend = descent.descend
         self._looks = 0
-        self._attempts: dict[int, Attempt] = {}
+        self._restarts: dict[int, RestartSchedule] = {}
 
-    def fit(self, capacity: int, budget: Budget, share: int) -> int:
+    def fit(self, capacity: int, budget: SearchBudget, share: int) -> int:
         """Search until offsets below `capacity` are found, it is known that there are none, or `share` of `budget` is used up.
 
         Return which of them ended it. Searching again goes on with what was learned.
         """
-        if capacity not in self._attempts:
-            self._attempts[capacity] = Attempt(self._lengths)
+        if capacity not in self._restarts:
+            self._restarts[capacity] = RestartSchedule(self._lengths)
         least = max(0, budget.looks - share)
         ended = descent.STOPPED
         while ended == descent.STOPPED and budget.looks > least and budget.is_left:
-            ended = self._search(self._attempts[capacity], capacity, budget, least)
+            ended = self._search(self._restarts[capacity], capacity, budget, least)
         return ended
 
     def offsets(self) -> list[int]:
         """Return the offsets that the last search left, in grains."""
         return [int(offset) for offset in self._state.offset]
 
-    def _search(self, attempt: Attempt, capacity: int, budget: Budget, least: int) -> int:
+    def _search(self, restarts: RestartSchedule, capacity: int, budget: SearchBudget, least: int) -> int:
         """Make the next search of `attempt`, until the budget is down to `least` looks; return how it ended."""
         if self._looks >= COMPILE_FROM and self._run is descent.descend and compiled.is_available():
             self._state = as_arrays(self._state)
             self._run = compiled.function(descent, "descend", allocates=False)
-        nodes, does_teach = attempt.next()
-        order = attempt.order
+        nodes, does_teach = restarts.next()
+        order = restarts.order
         for buffer, rank in enumerate(order.ranks()):
             self._state.rank[buffer] = rank
-            self._state.blame[buffer] = order.blame[buffer]
+            self._state.failures[buffer] = order.failures[buffer]
         most = budget.looks - least
         if budget.seconds is not None:
             most = min(most, _SLICE * (1 if self._run is descent.descend else _FASTER))
         ended, looks = self._run(self._state, capacity, nodes, most)
         if does_teach:
-            order.blame = [float(blame) for blame in self._state.blame]
+            order.failures = [float(failures) for failures in self._state.failures]
         self._looks += int(looks)
         budget.take(int(looks))
         return int(ended)

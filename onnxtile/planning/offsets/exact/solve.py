@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from onnxtile.planning.offsets.effort import Budget, Effort
+from onnxtile.planning.offsets.effort import Effort, SearchBudget
 from onnxtile.planning.offsets.exact.descent import IMPOSSIBLE, SOLVED
 from onnxtile.planning.offsets.exact.restarts import Runner
 from onnxtile.planning.offsets.exact.state import grain_of, groups, state_of
@@ -46,7 +46,7 @@ class _Range:
     high: int
 
 
-class _Budgets:
+class _SearchBudgets:
     """The steps for a smaller arena, and those for one that fits the capacity, which are spent as long as none does."""
 
     def __init__(self, problem: Problem, effort: Effort, grain: int) -> None:
@@ -54,7 +54,7 @@ class _Budgets:
         self._smaller = effort.budget
         self._fitting = effort.budget_to_fit
 
-    def of(self, found: _Range) -> Budget:
+    def of(self, found: _Range) -> SearchBudget:
         """Return the budget of a group of which this is known."""
         return self._fitting if self._most is not None and found.low <= self._most < found.high else self._smaller
 
@@ -71,7 +71,7 @@ def solve(problem: Problem, start: Sequence[int], effort: Effort) -> Solution:
     """
     offsets, grain = list(start), grain_of(problem)
     bound = need = -(-problem.lower_bound // grain)
-    budgets = _Budgets(problem, effort, grain)
+    budgets = _SearchBudgets(problem, effort, grain)
     ended: How = "optimal"
     for members in sorted(groups(problem), key=len):
         high = max(offsets[i] + problem.footprints[i] for i in members)
@@ -90,7 +90,9 @@ def solve(problem: Problem, start: Sequence[int], effort: Effort) -> Solution:
     return Solution(tuple(offsets), bound * grain, "optimal" if need <= bound else ended)
 
 
-def _improve(problem: Problem, members: Sequence[int], offsets: list[int], found: _Range, budgets: _Budgets) -> None:
+def _improve(
+    problem: Problem, members: Sequence[int], offsets: list[int], found: _Range, budgets: _SearchBudgets
+) -> None:
     """Lower the offsets of a group, as far as they lie above `found.low`, until no less is possible or the budget is used up."""
     grain = grain_of(problem)
     state, order = state_of(problem, members, grain)

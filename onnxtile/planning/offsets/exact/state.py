@@ -18,7 +18,7 @@ import numpy as np
 from onnxtile.planning.offsets.problem import Buffer, Problem
 
 
-class State(NamedTuple):
+class SearchState(NamedTuple):
     """One group of buffers that overlap in time, directly or by way of others, and where the search stands.
 
     Buffers are counted in the order of their first section, from 0. The fields of one depth of the search have one entry a depth; there
@@ -41,25 +41,25 @@ class State(NamedTuple):
     neighbour: list[int]
     neighbour_at: list[int]
     # Of each buffer those of the same life that could change places with it.
-    twin: list[int]
-    twin_at: list[int]
+    equivalent: list[int]
+    equivalent_at: list[int]
     # Of each buffer: the lowest offset it can have on top of those placed, whether it is placed, whether it is barred from that offset,
     # what decides ties, past failures, and a neighbour that can still raise it.
     offset: list[int]
     placed: list[int]
     barred: list[int]
     rank: list[int]
-    blame: list[float]
-    lifter: list[int]
+    failures: list[float]
+    raiser: list[int]
     # Of each section: bytes still to be placed, how many of these buffers reach into the next one, a buffer that can still start low,
     # and how many ways there are to go on.
-    rest: list[int]
-    bridges: list[int]
-    witness: list[int]
-    ways: list[int]
+    unplaced: list[int]
+    crossing: list[int]
+    low_start: list[int]
+    branches: list[int]
     # What a look at one depth finds: the buffers that can be placed at the ground, and those that are barred.
-    lowest: list[int]
-    passed: list[int]
+    floor_list: list[int]
+    barred_list: list[int]
     # Of each depth: the sections [low, high) it looks at, the depth to go back to when nothing is left to try, and which buffer it placed.
     low: list[int]
     high: list[int]
@@ -86,22 +86,22 @@ class State(NamedTuple):
 
 def groups(problem: Problem) -> list[list[int]]:
     """Return the groups of buffers of `problem` that have bytes, by their places in it; no buffer of a group can be in another's way."""
-    lower, upper = problem.lives
+    lower, upper = problem.live_ranges
     order = np.flatnonzero(problem.footprints)
     order = order[np.argsort(lower[order], kind="stable")]
     if not len(order):
         return []
     latest = np.maximum.accumulate(upper[order])
     begins = np.flatnonzero(lower[order][1:] >= latest[:-1]) + 1
-    return _with_opponents(problem, [group.tolist() for group in np.split(order, begins)])
+    return _merged_by_conflicts(problem, [group.tolist() for group in np.split(order, begins)])
 
 
-def _with_opponents(problem: Problem, groups: list[list[int]]) -> list[list[int]]:
+def _merged_by_conflicts(problem: Problem, groups: list[list[int]]) -> list[list[int]]:
     """Return `groups`, of which those between which there is a conflict are one."""
-    if not problem.opponents:
+    if not problem.extra_conflicts:
         return groups
     of = {i: group for group in groups for i in group}
-    for i, others in problem.opponents.items():
+    for i, others in problem.extra_conflicts.items():
         for other in others:
             if i in of and other in of and of[i] is not of[other]:
                 of[i].extend(of[other])
@@ -119,7 +119,7 @@ def grain_of(problem: Problem) -> int:
     return common if common and common % widest == 0 else problem.granule
 
 
-def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[State, tuple[int, ...]]:
+def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[SearchState, tuple[int, ...]]:
     """Return the state of a search over the buffers `members` of `problem`, and which of them each of its buffers is."""
     buffers = [problem.buffers[i] for i in members]
     starts = _sections(buffers)
@@ -131,16 +131,16 @@ def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[Stat
     member, member_at = _flat(live)
     neighbours = _neighbours(begin, end, first, live)
     reach_begin, reach_end = list(begin), list(end)
-    for buffer, others in _opponents(problem, [members[k] for k in order]).items():
+    for buffer, others in _extra_conflicts(problem, [members[k] for k in order]).items():
         neighbours[buffer] += others
         reach_begin[buffer] = min(begin[k] for k in (buffer, *others))
         reach_end[buffer] = max(end[k] for k in (buffer, *others))
     neighbour, neighbour_at = _flat(neighbours)
     sizes = [problem.footprint(buffers[k]) // grain for k in order]
     units = [max(1, problem.alignment_of(buffers[k]) // grain) for k in order]
-    twin, twin_at = _flat(_twins(zip(begin, end, reach_begin, reach_end, units, strict=True), sizes))
+    equivalent, equivalent_at = _flat(_equivalents(zip(begin, end, reach_begin, reach_end, units, strict=True), sizes))
     n, m, depths, steps = len(members), len(starts), len(members) + 2, 2 * len(neighbour) + len(members) + 1
-    state = State(
+    state = SearchState(
         begin=begin,
         end=end,
         size=sizes,
@@ -152,20 +152,20 @@ def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[Stat
         member_at=member_at,
         neighbour=neighbour,
         neighbour_at=neighbour_at,
-        twin=twin,
-        twin_at=twin_at,
+        equivalent=equivalent,
+        equivalent_at=equivalent_at,
         offset=[0] * n,
         placed=[0] * n,
         barred=[0] * n,
         rank=[0] * n,
-        blame=[0.0] * n,
-        lifter=[(others or [buffer])[0] for buffer, others in enumerate(neighbours)],
-        rest=[0] * m,
-        bridges=[0] * m,
-        witness=[member[at] for at in member_at[:-1]],
-        ways=[0] * m,
-        lowest=[0] * n,
-        passed=[0] * n,
+        failures=[0.0] * n,
+        raiser=[(others or [buffer])[0] for buffer, others in enumerate(neighbours)],
+        unplaced=[0] * m,
+        crossing=[0] * m,
+        low_start=[member[at] for at in member_at[:-1]],
+        branches=[0] * m,
+        floor_list=[0] * n,
+        barred_list=[0] * n,
         candidate=[0] * (n * (n + 1) // 2 + 1),
         **{field: [0] * steps for field in _PER_STEP},
         **{field: [0] * depths for field in _PER_DEPTH},
@@ -213,24 +213,24 @@ def _neighbours(
     return found
 
 
-def _opponents(problem: Problem, members: Sequence[int]) -> dict[int, list[int]]:
+def _extra_conflicts(problem: Problem, members: Sequence[int]) -> dict[int, list[int]]:
     """Return what each of `members` is in conflict with, both by their places among these."""
     at = {i: k for k, i in enumerate(members)}
-    found = {k: [at[other] for other in problem.opponents.get(i, ()) if other in at] for i, k in at.items()}
+    found = {k: [at[other] for other in problem.extra_conflicts.get(i, ()) if other in at] for i, k in at.items()}
     return {k: others for k, others in found.items() if others}
 
 
-def _twins(lives: Iterable[tuple[int, int, int, int, int]], sizes: Sequence[int]) -> list[list[int]]:
+def _equivalents(live_ranges: Iterable[tuple[int, int, int, int, int]], sizes: Sequence[int]) -> list[list[int]]:
     """Return for each buffer the others of the same life that it can change places with, whichever stands on the other.
 
     `lives` are the sections of each, those it reaches by its conflicts, and its unit. It has twins only if the two are the same, so that
     it has no conflicts; and if its size is a multiple of the unit, so that what stands on it need not be raised further.
     """
     alike: dict[tuple[int, ...], list[int]] = {}
-    for buffer, (life, size) in enumerate(zip(lives, sizes, strict=True)):
-        begin, end, reach_begin, reach_end, unit = life
-        is_alone = (begin, end) != (reach_begin, reach_end) or size % unit
-        alike.setdefault((buffer,) if is_alone else life, []).append(buffer)
+    for buffer, (live_range, size) in enumerate(zip(live_ranges, sizes, strict=True)):
+        begin, end, reach_begin, reach_end, unit = live_range
+        is_unique = (begin, end) != (reach_begin, reach_end) or size % unit
+        alike.setdefault((buffer,) if is_unique else live_range, []).append(buffer)
     found: list[list[int]] = [[] for _ in sizes]
     for buffers in alike.values():
         for buffer in buffers:
@@ -247,7 +247,7 @@ def _flat(lists: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
     return flat, at
 
 
-def as_arrays(state: State) -> State:
+def as_arrays(state: SearchState) -> SearchState:
     """Return `state` in arrays of 64-bit numbers instead of lists, as compiled code takes it."""
     arrays: Any = (np.array(v, np.float64 if name == "blame" else np.int64) for name, v in state._asdict().items())
-    return State(*arrays)
+    return SearchState(*arrays)

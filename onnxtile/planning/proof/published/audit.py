@@ -16,8 +16,8 @@ from onnxtile.errors import CheckFailed
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.unfold import unfold
-from onnxtile.planning.proof.failure import Failure
-from onnxtile.planning.proof.published.claims import UNSAID, BodyClaim, Claims, Row
+from onnxtile.planning.proof.failure import PlanFailure
+from onnxtile.planning.proof.published.claims import UNSAID, BodyClaim, ClaimedRow, Claims
 from onnxtile.planning.proof.published.evidence import GraphFacts, bodies_of
 from onnxtile.planning.proof.published.figures import figures
 from onnxtile.planning.proof.published.listing import ExpectedLists, compare, note
@@ -36,7 +36,7 @@ class Audit:
     `values` have an address or are listed, `tensors` of them have an address, `aliases` of these lie in another's bytes.
     """
 
-    failures: tuple[Failure, ...]
+    failures: tuple[PlanFailure, ...]
     values: int
     tensors: int
     aliases: int
@@ -64,9 +64,9 @@ def check(
     claims = plan if isinstance(plan, Claims) else Claims.of(plan)
     known = GraphFacts(*unfold(model, shapes, constants))
     if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
-        return _refused(Failure(f"alignment is a power of two, not {claims.alignment}"))
+        return _refused(PlanFailure(f"alignment is a power of two, not {claims.alignment}"))
     if claims.overwrite_inputs and claims.io != "inside":
-        return _refused(Failure(f"inputs cannot be overwritten with io {claims.io!r}"))
+        return _refused(PlanFailure(f"inputs cannot be overwritten with io {claims.io!r}"))
     arenas = {arena.name: arena for arena in claims.arenas}
     terms = CheckTerms(known, claims.alignment, arenas, every_order=claims.order == "any")
     walk = _Walk(terms, is_whole=claims.outside is not None)
@@ -74,7 +74,7 @@ def check(
     seen = walk.graph(known.model.graph, main, claims.io, claims.overwrite_inputs, "")
     failures = walk.failures
     if None not in (digest, claims.digest) and digest != claims.digest:
-        failures.insert(0, Failure(f"the plan is one of another file: its digest is {claims.digest}, not {digest}"))
+        failures.insert(0, PlanFailure(f"the plan is one of another file: its digest is {claims.digest}, not {digest}"))
     if seen is not None and not walk.is_partial:
         failures += compare(walk.listing, claims, known)
         used = None if seen.shared is None else seen.shared.links
@@ -95,7 +95,7 @@ def require(
     return audit
 
 
-def _refused(failure: Failure) -> Audit:
+def _refused(failure: PlanFailure) -> Audit:
     return Audit((failure,), 0, 0, 0, 0, 0, 0)
 
 
@@ -115,7 +115,7 @@ class _Walk:
 
     terms: CheckTerms
     is_whole: bool
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[PlanFailure] = field(default_factory=list)
     listing: ExpectedLists = field(default_factory=ExpectedLists)
     is_partial: bool = False
     tensors: int = 0
@@ -147,7 +147,7 @@ class _Walk:
         self._note(note(line, found, io, claimed, self.terms.known, self.listing), path)
         return _Seen(line, found, shared)
 
-    def _note(self, failures: Sequence[Failure] | Iterator[Failure], path: str) -> None:
+    def _note(self, failures: Sequence[PlanFailure] | Iterator[PlanFailure], path: str) -> None:
         self.failures += (replace(failure, body=path) if path else failure for failure in failures)
 
     def _count(self, found: Placing) -> None:
@@ -166,43 +166,43 @@ class _Walk:
                 at = f"{path}/" * bool(path) + name + (f"/{attribute}" if attribute is not None else "")
                 if not open_.get((name, attribute)):
                     if attribute is not None or self.is_whole:
-                        self._note([Failure(f"the plan of {at!r} is missing", (name,))], path)
+                        self._note([PlanFailure(f"the plan of {at!r} is missing", (name,))], path)
                     continue
                 planned.add(node)
                 self.bodies += 1
                 inner = open_[name, attribute].pop(0)
-                self._note(_outside_room(inner, found.workspaces.get(node), self.terms.alignment), at)
+                self._note(_outside_workspace(inner, found.workspaces.get(node), self.terms.alignment), at)
                 self.graph(graph, inner, "inside", overwrite=False, path=at)
         for body in (body for left in open_.values() for body in left):
             reason = (
                 f"there is a plan of {body.attribute or 'the body'!r} of {body.node!r}, which has none, or only one"
             )
-            self._note([Failure(reason, (body.node,))], path)
+            self._note([PlanFailure(reason, (body.node,))], path)
         return planned
 
 
-def _outside_room(body: BodyClaim, room: Row | None, alignment: int) -> Iterator[Failure]:
+def _outside_workspace(body: BodyClaim, workspace: ClaimedRow | None, alignment: int) -> Iterator[PlanFailure]:
     """Yield what of `body` lies outside of `room`, the workspace of its node, or makes it larger than that."""
     rows = [row for row in body.buffers if row.size]
     if not rows:
         if body.size not in {UNSAID, 0}:
-            yield Failure(f"the body has no bytes, and a size of {body.size}")
+            yield PlanFailure(f"the body has no bytes, and a size of {body.size}")
         return
-    if room is None:
-        yield Failure(f"{body.node!r} has no workspace for this body", (body.node,))
+    if workspace is None:
+        yield PlanFailure(f"{body.node!r} has no workspace for this body", (body.node,))
         return
-    size = room.size if body.size == UNSAID else body.size
+    size = workspace.size if body.size == UNSAID else body.size
     for row in rows:
-        if row.arena != room.arena or not room.offset <= row.offset <= row.end <= room.offset + size:
-            what = f"the {size} bytes of the body at {room.offset} of {room.arena!r}"
-            yield Failure(f"{row.place} of {row.arena!r} is not inside of {what}", (row.name, room.name))
-    if size > room.size:
-        yield Failure(f"{room.place} is too small for the {size} bytes of the body", (room.name,))
+        if row.arena != workspace.arena or not workspace.offset <= row.offset <= row.end <= workspace.offset + size:
+            what = f"the {size} bytes of the body at {workspace.offset} of {workspace.arena!r}"
+            yield PlanFailure(f"{row.place} of {row.arena!r} is not inside of {what}", (row.name, workspace.name))
+    if size > workspace.size:
+        yield PlanFailure(f"{workspace.place} is too small for the {size} bytes of the body", (workspace.name,))
     units = {alignment, *(unit for unit in _ELEMENTS if unit > alignment)}
     owners = [row for row in rows if row.alias is None] or rows
-    ends = {max(row.offset - room.offset - -row.size // unit * unit for row in owners) for unit in units}
+    ends = {max(row.offset - workspace.offset - -row.size // unit * unit for row in owners) for unit in units}
     if body.size != UNSAID and size not in ends:
-        yield Failure(f"the body is said to take {size} bytes, and takes {min(ends)}")
+        yield PlanFailure(f"the body is said to take {size} bytes, and takes {min(ends)}")
 
 
 _ELEMENTS = (2, 4, 8, 16)

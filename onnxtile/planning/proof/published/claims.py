@@ -15,7 +15,7 @@ NO_SHAPE = (UNSAID,)
 
 
 @dataclass(frozen=True)
-class Row:
+class ClaimedRow:
     """A buffer of the plan: see plan.result.PlannedBuffer. Texts that are left out are empty."""
 
     name: str
@@ -49,7 +49,7 @@ class BodyClaim:
     attribute: str | None
     schedule: tuple[str, ...]
     steps: tuple[int, ...]
-    buffers: tuple[Row, ...]
+    buffers: tuple[ClaimedRow, ...]
     bodies: tuple[BodyClaim, ...] = ()
     size: int = UNSAID
 
@@ -105,7 +105,7 @@ class Claims:
     arenas: tuple[ArenaClaim, ...]
     schedule: tuple[str, ...]
     steps: tuple[int, ...]
-    buffers: tuple[Row, ...]
+    buffers: tuple[ClaimedRow, ...]
     io: Literal["outputs", "inside", "outside"]
     overwrite_inputs: bool = False
     order: str = ""
@@ -169,5 +169,5 @@ _FIGURES = frozenset(
 )
 
 
-def _rows(buffers: tuple[object, ...]) -> tuple[Row, ...]:
-    return tuple(Row(**vars(buffer)) for buffer in buffers)
+def _rows(buffers: tuple[object, ...]) -> tuple[ClaimedRow, ...]:
+    return tuple(ClaimedRow(**vars(buffer)) for buffer in buffers)

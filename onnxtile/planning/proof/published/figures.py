@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
-from onnxtile.planning.proof.failure import Failure
+from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.claims import UNSAID, Claims, CopyClaim
 from onnxtile.planning.proof.published.evidence import GraphFacts
 from onnxtile.planning.proof.published.links import Link, held
@@ -19,7 +19,7 @@ Links = dict[ir.Value, list[Link]]
 
 def figures(
     claims: Claims, placing: Placing, used: Links | None, line: RunOrder, known: GraphFacts
-) -> Iterator[Failure]:
+) -> Iterator[PlanFailure]:
     """Yield each figure of `claims` that is not so; one that is left out is not asked for, nor are aliases where `used` is not known."""
     yield from _arenas(claims, placing)
     peaks = _peaks(placing.holders, claims.alignment)
@@ -38,33 +38,33 @@ def figures(
         and claims.copies is not None
         and (right := _copies(placing, used, line, known)) != claims.copies
     ):
-        yield Failure(f"copies are {vars(claims.copies)}, not {vars(right)}")
+        yield PlanFailure(f"copies are {vars(claims.copies)}, not {vars(right)}")
     in_steps = len(set(line.steps)) == len(line.steps)
     if claims.order == "model" and in_steps and list(line.nodes) != list(line.graph):
-        yield Failure("order is 'model', but the schedule is not the order of the file")
+        yield PlanFailure("order is 'model', but the schedule is not the order of the file")
 
 
-def _unlike(name: str, claimed: int, right: int) -> Iterator[Failure]:
+def _unlike(name: str, claimed: int, right: int) -> Iterator[PlanFailure]:
     if claimed not in {UNSAID, right}:
-        yield Failure(f"{name} is {claimed}, not {right}")
+        yield PlanFailure(f"{name} is {claimed}, not {right}")
 
 
-def _arenas(claims: Claims, placing: Placing) -> Iterator[Failure]:
+def _arenas(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
     names = [arena.name for arena in claims.arenas]
     if len(set(names)) < len(names):
-        yield Failure("two arenas have one name")
+        yield PlanFailure("two arenas have one name")
     for arena in claims.arenas:
         if arena.capacity is not None and arena.size > arena.capacity:
-            yield Failure(
+            yield PlanFailure(
                 f"the arena {arena.name!r} of {arena.size} bytes is larger than its capacity of {arena.capacity}"
             )
         inside = [holder for holder in placing.holders if holder.row.arena == arena.name]
         peaks = [peak for peak, _ in _peaks(inside, claims.alignment)]
         peak = peaks[0]
         if arena.peak not in {UNSAID, *peaks}:
-            yield Failure(f"peak of the arena {arena.name!r} is {arena.peak}, not {peak}")
+            yield PlanFailure(f"peak of the arena {arena.name!r} is {arena.peak}, not {peak}")
         if arena.size < peak:
-            yield Failure(f"the arena {arena.name!r} of {arena.size} bytes is smaller than its peak of {peak}")
+            yield PlanFailure(f"the arena {arena.name!r} of {arena.size} bytes is smaller than its peak of {peak}")
 
 
 def _peaks(holders: Sequence[Holder], alignment: int) -> list[tuple[int, int]]:
@@ -92,38 +92,38 @@ def _rounded(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def _bound(claims: Claims) -> Iterator[Failure]:
+def _bound(claims: Claims) -> Iterator[PlanFailure]:
     """Yield how size, lower bound, peak and gap contradict each other."""
     size, bound = sum(arena.size for arena in claims.arenas), claims.lower_bound
     if bound == UNSAID:
         return
     if bound > size:
-        yield Failure(f"lower_bound of {bound} bytes is above the {size} bytes of the arenas")
+        yield PlanFailure(f"lower_bound of {bound} bytes is above the {size} bytes of the arenas")
     if claims.bound == "peak" and claims.peak != UNSAID and bound > claims.peak:
-        yield Failure(f"lower_bound of {bound} bytes is above the peak of {claims.peak}, which it is said to be")
+        yield PlanFailure(f"lower_bound of {bound} bytes is above the peak of {claims.peak}, which it is said to be")
     if claims.gap not in {None, size - bound}:
-        yield Failure(f"gap is {claims.gap}, not {size - bound}")
+        yield PlanFailure(f"gap is {claims.gap}, not {size - bound}")
     yield from _optimality(claims, size, bound)
 
 
-def _optimality(claims: Claims, size: int, bound: int) -> Iterator[Failure]:
+def _optimality(claims: Claims, size: int, bound: int) -> Iterator[PlanFailure]:
     """Yield how what is said of smaller arenas contradicts the `size` of these."""
     optimal, over, least = claims.optimal, claims.optimal_over, claims.any_order_bound
     if optimal and size != bound:
-        yield Failure(f"optimal is said of {size} bytes, with a lower bound of {bound}")
+        yield PlanFailure(f"optimal is said of {size} bytes, with a lower bound of {bound}")
     if optimal is False and size == bound and not claims.unplanned:
-        yield Failure(f"optimal is denied, but the arenas take no more than the lower bound of {bound} bytes")
+        yield PlanFailure(f"optimal is denied, but the arenas take no more than the lower bound of {bound} bytes")
     if least is not None and least > size:
-        yield Failure(f"any_order_bound of {least} bytes is above the {size} bytes of the arenas")
+        yield PlanFailure(f"any_order_bound of {least} bytes is above the {size} bytes of the arenas")
     if optimal is None or over == "":
         return
     if optimal and claims.unplanned:
-        yield Failure(f"optimal is said, and {len(claims.unplanned)} tensors are unplanned")
+        yield PlanFailure(f"optimal is said, and {len(claims.unplanned)} tensors are unplanned")
     right = None
     if optimal:
         right = "any order" if least == size else "order"
     if over != right and least != UNSAID:
-        yield Failure(f"optimal_over is {over!r}, not {right!r}")
+        yield PlanFailure(f"optimal_over is {over!r}, not {right!r}")
 
 
 def _in_place(placing: Placing, used: Links) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-Piece: TypeAlias = tuple[int, int, int]
+WrittenRange: TypeAlias = tuple[int, int, int]
 """The bytes from start to end, and the number of what wrote them."""
 
 NOBODY = -1
@@ -19,7 +19,7 @@ class Ledger:
         self._starts = [-(2**62)]
         self._writers = [NOBODY]
 
-    def of(self, start: int, end: int) -> list[Piece]:
+    def of(self, start: int, end: int) -> list[WrittenRange]:
         """Return who wrote the bytes from `start` to `end`."""
         first, found = bisect_right(self._starts, start) - 1, []
         if first + 1 == len(self._starts) or self._starts[first + 1] >= end:
@@ -34,7 +34,7 @@ class Ledger:
             found.append((low, high, self._writers[i]))
         return joint(found)
 
-    def write(self, start: int, end: int, writer: int) -> list[Piece]:
+    def write(self, start: int, end: int, writer: int) -> list[WrittenRange]:
         """Note that `writer` wrote the bytes from `start` to `end`; return who had written them."""
         before = self.of(start, end)
         first, last = bisect_right(self._starts, start) - 1, bisect_right(self._starts, end) - 1
@@ -46,9 +46,9 @@ class Ledger:
         return before
 
 
-def joint(pieces: Iterable[Piece]) -> list[Piece]:
+def joint(pieces: Iterable[WrittenRange]) -> list[WrittenRange]:
     """Return `pieces`, which are in order, with neighbours of one writer made one."""
-    found: list[Piece] = []
+    found: list[WrittenRange] = []
     for start, end, writer in pieces:
         if found and found[-1][1:] == (start, writer):
             found[-1] = (found[-1][0], end, writer)
@@ -57,6 +57,6 @@ def joint(pieces: Iterable[Piece]) -> list[Piece]:
     return found
 
 
-def clipped(pieces: Sequence[Piece], start: int, end: int) -> list[Piece]:
+def clipped(pieces: Sequence[WrittenRange], start: int, end: int) -> list[WrittenRange]:
     """Return the part of `pieces` from `start` to `end`."""
     return [(max(low, start), min(high, end), writer) for low, high, writer in pieces if low < end and start < high]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onnxtile.planning.proof.failure import Failure
+from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.claims import Claims, ConstantClaim
 from onnxtile.planning.proof.published.evidence import GraphFacts, first_output, graphs_of, home, made_in
 from onnxtile.planning.proof.published.links import held
@@ -31,7 +31,7 @@ class ExpectedLists:
 
 def note(
     line: RunOrder, placing: Placing, io: str, planned: Collection[ir.Node], known: GraphFacts, found: ExpectedLists
-) -> Iterator[Failure]:
+) -> Iterator[PlanFailure]:
     """Add to `found` what of the graph of `line` has no address for a lawful reason; yield what has none for no reason, or one for none.
 
     `planned` are the nodes whose bodies have plans of their own.
@@ -49,7 +49,7 @@ def note(
                 is_handed_out = io == "outside" and value in outputs
                 yield from _role(value, "a graph output" if is_handed_out else None, outputs, placing, known, found)
             elif value in placing.rows:
-                yield Failure(f"{value.name!r} is constant, and has an address", (value.name,))
+                yield PlanFailure(f"{value.name!r} is constant, and has an address", (value.name,))
         if node not in planned:
             _note_inside(node, known, found)
     found.constants.update((v, None) for v in outputs if v.producer() is None and v in known.constants)
@@ -87,13 +87,13 @@ def _role(
     placing: Placing,
     known: GraphFacts,
     found: ExpectedLists,
-) -> Iterator[Failure]:
+) -> Iterator[PlanFailure]:
     """Note where `value` must be listed; yield a failure where it has an address and may not, or the other way around."""
     reason = outside or known.shapes.never(value) or _no_fixed_bytes(value, known)
     name = value.name or ""
     if value in placing.rows:
         if reason is not None:
-            yield Failure(f"{name!r} has an address, but lies outside: {reason}", (name,))
+            yield PlanFailure(f"{name!r} has an address, but lies outside: {reason}", (name,))
     elif reason is not None:
         found.outside[value] = reason
     elif known.bytes(value) is None:
@@ -101,7 +101,7 @@ def _role(
     elif (seen := _seen_outside(value, placing, known)) is not None and value not in outputs:
         found.outside[value] = seen
     else:
-        yield Failure(f"{name!r} has no address for its {known.bytes(value)} bytes", (name,))
+        yield PlanFailure(f"{name!r} has no address for its {known.bytes(value)} bytes", (name,))
 
 
 def _no_fixed_bytes(value: ir.Value, known: GraphFacts) -> str | None:
@@ -128,30 +128,30 @@ def _may_borrow(node: ir.Node | None, source: ir.Value, known: GraphFacts) -> bo
     return node is not None and (home(source) is node.graph or node.graph in known.open_calls)
 
 
-def compare(found: ExpectedLists, claims: Claims, known: GraphFacts) -> Iterator[Failure]:
+def compare(found: ExpectedLists, claims: Claims, known: GraphFacts) -> Iterator[PlanFailure]:
     """Yield how the lists of a plan differ from what must stand there. A list that is left out is not asked for."""
     if claims.outside is not None:
         wanted = Counter((value.name or "", _plain(reason)) for value, reason in found.outside.items())
         listed = Counter((row.name, _plain(row.reason)) for row in claims.outside)
         tolerated = Counter((value.name or "", _plain(reason)) for value, reason in found.tolerated.items())
         for name, reason in wanted - listed:
-            yield Failure(f"{name!r} is not listed as outside: {reason}", (name,))
+            yield PlanFailure(f"{name!r} is not listed as outside: {reason}", (name,))
         for name, reason in listed - wanted - tolerated:
-            yield Failure(f"{name!r} is listed as outside, which it is not: {reason}", (name,))
+            yield PlanFailure(f"{name!r} is listed as outside, which it is not: {reason}", (name,))
     if claims.unplanned is not None:
         wanted_names = Counter(value.name or "" for value in found.unplanned)
         listed_names = Counter(row.name for row in claims.unplanned)
         for name in wanted_names - listed_names:
-            yield Failure(f"{name!r} is not listed as unplanned, and its size is not known", (name,))
+            yield PlanFailure(f"{name!r} is not listed as unplanned, and its size is not known", (name,))
         for name in listed_names - wanted_names:
-            yield Failure(f"{name!r} is listed as unplanned, which it is not", (name,))
+            yield PlanFailure(f"{name!r} is listed as unplanned, which it is not", (name,))
     if claims.constants is not None:
         sizes = Counter((value.name or "", known.bytes(value)) for value in found.constants)
         told = Counter((row.name, row.size) for row in claims.constants)
         for name, size in sizes - told:
-            yield Failure(f"the constant {name!r} is not listed with its {size} bytes", (name,))
+            yield PlanFailure(f"the constant {name!r} is not listed with its {size} bytes", (name,))
         for name, size in told - sizes:
-            yield Failure(
+            yield PlanFailure(
                 f"{name!r} is listed as a constant of {size} bytes that a step reads, which it is not", (name,)
             )
         yield from _region(
@@ -164,19 +164,19 @@ def _plain(reason: str) -> str:
     return reason.removeprefix("a ").removeprefix("an ")
 
 
-def _region(constants: tuple[ConstantClaim, ...], alignment: int, units: dict[str, int]) -> Iterator[Failure]:
+def _region(constants: tuple[ConstantClaim, ...], alignment: int, units: dict[str, int]) -> Iterator[PlanFailure]:
     """Yield which constants overlap in their region, or are not aligned."""
     for row in constants:
         if (row.size is None) != (row.offset is None):
-            yield Failure(f"the constant {row.name!r} of {row.size} bytes lies at {row.offset}", (row.name,))
+            yield PlanFailure(f"the constant {row.name!r} of {row.size} bytes lies at {row.offset}", (row.name,))
     placed = [(row.offset, row.size, row.name) for row in constants if row.offset is not None and row.size is not None]
     end, before = 0, ""
     for offset, size, name in sorted(placed):
         unit = max(alignment, units.get(name, 1))
         if offset % unit:
-            yield Failure(f"the constant {name!r} at {offset} is not aligned to {unit}", (name,))
+            yield PlanFailure(f"the constant {name!r} at {offset} is not aligned to {unit}", (name,))
         if offset < end and size:
             where = f"the constants {before!r} and {name!r} overlap" if before else f"the constant {name!r} starts"
-            yield Failure(f"{where} at {offset}", (name,))
+            yield PlanFailure(f"{where} at {offset}", (name,))
         if offset + size >= end:
             end, before = offset + size, name

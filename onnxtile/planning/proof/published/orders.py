@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
-from onnxtile.planning.proof.failure import Failure
+from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.ledger import NOBODY, Ledger
 from onnxtile.planning.proof.published.links import Link
 from onnxtile.planning.proof.published.placing import SHARED, Holder
@@ -19,7 +19,7 @@ _AT_ONCE = 4096
 
 def disorders(
     holders: Sequence[Holder], used: dict[ir.Value, list[Link]], rules: Iterable[OrderRule], line: RunOrder
-) -> Iterator[Failure]:
+) -> Iterator[PlanFailure]:
     """Yield a failure for each two tensors that some order lets overwrite each other.
 
     `rules` are those of tensors in one holder. Of two holders on one byte, every node that uses the first must run before each that begins
@@ -27,7 +27,7 @@ def disorders(
     """
     for holder in holders:
         if holder.row.name == SHARED and not holder.members:
-            yield Failure("one workspace for all kernels holds for one order only", (holder.row.name,))
+            yield PlanFailure("one workspace for all kernels holds for one order only", (holder.row.name,))
     yield from _broken([*rules, *_between(holders, used, line)], line)
 
 
@@ -64,7 +64,7 @@ def _ends(holder: Holder, line: RunOrder) -> list[ir.Node]:
     return list(found)
 
 
-def _broken(rules: Iterable[OrderRule], line: RunOrder) -> Iterator[Failure]:
+def _broken(rules: Iterable[OrderRule], line: RunOrder) -> Iterator[PlanFailure]:
     """Yield a failure for each of `rules` that the graph does not keep."""
     open_ = [rule for rule in rules if not _is_direct(rule, line)]
     place = {node: number for number, node in enumerate(line.nodes)}
@@ -84,7 +84,9 @@ def _broken(rules: Iterable[OrderRule], line: RunOrder) -> Iterator[Failure]:
     for rule in open_:
         if rule in broken:
             one, other = rule.names
-            yield Failure(f"{one!r} and {other!r} share bytes, and the graph does not say which is first", rule.names)
+            yield PlanFailure(
+                f"{one!r} and {other!r} share bytes, and the graph does not say which is first", rule.names
+            )
             broken.discard(rule)
 
 

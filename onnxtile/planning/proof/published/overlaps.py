@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 
-from onnxtile.planning.proof.failure import Failure
+from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.placing import Holder
 
 
-def overlaps(holders: Iterable[Holder]) -> Iterator[Failure]:
+def overlaps(holders: Iterable[Holder]) -> Iterator[PlanFailure]:
     """Yield a failure for each of `holders` that comes to be on bytes of one that is live.
 
     The live ones are kept in the order of their addresses; as long as none overlap, a new one can only touch its two neighbours. One that
@@ -23,7 +23,7 @@ def overlaps(holders: Iterable[Holder]) -> Iterator[Failure]:
         yield from _swept(together)
 
 
-def _swept(holders: list[Holder]) -> Iterator[Failure]:
+def _swept(holders: list[Holder]) -> Iterator[PlanFailure]:
     births = sorted(range(len(holders)), key=lambda i: holders[i].first)
     deaths = sorted(range(len(holders)), key=lambda i: holders[i].last)
     live: list[tuple[int, int]] = []
@@ -44,7 +44,7 @@ def _swept(holders: list[Holder]) -> Iterator[Failure]:
             continue
         other = holders[touched].row
         reason = f"{other.place} and {holder.row.place} of {other.arena!r} are live together"
-        yield Failure(reason, (other.name, holder.row.name), holder.first)
+        yield PlanFailure(reason, (other.name, holder.row.name), holder.first)
 
 
 def _meet(one: Holder, other: Holder) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxtile.planning.proof.failure import Failure
-from onnxtile.planning.proof.published.claims import NO_SHAPE, UNSAID, ArenaClaim, Row
+from onnxtile.planning.proof.failure import PlanFailure
+from onnxtile.planning.proof.published.claims import NO_SHAPE, UNSAID, ArenaClaim, ClaimedRow
 from onnxtile.planning.proof.published.evidence import GraphFacts
 from onnxtile.planning.proof.published.timeline import RunOrder
 
@@ -24,7 +24,7 @@ class Holder:
     A workspace has no members; `user` is the node that it is for, None where it is for several. `unit` is what its offset is a multiple of.
     """
 
-    row: Row
+    row: ClaimedRow
     members: tuple[ir.Value, ...]
     first: int
     last: int
@@ -36,9 +36,9 @@ class Holder:
 class Placing:
     """Where the values of a graph lie: their `rows`, and what owns the bytes."""
 
-    rows: Mapping[ir.Value, Row]
+    rows: Mapping[ir.Value, ClaimedRow]
     holders: tuple[Holder, ...]
-    workspaces: Mapping[ir.Node, Row]
+    workspaces: Mapping[ir.Node, ClaimedRow]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class CheckTerms:
     every_order: bool
 
 
-def placing(rows: Sequence[Row], line: RunOrder, terms: CheckTerms) -> tuple[Placing, list[Failure]]:
+def placing(rows: Sequence[ClaimedRow], line: RunOrder, terms: CheckTerms) -> tuple[Placing, list[PlanFailure]]:
     """Return where the values of the graph of `line` lie, as far as `rows` make sense, and what is wrong with them."""
     made = (value for node in line.graph for value in node.outputs if value.name)
     values = {value.name: value for value in (*line.graph.inputs, *made)}
@@ -60,38 +60,42 @@ def placing(rows: Sequence[Row], line: RunOrder, terms: CheckTerms) -> tuple[Pla
         if row.kind == WORKSPACE:
             workspaces.append(row)
         elif row.name not in values:
-            failures.append(Failure(f"{row.name!r} is not a value of this graph", (row.name,)))
+            failures.append(PlanFailure(f"{row.name!r} is not a value of this graph", (row.name,)))
         elif values[row.name] in tensors:
-            failures.append(Failure(f"{row.name!r} has two rows", (row.name,)))
+            failures.append(PlanFailure(f"{row.name!r} has two rows", (row.name,)))
         else:
             tensors[values[row.name]] = row
     holders = list(_holders(tensors, line, terms))
-    used, rooms = {}, list(_rooms(workspaces, line, terms.alignment, failures))
-    for room in rooms:
-        if room.user is not None and room.row.name != SHARED:
-            used[room.user] = room.row
+    workspace_of, workspace_holders = {}, list(_workspace_holders(workspaces, line, terms.alignment, failures))
+    for holder in workspace_holders:
+        if holder.user is not None and holder.row.name != SHARED:
+            workspace_of[holder.user] = holder.row
     for value, row in tensors.items():
-        failures += (Failure(text, (row.name,), line.first(value)) for text in _wrong(value, row, line, terms.known))
+        failures += (
+            PlanFailure(text, (row.name,), line.first(value)) for text in _wrong(value, row, line, terms.known)
+        )
     owners = {holder.row.name: holder for holder in holders}
     failures += _alias_failures(tensors, owners)
-    failures += _life_failures(tensors, owners, line)
-    failures += _address_failures(tensors, (*holders, *rooms), terms)
-    return Placing(tensors, (*holders, *rooms), used), failures
+    failures += _live_range_failures(tensors, owners, line)
+    failures += _address_failures(tensors, (*holders, *workspace_holders), terms)
+    return Placing(tensors, (*holders, *workspace_holders), workspace_of), failures
 
 
-def _holders(tensors: Mapping[ir.Value, Row], line: RunOrder, terms: CheckTerms) -> Iterator[Holder]:
-    lodgers: dict[str, list[ir.Value]] = {}
+def _holders(tensors: Mapping[ir.Value, ClaimedRow], line: RunOrder, terms: CheckTerms) -> Iterator[Holder]:
+    occupants: dict[str, list[ir.Value]] = {}
     for value, row in tensors.items():
         if row.alias is not None:
-            lodgers.setdefault(row.alias, []).append(value)
+            occupants.setdefault(row.alias, []).append(value)
     for value, row in tensors.items():
         if row.alias is None:
-            members = (value, *lodgers.get(row.name, ()))
+            members = (value, *occupants.get(row.name, ()))
             unit = max(terms.alignment, *map(terms.known.alignment, members))
             yield Holder(row, members, min(map(line.first, members)), max(map(line.last, members)), unit)
 
 
-def _rooms(rows: Iterable[Row], line: RunOrder, alignment: int, failures: list[Failure]) -> Iterator[Holder]:
+def _workspace_holders(
+    rows: Iterable[ClaimedRow], line: RunOrder, alignment: int, failures: list[PlanFailure]
+) -> Iterator[Holder]:
     """Yield the workspaces; what is wrong with one goes to `failures`."""
     users = {f"{name} {SHARED}": node for node, name in line.name_of.items()}
     named = {name: node for node, name in line.name_of.items()}
@@ -99,7 +103,7 @@ def _rooms(rows: Iterable[Row], line: RunOrder, alignment: int, failures: list[F
     for row in rows:
         user = named.get(row.node or "") if row.name == SHARED else users.get(row.name)
         if row.name in seen or (user is None and row.name != SHARED):
-            failures.append(Failure(f"{row.name!r} is not the workspace of a node, or has two rows", (row.name,)))
+            failures.append(PlanFailure(f"{row.name!r} is not the workspace of a node, or has two rows", (row.name,)))
             continue
         seen.add(row.name)
         first, last = (
@@ -107,11 +111,11 @@ def _rooms(rows: Iterable[Row], line: RunOrder, alignment: int, failures: list[F
         )
         name = None if user is None else line.name_of[user]
         truth = {"first": first, "last": last, "node": name, "alias": None, "dtype": None, "shape": None}
-        failures += (Failure(text, (row.name,), first) for text in _unlike(row, truth))
+        failures += (PlanFailure(text, (row.name,), first) for text in _unlike(row, truth))
         yield Holder(row, (), first, max(first, last), alignment, user)
 
 
-def _wrong(value: ir.Value, row: Row, line: RunOrder, known: GraphFacts) -> Iterator[str]:
+def _wrong(value: ir.Value, row: ClaimedRow, line: RunOrder, known: GraphFacts) -> Iterator[str]:
     """Yield which fields of `row` are not what the graph says of `value`."""
     dtype, maker = known.shapes.dtype(value), value.producer()
     size = known.bytes(value)
@@ -129,7 +133,7 @@ def _wrong(value: ir.Value, row: Row, line: RunOrder, known: GraphFacts) -> Iter
 _LEFT_OUT = (UNSAID, "", NO_SHAPE)
 
 
-def _unlike(row: Row, truth: Mapping[str, object]) -> Iterator[str]:
+def _unlike(row: ClaimedRow, truth: Mapping[str, object]) -> Iterator[str]:
     for name, right in truth.items():
         claimed = getattr(row, name)
         if claimed != right and claimed not in _LEFT_OUT:
@@ -140,50 +144,54 @@ def _told(claim: object) -> str:
     return str(list(claim)) if isinstance(claim, tuple) else repr(claim)
 
 
-def _alias_failures(tensors: Mapping[ir.Value, Row], owners: Mapping[str, Holder]) -> Iterator[Failure]:
+def _alias_failures(tensors: Mapping[ir.Value, ClaimedRow], owners: Mapping[str, Holder]) -> Iterator[PlanFailure]:
     for row in (row for row in tensors.values() if row.alias is not None):
         owner = owners.get(row.alias or "")
         names = (row.name, row.alias or "")
         if owner is None:
-            yield Failure(f"{row.name!r} lies in {row.alias!r}, which owns no bytes of this graph", names)
+            yield PlanFailure(f"{row.name!r} lies in {row.alias!r}, which owns no bytes of this graph", names)
         elif owner.row.arena != row.arena or not owner.row.offset <= row.offset <= row.end <= owner.row.end:
-            yield Failure(
+            yield PlanFailure(
                 f"{row.place} of {row.arena!r} is not inside of {owner.row.place} of {owner.row.arena!r}", names
             )
 
 
-def _life_failures(tensors: Mapping[ir.Value, Row], owners: Mapping[str, Holder], line: RunOrder) -> Iterator[Failure]:
+def _live_range_failures(
+    tensors: Mapping[ir.Value, ClaimedRow], owners: Mapping[str, Holder], line: RunOrder
+) -> Iterator[PlanFailure]:
     for value, row in tensors.items():
         owner = owners.get(row.name) if row.alias is None else None
-        life = (line.first(value), line.last(value)) if owner is None else (owner.first, owner.last)
+        live_range = (line.first(value), line.last(value)) if owner is None else (owner.first, owner.last)
         claimed = (row.first, row.last)
-        if any(claim not in {right, UNSAID} for claim, right in zip(claimed, life, strict=True)):
+        if any(claim not in {right, UNSAID} for claim, right in zip(claimed, live_range, strict=True)):
             what = "is live" if owner is None or len(owner.members) == 1 else "has bytes that are live"
-            reason = f"{row.name!r} {what} in the steps {life[0]} to {life[1]}, not {claimed[0]} to {claimed[1]}"
-            yield Failure(reason, (row.name,), life[0])
+            reason = (
+                f"{row.name!r} {what} in the steps {live_range[0]} to {live_range[1]}, not {claimed[0]} to {claimed[1]}"
+            )
+            yield PlanFailure(reason, (row.name,), live_range[0])
 
 
 def _address_failures(
-    tensors: Mapping[ir.Value, Row], holders: Iterable[Holder], terms: CheckTerms
-) -> Iterator[Failure]:
+    tensors: Mapping[ir.Value, ClaimedRow], holders: Iterable[Holder], terms: CheckTerms
+) -> Iterator[PlanFailure]:
     """Yield a failure for each row outside its arena, and for each address that is not aligned."""
     for holder in holders:
         row = holder.row
         arena = terms.arenas.get(row.arena)
         if arena is None and (row.size or row.arena):
-            yield Failure(
+            yield PlanFailure(
                 f"{row.name!r} lies in {row.arena!r}, which is no arena of the plan", (row.name,), holder.first
             )
         elif arena is not None and (row.offset < 0 or (row.size and row.end > arena.size)):
-            yield Failure(
+            yield PlanFailure(
                 f"{row.place} leaves the arena {row.arena!r} of {arena.size} bytes", (row.name,), holder.first
             )
         if row.offset % terms.alignment:
-            yield Failure(
+            yield PlanFailure(
                 f"{row.name!r} at {row.offset} is not aligned to {terms.alignment}", (row.name,), holder.first
             )
     for value, row in tensors.items():
         unit = terms.known.alignment(value)
         if row.size and row.offset % unit:
             reason = f"{row.name!r} at {row.offset} is not aligned to its elements of {unit} bytes"
-            yield Failure(reason, (row.name,))
+            yield PlanFailure(reason, (row.name,))

@@ -11,7 +11,7 @@ import pydantic
 
 from onnxtile import keys
 from onnxtile.errors import UsageError
-from onnxtile.planning.proof.published.claims import BodyClaim, Claims, Row
+from onnxtile.planning.proof.published.claims import BodyClaim, ClaimedRow, Claims
 from onnxtile.planning.proof.published.evidence import bodies_of, names_of
 from onnxtile.planning.proof.published.placing import SHARED, WORKSPACE
 
@@ -59,7 +59,7 @@ def from_marks(model: ir.Model, where: str) -> Claims:
     try:
         summary = dict(json.loads(text, parse_int=_number))
         main = _marked(model, model.graph, "", None)
-        rows = (*main.buffers, *(_room(SHARED, room) for room in summary.get("workspaces", ())))
+        rows = (*main.buffers, *(_workspace_row(SHARED, workspace) for workspace in summary.get("workspaces", ())))
         whole = {
             **{name: summary[name] for name in ("alignment", "arenas", "io", "overwrite_inputs", "order")},
             **{"schedule": main.schedule, "steps": main.steps, "buffers": rows, "bodies": main.bodies},
@@ -85,8 +85,8 @@ def _marked(model: ir.Model, graph: ir.Graph, name: str, attribute: str | None) 
     bodies, names = [], names_of(graph)
     for node in order:
         if keys.WORKSPACE_AT in node.metadata_props:
-            room = json.loads(node.metadata_props[keys.WORKSPACE_AT], parse_int=_number)
-            rows.append(_room(f"{names[node]} {SHARED}", room))
+            workspace = json.loads(node.metadata_props[keys.WORKSPACE_AT], parse_int=_number)
+            rows.append(_workspace_row(f"{names[node]} {SHARED}", workspace))
         bodies += [
             _marked(model, body, names[node], at) for at, body in bodies_of(node, model).items() if at is not None
         ]
@@ -94,14 +94,14 @@ def _marked(model: ir.Model, graph: ir.Graph, name: str, attribute: str | None) 
     return BodyClaim(name, attribute, tuple(names[node] for node in order), steps, tuple(rows), tuple(bodies))
 
 
-def _row(value: ir.Value) -> Row | None:
+def _row(value: ir.Value) -> ClaimedRow | None:
     marks = value.metadata_props
     if keys.ARENA not in marks:
         return None
     place = (marks[keys.ARENA], int(marks[keys.OFFSET]), int(marks[keys.SIZE]))
-    return Row(value.name or "", *place, alias=marks.get(keys.ALIAS_OF))
+    return ClaimedRow(value.name or "", *place, alias=marks.get(keys.ALIAS_OF))
 
 
-def _room(name: str, room: dict[str, Any]) -> Row:
-    lives = {key: room[key] for key in ("first", "last") if key in room}
-    return Row(name, room["arena"], room["offset"], room["size"], kind=WORKSPACE, **lives)
+def _workspace_row(name: str, workspace: dict[str, Any]) -> ClaimedRow:
+    live_range = {key: workspace[key] for key in ("first", "last") if key in workspace}
+    return ClaimedRow(name, workspace["arena"], workspace["offset"], workspace["size"], kind=WORKSPACE, **live_range)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onnxtile.planning.proof.failure import Failure
-from onnxtile.planning.proof.published.claims import Row
-from onnxtile.planning.proof.published.ledger import Ledger, Piece, clipped, joint
+from onnxtile.planning.proof.failure import PlanFailure
+from onnxtile.planning.proof.published.claims import ClaimedRow
+from onnxtile.planning.proof.published.ledger import Ledger, WrittenRange, clipped, joint
 from onnxtile.planning.proof.published.links import Link, links
 from onnxtile.planning.proof.published.placing import CheckTerms, Holder, Placing
 from onnxtile.planning.proof.published.timeline import RunOrder
@@ -36,7 +36,7 @@ class Shared:
     """What the replay of a graph finds: the links that the plan uses, what is wrong, and the rules that orders must keep."""
 
     links: dict[ir.Value, list[Link]] = field(default_factory=dict)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[PlanFailure] = field(default_factory=list)
     rules: list[OrderRule] = field(default_factory=list)
 
 
@@ -69,7 +69,7 @@ def _used(holder: Holder, placing: Placing, terms: CheckTerms) -> dict[ir.Value,
     return found
 
 
-def _unconnected(holder: Holder, used: dict[ir.Value, list[Link]], placing: Placing) -> Iterator[Failure]:
+def _unconnected(holder: Holder, used: dict[ir.Value, list[Link]], placing: Placing) -> Iterator[PlanFailure]:
     """Yield each member of `holder` that no lawful alias ties to its owner."""
     near: dict[ir.Value, list[ir.Value]] = {}
     for link in (link for several in used.values() for link in several):
@@ -87,7 +87,7 @@ def _unconnected(holder: Holder, used: dict[ir.Value, list[Link]], placing: Plac
             maker = value.producer()
             operator = "a graph input" if maker is None else maker.op_type
             reason = f"{row.place} ({operator}) is no lawful alias of {holder.row.place}"
-            yield Failure(reason, (row.name, holder.row.name), row.first)
+            yield PlanFailure(reason, (row.name, holder.row.name), row.first)
 
 
 class _Replay:
@@ -104,16 +104,16 @@ class _Replay:
         self._members = holder.members
         self._place = {value: i for i, value in enumerate(holder.members)}
         self._used = used
-        self._rows: list[Row] = [placing.rows[value] for value in holder.members]
+        self._rows: list[ClaimedRow] = [placing.rows[value] for value in holder.members]
         self._line = line
         self._rules = rules
         self._ledger = Ledger()
-        self._expected: dict[int, list[Piece]] = {}
+        self._expected: dict[int, list[WrittenRange]] = {}
         self._writes = [self._written(i) for i in range(len(self._rows))]
         self._holding: dict[int, list[int]] = {}
         """Of each writer the members that hold what it wrote, where the plan is for every order."""
 
-    def run(self) -> Iterator[Failure]:
+    def run(self) -> Iterator[PlanFailure]:
         born: dict[int, list[int]] = {}
         read: dict[int, list[int]] = {}
         for value, i in self._place.items():
@@ -129,7 +129,7 @@ class _Replay:
             [i for value, i in self._place.items() if value in self._line.kept and self._rows[i].size], None
         )
 
-    def _changed(self, numbers: Iterable[int], step: int | None) -> Iterator[Failure]:
+    def _changed(self, numbers: Iterable[int], step: int | None) -> Iterator[PlanFailure]:
         """Yield which members do not find their bytes as they were when they came to be."""
         for i in numbers:
             row = self._rows[i]
@@ -140,9 +140,9 @@ class _Replay:
                 (self._rows[w].name for _, _, w in found if w not in {i, *(w for *_, w in expected)}), row.name
             )
             when = "at the end of the run" if step is None else "when it is read"
-            yield Failure(f"{row.place} is overwritten {when}, by {other!r}", (row.name, other), step)
+            yield PlanFailure(f"{row.place} is overwritten {when}, by {other!r}", (row.name, other), step)
 
-    def _write(self, born: Sequence[int], read: Sequence[int], step: int) -> Iterator[Failure]:
+    def _write(self, born: Sequence[int], read: Sequence[int], step: int) -> Iterator[PlanFailure]:
         """Let the members `born` come to be in one step, in which `read` are read."""
         for i in born:
             for start, end in self._writes[i]:
@@ -156,9 +156,9 @@ class _Replay:
             for writer in {writer for *_, writer in self._expected[i]} if self._rules is not None else ():
                 self._holding.setdefault(writer, []).append(i)
             if self._expected[i] != self._should(i):
-                yield Failure(f"{row.place} is written over in the step that makes it", (row.name,), step)
+                yield PlanFailure(f"{row.place} is written over in the step that makes it", (row.name,), step)
 
-    def _should(self, i: int) -> list[Piece]:
+    def _should(self, i: int) -> list[WrittenRange]:
         """Return what member `i` holds: what the links say is there already, and what its node writes."""
         row, pieces = self._rows[i], []
         for link in (link for link in self._used.get(self._members[i], ()) if link.holds):
@@ -166,7 +166,7 @@ class _Replay:
         written = [(start, end, i) for start, end in self._writes[i]]
         if not pieces:
             return written
-        found: list[Piece] = []
+        found: list[WrittenRange] = []
         for start, end, writer in sorted((*pieces, *written)):
             low = max(start, found[-1][1]) if found else start
             if low < end:
@@ -189,7 +189,7 @@ class _Replay:
             at = max(at, end)
         return found
 
-    def _over_what_is_read(self, i: int, start: int, end: int, read: Sequence[int], step: int) -> Iterator[Failure]:
+    def _over_what_is_read(self, i: int, start: int, end: int, read: Sequence[int], step: int) -> Iterator[PlanFailure]:
         """Yield which of `read` the bytes that member `i` writes belong to, unless only its own node reads it, and may write over it."""
         value, maker = self._members[i], self._members[i].producer()
         over = {link.operand for link in self._used.get(value, ()) if not link.holds}
@@ -201,9 +201,9 @@ class _Replay:
             if other in over and together == [maker]:
                 continue
             reason = f"{self._rows[i].place} is written over {row.place}, which is read in the same step"
-            yield Failure(reason, (self._rows[i].name, row.name), step)
+            yield PlanFailure(reason, (self._rows[i].name, row.name), step)
 
-    def _note_order(self, i: int, before: Iterable[Piece], rules: list[OrderRule]) -> None:
+    def _note_order(self, i: int, before: Iterable[WrittenRange], rules: list[OrderRule]) -> None:
         """Note that whoever uses what member `i` is written over, the bytes `before`, must have run by then."""
         maker = self._members[i].producer()
         for start, end, writer in before if maker is not None else ():

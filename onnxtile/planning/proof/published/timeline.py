@@ -8,7 +8,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from onnxtile.planning.proof.failure import Failure
+from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.evidence import names_of, reads
 
 _NAMED = 3
@@ -87,7 +87,7 @@ def timeline(
     steps: Sequence[int],
     kept: frozenset[ir.Value],
     given: tuple[ir.Value, ...],
-) -> RunOrder | list[Failure]:
+) -> RunOrder | list[PlanFailure]:
     """Return when the nodes of `graph` run; what is wrong with `schedule` and `steps` where they are no order of its nodes."""
     waiting: dict[str, list[ir.Node]] = {}
     for node, name in names_of(graph).items():
@@ -101,23 +101,23 @@ def timeline(
     missing = [name for name, left in waiting.items() if left]
     failures = []
     if unknown:
-        failures.append(Failure(f"the schedule has {_listed(unknown)}, which the graph has not, or not so often"))
+        failures.append(PlanFailure(f"the schedule has {_listed(unknown)}, which the graph has not, or not so often"))
     if missing:
-        failures.append(Failure(f"the schedule lacks {_listed(missing)}"))
+        failures.append(PlanFailure(f"the schedule lacks {_listed(missing)}"))
     if len(steps) != len(schedule):
-        failures.append(Failure(f"there are {len(steps)} steps for the {len(schedule)} nodes of the schedule"))
+        failures.append(PlanFailure(f"there are {len(steps)} steps for the {len(schedule)} nodes of the schedule"))
     if failures:
         return failures
     found = RunOrder(graph, tuple(nodes), tuple(steps), tuple(schedule), kept, given)
     return list(_disorder(found)) or found
 
 
-def _disorder(line: RunOrder) -> Iterator[Failure]:
+def _disorder(line: RunOrder) -> Iterator[PlanFailure]:
     """Yield each step that does not follow on the one before, and each node that runs before what it reads is made."""
     before = -1
     for name, step in zip(line.names, line.steps, strict=True):
         if step not in {before, before + 1} or step < 0:
-            yield Failure(
+            yield PlanFailure(
                 f"step {step} of {name!r} follows step {before}"
                 if before >= 0
                 else f"{name!r} is in step {step}, not 0"
@@ -132,7 +132,7 @@ def _disorder(line: RunOrder) -> Iterator[Failure]:
                 continue
             if place[maker] >= number or line.steps[place[maker]] >= line.steps[number]:
                 reason = f"{line.names[number]!r} reads {value.name!r}, which {line.names[place[maker]]!r} has not made by then"
-                yield Failure(reason, (value.name or "",), line.steps[number])
+                yield PlanFailure(reason, (value.name or "",), line.steps[number])
 
 
 def _listed(names: Sequence[str]) -> str:

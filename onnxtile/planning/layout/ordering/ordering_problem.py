@@ -9,14 +9,14 @@ from functools import cached_property
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies
+from onnxtile.planning.layout.aliases.alias_sets import AliasSet
 from onnxtile.planning.layout.aliases.find import Alias
-from onnxtile.planning.layout.aliases.region import Region
-from onnxtile.planning.layout.workspaces import Room
+from onnxtile.planning.layout.workspaces import WorkspaceBuffer
 from onnxtile.planning.offsets.problem import align
 
 
 @dataclass(frozen=True)
-class Work:
+class OrderingProblem:
     """Nodes and buffers by number, the nodes in an order that already is one.
 
     Node n comes after the nodes `after[n]` and touches the buffers `touches[n]`, of which it may be the first to write `makes[n]`. A
@@ -67,46 +67,46 @@ class Work:
     def of(
         cls,
         nodes: Iterable[ir.Node],
-        regions: Mapping[ir.Value, Region],
+        alias_sets: Mapping[ir.Value, AliasSet],
         in_place: Iterable[Alias],
         outputs: Collection[ir.Value],
         alignment: int,
-        rooms: Iterable[Room] = (),
-    ) -> Work:
+        workspaces: Iterable[WorkspaceBuffer] = (),
+    ) -> OrderingProblem:
         """Return the work of `nodes`, in their order, on the buffers that `regions` give their values; `outputs` live to the end.
 
         The workspaces `rooms` are buffers, too, which their nodes touch. Buffers take multiples of `alignment` bytes.
         """
         numbers = {node: number for number, node in enumerate(nodes)}
         buffers: dict[int, int] = {}
-        for region in regions.values():
-            buffers.setdefault(id(region), len(buffers))
+        for alias_set in alias_sets.values():
+            buffers.setdefault(id(alias_set), len(buffers))
         sizes = [0] * len(buffers)
         kept = set()
-        for value, region in regions.items():
-            sizes[buffers[id(region)]] = align(region.size, alignment)
+        for value, alias_set in alias_sets.items():
+            sizes[buffers[id(alias_set)]] = align(alias_set.size, alignment)
             if value in outputs:
-                kept.add(buffers[id(region)])
+                kept.add(buffers[id(alias_set)])
         after, touches, makes = [], [], []
         for node in numbers:
             read = list(dict.fromkeys(dependencies(node)))
             producers = (value.producer() for value in read)
             after.append(tuple(sorted({numbers[p] for p in producers if p is not None and p in numbers})))
-            made = dict.fromkeys(buffers[id(regions[value])] for value in node.outputs if value in regions)
-            touched = dict.fromkeys(buffers[id(regions[value])] for value in read if value in regions)
+            made = dict.fromkeys(buffers[id(alias_sets[value])] for value in node.outputs if value in alias_sets)
+            touched = dict.fromkeys(buffers[id(alias_sets[value])] for value in read if value in alias_sets)
             makes.append(tuple(made))
             touches.append(tuple(dict.fromkeys((*made, *touched))))
-        for room in rooms:
-            for user in room.nodes:
+        for workspace in workspaces:
+            for user in workspace.nodes:
                 touches[numbers[user]] += (len(sizes),)
-            sizes.append(align(room.buffer.size, alignment))
+            sizes.append(align(workspace.buffer.size, alignment))
         over: dict[int, list[tuple[int, int]]] = {}
         for alias in in_place:
             producer = alias.value.producer()
-            if producer is None or alias.value not in regions or alias.source not in regions:
+            if producer is None or alias.value not in alias_sets or alias.source not in alias_sets:
                 continue
-            pair = (buffers[id(regions[alias.value])], buffers[id(regions[alias.source])])
-            if pair[0] != pair[1] and regions[alias.value].size == regions[alias.source].size:
+            pair = (buffers[id(alias_sets[alias.value])], buffers[id(alias_sets[alias.source])])
+            if pair[0] != pair[1] and alias_sets[alias.value].size == alias_sets[alias.source].size:
                 over.setdefault(numbers[producer], []).append(pair)
         return cls(
             tuple(after),

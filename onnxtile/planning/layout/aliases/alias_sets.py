@@ -9,11 +9,11 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onnxtile.planning.layout.aliases.find import Alias
-from onnxtile.planning.layout.live_ranges import Life, merged
+from onnxtile.planning.layout.live_ranges import LiveRange, merged
 from onnxtile.planning.layout.ordering.precedence import Precedence
 
 
-class Piece(NamedTuple):
+class OriginRange(NamedTuple):
     """The bytes [start, end) of a tensor are those of `origin` from `begin` on."""
 
     start: int
@@ -27,20 +27,20 @@ class Contents:
     """What lies in each tensor, as pieces of the tensors that it is a view of, a part of, or made of."""
 
     sizes: Mapping[ir.Value, int]
-    _pieces: dict[ir.Value, tuple[Piece, ...]] = field(default_factory=dict, repr=False)
+    _pieces: dict[ir.Value, tuple[OriginRange, ...]] = field(default_factory=dict, repr=False)
 
     def add(self, value: ir.Value, known: Iterable[Alias]) -> None:
         """Note the content of `value`, whose operands' is noted already, given what it shares with them whatever its place."""
         size = self.sizes[value]
-        pieces: list[Piece] = []
+        pieces: list[OriginRange] = []
         for alias in known:
             inner = self._pieces.get(alias.source, ())
             # In bytes of `value`; the operands of a Concat come one behind the other.
-            moved = (Piece(p.start - alias.at, p.end - alias.at, p.origin, p.begin) for p in inner)
+            moved = (OriginRange(p.start - alias.at, p.end - alias.at, p.origin, p.begin) for p in inner)
             pieces.extend(_clipped(moved, pieces[-1].end if pieces else 0, size))
         self._pieces[value] = tuple(_filled(value, pieces, size))
 
-    def pieces(self, value: ir.Value) -> tuple[Piece, ...]:
+    def pieces(self, value: ir.Value) -> tuple[OriginRange, ...]:
         """Return what lies in `value`, from its first byte to its last."""
         return self._pieces[value]
 
@@ -49,33 +49,35 @@ class Contents:
         low, high = max(0, shift), min(self.sizes[a], shift + self.sizes[b])
         first = _joint(_clipped(self._pieces[a], low, high))
         second = _joint(
-            _clipped((Piece(p.start + shift, p.end + shift, p.origin, p.begin) for p in self._pieces[b]), low, high)
+            _clipped(
+                (OriginRange(p.start + shift, p.end + shift, p.origin, p.begin) for p in self._pieces[b]), low, high
+            )
         )
         return first == second
 
 
-def _clipped(pieces: Iterable[Piece], low: int, high: int) -> Iterator[Piece]:
+def _clipped(pieces: Iterable[OriginRange], low: int, high: int) -> Iterator[OriginRange]:
     for piece in pieces:
         start, end = max(piece.start, low), min(piece.end, high)
         if start < end:
-            yield Piece(start, end, piece.origin, piece.begin + start - piece.start)
+            yield OriginRange(start, end, piece.origin, piece.begin + start - piece.start)
 
 
-def _filled(value: ir.Value, pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
+def _filled(value: ir.Value, pieces: Iterable[OriginRange], size: int) -> Iterator[OriginRange]:
     """Yield `pieces`, and for what lies between them the value's own bytes."""
     at = 0
     for piece in pieces:
         if at < piece.start:
-            yield Piece(at, piece.start, value, at)
+            yield OriginRange(at, piece.start, value, at)
         yield piece
         at = piece.end
     if at < size:
-        yield Piece(at, size, value, at)
+        yield OriginRange(at, size, value, at)
 
 
-def _joint(pieces: Iterable[Piece]) -> list[Piece]:
+def _joint(pieces: Iterable[OriginRange]) -> list[OriginRange]:
     """Return `pieces` with neighbours that continue each other made one."""
-    found: list[Piece] = []
+    found: list[OriginRange] = []
     for piece in pieces:
         last = found[-1] if found else None
         if (
@@ -84,14 +86,14 @@ def _joint(pieces: Iterable[Piece]) -> list[Piece]:
             and last.origin is piece.origin
             and last.begin + last.end - last.start == piece.begin
         ):
-            found[-1] = Piece(last.start, piece.end, last.origin, last.begin)
+            found[-1] = OriginRange(last.start, piece.end, last.origin, last.begin)
         else:
             found.append(piece)
     return found
 
 
 @dataclass
-class Region:
+class AliasSet:
     """Tensors in one buffer of `size` bytes, each with where it begins; `owner` is one that fills it.
 
     All others are dead by the time one of the `front` is made that has their bytes: what comes after these comes after all.
@@ -99,12 +101,12 @@ class Region:
 
     owner: ir.Value
     size: int
-    life: Life
+    live_range: LiveRange
     places: dict[ir.Value, int]
     front: tuple[ir.Value, ...]
 
 
-class Regions:
+class AliasSets:
     """Which region each tensor lies in. At first each has one of its own; `join` makes one of two where that does no harm.
 
     `lives` are those of the schedule by which steps are counted, `order` says who is before whom, `kept` outlive the run.
@@ -113,7 +115,7 @@ class Regions:
     def __init__(
         self,
         sizes: Mapping[ir.Value, int],
-        lives: Mapping[ir.Value, Life],
+        live_ranges: Mapping[ir.Value, LiveRange],
         order: Precedence,
         kept: frozenset[ir.Value],
         contents: Contents,
@@ -123,7 +125,9 @@ class Regions:
         self._kept = kept
         self._contents = contents
         self._overwrites: set[tuple[ir.Value, ir.Value]] = set()
-        self.of: dict[ir.Value, Region] = {v: Region(v, size, lives[v], {v: 0}, (v,)) for v, size in sizes.items()}
+        self.of: dict[ir.Value, AliasSet] = {
+            v: AliasSet(v, size, live_ranges[v], {v: 0}, (v,)) for v, size in sizes.items()
+        }
 
     def allow(self, alias: Alias) -> None:
         """Let `alias.value` be written over `alias.source`, once that is dead."""
@@ -137,7 +141,7 @@ class Regions:
         """Return where `value` begins in its region."""
         return self.of[value].places[value]
 
-    def joined(self, alias: Alias) -> Region | None:
+    def joined(self, alias: Alias) -> AliasSet | None:
         """Return the region that both would lie in, `alias.at` apart; None where they already do or it would do harm."""
         first, second = self.of[alias.source], self.of[alias.value]
         if first is second:
@@ -153,14 +157,14 @@ class Regions:
         places = {value: at - low for value, at in first.places.items()}
         places |= {value: at + shift - low for value, at in second.places.items()}
         found = front or (*first.front, *second.front)
-        return Region(larger.owner, larger.size, merged(first.life, second.life), places, found)
+        return AliasSet(larger.owner, larger.size, merged(first.live_range, second.live_range), places, found)
 
-    def settle(self, region: Region) -> None:
+    def settle(self, alias_set: AliasSet) -> None:
         """Let all tensors of `region` lie there."""
-        for value in region.places:
-            self.of[value] = region
+        for value in alias_set.places:
+            self.of[value] = alias_set
 
-    def _front_behind(self, first: Region, second: Region, shift: int) -> tuple[ir.Value, ...] | None:
+    def _front_behind(self, first: AliasSet, second: AliasSet, shift: int) -> tuple[ir.Value, ...] | None:
         """Return the front of both regions where all of `second` come after those of `first` whose bytes they take; else None.
 
         A stream of thousands of tensors, each written over the one before it, is so not compared pair by pair.
@@ -177,7 +181,7 @@ class Regions:
                 left.append(a)
         return (*left, *second.front)
 
-    def _harmful(self, first: Region, second: Region, shift: int) -> bool:
+    def _harmful(self, first: AliasSet, second: AliasSet, shift: int) -> bool:
         # Whoever is in the way was added last, as a rule.
         pairs = ((a, b, second.places[b] + shift) for b in reversed(second.places) for a in reversed(first.places))
         return any(

@@ -6,21 +6,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from onnxtile.planning.layout.ordering.work import Work
+from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
 
 Trail: TypeAlias = "tuple[Trail, int] | None"
 """Nodes that have run, the last one first."""
 
 
 @dataclass
-class Progress:
+class SchedulePrefix:
     """A set of nodes that have run. `ready` may run next, and tell which have: all that are not behind one of them.
 
     `waiting` counts by node what it still waits for, where some of that has run; `left` by live buffer who is still to touch it.
     `live` bytes are in use between two steps, `peak` were in the hungriest step so far. `recent` are the last few that became ready.
     """
 
-    work: Work
+    problem: OrderingProblem
     ready: set[int]
     waiting: dict[int, int] = field(default_factory=dict)
     left: dict[int, int] = field(default_factory=dict)
@@ -31,14 +31,14 @@ class Progress:
     recent: tuple[int, ...] = ()
 
     @classmethod
-    def start(cls, work: Work) -> Progress:
+    def start(cls, problem: OrderingProblem) -> SchedulePrefix:
         """Return the progress before the first node."""
-        return cls(work, {node for node, before in enumerate(work.after) if not before})
+        return cls(problem, {node for node, before in enumerate(problem.after) if not before})
 
-    def copy(self) -> Progress:
+    def copy(self) -> SchedulePrefix:
         """Return the same, to go another way from here."""
-        return Progress(
-            self.work,
+        return SchedulePrefix(
+            self.problem,
             set(self.ready),
             dict(self.waiting),
             dict(self.left),
@@ -56,30 +56,30 @@ class Progress:
 
     def price(self, node: int) -> tuple[int, int]:
         """Return the live bytes while `node` runs next, and those after it."""
-        work, left = self.work, self.left
+        problem, left = self.problem, self.left
         during = after = self.live
-        for buffer in work.touches[node]:
-            size = work.sizes[buffer]
+        for buffer in problem.touches[node]:
+            size = problem.sizes[buffer]
             uses = left.get(buffer)
             if uses is None:
                 during += size
                 after += size
-                uses = work.uses[buffer]
+                uses = problem.uses[buffer]
             if uses == 1:
                 after -= size
         saved = 0
-        for made, source in work.overwrites(node):
+        for made, source in problem.overwrites(node):
             if made not in left and left.get(source) == 1:
-                saved = max(saved, work.sizes[made])
+                saved = max(saved, problem.sizes[made])
         return during - saved, after
 
     def run(self, node: int) -> list[int]:
         """Run `node`; return the nodes that became ready."""
-        work, left = self.work, self.left
+        problem, left = self.problem, self.left
         during, self.live = self.price(node)
         self.peak = max(self.peak, during)
-        for buffer in work.touches[node]:
-            uses = left.get(buffer, work.uses[buffer]) - 1
+        for buffer in problem.touches[node]:
+            uses = left.get(buffer, problem.uses[buffer]) - 1
             if uses:
                 left[buffer] = uses
             else:
@@ -88,8 +88,8 @@ class Progress:
         self.done += 1
         self.trail = (self.trail, node)
         freed = []
-        for follower in work.followers[node]:
-            count = self.waiting.pop(follower, len(work.after[follower])) - 1
+        for follower in problem.followers[node]:
+            count = self.waiting.pop(follower, len(problem.after[follower])) - 1
             if count:
                 self.waiting[follower] = count
             else:
@@ -119,9 +119,9 @@ class Progress:
 
     def _neighbours(self, node: int) -> Iterator[int]:
         """Yield the ready nodes that touch a buffer which, after `node`, one node only is still to touch."""
-        single = {b for b in self.work.touches[node] if self.left.get(b) == 1}
+        single = {b for b in self.problem.touches[node] if self.left.get(b) == 1}
         if single and len(self.ready) <= _FEW:
-            yield from (other for other in self.ready if not single.isdisjoint(self.work.touches[other]))
+            yield from (other for other in self.ready if not single.isdisjoint(self.problem.touches[other]))
 
     def order(self) -> list[int]:
         """Return the nodes that have run, in their order."""
