@@ -1,6 +1,6 @@
-"""onnxtile gets ONNX models ready for hardware with limits: fuse, tile, plan, and proof by running.
+"""onnxtile prepares ONNX models for constrained hardware: it fuses, tiles and plans them, and proves each result by running it.
 
-The verbs are imported when they are first used, so that `import onnxtile` costs nothing.
+Each name is imported when it is first used, so that `import onnxtile` takes no time.
 """
 
 from __future__ import annotations
@@ -9,20 +9,133 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onnxtile.api import check_plan, fuse, inspect, match, plan, save, tile, unfuse, verify
+    from onnxtile.api import (
+        Comparing,
+        Explanation,
+        FuseResult,
+        Inspection,
+        MatchResult,
+        OptionNames,
+        PatternDraft,
+        PlannedModel,
+        Source,
+        TiledModel,
+        Trace,
+        UnfuseResult,
+        check_plan,
+        draft_pattern,
+        explain,
+        fuse,
+        inspect,
+        match,
+        option_names,
+        plan,
+        plan_problem,
+        save,
+        tile,
+        trace,
+        unfuse,
+        verify,
+    )
+    from onnxtile.errors import (
+        CheckFailed,
+        Infeasible,
+        Mismatch,
+        ModelError,
+        ModelWarning,
+        OnnxtileError,
+        OverLimit,
+        PatternError,
+        QueryError,
+        UsageError,
+    )
+    from onnxtile.fusion.pattern import Pattern
+    from onnxtile.planning.proof.published.audit import Audit
+    from onnxtile.planning.result import PlanResult
+    from onnxtile.result import VerbResult
     from onnxtile.run_limits import RunLimits
     from onnxtile.tiling.limits import Limits
+    from onnxtile.verification.trials import Verdict
 
-__all__ = ["Limits", "RunLimits", "check_plan", "fuse", "inspect", "match", "plan", "save", "tile", "unfuse", "verify"]
+    __version__: str
 
-_PLACES = {"Limits": "onnxtile.tiling.limits", "RunLimits": "onnxtile.run_limits"}
+__all__ = [
+    "Audit",
+    "CheckFailed",
+    "Comparing",
+    "Explanation",
+    "FuseResult",
+    "Infeasible",
+    "Inspection",
+    "Limits",
+    "MatchResult",
+    "Mismatch",
+    "ModelError",
+    "ModelWarning",
+    "OnnxtileError",
+    "OptionNames",
+    "OverLimit",
+    "Pattern",
+    "PatternDraft",
+    "PatternError",
+    "PlanResult",
+    "PlannedModel",
+    "QueryError",
+    "RunLimits",
+    "Source",
+    "TiledModel",
+    "Trace",
+    "UnfuseResult",
+    "UsageError",
+    "VerbResult",
+    "Verdict",
+    "__version__",
+    "check_plan",
+    "draft_pattern",
+    "explain",
+    "fuse",
+    "inspect",
+    "match",
+    "option_names",
+    "plan",
+    "plan_problem",
+    "save",
+    "tile",
+    "trace",
+    "unfuse",
+    "verify",
+]
+
+_ERRORS = (
+    *("CheckFailed", "Infeasible", "Mismatch", "ModelError", "ModelWarning", "OnnxtileError", "OverLimit"),
+    *("PatternError", "QueryError", "UsageError"),
+)
+_PLACES = {
+    **dict.fromkeys(_ERRORS, "onnxtile.errors"),
+    "Audit": "onnxtile.planning.proof.published.audit",
+    "Limits": "onnxtile.tiling.limits",
+    "Pattern": "onnxtile.fusion.pattern",
+    "PlanResult": "onnxtile.planning.result",
+    "RunLimits": "onnxtile.run_limits",
+    "VerbResult": "onnxtile.result",
+    "Verdict": "onnxtile.verification.trials",
+}
+"""The modules of those names that `onnxtile.api` does not have."""
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name not in __all__:
         raise AttributeError(f"module 'onnxtile' has no attribute {name!r}")
     return getattr(importlib.import_module(_PLACES.get(name, "onnxtile.api")), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("onnxtile")

@@ -26,6 +26,7 @@ ROOMS = [
         "toml_file",
         "runtime",
         "model",
+        "result",
         "graph",
     ),
     *(

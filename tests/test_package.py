@@ -122,3 +122,37 @@ def test_a_checkout_finds_what_lies_beside_it() -> None:
     assert Path(onnxtile.__file__).parent == ROOT / "onnxtile"
     for name in ("patterns", "models"):
         assert data_folder(name) == ROOT / name
+
+
+_SCRIPT = """
+from pathlib import Path
+
+import onnxtile
+
+
+def prepare(model: Path, folder: Path) -> int:
+    try:
+        fused = onnxtile.fuse(model, ["LayerNorm"])
+    except onnxtile.UsageError as error:
+        print(error.hint)
+        raise
+    tiled: onnxtile.TiledModel = fused.tile(onnxtile.Limits.of(max=64))
+    planned = tiled.plan(verify=False)
+    planned.write(folder / "plan.html")
+    planned.save(folder / "planned.onnx")
+    found = onnxtile.match(model, "MatMul-*>Add")
+    verdict: onnxtile.Verdict = onnxtile.verify(model, fused.model)
+    print(found.matches[0].root, verdict.equal, onnxtile.__version__, fused.fused + tiled.nodes_after)
+    return planned.plan.arena_size
+"""
+
+
+def test_the_script_of_a_user_passes_mypy_in_strict_mode(installed: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache")
+    mypy = (*mypy, "--python-executable", _bin(installed, "python"))
+    script.write_text(_SCRIPT)
+    assert "Success" in _quiet(*mypy, script, folder=tmp_path)
+    script.write_text(_SCRIPT.replace("fused.model)", "fused.fused)").replace("arena_size", "arena_length"))
+    wrong = subprocess.run([*map(str, mypy), script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "arg-type" in wrong.stdout and "attr-defined" in wrong.stdout

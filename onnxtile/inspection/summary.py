@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
@@ -19,6 +19,7 @@ from onnxtile.inspection.workspaces import summed
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import free_inputs, symbols
 from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.result import VerbResult
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,11 @@ class Traffic:
         }
 
 
-@dataclass(frozen=True)
-class Inspection:
+@dataclass(frozen=True, repr=False)
+class Inspection(VerbResult):
     """What a model is made of and what it costs. `unknown` are values whose size only a run can tell."""
+
+    verb: ClassVar[str] = "inspect"
 
     ir_version: int
     producer: str
@@ -149,6 +152,12 @@ class Inspection:
             sum(layer.traffic is None for layer in self.layers),
             sum(layer.weights or 0 for layer in main),
         )
+
+    @property
+    def summary(self) -> str:
+        """How many nodes, parameters and multiply-accumulates the model has."""
+        macs = sum(self.totals.macs.values())
+        return f"{len(self.layers):,} nodes, {self.parameters.elements:,} parameters, {macs:,} MACs"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `inspect`."""

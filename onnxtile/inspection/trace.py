@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -16,8 +17,9 @@ from onnxtile.inspection.work import operator_name
 from onnxtile.model.constants import Constants
 from onnxtile.model.expose import exposing
 from onnxtile.model.feeds import Ranges, sample_feeds
-from onnxtile.model.given import Feeds
+from onnxtile.model.given import Feeds, write_arrays
 from onnxtile.query.match import Matcher, compiled
+from onnxtile.result import VerbResult
 from onnxtile.runtime import Array
 from onnxtile.verification.sizes import Assignment
 from onnxtile.verification.trials import first_that_runs
@@ -46,17 +48,31 @@ class Activation:
         return {**named, **numbers, **counts}
 
 
-@dataclass(frozen=True)
-class Trace:
+@dataclass(frozen=True, repr=False)
+class Trace(VerbResult):
     """The outputs of the chosen nodes, in the order of the graph, by value name; `inputs` says on what the model ran.
 
     The elements of a sequence `s` are called `s[0]`, `s[1]` ...
     """
 
+    verb: ClassVar[str] = "trace"
+
     activations: tuple[Activation, ...]
-    arrays: Mapping[str, Array] = field(repr=False)
+    arrays: Mapping[str, Array]
     inputs: str
     dims: Mapping[str, int]
+
+    @property
+    def summary(self) -> str:
+        """How many activations there are, and on what the model ran."""
+        return f"{len(self.activations):,} activations, {self.inputs} inputs"
+
+    def write(self, path: str | Path) -> None:
+        """Write the arrays to `path` where it ends in .npz, else what `to_dict` returns. Raises UsageError."""
+        if Path(path).suffix == ".npz":
+            write_arrays(Path(path), self.arrays)
+            return
+        super().write(path)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `inspect --trace`."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
+
+from onnxtile.result import VerbResult
 
 VERSION = 1
 """Of the JSON that `PlanResult.to_dict` makes; docs/plan.schema.json describes it."""
@@ -124,8 +126,8 @@ class CopyCount:
     remaining_bytes: int
 
 
-@dataclass(frozen=True)
-class PlanResult:
+@dataclass(frozen=True, repr=False)
+class PlanResult(VerbResult):
     """Where every tensor of a model lies while it runs. Sizes and offsets are bytes, steps count from 0.
 
     `io` says whether inputs and outputs lie in the arena (see plan.scope), `overwrite_inputs` whether inputs there may be lost.
@@ -139,6 +141,8 @@ class PlanResult:
     `bodies` are the plans of the bodies of If, Loop, Scan and functions, `bounds` those of shapes that depend on the data. `in_place`
     tensors are written over an operand. `insides` are the meta-ops with work of their own that needs bytes.
     """
+
+    verb: ClassVar[str] = "plan"
 
     digest: str | None
     dims: Mapping[str, int]
@@ -159,15 +163,15 @@ class PlanResult:
     io: str
     overwrite_inputs: bool
     order: str
-    schedule: tuple[str, ...] = field(repr=False)
-    steps: tuple[int, ...] = field(repr=False)
-    buffers: tuple[PlannedBuffer, ...] = field(repr=False)
-    constants: tuple[Constant, ...] = field(repr=False)
-    outside: tuple[Excluded, ...] = field(repr=False)
-    unplanned: tuple[Excluded, ...] = field(repr=False)
-    bodies: tuple[PlannedBody, ...] = field(default=(), repr=False)
+    schedule: tuple[str, ...]
+    steps: tuple[int, ...]
+    buffers: tuple[PlannedBuffer, ...]
+    constants: tuple[Constant, ...]
+    outside: tuple[Excluded, ...]
+    unplanned: tuple[Excluded, ...]
+    bodies: tuple[PlannedBody, ...] = ()
     bounds: Mapping[str, int] = field(default_factory=dict)
-    insides: tuple[Inside, ...] = field(default=(), repr=False)
+    insides: tuple[Inside, ...] = ()
 
     @property
     def tensors(self) -> tuple[PlannedBuffer, ...]:
@@ -183,6 +187,12 @@ class PlanResult:
     def gap(self) -> int:
         """The bytes of all arenas above the lower bound; 0 where the plan is optimal."""
         return self.arena_size - self.lower_bound
+
+    @property
+    def summary(self) -> str:
+        """The size of the arena, how far that is from the least, and how many buffers it holds."""
+        state = "optimal" if self.optimal else f"lower bound {self.lower_bound:,} bytes"
+        return f"arena {self.arena_size:,} bytes, {state}, {len(self.buffers):,} buffers"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""

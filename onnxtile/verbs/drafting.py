@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from onnxtile.fusion import author
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source, load
 from onnxtile.query.match import Matcher, compiled
+from onnxtile.result import VerbResult
 from onnxtile.verbs.stage import Progress, silent
 
 
-@dataclass(frozen=True)
-class PatternDraft:
+@dataclass(frozen=True, repr=False)
+class PatternDraft(VerbResult):
     """A pattern file for nodes that were chosen, ready to edit, and how often its query matches in their model."""
+
+    verb: ClassVar[str] = "pattern"
 
     name: str
     query: str
     text: str
     matches: int
+
+    @property
+    def summary(self) -> str:
+        """The name of the pattern, its query, and how often that matches."""
+        return f"{self.name}, {self.matches:,} matches of {' '.join(self.query.split())}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `pattern new`."""

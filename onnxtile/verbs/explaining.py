@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from onnxtile.fusion.library import Pattern
 from onnxtile.fusion.metaop import Functions
@@ -19,6 +19,7 @@ from onnxtile.query.match import Match, Matcher
 from onnxtile.query.program import Program, nodes_of
 from onnxtile.query.syntax import ANY_NODE, PRODUCER
 from onnxtile.query.vertex import Vertex, identify
+from onnxtile.result import VerbResult
 from onnxtile.verbs.fusing import chosen_patterns
 from onnxtile.verbs.stage import Progress, silent
 
@@ -58,12 +59,14 @@ class Beginning:
         return {"variant": self.variant, **operators, "others": dict(self.others)}
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(VerbResult):
     """Why a pattern did not match where it might have: the best attempt of each root, the furthest first.
 
     `matches` says what became of each match: those of the model as the earlier patterns left it, and those that they took nodes of.
     """
+
+    verb: ClassVar[str] = "explain"
 
     pattern: str
     fused: int
@@ -71,6 +74,11 @@ class Explanation:
     attempts: tuple[Attempt, ...]
     matches: tuple[Fate, ...]
     beginnings: tuple[Beginning, ...]
+
+    @property
+    def summary(self) -> str:
+        """How many matches of the pattern there are, and how many of them were fused."""
+        return f"{self.pattern}: {len(self.matches):,} matches, {self.fused:,} fused, {len(self.attempts):,} attempts stopped"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `fuse --explain`."""

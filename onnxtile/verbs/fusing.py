@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
@@ -22,15 +22,18 @@ from onnxtile.model.load import Source, load
 from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.shapes import resolve
 from onnxtile.model.validity import check
+from onnxtile.verbs.chain import RewrittenModel, file_of, verified
 from onnxtile.verbs.stage import Dims, Progress, agreeing, require_sites, silent
 from onnxtile.verification import Verdict, bound_copy, compare_with, excused, run_original
 
 
-@dataclass(frozen=True)
-class FuseResult:
+@dataclass(frozen=True, repr=False)
+class FuseResult(RewrittenModel):
     """The fused model, what each pattern did, and the verdict of the runs (None where verification was off)."""
 
-    model: ir.Model = field(repr=False)
+    verb: ClassVar[str] = "fuse"
+
+    model: ir.Model
     patterns: tuple[PatternResult, ...]
     nodes_before: int
     nodes_after: int
@@ -42,6 +45,12 @@ class FuseResult:
     def fused(self) -> int:
         """How many meta-ops the patterns made."""
         return sum(len(pattern.calls) for pattern in self.patterns)
+
+    @property
+    def summary(self) -> str:
+        """How many nodes became how many, and how many meta-ops there are."""
+        nodes = f"{self.nodes_before:,} nodes became {self.nodes_after:,}"
+        return f"{nodes}, {self.fused:,} meta-ops, {verified(self.verdict)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `fuse`."""
@@ -72,10 +81,10 @@ def fuse(
     """
     chosen = chosen_patterns(patterns)
     progress("reading the model")
-    original = load(model)
+    original, source = load(model), file_of(model)
     clear_plan(original)
     if lower != "none":
-        return _lowered(original, chosen, lower, verify, progress)
+        return replace(_lowered(original, chosen, lower, verify, progress), source=source)
     fused = original.clone()
     progress("matching")
     results = fuse_graph(fused, chosen, progress)
@@ -90,7 +99,9 @@ def fuse(
             bound = bound_copy(original, dims)
             sites = check_sites(bound, fused, resolve(bound, run=True), progress=progress)
             require_sites(site.call for site in sites if not site.equal)
-    return FuseResult(fused, tuple(results), original.graph.num_nodes(), fused.graph.num_nodes(), verdict, sites)
+    return FuseResult(
+        fused, tuple(results), original.graph.num_nodes(), fused.graph.num_nodes(), verdict, sites, source=source
+    )
 
 
 def _lowered(original: ir.Model, chosen: list[Pattern], lower: str, verify: bool, progress: Progress) -> FuseResult:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from onnxtile.errors import unknown
+from onnxtile.result import VerbResult
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,20 @@ class OptionName:
     summary: str
 
 
-@dataclass(frozen=True)
-class OptionNames:
+@dataclass(frozen=True, repr=False)
+class OptionNames(VerbResult):
     """All names of one kind, with the option that takes them."""
+
+    verb: ClassVar[str] = "list"
 
     kind: str
     option: str
     names: tuple[OptionName, ...]
+
+    @property
+    def summary(self) -> str:
+        """How many names of which kind there are."""
+        return f"{len(self.names):,} {self.kind} for {self.option}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `list`."""

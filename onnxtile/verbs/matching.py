@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source, load
 from onnxtile.query.match import Match, Matcher, compiled
+from onnxtile.result import VerbResult
 from onnxtile.verbs.stage import Progress, silent
 
 
-@dataclass(frozen=True)
-class MatchResult:
+@dataclass(frozen=True, repr=False)
+class MatchResult(VerbResult):
     """Where a query matches."""
+
+    verb: ClassVar[str] = "match"
 
     query: str
     matches: tuple[Match, ...]
+
+    @property
+    def summary(self) -> str:
+        """How often the query matches."""
+        return f"{len(self.matches):,} matches of {' '.join(self.query.split())}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `match`."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnx_ir as ir
 
@@ -18,6 +18,7 @@ from onnxtile.model.load import Source, digest, load
 from onnxtile.model.shapes import resolve
 from onnxtile.model.unfold import unfold
 from onnxtile.model.wanted import Wanted
+from onnxtile.verbs.chain import ModelResult, file_of, verified
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
 
 if TYPE_CHECKING:
@@ -27,13 +28,24 @@ if TYPE_CHECKING:
     from onnxtile.planning.result import PlanResult
 
 
-@dataclass(frozen=True)
-class PlannedModel:
+@dataclass(frozen=True, repr=False)
+class PlannedModel(ModelResult):
     """The annotated model, its plan, and the verdict of the run inside the arena (None where verification was off)."""
 
-    model: ir.Model = field(repr=False)
+    verb: ClassVar[str] = "plan"
+
+    model: ir.Model
     plan: PlanResult
     verdict: ArenaVerdict | None
+
+    @property
+    def summary(self) -> str:
+        """The size of the arena, and how it was proved."""
+        return f"{self.plan.summary}, {verified(self.verdict)}"
+
+    def write(self, path: str | Path) -> None:
+        """Write the plan to `path` in the format that the ending selects: .json, .html, .h, .csv, .svg ... Raises UsageError."""
+        self.plan.write(path)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `plan`."""
@@ -117,4 +129,4 @@ def plan(  # noqa: PLR0913 - the options of the command
                 f"the run inside the arena differs from the plain run{where}", hint="please report it with the model"
             )
     annotate(planned, result)
-    return PlannedModel(planned, result, verdict)
+    return PlannedModel(planned, result, verdict, source=file_of(model))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
@@ -27,6 +27,7 @@ from onnxtile.tiling.product import HALVES
 from onnxtile.tiling.result import TileResult
 from onnxtile.tiling.rewrite import tile as tile_graph
 from onnxtile.tiling.tiled_site_check import TileVerdict, check_tiles
+from onnxtile.verbs.chain import RewrittenModel, file_of, verified
 from onnxtile.verbs.peaks import peaks as _peaks
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, agreeing, require_sites, silent
 from onnxtile.verification import Verdict, judge
@@ -35,14 +36,16 @@ _PLANNED = 1_000
 """Nodes of the largest tiled model whose lives are planned for every way to accumulate without being asked for."""
 
 
-@dataclass(frozen=True)
-class TiledModel:
+@dataclass(frozen=True, repr=False)
+class TiledModel(RewrittenModel):
     """The tiled model, what became of each product, and the verdict of the runs (None where verification was off).
 
     `draft` is what `save` writes in little memory: unless the model was verified, most tiles are made only then.
     """
 
-    draft: Draft = field(repr=False)
+    verb: ClassVar[str] = "tile"
+
+    draft: Draft
     result: TileResult
     nodes_before: int
     nodes_after: int
@@ -51,12 +54,21 @@ class TiledModel:
     peaks: Mapping[str, Mapping[str, int]] | None = None
     """For each way to accumulate the bytes that live at once, at most: in the whole `model`, and inside `layers` that are tiled."""
 
+    @property
+    def summary(self) -> str:
+        """How many nodes became how many, and how many products stand for the tiled ones."""
+        nodes = f"{self.nodes_before:,} nodes became {self.nodes_after:,}"
+        return f"{nodes}, {self.result.matmuls:,} tiles, {verified(self.verdict)}"
+
     @cached_property
     def model(self) -> ir.Model:
         """The tiled model with all its tiles, each of which takes kilobytes. From then on it is what is to be written, not `draft`."""
         for late in reversed(list(self.result.late.values())):
             late.rewrite()
         return self.draft.model
+
+    def _written(self) -> ir.Model | Draft:
+        return self.model if "model" in vars(self) else self.draft
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `tile`."""
@@ -119,7 +131,8 @@ def tile(
         with suppress(OnnxtileError) if peaks is None else nullcontext():
             planned = _peaks(source, limits, options, run=verify, progress=progress)
     nodes = tiled.graph.num_nodes() + sum(site.nodes - 1 for site in result.tiled if not site.emitted)
-    return TiledModel(Draft(tiled, result.late), result, nodes_before, nodes, verdict, sites, planned)
+    draft = Draft(tiled, result.late)
+    return TiledModel(draft, result, nodes_before, nodes, verdict, sites, planned, source=file_of(model))
 
 
 def _hints(result: TileResult) -> dict[str, str]:

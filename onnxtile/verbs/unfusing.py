@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
@@ -12,17 +12,25 @@ from onnxtile.fusion.unfuse import unfuse as unfuse_graph
 from onnxtile.model.load import Source, load
 from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.validity import check
+from onnxtile.verbs.chain import RewrittenModel, file_of, verified
 from onnxtile.verbs.stage import Progress, agreeing, silent
 from onnxtile.verification import Verdict, compare_with, run_original
 
 
-@dataclass(frozen=True)
-class UnfuseResult:
+@dataclass(frozen=True, repr=False)
+class UnfuseResult(RewrittenModel):
     """The model as it was before fuse, and how many calls were undone."""
 
-    model: ir.Model = field(repr=False)
+    verb: ClassVar[str] = "unfuse"
+
+    model: ir.Model
     unfused: Unfused
     verdict: Verdict | None
+
+    @property
+    def summary(self) -> str:
+        """How many calls were undone."""
+        return f"{sum(self.unfused.calls.values()):,} calls undone, {verified(self.verdict)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `unfuse`."""
@@ -45,4 +53,4 @@ def unfuse(model: Source, *, verify: bool = True, progress: Progress = silent) -
         progress("verifying")
         trials, dims = run_original(fused, progress=progress)
         verdict = agreeing(compare_with(trials, restored, dims, progress), "the unfused model")
-    return UnfuseResult(restored, unfused, verdict)
+    return UnfuseResult(restored, unfused, verdict, source=file_of(model))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +15,7 @@ from onnxtile.model.feeds import Ranges, sample_feeds
 from onnxtile.model.given import Feeds
 from onnxtile.model.save import external_folder, to_bytes
 from onnxtile.progress import Progress, counted, silent
+from onnxtile.result import VerbResult
 from onnxtile.runtime import Session
 from onnxtile.verification.bisect import Bisection
 from onnxtile.verification.edges import edge_feeds
@@ -24,12 +25,14 @@ from onnxtile.verification.values import OutputError, badness, compare_values, m
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Verdict:
+@dataclass(frozen=True, repr=False)
+class Verdict(VerbResult):
     """Whether two models agree, output by output, on how many sets of inputs, and with which sizes for symbolic dimensions.
 
     `inputs` names the runs. `skipped` are sets of edge inputs that the first model itself does not take, with onnxruntime's reason.
     """
+
+    verb: ClassVar[str] = "verify"
 
     outputs: tuple[OutputError, ...]
     runs: int
@@ -47,6 +50,12 @@ class Verdict:
     def max_rel(self) -> float:
         """The worst relative difference of all outputs."""
         return max((output.max_rel for output in self.outputs), default=0.0)
+
+    @property
+    def summary(self) -> str:
+        """Whether the outputs are equal, and how large the worst relative difference is."""
+        state = "equal" if self.equal else f"{sum(not one.equal for one in self.outputs):,} differ"
+        return f"{len(self.outputs):,} outputs, {state}, {self.runs:,} runs, worst relative error {self.max_rel:.2g}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `verify`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
@@ -27,14 +27,17 @@ from onnxtile.planning.proof.published.placing import CheckTerms, Placing, placi
 from onnxtile.planning.proof.published.replay import Shared, replay
 from onnxtile.planning.proof.published.timeline import RunOrder, timeline
 from onnxtile.planning.result import PlanResult
+from onnxtile.result import VerbResult
 
 
-@dataclass(frozen=True)
-class Audit:
+@dataclass(frozen=True, repr=False)
+class Audit(VerbResult):
     """What the check found: the `failures`, none where the plan is sound, and how many things it looked at.
 
     `values` have an address or are listed, `tensors` of them have an address, `aliases` of these lie in another's bytes.
     """
+
+    verb: ClassVar[str] = "check"
 
     failures: tuple[PlanFailure, ...]
     values: int
@@ -48,6 +51,12 @@ class Audit:
     def sound(self) -> bool:
         """Whether nothing is wrong with the plan."""
         return not self.failures
+
+    @property
+    def summary(self) -> str:
+        """Whether the plan is sound, and how many tensors were looked at."""
+        state = "sound" if self.sound else f"{len(self.failures):,} failures"
+        return f"{state}, {self.tensors:,} tensors, {self.aliases:,} aliases"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
