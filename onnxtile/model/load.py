@@ -63,6 +63,11 @@ def digest(source: Source) -> str | None:
         raise ModelError(f"{source}: {error.strerror or error}") from None
 
 
+def file_name(source: Source) -> str | None:
+    """Return the name of the model file without its folder and ending; None for a model that is not a file."""
+    return Path(source).stem if isinstance(source, str | Path) else None
+
+
 class _Weights(ir.ExternalTensor):
     """A tensor in a file of which `load` has seen that it lies in the model's folder.
 

@@ -27,7 +27,7 @@ from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, OffsetPlan, Pro
 from onnxtile.planning.order import find_order
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.result import Constant, Excluded, PlanResult
-from onnxtile.planning.rows import Address, all_roles, planned, planned_bodies
+from onnxtile.planning.rows import Address, all_roles, constant_nodes, inputs, operators, planned, planned_bodies
 
 SHARING = ("view", "in place", "cut", "join")
 """The rules by which tensors may share bytes."""
@@ -45,6 +45,7 @@ def plan_model(  # noqa: PLR0913 - the options of the command
     streams: int = 1,
     capacity: Capacity = None,
     digest: str | None = None,
+    name: str | None = None,
     dims: Mapping[str, int] | None = None,
     bounds: Mapping[str, int] | None = None,
     share: Collection[str] = SHARING,
@@ -55,7 +56,7 @@ def plan_model(  # noqa: PLR0913 - the options of the command
     """Give every tensor of `model`, which stays as it is, an address in an arena.
 
     `alignment` and `capacity` (None: no limit) are in bytes; a mapping gives several arenas their capacities, the first the fastest.
-    `effort` is how long `planner` may search. `digest` (of the input file), `dims` (the bound dimensions) and
+    `effort` is how long `planner` may search. `digest` and `name` (of the input file), `dims` (the bound dimensions) and
     `bounds` (of `shapes`) are told on.
     `order` names the order in which nodes run, of which up to `streams` that do not depend on each other run in one step.
     `share` names the rules by which tensors may share bytes, all by default; views always do.
@@ -117,6 +118,10 @@ def plan_model(  # noqa: PLR0913 - the options of the command
         buffers=planned(layout, facts, places),
         bodies=planned_bodies(layout, inside, facts, places),
         insides=kernels.rows(layout, inside),
+        model=name,
+        inputs=inputs(model, facts),
+        operators=operators(layout),
+        constant_nodes=constant_nodes(layout, facts),
         constants=_placed_in_order(told.constants, shapes, alignment),
         outside=_excluded(told.outside),
         unplanned=_excluded(told.unplanned),

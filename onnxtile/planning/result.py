@@ -12,6 +12,25 @@ VERSION = 1
 """Of the JSON that `PlanResult.to_dict` makes; docs/plan.schema.json describes it."""
 
 
+_LISTS = ("inputs", "buffers", "bodies")
+"""Fields of a plan whose entries have a JSON of their own."""
+_NODES = ("schedule", "steps", "operators", "constant_nodes")
+"""Fields of a plan and of each body that say which node runs when, and what it is."""
+
+
+@dataclass(frozen=True)
+class PlannedInput:
+    """An input of the model: its element type as onnx names it ("FLOAT"), and its sizes; None where one is not known."""
+
+    name: str
+    dtype: str | None
+    shape: tuple[int, ...] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the input as the schema describes it."""
+        return {**vars(self), "shape": None if self.shape is None else list(self.shape)}
+
+
 @dataclass(frozen=True)
 class PlannedBuffer:
     """A tensor at an address: `size` bytes from `offset` of the arena `arena`, in use from `first` to `last` inclusive.
@@ -45,8 +64,8 @@ class PlannedBody:
 
     An `attribute` of None is the body of the function that the node calls; its values and nodes are named as inside of that.
 
-    `schedule`, `steps`, `buffers` and `bodies` are as those of a whole plan; offsets count from the start of the arena, steps from that
-    of the body.
+    `schedule`, `steps`, `operators`, `constant_nodes`, `buffers` and `bodies` are as those of a whole plan; offsets count from the start of
+    the arena, steps from that of the body.
     """
 
     node: str
@@ -56,6 +75,8 @@ class PlannedBody:
     steps: tuple[int, ...]
     buffers: tuple[PlannedBuffer, ...]
     bodies: tuple[PlannedBody, ...] = ()
+    operators: tuple[str, ...] = ()
+    constant_nodes: tuple[str, ...] = ()
 
     @property
     def tensors(self) -> tuple[PlannedBuffer, ...]:
@@ -65,7 +86,7 @@ class PlannedBody:
     def to_dict(self) -> dict[str, Any]:
         """Return the body as the schema describes it."""
         plain: dict[str, Any] = {"node": self.node, "attribute": self.attribute, "size": self.size}
-        plain |= {"schedule": list(self.schedule), "steps": list(self.steps)}
+        plain |= {key: list(getattr(self, key)) for key in _NODES}
         return {**plain, **{key: [row.to_dict() for row in getattr(self, key)] for key in ("buffers", "bodies")}}
 
 
@@ -140,6 +161,9 @@ class PlanResult(VerbResult):
     `activation_bytes` is the sum of all buffers, had each bytes of its own and none an alias.
     `bodies` are the plans of the bodies of If, Loop, Scan and functions, `bounds` those of shapes that depend on the data. `in_place`
     tensors are written over an operand. `insides` are the meta-ops with work of their own that needs bytes.
+    `model` is the name of the model's file without its ending (None for a model that was not a file), `inputs` are those of its graph.
+    `operators` has the operator of each node of `schedule`, with its domain where that is not the standard one. `constant_nodes` are the
+    nodes that depend on constants alone: they may run once, before the first inference.
     """
 
     verb: ClassVar[str] = "plan"
@@ -172,6 +196,10 @@ class PlanResult(VerbResult):
     bodies: tuple[PlannedBody, ...] = ()
     bounds: Mapping[str, int] = field(default_factory=dict)
     insides: tuple[Inside, ...] = ()
+    model: str | None = None
+    inputs: tuple[PlannedInput, ...] = ()
+    operators: tuple[str, ...] = ()
+    constant_nodes: tuple[str, ...] = ()
 
     @property
     def tensors(self) -> tuple[PlannedBuffer, ...]:
@@ -197,8 +225,8 @@ class PlanResult(VerbResult):
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
         rows = ("arenas", "constants", "outside", "unplanned", "insides")
-        plain = {key: value for key, value in vars(self).items() if key not in (*rows, "buffers", "bodies")}
+        plain = {key: value for key, value in vars(self).items() if key not in (*rows, *_LISTS)}
         plain |= {"dims": dict(self.dims), "bounds": dict(self.bounds), "copies": dict(vars(self.copies))}
-        plain |= {"gap": self.gap, "schedule": list(self.schedule), "steps": list(self.steps)}
-        plain |= {key: [row.to_dict() for row in getattr(self, key)] for key in ("buffers", "bodies")}
+        plain |= {"gap": self.gap, **{key: list(getattr(self, key)) for key in _NODES}}
+        plain |= {key: [row.to_dict() for row in getattr(self, key)] for key in _LISTS}
         return {"version": VERSION, **plain, **{key: [dict(vars(row)) for row in getattr(self, key)] for key in rows}}

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxtile.inspection.work import operator_name
 from onnxtile.planning.layout.aliases.find import ModelFacts
 from onnxtile.planning.layout.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.layout.roles import Roles
 from onnxtile.planning.layout.workspaces import SHARED, WorkspaceBuffer
-from onnxtile.planning.result import PlannedBody, PlannedBuffer
+from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlannedInput
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def planned(layout: Layout, facts: ModelFacts, places: Addresses) -> tuple[Plann
     for value, alias_set in alias_sets.of.items():
         owner = alias_set.owner
         first, end = alias_set.live_range if owner is value else layout.live_ranges[value]
-        node, dtype = value.producer(), facts.shapes.dtype(value)
+        node = value.producer()
         place = places[_name(owner)]
         rows.append(
             PlannedBuffer(
@@ -49,7 +50,7 @@ def planned(layout: Layout, facts: ModelFacts, places: Addresses) -> tuple[Plann
                 kind=kinds.get(value, "activation"),
                 alias=_name(owner) if owner is not value else None,
                 node=makers.get(node) if node is not None else None,
-                dtype=None if dtype is None else dtype.name,
+                dtype=_dtype(value, facts),
                 shape=facts.shapes.sizes(value),
             )
         )
@@ -87,7 +88,35 @@ def _placed(node: str, body: BodyPlan, facts: ModelFacts, start: Address) -> Pla
         steps=tuple(body.layout.schedule.steps.values()),
         buffers=planned(body.layout, facts, places),
         bodies=planned_bodies(body.layout, body.inside, facts, places),
+        operators=operators(body.layout),
+        constant_nodes=constant_nodes(body.layout, facts),
     )
+
+
+def operators(layout: Layout) -> tuple[str, ...]:
+    """Return the operator of each node of `layout`, in the order of its schedule."""
+    return tuple(map(operator_name, layout.schedule.nodes))
+
+
+def constant_nodes(layout: Layout, facts: ModelFacts) -> tuple[str, ...]:
+    """Return the identifiers of the nodes of which every result is constant, and none an output of the graph."""
+    outputs, schedule = frozenset(layout.scope.graph.outputs), layout.schedule
+    return tuple(
+        name
+        for node, name in zip(schedule.nodes, schedule.ids, strict=True)
+        if all(value in facts.constants and value not in outputs for value in node.outputs)
+    )
+
+
+def inputs(model: ir.Model, facts: ModelFacts) -> tuple[PlannedInput, ...]:
+    """Return the inputs of the graph of `model`, but for those that are constants."""
+    given = (value for value in model.graph.inputs if value not in facts.constants)
+    return tuple(PlannedInput(_name(value), _dtype(value, facts), facts.shapes.sizes(value)) for value in given)
+
+
+def _dtype(value: ir.Value, facts: ModelFacts) -> str | None:
+    dtype = facts.shapes.dtype(value)
+    return None if dtype is None else dtype.name
 
 
 def all_roles(layout: Layout, inside: BodyPlans) -> Roles:

@@ -14,7 +14,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.feeds import Ranges
 from onnxtile.model.given import given_shapes, read_inputs
-from onnxtile.model.load import Source, digest, load
+from onnxtile.model.load import Source, digest, file_name, load
 from onnxtile.model.shapes import resolve
 from onnxtile.model.unfold import unfold
 from onnxtile.model.wanted import Wanted
@@ -115,6 +115,7 @@ def plan(  # noqa: PLR0913 - the options of the command
         effort=replace(effort or NORMAL, progress=progress),
         capacity=capacity,
         digest=digest(model),
+        name=file_name(model),
         dims=bound,
         bounds=bounds,
     )

@@ -78,6 +78,10 @@ def test_what_the_json_says() -> None:
         "order": "model",
         "steps": [0, 1, 2, 3, 4],
         "schedule": ["flat", "a", "b", "y", "z"],
+        "operators": ["Constant", "Relu", "Reshape", "Exp", "Neg"],
+        "constant_nodes": ["flat"],
+        "model": None,
+        "inputs": [{"name": "x", "dtype": "FLOAT", "shape": [2, 3]}],
         "buffers": [
             buffer("a", 0, 1, 4, shape=(2, 3)),
             buffer("b", 0, 2, 3, alias="a"),

@@ -52,8 +52,8 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 every_case = pytest.mark.parametrize("name", CASES)
 
-FREE = {"planner", "ended", "bound", "order", "any_order_bound"}
-"""How the plan was found, and what is known of smaller ones, which nothing in it can contradict."""
+FREE = {"planner", "model", "ended", "bound", "order", "any_order_bound"}
+"""What the model is called, how the plan was found, and what is known of smaller ones, which nothing in it can contradict."""
 
 
 def planned(name: str) -> tuple[Case, Document]:

@@ -20,6 +20,7 @@ from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.claims import UNSAID, BodyClaim, ClaimedRow, Claims
 from onnxtile.planning.proof.published.evidence import GraphFacts, bodies_of
 from onnxtile.planning.proof.published.figures import figures
+from onnxtile.planning.proof.published.labels import mislabelled, wrong_inputs
 from onnxtile.planning.proof.published.listing import ExpectedLists, compare, note
 from onnxtile.planning.proof.published.orders import disorders
 from onnxtile.planning.proof.published.overlaps import overlaps
@@ -79,13 +80,22 @@ def check(
     arenas = {arena.name: arena for arena in claims.arenas}
     terms = CheckTerms(known, claims.alignment, arenas, every_order=claims.order == "any")
     walk = _Walk(terms, is_whole=claims.outside is not None)
-    main = BodyClaim("", None, claims.schedule, claims.steps, claims.buffers, claims.bodies)
+    main = BodyClaim(
+        node="",
+        attribute=None,
+        schedule=claims.schedule,
+        steps=claims.steps,
+        buffers=claims.buffers,
+        bodies=claims.bodies,
+        operators=claims.operators,
+        constant_nodes=claims.constant_nodes,
+    )
     seen = walk.graph(known.model.graph, main, claims.io, claims.overwrite_inputs, "")
     failures = walk.failures
     if None not in (digest, claims.digest) and digest != claims.digest:
         failures.insert(0, PlanFailure(f"the plan is one of another file: its digest is {claims.digest}, not {digest}"))
     if seen is not None and not walk.is_partial:
-        failures += compare(walk.listing, claims, known)
+        failures += [*compare(walk.listing, claims, known), *wrong_inputs(claims, known)]
         used = None if seen.shared is None else seen.shared.links
         failures += figures(claims, seen.placing, used, seen.line, known)
     listed = len(walk.listing.constants) + len(walk.listing.outside) + len(walk.listing.unplanned)
@@ -154,6 +164,7 @@ class _Walk:
         self._count(found)
         claimed = self._bodies(line, found, claim, path)
         self._note(note(line, found, io, claimed, self.terms.known, self.listing), path)
+        self._note(mislabelled(line, claim, self.terms.known), path)
         return _Seen(line, found, shared)
 
     def _note(self, failures: Sequence[PlanFailure] | Iterator[PlanFailure], path: str) -> None:

@@ -52,12 +52,24 @@ class BodyClaim:
     buffers: tuple[ClaimedRow, ...]
     bodies: tuple[BodyClaim, ...] = ()
     size: int = UNSAID
+    operators: tuple[str, ...] | None = None
+    constant_nodes: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, body: PlannedBody) -> BodyClaim:
         """Return what `body` claims."""
         rows, inner = _rows(body.buffers), tuple(map(cls.of, body.bodies))
-        return cls(body.node, body.attribute, body.schedule, body.steps, rows, inner, body.size)
+        nodes = (body.operators, body.constant_nodes)
+        return cls(body.node, body.attribute, body.schedule, body.steps, rows, inner, body.size, *nodes)
+
+
+@dataclass(frozen=True)
+class InputClaim:
+    """An input of the model: see plan.result.PlannedInput."""
+
+    name: str
+    dtype: str | None
+    shape: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -128,6 +140,9 @@ class Claims:
     activation_bytes: int = UNSAID
     in_place: int = UNSAID
     copies: CopyClaim | None = None
+    inputs: tuple[InputClaim, ...] | None = None
+    operators: tuple[str, ...] | None = None
+    constant_nodes: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, plan: PlanResult) -> Claims:
@@ -150,6 +165,9 @@ class Claims:
             bounds=plan.bounds,
             gap=plan.gap,
             copies=CopyClaim(**vars(plan.copies)),
+            inputs=tuple(InputClaim(one.name, one.dtype, one.shape) for one in plan.inputs),
+            operators=plan.operators,
+            constant_nodes=plan.constant_nodes,
             **{name: figure for name, figure in vars(plan).items() if name in _FIGURES},
         )
 
