@@ -142,19 +142,14 @@ def _choices(tiled: Iterable[Result]) -> list[Table | Text]:
     columns = ("tile", "loops", "nodes", "bytes held", "bytes moved")
     most = max(chosen, key=lambda t: t["choice"]["bytes_moved"])
     return [
-        table("tiles that move the fewest bytes", ("node", *columns, "lower bound", "ratio"), rows),
+        table("tiles chosen", ("node", *columns, "lower bound", "ratio"), rows),
         table(f"nodes against bytes: {most['node']}", columns, [_choice(c) for c in most["choice"]["trade"]]),
     ]
 
 
 def _choice(choice: Result) -> tuple[str, str, int, int, int]:
-    return _tile(choice), choice["order"], choice["nodes"], choice["held"], choice["bytes_moved"]
-
-
-def _tile(choice: Result) -> str:
-    """Return the size of a tile; in zones that of the blocks of each."""
-    sizes = [(zone["m"], choice["tile"][1], -(-zone["width"] // zone["columns"])) for zone in choice.get("zones") or ()]
-    return " | ".join("×".join(map(str, size)) for size in sizes or [choice["tile"]])
+    tile = "×".join(map(str, choice["tile"]))
+    return tile, choice["order"], choice["nodes"], choice["held"], choice["bytes_moved"]
 
 
 def _rounded(size: float | None) -> str:

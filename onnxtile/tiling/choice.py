@@ -1,4 +1,4 @@
-"""The tile shape and loop order that move the fewest bytes.
+"""The tile shape and loop order with the fewest nodes among those that move the fewest bytes, or up to 5 % more.
 
 The model: a fast memory that holds one tile, and a slow memory that holds everything. A tile multiplies a block of A (m × k)
 by a block of B (k × n) into a block of the result (m × n), which all lie in fast memory together:
@@ -41,11 +41,12 @@ import numpy.typing as npt
 from onnxtile.errors import Infeasible
 from onnxtile.tiling.grid import ORDERS, Axis, TileGrid
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.zoned import Zone
 
 Counts = npt.NDArray[np.int64]
 NodeCount = Callable[..., Any]
 """How many nodes stand for a product cut into so many stretches along M, K and N, arrays, in an order of loops, which comes last."""
+SLACK = 5
+"""Percent of bytes above the fewest that are given up for fewer nodes."""
 _ROWS = 8
 """Rows of a trade table."""
 
@@ -88,9 +89,7 @@ class Choice:
     nodes: int
     bytes_moved: int
     held: int
-    """The bytes that a full tile holds at once; in zones, those of its block of the result."""
-    zones: tuple[Zone, ...] = ()
-    """The zones, where tiles are not all of one size."""
+    """The bytes that a full tile holds at once."""
 
     def grid(self, work: Work, limits: Limits) -> TileGrid:
         """Return the cuts."""
@@ -100,8 +99,7 @@ class Choice:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        zones = [vars(zone) for zone in self.zones]
-        return {**vars(self), "tile": list(self.tile), "zones": zones}
+        return {**vars(self), "tile": list(self.tile)}
 
 
 @dataclass(frozen=True)
@@ -168,13 +166,16 @@ def best_of(tile: Sequence[Counts], held: Counts, nodes: Sequence[Any], moved: S
 
 
 def share(fronts: Sequence[Sequence[Choice]], nodes_at_most: int | None) -> list[int]:
-    """Return which choice of each front to take: the fewest bytes in all, with no more than `nodes_at_most` nodes in all.
+    """Return the index of the choice to take from each front, with `nodes_at_most` nodes in all.
 
-    Of one front that is the best there is; of several, bytes are saved where a node saves most, until nothing more fits. Raises
-    Infeasible, with the number, where even the fewest nodes are too many.
+    Each front gets the fewest nodes that move at most 5 % more bytes than its best choice. Where `nodes_at_most` does not
+    allow that, bytes are saved where one more node saves most. Raises Infeasible, with the fewest nodes possible, where even
+    those are too many.
     """
-    if nodes_at_most is None or sum(choices[-1].nodes for choices in fronts) <= nodes_at_most:
-        return [len(choices) - 1 for choices in fronts]
+    wanted = [within_slack(choices) for choices in fronts]
+    if nodes_at_most is None or sum(f[at].nodes for f, at in zip(fronts, wanted, strict=True)) <= nodes_at_most:
+        return wanted
+    fronts = [choices[: at + 1] for choices, at in zip(fronts, wanted, strict=True)]
     taken = [0] * len(fronts)
     left = nodes_at_most - sum(choices[0].nodes for choices in fronts)
     if left < 0:
@@ -195,6 +196,12 @@ def share(fronts: Sequence[Sequence[Choice]], nodes_at_most: int | None) -> list
         taken[site], left = step[2], left - step[1]
         heappush(waiting, (float("-inf"), site))
     return taken
+
+
+def within_slack(choices: Sequence[Choice]) -> int:
+    """Return the index of the choice with the fewest nodes whose bytes are at most 5 % above the fewest."""
+    most = choices[-1].bytes_moved * (100 + SLACK)
+    return next(at for at, choice in enumerate(choices) if choice.bytes_moved * 100 <= most)
 
 
 def _step(choices: Sequence[Choice], now: int, left: int) -> tuple[float, int, int] | None:

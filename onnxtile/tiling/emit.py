@@ -7,8 +7,7 @@ and it costs one node where an Add for each block would cost as many as the resu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
@@ -20,10 +19,8 @@ from onnxtile.tiling.product import Bias, ConstantTable, Dims, Operand, Product,
 from onnxtile.tiling.requantize import MOST_NODES as QUANTIZED
 from onnxtile.tiling.requantize import requantize
 from onnxtile.tiling.writer import Writer
-from onnxtile.tiling.zone_emit import multiplied
-from onnxtile.tiling.zoned import ZonedGrid
 
-ProductWriter: TypeAlias = Writer[Product, TileGrid | ZonedGrid]
+ProductWriter: TypeAlias = Writer[Product, TileGrid]
 
 
 @dataclass(frozen=True)
@@ -55,18 +52,13 @@ def emit(
     The nodes stand in loop order, K innermost unless the grid says otherwise; each Split where its first part is needed,
     each sum as soon as its partial sums are there, each Concat along N after the last block of its rows.
     """
-    product, grid = writer.product, writer.grid
-    if isinstance(grid, ZonedGrid):
-        tiles = _cut(writer, constants, cache, graph, grid.rows, grid.n)
-        result = multiplied(writer, grid, [part.inputs for part in tiles], fitting(how, product))
-    else:
-        tiles = _cut(writer, constants, cache, graph, [grid.m], grid.n)
-        filled = _dims(writer, None, None)
-        result = writer.concat(_bands(writer, tiles[0], fitting(how, product)), product.axes[0], {}, filled)
-        result = writer.cut_off(result, filled)
-    alpha = tiles[0].alpha
-    if alpha != 1.0:
-        factor = writer.constant(ir.Tensor(as_scalar(alpha, product.dtype), product.dtype), "alpha_factor")
+    product = writer.product
+    tiles = _cut(writer, constants, cache, graph)
+    filled = _dims(writer, None, None)
+    result = writer.concat(_bands(writer, tiles, fitting(how, product)), product.axes[0], {}, filled)
+    result = writer.cut_off(result, filled)
+    if tiles.alpha != 1.0:
+        factor = writer.constant(ir.Tensor(as_scalar(tiles.alpha, product.dtype), product.dtype), "alpha_factor")
         result = writer.node("Mul", [result, factor], "alpha", {}, product.dims)
     if product.bias is not None and product.adds_bias:
         addend = _times_beta(writer, product.bias, constants)
@@ -76,10 +68,8 @@ def emit(
     return result
 
 
-def most_nodes(product: Product, grid: TileGrid | ZonedGrid, how: Accumulation = Accumulation.SUM) -> int:
+def most_nodes(product: Product, grid: TileGrid, how: Accumulation = Accumulation.SUM) -> int:
     """Return the number of nodes that `emit` writes, at most: whether alpha needs one more is known only from the constants."""
-    if isinstance(grid, ZonedGrid):
-        return _in_zones(product, grid, how)
     filled = sum(any(x.fills for x in axes) for axes in ((grid.m, grid.k), (grid.k, grid.n), (grid.m, grid.n)))
     return int(count_nodes(product, grid.shape, grid.order, how)) + filled
 
@@ -92,15 +82,6 @@ def count_nodes(product: Product, counts: tuple[Any, Any, Any], order: str, how:
     a = _splits(product.a, (gm, gk), outer_side(order, "mk"))
     b = _splits(product.b, (gk, gn), outer_side(order, "kn"))
     return gm * gk * gn + sums + concats + a + b + _once(product, gn)
-
-
-def _in_zones(product: Product, grid: ZonedGrid, how: Accumulation) -> int:
-    """Return the number of nodes that stand for a product in zones, at most."""
-    gk, pieces = grid.k.count, grid.n.count
-    sums = grid.matmuls // gk * additions(how, gk, product)
-    concats = sum(rows.count + 1 for rows in grid.rows) + 1
-    a = sum(_splits(product.a, (rows.count, gk), 0) for rows in grid.rows)
-    return int(grid.matmuls + sums + concats + a + _splits(product.b, (gk, pieces), 1) + _once(product, pieces))
 
 
 def _once(product: Product, gn: Any) -> Any:
@@ -120,38 +101,29 @@ def _splits(operand: Operand, counts: tuple[Any, Any], outer: int) -> Any:
     return operand.transposed + (first > 1) * 1 + (second > 1) * first
 
 
-def _cut(
-    writer: ProductWriter, constants: ConstantTable, cache: BlockCache, graph: ir.Graph, rows: Sequence[Axis], n: Axis
-) -> list[_Tiles]:
-    """Return the operands, cut as `rows` along M, one after the other, and as `n` along N."""
+def _cut(writer: ProductWriter, constants: ConstantTable, cache: BlockCache, graph: ir.Graph) -> _Tiles:
+    """Return the cut operands."""
     product, grid, alpha = writer.product, writer.grid, writer.product.alpha
-    names = ["a"] if len(rows) == 1 else [f"a_z{zone}" for zone in range(len(rows))]
-    lefts = [Cutting(product.a, m, grid.k, (name, "m", "k")) for name, m in zip(names, rows, strict=True)]
-    b = Cutting(product.b, grid.k, n, ("b", "k", "n"))
+    a = Cutting(product.a, grid.m, grid.k, ("a", "m", "k"))
+    b = Cutting(product.b, grid.k, grid.n, ("b", "k", "n"))
     if alpha != 1.0 and (folded := scaled(b, alpha, constants, product.dtype)) is not None:
         b, alpha = folded, 1.0
-    elif alpha != 1.0 and (first := scaled(lefts[0], alpha, constants, product.dtype)) is not None:
-        lefts, alpha = [first, *(replace(left, scale=alpha) for left in lefts[1:])], 1.0
+    elif alpha != 1.0 and (folded := scaled(a, alpha, constants, product.dtype)) is not None:
+        a, alpha = folded, 1.0
     zeros: tuple[Blocks | None, Blocks | None] = (None, None)
     if product.a.zero is not None:
         zeros = (WholeBlock(product.a.zero.value), None)
     if product.b.zero is not None:
-        cutting = Cutting(product.b.zero, Axis(1, 1), n, ("b_zero", "k", "n"))
+        cutting = Cutting(product.b.zero, Axis(1, 1), grid.n, ("b_zero", "k", "n"))
         zeros = (zeros[0], blocks_of(cutting, writer, constants, cache, graph=graph, outer=1))
-    # In zones the pieces of N are what the loops outside K walk.
-    b_outer = 1 if isinstance(grid, ZonedGrid) else outer_side(grid.order, "kn")
-    right = blocks_of(b, writer, constants, cache, graph=graph, outer=b_outer)
-    outer = outer_side(grid.order, "mk")
-    return [
-        _Tiles(blocks_of(left, writer, constants, cache, graph=graph, outer=outer), right, zeros, alpha)
-        for left in lefts
-    ]
+    left = blocks_of(a, writer, constants, cache, graph=graph, outer=outer_side(grid.order, "mk"))
+    right = blocks_of(b, writer, constants, cache, graph=graph, outer=outer_side(grid.order, "kn"))
+    return _Tiles(left, right, zeros, alpha)
 
 
 def _bands(writer: ProductWriter, tiles: _Tiles, how: Accumulation) -> list[ir.Value]:
     """Write all products and their sums; return the bands of rows of the result."""
     grid = writer.grid
-    assert isinstance(grid, TileGrid)
     blocks: dict[tuple[int, int], Block] = {}
     rows: dict[int, dict[int, ir.Value]] = {m: {} for m in range(grid.m.count)}
     bands: dict[int, ir.Value] = {}

@@ -8,7 +8,6 @@ from onnxtile.tiling.conv.grid import ConvGrid
 from onnxtile.tiling.conv.layer import Convolution
 from onnxtile.tiling.grid import TileGrid
 from onnxtile.tiling.product import Product
-from onnxtile.tiling.zoned import ZonedGrid
 
 Layer: TypeAlias = Product | Convolution
-Cuts: TypeAlias = TileGrid | ZonedGrid | ConvGrid
+Cuts: TypeAlias = TileGrid | ConvGrid

@@ -28,8 +28,6 @@ from onnxtile.tiling.product import (
     times_sign,
 )
 from onnxtile.tiling.result import SkippedNode
-from onnxtile.tiling.zone_choice import with_zones, zoned_grid
-from onnxtile.tiling.zoned import ZonedGrid
 
 MOST_NODES = 1_000_000
 """A model of more nodes than this loads nowhere in reasonable time."""
@@ -89,27 +87,18 @@ def examine(name: str, node: ir.Node, product: Product, limits: Limits, facts: F
         # Filling up takes a node for each operand and one for the result.
         return count_nodes(product, (gm, gk, gn), order, how) + 3 * limits.pad
 
-    def nodes_of(grid: ZonedGrid) -> int:
-        return most_nodes(product, grid, how)
-
     work = work_of(product)
     choices = front(work, limits, nodes)
-    if None not in product.axes:
-        choices = with_zones(work, limits, choices, nodes_of)
     if not choices:
         raise _infeasible(name, product, limits)
     bound = None if limits.memory is None else work.lower_bound(limits.memory)
-
-    def grid_of(choice: Choice) -> Cuts:
-        return zoned_grid(work, choice) if choice.zones else choice.grid(work, limits)
-
-    return Candidate(node, name, product, choices, grid_of, True, bound)
+    return Candidate(node, name, product, choices, lambda choice: choice.grid(work, limits), True, bound)
 
 
 def choose(found: Iterable[Candidate | SkippedNode], options: Options) -> list[Site | SkippedNode]:
-    """Return the cuts that move the fewest bytes, with no more nodes in all than the options allow. Raises Infeasible.
+    """Return the cuts with the fewest nodes within 5 % of the fewest bytes, and no more nodes in all than the options allow.
 
-    Where the limits leave a choice, no more than a million nodes are chosen in any case.
+    Where the limits leave a choice, no more than a million nodes are chosen in any case. Raises Infeasible.
     """
     entries = list(found)
     fronts = [entry.choices for entry in entries if isinstance(entry, Candidate)]

@@ -145,8 +145,6 @@ def test_every_verb_has_its_table() -> None:
 def test_tile_shows_the_choice_the_trade_and_the_peaks() -> None:
     one = {"tile": [8, 4, 8], "order": "mnk", "nodes": 20, "bytes_moved": 1200, "held": 96}
     other = {**one, "nodes": 7, "bytes_moved": 90_000}
-    zones = [{"m": 9, "width": 20, "columns": 2, "pieces": 2}, {"m": 7, "width": 12, "columns": 1, "pieces": 2}]
-    one["zones"], other["zones"] = [], zones
     choice = {**one, "lower_bound": 1000.4, "ratio": 1.1995, "trade": [other, one]}
     sizes = {"op": "MatMul", "m": 16, "k": 8, "n": 16, "grid": [2, 2, 2], "matmuls": 8}
     tiled = [{"node": "a", **sizes, "choice": choice}, {"node": "b", **sizes, "choice": None}]
