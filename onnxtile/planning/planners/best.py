@@ -1,8 +1,8 @@
-"""Several heuristics, then an exact search with what effort is left, until the lower bound is reached."""
+"""Several heuristics, then the exact search with the effort that is left, until the lower bound is reached."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.gaps import Fitter, tightest
@@ -12,15 +12,22 @@ from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.planner import Placement, Planner
 from onnxtile.planning.planners.exact import improve
 
+HEURISTICS = ("greedy-by-size", "greedy-by-breadth", "skyline")
+"""The heuristics, in the order in which they run; tests/bench/ablations.py measures what each is worth."""
+
+SKYLINE_FROM = 500
+"""Buffers above which the skyline runs: smaller problems are left to the exact search, which does better."""
+
 MANY = 20_000
-"""Above this number of buffers, only the skyline is tried: the other heuristics take seconds there."""
+"""Buffers above which only the skyline runs: the other heuristics take seconds there."""
 
 
-def _place(problem: Problem, effort: Effort) -> Placement:
+def place(problem: Problem, effort: Effort, heuristics: Collection[str] = HEURISTICS) -> Placement:
+    """Return the best offsets that `heuristics` and then the exact search find for `problem` within `effort`."""
     budget = effort.budget
     best: Sequence[int] = ()
     size = -1
-    for offsets in _tried(problem, effort):
+    for offsets in _tried(problem, effort, heuristics):
         reached = size_of(problem, offsets)
         if size < 0 or reached < size:
             best, size = offsets, reached
@@ -31,17 +38,21 @@ def _place(problem: Problem, effort: Effort) -> Placement:
     return improve(problem, tuple(best), effort.after(budget))
 
 
-def _tried(problem: Problem, effort: Effort) -> Iterator[Sequence[int]]:
-    """Yield the offsets of one heuristic after the other, the quickest and most promising first."""
-    layered = not problem.extra_conflicts
-    if len(problem.buffers) > MANY and layered:
+def _tried(problem: Problem, effort: Effort, heuristics: Collection[str]) -> Iterator[Sequence[int]]:
+    """Yield the offsets of one heuristic after the other, the quickest first."""
+    count = len(problem.buffers)
+    # The skyline knows no conflicts between buffers whose live ranges do not meet.
+    has_skyline = "skyline" in heuristics and not problem.extra_conflicts
+    if count > MANY and has_skyline:
         yield from fillings(problem, effort.steps)
         return
     fitter = Fitter(problem)
-    yield fitter.place(by_size(problem), tightest)
-    yield fitter.place(by_breadth(problem), tightest)
-    if layered:
+    if "greedy-by-size" in heuristics:
+        yield fitter.place(by_size(problem), tightest)
+    if "greedy-by-breadth" in heuristics:
+        yield fitter.place(by_breadth(problem), tightest)
+    if has_skyline and count > SKYLINE_FROM:
         yield from fillings(problem, effort.steps)
 
 
-BEST = Planner("best", "several heuristics, then an exact search, until the lower bound is reached", _place)
+BEST = Planner("best", "several heuristics, then an exact search, until the lower bound is reached", place)

@@ -1,28 +1,28 @@
-"""The search itself: depth first, from the ground up, each buffer resting on another or on the ground.
+"""The exact search for offsets below a capacity: depth first, from the floor up.
 
-Every sound plan can be let down until each buffer rests, and its buffers then be taken in the order of their offsets: so nothing is
-missed. At each depth one section is asked which of its buffers stands at the lowest offset that is left, the ground; each is tried, and
-then that none does: these are barred from there until another raises them. So each plan is met once, and what fails in a section is
-not tried again with all that could happen elsewhere. A branch is given up as soon as some section cannot hold what is still to come.
-Where the buffers still to be placed fall into parts that are never in each other's way, each part is searched by itself; when one has no
-solution, the others are not asked for another of theirs. The idea of canonical plans and of parts is MiniMalloc's: Moffitt, ASPLOS 2023,
-doi 10.1145/3623278.3624752.
+Any placement can be lowered until each buffer lies on another or at 0, and be built in the order of its offsets. So the search places
+buffers only at the floor, and misses nothing. A search node picks one section and branches on it: each of its buffers at the floor is
+placed there, and in the last branch none of them is. They are then barred from that offset until a neighbour raises them, so no placement
+is met twice. A branch ends as soon as some section cannot hold its unplaced bytes. Where unplaced buffers fall into parts without overlap,
+each part is searched by itself; a part without a solution does not ask the others for another one.
 
-Plain functions over flat lists: plan.compiled compiles them as they are.
+Lowered placements and parts are ideas of MiniMalloc: Moffitt, ASPLOS 2023, doi 10.1145/3623278.3624752. The module state has a drawing and
+a glossary, the module rules the switches. Plain functions over flat lists: offsets.compiled compiles them unchanged.
 """
 
 from __future__ import annotations
 
+from onnxtile.planning.offsets.exact.rules import BARRED, DECOMPOSITION, FEWEST_BRANCHES, SECTION_BOUND, SYMMETRY
 from onnxtile.planning.offsets.exact.state import SearchState
 
 SOLVED, IMPOSSIBLE, STOPPED = 1, 0, -1
 
 
 def descend(state: SearchState, capacity: int, nodes: int, looks: int) -> tuple[int, int]:
-    """Search offsets with every buffer below `capacity`; leave them in `state.offset`. Return how it ended, and the looks it took.
+    """Search offsets with every buffer below `capacity` (grains), and leave them in `state.offset`.
 
-    It ends SOLVED, IMPOSSIBLE (there are none), or STOPPED after `nodes` placements or `looks` at a buffer, whatever comes first. Looks at
-    buffers and sections measure the work: a budget in them ends a search at the same place on every machine.
+    Return the ending and the number of looks. The ending is SOLVED, IMPOSSIBLE (no such offsets exist), or STOPPED after `nodes`
+    placements or `looks` at buffers and sections. Looks measure the work, so that a budget ends at the same node on every machine.
     """
     start(state)
     for section in range(len(state.unplaced)):
@@ -57,7 +57,7 @@ def descend(state: SearchState, capacity: int, nodes: int, looks: int) -> tuple[
 
 
 def start(state: SearchState) -> None:
-    """Set `state` back to nothing placed."""
+    """Reset `state` to no buffer placed."""
     for section in range(len(state.unplaced)):
         state.unplaced[section] = 0
         state.crossing[section] = 0
@@ -78,26 +78,25 @@ def start(state: SearchState) -> None:
 
 
 def breaks_symmetry(state: SearchState, buffer: int) -> bool:
-    """Return whether `buffer`, placed now, would stand on its twin, or where its twin could, and the twin has the better rank.
+    """Return whether placing `buffer` now only repeats a placement with an interchangeable buffer of better rank in its place.
 
-    Twins have the same life and could change places: with two that touch, or two of one size, the plan would be as good. Of such plans
-    the one with the fewest pairs that are out of rank has none of these, and is enough.
+    That is so on top of the other, and where the other is unplaced and has the same size. Exchanging two such buffers gives a placement
+    of the same size. Of all these placements the search keeps the one with the fewest pairs out of rank.
     """
+    if state.rules[SYMMETRY] == 0:
+        return False
     for k in range(state.equivalent_at[buffer], state.equivalent_at[buffer + 1]):
-        equivalent = state.equivalent[k]
-        if state.rank[equivalent] > state.rank[buffer]:
-            if (
-                state.placed[equivalent] == 1
-                and state.offset[equivalent] + state.size[equivalent] == state.offset[buffer]
-            ):
+        other = state.equivalent[k]
+        if state.rank[other] > state.rank[buffer]:
+            if state.placed[other] == 1 and state.offset[other] + state.size[other] == state.offset[buffer]:
                 return True
-        elif state.placed[equivalent] == 0 and state.size[equivalent] == state.size[buffer]:
+        elif state.placed[other] == 0 and state.size[other] == state.size[buffer]:
             return True
     return False
 
 
 def place(state: SearchState, buffer: int, depth: int, trail: int) -> int:
-    """Place `buffer` at its lowest offset, raise its neighbours above it, and return the new end of the trail."""
+    """Place `buffer` at its offset, raise its unplaced neighbours to its top, and return the new end of the trail."""
     size = state.size[buffer]
     top = state.offset[buffer] + size
     state.choice[depth] = buffer
@@ -120,7 +119,7 @@ def place(state: SearchState, buffer: int, depth: int, trail: int) -> int:
 
 
 def bar_candidates(state: SearchState, depth: int, trail: int) -> int:
-    """Bar the candidates of `depth`, none of which helped, from where they could be placed; return the new end of the trail."""
+    """Bar all candidates of `depth`, none of which led to a solution, from their offsets; return the new end of the trail."""
     for k in range(state.candidate_at[depth], state.candidate_end[depth]):
         buffer = state.candidate[k]
         state.trail[trail] = buffer
@@ -132,7 +131,7 @@ def bar_candidates(state: SearchState, depth: int, trail: int) -> int:
 
 
 def take_back(state: SearchState, depth: int, trail: int) -> int:
-    """Undo what `place` did at `depth`, and all since; return the new end of the trail."""
+    """Undo `place` at `depth`, and every change after it; return the new end of the trail."""
     buffer = state.choice[depth]
     size = state.size[buffer]
     state.placed[buffer] = 0
@@ -149,7 +148,7 @@ def take_back(state: SearchState, depth: int, trail: int) -> int:
 
 
 def step_back(state: SearchState, depth: int, trail: int) -> tuple[int, int]:
-    """Return the depth at which the next candidate may help, and the end of the trail there; the depth is -1 where there is none."""
+    """Return to the depth whose next candidate may help, with the end of its trail; the depth is -1 where none is left."""
     target = state.back[depth] - 1
     while depth > target and depth > 0:
         depth -= 1
@@ -158,7 +157,7 @@ def step_back(state: SearchState, depth: int, trail: int) -> tuple[int, int]:
 
 
 def inherit(state: SearchState, depth: int) -> None:
-    """Let `depth`, which has just been reached by placing a buffer, begin where the depth before it stands."""
+    """Start `depth`, reached by placing a buffer, with the sections of the depth before it."""
     above = depth - 1
     state.low[depth] = state.low[above]
     state.high[depth] = state.high[above]
@@ -169,7 +168,7 @@ def inherit(state: SearchState, depth: int) -> None:
 
 
 def focus(state: SearchState, depth: int) -> bool:
-    """Let `depth` look at one part of the sections only, and the others wait; return whether anything is left to place."""
+    """Limit `depth` to one part of its sections and queue the others; return whether any buffer is unplaced."""
     low, high = state.low[depth], state.high[depth]
     while True:
         while low < high and state.unplaced[low] == 0:
@@ -182,7 +181,7 @@ def focus(state: SearchState, depth: int) -> bool:
         low, high = state.wait_low[turn], state.wait_high[turn]
         state.back[depth] = state.wait_back[turn]
         state.waiting[depth] = state.wait_next[turn]
-    end = low + 1
+    end = low + 1 if state.rules[DECOMPOSITION] == 1 else high
     while end < high and state.crossing[end - 1] > 0:
         end += 1
     state.low[depth] = low
@@ -195,11 +194,11 @@ def focus(state: SearchState, depth: int) -> bool:
 
 
 def enqueue(state: SearchState, depth: int, low: int, high: int) -> None:
-    """Put the sections [low, high) in the queue, as they stand at `depth`."""
+    """Queue the sections [low, high) at `depth`."""
     turn = state.free[depth]
     state.wait_low[turn] = low
     state.wait_high[turn] = high
-    # A part that is split again goes back to where its elder parts go: the depth at which they all were last whole.
+    # A part that is split again returns to the same depth as the parts before it: the last at which they were one.
     state.wait_back[turn] = state.back[depth]
     state.wait_next[turn] = state.waiting[depth]
     state.waiting[depth] = turn
@@ -207,7 +206,7 @@ def enqueue(state: SearchState, depth: int, low: int, high: int) -> None:
 
 
 def open_depth(state: SearchState, depth: int, capacity: int) -> int:
-    """Find what may be placed next at `depth`, the best rank first: nothing where no plan goes on from here. Return the looks it took."""
+    """List the candidates of `depth`, best rank first; none where the branch has no solution. Return the number of looks."""
     low, high = state.low[depth], state.high[depth]
     begin = state.candidate_at[depth]
     state.next[depth] = begin
@@ -216,7 +215,7 @@ def open_depth(state: SearchState, depth: int, capacity: int) -> int:
     floor, best, raised, at_floor, barred = survey(state, low, high, capacity)
     if best < 0:
         return looks
-    for k in range(barred):
+    for k in range(barred * state.rules[BARRED]):
         if not can_be_raised(state, state.barred_list[k], raised):
             return looks
     section = overfull(state, low, high, raised, capacity)
@@ -236,13 +235,13 @@ def open_depth(state: SearchState, depth: int, capacity: int) -> int:
 
 
 def survey(state: SearchState, low: int, high: int, capacity: int) -> tuple[int, int, int, int, int]:
-    """Look through what is still to be placed in the sections [low, high).
+    """Look at the unplaced buffers that begin in the sections [low, high).
 
-    Return the ground, the lowest offset of those that are not barred; the one of the best rank there, -1 where there is none; the lowest
-    top that any can have; how many are at the ground (listed in `state.lowest`), and how many are barred (in `state.passed`).
+    Return the floor; its buffer of the best rank, -1 where the branch has no solution; the lowest top that a buffer can have; the number
+    of buffers at the floor (listed in `state.floor_list`), and of barred buffers (in `state.barred_list`).
 
-    What is barred has to stand on something that is placed later, on the ground or above: if all of that starts above its top, it could
-    be let down to where it was barred from. So there is no plan where the ground has reached such a top.
+    A barred buffer has to lie on one placed later, at the floor or above. Where all of those start above its top, it could be lowered to
+    the offset that it is barred from. So the branch has no solution once the floor reaches the top of a barred buffer.
     """
     floor = raised = ceiling = thinnest = capacity + 1
     best = -1
@@ -251,6 +250,8 @@ def survey(state: SearchState, low: int, high: int, capacity: int) -> tuple[int,
         if state.placed[buffer] == 1:
             continue
         offset, size = state.offset[buffer], state.size[buffer]
+        if state.rules[SECTION_BOUND] == 0 and offset + size > capacity:
+            return floor, -1, raised, 0, 0
         if state.barred[buffer] == 1:
             state.barred_list[barred] = buffer
             barred += 1
@@ -265,13 +266,13 @@ def survey(state: SearchState, low: int, high: int, capacity: int) -> tuple[int,
             at_floor += 1
             if best < 0 or state.rank[buffer] < state.rank[best]:
                 best = buffer
-    if floor >= ceiling:
+    if floor >= ceiling and state.rules[BARRED] == 1:
         best = -1
     return floor, best, min(raised, floor + thinnest), at_floor, barred
 
 
 def can_be_raised(state: SearchState, buffer: int, raised: int) -> bool:
-    """Return whether a neighbour still to be placed can start below the top of `buffer`, which is barred; see `survey`."""
+    """Return whether an unplaced neighbour can start below the top of `buffer`, which is barred; see `survey`."""
     top = state.offset[buffer] + state.size[buffer]
     if lowest_start(state, state.raiser[buffer], raised, top) < top:
         return True
@@ -284,17 +285,19 @@ def can_be_raised(state: SearchState, buffer: int, raised: int) -> bool:
 
 
 def lowest_start(state: SearchState, buffer: int, raised: int, otherwise: int) -> int:
-    """Return where `buffer` starts at the lowest, `otherwise` if it is placed: what is barred starts on top of another at least."""
+    """Return the lowest start of `buffer`, `otherwise` if it is placed. A barred one starts on top of another, at `raised` or above."""
     if state.placed[buffer] == 1:
         return otherwise
     return state.offset[buffer] if state.barred[buffer] == 0 else raised
 
 
 def overfull(state: SearchState, low: int, high: int, raised: int, capacity: int) -> int:
-    """Return one of the sections [low, high) that cannot hold what it must still take; -1 where there is none.
+    """Return one of the sections [low, high) that cannot hold its unplaced bytes; -1 where all can.
 
-    A section has room only if one of its buffers can start so low that all of them fit above it.
+    In a section that can, one buffer starts so low that all unplaced ones fit above its start.
     """
+    if state.rules[SECTION_BOUND] == 0:
+        return -1
     for section in range(low, high):
         if state.unplaced[section] > 0 and not has_room(state, section, raised, capacity - state.unplaced[section]):
             return section
@@ -302,7 +305,7 @@ def overfull(state: SearchState, low: int, high: int, raised: int, capacity: int
 
 
 def has_room(state: SearchState, section: int, raised: int, limit: int) -> bool:
-    """Return whether a buffer of `section` can start at `limit` or lower; the one found last is asked first."""
+    """Return whether a buffer of `section` can start at `limit` or lower; the one found last is tried first."""
     if lowest_start(state, state.low_start[section], raised, limit + 1) <= limit:
         return True
     for k in range(state.member_at[section], state.member_at[section + 1]):
@@ -316,12 +319,14 @@ def has_room(state: SearchState, section: int, raised: int, limit: int) -> bool:
 def find_section(
     state: SearchState, buffer: int, floor: int, raised: int, at_floor: int, capacity: int
 ) -> tuple[int, int]:
-    """Return the section of `buffer`, which is at the ground, that leaves the fewest ways to go on, and the looks it took.
+    """Return the section of `buffer`, which is at the floor, with the fewest branches, and the number of looks.
 
-    Each of its buffers at the ground is a way; that none of them stands there is another, if the section can spare it. Ties go to the
-    section that has the most still to come.
+    Each of its buffers at the floor is a branch; that none of them starts there is another, if the section can hold all above the floor.
+    Ties go to the section with the most unplaced bytes.
     """
     begin, end = state.begin[buffer], state.end[buffer]
+    if state.rules[FEWEST_BRANCHES] == 0:
+        return begin, 1
     for section in range(begin, end):
         state.branches[section] = 0
     for k in range(at_floor):
@@ -342,7 +347,7 @@ def find_section(
 
 
 def can_wait(state: SearchState, section: int, floor: int, raised: int, limit: int) -> bool:
-    """Return whether a buffer of `section` can start above the ground, at `limit` or lower."""
+    """Return whether a buffer of `section` can start above the floor, at `limit` or lower."""
     if limit <= floor:
         return False
     for k in range(state.member_at[section], state.member_at[section + 1]):

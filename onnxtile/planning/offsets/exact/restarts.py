@@ -1,4 +1,4 @@
-"""Short searches, each learning from the failures of the one before, until one ends; now and then all is forgotten."""
+"""Runs short searches for one capacity until one ends, each with an order learned from the failures of those before."""
 
 from __future__ import annotations
 
@@ -9,33 +9,37 @@ from itertools import cycle
 from onnxtile.planning.offsets import compiled
 from onnxtile.planning.offsets.effort import SearchBudget
 from onnxtile.planning.offsets.exact import descent
+from onnxtile.planning.offsets.exact.rules import ALL_RULES, SearchRules
 from onnxtile.planning.offsets.exact.state import SearchState, as_arrays
 
 Descend = Callable[[SearchState, int, int, int], tuple[int, int]]
 
 COMPILE_FROM = 5_000_000
-"""Looks after which compiling pays: the plain search takes one or two seconds for them, and compiling, the first time, some more."""
+"""Looks after which compiling pays: plain Python takes one or two seconds for them, the first compilation a little more."""
 
 _SHORT, _LEAST = 1.3, 200
-"""Placements of a short search: a multiple of the buffers, but not so few that a small problem is not searched through."""
+"""Placements of a short search: a multiple of the number of buffers, at least _LEAST so that small problems are searched completely."""
 _GROWTH = 500
-"""After this many searches they are twice as long, then thrice."""
+"""Short searches grow linearly: after this many they are twice as long, after twice as many three times."""
 _LONG = 1_000
-"""Placements of the first long search. Each is twice as long as the one before, so that one ends some day; half of the work is theirs."""
+"""Placements of the first long search. Each is twice as long as the one before, so that one of them ends."""
+_LONG_SHARE, _LONG_SHARE_TO_FIT = 2, 16
+"""One part in so many of all placements goes to long searches; fewer while searching for a placement that fits a capacity. Long searches
+prove that a size is impossible, and seldom find a placement."""
 
 _EPOCH, _LENGTHENED = 100, 1.3
-"""Searches after which what was learned is forgotten, and how much later it is each time: some lessons lead into a corner."""
+"""Short searches before failures are forgotten, and the factor for the next time: some counts mislead the search."""
 _POWERS, _NOISE = (0.5, 1.0, 0.25), 0.2
-"""A buffer weighs as much as the length of its life to one of these powers, in turn, more or less by the noise from the second time on:
-which one serves a problem best is not known beforehand, and equal weights would teach the same again."""
+"""The weight of a buffer is the length of its live range to one of these powers, in turn. From the second turn on a random factor of up to
+1 ± _NOISE is added, since equal weights would repeat the same searches."""
 
 _SLICE, _FASTER = 2_000_000, 20
-"""Looks after which the clock is asked where it counts: half a second plain, a tenth compiled. What is cut off there is lost, so a short
-search through some hundreds of buffers has to end before."""
+"""Looks between two readings of the clock, where time is limited: half a second of plain Python, a tenth of a second compiled. A search
+that is cut off is lost, so a short search over some hundreds of buffers has to take fewer looks."""
 
 
 class BranchingOrder:
-    """A way to choose between buffers: the heaviest first, and the more so the more often it was in the way."""
+    """The order in which buffers are tried: by weight times one more than the failures, largest first."""
 
     def __init__(self, weights: Sequence[float]) -> None:
         self._weights = weights
@@ -51,13 +55,15 @@ class BranchingOrder:
 
 
 class RestartSchedule:
-    """The search for offsets below one size: its order with what it has learned, and the lengths of its searches.
+    """The searches for one capacity: the length of each, and the order it tries buffers in.
 
-    `lengths` are those of the buffers' lives.
+    `lengths` are the lengths of the live ranges, by buffer. While `fitting`, long searches get a smaller share.
     """
 
-    def __init__(self, lengths: Sequence[int]) -> None:
-        self._lengths = lengths
+    def __init__(self, lengths: Sequence[int], rules: SearchRules, *, fitting: bool) -> None:
+        self._lengths = lengths if rules.weights else [1] * len(lengths)
+        self._rules = rules
+        self._long_share = _LONG_SHARE_TO_FIT if fitting else _LONG_SHARE
         self._draw, self._powers = random.Random(0), cycle(_POWERS)
         self._short = max(int(_SHORT * len(lengths)), _LEAST)
         self._long = _LONG
@@ -66,18 +72,21 @@ class RestartSchedule:
         self.order = self._begun(0.0)
 
     def next(self) -> tuple[int, bool]:
-        """Return how many placements the next search may take, and whether the order learns from it: what is long teaches too much."""
-        if self._owed >= self._long:
+        """Return the number of placements that the next search may take, and whether the order learns from its failures.
+
+        The order does not learn from long searches: their many failures would outweigh all others.
+        """
+        if self._rules.long_searches and self._owed >= self._long * (self._long_share - 1):
             nodes, self._owed, self._long = self._long, 0, self._long * 2
             return nodes, False
-        if not self._left:
+        if not self._left and self._rules.forgetting:
             self._epoch = self._left = int(self._epoch * _LENGTHENED)
             self.order = self._begun(_NOISE)
         nodes = self._short * (_GROWTH + self._searches) // _GROWTH
         self._searches += 1
-        self._left -= 1
+        self._left = max(0, self._left - 1)
         self._owed += nodes
-        return nodes, True
+        return nodes, self._rules.learning
 
     def _begun(self, noise: float) -> BranchingOrder:
         power = next(self._powers)
@@ -85,25 +94,26 @@ class RestartSchedule:
 
 
 class Runner:
-    """Runs searches on one state, plain until `COMPILE_FROM` looks were taken, then compiled where numba is installed.
+    """Runs searches on one state: as plain Python for the first `COMPILE_FROM` looks, then compiled where numba is installed.
 
-    `lengths` are those of the buffers' lives.
+    `lengths` are the lengths of the live ranges, by buffer of the state.
     """
 
-    def __init__(self, state: SearchState, lengths: Sequence[int]) -> None:
+    def __init__(self, state: SearchState, lengths: Sequence[int], rules: SearchRules = ALL_RULES) -> None:
         self._state = state
         self._lengths = lengths
+        self._rules = rules
         self._run: Descend = descent.descend
         self._looks = 0
         self._restarts: dict[int, RestartSchedule] = {}
 
-    def fit(self, capacity: int, budget: SearchBudget, share: int) -> int:
-        """Search until offsets below `capacity` are found, it is known that there are none, or `share` of `budget` is used up.
+    def fit(self, capacity: int, budget: SearchBudget, share: int, *, fitting: bool) -> int:
+        """Search offsets below `capacity` (grains) until SOLVED, IMPOSSIBLE, or STOPPED after `share` looks of `budget`; return the ending.
 
-        Return which of them ended it. Searching again goes on with what was learned.
+        `fitting` says that `capacity` is a limit the caller has to meet. A second call goes on with the failures learned in the first.
         """
         if capacity not in self._restarts:
-            self._restarts[capacity] = RestartSchedule(self._lengths)
+            self._restarts[capacity] = RestartSchedule(self._lengths, self._rules, fitting=fitting)
         least = max(0, budget.looks - share)
         ended = descent.STOPPED
         while ended == descent.STOPPED and budget.looks > least and budget.is_left:
@@ -111,11 +121,11 @@ class Runner:
         return ended
 
     def offsets(self) -> list[int]:
-        """Return the offsets that the last search left, in grains."""
+        """Return the offsets of the last search, in grains."""
         return [int(offset) for offset in self._state.offset]
 
     def _search(self, restarts: RestartSchedule, capacity: int, budget: SearchBudget, least: int) -> int:
-        """Make the next search of `attempt`, until the budget is down to `least` looks; return how it ended."""
+        """Run the next search of `restarts`, until the budget is down to `least` looks; return its ending."""
         if self._looks >= COMPILE_FROM and self._run is descent.descend and compiled.is_available():
             self._state = as_arrays(self._state)
             self._run = compiled.function(descent, "descend", allocates=False)

@@ -1,4 +1,4 @@
-"""From a problem to the smallest arena, or the smallest that the budget finds, and what is known about a smaller one."""
+"""Finds the smallest arena of a problem, or the smallest within the budget, with a lower bound."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from typing import Literal
 from onnxtile.planning.offsets.effort import Effort, SearchBudget
 from onnxtile.planning.offsets.exact.descent import IMPOSSIBLE, SOLVED
 from onnxtile.planning.offsets.exact.restarts import Runner
+from onnxtile.planning.offsets.exact.rules import ALL_RULES, SearchRules
 from onnxtile.planning.offsets.exact.state import grain_of, groups, state_of
 from onnxtile.planning.offsets.problem import Problem
 
 MAX_BUFFERS = 3_000
-"""Of one group: a search keeps a list of candidates for each of its depths."""
+"""Buffers of one group, at most: the search keeps a list of candidates for each of its depths."""
 
 _FIRST_SHARE = 100_000
-"""Looks that each attempt at a size may take in the first round; every round doubles them."""
+"""Looks for each size in the first round; every round doubles them."""
 _BETWEEN = 8
-"""Other sizes get one part in so many of what the goal gets: the bound, or the capacity as long as nothing fits it."""
+"""The goal is the lower bound, or the capacity as long as nothing fits it. Other sizes get one part in so many of its looks."""
 _FINE = 200
-"""A round ends where what lies between tried and found is less than one in this many of the whole."""
+"""A round ends where the sizes between the tried and the found are fewer than one in so many of the found."""
 
 How = Literal["optimal", "effort", "time", "size"]
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Offsets in bytes for each buffer of a problem, in its order; no plan takes less than `lower_bound` bytes.
+    """Offsets in bytes for each buffer of a problem, in its order. No arena is smaller than `lower_bound` bytes.
 
-    `ended` says what ended the search: "optimal" (no smaller arena is possible), "effort", "time", or "size" where a group of more than
-    MAX_BUFFERS buffers was not searched.
+    `ended` is the reason why the search ended: "optimal" (no smaller arena is possible), "effort", "time", or "size" (a group of more than
+    MAX_BUFFERS buffers was not searched).
     """
 
     offsets: tuple[int, ...]
@@ -40,14 +41,14 @@ class Solution:
 
 @dataclass
 class _Range:
-    """What is known of the bytes that a group takes at least, in grains: fewer than `low` are too few, `high` have been enough."""
+    """Bounds of the smallest arena of a group, in grains: no placement takes fewer than `low`, one takes `high`."""
 
     low: int
     high: int
 
 
 class _SearchBudgets:
-    """The steps for a smaller arena, and those for one that fits the capacity, which are spent as long as none does."""
+    """The budget for a smaller arena, and the one for fitting the capacity, which is spent as long as nothing fits."""
 
     def __init__(self, problem: Problem, effort: Effort, grain: int) -> None:
         self._most = None if problem.capacity is None else problem.capacity // grain
@@ -55,19 +56,23 @@ class _SearchBudgets:
         self._fitting = effort.budget_to_fit
 
     def of(self, found: _Range) -> SearchBudget:
-        """Return the budget of a group of which this is known."""
-        return self._fitting if self._most is not None and found.low <= self._most < found.high else self._smaller
+        """Return the budget of a group with the bounds `found`."""
+        return self._fitting if self.is_fitting(found) else self._smaller
+
+    def is_fitting(self, found: _Range) -> bool:
+        """Return whether the group with the bounds `found` may still fit the capacity, and does not yet."""
+        return self._most is not None and found.low <= self._most < found.high
 
     @property
     def ended(self) -> How:
-        """What they were ended by."""
+        """The reason why the searches ended."""
         return "time" if self._smaller.is_late else "effort"
 
 
-def solve(problem: Problem, start: Sequence[int], effort: Effort) -> Solution:
-    """Return the best offsets found with `effort`, no worse than the sound ones of `start`.
+def solve(problem: Problem, start: Sequence[int], effort: Effort, rules: SearchRules = ALL_RULES) -> Solution:
+    """Return the best offsets found within `effort`, no worse than `start`, which are free of overlaps.
 
-    The same problem, start and effort give the same offsets, with numba and without, unless seconds end it.
+    The same problem, start and effort give the same offsets, with numba and without, unless a limit in seconds ends the search.
     """
     offsets, grain = list(start), grain_of(problem)
     bound = need = -(-problem.lower_bound // grain)
@@ -81,8 +86,8 @@ def solve(problem: Problem, start: Sequence[int], effort: Effort) -> Solution:
             ended, need = "size", -(-high // grain)
             continue
         found = _Range(need, -(-high // grain))
-        _improve(problem, members, offsets, found, budgets)
-        # Where another group takes more than is known to be needed, what this one takes at least says nothing about the whole.
+        _improve(problem, members, offsets, found, budgets, rules)
+        # The bound of this group bounds the whole only if it is above the bytes that another group is known to need.
         bound = max(bound, found.low) if found.low > need else bound
         if found.high > max(need, found.low) and ended == "optimal":
             ended = budgets.ended
@@ -91,18 +96,24 @@ def solve(problem: Problem, start: Sequence[int], effort: Effort) -> Solution:
 
 
 def _improve(
-    problem: Problem, members: Sequence[int], offsets: list[int], found: _Range, budgets: _SearchBudgets
+    problem: Problem,
+    members: Sequence[int],
+    offsets: list[int],
+    found: _Range,
+    budgets: _SearchBudgets,
+    rules: SearchRules,
 ) -> None:
-    """Lower the offsets of a group, as far as they lie above `found.low`, until no less is possible or the budget is used up."""
+    """Lower the offsets of a group until `found` is one size, or the budget is used up."""
     grain = grain_of(problem)
-    state, order = state_of(problem, members, grain)
-    runner = Runner(state, [problem.buffers[i].upper - problem.buffers[i].lower for i in order])
+    state, order = state_of(problem, members, grain, rules)
+    runner = Runner(state, [problem.buffers[i].upper - problem.buffers[i].lower for i in order], rules)
     share, target, tried = _FIRST_SHARE, found.high, found.low
     while found.low < found.high and budgets.of(found).is_left:
         if target >= found.high:
             target = tried = found.low
-        most = share if target == _goal(problem, found, grain) else share // _BETWEEN
-        ended = runner.fit(target, budgets.of(found), most)
+        goal = _goal(problem, found, grain)
+        most = share if target == goal else share // _BETWEEN
+        ended = runner.fit(target, budgets.of(found), most, fitting=target == goal and budgets.is_fitting(found))
         if ended == SOLVED:
             found.high = max(o + s for o, s in zip(runner.offsets(), state.size, strict=True))
             for i, offset in zip(order, runner.offsets(), strict=True):
@@ -115,9 +126,9 @@ def _improve(
 
 
 def _next_target(problem: Problem, found: _Range, tried: int, grain: int) -> int:
-    """Return the size to try after all below `tried`; `found.high` where the round is over.
+    """Return the next size to try, at least `tried`; `found.high` where the round is over.
 
-    As long as nothing fits a capacity that may be met, that is all that counts. Else half of what lies between tried and found.
+    While a capacity may still be met and nothing fits it, only the capacity is tried. Otherwise the middle between tried and found is.
     """
     goal = _goal(problem, found, grain)
     if goal > found.low or (problem.capacity is not None and problem.capacity // grain == goal):
@@ -128,6 +139,6 @@ def _next_target(problem: Problem, found: _Range, tried: int, grain: int) -> int
 
 
 def _goal(problem: Problem, found: _Range, grain: int) -> int:
-    """Return the size that counts most: the capacity where it may still be met, else the least that is not known to be impossible."""
+    """Return the size with the most looks: the capacity where it may still be met, else the least that is not known to be impossible."""
     capacity = found.high if problem.capacity is None else problem.capacity // grain
     return capacity if found.low <= capacity < found.high else found.low

@@ -1,8 +1,33 @@
-"""What the search works on: flat lists of integers, so that it runs as it is, and compiled where numba is installed.
+"""The state of the exact search: flat lists of integers, which run as plain Python and, where numba is installed, compiled.
 
-Time is cut into sections. Only those count in which the live buffers are not all live in a neighbouring one as well (the maximal cliques of
-the interval graph): a plan that is sound in them is sound. Bytes are counted in grains, of which the offset of every buffer that
-rests on others is a multiple.
+A partial placement in the search, bytes upwards, sections to the right:
+
+    offset
+      ^
+      |  . . . . . . . . . . . . . . . . . . . .   capacity
+      |                 +---------+
+      |                 |    d    |                d: unplaced, its offset is raised to the top of b
+      |      +----------+--+------+
+      |      |      b      |                       b: placed on a
+    f +- - - +----+--------+ - - - - - - - - - -   f: the floor, the lowest offset of an unplaced buffer that is not barred
+      |      | a  |   | c |                        c: unplaced at the floor, a candidate
+      +------+----+---+---+-----------------> section
+        0      1    2    3    4    5
+
+Glossary
+
+- section: a stretch of time. Only maximal sets of live buffers count (the maximal cliques of the interval graph): a placement without
+  overlap in these sections has none anywhere.
+- grain: the unit of bytes. Every size, and every offset of a buffer on top of others, is a multiple.
+- member of a section: a buffer that is live in it.
+- neighbour of a buffer: another that is live in one of its sections, or in conflict with it.
+- offset of an unplaced buffer: the lowest that its placed neighbours leave.
+- floor: the lowest offset of an unplaced buffer that is not barred. Buffers are placed at the floor only.
+- barred: an unplaced buffer that was not placed at its offset. It has to be raised by a neighbour first.
+- search node (depth): one partial placement. It branches on one section: each of the section's buffers at the floor, or none of them.
+- crossing: unplaced buffers that are live in a section and the next. Where there are none, both sides are searched by themselves.
+- failures: how often a buffer was unplaced in a section that turned out overfull.
+- trail: the values that a search node changed, in order, to undo them on the way back.
 """
 
 from __future__ import annotations
@@ -15,58 +40,58 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onnxtile.planning.offsets.exact.rules import ALL_RULES, SearchRules
 from onnxtile.planning.offsets.problem import Buffer, Problem
 
 
 class SearchState(NamedTuple):
-    """One group of buffers that overlap in time, directly or by way of others, and where the search stands.
+    """A group of buffers connected by overlaps in time or by conflicts, and the position of the search; the module has a glossary.
 
-    Buffers are counted in the order of their first section, from 0. The fields of one depth of the search have one entry a depth; there
-    is a depth for each placed buffer. Lists of lists are flat, with a list of where each begins.
+    Buffers are numbered from 0 by their first section. A list of lists is one flat list, with a second list `..._at` of where each begins.
     """
 
-    # The problem: of each buffer the sections [begin, end) it lives in, its size, what its offset must be a multiple of.
+    # Which rules cut branches: see SearchRules.flags.
+    rules: list[int]
+    # Problem, by buffer: its sections [begin, end), its size in grains, and the number of grains that divides its offset.
     begin: list[int]
     end: list[int]
     size: list[int]
     unit: list[int]
-    # Of each buffer the sections [reach_begin, reach_end) from the first to the last of its own and of those it is in conflict with.
+    # Problem, by buffer: the sections [reach_begin, reach_end) from the first to the last of its own and of its conflicts'.
     reach_begin: list[int]
     reach_end: list[int]
-    # The first buffer that begins in a section or later; the buffers live in each section; those that overlap each buffer, or are in
-    # conflict with it.
+    # Problem, by section: the first buffer that begins there or later, and the members. By buffer: the neighbours.
     first: list[int]
     member: list[int]
     member_at: list[int]
     neighbour: list[int]
     neighbour_at: list[int]
-    # Of each buffer those of the same life that could change places with it.
+    # Problem, by buffer: others of the same live range that are interchangeable with it.
     equivalent: list[int]
     equivalent_at: list[int]
-    # Of each buffer: the lowest offset it can have on top of those placed, whether it is placed, whether it is barred from that offset,
-    # what decides ties, past failures, and a neighbour that can still raise it.
+    # Position, by buffer: its offset, whether it is placed, whether it is barred, its rank among candidates (0 first), its failures, and
+    # the neighbour that was last found able to raise it.
     offset: list[int]
     placed: list[int]
     barred: list[int]
     rank: list[int]
     failures: list[float]
     raiser: list[int]
-    # Of each section: bytes still to be placed, how many of these buffers reach into the next one, a buffer that can still start low,
-    # and how many ways there are to go on.
+    # Position, by section: unplaced bytes, crossing buffers, the member last found able to start low enough, and the branches at the floor.
     unplaced: list[int]
     crossing: list[int]
     low_start: list[int]
     branches: list[int]
-    # What a look at one depth finds: the buffers that can be placed at the ground, and those that are barred.
+    # Found at one search node: the buffers at the floor, and the barred ones.
     floor_list: list[int]
     barred_list: list[int]
-    # Of each depth: the sections [low, high) it looks at, the depth to go back to when nothing is left to try, and which buffer it placed.
+    # By depth: the sections [low, high) that it searches, the depth to return to when it has no candidate left, and the buffer it placed.
     low: list[int]
     high: list[int]
     back: list[int]
     choice: list[int]
-    # Of each depth: its candidates (one list for all, with the begin, the end, and the next one to try), and the trail of old
-    # offsets, and of what was barred.
+    # By depth: the range of its candidates in one list for all depths, the next one to try, and the start of its part of the trail. By
+    # entry of the trail: a buffer, with its offset and whether it was barred before.
     candidate: list[int]
     candidate_at: list[int]
     candidate_end: list[int]
@@ -75,7 +100,8 @@ class SearchState(NamedTuple):
     trail_offset: list[int]
     trail_barred: list[int]
     trail_at: list[int]
-    # Sections that wait for their turn, as a linked list that a depth only adds to: its head, and the first free place.
+    # Sections [wait_low, wait_high) still to be searched, as a linked list that depths only add to. By depth: its head, and the first free
+    # entry.
     waiting: list[int]
     free: list[int]
     wait_low: list[int]
@@ -85,7 +111,7 @@ class SearchState(NamedTuple):
 
 
 def groups(problem: Problem) -> list[list[int]]:
-    """Return the groups of buffers of `problem` that have bytes, by their places in it; no buffer of a group can be in another's way."""
+    """Return the buffers of `problem` that have bytes, by number, in groups without overlap or conflict between them."""
     lower, upper = problem.live_ranges
     order = np.flatnonzero(problem.footprints)
     order = order[np.argsort(lower[order], kind="stable")]
@@ -97,7 +123,7 @@ def groups(problem: Problem) -> list[list[int]]:
 
 
 def _merged_by_conflicts(problem: Problem, groups: list[list[int]]) -> list[list[int]]:
-    """Return `groups`, of which those between which there is a conflict are one."""
+    """Return `groups` with those merged that have a conflict between them."""
     if not problem.extra_conflicts:
         return groups
     of = {i: group for group in groups for i in group}
@@ -110,17 +136,19 @@ def _merged_by_conflicts(problem: Problem, groups: list[list[int]]) -> list[list
 
 
 def grain_of(problem: Problem) -> int:
-    """Return a number of bytes of which every size, and every offset of a buffer that rests on others, is a multiple.
+    """Return the grain in bytes: it divides every size, and every offset of a buffer on top of others.
 
-    That is the smallest alignment, or, where every alignment divides all sizes, what these have in common.
+    It is the smallest alignment, or, where every alignment divides all sizes, their greatest common divisor.
     """
     common = gcd(*problem.footprints)
     widest = max(problem.alignments, default=problem.granule)
     return common if common and common % widest == 0 else problem.granule
 
 
-def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[SearchState, tuple[int, ...]]:
-    """Return the state of a search over the buffers `members` of `problem`, and which of them each of its buffers is."""
+def state_of(
+    problem: Problem, members: Sequence[int], grain: int, rules: SearchRules = ALL_RULES
+) -> tuple[SearchState, tuple[int, ...]]:
+    """Return the state of a search over the buffers `members` of `problem`, and the member that each of its buffers is."""
     buffers = [problem.buffers[i] for i in members]
     starts = _sections(buffers)
     spans = [(bisect_left(starts, b.lower), bisect_left(starts, b.upper)) for b in buffers]
@@ -141,6 +169,7 @@ def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[Sear
     equivalent, equivalent_at = _flat(_equivalents(zip(begin, end, reach_begin, reach_end, units, strict=True), sizes))
     n, m, depths, steps = len(members), len(starts), len(members) + 2, 2 * len(neighbour) + len(members) + 1
     state = SearchState(
+        rules=rules.flags(),
         begin=begin,
         end=end,
         size=sizes,
@@ -174,14 +203,14 @@ def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[Sear
     return state, tuple(members[k] for k in order)
 
 
-# A buffer is raised once at most by each of its neighbours, and barred once at most before each of these times and after the last.
+# Each neighbour raises a buffer at most once. A buffer is barred at most once before each time, and once after the last.
 _PER_STEP = ("trail", "trail_offset", "trail_barred")
 _PER_DEPTH = ("low", "high", "back", "choice", "candidate_at", "candidate_end", "next", "trail_at", "waiting", "free")
 _PER_WAIT = ("wait_low", "wait_high", "wait_back", "wait_next")
 
 
 def _sections(buffers: Sequence[Buffer]) -> list[int]:
-    """Return the first step of each section: the last birth before a death."""
+    """Return the first step of each section: the last start of a live range before an end."""
     births, deaths = {b.lower for b in buffers}, {b.upper for b in buffers}
     steps = sorted(births | deaths)
     starts, born = [], False
@@ -204,7 +233,7 @@ def _live(begin: Sequence[int], end: Sequence[int], sections: int) -> list[list[
 def _neighbours(
     begin: Sequence[int], end: Sequence[int], first: Sequence[int], live: Sequence[Sequence[int]]
 ) -> list[list[int]]:
-    """Return for each buffer the others that overlap it: those live where it begins, and those that begin while it lives."""
+    """Return the neighbours of each buffer: those live in its first section, and those that begin in a later one of its sections."""
     found = []
     for buffer, (low, high) in enumerate(zip(begin, end, strict=True)):
         others = [other for other in live[low] if other != buffer]
@@ -214,17 +243,17 @@ def _neighbours(
 
 
 def _extra_conflicts(problem: Problem, members: Sequence[int]) -> dict[int, list[int]]:
-    """Return what each of `members` is in conflict with, both by their places among these."""
+    """Return the conflicts of each of `members`, both numbered by their places among these."""
     at = {i: k for k, i in enumerate(members)}
     found = {k: [at[other] for other in problem.extra_conflicts.get(i, ()) if other in at] for i, k in at.items()}
     return {k: others for k, others in found.items() if others}
 
 
 def _equivalents(live_ranges: Iterable[tuple[int, int, int, int, int]], sizes: Sequence[int]) -> list[list[int]]:
-    """Return for each buffer the others of the same life that it can change places with, whichever stands on the other.
+    """Return the buffers of the same live range that are interchangeable with each buffer, whichever is on top.
 
-    `lives` are the sections of each, those it reaches by its conflicts, and its unit. It has twins only if the two are the same, so that
-    it has no conflicts; and if its size is a multiple of the unit, so that what stands on it need not be raised further.
+    `live_ranges` has for each its sections, those it reaches by conflicts, and its unit. A buffer with conflicts has none: the two ranges
+    differ. Nor has one whose size is not a multiple of its unit: a buffer on top of it would have to be raised.
     """
     alike: dict[tuple[int, ...], list[int]] = {}
     for buffer, (live_range, size) in enumerate(zip(live_ranges, sizes, strict=True)):
@@ -248,6 +277,6 @@ def _flat(lists: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
 
 
 def as_arrays(state: SearchState) -> SearchState:
-    """Return `state` in arrays of 64-bit numbers instead of lists, as compiled code takes it."""
+    """Return `state` with arrays of 64-bit numbers in place of lists, for compiled code."""
     arrays: Any = (np.array(v, np.float64 if name == "blame" else np.int64) for name, v in state._asdict().items())
     return SearchState(*arrays)
