@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any, TypeAlias
 
 from onnxtile.report.format import Plan
@@ -50,17 +50,29 @@ def unrolled(plan: Part) -> Plan:
         return step + added[bisect_left(wide, step)]
 
     rows = [{**r, "first": start_of(r["first"]), "last": start_of(r["last"] + 1) - 1} for r in plan["buffers"]]
-    nodes = [(start_of(step), node) for step, node in runs(plan)]
+    nodes = [(start_of(step), node, operator) for step, node, operator in _nodes(plan)]
+    constant = list(plan.get("constant_nodes") or ())
     for step, node in runs(plan):
         start = start_of(step)
         for body, inner in inside.get(node, ()):
             lodged = _lodged(body, inner["buffers"], plan)
             rows += [{**row, "first": row["first"] + start, "last": row["last"] + start} for row in lodged]
-            nodes += [(start + at, _called(body, name)) for at, name in runs(inner)]
+            nodes += [(start + at, _called(body, name), operator) for at, name, operator in _nodes(inner)]
+            constant += [_called(body, name) for name in inner.get("constant_nodes") or ()]
             start += steps(inner)
-    nodes.sort(key=lambda pair: pair[0])
-    timed = {"steps": [step for step, _ in nodes], "schedule": [name for _, name in nodes]}
+    nodes.sort(key=lambda entry: entry[0])
+    fields: dict[str, Any] = dict(
+        zip(("steps", "schedule", "operators"), map(list, zip(*nodes, strict=True)), strict=True)
+    )
+    timed = {**fields, "constant_nodes": constant}
     return {**plan, "buffers": rows, **timed, "bodies": []}
+
+
+def _nodes(plan: Part) -> Iterator[tuple[int, str, str | None]]:
+    """Yield the step, the name and the operator of each node of `plan`, as far as that is known."""
+    operators = plan.get("operators") or repeat(None)
+    for (step, node), operator in zip(runs(plan), operators, strict=False):
+        yield step, node, operator
 
 
 def flat(plan: Plan) -> Plan:

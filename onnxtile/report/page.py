@@ -13,10 +13,11 @@ from typing import Any
 
 from onnxtile.json_text import compact
 from onnxtile.printable import escaped
-from onnxtile.report.bodies import unrolled
+from onnxtile.report.coloring import Coloring, colorings
 from onnxtile.report.format import Options, Plan
+from onnxtile.report.headline import element, headline
 from onnxtile.report.layout import ArenaLayout, Row, arenas_in_use, first_step, step_names, steps
-from onnxtile.report.palette import color, kind_of, kinds
+from onnxtile.report.shown import shown
 
 _PART = re.compile(r"@([a-z.]+)@")
 
@@ -24,7 +25,15 @@ _PART = re.compile(r"@([a-z.]+)@")
 def render(plan: Plan, options: Options) -> bytes:
     """Return the page."""
     files = resources.files("onnxtile.report") / "web"
-    given = {"title": html.escape(escaped(options.title)), "data": _in_script(content(plan, options))}
+    told = headline(plan, options.title)
+    given = {
+        "title": _text(told.title),
+        "inputs": _text(told.inputs),
+        "figures": "\n".join(
+            f"<div><dt>{_text(label)}</dt><dd>{_text(text)}</dd></div>" for label, text in told.figures
+        ),
+        "data": _in_script(content(plan, options)),
+    }
 
     def part(match: re.Match[str]) -> str:
         name = match[1]
@@ -33,41 +42,48 @@ def render(plan: Plan, options: Options) -> bytes:
     return _PART.sub(part, (files / "page.html").read_text(encoding="utf-8")).encode()
 
 
+def _text(text: str) -> str:
+    return html.escape(escaped(text))
+
+
 def content(plan: Plan, options: Options) -> dict[str, Any]:
     """Return what the page shows, as plain data."""
-    shown = {"before": options.before, "after": plan} if options.before is not None else {"": plan}
-    plans = {said: unrolled(one) for said, one in shown.items()}
+    given = {"before": options.before, "after": plan} if options.before is not None else {"": plan}
+    plans = [shown(one) for one in given.values()]
+    ways = colorings(plans)
     return {
         "names": options.names is not False,
+        "colorings": [
+            {"name": way.name, "ramp": way.is_ramp, "groups": [vars(group) for group in way.groups]} for way in ways
+        ],
         "plans": [
-            _plan(said, shown, found)
-            for (said, shown), found in zip(plans.items(), arenas_in_use(plans.values()), strict=True)
+            {"said": said, **_plan(one, found, ways)}
+            for said, one, found in zip(given, plans, arenas_in_use(plans), strict=True)
         ],
     }
 
 
-def _plan(said: str, plan: Plan, found: tuple[ArenaLayout, ...]) -> dict[str, Any]:
+def _plan(plan: Plan, found: tuple[ArenaLayout, ...], ways: tuple[Coloring, ...]) -> dict[str, Any]:
     return {
-        "said": said,
         "start": first_step(plan),
         "steps": steps(plan),
         "runs": step_names(plan),
-        "kinds": [{"name": kind, "color": color(kind)} for kind in kinds(plan)],
-        "arenas": [_arena(arena) for arena in found],
+        "arenas": [_arena(arena, ways) for arena in found],
     }
 
 
-def _arena(arena: ArenaLayout) -> dict[str, Any]:
+def _arena(arena: ArenaLayout, ways: tuple[Coloring, ...]) -> dict[str, Any]:
     facts = {"name": arena.name, "size": arena.size, "capacity": arena.capacity, "peak": arena.peak, "gap": arena.gap}
     # What lies inside another's bytes comes last: it is drawn over that one, and found first.
     rows = sorted(arena.rows, key=lambda row: row.get("alias") is not None)
-    return {**facts, "peakStep": arena.peak_step, "live": arena.live, "rows": [_row(row) for row in rows]}
+    return {**facts, "peakStep": arena.peak_step, "live": arena.live, "rows": [_row(row, ways) for row in rows]}
 
 
-def _row(row: Row) -> dict[str, Any]:
-    plain = {key: row[key] for key in ("name", "offset", "size", "first", "last")}
-    more = {key: row.get(key) for key in ("node", "dtype", "shape")}
-    return {**plain, **more, "kind": row["kind"], "shown": kind_of(row), "owner": row.get("alias")}
+def _row(row: Row, ways: tuple[Coloring, ...]) -> dict[str, Any]:
+    plain = {key: row[key] for key in ("name", "offset", "size", "first", "last", "kind")}
+    more = {key: row.get(key) for key in ("node", "operator", "shape")}
+    groups = [way.index(row) for way in ways]
+    return {**plain, **more, "dtype": element(row.get("dtype")), "owner": row.get("alias"), "groups": groups}
 
 
 def _in_script(content: Any) -> str:

@@ -116,16 +116,17 @@ def test_hover_tells_name_node_shape_bytes_and_life(opened: Open) -> None:
     said = text(page, "#tip").splitlines()
     assert said == [
         "second",
-        "node: Conv_1",
-        "shape: FLOAT16 256",
-        "bytes: 512",
-        "address: 1,024 to 1,536",
-        "life: step 2 (node_2) to 6 (node_6)",
-        "kind: output",
+        "node\tConv_1",
+        "type\tfloat16 256",
+        "size\t512 bytes",
+        "offset\t1,024 bytes",
+        "first step\t2 (node_2)",
+        "last step\t6 (node_6)",
+        "kind\toutput",
     ]
     pointer(page, "mouseMoved", *middle(page, "inner"))
     assert text(page, "#tip").startswith("inner\n")
-    assert "kind: activation, inside first" in text(page, "#tip")
+    assert "alias of\tfirst" in text(page, "#tip")
     pointer(page, "mouseMoved", 2, 2)
     assert page.execute_script("return document.getElementById('tip').hidden")
 
@@ -135,8 +136,8 @@ def test_a_clicked_step_lists_what_is_live(opened: Open) -> None:
     click(page, *middle(page, "inner"))
     said = text(page, "#step")
     assert "step 2 (node_2)" in said
-    assert "2 buffers live, 1.50 KiB" in said
-    assert "first with inner" in said and "second" in said and "third" not in said
+    assert "2 live buffers, 1.50 KiB" in said
+    assert "alias: inner" in said and "second" in said and "third" not in said
     click(page, *middle(page, "inner"))  # elsewhere now: the list takes room
     assert page.execute_script("return document.getElementById('step').hidden")
 
@@ -145,9 +146,9 @@ def test_the_peak_is_selected_by_its_button(opened: Open, plan: Plan) -> None:
     page = opened(plan)
     page.find_element("id", "peak").click()
     said = text(page, "#step").splitlines()
-    assert said[0].startswith(f"step {plan['peak_step']:,} ({plan['schedule'][plan['peak_step']]}")
+    assert said[0].startswith("step ") and said[0].endswith(f" ({plan['schedule'][plan['peak_step']]})")
     live = [b for b in plan["buffers"] if b["alias"] is None and b["first"] <= plan["peak_step"] <= b["last"]]
-    assert said[1].startswith(f"{len(live)} buffers live")
+    assert said[1].startswith(f"{len(live)} live buffers")
     assert len(page.find_elements("css selector", "#step tr")) == 1 + len(live)
 
 
@@ -190,6 +191,12 @@ def test_peak_and_gap_are_marked(opened: Open) -> None:
     page = opened(SMALL, Options(names=False))
     assert text(page, ".arena h2") == "arena 2.50 KiB, peak 1.50 KiB at step 2, gap 1 KiB (40.0%)"
     assert "gap above the peak" in text(page, "#legend")
+    assert text(page, "#figures").splitlines() == [
+        "arena",
+        "2.50 KiB",
+        "proof",
+        "smallest for this order and these aliases",
+    ]
     x, y = page.execute_script("const m = maps[0]; return [m.x(2.5), m.y(1800)]")
     column = [pixel(page, x, y + i) for i in range(12)]
     assert any(red > 150 and green < 120 for red, green, _ in column)
@@ -201,6 +208,122 @@ def test_a_name_is_found(opened: Open) -> None:
     settled(page)
     assert pixel(page, *middle(page, "third")) == [0x7F, 0xB2, 0xD9]
     assert pixel(page, *middle(page, "second")) != [0xE6, 0x9F, 0x00]
+
+
+FOUND = bare(
+    [row(f"t{i}", 4 * i, 4, 10 * i, 10 * i + 1, node=f"/h.{i % 3}/n_{i}") for i in range(17)]
+    + [row("other", 0, 1 << 20, 200, 900, node="/head/m")],
+    schedule=[f"/h.{i % 3}/n_{i}" for i in range(17)] + ["/head/m"],
+    steps=[10 * i for i in range(17)] + [200],
+    operators=["Conv" if i % 2 else "Relu" for i in range(17)] + ["onnxtile::Linear"],
+)
+
+
+def typed(page: Any, *keys: str) -> str:
+    """Type into the field and return what stands beside it."""
+    page.find_element("id", "find").send_keys(*keys)
+    settled(page)
+    return str(page.execute_script("return document.getElementById('count').value"))
+
+
+def test_find_counts_jumps_and_goes_on(opened: Open) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page = opened(FOUND)
+    whole = page.execute_script("return maps[0].window")
+    assert typed(page, "t") == "1 of 18", "a node, an operator or a tensor"
+    assert typed(page, Keys.BACKSPACE, "n_") == "1 of 17"
+    width, height = page.execute_script("const b = maps[0].box(shared.current); return [b.width, b.height]")
+    assert width > 20 and height > 10, "large enough to be seen"
+    seen = page.execute_script("const m = maps[0], b = m.box(shared.current); return [m.rowAt(b.x + 1, b.y + 1).name]")
+    assert seen == ["t0"]
+    assert text(page, "#tip").startswith("t0\n")
+    assert typed(page, Keys.ENTER, Keys.ENTER) == "3 of 17"
+    assert text(page, "#tip").startswith("t2\n")
+    assert typed(page, Keys.SHIFT, Keys.ENTER, Keys.NULL) == "2 of 17"
+    assert typed(page, Keys.SHIFT, Keys.ENTER, Keys.ENTER, Keys.NULL) == "17 of 17"
+    page.find_element("id", "next").click()
+    settled(page)
+    assert text(page, "#tip").startswith("t0\n"), "around"
+    assert typed(page, "zzz") == "no match"
+    assert typed(page, Keys.ESCAPE) == ""
+    assert page.execute_script("return maps[0].window") == whole
+
+
+def test_tensors_can_be_coloured_by_operator_layer_or_kind(opened: Open) -> None:
+    page = opened(FOUND, Options(names=False))
+    assert text(page, "#legend").split() == ["Linear", "Relu", "Conv"]
+    x, y = middle(page, "other")
+    assert pixel(page, x, y) == [0x7F, 0xB2, 0xD9]
+    page.find_element("css selector", "#colors input").send_keys("\ue014")  # the right arrow: the next one
+    settled(page)
+    assert page.execute_script("return shared.coloring.name") == "layer"
+    assert text(page, "#legend").split() == ["h.0", "h.1", "h.2", "head"]
+    assert pixel(page, x, y) == [0xC7, 0x9B, 0xE0]
+    page.find_element("css selector", "#legend button").click()
+    settled(page)
+    assert pixel(page, x, y) != [0xC7, 0x9B, 0xE0], "others are pale"
+    page.find_element("css selector", "#colors input[value=kind]").send_keys(" ")
+    settled(page)
+    assert text(page, "#legend") == "activation"
+    assert pixel(page, x, y) == [0x7F, 0xB2, 0xD9]
+
+
+def test_two_fingers_zoom_around_their_middle(opened: Open) -> None:
+    page = opened(SMALL)
+    left, top = page.execute_script("const b = maps[0].canvas.getBoundingClientRect(); return [b.left, b.top]")
+    state = (
+        "const m = maps[0]; return [m.step(500), m.bytes(200), m.window.x1 - m.window.x0, m.window.y1 - m.window.y0]"
+    )
+    step, address, *_ = page.execute_script(state)
+    for kind, apart in (("touchStart", 40), ("touchMove", 60), ("touchMove", 80)):
+        touches = [{"x": left + 500 + side * apart, "y": top + 200, "id": n} for n, side in enumerate((-1, 1))]
+        page.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": touches})
+    page.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    settled(page)
+    after = page.execute_script(state)
+    assert after[:2] == pytest.approx([step, address], rel=0.05)
+    assert after[2] == pytest.approx(5, rel=0.1), "ten steps were in sight"
+    assert page.execute_script("return document.getElementById('step').hidden"), "a pinch is no tap"
+
+
+def test_a_tap_tells_and_selects(opened: Open) -> None:
+    page = opened(SMALL)
+    x, y = middle(page, "third")
+    left, top = page.execute_script("const b = maps[0].canvas.getBoundingClientRect(); return [b.left, b.top]")
+    page.execute_cdp_cmd(
+        "Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": left + x, "y": top + y}]}
+    )
+    page.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    settled(page)
+    assert text(page, "#tip").startswith("third\n")
+    assert text(page, "#step").startswith("step 8")
+
+
+def test_the_keyboard_reaches_everything(opened: Open) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page = opened(SMALL)
+    body = page.find_element("tag name", "body")
+    body.send_keys("p")
+    assert text(page, "#step").startswith("step 2")
+    body.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_LEFT)
+    assert text(page, "#step").startswith("step 3")
+    body.send_keys("/")
+    assert page.execute_script("return document.activeElement.id") == "find"
+    reached = set()
+    for _ in range(15):
+        page.switch_to.active_element.send_keys(Keys.TAB)
+        reached.add(page.execute_script("const e = document.activeElement; return e.id || e.tagName"))
+    assert {"peak", "all", "in", "out", "names", "CANVAS"} <= reached
+
+
+def test_capacity_is_a_line(opened: Open) -> None:
+    plan = {**SMALL, "arenas": [{"name": "arena", "capacity": 3072, "size": 2560}]}
+    page = opened(plan)
+    assert text(page, ".arena h2").startswith("arena 2.50 KiB of 3 KiB, peak")
+    top, capacity = page.execute_script("const m = maps[0]; return [m.window.y1, m.y(3072)]")
+    assert top > 3072 and capacity > 0
 
 
 def test_before_and_after_stand_side_by_side_at_one_scale(opened: Open, problem: Plan) -> None:
@@ -270,4 +393,4 @@ def test_twenty_thousand_buffers(opened: Open) -> None:
 
 def test_a_plan_of_nothing(opened: Open) -> None:
     page = opened(bare([]))
-    assert text(page, ".arena h2").startswith("arena 0 bytes")
+    assert page.find_element("tag name", "canvas").get_attribute("aria-label").startswith("arena 0 bytes")

@@ -54,14 +54,49 @@ def test_it_has_every_tensor(plan: Plan) -> None:
     (arena,) = shown["arenas"]
     rows = {r["name"]: r for r in arena["rows"]}
     assert rows.keys() == {b["name"] for b in plan["buffers"]}
+    operators = dict(zip(plan["schedule"], plan["operators"], strict=True))
     for buffer in plan["buffers"]:
         found = rows[buffer["name"]]
-        assert {key: found[key] for key in ("offset", "size", "first", "last", "node", "dtype", "shape")} == {
-            key: buffer[key] for key in ("offset", "size", "first", "last", "node", "dtype", "shape")
+        assert {key: found[key] for key in ("offset", "size", "node", "shape")} == {
+            key: buffer[key] for key in ("offset", "size", "node", "shape")
         }
+        assert found["dtype"] == {"FLOAT": "float32"}.get(buffer["dtype"], buffer["dtype"].lower())
+        assert found["operator"] == operators[buffer["node"]]
         assert found["owner"] == buffer["alias"]
-    assert (arena["peak"], arena["peakStep"]) == (plan["peak"], plan["peak_step"])
-    assert [live for step, live in arena["live"] if step <= plan["peak_step"]][-1] == plan["peak"]
+        assert found["last"] - found["first"] <= buffer["last"] - buffer["first"]
+        assert shown["runs"][str(found["first"])] == plan["schedule"][buffer["first"]]
+    assert arena["peak"] == plan["peak"]
+    assert shown["runs"][str(arena["peakStep"])] == plan["schedule"][plan["peak_step"]]
+    assert [live for step, live in arena["live"] if step <= arena["peakStep"]][-1] == plan["peak"]
+
+
+def test_steps_that_only_make_constants_do_not_count() -> None:
+    rows = [row("a", 0, 8, 1, 4, node="a"), row("w", 8, 8, 6, 6, node="w")]
+    nodes = {
+        "schedule": ["c0", "a", "c1", "c2", "b", "c3", "w", "c4"],
+        "constant_nodes": ["c0", "c1", "c2", "c3", "c4"],
+    }
+    (shown,) = data(FORMAT.render(bare(rows, **nodes)))["plans"]
+    assert (shown["steps"], shown["runs"]) == (3, {"0": "a", "1": "b", "2": "w"})
+    lives = [(r["first"], r["last"]) for r in shown["arenas"][0]["rows"]]
+    assert lives == [(0, 1), (2, 2)]
+
+
+def test_a_step_in_which_alone_a_buffer_lives_counts() -> None:
+    plan = bare([row("unread", 0, 8, 0, 0, kind="input")], schedule=["c", "n"], constant_nodes=["c"])
+    (shown,) = data(FORMAT.render(plan))["plans"]
+    assert shown["runs"] == {"0": "c", "1": "n"}
+
+
+def test_the_head_says_model_inputs_arena_savings_and_proof(plan: Plan) -> None:
+    page = FORMAT.render(plan, Options("file")).decode()
+    assert "<h1>transformer</h1>" in page
+    named = " ".join(("float32", "×".join(map(str, plan["inputs"][0]["shape"]))))
+    assert f'<p id="inputs">{plan["inputs"][0]["name"]} {named}</p>' in page
+    assert re.findall("<dt>(.*?)</dt>", page) == ["arena", "activations without sharing", "saved by sharing", "proof"]
+    size, whole = plan["arenas"][0]["size"], plan["activation_bytes"]
+    assert f"<dd>{(1 - size / whole) * 100:.1f}%</dd>" in page
+    assert "<dd>smallest " in page
 
 
 def test_what_lies_inside_another_is_drawn_after_it(plan: Plan) -> None:

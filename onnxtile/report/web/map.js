@@ -1,32 +1,9 @@
 // One arena as a map on a canvas: steps across, addresses up, the live bytes of each step below. What it draws comes from
 // report/page.py; it knows nothing of the page around it but the few things it is told (`shared`).
 
-const MARGIN = { left: 66, right: 10, top: 8, axis: 20, strip: 54, gap: 16 };
-const TEXT = 10, GLYPH = TEXT * 0.6, MOST_NAMES = 1500;
-const UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"];
-
-function unitOf(bytes) {
-  let power = 0;
-  while (bytes >= 1024 ** (power + 1) && power + 1 < UNITS.length) power += 1;
-  return { size: 1024 ** power, name: UNITS[power] };
-}
-
-function readable(bytes) {
-  const unit = unitOf(bytes), value = bytes / unit.size;
-  const digits = Number.isInteger(value) ? 0 : Math.max(0, 3 - String(Math.trunc(value)).length);
-  return `${value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })} ${unit.name}`;
-}
-
-// Round numbers from `low` to `high`, about `count` of them, none closer than `least`.
-function ticks(low, high, count, least) {
-  const raw = Math.max((high - low) / Math.max(count, 1), least);
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const by = Math.max(least, [1, 2, 5, 10].find((n) => n * power >= raw) * power);
-  const found = [];
-  for (let at = Math.ceil(low / by) * by; at <= high; at += by) found.push(at);
-  return found;
-}
-
+const MARGIN = { left: 72, right: 14, top: 24, axis: 38, strip: 60, gap: 14 };
+const HEADROOM = 1.07, FACE = 'Inter, "Segoe UI", system-ui, "Helvetica Neue", "DejaVu Sans", sans-serif';
+const TEXT = 11, LINE = 14, GLYPH = TEXT * 0.56, MOST_NAMES = 1500;
 class ArenaMap {
   constructor(canvas, plan, arena, top, shared) {
     Object.assign(this, { canvas, plan, arena, top, shared, selected: null, hovered: null, pending: false });
@@ -37,15 +14,16 @@ class ArenaMap {
     new ResizeObserver(() => this.resize()).observe(canvas);
   }
 
-  // Takes the colours of the theme.
+  // Takes the colours of the theme, and of what tensors are coloured by.
   paint() {
-    this.colors = new Map(this.plan.kinds.map((kind) => [kind.name, Raster.color(kind.color)]));
-    this.faded = new Map(this.plan.kinds.map((kind) => [kind.name, Raster.color(kind.color, 0.25)]));
+    const groups = this.shared.coloring.groups;
+    this.colors = groups.map((group) => Raster.color(group.color));
+    this.faded = groups.map((group) => Raster.color(group.color, 0.22));
     this.redraw();
   }
 
   showAll() {
-    this.window = { x0: this.start, x1: Math.max(this.plan.steps, this.start + 1), y0: 0, y1: this.top * 1.03 };
+    this.window = { x0: this.start, x1: Math.max(this.plan.steps, this.start + 1), y0: 0, y1: this.top * HEADROOM };
     this.redraw();
   }
 
@@ -93,7 +71,7 @@ class ArenaMap {
 
   // Shows this much from here on, inside what there is.
   place(x0, width, y0, height) {
-    const most = Math.max(this.plan.steps, this.start + 1), high = this.top * 1.03;
+    const most = Math.max(this.plan.steps, this.start + 1), high = this.top * HEADROOM;
     width = Math.min(width, most - this.start);
     height = Math.min(height, high);
     x0 = Math.min(Math.max(x0, this.start), most - width);
@@ -105,6 +83,18 @@ class ArenaMap {
   reveal(step) {
     const { x0, x1, y0, y1 } = this.window;
     if (step < x0 || step + 1 > x1) this.place(step + 0.5 - (x1 - x0) / 2, x1 - x0, y0, y1 - y0);
+  }
+
+  // Shows `row` large enough to be seen, in the middle where it was out of sight.
+  show(row) {
+    const { x0, x1, y0, y1 } = this.window, box = this.box(row), length = row.last + 1 - row.first;
+    const width = box.width < 24 ? Math.min(x1 - x0, Math.max(12 * length, 12)) : Math.max(x1 - x0, length * 1.2);
+    const height = box.height < 14 ? Math.min(y1 - y0, Math.max(12 * row.size, 64)) : Math.max(y1 - y0, row.size * 1.2);
+    const isInSight = row.first >= x0 && row.last + 1 <= x1 && row.offset >= y0 && row.offset + row.size <= y1;
+    if (!isInSight || width < x1 - x0 || height < y1 - y0) {
+      this.place((row.first + row.last + 1 - width) / 2, width, row.offset + (row.size - height) / 2, height);
+    }
+    this.redraw();
   }
 
   // The step at a point of the canvas; null outside of them.
@@ -141,12 +131,13 @@ class ArenaMap {
     c.beginPath();
     c.rect(area.x, area.y, area.width, area.height);
     c.clip();
-    this.drawHovered(c);
     if (this.shared.names) this.drawNames(c, shown);
     this.drawLimits(c);
+    this.drawMarked(c, this.hovered, THEME.ink);
+    this.drawMarked(c, this.shared.current, THEME.accent);
     c.restore();
     this.drawLive(c);
-    if (this.arena.peak) this.drawStep(c, this.arena.peakStep, THEME.peak, [5, 3]);
+    if (this.arena.peak) this.drawPeak(c);
     if (this.selected !== null) this.drawStep(c, this.selected, THEME.ink, []);
     this.drawAxes(c);
     this.took = performance.now() - began;
@@ -163,12 +154,13 @@ class ArenaMap {
 
   // Fills all tensors in sight, in the order of the rows, and returns those that are large enough for an outline.
   drawTensors() {
-    const { x0, x1, y0, y1 } = this.window, outlined = [], step = this.selected, found = this.shared.found;
+    const { x0, x1, y0, y1 } = this.window, outlined = [], step = this.selected, { found, only, way } = this.shared;
     for (const row of this.arena.rows) {
       if (row.last + 1 <= x0 || row.first >= x1 || row.offset + row.size <= y0 || row.offset >= y1) continue;
       const box = this.box(row);
-      const faded = (step !== null && (row.first > step || row.last < step)) || (found !== "" && !row.search.includes(found));
-      this.raster.fill(this.inside(box), faded ? this.faded.get(row.shown) : this.colors.get(row.shown));
+      const group = row.groups[way], { holder } = row;
+      const faded = (step !== null && (holder.first > step || holder.last < step)) || (found !== "" && !row.hit && !holder.hit) || (only !== null && only !== group);
+      this.raster.fill(this.inside(box), (faded ? this.faded : this.colors)[group]);
       const least = row.owner === null ? 3 : 7;  // less would be all line
       if (box.width > least && box.height > least) outlined.push({ row, box, faded });
     }
@@ -178,39 +170,52 @@ class ArenaMap {
     return outlined;
   }
 
-  drawHovered(c) {
-    if (!this.hovered) return;
-    const box = this.box(this.hovered);
-    c.strokeStyle = THEME.ink;
-    c.lineWidth = 2;
-    c.strokeRect(box.x, box.y, Math.max(box.width, 1), Math.max(box.height, 1));
+  drawMarked(c, row, color) {
+    if (!row || !this.arena.rows.includes(row)) return;
+    const box = this.box(row);
+    c.strokeStyle = color;
+    c.lineWidth = 2.5;
+    c.strokeRect(box.x, box.y, Math.max(box.width, 2), Math.max(box.height, 2));
   }
 
   // Writes the names of the tensors whose boxes have room, in what is in sight of them; of those that share bytes, the owner's.
   drawNames(c, shown) {
-    c.fillStyle = "#111";
-    c.font = `${TEXT}px system-ui, "DejaVu Sans", sans-serif`;
+    const isAllBright = this.shared.only === null;
+    c.fillStyle = isAllBright ? "#14181c" : THEME.ink;
+    c.strokeStyle = isAllBright ? "#ffffff90" : THEME.ground;
     c.textAlign = "center";
     c.textBaseline = "middle";
     this.named = 0;
     for (const { row, box, faded } of shown) {
       if (row.owner !== null || faded || this.named >= MOST_NAMES) continue;
       const seen = this.inSight(box);
-      if (this.write(c, row.name, this.besidePeak(seen)) || this.write(c, row.name, seen)) this.named += 1;
+      if (this.write(c, row, this.besidePeak(seen)) || this.write(c, row, seen)) this.named += 1;
     }
   }
 
-  // Writes a name along the longer side of a box, and tells whether it fits.
-  write(c, name, { left, right, high, low }) {
-    const upright = low - high > right - left, length = upright ? low - high : right - left, depth = upright ? right - left : low - high;
-    const text = depth < TEXT + 2 ? "" : shortened(name, Math.floor((length - 4) / GLYPH));
+  // Writes a name along the longer side of a box, below it its bytes where there is room, and tells whether the name fits.
+  write(c, row, { left, right, high, low }) {
+    const upright = low - high > right - left, length = (upright ? low - high : right - left) - 6, depth = upright ? right - left : low - high;
+    const text = depth < TEXT + 2 ? "" : shortened(row.name, Math.floor(length / GLYPH));
     if (!text) return false;
+    const bytes = readable(row.size), isTwofold = depth > 2 * LINE + 4 && bytes.length * GLYPH < length;
     c.save();
     c.translate((left + right) / 2, (high + low) / 2);
     if (upright) c.rotate(-Math.PI / 2);
-    c.fillText(text, 0, 0);
+    c.font = `${TEXT}px ${FACE}`;
+    this.line(c, text, isTwofold ? -LINE / 2 : 0, length);
+    c.globalAlpha = 0.75;
+    if (isTwofold) this.line(c, bytes, LINE / 2, length);
     c.restore();
     return true;
+  }
+
+  // Writes one line of a label, bright around its letters: aliases below it may have several colours.
+  line(c, text, y, length) {
+    c.lineWidth = 3;
+    c.lineJoin = "round";
+    c.strokeText(text, 0, y, length);
+    c.fillText(text, 0, y, length);
   }
 
   inSight(box) {
@@ -231,18 +236,36 @@ class ArenaMap {
   }
 
   drawLimits(c) {
-    const line = (bytes, color, dash) => {
-      c.strokeStyle = color;
-      c.setLineDash(dash);
-      c.lineWidth = 1;
-      c.beginPath();
-      c.moveTo(this.area.x, this.y(bytes));
-      c.lineTo(this.area.x + this.area.width, this.y(bytes));
-      c.stroke();
-      c.setLineDash([]);
-    };
-    line(this.arena.size, THEME.ink, []);
-    if (this.arena.capacity !== null) line(this.arena.capacity, THEME.peak, [6, 4]);
+    const { size, capacity } = this.arena;
+    this.drawLimit(c, size, `arena ${readable(size)}`, THEME.ink, []);
+    if (capacity !== null && capacity !== size) this.drawLimit(c, capacity, `capacity ${readable(capacity)}`, THEME.peak, [6, 4]);
+  }
+
+  // Draws a line at an address across all steps, with a text at its right end.
+  drawLimit(c, bytes, text, color, dash) {
+    const y = this.y(bytes), right = this.area.x + this.area.width;
+    c.strokeStyle = color;
+    c.setLineDash(dash);
+    c.lineWidth = 1.25;
+    c.beginPath();
+    c.moveTo(this.area.x, y);
+    c.lineTo(right, y);
+    c.stroke();
+    c.setLineDash([]);
+    c.textAlign = "right";
+    c.textBaseline = "bottom";
+    this.halo(c, text, right - 4, y - 3, color);
+  }
+
+  // Writes a text that stays legible on whatever is below it.
+  halo(c, text, x, y, color) {
+    c.font = `600 12px ${FACE}`;
+    c.strokeStyle = THEME.ground;
+    c.lineWidth = 4;
+    c.lineJoin = "round";
+    c.strokeText(text, x, y);
+    c.fillStyle = color;
+    c.fillText(text, x, y);
   }
 
   get strip() {
@@ -266,6 +289,19 @@ class ArenaMap {
     c.fill();
   }
 
+  // Marks the peak step by a line, and says above it what runs then.
+  drawPeak(c) {
+    const { peak, peakStep } = this.arena, x = this.x(peakStep + 0.5), { area } = this;
+    if (x < area.x || x > area.x + area.width) return;
+    this.drawStep(c, peakStep, THEME.peak, [5, 3]);
+    const node = this.plan.runs[peakStep], isRight = x > area.x + area.width / 2;
+    const room = Math.floor(((isRight ? x - area.x : area.x + area.width - x) - 12) / (12 * 0.56));
+    const text = `peak ${readable(peak)}, step ${counted(peakStep)}`, name = node ? shortened(node, room - text.length - 2) : "";
+    c.textAlign = isRight ? "right" : "left";
+    c.textBaseline = "bottom";
+    this.halo(c, name ? `${text}: ${name}` : text, x + (isRight ? -5 : 5), area.y - 4, THEME.peak);
+  }
+
   drawStep(c, step, color, dash) {
     const x = (this.x(step) + this.x(step + 1)) / 2;
     if (x < this.area.x || x > this.area.x + this.area.width) return;
@@ -273,7 +309,7 @@ class ArenaMap {
     c.lineWidth = 1.5;
     c.setLineDash(dash);
     c.beginPath();
-    c.moveTo(x, this.area.y);
+    c.moveTo(x, this.area.y - 16);
     c.lineTo(x, this.strip.y + this.strip.height);
     c.stroke();
     c.setLineDash([]);
@@ -281,10 +317,10 @@ class ArenaMap {
 
   drawAxes(c) {
     const unit = unitOf(this.top), { area, strip } = this, base = strip.y + strip.height;
-    c.strokeStyle = THEME.muted;
+    c.strokeStyle = THEME.gap;
     c.fillStyle = THEME.muted;
     c.lineWidth = 1;
-    c.font = '11px system-ui, "DejaVu Sans", sans-serif';
+    c.font = `11px ${FACE}`;
     c.beginPath();
     c.moveTo(area.x, area.y);
     c.lineTo(area.x, area.y + area.height);
@@ -297,22 +333,25 @@ class ArenaMap {
     c.textBaseline = "middle";
     for (const at of ticks(this.window.y0 / unit.size, this.window.y1 / unit.size, area.height / 50, 0)) {
       const digits = Math.max(0, Math.ceil(-Math.log10((this.window.y1 - this.window.y0) / unit.size / 20)));
-      c.fillText(at.toLocaleString("en", { maximumFractionDigits: digits }), area.x - 5, this.y(at * unit.size));
+      c.fillText(at.toLocaleString("en", { maximumFractionDigits: digits }), area.x - 6, this.y(at * unit.size));
     }
-    c.fillText("live", area.x - 5, strip.y + strip.height / 2);
-    c.fillText("step", area.x - 14, base + 11);
-    c.textAlign = "left";
-    c.fillText(unit.name, 2, area.y + 4);
+    c.fillText(Number((this.top / unit.size).toPrecision(3)).toLocaleString("en"), area.x - 6, strip.y + 5);
+    c.fillText("0", area.x - 6, base - 4);
     c.textAlign = "center";
+    this.upright(c, `address (${unit.name})`, area.y + area.height / 2);
+    this.upright(c, `live (${unit.name})`, strip.y + strip.height / 2);
     c.textBaseline = "top";
-    for (const at of ticks(this.window.x0, this.window.x1, area.width / 90, 1)) c.fillText(at.toLocaleString("en"), this.x(at), base + 5);
+    for (const at of ticks(this.window.x0, this.window.x1, area.width / 90, 1)) c.fillText(counted(at), this.x(at), base + 5);
+    c.fillText("step", area.x + area.width / 2, base + 21);
   }
-}
 
-// The end of a name, where names differ, in at most `room` characters.
-function shortened(name, room) {
-  if (name.length <= room) return name;
-  const short = name.replace(/_output_0$/, "");
-  if (short.length <= room) return short;
-  return room >= 6 ? `…${short.slice(short.length - room + 1)}` : "";
+  // Writes the title of an axis along it.
+  upright(c, text, y) {
+    c.save();
+    c.translate(13, y);
+    c.rotate(-Math.PI / 2);
+    c.textBaseline = "middle";
+    c.fillText(text, 0, 0);
+    c.restore();
+  }
 }

@@ -1,172 +1,100 @@
-// The page around the maps: controls, what the pointer does, what is told of a tensor, and what is live at a step.
+// The page around the maps: what it is built of, and its controls.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const shared = { names: data.names, found: "" };
+const shared = { names: data.names, found: "", current: null, way: 0, coloring: data.colorings[0], only: null };
 const maps = [];
-const MOST_ROWS = 500;
+const MOST_ENTRIES = 13;
+const MOST_CAPACITY = 1.6;  // how much larger than an arena its capacity may be that a map still shows it
 const element = (id) => document.getElementById(id);
-
-function make(tag, text, parent) {
-  const node = document.createElement(tag);
-  if (text) node.textContent = text;
-  if (parent) parent.append(node);
-  return node;
-}
 
 function heading(plan, arena) {
   const gap = arena.gap ? `gap ${readable(arena.gap)} (${((100 * arena.gap) / arena.size).toFixed(1)}%)` : "no gap";
   const said = plan.said ? `${plan.said}: ` : "", name = plan.arenas.length > 1 ? ` ${arena.name}` : "";
-  return `${said}arena${name} ${readable(arena.size)}, peak ${readable(arena.peak)}${arena.peak ? ` at step ${arena.peakStep.toLocaleString("en")}` : ""}, ${gap}`;
+  const capacity = arena.capacity === null ? "" : ` of ${readable(arena.capacity)}`;
+  return `${said}arena${name} ${readable(arena.size)}${capacity}, peak ${readable(arena.peak)}${arena.peak ? ` at step ${counted(arena.peakStep)}` : ""}, ${gap}`;
+}
+
+function topOf(arena) {
+  const most = Math.max(1, arena.size, arena.peak);
+  return arena.capacity !== null && arena.capacity <= most * MOST_CAPACITY ? Math.max(most, arena.capacity) : most;
 }
 
 function build() {
   const rows = Math.max(...data.plans.map((plan) => plan.arenas.length));
-  const tops = Array.from({ length: rows }, (_, i) => Math.max(1, ...data.plans.map((plan) => (plan.arenas[i] ? Math.max(plan.arenas[i].size, plan.arenas[i].peak) : 1))));
+  const tops = Array.from({ length: rows }, (_, i) => Math.max(1, ...data.plans.map((plan) => (plan.arenas[i] ? topOf(plan.arenas[i]) : 1))));
   for (const plan of data.plans) {
     const column = make("div", "", element("plans"));
     column.className = "plan";
     plan.arenas.forEach((arena, i) => {
-      for (const row of arena.rows) row.search = `${row.name}\n${row.node ?? ""}`.toLowerCase();
+      prepare(arena.rows);
       const part = make("div", "", column);
       part.className = "arena";
-      make("h2", heading(plan, arena), part);
+      const title = make("h2", heading(plan, arena), part);
+      title.hidden = data.plans.length === 1 && plan.arenas.length === 1 && arena.gap === 0;  // the headline says it
       const canvas = make("canvas", "", make("div", "", part));
       canvas.tabIndex = 0;
+      canvas.setAttribute("role", "img");
       canvas.setAttribute("aria-label", heading(plan, arena));
       maps.push(new ArenaMap(canvas, plan, arena, tops[i], shared));
     });
   }
+}
+
+// Gives each row the text in which it is found, and the row that holds its bytes.
+function prepare(rows) {
+  const owners = new Map(rows.filter((row) => row.owner === null).map((row) => [row.name, row]));
+  for (const row of rows) {
+    row.search = `${row.name}\n${row.node ?? ""}\n${row.operator ?? ""}`.toLowerCase();
+    row.holder = owners.get(row.owner) ?? row;
+  }
+}
+
+// Offers what tensors can be coloured by.
+function offerColors() {
+  data.colorings.forEach((coloring, i) => {
+    const label = make("label", "", element("colors")), button = make("input", "", label);
+    Object.assign(button, { type: "radio", name: "coloring", value: coloring.name, checked: i === 0 });
+    label.append(coloring.name);
+    button.addEventListener("change", () => colorBy(i));
+  });
+}
+
+function colorBy(number) {
+  Object.assign(shared, { way: number, coloring: data.colorings[number], only: null });
+  maps.forEach((map) => map.paint());
   legend();
 }
 
 function legend() {
-  const kinds = new Map(data.plans.flatMap((plan) => plan.kinds.map((kind) => [kind.name, kind.color])));
-  for (const [name, color] of kinds) {
-    const entry = make("span", "", element("legend"));
-    make("i", "", entry).style.background = color;
-    entry.append(name);
-  }
-  for (const [name, text] of [["peak", "peak step"], ["gap", "gap above the peak"]]) {
-    if (name === "gap" && !maps.some((map) => map.arena.gap)) continue;
-    const entry = make("span", "", element("legend"));
-    make("i", "", entry).className = name;
-    entry.append(text);
-  }
+  const { groups, ramp } = shared.coloring, parent = element("legend");
+  parent.replaceChildren();
+  if (ramp && groups.length > MOST_ENTRIES) gradient(groups, parent);
+  else groups.forEach((group, i) => entry(group, i, parent));
+  if (!maps.some((map) => map.arena.gap)) return;
+  const gap = make("span", "", parent);
+  make("i", "", gap).className = "gap";
+  gap.append("gap above the peak");
 }
 
-function nodeAt(plan, step) {
-  return plan.runs[step] ? `${step.toLocaleString("en")} (${plan.runs[step]})` : step.toLocaleString("en");
-}
-
-function facts(plan, row) {
-  const end = row.offset + row.size;
-  return [
-    row.node !== null && ["node", row.node],
-    row.shape !== null && ["shape", `${row.dtype ?? ""} ${row.shape.length ? row.shape.join("×") : "scalar"}`.trim()],
-    ["bytes", `${row.size.toLocaleString("en")}${row.size >= 1024 ? ` (${readable(row.size)})` : ""}`],
-    ["address", `${row.offset.toLocaleString("en")} to ${end.toLocaleString("en")}`],
-    ["life", `step ${nodeAt(plan, row.first)} to ${nodeAt(plan, row.last)}`],
-    ["kind", row.owner === null ? row.kind : `${row.kind}, inside ${row.owner}`],
-  ].filter(Boolean);
-}
-
-function tell(map, row, event) {
-  const tip = element("tip");
-  tip.hidden = row === null;
-  if (row === null) return;
-  tip.replaceChildren();
-  make("b", row.name, tip);
-  for (const [key, value] of facts(map.plan, row)) make("div", `${key}: ${value}`, tip);
-  const box = tip.getBoundingClientRect();
-  tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - box.width - 8))}px`;
-  tip.style.top = `${Math.max(4, event.clientY + 18 + box.height > innerHeight ? event.clientY - box.height - 10 : event.clientY + 18)}px`;
-}
-
-// Selects a step of a plan in all of its arenas, and lists what is live there; null selects none.
-function select(plan, step) {
-  for (const map of maps) {
-    map.selected = map.plan === plan ? step : null;
-    if (map.selected !== null) map.reveal(step);
-    map.redraw();
-  }
-  const aside = element("step");
-  aside.hidden = step === null;
-  aside.replaceChildren();
-  if (step === null) return;
-  make("h2", `${plan.said ? `${plan.said}, ` : ""}step ${nodeAt(plan, step)}`, aside);
-  for (const arena of plan.arenas) list(arena, step, aside, plan.arenas.length > 1);
-}
-
-function list(arena, step, parent, several) {
-  const live = arena.rows.filter((row) => row.owner === null && row.first <= step && step <= row.last).sort((a, b) => b.size - a.size);
-  const used = arena.live.findLast(([from]) => from <= step)[1];
-  make("h3", `${several ? `${arena.name}: ` : ""}${live.length.toLocaleString("en")} ${live.length === 1 ? "buffer" : "buffers"} live, ${readable(used)}`, parent);
-  const table = make("table", "", parent), head = make("tr", "", table);
-  for (const name of ["buffer", "bytes", "offset"]) make("th", name, head);
-  for (const row of live.slice(0, MOST_ROWS)) {
-    const line = make("tr", "", table);
-    const inside = arena.rows.filter((other) => other.owner === row.name && other.first <= step && step <= other.last);
-    const name = make("td", row.name, line);
-    if (inside.length) make("small", ` with ${inside.map((other) => other.name).join(", ")}`, name);
-    make("td", row.size.toLocaleString("en"), line);
-    make("td", row.offset.toLocaleString("en"), line);
-  }
-  if (live.length > MOST_ROWS) make("p", `and ${live.length - MOST_ROWS} smaller ones`, parent);
-}
-
-function point(map, event) {
-  const box = map.canvas.getBoundingClientRect();
-  return { x: event.clientX - box.left, y: event.clientY - box.top };
-}
-
-function listen(map) {
-  const { canvas } = map;
-  let from = null, moved = false;
-  canvas.addEventListener("pointerdown", (event) => {
-    from = { x: event.clientX, y: event.clientY };
-    moved = false;
-    canvas.setPointerCapture(event.pointerId);
+// An entry of the legend; pressed, its tensors alone keep their colour.
+function entry(group, number, parent) {
+  const button = make("button", "", parent);
+  make("i", "", button).style.background = group.color;
+  button.append(group.label);
+  button.title = "show these alone";
+  button.setAttribute("aria-pressed", "false");
+  button.addEventListener("click", () => {
+    shared.only = shared.only === number ? null : number;
+    for (const other of parent.querySelectorAll("button")) other.setAttribute("aria-pressed", String(other === button && shared.only !== null));
+    maps.forEach((map) => map.redraw());
   });
-  canvas.addEventListener("pointermove", (event) => {
-    if (from === null) return hover(map, event);
-    const dx = event.clientX - from.x, dy = event.clientY - from.y;
-    if (!moved && Math.hypot(dx, dy) < 4) return undefined;
-    moved = true;
-    canvas.classList.add("moving");
-    tell(map, null, event);
-    map.pan(dx, dy);
-    from = { x: event.clientX, y: event.clientY };
-    return undefined;
-  });
-  canvas.addEventListener("pointerup", (event) => {
-    if (from !== null && !moved) {
-      const step = map.stepAt(point(map, event).x);
-      select(map.plan, step === map.selected ? null : step);
-    }
-    from = null;
-    canvas.classList.remove("moving");
-  });
-  canvas.addEventListener("pointercancel", () => { from = null; });
-  canvas.addEventListener("pointerleave", (event) => {
-    map.hovered = null;
-    map.redraw();
-    tell(map, null, event);
-  });
-  canvas.addEventListener("wheel", (event) => {
-    event.preventDefault();
-    const by = event.deltaY || event.deltaX;  // with shift, some browsers turn the wheel sideways
-    map.zoom(Math.exp(Math.sign(by) * Math.min(Math.abs(by), 120) / 500), point(map, event), !event.altKey, !event.shiftKey);
-  }, { passive: false });
-  canvas.addEventListener("dblclick", () => map.showAll());
 }
 
-function hover(map, event) {
-  const { x, y } = point(map, event), row = map.rowAt(x, y);
-  if (row !== map.hovered) {
-    map.hovered = row;
-    map.redraw();
-  }
-  tell(map, row, event);
+function gradient(groups, parent) {
+  const whole = make("span", groups[0].label, parent), bar = make("i", "", whole);
+  bar.className = "ramp";
+  bar.style.background = `linear-gradient(to right, ${groups.map((group) => group.color).join(", ")})`;
+  whole.append(`${groups[groups.length - 1].label} (${counted(groups.length)} layers)`);
 }
 
 function selectPeaks() {
@@ -175,15 +103,23 @@ function selectPeaks() {
   if (highest) select(plan, highest.peakStep);
 }
 
+// Goes `by` steps on from the selected one, or moves what is in sight where none is selected.
+function move(by) {
+  const map = maps.find((one) => one.selected !== null);
+  if (map === undefined) return maps.forEach((one) => one.pan(-80 * by, 0));
+  return select(map.plan, Math.min(Math.max(map.selected + by, map.plan.start), map.plan.steps - 1));
+}
+
 const each = (act) => () => maps.forEach(act);
 const ACTIONS = {
   "+": each((map) => map.zoom(0.8)),
   "-": each((map) => map.zoom(1.25)),
   0: each((map) => map.showAll()),
   p: selectPeaks,
+  "/": () => element("find").focus(),
   Escape: () => select(data.plans[0], null),
-  ArrowLeft: each((map) => map.pan(80, 0)),
-  ArrowRight: each((map) => map.pan(-80, 0)),
+  ArrowLeft: () => move(-1),
+  ArrowRight: () => move(1),
   ArrowUp: each((map) => map.pan(0, 80)),
   ArrowDown: each((map) => map.pan(0, -80)),
 };
@@ -194,10 +130,7 @@ function control() {
     shared.names = event.target.checked;
     maps.forEach((map) => map.redraw());
   });
-  element("find").addEventListener("input", (event) => {
-    shared.found = event.target.value.trim().toLowerCase();
-    maps.forEach((map) => map.redraw());
-  });
+  listenToFind();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     readTheme();
     maps.forEach((map) => map.paint());
@@ -211,5 +144,7 @@ function control() {
 }
 
 build();
+offerColors();
+legend();
 maps.forEach(listen);
 control();

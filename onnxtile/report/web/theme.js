@@ -5,7 +5,7 @@ const THEME = {};
 
 function readTheme() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of ["ground", "ink", "muted", "edge", "inner", "gap", "live", "peak"]) THEME[name] = style.getPropertyValue(`--${name}`).trim();
+  for (const name of ["ground", "ink", "muted", "edge", "inner", "gap", "live", "peak", "accent"]) THEME[name] = style.getPropertyValue(`--${name}`).trim();
 }
 
 readTheme();

@@ -1,0 +1,100 @@
+"""What tensors may be coloured by in pictures: their operator, their layer, or their kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from onnxtile.report.format import Plan
+from onnxtile.report.layout import Row
+from onnxtile.report.palette import CATEGORIES, GIVEN, OTHER, color, kind_of, kinds, ramp
+
+INPUT = "graph input"
+"""The group of rows that no node makes."""
+
+
+@dataclass(frozen=True)
+class ColorGroup:
+    """Tensors of one colour ("#rrggbb"), and how a legend calls them."""
+
+    label: str
+    color: str
+
+
+@dataclass(frozen=True)
+class Coloring:
+    """One way to colour tensors. `is_ramp` says that the groups have an order, and their colours run from one end to the other."""
+
+    name: str
+    groups: tuple[ColorGroup, ...]
+    is_ramp: bool
+    key: Callable[[Row], str] = field(repr=False)
+    indices: Mapping[str, int] = field(repr=False)
+
+    def index(self, row: Row) -> int:
+        """Return the group of `row`, by its place in `groups`."""
+        return self.indices.get(self.key(row), len(self.groups) - 1)
+
+    def color(self, row: Row) -> str:
+        """Return the colour of `row`."""
+        return self.groups[self.index(row)].color
+
+
+def colorings(plans: Sequence[Plan]) -> tuple[Coloring, ...]:
+    """Return the ways to colour `plans`, as `shown` returns them, with the same colours in all; the first is the best known."""
+    rows = [row for plan in plans for row in plan["buffers"]]
+    found = (_by_operator(rows), _by_layer(rows), _by_kind(plans))
+    return tuple(one for one in found if one is not None)
+
+
+def _by_operator(rows: Sequence[Row]) -> Coloring | None:
+    """Return the operators with the most bytes in colours of their own, then the others in one."""
+    sizes: dict[str, int] = {}
+    for row in rows:
+        sizes[_operator(row)] = sizes.get(_operator(row), 0) + row["size"]
+    given = [INPUT] if sizes.pop(INPUT, None) is not None else []
+    if not sizes:
+        return None
+    names = sorted(sizes, key=lambda name: (-sizes[name], name))
+    own = names if len(names) <= len(CATEGORIES) else names[: len(CATEGORIES) - 1]
+    left = len(names) - len(own)
+    groups = [ColorGroup(_plain(name), shade) for name, shade in zip(own, CATEGORIES, strict=False)]
+    groups += [ColorGroup(INPUT, GIVEN) for _ in given]
+    groups += [ColorGroup(f"{left} other operators", OTHER)] if left else []
+    return Coloring("operator", tuple(groups), False, _operator, _numbered((*own, *given)))
+
+
+def _operator(row: Row) -> str:
+    return row.get("operator") or INPUT
+
+
+def _plain(operator: str) -> str:
+    """Return an operator without its domain."""
+    return operator.rpartition("::")[2]
+
+
+def _by_layer(rows: Sequence[Row]) -> Coloring | None:
+    """Return the layers in the order in which they first run; None where no names tell them."""
+    first: dict[str, int] = {}
+    for row in rows:
+        first[_layer(row)] = min(first.get(_layer(row), row["first"]), row["first"])
+    given = [INPUT] if first.pop(INPUT, None) is not None else []
+    if len(first) < 2:
+        return None
+    names = sorted(first, key=lambda name: first[name])
+    groups = [ColorGroup(name, shade) for name, shade in zip(names, ramp(len(names)), strict=True)]
+    groups += [ColorGroup(INPUT, GIVEN) for _ in given]
+    return Coloring("layer", tuple(groups), True, _layer, _numbered((*names, *given)))
+
+
+def _layer(row: Row) -> str:
+    return row.get("layer") or INPUT
+
+
+def _by_kind(plans: Sequence[Plan]) -> Coloring:
+    names = list(dict.fromkeys(kind for plan in plans for kind in kinds(plan)))
+    return Coloring("kind", tuple(ColorGroup(name, color(name)) for name in names), False, kind_of, _numbered(names))
+
+
+def _numbered(names: Iterable[str]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names)}

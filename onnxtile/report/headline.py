@@ -1,0 +1,86 @@
+"""What a plan comes to, in words: the model, its inputs, the arena, what sharing saved, and what is proved of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onnxtile.report.format import Plan
+from onnxtile.report.units import readable
+
+_INPUTS = 3
+"""Inputs that are named."""
+_ELEMENTS = {"FLOAT": "float32", "DOUBLE": "float64"}
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The title of a picture, and the figures below it, each a label with its text."""
+
+    title: str
+    inputs: str
+    figures: tuple[tuple[str, str], ...]
+
+
+def headline(plan: Plan, title: str) -> Headline:
+    """Return the headline of `plan`; `title` is used where the plan does not name its model. What a plan does not say is left out."""
+    inputs = plan.get("inputs") or ()
+    named = [f"{one['name']} {tensor_type(one)}" for one in inputs[:_INPUTS]]
+    more = [f"{len(inputs) - _INPUTS} more"] if len(inputs) > _INPUTS else []
+    return Headline(plan.get("model") or title, ", ".join((*named, *more)), tuple(_figures(plan)))
+
+
+def element(dtype: str | None) -> str:
+    """Return an element type as numpy names it, "float32"; empty where it is not known."""
+    return _ELEMENTS.get(dtype or "", (dtype or "").lower())
+
+
+def tensor_type(row: Mapping[str, Any]) -> str:
+    """Return element type and shape of a tensor, "float32 1×3×224×224", as far as they are known."""
+    shape = row.get("shape")
+    sizes = "" if shape is None else "×".join(map(str, shape)) or "scalar"
+    return " ".join(filter(None, (element(row.get("dtype")), sizes)))
+
+
+def _figures(plan: Plan) -> Iterator[tuple[str, str]]:
+    size = sum(arena["size"] for arena in plan["arenas"])
+    capacities = [arena.get("capacity") for arena in plan["arenas"]]
+    limit = f" of {readable(sum(capacities))}" if capacities and None not in capacities else ""
+    yield "arenas" if len(plan["arenas"]) > 1 else "arena", f"{readable(size)}{limit}"
+    unshared = plan.get("activation_bytes")
+    if unshared is not None and plan.get("schedule"):
+        yield "activations without sharing", readable(unshared)
+        if size < unshared:
+            yield "saved by sharing", f"{(unshared - size) / unshared:.1%}"
+    proof = proved(plan)
+    if proof is not None:
+        yield "proof", proof
+
+
+def proved(plan: Plan) -> str | None:
+    """Return what is proved of the size of the arenas; None where the plan says nothing of it.
+
+    A share of the bound is rounded up, so that "within" is true.
+    """
+    if plan.get("unplanned"):
+        count = len(plan["unplanned"])
+        return f"none: {count:,} tensor{'s' * (count > 1)} unplanned"
+    if plan.get("optimal"):
+        return f"smallest {smallest_of(plan)}"
+    bound, gap = plan.get("lower_bound"), plan.get("gap")
+    if not bound or gap is None:
+        return None
+    return f"within {math.ceil(gap / bound * 1000) / 10:.1f}% of the lower bound"
+
+
+def smallest_of(plan: Plan) -> str:
+    """Return in words which plans an optimal one is compared with."""
+    if plan.get("optimal_over") == "any order":
+        return "of all orders and aliases"
+    if not plan.get("schedule"):
+        return "for these live ranges"
+    if plan.get("order") == "any":
+        return "that holds in every order, with these aliases"
+    return "for this order and these aliases"

@@ -1,0 +1,86 @@
+// What the page says of a tensor under the pointer, and of the step that is selected.
+
+const MOST_ROWS = 500;
+
+function make(tag, text, parent) {
+  const node = document.createElement(tag);
+  if (text) node.textContent = text;
+  if (parent) parent.append(node);
+  return node;
+}
+
+// Appends a name that may be broken into lines at its slashes.
+function path(name, parent) {
+  for (const part of name.split(/(?<=\/)/)) parent.append(part, document.createElement("wbr"));
+}
+
+function nodeAt(plan, step) {
+  return plan.runs[step] ? `${counted(step)} (${plan.runs[step]})` : counted(step);
+}
+
+function facts(plan, row) {
+  return [
+    row.operator !== null && ["operator", row.operator],
+    row.node !== null && ["node", row.node],
+    row.shape !== null && ["type", `${row.dtype} ${row.shape.length ? row.shape.join("×") : "scalar"}`.trim()],
+    ["size", `${counted(row.size)} bytes${row.size >= 1024 ? ` (${readable(row.size)})` : ""}`],
+    ["offset", `${counted(row.offset)} bytes`],
+    ["first step", nodeAt(plan, row.first)],
+    ["last step", nodeAt(plan, row.last)],
+    row.owner !== null && ["alias of", row.owner],
+    ["kind", row.kind],
+  ].filter(Boolean);
+}
+
+// Shows what is known of `row` near a point of the window; null hides it.
+function tell(map, row, at) {
+  const tip = element("tip");
+  tip.hidden = row === null;
+  if (row === null) return;
+  tip.replaceChildren();
+  const name = make("b", "", tip);
+  make("i", "", name).style.background = shared.coloring.groups[row.groups[shared.way]].color;
+  name.append(row.name);
+  const table = make("table", "", tip);
+  for (const [key, value] of facts(map.plan, row)) {
+    const line = make("tr", "", table);
+    make("th", key, line);
+    make("td", value, line);
+  }
+  const box = tip.getBoundingClientRect();
+  tip.style.left = `${Math.max(4, Math.min(at.clientX + 14, innerWidth - box.width - 8))}px`;
+  tip.style.top = `${Math.max(4, at.clientY + 18 + box.height > innerHeight ? at.clientY - box.height - 10 : at.clientY + 18)}px`;
+}
+
+// Selects a step of a plan in all of its arenas, and lists what is live there; null selects none.
+function select(plan, step) {
+  for (const map of maps) {
+    map.selected = map.plan === plan ? step : null;
+    if (map.selected !== null) map.reveal(step);
+    map.redraw();
+  }
+  const aside = element("step");
+  aside.hidden = step === null;
+  aside.replaceChildren();
+  if (step === null) return;
+  make("h2", `${plan.said ? `${plan.said}, ` : ""}step ${nodeAt(plan, step)}`, aside);
+  for (const arena of plan.arenas) list(arena, step, aside, plan.arenas.length > 1);
+}
+
+function list(arena, step, parent, several) {
+  const live = arena.rows.filter((row) => row.owner === null && row.first <= step && step <= row.last).sort((a, b) => b.size - a.size);
+  const used = arena.live.findLast(([from]) => from <= step)[1];
+  make("h3", `${several ? `${arena.name}: ` : ""}${counted(live.length)} live ${live.length === 1 ? "buffer" : "buffers"}, ${readable(used)}`, parent);
+  const table = make("table", "", parent), head = make("tr", "", table);
+  for (const name of ["buffer", "bytes", "offset"]) make("th", name, head);
+  for (const row of live.slice(0, MOST_ROWS)) {
+    const line = make("tr", "", table);
+    const inside = arena.rows.filter((other) => other.owner === row.name && other.first <= step && step <= other.last);
+    const name = make("td", "", line);
+    path(row.name, name);
+    if (inside.length) path(`alias${inside.length > 1 ? "es" : ""}: ${inside.map((other) => other.name).join(", ")}`, make("small", "", name));
+    make("td", counted(row.size), line);
+    make("td", counted(row.offset), line);
+  }
+  if (live.length > MOST_ROWS) make("p", `and ${counted(live.length - MOST_ROWS)} smaller ones`, parent);
+}
