@@ -1,32 +1,128 @@
-"""Plug-ins and data files are found by their existence: no list elsewhere is edited when one is added."""
+"""Plug-ins and data files are found by their existence: no list elsewhere is edited when one is added.
+
+The plug-ins of onnxtile are modules of a package. Other distributions add theirs by entry points, in the group that is called as the
+package: planners of others are in the group "onnxtile.planners".
+(https://packaging.python.org/en/latest/specifications/entry-points/)
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onnxtile.errors import OnnxtileError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
 
-def discover(package: str, kind: type[T]) -> dict[str, T]:
-    """Return every instance of `kind` that a module of `package` defines at its top level, keyed by its `name`, sorted.
+def discover(package: str, *kinds: type[T]) -> dict[str, T]:
+    """Return every instance of `kinds` that a module of `package` defines at its top level, keyed by its `name`, sorted.
 
-    `package` is a dotted name such as "onnxtile.planning.planners". Raises OnnxtileError where two plug-ins share a name.
+    `package` is a dotted name such as "onnxtile.planning.planners". Those of other distributions count, too: each entry point of the group
+    names an instance, or a module that defines some. Raises OnnxtileError where two plug-ins share a name, or one cannot be loaded.
     """
     found: dict[str, T] = {}
+    sources: dict[str, str] = {}
+    for source, plug_in in (*_own(package, kinds), *_contributed(package, kinds)):
+        name: str = plug_in.name  # type: ignore[attr-defined]
+        if found.setdefault(name, plug_in) is not plug_in:
+            where = " and ".join(dict.fromkeys((sources[name], source)))
+            raise OnnxtileError(f"two plug-ins in {where} are named {name!r}")
+        sources.setdefault(name, source)
+    return dict(sorted(found.items()))
+
+
+def _own(package: str, kinds: tuple[type[T], ...]) -> Iterator[tuple[str, T]]:
+    """Yield the instances that the modules of `package` define."""
     for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
         module = importlib.import_module(f"{package}.{info.name}")
-        for value in vars(module).values():
-            if not isinstance(value, kind):
-                continue
-            name: str = value.name  # type: ignore[attr-defined]
-            if found.setdefault(name, value) is not value:
-                raise OnnxtileError(f"two plug-ins in {package} are named {name!r}")
-    return dict(sorted(found.items()))
+        yield from ((package, value) for value in vars(module).values() if isinstance(value, kinds))
+
+
+def _contributed(package: str, kinds: tuple[type[T], ...]) -> Iterator[tuple[str, T]]:
+    """Yield the instances that other distributions define. Raises OnnxtileError."""
+    for contribution in contributions(f"onnxtile.{package.rpartition('.')[2]}"):
+        loaded = contribution.load()
+        values = vars(loaded).values() if isinstance(loaded, ModuleType) else [loaded]
+        instances = [value for value in values if isinstance(value, kinds)]
+        if not instances:
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise contribution.error(f"{contribution.value!r} defines no {expected}")
+        yield from ((contribution.distribution, value) for value in instances)
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """An entry point of another distribution: its name, its group, the module or object that it names, and who brings it."""
+
+    group: str
+    name: str
+    value: str
+    distribution: str
+    entry_point: EntryPoint
+
+    def load(self) -> Any:
+        """Import what the entry point names. Raises OnnxtileError with the reason, whatever goes wrong in the code of others."""
+        try:
+            return self.entry_point.load()
+        except Exception as error:
+            reason = " ".join(str(error).split()) or "no reason given"
+            raise self.error(f"{type(error).__name__}: {reason}") from error
+
+    def error(self, reason: str) -> OnnxtileError:
+        """Return the error of an entry point that does not do."""
+        return OnnxtileError(
+            f"the plug-in {self.name!r} of {self.distribution} (group {self.group}) cannot be used: {reason}",
+            hint=f"update {self.distribution}, or uninstall it",
+        )
+
+
+def contributions(group: str) -> tuple[Contribution, ...]:
+    """Return the entry points of other distributions in `group`, sorted by their names. Nothing is imported."""
+    return _contributions(group, tuple(sys.path))
+
+
+@cache
+def _contributions(group: str, path: tuple[str, ...]) -> tuple[Contribution, ...]:
+    points = sorted(_entry_points(path).select(group=group), key=lambda point: (point.name, point.value))
+    owners = (point.dist.name if point.dist is not None else "an unknown distribution" for point in points)
+    return tuple(
+        Contribution(group, point.name, point.value, owner, point) for point, owner in zip(points, owners, strict=True)
+    )
+
+
+@cache
+def _entry_points(_path: tuple[str, ...]) -> Any:
+    """Return the entry points of every distribution on the path: one look is enough."""
+    from importlib.metadata import entry_points
+
+    return entry_points()
+
+
+def contributed_folders(group: str) -> dict[str, Path]:
+    """Return the folders of the packages that the entry points of `group` name, by the name of the entry point.
+
+    Raises OnnxtileError where one cannot be imported, is not a package in a folder, or where two have the same name.
+    """
+    folders: dict[str, Path] = {}
+    for contribution in contributions(group):
+        module = contribution.load()
+        places = [Path(place) for place in getattr(module, "__path__", ())]
+        if not places or not places[0].is_dir():
+            raise contribution.error(f"{contribution.value!r} is not a package with a folder")
+        if folders.setdefault(contribution.name, places[0]) != places[0]:
+            raise contribution.error(f"another plug-in has the name {contribution.name!r}")
+    return folders
 
 
 def data_folder(name: str) -> Path:

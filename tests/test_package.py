@@ -149,8 +149,8 @@ def prepare(model: Path, folder: Path) -> int:
 
 def test_the_script_of_a_user_passes_mypy_in_strict_mode(installed: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    mypy = (sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache")
-    mypy = (*mypy, "--python-executable", _bin(installed, "python"))
+    places = ("--cache-dir", tmp_path / "cache", "--python-executable", _bin(installed, "python"))
+    mypy = (sys.executable, "-m", "mypy", "--strict", *places)
     script.write_text(_SCRIPT)
     assert "Success" in _quiet(*mypy, script, folder=tmp_path)
     script.write_text(_SCRIPT.replace("fused.model)", "fused.fused)").replace("arena_size", "arena_length"))

@@ -58,7 +58,7 @@ def made(name: str) -> VerbResult:
     return RESULTS[name]()
 
 
-def every(kind: type[VerbResult]) -> set[type[VerbResult]]:
+def every(kind: Any) -> set[Any]:
     """Return the subclasses of `kind`, at any depth."""
     return {kind}.union(*(every(below) for below in kind.__subclasses__()))
 

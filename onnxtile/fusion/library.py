@@ -7,17 +7,29 @@ from pathlib import Path
 
 from onnxtile.errors import PatternError, unknown
 from onnxtile.fusion.pattern import Pattern, from_file, from_query
-from onnxtile.registry import data_folder
+from onnxtile.registry import contributed_folders, data_folder
 
 __all__ = ["LIBRARY", "Pattern", "from_file", "from_query", "in_order", "pattern_set", "select", "set_names"]
 
 LIBRARY = "library"
-"""The name of the set that stands in `patterns/` itself; other sets are folders of it."""
+"""The name of the set in `patterns/` itself; other sets are folders of it, and packages of others."""
 
 
 def set_names() -> list[str]:
-    """Return the names of the pattern sets: the library, and the folders of `patterns/`."""
-    return [LIBRARY, *sorted(path.name for path in data_folder("patterns").iterdir() if path.is_dir())]
+    """Return the names of the pattern sets: the library, the folders of `patterns/`, and the sets of other distributions."""
+    return list(_folders())
+
+
+def _folders() -> dict[str, Path]:
+    """Return the folder of each pattern set. Raises PatternError where a set of another distribution has a name that is taken."""
+    library = data_folder("patterns")
+    own = {LIBRARY: library, **{path.name: path for path in sorted(library.iterdir()) if path.is_dir()}}
+    others = contributed_folders("onnxtile.patterns")
+    for name in sorted(own.keys() & others.keys()):
+        raise PatternError(
+            f"{others[name]}: the name {name!r} of this pattern set is taken", hint="rename its entry point"
+        )
+    return {**own, **others}
 
 
 def pattern_set(name: str = LIBRARY) -> list[Pattern]:
@@ -25,10 +37,10 @@ def pattern_set(name: str = LIBRARY) -> list[Pattern]:
 
     Raises UsageError for an unknown set, PatternError for a file at fault or two patterns of one name.
     """
-    if name not in set_names():
-        raise unknown("pattern set", name, set_names())
-    folder = data_folder("patterns") / ("" if name == LIBRARY else name)
-    return in_order(from_file(path) for path in sorted(folder.glob("*.toml")))
+    folders = _folders()
+    if name not in folders:
+        raise unknown("pattern set", name, folders)
+    return in_order(from_file(path) for path in sorted(folders[name].glob("*.toml")))
 
 
 def in_order(patterns: Iterable[Pattern]) -> list[Pattern]:

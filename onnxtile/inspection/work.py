@@ -150,6 +150,5 @@ def _without_products(rule: FlopRule, site: Site) -> Count:
 
 @cache
 def _rules() -> dict[Operator, Rule | FlopRule]:
-    package = "onnxtile.inspection.macs"
-    rules: list[Rule | FlopRule] = [*discover(package, Rule).values(), *discover(package, FlopRule).values()]
-    return {operator: rule for rule in rules for operator in rule.operators}
+    rules: dict[str, Rule | FlopRule] = discover("onnxtile.inspection.macs", Rule, FlopRule)
+    return {operator: rule for rule in rules.values() for operator in rule.operators}

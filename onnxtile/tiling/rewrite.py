@@ -105,11 +105,12 @@ class _Search:
     def all(self) -> Iterator[Candidate | SkippedNode]:
         """Yield what can be tiled and what cannot."""
         for node in self.model.graph.all_nodes():
+            if _is_tileable(node, self.operators):
+                yield self._examine(node, self.facts, self.names.of(node))
+                continue
             reason = why_uncut(node)
             if reason is not None:
                 yield SkippedNode(self.names.of(node), reason)
-            elif _is_tileable(node, self.operators):
-                yield self._examine(node, self.facts, self.names.of(node))
         for function in self.model.functions.values():
             for node in function.all_nodes():
                 if _is_tileable(node, self.operators):

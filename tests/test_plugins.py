@@ -1,0 +1,230 @@
+"""Plug-ins of other distributions: found by their entry points, used by the library and the command, and refused in one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+
+import onnxtile
+from onnxtile.errors import OnnxtileError
+from onnxtile.planning.planner import planners
+from onnxtile.registry import contributions
+
+ROOT = Path(__file__).parent.parent
+
+PLANNER = """
+from onnxtile.planning.planner import Planner, heuristic
+
+def _place(problem):
+    offsets, end = [], 0
+    for buffer in problem.buffers:
+        unit = buffer.alignment or problem.alignment
+        offsets.append(-(-end // unit) * unit)
+        end = offsets[-1] + buffer.size
+    return offsets
+
+STACK = Planner("acme-stack", "one buffer above the other", heuristic(_place))
+"""
+FORMAT = """
+from onnxtile.report.format import Format
+
+TEXT = Format("text", ".acme", lambda plan, options: "".join(f"{b['offset']} {b['name']}\\n" for b in plan["buffers"]).encode())
+"""
+ORDER = """
+from onnxtile.planning.order import Order
+
+FILE = Order("acme-file", "the nodes as they stand in the model", lambda ground: (ground.packed(ground.own),))
+"""
+OPERATOR = """
+from onnxtile.tiling.product import NotTiled, Tileable
+
+class Einsum(Tileable):
+    name = "Einsum"
+
+    def restate(self, node, facts):
+        raise NotTiled("acme does not tile it yet")
+
+EINSUM = Einsum()
+"""
+LOWERING = """
+from onnxtile.fusion.lowering import Lowering, Proof
+
+class AcmeTwice(Lowering):
+    name = "AcmeTwice"
+
+    def to_onnx(self, site):
+        return Proof.one("Abs", (site.arguments[0].value,), since=13)
+
+TWICE = AcmeTwice()
+"""
+PATTERN = """
+name = "AcmeTwice"
+doc = "An absolute value, taken twice."
+
+[[variants]]
+query = 'Abs->Abs'
+"""
+POINTS = """
+[onnxtile.planners]
+stack = acme_onnx.planner:STACK
+
+[onnxtile.formats]
+text = acme_onnx.formats
+
+[onnxtile.orders]
+file = acme_onnx.order:FILE
+
+[onnxtile.operators]
+einsum = acme_onnx.operator:EINSUM
+
+[onnxtile.lowerings]
+twice = acme_onnx.lowering
+
+[onnxtile.patterns]
+acme = acme_onnx.patterns
+"""
+MODEL = """<ir_version: 10, opset_import: ["": 17]>
+g (float[4,8] x, float[8,4] w) => (float[4,4] y) {
+  [first] a = Abs(x)  [second] b = Abs(a)  [product] y = Einsum<equation = "ij,jk->ik">(b, w)
+}"""
+
+Install = Callable[..., Path]
+
+
+def distribution(folder: Path, points: str, **modules: str) -> None:
+    """Lay a distribution "acme-onnx" into `folder`, as pip would."""
+    package = folder / "acme_onnx"
+    (package / "patterns").mkdir(parents=True)
+    for name, text in {"__init__": "", **modules}.items():
+        (package / f"{name}.py").write_text(text)
+    (package / "patterns" / "twice.toml").write_text(PATTERN)
+    metadata = folder / "acme_onnx-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-onnx\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(points)
+
+
+@pytest.fixture(name="install")
+def _install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    def install(points: str = POINTS, **changed: str) -> Path:
+        modules = {"planner": PLANNER, "formats": FORMAT, "order": ORDER, "operator": OPERATOR, "lowering": LOWERING}
+        distribution(tmp_path / "site", points, **{**modules, **changed})
+        monkeypatch.syspath_prepend(tmp_path / "site")
+        return tmp_path / "site"
+
+    yield install
+    for name in [name for name in sys.modules if name.partition(".")[0] == "acme_onnx"]:
+        del sys.modules[name]
+
+
+@pytest.fixture(name="model")
+def _model(tmp_path: Path) -> Path:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    return path
+
+
+def test_planner_order_and_format_of_another_distribution(install: Install, model: Path, tmp_path: Path) -> None:
+    install()
+    planned = onnxtile.plan(model, planner="acme-stack", order="acme-file")
+    assert (planned.plan.planner, planned.plan.order) == ("acme-stack", "acme-file")
+    planned.write(tmp_path / "plan.acme")
+    assert (tmp_path / "plan.acme").read_text().splitlines()[
+        0
+    ] == f"{planned.plan.buffers[0].offset} {planned.plan.buffers[0].name}"
+
+
+def test_patterns_of_another_distribution_are_a_set(install: Install, model: Path) -> None:
+    install()
+    for name in ("acme", "acme/AcmeTwice"):
+        assert onnxtile.fuse(model, [name]).fused == 1
+    assert "acme/AcmeTwice" in [one.name for one in onnxtile.option_names("patterns").names]
+    assert "AcmeTwice" not in [pattern.name for pattern in onnxtile.fuse(model, verify=False).patterns]
+
+
+def test_a_lowering_of_another_distribution_is_run_like_any_other(install: Install, model: Path) -> None:
+    install()
+    lowered = onnxtile.fuse(model, ["acme"], lower="onnx")
+    assert [node.op_type for node in lowered.model.graph] == ["Abs", "Einsum"]
+
+
+def test_a_lowering_of_another_distribution_that_is_wrong_is_refused(install: Install, model: Path) -> None:
+    install(lowering=LOWERING.replace('"Abs"', '"Neg"'))
+    with pytest.raises(onnxtile.Mismatch):
+        onnxtile.fuse(model, ["acme"], lower="onnx")
+
+
+def test_an_operator_of_another_distribution_is_asked(install: Install, model: Path) -> None:
+    install()
+    tiled = onnxtile.tile(model, onnxtile.Limits.of(max=2))
+    assert [(node.node, node.reason) for node in tiled.result.skipped] == [("product", "acme does not tile it yet")]
+
+
+def test_the_command_lists_and_takes_them(install: Install, model: Path, tmp_path: Path) -> None:
+    site = install()
+
+    def run(*arguments: object) -> str:
+        command = [sys.executable, "-m", "onnxtile", *map(str, arguments)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(site), str(ROOT)))}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "acme-stack" in run("list", "planners") and ".acme" in run("list", "formats")
+    run("plan", model, "--planner", "acme-stack", "--emit", "plan.acme", "-o", "out.onnx")
+    assert (tmp_path / "plan.acme").exists()
+
+
+BROKEN = {
+    "does not import": ("[onnxtile.planners]\nbad = acme_onnx.planner\n", {"planner": "import no_such_thing_at_all"}),
+    "raises": ("[onnxtile.planners]\nbad = acme_onnx.planner\n", {"planner": "raise RuntimeError('first\\nsecond')"}),
+    "is a syntax error": ("[onnxtile.planners]\nbad = acme_onnx.planner\n", {"planner": "def"}),
+    "has no such name": ("[onnxtile.planners]\nbad = acme_onnx.planner:ABSENT\n", {}),
+    "is something else": ("[onnxtile.planners]\nbad = acme_onnx.formats:TEXT\n", {}),
+    "defines nothing": ("[onnxtile.planners]\nbad = acme_onnx\n", {}),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_plug_in_is_one_line_that_names_who_brings_it(install: Install, model: Path, fault: str) -> None:
+    points, modules = BROKEN[fault]
+    install(points, **modules)
+    with pytest.raises(OnnxtileError) as caught:
+        onnxtile.plan(model, verify=False)
+    message = str(caught.value)
+    assert "the plug-in 'bad' of acme-onnx (group onnxtile.planners) cannot be used: " in message
+    assert "\n" not in message and "acme-onnx" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("point", "reason"),
+    [
+        ("acme = acme_onnx.planner", "not a package"),
+        ("aidge = acme_onnx.patterns", "is taken"),
+        ("acme = absent", "absent"),
+    ],
+)
+def test_a_broken_set_of_patterns_is_one_line(install: Install, model: Path, point: str, reason: str) -> None:
+    install(f"[onnxtile.patterns]\n{point}\n")
+    with pytest.raises(OnnxtileError, match=reason) as caught:
+        onnxtile.fuse(model, ["LayerNorm"])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_that_is_taken_names_both_sides(install: Install) -> None:
+    install(planner=PLANNER.replace("acme-stack", "best"))
+    with pytest.raises(OnnxtileError, match=r"onnxtile\.planning\.planners and acme-onnx are named 'best'"):
+        planners()
+
+
+def test_nothing_of_others_is_imported_before_it_is_asked_for(install: Install) -> None:
+    install(planner="raise SystemExit('imported')")
+    assert [one.name for one in contributions("onnxtile.planners")] == ["stack"]
+    assert onnxtile.option_names("formats").names
+    assert "acme_onnx.planner" not in sys.modules
