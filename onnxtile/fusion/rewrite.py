@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -30,6 +30,7 @@ from onnxtile.fusion.region import Refusal, Region, overwritable, region
 from onnxtile.graph import Order, node_id
 from onnxtile.model.constants import Constants, constant_attribute
 from onnxtile.model.save import raise_ir_version
+from onnxtile.model.shapes import Shapes
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.query.match import Match, Matcher, with_rivals
 from onnxtile.query.names import require_known
@@ -91,15 +92,21 @@ class PatternResult:
 
 
 @collector_paused()
-def fuse(model: ir.Model, patterns: Iterable[Pattern], progress: Progress = silent) -> list[PatternResult]:
+def fuse(
+    model: ir.Model,
+    patterns: Iterable[Pattern],
+    progress: Progress = silent,
+    shapes: Callable[[], Shapes] | None = None,
+) -> list[PatternResult]:
     """Fuse `model` in place with one pattern after the other; later patterns may name the meta-ops of earlier ones.
 
     Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, where something
-    outside reads more of its values than the pattern allows, or where a function cannot say what its nodes say.
+    outside reads more of its values than the pattern allows, or where a function cannot say what its nodes say. `shapes` gives those of
+    `model` as it is now, for when the first test asks; without it they are inferred.
     """
     patterns = list(patterns)
     _require_known(model, patterns)
-    fuser = _Fuser(model)
+    fuser = _Fuser(model, shapes)
     results = [fuser.apply(pattern) for pattern in counted(patterns, "matching", progress)]
     fuser.finish()
     return results
@@ -134,6 +141,7 @@ class _Places:
 @dataclass
 class _Fuser:
     model: ir.Model
+    shapes: Callable[[], Shapes] | None = None
     constants: Constants = field(init=False)
     places: dict[ir.Graph, _Places] = field(init=False, default_factory=dict)
 
@@ -150,7 +158,7 @@ class _Fuser:
         users = [f for f in self.model.functions.values() if keys.META_OP not in f.metadata_props]
         self.users = {graph: f for f in users for graph in (f.graph, *f.subgraphs())}
         self.importing: list[tuple[str, str, str]] = []
-        self.matcher = Matcher(self.model, self.constants, closed=self.functions.bodies)
+        self.matcher = Matcher(self.model, self.constants, self.functions.bodies, self.shapes)
         self.names = {node.name for graph in (*self.model.graphs(), *self.users) for node in graph}
         self.counts: dict[str, int] = {}
         self.fused = 0

@@ -124,12 +124,10 @@ class Undo:
                 places[node] = place
         _reorder(graph, places)
 
-    def open(self, call: ir.Node, known: dict[str, ir.Value]) -> list[ir.Node]:
-        """Put the body of `call` in its place for good, and return the new nodes; `known` are the values of its graph by name."""
+    def preview(self, call: ir.Node, known: dict[str, ir.Value], graph: ir.Graph) -> Opening:
+        """Return the nodes that `call` of `graph` stands for, in no graph yet; `known` are the values of the graph by name."""
         with _refusals(f"of the fused node {call.name!r}"):
-            opened = self._expand(call, self._past.record(call), {}, known)
-            known.update({value.name or "": value for node in opened for value in node.outputs})
-        return opened
+            return self._opened(call, self._past.record(call), known, graph)
 
     def restore(self, past: History) -> None:
         """Give the model as a whole what it had before a run: functions, imports, inputs, IR version."""
@@ -178,16 +176,28 @@ class Undo:
         self, call: ir.Node, record: Record, places: dict[ir.Node, int], known: dict[str, ir.Value]
     ) -> list[ir.Node]:
         """Put the body of `call` in its place, with the names of `record`; return the new nodes."""
-        function = self._body(call, record)
         graph = call.graph
         assert isinstance(graph, ir.Graph)
+        opening = self._opened(call, record, known, graph)
+        opening.insert()
+        for copy, own in opening.pairs():
+            if own.place is not None:
+                places[copy] = own.place
+        return opening.nodes
+
+    def _opened(self, call: ir.Node, record: Record, known: dict[str, ir.Value], graph: ir.Graph) -> Opening:
+        """Return the body of `call` with the names of `record`. Constants that the graph lacks are added to `known`."""
+        function = self._body(call, record)
         count = len(record.constants)
         body = list(function)
         values: dict[ir.Value, ir.Value | None] = dict(zip(function.inputs, call.inputs, strict=True))
+        constants: list[tuple[ir.Value, ConstantRecord]] = []
         for node, constant in zip(body[:count], record.constants, strict=True):
             value = graph.initializers.get(constant.value.name) or known.get(constant.value.name)
             if value is None:
-                value = known[constant.value.name] = _constant(graph, call, node, constant, places)
+                value = known[constant.value.name] = _constant(node, constant)
+            if _is_loose(value):
+                constants.append((value, constant))
             values[node.outputs[0]] = value
         made = []
         for node, own in zip(body[count:], record.nodes, strict=True):
@@ -195,14 +205,64 @@ class Undo:
             values.update(zip(node.outputs, outputs, strict=True))
             operands = [None if value is None else values[value] for value in node.inputs]
             made.append(_copy(node, own, operands, outputs))
-            if own.place is not None:
-                places[made[-1]] = own.place
-        _hand_over(call, function, values)
-        graph.insert_before(call, made)
-        graph.remove(call, safe=True)
-        for copy, own in zip(made, record.nodes, strict=True):
-            _restore_names(copy, own)
-        return made
+            _restore_names(made[-1], own)
+        results = [values[value] for value in function.outputs]
+        return Opening(call, record, made, constants, [value for value in results if value is not None])
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The nodes that a call stands for; until `insert` they are part of no graph.
+
+    `constants` are the constants that are in no graph either, `outputs` the values that take the place of the call's.
+    """
+
+    call: ir.Node
+    record: Record
+    nodes: list[ir.Node]
+    constants: list[tuple[ir.Value, ConstantRecord]]
+    outputs: list[ir.Value]
+
+    def pairs(self) -> Iterator[tuple[ir.Node, NodeRecord]]:
+        """Yield the nodes, those of constants included, each with what was recorded of it."""
+        for value, constant in self.constants:
+            node = value.producer()
+            if node is not None and constant.node is not None:
+                yield node, constant.node
+        yield from zip(self.nodes, self.record.nodes, strict=True)
+
+    def insert(self) -> None:
+        """Put the nodes in the place of the call, and constants that are still in no graph into its graph."""
+        graph = self.call.graph
+        assert isinstance(graph, ir.Graph)
+        for value, constant in self.constants:
+            if not _is_loose(value):
+                continue
+            node = value.producer()
+            if node is not None:
+                graph.insert_before(self.call, [node])
+            else:
+                graph.register_initializer(value)
+            restore_value(value, constant.value)
+        for outer, value in zip(self.call.outputs, self.outputs, strict=True):
+            outer.replace_all_uses_with(value, replace_graph_outputs=True)
+            outer.name = None
+        graph.insert_before(self.call, self.nodes)
+        graph.remove(self.call, safe=True)
+        for node, own in self.pairs():
+            _restore_names(node, own)  # the graph gave a name to one that had none
+
+    def discard(self) -> None:
+        """Let those of the nodes that are in no graph read nothing."""
+        for node in (node for node in self.nodes if node.graph is None):
+            for position in range(len(node.inputs)):
+                node.replace_input_with(position, None)
+
+
+def _is_loose(value: ir.Value) -> bool:
+    """Tell whether `value` is of no graph."""
+    node = value.producer()
+    return value.graph is None if node is None else node.graph is None
 
 
 def called_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
@@ -226,23 +286,12 @@ def _copy(node: ir.Node, own: NodeRecord, operands: list[ir.Value | None], outpu
 
 
 def _restore_names(copy: ir.Node, own: NodeRecord) -> None:
-    copy.name = own.name  # the graph gave a name to one that had none
+    copy.name = own.name
     for value, known in zip(copy.outputs, own.outputs, strict=True):
         restore_value(value, known)
 
 
-def _hand_over(call: ir.Node, function: ir.Function, values: dict[ir.Value, ir.Value | None]) -> None:
-    """Let what read the outputs of `call` read what the new nodes make."""
-    for outer, inner in zip(call.outputs, function.outputs, strict=True):
-        value = values[inner]
-        assert value is not None
-        outer.replace_all_uses_with(value, replace_graph_outputs=True)
-        outer.name = None
-
-
-def _constant(
-    graph: ir.Graph, call: ir.Node, node: ir.Node, record: ConstantRecord, places: dict[ir.Node, int]
-) -> ir.Value:
+def _constant(node: ir.Node, record: ConstantRecord) -> ir.Value:
     """Return the constant of `record`, made anew with the value that the function holds."""
     if record.node is None:
         known = record.tensor or TensorRecord(record.value.name)
@@ -254,15 +303,10 @@ def _constant(
             type=ir.TensorType(tensor.dtype),
         )
         restore_value(value, record.value)
-        graph.register_initializer(value)
         return value
     value = ir.Value()
-    copy = _copy(node, record.node, [], [value])
-    graph.insert_before(call, [copy])
-    _restore_names(copy, record.node)
+    _restore_names(_copy(node, record.node, [], [value]), record.node)
     restore_value(value, record.value)
-    if record.node.place is not None:
-        places[copy] = record.node.place
     return value
 
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx_ir as ir
 
 from onnxtile.model.shapes import Dims, Shapes, resolve
 
 
 class LateShapes:
-    """The shapes of a model's values, inferred when the first test asks; values made later have those of the values they replace."""
+    """The shapes of a model's values, known when the first test asks; values made later have those of the values they replace.
 
-    def __init__(self, model: ir.Model) -> None:
+    `known` gives the shapes of `model` as it was at first; without it they are inferred, of the model as it is when the first test asks.
+    """
+
+    def __init__(self, model: ir.Model, known: Callable[[], Shapes] | None = None) -> None:
         self._model = model
+        self._known = known
         self._table: Shapes | None = None
         self._origins: dict[ir.Value, ir.Value] = {}
 
     def replaced(self, old: ir.Value, new: ir.Value) -> None:
         """Note that `new` has taken the place of `old`."""
-        if self._table is not None:
+        if self._known is not None or self._table is not None:
             self._origins[new] = self._origins.get(old, old)
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
@@ -30,5 +36,5 @@ class LateShapes:
 
     def _inferred(self) -> Shapes:
         if self._table is None:
-            self._table = resolve(self._model)
+            self._table = resolve(self._model) if self._known is None else self._known()
         return self._table

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.opset import Opsets
+from onnxtile.model.shapes import Shapes
 from onnxtile.query.evaluate import Facts, holds
 from onnxtile.query.index import Index, Scan
 from onnxtile.query.late_shapes import LateShapes
@@ -64,13 +65,19 @@ class Matcher:
     """Finds programs in one model. What they need to know of it is gathered once.
 
     Graphs may be edited between two searches, as long as `constants` still holds, `replaced` hears of new values, and
-    `refresh` is called after. Nothing is looked for in the graphs in `closed`.
+    `refresh` is called after. Nothing is looked for in the graphs in `closed`. `shapes` gives the shapes of `model` as it is now.
     """
 
-    def __init__(self, model: ir.Model, constants: Constants, closed: Container[ir.Graph] = ()) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        constants: Constants,
+        closed: Container[ir.Graph] = (),
+        shapes: Callable[[], Shapes] | None = None,
+    ) -> None:
         self._model = model
         self._constants = constants
-        self._shapes = LateShapes(model)
+        self._shapes = LateShapes(model, shapes)
         self._opsets = Opsets(model)
         self._scan = Scan(model, constants, closed)
         self.refresh()

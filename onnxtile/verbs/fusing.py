@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, ClassVar
 
 import onnx_ir as ir
@@ -11,16 +12,19 @@ import onnx_ir as ir
 from onnxtile.errors import UsageError
 from onnxtile.fusion import library as pattern_files
 from onnxtile.fusion.library import Pattern
-from onnxtile.fusion.lowering_driver.lower import Facts, Lowered, LoweredSite, Target
+from onnxtile.fusion.lowering_driver.facts import ModelFacts
+from onnxtile.fusion.lowering_driver.lower import Lowered, LoweredSite, Target, resolved
 from onnxtile.fusion.lowering_driver.lower import lower as lower_graph
 from onnxtile.fusion.lowering_driver.lowered_site_check import check_parts
 from onnxtile.fusion.lowering_driver.widen import is_narrow, widened
 from onnxtile.fusion.rewrite import PatternResult
 from onnxtile.fusion.rewrite import fuse as fuse_graph
 from onnxtile.fusion.site_check import SiteVerdict, check_sites
+from onnxtile.model.dims import free_inputs
+from onnxtile.model.infer import values
 from onnxtile.model.load import Source, load
 from onnxtile.model.plan_marks import clear_plan
-from onnxtile.model.shapes import resolve
+from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.validity import check
 from onnxtile.verbs.chain import RewrittenModel, file_of, verified
 from onnxtile.verbs.stage import Dims, Progress, agreeing, require_sites, silent
@@ -86,8 +90,10 @@ def fuse(
     if lower != "none":
         return replace(_lowered(original, chosen, lower, verify, progress), source=source)
     fused = original.clone()
+    shapes = cache(lambda: resolved(original))
+    twins = dict(zip(values(original), values(fused), strict=True))
     progress("matching")
-    results = fuse_graph(fused, chosen, progress)
+    results = fuse_graph(fused, chosen, progress, shapes=lambda: shapes().of_twins(twins))
     check(fused)
     verdict: Verdict | None = None
     sites: tuple[SiteVerdict, ...] = ()
@@ -97,7 +103,8 @@ def fuse(
         verdict = agreeing(compare_with(trials, fused, dims, progress), "the fused model")
         if any(result.calls for result in results):
             bound = bound_copy(original, dims)
-            sites = check_sites(bound, fused, resolve(bound, run=True), progress=progress)
+            known = resolve(bound, run=True) if is_narrow(bound) else _bound_shapes(original, shapes, bound)
+            sites = check_sites(bound, fused, known, progress=progress)
             require_sites(site.call for site in sites if not site.equal)
     return FuseResult(
         fused, tuple(results), original.graph.num_nodes(), fused.graph.num_nodes(), verdict, sites, source=source
@@ -109,7 +116,7 @@ def _lowered(original: ir.Model, chosen: list[Pattern], lower: str, verify: bool
     if lower not in names:
         raise UsageError(f"there is no lowering {lower!r}", hint=f"there is none, {', '.join(names)}")
     progress("matching")
-    lowered = lower_graph(original, chosen, Target(lower))
+    lowered = lower_graph(original, chosen, Target(lower), progress)
     check(lowered.model)
     verdict: Verdict | None = None
     sites: tuple[SiteVerdict, ...] = ()
@@ -149,14 +156,22 @@ def _lowered_verdict(
 def _lowered_sites(lowered: Lowered, dims: Dims, progress: Progress) -> tuple[SiteVerdict, ...]:
     """Run each different lowered site, and each different call that stayed, alone."""
     bound, model = bound_copy(lowered.source, dims), lowered.model
-    facts = Facts(bound, resolve(bound, run=not is_narrow(bound)))
+    shapes = _bound_shapes(lowered.source, lambda: lowered.shapes, bound)
+    facts = ModelFacts(bound, shapes)
     if is_narrow(bound):
         bound, model = widened(bound), widened(model)
-    shapes = resolve(bound, run=True)
+        shapes = resolve(bound, run=True)
     return (
         *check_sites(bound, model, shapes, progress=progress),
         *check_parts(lowered.parts, facts, progress=progress),
     )
+
+
+def _bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
+    """Return the shapes of `bound`, a copy of `model` with all inputs bound: the `shapes` of `model` where it has no open dimensions."""
+    if all(value.shape is not None and value.shape.is_static() for value in free_inputs(model)):
+        return shapes().of_twins(dict(zip(values(model), values(bound), strict=True)))
+    return resolved(bound)
 
 
 def chosen_patterns(patterns: Iterable[str | Pattern]) -> list[Pattern]:

@@ -13,7 +13,9 @@ import pytest
 
 from onnxtile import api, keys
 from onnxtile.errors import Mismatch, UsageError
+from onnxtile.fusion.library import Pattern, from_query
 from onnxtile.fusion.site_check import SiteVerdict
+from onnxtile.model import shapes
 from onnxtile.model.save import to_bytes
 from onnxtile.verbs import fusing
 from onnxtile.verification import compare
@@ -133,3 +135,25 @@ def test_a_function_that_the_new_opset_changes_keeps_the_call(bench: Any) -> Non
     result = bench.lower(model, "SiLU")
     assert [node.op_type for node in result.model.graph] == ["SiLU", "mean"]
     assert "Swish needs opset 24" in result.lowered[0].reason
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_shapes_are_inferred_once_where_all_sizes_are_known(
+    transformer: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inferred, infer = [], shapes.infer
+    monkeypatch.setattr(shapes, "infer", lambda model: inferred.append(model) or infer(model))
+    result = api.fuse(transformer, lower=target)
+    assert any(site.operator for site in result.lowered)
+    assert len(inferred) == 1
+
+
+def test_a_call_that_stays_leaves_no_trace_of_the_look_into_it(bench: Any) -> None:
+    """A call is opened in thought to see what its parts become; where nothing is gained the model reads as if it had not been."""
+    model = bench.model("a = Exp (x) s = Add (a, x) y = Tanh (s)", {})
+    fused = api.fuse(model, ["Exp-*>Add"], verify=False)
+    outer = Pattern("Outer", "a bounded sum", from_query("MetaOp->Tanh", "Outer").programs, None)
+    again = api.fuse(fused.model, [outer], verify=False)
+    lowered = api.fuse(fused.model, [outer], lower="onnx", verify=False)
+    assert [node.op_type for node in lowered.model.graph] == ["Outer"]
+    assert ir.to_proto(lowered.model) == ir.to_proto(again.model)

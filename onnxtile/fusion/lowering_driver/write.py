@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -23,6 +24,24 @@ class Emitter:
         self._literals: dict[Hashable, ir.Value] = {}
         self._written: dict[Hashable, ir.Node] = {}
         self._loose: dict[ir.Value, None] = {}
+        self._replaced: dict[ir.Value, ir.Value] = {}
+
+    def replaced(self, pairs: Iterable[tuple[ir.Value, ir.Value]]) -> None:
+        """Note of each pair of values that the second takes the place of the first."""
+        self._replaced.update(pairs)
+
+    def current(self, proof: Proof) -> Proof:
+        """Return `proof`, made before calls were replaced, with the values that are now in the place of those it names."""
+        steps = tuple(replace(step, inputs=tuple(self._current(o) for o in step.inputs)) for step in proof.steps)
+        return replace(proof, steps=steps, twice=frozenset(self._newest(value) for value in proof.twice))
+
+    def _current(self, operand: Operand) -> Operand:
+        return self._newest(operand) if isinstance(operand, ir.Value) else operand
+
+    def _newest(self, value: ir.Value) -> ir.Value:
+        while value in self._replaced:
+            value = self._replaced[value]
+        return value
 
     def replace(self, call: ir.Node, proof: Proof, meta_op: str) -> list[ir.Node]:
         """Put the steps of `proof` in the place of `call`; return the new nodes."""
@@ -40,6 +59,7 @@ class Emitter:
         fresh = [node for node in dict.fromkeys(nodes) if node.graph is None]
         graph.insert_before(call, fresh)
         for old, made in zip(call.outputs, proof.outputs, strict=True):
+            self._replaced[old] = nodes[made.step].outputs[made.output]
             _hand_over(old, nodes[made.step].outputs[made.output])
         kept = {nodes[made.step].outputs[made.output] for made in proof.outputs}
         for node in fresh:
