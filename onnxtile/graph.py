@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxtile.model.walk import bodies_of
+
 
 def node_id(node: ir.Node) -> str:
     """Return the name by which results refer to `node`: its own, or its first output's where it has none."""
@@ -32,12 +34,8 @@ def node_ids(nodes: Iterable[ir.Node]) -> dict[ir.Node, str]:
 def dependencies(node: ir.Node) -> Iterable[ir.Value]:
     """Yield the values `node` reads: its inputs, and what its bodies capture from the graphs around them."""
     yield from (value for value in node.inputs if value is not None)
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield from _captured(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            for body in attribute.as_graphs():
-                yield from _captured(body)
+    for body in bodies_of(node):
+        yield from _captured(body.graph)
 
 
 def _captured(body: ir.Graph) -> Iterable[ir.Value]:

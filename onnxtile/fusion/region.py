@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxtile.fusion.pattern import EVERY_NODE
 from onnxtile.graph import dependencies, node_id
 from onnxtile.model.constants import Constants, constant_array
+from onnxtile.model.walk import has_body
 from onnxtile.query.match import Match
 
 SMALL_BYTES = 16
@@ -58,8 +59,8 @@ def region(matched: Sequence[ir.Node], constants: Constants) -> Region | Refusal
         for attribute in node.attributes.values():
             if attribute.is_ref():
                 return Refusal(f"{node.op_type} takes the attribute {attribute.name!r} from the function around it")
-            if attribute.type in {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}:
-                return Refusal(f"{node.op_type} has a body")
+        if has_body(node):
+            return Refusal(f"{node.op_type} has a body")
     members = set(nodes)
     made = {value for node in nodes for value in node.outputs}
     read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None and value not in made)

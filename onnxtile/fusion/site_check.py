@@ -18,6 +18,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import draw
 from onnxtile.model.save import MIN_IR_VERSION
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.walk import graphs_in
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Array
 from onnxtile.verification import OutputError, compare_values, session
@@ -69,17 +70,10 @@ Scope = ChainMap[str, ir.Value]
 """The values that nodes of a graph can name: its own, before those of the graphs around it."""
 
 
-def _graphs(graph: ir.Graph, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], ir.Graph]]:
+def _graphs(graph: ir.Graph) -> Iterator[tuple[tuple[str, ...], ir.Graph]]:
     """Yield `graph` and all bodies in it, each with a path that a fused model shares with its original."""
-    yield path, graph
-    for node in graph:
-        for attribute in node.attributes.values():
-            name = f"{node_id(node)}.{attribute.name}"
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from _graphs(attribute.as_graph(), (*path, name))
-            elif attribute.type == ir.AttributeType.GRAPHS:
-                for i, body in enumerate(attribute.as_graphs()):
-                    yield from _graphs(body, (*path, f"{name}.{i}"))
+    for path, inner in graphs_in(graph):
+        yield tuple(f"{node_id(node)}.{key}" for node, key in path), inner
 
 
 class _Sites:

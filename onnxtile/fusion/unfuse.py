@@ -25,6 +25,7 @@ from onnxtile.fusion.record import (
     take_place,
 )
 from onnxtile.graph import dependencies
+from onnxtile.model.walk import graphs_in, roots
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,9 @@ def _require_not_lowered(model: ir.Model) -> None:
 
 
 def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    yield from model.graphs()
-    for function in model.functions.values():
-        if keys.META_OP not in function.metadata_props:
-            yield function.graph
-            yield from function.subgraphs()
+    for root in roots(model):
+        if not isinstance(root, ir.Function) or keys.META_OP not in root.metadata_props:
+            yield from (graph for _, graph in graphs_in(root))
 
 
 class Undo:

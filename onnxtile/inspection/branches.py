@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 import onnx_ir as ir
 
 from onnxtile.graph import node_ids
-from onnxtile.inspection.inlined import bodies
 from onnxtile.model.expose import exposing
 from onnxtile.model.given import Feeds
+from onnxtile.model.walk import bodies_of, nodes_inside
 
 
 def reachable(graph: ir.Graph, path: str = "") -> Iterator[tuple[ir.Node, str]]:
@@ -17,8 +17,8 @@ def reachable(graph: ir.Graph, path: str = "") -> Iterator[tuple[ir.Node, str]]:
     for node, name in node_ids(graph).items():
         yield node, f"{path}/{name}" if path else name
         if _is_if(node):
-            for branch, body in bodies(node):
-                yield from reachable(body, f"{path}/{name}.{branch}" if path else f"{name}.{branch}")
+            for body in bodies_of(node):
+                yield from reachable(body.graph, f"{path}/{name}.{body.key}" if path else f"{name}.{body.key}")
 
 
 def with_branches(
@@ -45,7 +45,7 @@ def _is_if(node: ir.Node) -> bool:
 
 
 def _holds(node: ir.Node, wanted: Collection[ir.Node]) -> bool:
-    return any(inner in wanted for _, body in bodies(node) for inner in body.all_nodes())
+    return any(inner in wanted for inner in nodes_inside(node))
 
 
 def _take(model: ir.Model, node: ir.Node, feeds: Feeds) -> None:
@@ -53,7 +53,7 @@ def _take(model: ir.Model, node: ir.Node, feeds: Feeds) -> None:
     condition = node.inputs[0]
     assert condition is not None and condition.name is not None
     taken = exposing(model, [condition.name]).run(feeds)[condition.name]
-    branch = dict(bodies(node))["then_branch" if taken.item() else "else_branch"]
+    branch = node.attributes["then_branch" if taken.item() else "else_branch"].as_graph()
     for value in list(branch.initializers.values()):
         del branch.initializers[value.name or ""]
         model.graph.register_initializer(value)

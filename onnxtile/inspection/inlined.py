@@ -13,6 +13,7 @@ from onnxtile.inspection.repetition import repetitions
 from onnxtile.inspection.work import NotKnown, Operator, operator_name, work_of
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.model.walk import bodies_of
 
 _CALL = "onnxtile.call"
 """On a node of the copy in which calls are written out: the place of its call. It is never saved."""
@@ -69,23 +70,10 @@ def _works(model: ir.Model, shapes: Shapes, constants: Constants, calls: Mapping
     for node in reversed(list(model.graph.all_nodes())):
         if node in calls:
             found[node] = calls[node]
-        elif bodies(node):
+        elif bodies_of(node):
             found[node] = _of_bodies(node, found, repetitions(node, shapes, constants))
         else:
             found[node] = _alone(node, shapes, constants)
-    return found
-
-
-def bodies(node: ir.Node) -> list[tuple[str, ir.Graph]]:
-    """Return the graphs in the attributes of `node`, each with the attribute's name."""
-    found: list[tuple[str, ir.Graph]] = []
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            found.append((attribute.name, attribute.as_graph()))
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            found.extend((f"{attribute.name}.{place}", body) for place, body in enumerate(attribute.as_graphs()))
     return found
 
 
@@ -108,7 +96,7 @@ def _alone(node: ir.Node, shapes: Shapes, constants: Constants) -> Work:
 
 def _of_bodies(node: ir.Node, found: Mapping[ir.Node, Work], times: Mapping[str, int] | None) -> Work:
     """Return the work of all passes of the bodies of `node`, which run as often as `times` says, by the attribute's name."""
-    inner = {name: _sum([found[one] for one in body]) for name, body in bodies(node)}
+    inner = {body.key: _sum([found[one] for one in body.graph]) for body in bodies_of(node)}
     if times is None:
         reason = "how often its bodies run shows in a run only"
         no_products, no_flops = (
@@ -145,8 +133,8 @@ def _outermost(graph: ir.Graph) -> Iterator[ir.Node]:
         if _CALL in node.metadata_props:
             yield node
             continue
-        for _, body in bodies(node):
-            yield from _outermost(body)
+        for body in bodies_of(node):
+            yield from _outermost(body.graph)
 
 
 def write_out_calls(model: ir.Model, wanted: Callable[[ir.Function], bool] | None = None) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies, node_ids
-from onnxtile.inspection.inlined import Work, bodies, works
+from onnxtile.inspection.inlined import Work, works
 from onnxtile.inspection.work import operator_name
 from onnxtile.inspection.workspaces import workspaces
 from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Dims, Shapes
+from onnxtile.model.walk import graphs_in
 
 _READS_WHAT_IT_WRITES = {"Gather", "GatherElements", "GatherND", "Slice"}
 """These read of their first input as many elements as they write."""
@@ -111,12 +112,12 @@ def tensor(value: ir.Value, shapes: Shapes, constants: Constants) -> Tensor:
     return Tensor(value.name or "", name, shapes.dims(value), tensor_bytes(value, shapes), value in constants)
 
 
-def _graphs(graph: ir.Graph, path: str = "") -> Iterator[tuple[str, ir.Graph]]:
+def _graphs(graph: ir.Graph) -> Iterator[tuple[str, ir.Graph]]:
     """Yield `graph` and all bodies in it, each with the path to it: "If_3.then_branch"."""
-    yield path, graph
-    for node, name in node_ids(graph).items():
-        for attribute, body in bodies(node):
-            yield from _graphs(body, f"{path}/{name}.{attribute}" if path else f"{name}.{attribute}")
+    names: dict[ir.Node, str] = {}
+    for path, inner in graphs_in(graph):
+        names |= node_ids(inner)
+        yield "/".join(f"{names[node]}.{key}" for node, key in path), inner
 
 
 def _layer(node: ir.Node, name: str, body: str, work: Work, described: Callable[[ir.Value], Tensor]) -> Layer:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model.known import Dim, Dims
+from onnxtile.model.walk import bodies_of, values_in
 from onnxtile.runtime import Array
 
 
@@ -69,8 +70,8 @@ def _spread(graph: ir.Graph, found: set[ir.Value]) -> None:
             found.update((*node.outputs, *made_inside(node)))
             continue
         for body in bodies_of(node):
-            _spread(body, found)
-            if not found.isdisjoint(body.outputs):
+            _spread(body.graph, found)
+            if not found.isdisjoint(body.graph.outputs):
                 found.update(node.outputs)
 
 
@@ -148,7 +149,9 @@ def _follow_scan(node: ir.Node, table: Table) -> None:
 def _settle(body: ir.Graph, carried: Sequence[tuple[ir.Value | None, ir.Value, ir.Value]], table: Table) -> None:
     """Visit `body` with what it is given first, then with fewer dimensions known, until it hands on what it was given."""
     wanted = [table.of(given) if given is not None else None for given, _, _ in carried]
-    inner = [*(inside for _, inside, _ in carried), *_made_in(body)]
+    given_in = set(body.inputs)
+    made = (value for value in values_in(body) if value not in given_in)
+    inner = [*(inside for _, inside, _ in carried), *made]
     for _ in range(1 + sum(len(dims) for dims in wanted if dims)):
         for (given, inside, _), dims in zip(carried, wanted, strict=True):
             table.note(inside, table.type_of(given) if given is not None else None, dims)
@@ -206,14 +209,4 @@ def _body(node: ir.Node, name: str) -> ir.Graph | None:
 
 def made_inside(node: ir.Node) -> list[ir.Value]:
     """Return the values of the bodies of `node`, at any depth, and their inputs."""
-    return [value for body in bodies_of(node) for value in (*body.inputs, *_made_in(body))]
-
-
-def bodies_of(node: ir.Node) -> list[ir.Graph]:
-    """Return the bodies of `node`."""
-    return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
-
-
-def _made_in(body: ir.Graph) -> list[ir.Value]:
-    inputs = (value for graph in body.subgraphs() for value in graph.inputs)
-    return [*(value for node in body.all_nodes() for value in node.outputs), *inputs]
+    return [value for body in bodies_of(node) for value in values_in(body.graph)]

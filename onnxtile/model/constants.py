@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxtile.errors import ModelError
 from onnxtile.model.opset import Opsets
 from onnxtile.model.save import MAX_IR_VERSION, external_folder, to_bytes
-from onnxtile.model.walk import all_nodes
+from onnxtile.model.walk import all_nodes, has_body
 from onnxtile.runtime import Array, Session, as_text
 
 RANDOM = {
@@ -27,7 +27,6 @@ RANDOM = {
 
 _NO_TENSORS = ("Sequence", "SplitToSequence", "Optional")
 """What these make has no array, even of constants."""
-_GRAPHS = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
 _PURE_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
 """What an operator of any other domain computes, and whether twice the same, only its own runtime knows."""
 
@@ -157,7 +156,7 @@ def _is_pure(node: ir.Node, model: ir.Model, pure: set[ir.OperatorIdentifier]) -
         return node.op_identifier() in pure
     if node.op_type in RANDOM or node.domain not in _PURE_DOMAINS or node.op_type.startswith(_NO_TENSORS):
         return False
-    return not any(a.type in _GRAPHS for a in node.attributes.values())
+    return not has_body(node)
 
 
 def constant_array(node: ir.Node) -> Array:

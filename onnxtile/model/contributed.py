@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 from onnxtile.errors import ModelError
 from onnxtile.model.known import NOTHING, Dims, Known
 from onnxtile.model.opset import Opsets
-from onnxtile.model.walk import all_nodes
+from onnxtile.model.walk import all_nodes, has_body
 from onnxtile.runtime import Array, contrib_schemas, inferred_results
 
 _STANDARD = frozenset({"", "ai.onnx"})
@@ -75,7 +75,7 @@ def results(node: ir.Node, operands: Sequence[Operand | None], opsets: Mapping[s
 
     Where it refuses the node, as where it has no kernel for it on this processor, only element types are known, by the operator's schema.
     """
-    if any(a.type in {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS} for a in node.attributes.values()):
+    if has_body(node):
         return [NOTHING] * len(node.outputs)
     place = _GUESSED.get((node.domain, node.op_type), len(operands))
     decider = operands[place] if place < len(operands) else None

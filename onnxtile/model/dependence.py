@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxtile.model.walk import nodes_inside
+
 # The size of the output depends on the elements of the input itself.
 _COUNTS = {"NonZero", "Compress", "Unique", "NonMaxSuppression", "StringSplit", "TfIdfVectorizer", "ImageDecoder"}
 # These inputs say the shape of the output: it depends on the data when their elements do.
@@ -81,10 +83,7 @@ def data_dependent(model: ir.Model) -> dict[ir.Value, ir.Node]:
 def _operands(node: ir.Node) -> list[ir.Value]:
     """Return the inputs of `node`, with the outer values that its bodies use."""
     operands = [value for value in node.inputs if value is not None]
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            inner = attribute.as_graph().all_nodes()
-            operands.extend(value for node in inner for value in node.inputs if value is not None)
+    operands += (value for inner in nodes_inside(node) for value in inner.inputs if value is not None)
     return operands
 
 

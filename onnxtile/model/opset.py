@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 
 import onnx
 import onnx_ir as ir
@@ -10,6 +11,7 @@ import onnx_ir as ir
 from onnxtile.errors import ModelError
 from onnxtile.model.save import MIN_IR_VERSION
 from onnxtile.model.validity import check, skeleton
+from onnxtile.model.walk import bodies_of
 
 
 def opset_of(model: ir.Model) -> int:
@@ -128,18 +130,9 @@ def _restore_node(source: ir.Node, result: ir.Node) -> None:
     result.metadata_props.clear()
     result.metadata_props.update(source.metadata_props)
     result.device_configurations = source.device_configurations
-    for old, new in zip(_bodies(source), _bodies(result), strict=False):
-        _restore_graph(old, new)
-
-
-def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in sorted(node.attributes.values(), key=lambda a: a.name):
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
+    bodies = (sorted(bodies_of(node), key=attrgetter("attribute")) for node in (source, result))
+    for old, new in zip(*bodies, strict=False):
+        _restore_graph(old.graph, new.graph)
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.model.walk import all_nodes, all_values
+from onnxtile.model.walk import all_graphs, all_nodes, all_values, roots
 
 _MARKS = {keys.ARENA, keys.OFFSET, keys.SIZE, keys.ALIAS_OF, keys.STEP, keys.WORKSPACE_AT, keys.PLAN}
 
 
 def clear_plan(model: ir.Model) -> None:
     """Take the marks of a plan off `model` (in place): off its graphs, nodes and values, in bodies and functions, too."""
-    for holder in (*_graphs(model), *all_nodes(model), *all_values(model)):
+    for holder in (*roots(model), *all_graphs(model), *all_nodes(model), *all_values(model)):
         for key in _MARKS & holder.metadata_props.keys():
             del holder.metadata_props[key]
-
-
-def _graphs(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
-    yield from model.graphs()
-    for function in model.functions.values():
-        yield function
-        yield function.graph
-        yield from function.subgraphs()

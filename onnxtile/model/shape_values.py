@@ -18,12 +18,13 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from onnxtile.collector import collector_paused
-from onnxtile.model.body_shapes import CONTROL_FLOW, bodies_of, follow, made_inside
+from onnxtile.model.body_shapes import CONTROL_FLOW, follow, made_inside
 from onnxtile.model.contributed import Operand, contributed_operators, results
 from onnxtile.model.dependence import shape_operands
 from onnxtile.model.intervals import Interval, keeps_its_sign
 from onnxtile.model.intervals import results as interval_results
 from onnxtile.model.known import NOTHING, Dims, Known
+from onnxtile.model.walk import bodies_of
 from onnxtile.runtime import Array
 
 _MOST = 4096
@@ -141,7 +142,7 @@ class Propagation:
         open_ = [value for value in node.outputs if self._sizes(value) is None]
         if standard and node.op_type in CONTROL_FLOW:
             if self._depends_on_bounds(node):
-                self.upper.update(value for body in bodies_of(node) for value in body.inputs)
+                self.upper.update(value for body in bodies_of(node) for value in body.graph.inputs)
             follow(node, self)
         elif not self._is_bent(node):
             self._visit_kernel(node, standard)
@@ -149,7 +150,7 @@ class Propagation:
             self.upper.update(value for value in open_ if self._sizes(value) is not None)
 
     def _depends_on_bounds(self, node: ir.Node) -> bool:
-        read = (*node.inputs, *(value for body in bodies_of(node) for value in body.outputs))
+        read = (*node.inputs, *(value for body in bodies_of(node) for value in body.graph.outputs))
         return any(value in self.upper or value in self._least for value in read)
 
     def _is_bent(self, node: ir.Node) -> bool:

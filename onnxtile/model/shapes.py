@@ -24,6 +24,7 @@ from onnxtile.model.dims import free_inputs
 from onnxtile.model.infer import Dim, Dims, Known, declared, infer, values
 from onnxtile.model.sample import sampled
 from onnxtile.model.shape_values import Propagation
+from onnxtile.model.walk import has_body
 from onnxtile.model.wanted import ANYTHING, Wanted
 
 __all__ = ["Dim", "Dims", "Shapes", "resolve"]
@@ -196,8 +197,7 @@ def _downstream(model: ir.Model, sources: Collection[ir.Value]) -> set[ir.Value]
     """Return `sources` and all that the main graph makes of them; what has a body may read any of them there."""
     found = set(sources)
     for node in model.graph if found else ():
-        has_body = any(a.type in {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS} for a in node.attributes.values())
-        if has_body or not found.isdisjoint(value for value in node.inputs if value is not None):
+        if has_body(node) or not found.isdisjoint(value for value in node.inputs if value is not None):
             found.update(node.outputs)
     return found
 

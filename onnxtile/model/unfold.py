@@ -21,6 +21,7 @@ from onnxtile.model.infer import values
 from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.validity import skeleton
+from onnxtile.model.walk import HeldGraph, bodies_of, called_functions, nodes_in
 
 INSIDE = "onnxtile.inside"
 """The attribute of a call that holds the copy of its function's graph. It is never saved."""
@@ -99,16 +100,11 @@ def fold_proto(proto: onnx.NodeProto) -> None:
 
 def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
     """Yield the nodes of `graph` and of the bodies of If, Loop and Scan in it, at any depth."""
-    for node in graph:
-        yield node
-        for body in _bodies(node):
-            yield from _nodes(body)
+    return nodes_in(graph, _control_flow)
 
 
-def _bodies(node: ir.Node) -> list[ir.Graph]:
-    if node.op_type not in _BODIES or node.domain not in _STANDARD:
-        return []
-    return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
+def _control_flow(node: ir.Node) -> list[HeldGraph]:
+    return bodies_of(node) if node.op_type in _BODIES and node.domain in _STANDARD else []
 
 
 class _Opening:
@@ -265,20 +261,9 @@ class _Flat:
             opset_imports=imports,
             name="inside",
         )
-        functions = [function.clone() for function in self._called(graph)]
+        functions = [function.clone() for function in called_functions(graph.all_nodes(), self._model)]
         version = min(max(self._model.ir_version, 8), MAX_IR_VERSION)
         return ir.Model(graph, ir_version=version, functions=functions)
-
-    def _called(self, graph: ir.Graph) -> list[ir.Function]:
-        """Return the functions that the nodes of `graph` call, directly or not."""
-        found: dict[ir.OperatorIdentifier, ir.Function] = {}
-        todo = list(graph.all_nodes())
-        while todo:
-            key = todo.pop().op_identifier()
-            if key in self._model.functions and key not in found:
-                found[key] = self._model.functions[key]
-                todo.extend(found[key].all_nodes())
-        return list(found.values())
 
     def _operand(self, value: ir.Value) -> ir.Value:
         """Return the copy of an operand of the call: a constant if its numbers may matter, else an input."""

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.model.constants import Constants
+from onnxtile.model.walk import bodies_of
 from onnxtile.query.names import OpType, in_any_domain, meanings
 from onnxtile.query.program import Program
 from onnxtile.query.skeleton import Bone, skeleton
@@ -51,15 +52,7 @@ class Scan:
 
 
 def _bodies(node: ir.Node) -> list[ir.Graph]:
-    if not _may_have_bodies(node.domain, node.op_type):
-        return []
-    bodies: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            bodies.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            bodies += attribute.as_graphs()
-    return bodies
+    return [body.graph for body in bodies_of(node)] if _may_have_bodies(node.domain, node.op_type) else []
 
 
 @cache

@@ -323,7 +323,13 @@ def test_no_rows_at_all_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 # What it rests on.
 
 PACKAGE = Path(onnxtile.__file__).parent
-SHARED = {"onnxtile.errors", "onnxtile.keys", "onnxtile.planning.result", "onnxtile.planning.proof.failure", "onnxtile.result"}
+SHARED = {
+    "onnxtile.errors",
+    "onnxtile.keys",
+    "onnxtile.planning.result",
+    "onnxtile.planning.proof.failure",
+    "onnxtile.result",
+}
 
 
 def _imports(file: Path) -> Iterator[str]:

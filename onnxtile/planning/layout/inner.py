@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxtile.model.unfold import inside_of
+from onnxtile.model.walk import bodies_of
 from onnxtile.planning.layout.aliases.find import ModelFacts
 
 _WITH_BODIES = frozenset({"If", "Loop", "Scan"})
@@ -21,6 +22,4 @@ def bodies(node: ir.Node, facts: ModelFacts) -> Iterator[tuple[str | None, ir.Gr
     if node.op_type == "Scan" and facts.opset() < 9:
         return  # it ran over a batch then: it is one kernel
     if node.op_type in _WITH_BODIES and facts.is_standard(node):
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield attribute.name, attribute.as_graph()
+        yield from ((body.attribute, body.graph) for body in bodies_of(node) if body.position is None)

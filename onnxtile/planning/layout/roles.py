@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxtile.graph import dependencies, node_id
 from onnxtile.model.unbound import binding
+from onnxtile.model.walk import bodies_of, values_in
 from onnxtile.planning.layout.aliases.find import Alias, ModelFacts
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.inner import bodies
@@ -115,16 +116,4 @@ def _why_unknown(value: ir.Value, facts: ModelFacts) -> str:
 
 
 def _made_inside(node: ir.Node) -> Iterator[ir.Value]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield from _made_in(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            for body in attribute.as_graphs():
-                yield from _made_in(body)
-
-
-def _made_in(body: ir.Graph) -> Iterator[ir.Value]:
-    yield from body.inputs
-    for node in body:
-        yield from (value for value in node.outputs if value.name)
-        yield from _made_inside(node)
+    return (value for body in bodies_of(node) for value in values_in(body.graph) if value.name)

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from onnxtile.graph import dependencies, node_id
 from onnxtile.model.constants import RANDOM
+from onnxtile.model.walk import called_functions, nodes_in, nodes_inside
 from onnxtile.planning.layout.aliases.find import ModelFacts, does_not_train
-from onnxtile.planning.proof.kernel import called, nodes_inside
 
 _HALVES = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 _NAMED = 3
@@ -21,9 +21,9 @@ WIDER = "onnxruntime keeps more than 16 bits of a float between two nodes"
 
 def draws(node: ir.Node, facts: ModelFacts) -> bool:
     """Return whether `node`, a body of it, or a function that it calls may give something else each time it is run."""
-    functions = called(node, facts.model)
-    inner = (one for function in functions for one in function.all_nodes())
-    return any(_is_random(one, facts) for one in (node, *nodes_inside(node), *inner))
+    own = (node, *nodes_inside(node))
+    inner = (one for function in called_functions(own, facts.model) for one in nodes_in(function))
+    return any(_is_random(one, facts) for one in (*own, *inner))
 
 
 def _is_random(node: ir.Node, facts: ModelFacts) -> bool:

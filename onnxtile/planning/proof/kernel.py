@@ -13,13 +13,12 @@ from onnxtile.graph import dependencies
 from onnxtile.model.save import MAX_IR_VERSION, external_folder
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.unfold import fold_proto
+from onnxtile.model.walk import called_functions, has_body, nodes_inside
 from onnxtile.planning.layout.non_tensors import containers
 from onnxtile.runtime import Session
 
 _MIN_IR_VERSION = 8
 """The first with functions in a model."""
-
-_BODIES = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Kernels:
 
     def _names(self, node: ir.Node, inputs: list[ir.Value], outputs: list[ir.Value]) -> dict[ir.Value, str]:
         # Bodies refer to outer values by name; without them the names are free, and equal nodes become equal bytes.
-        if any(attribute.type in _BODIES for attribute in node.attributes.values()):
+        if has_body(node):
             return {value: value.name or "" for value in (*inputs, *outputs)}
         names = {value: f"i{place}" for place, value in enumerate(inputs)}
         return names | {value: f"o{place}" for place, value in enumerate(outputs)}
@@ -92,7 +91,10 @@ class Kernels:
             graph,
             ir_version=min(max(self._model.ir_version, _MIN_IR_VERSION), MAX_IR_VERSION),
             opset_imports=[helper.make_opsetid(*pair) for pair in self._model.graph.opset_imports.items()],
-            functions=[ir.serde.serialize_function(function) for function in called(node, self._model)],
+            functions=[
+                ir.serde.serialize_function(function)
+                for function in called_functions((node, *nodes_inside(node)), self._model)
+            ],
         )
 
     def _type(self, value: ir.Value) -> onnx.TypeProto:
@@ -102,29 +104,3 @@ class Kernels:
         if dims is not None and self._shapes.is_bound(value):
             dims = (None,) * len(dims)
         return helper.make_tensor_type_proto(dtype.value if dtype is not None else 0, dims)
-
-
-def called(node: ir.Node, model: ir.Model) -> list[ir.Function]:
-    """Return the functions that `node` calls, directly or not, in the order of `model`."""
-    functions = model.functions
-    if not functions:
-        return []
-    found: set[ir.OperatorIdentifier] = set()
-    todo = [node, *nodes_inside(node)]
-    while todo:
-        identifier = todo.pop().op_identifier()
-        if identifier in functions and identifier not in found:
-            found.add(identifier)
-            todo.extend(functions[identifier].all_nodes())
-    return [function for identifier, function in functions.items() if identifier in found] if found else []
-
-
-def nodes_inside(node: ir.Node) -> list[ir.Node]:
-    """Return the nodes of the bodies of `node`, at any depth."""
-    found: list[ir.Node] = []
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            found.extend(attribute.as_graph().all_nodes())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            found.extend(inner for body in attribute.as_graphs() for inner in body.all_nodes())
-    return found

@@ -18,7 +18,7 @@ from onnxtile.model.shapes import Shapes
 from onnxtile.model.unfold import unfold
 from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.claims import UNSAID, BodyClaim, ClaimedRow, Claims
-from onnxtile.planning.proof.published.evidence import GraphFacts, bodies_of
+from onnxtile.planning.proof.published.evidence import GraphFacts, entered_bodies
 from onnxtile.planning.proof.published.figures import figures
 from onnxtile.planning.proof.published.labels import mislabelled, wrong_inputs
 from onnxtile.planning.proof.published.listing import ExpectedLists, compare, note
@@ -182,7 +182,7 @@ class _Walk:
             open_.setdefault((body.node, body.attribute), []).append(body)
         planned = set()
         for node, name in line.name_of.items():
-            for attribute, graph in bodies_of(node, self.terms.known.model).items():
+            for attribute, graph in entered_bodies(node, self.terms.known.model).items():
                 at = f"{path}/" * bool(path) + name + (f"/{attribute}" if attribute is not None else "")
                 if not open_.get((name, attribute)):
                     if attribute is not None or self.is_whole:

@@ -16,6 +16,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.unfold import inside_of
 from onnxtile.model.validity import skeleton
+from onnxtile.model.walk import bodies_of, values_in
 from onnxtile.planning.proof.published.operators import STANDARD, WITH_BODIES
 
 _NO_FIXED_SIZE = frozenset({ir.DataType.UNDEFINED, ir.DataType.STRING})
@@ -116,7 +117,7 @@ class GraphFacts:
         return found
 
 
-def bodies_of(node: ir.Node, model: ir.Model) -> dict[str | None, ir.Graph]:
+def entered_bodies(node: ir.Node, model: ir.Model) -> dict[str | None, ir.Graph]:
     """Return the bodies of `node` that a plan goes into, by the attribute that holds them; None stands for that of an open call."""
     inside = inside_of(node)
     if inside is not None:
@@ -142,11 +143,7 @@ def _container(type_: ir.TypeProtocol | None) -> str | None:
 
 def graphs_of(node: ir.Node) -> Iterator[tuple[str | None, ir.Graph]]:
     """Yield the graphs that the attributes of `node` hold, with the name of the attribute; None for one of a list of graphs."""
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            yield attribute.name, attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            yield from ((None, body) for body in attribute.as_graphs())
+    return ((body.attribute if body.position is None else None, body.graph) for body in bodies_of(node))
 
 
 def home(value: ir.Value) -> ir.Graph | ir.Function | None:
@@ -190,11 +187,5 @@ def first_output(node: ir.Node) -> str:
 
 
 def made_in(body: ir.Graph) -> Iterator[ir.Value]:
-    """Yield the inputs of `body` and what is made in it, at any depth."""
-    todo = [body]
-    while todo:
-        graph = todo.pop()
-        yield from graph.inputs
-        for node in graph:
-            yield from (value for value in node.outputs if value.name)
-            todo.extend(inner for _, inner in graphs_of(node))
+    """Yield the inputs of `body` and the named values made in it, at any depth."""
+    return (value for value in values_in(body) if value.name)

@@ -12,7 +12,7 @@ import pydantic
 from onnxtile import keys
 from onnxtile.errors import UsageError
 from onnxtile.planning.proof.published.claims import BodyClaim, ClaimedRow, Claims
-from onnxtile.planning.proof.published.evidence import bodies_of, names_of
+from onnxtile.planning.proof.published.evidence import entered_bodies, names_of
 from onnxtile.planning.proof.published.placing import SHARED, WORKSPACE
 
 _HINT = "onnxtile plan MODEL --emit plan.json writes a plan; docs/plan.schema.json describes it"
@@ -88,7 +88,7 @@ def _marked(model: ir.Model, graph: ir.Graph, name: str, attribute: str | None) 
             workspace = json.loads(node.metadata_props[keys.WORKSPACE_AT], parse_int=_number)
             rows.append(_workspace_row(f"{names[node]} {SHARED}", workspace))
         bodies += [
-            _marked(model, body, names[node], at) for at, body in bodies_of(node, model).items() if at is not None
+            _marked(model, body, names[node], at) for at, body in entered_bodies(node, model).items() if at is not None
         ]
     steps = tuple(int(node.metadata_props[keys.STEP]) for node in order)
     return BodyClaim(name, attribute, tuple(names[node] for node in order), steps, tuple(rows), tuple(bodies))
