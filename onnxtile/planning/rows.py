@@ -43,7 +43,7 @@ def planned(layout: Layout, facts: ModelFacts, places: Addresses) -> tuple[Plann
             PlannedBuffer(
                 name=_name(value),
                 arena=place.arena,
-                offset=place.offset + alias_sets.place(value),
+                offset=place.offset + alias_sets.start(value),
                 size=alias_sets.size(value),
                 first=first,
                 last=end - 1,

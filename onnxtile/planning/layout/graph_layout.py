@@ -73,7 +73,7 @@ class Layout:
         order = self.order
         alias_sets = {id(alias_set): alias_set for alias_set in self.sharing.alias_sets.of.values()}.values()
         claims = [
-            order.claim(alias_set.owner.name or "", alias_set.live_range, alias_set.places) for alias_set in alias_sets
+            order.claim(alias_set.owner.name or "", alias_set.live_range, alias_set.tensors) for alias_set in alias_sets
         ]
         for workspace in self.workspaces:
             users = tuple(map(order.number, workspace.nodes))

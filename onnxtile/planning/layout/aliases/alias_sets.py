@@ -1,9 +1,9 @@
-"""Regions: sets of tensors that lie in one buffer, each at a place of its own in it, and may lie there without harm."""
+"""Alias sets: tensors that share the bytes of one buffer, each at its own offset in it, and none overwritten before its last read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, KeysView, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -24,28 +24,28 @@ class OriginRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """What lies in each tensor, as pieces of the tensors that it is a view of, a part of, or made of."""
+    """The content of each tensor, as ranges of the tensors that it is a view of, a part of, or joined from."""
 
     sizes: Mapping[ir.Value, int]
     _pieces: dict[ir.Value, tuple[OriginRange, ...]] = field(default_factory=dict, repr=False)
 
     def add(self, value: ir.Value, known: Iterable[Alias]) -> None:
-        """Note the content of `value`, whose operands' is noted already, given what it shares with them whatever its place."""
+        """Note the content of `value`, after its operands', given the views and parts `known` of it."""
         size = self.sizes[value]
         pieces: list[OriginRange] = []
         for alias in known:
             inner = self._pieces.get(alias.source, ())
-            # In bytes of `value`; the operands of a Concat come one behind the other.
+            # In bytes of `value`; the operands of a Concat come one after the other.
             moved = (OriginRange(p.start - alias.at, p.end - alias.at, p.origin, p.begin) for p in inner)
             pieces.extend(_clipped(moved, pieces[-1].end if pieces else 0, size))
         self._pieces[value] = tuple(_filled(value, pieces, size))
 
     def pieces(self, value: ir.Value) -> tuple[OriginRange, ...]:
-        """Return what lies in `value`, from its first byte to its last."""
+        """Return the content of `value`, from its first byte to its last."""
         return self._pieces[value]
 
     def agree(self, a: ir.Value, b: ir.Value, shift: int) -> bool:
-        """Return whether the same bytes lie in `a` and `b` wherever they overlap, if `b` begins `shift` bytes behind the start of `a`."""
+        """Return whether `a` and `b` have the same content wherever they overlap, with `b` starting `shift` bytes after `a`."""
         low, high = max(0, shift), min(self.sizes[a], shift + self.sizes[b])
         first = _joint(_clipped(self._pieces[a], low, high))
         second = _joint(
@@ -64,7 +64,7 @@ def _clipped(pieces: Iterable[OriginRange], low: int, high: int) -> Iterator[Ori
 
 
 def _filled(value: ir.Value, pieces: Iterable[OriginRange], size: int) -> Iterator[OriginRange]:
-    """Yield `pieces`, and for what lies between them the value's own bytes."""
+    """Yield `pieces`, and the value's own bytes between them."""
     at = 0
     for piece in pieces:
         if at < piece.start:
@@ -76,7 +76,7 @@ def _filled(value: ir.Value, pieces: Iterable[OriginRange], size: int) -> Iterat
 
 
 def _joint(pieces: Iterable[OriginRange]) -> list[OriginRange]:
-    """Return `pieces` with neighbours that continue each other made one."""
+    """Return `pieces` with adjacent ranges of one origin merged."""
     found: list[OriginRange] = []
     for piece in pieces:
         last = found[-1] if found else None
@@ -94,22 +94,54 @@ def _joint(pieces: Iterable[OriginRange]) -> list[OriginRange]:
 
 @dataclass
 class AliasSet:
-    """Tensors in one buffer of `size` bytes, each with where it begins; `owner` is one that fills it.
+    """Tensors in one buffer of `size` bytes; `owner` is one that fills it.
 
-    All others are dead by the time one of the `front` is made that has their bytes: what comes after these comes after all.
+    A tensor starts at `starts[tensor] - base` bytes from the start of the buffer: a tensor that extends the buffer to the left moves the
+    base, not every start. All tensors are dead by the time that one of the `front` over their bytes is made, unless they are of the front
+    themselves. So a tensor that comes after the front comes after all.
     """
 
     owner: ir.Value
     size: int
     live_range: LiveRange
-    places: dict[ir.Value, int]
+    starts: dict[ir.Value, int]
+    front: tuple[ir.Value, ...]
+    base: int = 0
+
+    @property
+    def tensors(self) -> KeysView[ir.Value]:
+        """The tensors in the buffer."""
+        return self.starts.keys()
+
+    def start(self, value: ir.Value) -> int:
+        """Return the start of `value` in the buffer, in bytes."""
+        return self.starts[value] - self.base
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Two alias sets that may be one: `second` starts `shift` bytes after the start of `first`, and `front` is that of both."""
+
+    first: AliasSet
+    second: AliasSet
+    shift: int
     front: tuple[ir.Value, ...]
 
 
-class AliasSets:
-    """Which region each tensor lies in. At first each has one of its own; `join` makes one of two where that does no harm.
+@dataclass(frozen=True)
+class Merged:
+    """An alias set that has taken in the tensors of `other`, and its fields before, to undo that."""
 
-    `lives` are those of the schedule by which steps are counted, `order` says who is before whom, `kept` outlive the run.
+    kept: AliasSet
+    other: AliasSet
+    before: AliasSet
+
+
+class AliasSets:
+    """The alias set of each tensor, `of`. Each tensor has a set of its own at first; `merge` makes one of two.
+
+    `live_ranges` are those of the schedule whose steps are counted, `order` says which tensors are dead before others are made, and `kept`
+    tensors outlive the run.
     """
 
     def __init__(
@@ -137,61 +169,84 @@ class AliasSets:
         """Return the bytes of `value`."""
         return self._sizes[value]
 
-    def place(self, value: ir.Value) -> int:
-        """Return where `value` begins in its region."""
-        return self.of[value].places[value]
+    def start(self, value: ir.Value) -> int:
+        """Return the start of `value` in its buffer, in bytes."""
+        return self.of[value].start(value)
 
-    def joined(self, alias: Alias) -> AliasSet | None:
-        """Return the region that both would lie in, `alias.at` apart; None where they already do or it would do harm."""
+    def possible(self, alias: Alias) -> Merge | None:
+        """Return the merge that puts both tensors of `alias` into one buffer, `alias.at` apart.
+
+        None where they are in one already, where neither buffer holds the other, or where a tensor would lose bytes that are still read.
+        """
         first, second = self.of[alias.source], self.of[alias.value]
         if first is second:
             return None
-        shift = first.places[alias.source] + alias.at - second.places[alias.value]
+        shift = first.start(alias.source) + alias.at - second.start(alias.value)
         low, high = min(0, shift), max(first.size, shift + second.size)
         if high - low != max(first.size, second.size):
             return None
         front = self._front_behind(first, second, shift)
         if front is None and self._harmful(first, second, shift):
             return None
-        larger = first if first.size >= second.size else second
-        places = {value: at - low for value, at in first.places.items()}
-        places |= {value: at + shift - low for value, at in second.places.items()}
-        found = front or (*first.front, *second.front)
-        return AliasSet(larger.owner, larger.size, merged(first.live_range, second.live_range), places, found)
+        return Merge(first, second, shift, front or (*first.front, *second.front))
 
-    def settle(self, alias_set: AliasSet) -> None:
-        """Let all tensors of `region` lie there."""
-        for value in alias_set.places:
-            self.of[value] = alias_set
+    def merge(self, merge: Merge) -> Merged:
+        """Make one alias set of two: the one with fewer tensors moves, so that n merges take n log n moves at most."""
+        first, second, shift = merge.first, merge.second, merge.shift
+        kept, other = (first, second) if len(first.starts) >= len(second.starts) else (second, first)
+        distance = shift if other is second else -shift
+        before = replace(kept)
+        larger = first if first.size >= second.size else second
+        kept.live_range = merged(first.live_range, second.live_range)
+        kept.front = merge.front
+        moved = kept.base + distance - other.base
+        for value, start in other.starts.items():
+            kept.starts[value] = start + moved
+            self.of[value] = kept
+        kept.base = before.base + min(0, distance)
+        kept.owner, kept.size = larger.owner, larger.size
+        return Merged(kept, other, before)
+
+    def undo(self, done: Merged) -> None:
+        """Undo a merge, the last one that was not undone yet."""
+        kept, before = done.kept, done.before
+        for value in done.other.starts:
+            del kept.starts[value]
+            self.of[value] = done.other
+        kept.owner, kept.size, kept.live_range = before.owner, before.size, before.live_range
+        kept.front, kept.base = before.front, before.base
 
     def _front_behind(self, first: AliasSet, second: AliasSet, shift: int) -> tuple[ir.Value, ...] | None:
-        """Return the front of both regions where all of `second` come after those of `first` whose bytes they take; else None.
+        """Return the front of both sets where all of `second` come after those of `first` whose bytes they take; else None.
 
         A stream of thousands of tensors, each written over the one before it, is so not compared pair by pair.
         """
         left = []
         for a in first.front:
-            at_a, size = first.places[a], self._sizes[a]
-            met = [
-                (b, at + shift - at_a) for b, at in second.places.items() if -self._sizes[b] < at + shift - at_a < size
-            ]
-            if not all(self._order.before(a, b) or (not at and self._is_written_over(a, b)) for b, at in met):
-                return None
-            if not any(at <= 0 and size <= at + self._sizes[b] for b, at in met):
+            is_covered = False
+            start, size = first.start(a) - shift + second.base, self._sizes[a]
+            # The tensor that forbids the merge is the last one that was added, as a rule.
+            for b in reversed(second.starts):
+                at = second.starts[b] - start
+                if not -self._sizes[b] < at < size:
+                    continue
+                if not (self._order.before(a, b) or (at == 0 and self._is_written_over(a, b))):
+                    return None
+                is_covered = is_covered or (at <= 0 and size <= at + self._sizes[b])
+            if not is_covered:
                 left.append(a)
         return (*left, *second.front)
 
     def _harmful(self, first: AliasSet, second: AliasSet, shift: int) -> bool:
-        # Whoever is in the way was added last, as a rule.
-        pairs = ((a, b, second.places[b] + shift) for b in reversed(second.places) for a in reversed(first.places))
+        pairs = ((a, b, second.start(b) + shift) for b in reversed(second.starts) for a in reversed(first.starts))
         return any(
-            self._clash(a, b, at - first.places[a])
+            self._is_conflict(a, b, at - first.start(a))
             for a, b, at in pairs
-            if -self._sizes[b] < at - first.places[a] < self._sizes[a]
+            if -self._sizes[b] < at - first.start(a) < self._sizes[a]
         )
 
-    def _clash(self, a: ir.Value, b: ir.Value, shift: int) -> bool:
-        """Return whether `a` and `b`, some of whose bytes are the same, are in each other's way."""
+    def _is_conflict(self, a: ir.Value, b: ir.Value, shift: int) -> bool:
+        """Return whether `a` and `b`, some of whose bytes are the same, must not share them."""
         if self._order.before(a, b) or self._order.before(b, a):
             return False
         if shift == 0 and (self._is_written_over(a, b) or self._is_written_over(b, a)):

@@ -24,7 +24,7 @@ def rewriting(
     return frozenset(
         value
         for value, aliases in known.items()
-        if len(alias_sets.of[value].places) > 1
+        if len(alias_sets.of[value].tensors) > 1
         and any(_is_in_use(span, value, alias_sets, order) for span in _written(value, aliases, alias_sets))
     )
 
@@ -32,7 +32,7 @@ def rewriting(
 def _written(value: ir.Value, aliases: Iterable[Alias], alias_sets: AliasSets) -> Iterator[_Span]:
     """Yield the bytes of its region that the node of `value` writes: all but those that are in their place already."""
     alias_set = alias_sets.of[value]
-    start = alias_set.places[value]
+    start = alias_set.start(value)
     end = start + alias_sets.size(value)
     for low, high in sorted(_in_place(value, aliases, alias_set, alias_sets)):
         if start < low:
@@ -43,18 +43,19 @@ def _written(value: ir.Value, aliases: Iterable[Alias], alias_sets: AliasSets) -
 
 
 def _in_place(value: ir.Value, aliases: Iterable[Alias], alias_set: AliasSet, alias_sets: AliasSets) -> Iterator[_Span]:
-    at = alias_set.places[value]
+    at = alias_set.start(value)
     for alias in aliases:
-        place = alias_set.places.get(alias.source)
+        place = alias_set.start(alias.source) if alias.source in alias_set.tensors else None
         if place is not None and place + alias.at == at:
             yield max(at, place), min(at + alias_sets.size(value), place + alias_sets.size(alias.source))
 
 
 def _is_in_use(span: _Span, value: ir.Value, alias_sets: AliasSets, order: Precedence) -> bool:
+    alias_set = alias_sets.of[value]
+    starts = ((other, alias_set.start(other)) for other in alias_set.tensors if other is not value)
     return any(
-        place < span[1] and span[0] < place + alias_sets.size(other) and _is_read(other, value, order)
-        for other, place in alias_sets.of[value].places.items()
-        if other is not value
+        start < span[1] and span[0] < start + alias_sets.size(other) and _is_read(other, value, order)
+        for other, start in starts
     )
 
 

@@ -10,14 +10,14 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.planning.layout.aliases.alias_sets import AliasSet, AliasSets, Contents
+from onnxtile.planning.layout.aliases.alias_sets import AliasSet, AliasSets, Contents, Merged
 from onnxtile.planning.layout.aliases.find import Alias, ModelFacts
 from onnxtile.planning.layout.aliases.rewriting import rewriting
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.live_ranges import LiveRange
 from onnxtile.planning.layout.ordering.precedence import Precedence
 from onnxtile.planning.layout.ordering.schedule import Schedule
-from onnxtile.planning.offsets.problem import Buffer, align
+from onnxtile.planning.offsets.problem import Buffer, Ints, align
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,14 @@ class _Chooser:
             self.alias_sets.allow(alias)
         self._order = order
         self._alignment = alignment
-        self._live = np.zeros(schedule.end + 2, np.int64)
+        # By step, the change of the live bytes: a merge changes four numbers, however long the live ranges are.
+        self._change: Ints = np.zeros(schedule.end + 2, np.int64)
+        self._known_live: Ints | None = None
         for alias_set in self.alias_sets.of.values():
             self._count(alias_set, 1)
         for workspace in timeline.workspaces:
-            self._live[workspace.lower : workspace.upper] += align(workspace.size, alignment)
+            self._change[workspace.lower] += align(workspace.size, alignment)
+            self._change[workspace.upper] -= align(workspace.size, alignment)
 
     def leave_apart(self, values: frozenset[ir.Value]) -> None:
         """Let `values` be neither parts nor wholes of others, nor written over."""
@@ -132,7 +135,7 @@ class _Chooser:
     def lower_the_peak(self) -> None:
         """Take what lowers the first highest step most, until nothing does."""
         while True:
-            step = int(self._live.argmax())
+            step = int(self._live().argmax())
             trials = [(self._height(group, step), i) for i, group in enumerate(self._choices())]
             height, best = min(((h, i) for h, i in trials if h is not None), default=(None, 0))
             if height is None:
@@ -141,7 +144,7 @@ class _Chooser:
 
     def save_copies(self) -> None:
         """Take all that does not raise the peak."""
-        peak = int(self._live.max())
+        peak = int(self._live().max())
         for group in self._choices():
             changed = self._tried(group)
             if changed is not None and changed.max() <= peak:
@@ -165,7 +168,7 @@ class _Chooser:
             return False
         if alias.rule == "in place" and not self._order.until(alias.source, alias.value):
             return False
-        return alias_sets.place(alias.value) == alias_sets.place(alias.source) + alias.at
+        return alias_sets.start(alias.value) == alias_sets.start(alias.source) + alias.at
 
     def _choices(self) -> Iterator[list[Alias]]:
         """Yield what may be taken together: all parts of a node, then each alone."""
@@ -179,38 +182,55 @@ class _Chooser:
         if not any(self._touches(alias, step) for alias in group):
             return None
         changed = self._tried(group)
-        if changed is None or changed[step] >= self._live[step]:
+        if changed is None or changed[step] >= self._live()[step]:
             return None
         height = int(changed.max())
-        return height if height <= self._live[step] else None
+        return height if height <= self._live()[step] else None
 
     def _touches(self, alias: Alias, step: int) -> bool:
         alias_sets = (self.alias_sets.of[alias.source], self.alias_sets.of[alias.value])
         return any(alias_set.live_range[0] <= step < alias_set.live_range[1] for alias_set in alias_sets)
 
-    def _tried(self, group: Iterable[Alias]) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
-        """Return the live bytes of all steps if `group` were taken; None where there is nothing to take."""
-        before, live = dict(self.alias_sets.of), self._live.copy()
-        taken = self._join(group)
-        changed = self._live
-        self.alias_sets.of, self._live = before, live
-        return changed if taken else None
+    def _tried(self, group: Iterable[Alias]) -> Ints | None:
+        """Return the live bytes of all steps if `group` were taken; None where it holds nothing to take."""
+        before = self._known_live
+        done = self._join(group)
+        live = self._live() if done else None
+        for merged in reversed(done):
+            self._undo(merged)
+        self._known_live = before
+        return live
 
-    def _join(self, group: Iterable[Alias]) -> bool:
-        taken = False
+    def _join(self, group: Iterable[Alias]) -> list[Merged]:
+        """Take the aliases of `group` that are possible; return the merges, to be undone from the last to the first."""
+        done = []
         for alias in group:
-            alias_set = self.alias_sets.joined(alias)
-            if alias_set is None:
+            merge = self.alias_sets.possible(alias)
+            if merge is None:
                 continue
-            for old in (self.alias_sets.of[alias.source], self.alias_sets.of[alias.value]):
-                self._count(old, -1)
-            self.alias_sets.settle(alias_set)
-            self._count(alias_set, 1)
-            taken = True
-        return taken
+            self._count(merge.first, -1)
+            self._count(merge.second, -1)
+            done.append(self.alias_sets.merge(merge))
+            self._count(done[-1].kept, 1)
+        return done
+
+    def _undo(self, done: Merged) -> None:
+        self._count(done.kept, -1)
+        self.alias_sets.undo(done)
+        self._count(done.kept, 1)
+        self._count(done.other, 1)
 
     def _count(self, alias_set: AliasSet, sign: int) -> None:
-        self._live[alias_set.live_range[0] : alias_set.live_range[1]] += sign * align(alias_set.size, self._alignment)
+        size = sign * align(alias_set.size, self._alignment)
+        self._change[alias_set.live_range[0]] += size
+        self._change[alias_set.live_range[1]] -= size
+        self._known_live = None
+
+    def _live(self) -> Ints:
+        """Return the live bytes of each step."""
+        if self._known_live is None:
+            self._known_live = np.cumsum(self._change)
+        return self._known_live
 
 
 def _by_node(found: Iterable[Alias]) -> list[list[Alias]]:

@@ -1,5 +1,7 @@
-"""Regions of many tensors: joined with few questions, and as if every pair were asked."""
+"""Alias sets of many tensors: merged with few comparisons, and with the result of comparing every pair."""
 
+import sys
+from types import FrameType
 from typing import Any
 
 import onnx
@@ -35,6 +37,30 @@ def test_a_long_stream_takes_few_questions(monkeypatch: pytest.MonkeyPatch) -> N
         Case.of(stream(count)).plan()
         counts.append(asked)
     assert counts[1] < 5 * counts[0]
+
+
+@pytest.mark.parametrize("order", ["model", "any"])
+def test_the_work_of_a_long_stream_grows_linearly(order: str) -> None:
+    def lines(count: int) -> int:
+        """Return the lines of code that run in the files of the aliases."""
+        found = 0
+
+        def trace(frame: FrameType, event: str, _argument: Any) -> Any:
+            nonlocal found
+            if "/layout/aliases/" not in frame.f_code.co_filename:
+                return None
+            found += event == "line"
+            return trace
+
+        case = Case.of(stream(count))
+        sys.settrace(trace)
+        try:
+            case.plan(order=order)
+        finally:
+            sys.settrace(None)
+        return found
+
+    assert lines(160) < 5 * lines(40)
 
 
 @settings(deadline=None, max_examples=60)
