@@ -18,8 +18,7 @@ from onnxtile.planning.offsets.effort import effort as effort_of
 from onnxtile.planning.order import order as order_of
 from onnxtile.planning.planner import planner as planner_of
 from onnxtile.registry import discover
-from onnxtile.report.format import Format
-from onnxtile.report.format import Options as FormatOptions
+from onnxtile.report.format import Format, RenderOptions
 from onnxtile.report.plan_file import read_plan
 
 
@@ -97,7 +96,7 @@ def _apply(options: _Options, state: State) -> Done:
     )
     content = result.plan.to_dict()
     before = None if options.compare is None else read_plan(options.compare)
-    how = FormatOptions(state.source.stem, options.names, before)
+    how = RenderOptions(state.source.stem, options.names, before)
     return Done(
         result.to_dict(), result.model, {ending: form.render(content, how) for ending, form in _files(options).items()}
     )

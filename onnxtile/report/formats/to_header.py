@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from onnxtile.report.bodies import rows_with_bodies
-from onnxtile.report.format import Format, Options, Plan
+from onnxtile.report.format import Format, PlanJson, RenderOptions
 from onnxtile.report.identifiers import identifier, identifiers
-from onnxtile.report.layout import Row, arenas
+from onnxtile.report.layout import BufferJson, arenas
 
 _ELEMENT = {"FLOAT": 4, "INT32": 4, "UINT32": 4, "DOUBLE": 8, "INT64": 8, "UINT64": 8, "COMPLEX64": 8, "COMPLEX128": 16}
 _ELEMENT |= dict.fromkeys(("FLOAT16", "BFLOAT16", "INT16", "UINT16"), 2)
 """Bytes of an element of more than one, by type."""
 
 
-def _write(plan: Plan, options: Options) -> bytes:
+def _write(plan: PlanJson, options: RenderOptions) -> bytes:
     prefix = identifier(options.title).upper()
     prefix = f"PLAN_{prefix}" if prefix[0].isdigit() else prefix
     rows = rows_with_bodies(plan)
@@ -33,12 +33,12 @@ def _write(plan: Plan, options: Options) -> bytes:
     return "\n".join([*lines, "", f"#endif  /* {prefix}_H */", ""]).encode()
 
 
-def _alignment(plan: Plan) -> int:
+def _alignment(plan: PlanJson) -> int:
     unit: int = plan.get("alignment") or 1
     return unit
 
 
-def _unit(row: Row, plan: Plan) -> int:
+def _unit(row: BufferJson, plan: PlanJson) -> int:
     """Return what the address of `row` is a multiple of: the alignment of the plan where it owns its bytes, and its element."""
     element = _ELEMENT.get(row.get("dtype") or "", 1)
     return element if row.get("alias") is not None else max(element, _alignment(plan))
@@ -50,7 +50,7 @@ def _block(arena: str) -> str:
     return f"{name}_ARENA" if name == "COUNT" or name.split("_")[-1] == "SIZE" else name
 
 
-def _head(plan: Plan, prefix: str) -> Iterator[str]:
+def _head(plan: PlanJson, prefix: str) -> Iterator[str]:
     yield "/* Where every tensor of a model lies while it runs, as onnxtile planned it. Sizes and offsets are bytes."
     yield f" * Model: {'SHA-256 ' + plan['digest'] if plan.get('digest') else 'not a file'}."
     for name, size in (plan.get("dims") or {}).items():
@@ -62,7 +62,7 @@ def _head(plan: Plan, prefix: str) -> Iterator[str]:
     yield from ("#include <assert.h>", "#include <stddef.h>", "#include <stdint.h>", "")
 
 
-def _arenas(plan: Plan, prefix: str, blocks: dict[str, str], alignment: int) -> Iterator[str]:
+def _arenas(plan: PlanJson, prefix: str, blocks: dict[str, str], alignment: int) -> Iterator[str]:
     yield "/* Blocks of memory to provide, each aligned. An arena's own macro is its number in the table. */"
     yield f"#define {prefix}_ALIGNMENT {alignment}u"
     yield f"#define {prefix}_ARENA_COUNT {len(blocks)}u"
@@ -73,14 +73,14 @@ def _arenas(plan: Plan, prefix: str, blocks: dict[str, str], alignment: int) -> 
         yield f"#define {prefix}_ARENA_SIZE {next(iter(blocks.values()))}_SIZE"
 
 
-def _tensors(rows: Iterable[Row], names: Iterable[str]) -> Iterator[str]:
+def _tensors(rows: Iterable[BufferJson], names: Iterable[str]) -> Iterator[str]:
     yield from ("", "/* Tensors. */")
     for row, name in zip(rows, names, strict=True):
         yield f"#define {name}_OFFSET {row['offset']}u  /* {_comment(_described(row))} */"
         yield f"#define {name}_SIZE {row['size']}u"
 
 
-def _constants(plan: Plan, prefix: str) -> Iterator[str]:
+def _constants(plan: PlanJson, prefix: str) -> Iterator[str]:
     """Yield the macros of the constants that have offsets of their own."""
     placed = [row for row in plan.get("constants", ()) if row.get("offset") is not None and row.get("size") is not None]
     if not placed:
@@ -91,7 +91,7 @@ def _constants(plan: Plan, prefix: str) -> Iterator[str]:
         yield f"#define {prefix}_C_{name}_SIZE {row['size']}u"
 
 
-def _table(rows: list[Row], names: list[str], blocks: dict[str, str], prefix: str) -> Iterator[str]:
+def _table(rows: list[BufferJson], names: list[str], blocks: dict[str, str], prefix: str) -> Iterator[str]:
     tensor = f"{prefix.lower()}_tensor"
     yield from ("", f"#define {prefix}_TENSOR_COUNT {len(rows)}u", f"struct {tensor} {{")
     yield "    size_t offset;        /* from the start of its arena */"
@@ -109,7 +109,7 @@ def _table(rows: list[Row], names: list[str], blocks: dict[str, str], prefix: st
     yield "};"
 
 
-def _assertions(rows: list[Row], names: list[str], units: list[int], blocks: dict[str, str]) -> Iterator[str]:
+def _assertions(rows: list[BufferJson], names: list[str], units: list[int], blocks: dict[str, str]) -> Iterator[str]:
     """Yield that each tensor is inside its arena, and at a multiple of its unit."""
     yield ""
     for block in blocks.values():
@@ -123,7 +123,7 @@ def _assertions(rows: list[Row], names: list[str], units: list[int], blocks: dic
         yield f'static_assert({name}_OFFSET % {unit}u == 0, "{name} is aligned");'
 
 
-def _described(row: Row) -> str:
+def _described(row: BufferJson) -> str:
     shape = "x".join(str(size) for size in row["shape"]) if row.get("shape") else ""
     parts = (row["name"], " ".join(filter(None, (row.get("dtype"), shape))), row["kind"])
     return ", ".join(filter(None, (*parts, f"in {row['alias']}" if row.get("alias") is not None else "")))
