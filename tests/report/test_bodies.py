@@ -107,9 +107,9 @@ def test_a_header_has_them_in_the_step_of_their_node(nested: Plan, tmp_path: Pat
     assert (inner["first"], inner["last"]) == (step, step)
     assert rows["a"]["last"] == dict(zip(nested["schedule"], nested["steps"], strict=True))["y"]
     header = FORMATS["header"].render(nested, RenderOptions("net"))
-    assert compiled(tmp_path, header, "c11").returncode == 0
+    assert compiled(tmp_path, header, "c99").returncode == 0
     text = header.decode()
-    assert re.search(r"#define NET_T_b_then_branch_l_body_w_OFFSET \d+u  /\* b/then_branch/l/body/w, FLOAT 4", text)
+    assert re.search(r"#define NET_T_b_then_branch_l_body_w_OFFSET \d+u  /\* b/then_branch/l/body/w, float32 4", text)
 
 
 def test_trace_page_and_model_explorer_have_them(nested: Plan) -> None:

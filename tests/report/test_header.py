@@ -6,18 +6,25 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import onnx
 import onnx.parser
 import pytest
 
 from onnxtile import api
 from onnxtile.report.format import RenderOptions
-from onnxtile.report.formats.to_header import FORMAT
+from onnxtile.report.formats.to_header import _TYPES, FORMAT
 from onnxtile.report.identifiers import identifiers
 from tests.planning.test_bodies import ODD
 from tests.report.conftest import Plan, bare, row
 
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
-LANGUAGES = {"c11": ("gcc", ".c"), "c2x": ("gcc", ".c"), "c++11": ("g++", ".cc"), "c++20": ("g++", ".cc")}
+LANGUAGES = {
+    "c99": ("gcc", ".c"),
+    "c11": ("gcc", ".c"),
+    "c2x": ("gcc", ".c"),
+    "c++11": ("g++", ".cc"),
+    "c++20": ("g++", ".cc"),
+}
 
 PRINTS_ITS_TABLE = """
 #include "net.h"
@@ -64,7 +71,44 @@ def test_the_compiled_table_is_the_plan(language: str, plan: Plan, tmp_path: Pat
     assert sorted(lines) == sorted(wanted)
 
 
-@pytest.mark.parametrize("language", ["c11", "c++11"])
+@pytest.mark.parametrize("language", ["c99", "c++11"])
+def test_an_index_finds_type_and_shape(language: str, plan: Plan, tmp_path: Path) -> None:
+    names = identifiers(b["name"] for b in sorted(plan["buffers"], key=lambda b: (b["first"], b["last"])))
+    buffers = dict(zip(names, sorted(plan["buffers"], key=lambda b: (b["first"], b["last"])), strict=True))
+    prints = "".join(
+        f'  t = &net_tensors[NET_I_{name}];\n  printf("%d %d", (int)t->type, t->rank);\n'
+        '  for (int i = 0; i < t->rank; ++i) printf(" %lu", (unsigned long)t->shape[i]);\n  printf("\\n");\n'
+        for name in names
+    )
+    program = f'#include "net.h"\n#include <stdio.h>\nint main(void) {{\n  const struct net_tensor *t;\n{prints}  return 0;\n}}\n'
+    result = compiled(tmp_path, FORMAT.render(plan, RenderOptions("net")), language, program)
+    assert result.returncode == 0, result.stderr
+    said = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True, timeout=60).stdout
+    for line, name in zip(said.splitlines(), names, strict=True):
+        shape = buffers[name]["shape"]
+        number = onnx.TensorProto.DataType.Value(buffers[name]["dtype"])
+        assert list(map(int, line.split())) == [number, len(shape), *shape]
+
+
+def test_element_types_have_their_numbers_in_onnx() -> None:
+    for name, number in onnx.TensorProto.DataType.items():
+        assert name == "UNDEFINED" or _TYPES[number] == name
+
+
+@pytest.mark.parametrize("language", ["c90", "c++98"])
+def test_an_older_language_is_refused_in_words(language: str, tmp_path: Path) -> None:
+    compiler, ending = LANGUAGES["c99" if language == "c90" else "c++11"]
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler}")
+    (tmp_path / "net.h").write_bytes(FORMAT.render(bare([]), RenderOptions("net")))
+    (tmp_path / f"main{ending}").write_text('#include "net.h"\n')
+    command = [compiler, f"-std={language}", "-fsyntax-only", f"main{ending}"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode != 0
+    assert "this header needs C" in result.stderr
+
+
+@pytest.mark.parametrize("language", ["c99", "c11", "c++11"])
 @pytest.mark.parametrize("alignment", [1, 2, 64])
 def test_the_arena_is_aligned_to_the_largest_of_its_elements(language: str, alignment: int, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{ODD}')
@@ -74,7 +118,7 @@ def test_the_arena_is_aligned_to_the_largest_of_its_elements(language: str, alig
     assert any(offset % 8 for offset, *_ in lines) == (alignment < 8)
 
 
-@pytest.mark.parametrize("language", ["c11", "c++11"])
+@pytest.mark.parametrize("language", ["c99", "c11", "c++11"])
 def test_odd_names_two_arenas_and_large_numbers(language: str, odd: Plan, tmp_path: Path) -> None:
     facts, *lines = table(tmp_path, FORMAT.render(odd, RenderOptions("net")), language)
     assert facts == (8, 2)
@@ -82,7 +126,7 @@ def test_odd_names_two_arenas_and_large_numbers(language: str, odd: Plan, tmp_pa
     assert (1 << 33, 1 << 32, 0, 1, 1) in lines
 
 
-@pytest.mark.parametrize("language", ["c11", "c++11"])
+@pytest.mark.parametrize("language", ["c99", "c11", "c++11"])
 def test_arenas_whose_names_are_like_other_macros(language: str, tmp_path: Path) -> None:
     names = ["a", "a_size", "A size", "count", "size", "arena", "int", "é"]
     rows = [{**row(name, 0, 64, 0, 1), "arena": name} for name in names]
@@ -92,13 +136,13 @@ def test_arenas_whose_names_are_like_other_macros(language: str, tmp_path: Path)
     assert sorted(line[-1] for line in lines) == list(range(len(names)))
 
 
-@pytest.mark.parametrize("language", ["c11", "c++11"])
+@pytest.mark.parametrize("language", ["c99", "c11", "c++11"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"offset": 64 * 3}, "is inside its arena"),
-        ({"offset": 2}, "is aligned"),
-        ({"size": 2**64 - 1, "offset": 64}, "is inside"),
+        ({"offset": 64 * 3}, "is_inside_its_arena"),
+        ({"offset": 2}, "is_aligned"),
+        ({"size": 2**64 - 1, "offset": 64}, "is_inside"),
     ],
 )
 def test_a_plan_that_is_wrong_does_not_compile(
