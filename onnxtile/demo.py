@@ -11,7 +11,7 @@ from onnxtile import api
 from onnxtile.errors import UsageError
 from onnxtile.model.whole import staged
 from onnxtile.registry import data_folder
-from onnxtile.report.format import Options, format_of
+from onnxtile.report.format import RenderOptions, format_of
 from onnxtile.tiling.limits import Limits
 from onnxtile.verification import Verdict
 
@@ -82,7 +82,7 @@ def _stage(
     progress(f"plan {model.name}")
     planned = api.plan(model)
     plans, content = [model.with_suffix(f".plan{ending}") for ending in PLANS], planned.plan.to_dict()
-    with staged({path: format_of(path).render(content, Options(model.stem)) for path in plans}):
+    with staged({path: format_of(path).render(content, RenderOptions(model.stem)) for path in plans}):
         api.save(planned.model, model.with_suffix(".planned.onnx"))
     return Stage(
         model=title,

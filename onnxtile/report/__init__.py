@@ -1,1 +1,1 @@
-"""Result objects rendered for people and scripts."""
+"""ResultJson objects rendered for people and scripts."""

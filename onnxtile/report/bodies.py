@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate, repeat
 from typing import Any, TypeAlias
 
-from onnxtile.report.format import Plan
-from onnxtile.report.layout import Row, runs, steps
+from onnxtile.report.format import PlanJson
+from onnxtile.report.layout import BufferJson, runs, steps
 
-Part: TypeAlias = Mapping[str, Any]
+PlanOrBodyJson: TypeAlias = Mapping[str, Any]
 """A whole plan, or that of a body: both have buffers, a schedule, steps, and bodies."""
 
 
-def rows_with_bodies(plan: Plan) -> list[Row]:
+def rows_with_bodies(plan: PlanJson) -> list[BufferJson]:
     """Return the rows of `plan` and of its bodies, which are alive in the step of the main graph's node that they belong to."""
     start = {node: step for step, node in runs(plan)}
     found = list(plan["buffers"])
@@ -29,14 +29,14 @@ def rows_with_bodies(plan: Plan) -> list[Row]:
     return found
 
 
-def unrolled(plan: Part) -> Plan:
+def unrolled(plan: PlanOrBodyJson) -> PlanJson:
     """Return `plan` on one line of time: a step whose node has bodies is as long as these, one behind the other, each run once.
 
     A plan without bodies stays as it is.
     """
     if not plan.get("bodies"):
         return plan
-    inside: dict[str, list[tuple[Part, Plan]]] = {}
+    inside: dict[str, list[tuple[PlanOrBodyJson, PlanJson]]] = {}
     for body in plan["bodies"]:
         inside.setdefault(body["node"], []).append((body, unrolled(body)))
     widths: dict[int, int] = {}
@@ -68,48 +68,54 @@ def unrolled(plan: Part) -> Plan:
     return {**plan, "buffers": rows, **timed, "bodies": []}
 
 
-def _nodes(plan: Part) -> Iterator[tuple[int, str, str | None]]:
+def _nodes(plan: PlanOrBodyJson) -> Iterator[tuple[int, str, str | None]]:
     """Yield the step, the name and the operator of each node of `plan`, as far as that is known."""
     operators = plan.get("operators") or repeat(None)
     for (step, node), operator in zip(runs(plan), operators, strict=False):
         yield step, node, operator
 
 
-def flat(plan: Plan) -> Plan:
+def flat(plan: PlanJson) -> PlanJson:
     """Return `plan` unrolled, with what bodies hold in the place of their workspaces, as if all were one graph."""
     rows = unrolled(plan)["buffers"]
-    rooms = {row["name"] for row in rows if row["kind"] == "workspace"} & {row.get("alias") for row in rows}
-    return {**unrolled(plan), "buffers": list(_without(rooms, rows, plan.get("alignment") or 1))} if rooms else plan
+    workspaces = {row["name"] for row in rows if row["kind"] == "workspace"} & {row.get("alias") for row in rows}
+    return (
+        {**unrolled(plan), "buffers": list(_without(workspaces, rows, plan.get("alignment") or 1))}
+        if workspaces
+        else plan
+    )
 
 
-def _without(rooms: set[str], rows: list[Row], unit: int) -> Iterator[Row]:
+def _without(workspaces: set[str], rows: list[BufferJson], unit: int) -> Iterator[BufferJson]:
     ends: dict[str, int] = {}
     for row in rows:
-        if row.get("alias") in rooms:
+        if row.get("alias") in workspaces:
             end = -(-(row["offset"] + row["size"]) // unit) * unit
             ends[row["alias"]] = max(ends.get(row["alias"], 0), end)
     for row in rows:
-        own = {**row, "alias": None} if row.get("alias") in rooms else row
+        own = {**row, "alias": None} if row.get("alias") in workspaces else row
         rest = row["offset"] + row["size"] - ends.get(row["name"], 0)
-        if row["name"] not in rooms:
+        if row["name"] not in workspaces:
             yield own
         elif rest > 0:  # what the kernel needs besides lies behind its bodies
             yield {**own, "offset": ends[row["name"]], "size": rest}
 
 
-def _lodged(body: Part, rows: list[Row], around: Part) -> Iterator[Row]:
+def _lodged(body: PlanOrBodyJson, rows: list[BufferJson], around: PlanOrBodyJson) -> Iterator[BufferJson]:
     """Yield the rows of `body`, called by the way to it; what owned its bytes lies in the workspace of the node in `around`."""
-    rooms = (row["name"] for row in around["buffers"] if row["kind"] == "workspace" and row.get("node") == body["node"])
-    room = next(rooms, None)
+    workspaces = (
+        row["name"] for row in around["buffers"] if row["kind"] == "workspace" and row.get("node") == body["node"]
+    )
+    workspace = next(workspaces, None)
     for row in rows:
         owner, maker = row.get("alias"), row.get("node")
         yield {
             **row,
             "name": _called(body, row["name"]),
-            "alias": room if owner is None else _called(body, owner),
+            "alias": workspace if owner is None else _called(body, owner),
             "node": None if maker is None else _called(body, maker),
         }
 
 
-def _called(body: Part, name: str) -> str:
+def _called(body: PlanOrBodyJson, name: str) -> str:
     return "/".join(part for part in (body["node"], body["attribute"], name) if part is not None)

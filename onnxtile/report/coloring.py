@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onnxtile.report.format import Plan
-from onnxtile.report.layout import Row
+from onnxtile.report.format import PlanJson
+from onnxtile.report.layout import BufferJson
 from onnxtile.report.palette import CATEGORIES, GIVEN, OTHER, color, kind_of, kinds, ramp
 
 INPUT = "graph input"
@@ -28,26 +28,26 @@ class Coloring:
     name: str
     groups: tuple[ColorGroup, ...]
     is_ramp: bool
-    key: Callable[[Row], str] = field(repr=False)
+    key: Callable[[BufferJson], str] = field(repr=False)
     indices: Mapping[str, int] = field(repr=False)
 
-    def index(self, row: Row) -> int:
+    def index(self, row: BufferJson) -> int:
         """Return the group of `row`, by its place in `groups`."""
         return self.indices.get(self.key(row), len(self.groups) - 1)
 
-    def color(self, row: Row) -> str:
+    def color(self, row: BufferJson) -> str:
         """Return the colour of `row`."""
         return self.groups[self.index(row)].color
 
 
-def colorings(plans: Sequence[Plan]) -> tuple[Coloring, ...]:
-    """Return the ways to colour `plans`, as `shown` returns them, with the same colours in all; the first is the best known."""
+def colorings(plans: Sequence[PlanJson], first: str | None = None) -> tuple[Coloring, ...]:
+    """Return the ways to colour `plans`, as `shown` returns them, with the same colours in all; the one called `first` comes first."""
     rows = [row for plan in plans for row in plan["buffers"]]
     found = (_by_operator(rows), _by_layer(rows), _by_kind(plans))
-    return tuple(one for one in found if one is not None)
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: one.name != first))
 
 
-def _by_operator(rows: Sequence[Row]) -> Coloring | None:
+def _by_operator(rows: Sequence[BufferJson]) -> Coloring | None:
     """Return the operators with the most bytes in colours of their own, then the others in one."""
     sizes: dict[str, int] = {}
     for row in rows:
@@ -64,7 +64,7 @@ def _by_operator(rows: Sequence[Row]) -> Coloring | None:
     return Coloring("operator", tuple(groups), False, _operator, _numbered((*own, *given)))
 
 
-def _operator(row: Row) -> str:
+def _operator(row: BufferJson) -> str:
     return row.get("operator") or INPUT
 
 
@@ -73,7 +73,7 @@ def _plain(operator: str) -> str:
     return operator.rpartition("::")[2]
 
 
-def _by_layer(rows: Sequence[Row]) -> Coloring | None:
+def _by_layer(rows: Sequence[BufferJson]) -> Coloring | None:
     """Return the layers in the order in which they first run; None where no names tell them."""
     first: dict[str, int] = {}
     for row in rows:
@@ -87,11 +87,11 @@ def _by_layer(rows: Sequence[Row]) -> Coloring | None:
     return Coloring("layer", tuple(groups), True, _layer, _numbered((*names, *given)))
 
 
-def _layer(row: Row) -> str:
+def _layer(row: BufferJson) -> str:
     return row.get("layer") or INPUT
 
 
-def _by_kind(plans: Sequence[Plan]) -> Coloring:
+def _by_kind(plans: Sequence[PlanJson]) -> Coloring:
     names = list(dict.fromkeys(kind for plan in plans for kind in kinds(plan)))
     return Coloring("kind", tuple(ColorGroup(name, color(name)) for name in names), False, kind_of, _numbered(names))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnxtile.errors import UsageError
-from onnxtile.report.format import Format, Options, Plan, format_of
+from onnxtile.report.format import COLOR_BY, Format, PlanJson, RenderOptions, format_of
 
 
 @dataclass(frozen=True)
@@ -16,28 +16,34 @@ class Emission:
 
     files: Mapping[Path, Format]
     names: bool | None
-    before: Plan | None
+    before: PlanJson | None
+    color_by: str | None = None
 
     @classmethod
-    def of(cls, paths: Iterable[Path], names: bool | None = None, compare: Path | None = None) -> Emission:
+    def of(
+        cls, paths: Iterable[Path], names: bool | None = None, compare: Path | None = None, color_by: str | None = None
+    ) -> Emission:
         """Return what `paths` ask for; `compare` is the JSON of another plan. Raises UsageError before there is anything to write."""
         files = {path: format_of(path) for path in paths}
-        asked = "--compare" if compare is not None else "--names" if names is not None else None
+        if color_by is not None and color_by not in COLOR_BY:
+            raise UsageError(f"invalid --color-by {color_by!r} (choose {', '.join(COLOR_BY)})")
+        given = {"--compare": compare, "--names": names, "--color-by": color_by}
+        asked = next((option for option, value in given.items() if value is not None), None)
         if asked is not None and not any(form.picture for form in files.values()):
             raise UsageError(
-                f"{asked} is about pictures, and none is asked for", hint="add --emit plan.html, .svg or .png"
+                f"{asked} is about pictures, and --emit names none", hint="add --emit plan.html, plan.svg or plan.png"
             )
-        return cls(files, names, None if compare is None else _read(compare))
+        return cls(files, names, None if compare is None else _read(compare), color_by)
 
-    def content(self, plan: Plan) -> dict[Path, bytes]:
+    def content(self, plan: PlanJson) -> dict[Path, bytes]:
         """Return what goes into each file."""
         return {
-            path: form.render(plan, Options(form.title(path), self.names, self.before))
+            path: form.render(plan, RenderOptions(form.title(path), self.names, self.before, self.color_by))
             for path, form in self.files.items()
         }
 
 
-def _read(path: Path) -> Plan:
+def _read(path: Path) -> PlanJson:
     from onnxtile.report.plan_file import read_plan  # pydantic takes long to load
 
     return read_plan(path)

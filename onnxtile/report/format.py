@@ -10,21 +10,27 @@ from typing import Any, TypeAlias
 from onnxtile.errors import UsageError
 from onnxtile.registry import discover
 
-Plan: TypeAlias = Mapping[str, Any]
+PlanJson: TypeAlias = Mapping[str, Any]
 """A plan as docs/plan.schema.json describes it."""
 
 
+COLOR_BY = ("operator", "layer", "kind")
+"""What tensors can be coloured by in pictures."""
+
+
 @dataclass(frozen=True)
-class Options:
+class RenderOptions:
     """How a plan is written: `title` heads a picture and is the prefix in a C header, the others are for pictures.
 
     `names` says whether tensors are named (None: where a name fits); `before` is another plan that is drawn beside this one, at the
-    same scale.
+    same scale. `color_by` is what tensors are coloured by, one of COLOR_BY; None, or one that the plan does not tell, is the first of these
+    that it does.
     """
 
     title: str = "plan"
     names: bool | None = None
-    before: Plan | None = None
+    before: PlanJson | None = None
+    color_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -33,17 +39,17 @@ class Format:
 
     name: str
     suffix: str
-    write: Callable[[Plan, Options], bytes]
+    write: Callable[[PlanJson, RenderOptions], bytes]
     summary: str = ""
     picture: bool = False
 
-    def render(self, plan: Plan, options: Options | None = None) -> bytes:
+    def render(self, plan: PlanJson, options: RenderOptions | None = None) -> bytes:
         """Return the file's content, the same for the same plan and options. Raises UsageError where this format cannot say it."""
-        return self.write(plan, options or Options())
+        return self.write(plan, options or RenderOptions())
 
     def title(self, path: Path) -> str:
         """Return the name of the file `path` without the ending."""
-        return path.name.removesuffix(self.suffix) or Options.title
+        return path.name.removesuffix(self.suffix) or RenderOptions.title
 
 
 def format_of(path: Path) -> Format:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onnxtile.report.format import Plan
+from onnxtile.report.format import PlanJson
 from onnxtile.report.units import readable
 
 _INPUTS = 3
@@ -24,7 +24,7 @@ class Headline:
     figures: tuple[tuple[str, str], ...]
 
 
-def headline(plan: Plan, title: str) -> Headline:
+def headline(plan: PlanJson, title: str) -> Headline:
     """Return the headline of `plan`; `title` is used where the plan does not name its model. What a plan does not say is left out."""
     inputs = plan.get("inputs") or ()
     named = [f"{one['name']} {tensor_type(one)}" for one in inputs[:_INPUTS]]
@@ -44,7 +44,7 @@ def tensor_type(row: Mapping[str, Any]) -> str:
     return " ".join(filter(None, (element(row.get("dtype")), sizes)))
 
 
-def _figures(plan: Plan) -> Iterator[tuple[str, str]]:
+def _figures(plan: PlanJson) -> Iterator[tuple[str, str]]:
     size = sum(arena["size"] for arena in plan["arenas"])
     capacities = [arena.get("capacity") for arena in plan["arenas"]]
     limit = f" of {readable(sum(capacities))}" if capacities and None not in capacities else ""
@@ -59,7 +59,7 @@ def _figures(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "proof", proof
 
 
-def proved(plan: Plan) -> str | None:
+def proved(plan: PlanJson) -> str | None:
     """Return what is proved of the size of the arenas; None where the plan says nothing of it.
 
     A share of the bound is rounded up, so that "within" is true.
@@ -75,7 +75,7 @@ def proved(plan: Plan) -> str | None:
     return f"within {math.ceil(gap / bound * 1000) / 10:.1f}% of the lower bound"
 
 
-def smallest_of(plan: Plan) -> str:
+def smallest_of(plan: PlanJson) -> str:
     """Return in words which plans an optimal one is compared with."""
     if plan.get("optimal_over") == "any order":
         return "of all orders and aliases"

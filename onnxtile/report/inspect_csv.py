@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxtile.csv_text import as_csv
-from onnxtile.report.table import Result
+from onnxtile.report.table import ResultJson
 
 _COLUMNS = (
     *("node", "operator", "body", "inputs", "outputs", "macs", "flops", "bias_additions"),
@@ -11,7 +11,7 @@ _COLUMNS = (
 )
 
 
-def render(result: Result) -> bytes:
+def render(result: ResultJson) -> bytes:
     """Return the file's content; an input or output is written `name:float[1x3x224x224]`, several with a space between."""
     rows: list[list[object]] = [list(_COLUMNS)]
     for node in result["nodes"]:
@@ -20,6 +20,6 @@ def render(result: Result) -> bytes:
     return as_csv(rows)
 
 
-def _tensor(one: Result) -> str:
+def _tensor(one: ResultJson) -> str:
     shape = "?" if one["shape"] is None else "x".join("?" if dim is None else str(dim) for dim in one["shape"])
     return f"{one['name']}:{one['dtype'] or '?'}[{shape}]"

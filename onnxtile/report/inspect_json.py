@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from onnxtile.json_text import as_json
-from onnxtile.report.table import Result
+from onnxtile.report.table import ResultJson
 
 
-def render(result: Result) -> bytes:
+def render(result: ResultJson) -> bytes:
     """Return the file's content."""
     return as_json(result).encode()

@@ -9,13 +9,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.table import Result, line, table
+from onnxtile.report.table import ResultJson, line, table
 
 _ROWS = 20
 """Rows of unknown sizes and of kept activations that are shown; --json has them all."""
 
 
-def for_inspect(result: Result) -> list[Table | Text]:
+def for_inspect(result: ResultJson) -> list[Table | Text]:
     """Return the tables of an `inspect` result."""
     parts: list[Table | Text] = [
         table("model", ("what", "value"), _model(result)),
@@ -34,7 +34,7 @@ def for_inspect(result: Result) -> list[Table | Text]:
     return [*parts, *_training(result)]
 
 
-def for_trace(result: Result) -> list[Table | Text]:
+def for_trace(result: ResultJson) -> list[Table | Text]:
     """Return the table of traced activations."""
     columns = ("node", "operator", "output", "type", "shape", "min", "max", "mean", "NaNs", "infinities")
     rows = [
@@ -54,7 +54,7 @@ def for_trace(result: Result) -> list[Table | Text]:
 _COLUMNS = ("node", "operator", "output", "type", "MACs", "FLOPs", "read", "of it weights", "written", "MACs/byte")
 
 
-def _model(result: Result) -> list[tuple[str, object]]:
+def _model(result: ResultJson) -> list[tuple[str, object]]:
     macs, traffic, parameters = result["macs"], result["traffic"], result["parameters"]
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in result["opsets"].items())
     return [
@@ -82,13 +82,13 @@ def _model(result: Result) -> list[tuple[str, object]]:
     ]
 
 
-def _total(work: Result) -> str:
+def _total(work: ResultJson) -> str:
     """Return the sum, which leaves out what is not known, and says so."""
     known = f"{work['total']:,}" if work["total"] or not work["unknown"] else "?"
     return f"{known}{_more(work['unknown'])}"
 
 
-def _tree(result: Result) -> list[Table | Text]:
+def _tree(result: ResultJson) -> list[Table | Text]:
     if "tree" not in result:
         return []
     columns = ("module", "nodes", "parameters", "MACs", "FLOPs", "read", "written")
@@ -109,7 +109,7 @@ def _tree(result: Result) -> list[Table | Text]:
     return [table("modules", columns, rows)]
 
 
-def _workspaces(found: Result) -> list[tuple[str, object]]:
+def _workspaces(found: ResultJson) -> list[tuple[str, object]]:
     """Return the rows of workspaces, none where no pattern declares any."""
     if not found["nodes"]:
         return []
@@ -119,11 +119,11 @@ def _workspaces(found: Result) -> list[tuple[str, object]]:
     ]
 
 
-def _peak(traffic: Result) -> str:
+def _peak(traffic: ResultJson) -> str:
     return _largest(traffic["peak"], traffic["unknown_nodes"])
 
 
-def _largest(one: Result, unknown: int) -> str:
+def _largest(one: ResultJson, unknown: int) -> str:
     if not one["node"]:
         return "?"
     return f"{one['bytes']:,} B at {one['node']}" + (
@@ -131,19 +131,19 @@ def _largest(one: Result, unknown: int) -> str:
     )
 
 
-def _known(traffic: Result, key: str) -> str:
+def _known(traffic: ResultJson, key: str) -> str:
     """Return a sum, which leaves out what is not known, and says so."""
     return f"{traffic[key]:,} B + ?" if traffic["unknown_nodes"] else f"{traffic[key]:,} B"
 
 
-def _operators(result: Result) -> Iterable[tuple[object, ...]]:
+def _operators(result: ResultJson) -> Iterable[tuple[object, ...]]:
     macs, flops = (_by_operator(result, key) for key in ("macs", "flops"))
     for use in result["operators"]:
         op, attributes = use["op"], "; ".join(filter(None, map(_attribute, use["attributes"])))
         yield op, use["count"], macs[op], flops[op], attributes
 
 
-def _by_operator(result: Result, key: str) -> dict[str, int | str]:
+def _by_operator(result: ResultJson, key: str) -> dict[str, int | str]:
     work: Counter[str] = Counter({use["op"]: 0 for use in result["operators"]})
     for node in result["nodes"]:
         # What a body does is in the node that has it.
@@ -152,7 +152,7 @@ def _by_operator(result: Result, key: str) -> dict[str, int | str]:
     return {op: count if op not in unknown else f"{count:,} + ?" if count else "?" for op, count in work.items()}
 
 
-def _attribute(one: Result) -> str:
+def _attribute(one: ResultJson) -> str:
     """Return "kernel_shape 1×1, 3×3", "group 1", or "epsilon 1e-12 … 1e-05"."""
     values = one["values"]
     if values is not None and len(values) <= 4:
@@ -168,7 +168,7 @@ def _value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value) or "''"
 
 
-def _node(node: Result) -> tuple[object, ...]:
+def _node(node: ResultJson) -> tuple[object, ...]:
     first = node["outputs"][0] if node["outputs"] else {"shape": None, "dtype": None}
     intensity = None if node["intensity"] is None else f"{node['intensity']:.3g}"
     name = f"{node['body']}/{node['node']}" if node["body"] else node["node"]
@@ -178,12 +178,12 @@ def _node(node: Result) -> tuple[object, ...]:
     )
 
 
-def _unknown(result: Result) -> list[Result]:
+def _unknown(result: ResultJson) -> list[ResultJson]:
     products = result["macs"]["unknown"]
     return [*result["unknown"], *products, *(one for one in result["flops"]["unknown"] if one not in products)]
 
 
-def _training(result: Result) -> list[Table | Text]:
+def _training(result: ResultJson) -> list[Table | Text]:
     kept = result.get("training")
     if kept is None:
         return []
@@ -196,26 +196,26 @@ def _training(result: Result) -> list[Table | Text]:
     return parts
 
 
-def _kept(kept: Result) -> Iterable[tuple[str, int | None]]:
+def _kept(kept: ResultJson) -> Iterable[tuple[str, int | None]]:
     """Yield the bytes by operator; None where those of all its activations are unknown."""
     known = kept["by_operator"]
     return ((op, count or None) for op, count in known.items()) if kept["of_unknown_size"] else known.items()
 
 
-def _left(remarks: list[Result]) -> list[Text]:
+def _left(remarks: list[ResultJson]) -> list[Text]:
     left = len(remarks) - _ROWS
     return [line(f"and {left:,} more; --json has them all")] if left > 0 else []
 
 
-def _more(unknown: list[Result]) -> str:
+def _more(unknown: list[ResultJson]) -> str:
     return f", without {len(unknown)} node{'s' * (len(unknown) > 1)} whose work is not known" if unknown else ""
 
 
-def _products(work: Result) -> str:
+def _products(work: ResultJson) -> str:
     return ", ".join(f"{op} {count:,}" for op, count in work.items()) or "0"
 
 
-def _tensor(one: Result) -> str:
+def _tensor(one: ResultJson) -> str:
     return f"{one['name']}: {one['dtype'] or '?'} {_shape(one['shape'])}"
 
 

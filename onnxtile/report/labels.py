@@ -74,9 +74,15 @@ def _label(box: Box, smallest: float, largest: float) -> Label | None:
 
 
 def shortened(name: str, more: str, room: int) -> str:
-    """Return `name`, and `more` if that fits too, in at most `room` characters; else its end, where names differ; else nothing."""
+    """Return `name`, and `more` if that fits too, in at most `room` characters; else its end, where names differ; else nothing.
+
+    The end is of whole parts of the path, if one fits.
+    """
     short = _PLAIN.sub("", name)
     for text in (name + more, short + more, short):
         if len(text) <= room:
             return text
-    return f"…{short[len(short) - room + 1 :]}" if room >= _LEAST else ""
+    if room < _LEAST:
+        return ""
+    at = short.find("/", max(1, len(short) - room + 1))
+    return f"…{short[at if at >= 0 else len(short) - room + 1 :]}"

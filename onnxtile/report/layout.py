@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, TypeAlias
 
-from onnxtile.report.format import Plan
+from onnxtile.report.format import PlanJson
 
-Row: TypeAlias = Mapping[str, Any]
+BufferJson: TypeAlias = Mapping[str, Any]
 """A buffer of the plan."""
 
 
@@ -23,7 +23,7 @@ class ArenaLayout:
     name: str
     size: int
     capacity: int | None
-    rows: tuple[Row, ...] = field(repr=False)
+    rows: tuple[BufferJson, ...] = field(repr=False)
     live: tuple[tuple[int, int], ...] = field(repr=False)
 
     @property
@@ -42,29 +42,29 @@ class ArenaLayout:
         return max(self.size - self.peak, 0)
 
 
-def owners(plan: Plan) -> list[Row]:
+def owners(plan: PlanJson) -> list[BufferJson]:
     """Return the buffers that own their bytes: all that are no alias."""
     return [row for row in plan["buffers"] if row.get("alias") is None]
 
 
-def runs(plan: Plan) -> list[tuple[int, str]]:
+def runs(plan: PlanJson) -> list[tuple[int, str]]:
     """Return the step of each node and its name, in the order of the schedule; of a bare problem there are none."""
     schedule = plan.get("schedule") or ()
     return list(zip(plan.get("steps") or range(len(schedule)), schedule, strict=True))
 
 
-def steps(plan: Plan) -> int:
+def steps(plan: PlanJson) -> int:
     """Return how many steps the plan has; a plan of a bare problem has as many as its lives need."""
     lives = max((row["last"] + 1 for row in plan["buffers"]), default=0)
     return max(lives, max((step + 1 for step, _ in runs(plan)), default=0))
 
 
-def first_step(plan: Plan) -> int:
+def first_step(plan: PlanJson) -> int:
     """Return the first step at which anything lives: a schedule may begin with constants."""
     return min((row["first"] for row in plan["buffers"]), default=0)
 
 
-def step_names(plan: Plan) -> dict[int, str]:
+def step_names(plan: PlanJson) -> dict[int, str]:
     """Return what runs at each step of which that is known: a node, or several that do not depend on each other."""
     names: dict[int, list[str]] = {}
     for step, node in runs(plan):
@@ -72,10 +72,10 @@ def step_names(plan: Plan) -> dict[int, str]:
     return {step: ", ".join(nodes) for step, nodes in names.items()}
 
 
-def arenas(plan: Plan) -> tuple[ArenaLayout, ...]:
+def arenas(plan: PlanJson) -> tuple[ArenaLayout, ...]:
     """Return the layout of each arena, in the plan's order."""
     end, unit = steps(plan), plan.get("alignment") or 1
-    held: dict[str, list[Row]] = {arena["name"]: [] for arena in plan["arenas"]}
+    held: dict[str, list[BufferJson]] = {arena["name"]: [] for arena in plan["arenas"]}
     for row in plan["buffers"]:
         held.setdefault(row["arena"], []).append(row)
     facts = {arena["name"]: arena for arena in plan["arenas"]}
@@ -91,7 +91,7 @@ def arenas(plan: Plan) -> tuple[ArenaLayout, ...]:
     )
 
 
-def arenas_in_use(plans: Iterable[Plan]) -> list[tuple[ArenaLayout, ...]]:
+def arenas_in_use(plans: Iterable[PlanJson]) -> list[tuple[ArenaLayout, ...]]:
     """Return the arenas of each plan without those in which, in all of the plans, nothing lies; the first stays in any case."""
     layouts = [arenas(plan) for plan in plans]
     most = max(map(len, layouts), default=0)
@@ -99,7 +99,7 @@ def arenas_in_use(plans: Iterable[Plan]) -> list[tuple[ArenaLayout, ...]]:
     return [tuple(arena for i, arena in enumerate(found) if i in used) for found in layouts]
 
 
-def _live(rows: list[Row], end: int, unit: int) -> tuple[tuple[int, int], ...]:
+def _live(rows: list[BufferJson], end: int, unit: int) -> tuple[tuple[int, int], ...]:
     changes = {0: 0, end: 0}
     for row in rows:
         if row.get("alias") is None:

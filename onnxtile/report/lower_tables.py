@@ -7,10 +7,10 @@ from collections import defaultdict
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.table import Result, table
+from onnxtile.report.table import ResultJson, table
 
 
-def for_lowered(result: Result) -> list[Table | Text]:
+def for_lowered(result: ResultJson) -> list[Table | Text]:
     """Return the tables of the calls that `fuse` lowered or left; none where no lowering was asked for."""
     written: dict[tuple[str, str], list[str]] = defaultdict(list)
     left: dict[tuple[str, str, str], list[str]] = defaultdict(list)

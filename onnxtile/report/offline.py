@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxtile.errors import UsageError
-from onnxtile.report.format import Plan
+from onnxtile.report.format import PlanJson
 
 NAME = "OfflineMemoryAllocation"
 """What the metadata is called."""
@@ -21,12 +21,12 @@ _AT_RUNTIME = -1
 _LARGEST = 2**31 - 1
 
 
-def tensors(plan: Plan) -> list[str]:
+def tensors(plan: PlanJson) -> list[str]:
     """Return the names of the tensors in the order of their offsets: what has no address first (inputs, constants), then the buffers."""
     return [name for name, _ in _offsets(plan)]
 
 
-def words(plan: Plan) -> list[int]:
+def words(plan: PlanJson) -> list[int]:
     """Return the list of integers. Raises UsageError where the list cannot say it: several arenas, or offsets above 2 GiB."""
     used = sorted({row["arena"] for row in plan["buffers"]})
     if len(used) > 1:
@@ -40,7 +40,7 @@ def words(plan: Plan) -> list[int]:
     return [_VERSION, _SUBGRAPHS, len(offsets), *offsets]
 
 
-def _offsets(plan: Plan) -> Iterator[tuple[str, int]]:
+def _offsets(plan: PlanJson) -> Iterator[tuple[str, int]]:
     for kind in ("outside", "constants", "unplanned"):
         yield from ((row["name"], _AT_RUNTIME) for row in plan.get(kind, ()))
     # A workspace is no tensor of a model: there, kernels ask for theirs while they are prepared.

@@ -14,15 +14,15 @@ from typing import Any
 from onnxtile.json_text import compact
 from onnxtile.printable import escaped
 from onnxtile.report.coloring import Coloring, colorings
-from onnxtile.report.format import Options, Plan
+from onnxtile.report.format import PlanJson, RenderOptions
 from onnxtile.report.headline import element, headline
-from onnxtile.report.layout import ArenaLayout, Row, arenas_in_use, first_step, step_names, steps
+from onnxtile.report.layout import ArenaLayout, BufferJson, arenas_in_use, first_step, step_names, steps
 from onnxtile.report.shown import shown
 
 _PART = re.compile(r"@([a-z.]+)@")
 
 
-def render(plan: Plan, options: Options) -> bytes:
+def render(plan: PlanJson, options: RenderOptions) -> bytes:
     """Return the page."""
     files = resources.files("onnxtile.report") / "web"
     told = headline(plan, options.title)
@@ -46,11 +46,11 @@ def _text(text: str) -> str:
     return html.escape(escaped(text))
 
 
-def content(plan: Plan, options: Options) -> dict[str, Any]:
+def content(plan: PlanJson, options: RenderOptions) -> dict[str, Any]:
     """Return what the page shows, as plain data."""
     given = {"before": options.before, "after": plan} if options.before is not None else {"": plan}
     plans = [shown(one) for one in given.values()]
-    ways = colorings(plans)
+    ways = colorings(plans, options.color_by)
     return {
         "names": options.names is not False,
         "colorings": [
@@ -63,7 +63,7 @@ def content(plan: Plan, options: Options) -> dict[str, Any]:
     }
 
 
-def _plan(plan: Plan, found: tuple[ArenaLayout, ...], ways: tuple[Coloring, ...]) -> dict[str, Any]:
+def _plan(plan: PlanJson, found: tuple[ArenaLayout, ...], ways: tuple[Coloring, ...]) -> dict[str, Any]:
     return {
         "start": first_step(plan),
         "steps": steps(plan),
@@ -79,7 +79,7 @@ def _arena(arena: ArenaLayout, ways: tuple[Coloring, ...]) -> dict[str, Any]:
     return {**facts, "peakStep": arena.peak_step, "live": arena.live, "rows": [_row(row, ways) for row in rows]}
 
 
-def _row(row: Row, ways: tuple[Coloring, ...]) -> dict[str, Any]:
+def _row(row: BufferJson, ways: tuple[Coloring, ...]) -> dict[str, Any]:
     plain = {key: row[key] for key in ("name", "offset", "size", "first", "last", "kind")}
     more = {key: row.get(key) for key in ("node", "operator", "shape")}
     groups = [way.index(row) for way in ways]

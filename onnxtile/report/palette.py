@@ -5,8 +5,8 @@ Those of kinds are told apart in print and by the colour-blind (after Okabe and 
 
 from __future__ import annotations
 
-from onnxtile.report.format import Plan
-from onnxtile.report.layout import Row
+from onnxtile.report.format import PlanJson
+from onnxtile.report.layout import BufferJson
 
 SHARED = "alias"
 """The kind of an activation that lies inside the bytes of another tensor."""
@@ -34,12 +34,12 @@ GAP = "#a6a6a6"
 EDGE = "#3d5a73"
 
 
-def kind_of(row: Row) -> str:
+def kind_of(row: BufferJson) -> str:
     """Return the kind as which `row` is coloured."""
     return SHARED if row.get("alias") is not None and row["kind"] == "activation" else str(row["kind"])
 
 
-def kinds(plan: Plan) -> list[str]:
+def kinds(plan: PlanJson) -> list[str]:
     """Return the kinds that a plan has, those with a colour of their own first."""
     found = {kind_of(row) for row in plan["buffers"]}
     return [*(kind for kind in COLORS if kind in found), *sorted(found - COLORS.keys())]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from onnxtile.report.format import Plan
+from onnxtile.report.coloring import Coloring
+from onnxtile.report.format import PlanJson
 from onnxtile.report.labels import Box, fitting
-from onnxtile.report.layout import ArenaLayout, Row, first_step, step_names, steps
-from onnxtile.report.palette import EDGE, GAP, PEAK, color, kind_of
+from onnxtile.report.layout import ArenaLayout, BufferJson, first_step, step_names, steps
+from onnxtile.report.palette import EDGE, GAP, PEAK
 from onnxtile.report.units import readable, unit_of
 
 if TYPE_CHECKING:
@@ -18,20 +19,28 @@ _LARGEST, _SMALL, _SMALLEST = 7.0, 4.5, 2.5
 """Points: of the largest letters, of the smallest that are easily read, of the smallest that are drawn where names are asked for."""
 
 
+_HEADROOM = 1.07
+"""How much higher than the largest address a map is, for a text above the line there."""
+
 _HAIR = 0.2
 """Points: what a rectangle without a line of its own is drawn wider, that it does not vanish."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """What is drawn: an arena of a plan, up to `top` bytes, in `size` points (width, height); `said` tells it from its neighbour."""
+    """An arena of a plan to draw, up to `top` bytes, in `size` points (width, height), its tensors in the colours of `coloring`.
 
-    plan: Plan
+    `said` tells it from its neighbour. One that `is_single` has no heading: the figure's says the same.
+    """
+
+    plan: PlanJson
     arena: ArenaLayout
+    coloring: Coloring
     said: str
     top: int
     size: tuple[float, float]
     names: bool | None
+    is_single: bool = False
 
     @property
     def span(self) -> tuple[int, int]:
@@ -54,9 +63,10 @@ def draw(space: Axes, strip: Axes, panel: Panel) -> None:
     low, high = panel.span
     space.set_xlim(low, high)
     strip.set_xlim(low, high)
-    space.set_ylim(0, panel.top / panel.unit[0] * 1.04)
+    space.set_ylim(0, panel.top / panel.unit[0] * _HEADROOM)
     space.set_ylabel(f"address ({panel.unit[1]})")
-    space.set_title(_heading(panel), fontsize=8, loc="left", parse_math=False)
+    if not panel.is_single or panel.arena.gap:
+        space.set_title(_heading(panel), fontsize=8, loc="left", parse_math=False)
     space.tick_params(labelbottom=False)
     strip.set_xlabel("step")
     strip.locator_params(axis="x", integer=True)
@@ -68,7 +78,8 @@ def _heading(panel: Panel) -> str:
     arena = panel.arena
     gap = f"gap {readable(arena.gap)} ({arena.gap / arena.size:.1%})" if arena.gap else "no gap"
     name = f"arena {arena.name}" if len(panel.plan["arenas"]) > 1 else "arena"
-    parts = (f"{name} {readable(arena.size)}", f"peak {readable(arena.peak)}", gap)
+    limit = "" if arena.capacity is None else f" of {readable(arena.capacity)}"
+    parts = (f"{name} {readable(arena.size)}{limit}", f"peak {readable(arena.peak)}", gap)
     return ", ".join((f"{panel.said}: {parts[0]}" if panel.said else parts[0], *parts[1:]))
 
 
@@ -82,12 +93,12 @@ def _tensors(space: Axes, panel: Panel) -> None:
     width = 0.5 if len(rows) < 400 else 0.25 if len(rows) < 3000 else 0.0
     across, up = _scale(panel)
 
-    def line(row: Row) -> float:
+    def line(row: BufferJson) -> float:
         """Return how wide a line goes around: none around what is hardly wider, or a row of such would be all line."""
         return width if min(_length(row) * across, row["size"] * up) > 4 * width else 0.0
 
     for drawn in (owning, [row for row in rows if row.get("alias") is not None]):
-        faces = [color(kind_of(row)) for row in drawn]
+        faces = [panel.coloring.color(row) for row in drawn]
         # In their own colour those without a line around them are seen however small they are.
         edges = ["white" if line(row) else face for row, face in zip(drawn, faces, strict=True)]
         widths = [0.6 * line(row) or _HAIR for row in drawn] or 0.0
@@ -104,12 +115,12 @@ def _scale(panel: Panel) -> tuple[float, float]:
     return width / (high - low), height / panel.top
 
 
-def _length(row: Row) -> int:
+def _length(row: BufferJson) -> int:
     """Return how many steps a tensor lives."""
     return int(row["last"]) + 1 - int(row["first"])
 
 
-def _corners(row: Row, unit: int) -> list[tuple[float, float]]:
+def _corners(row: BufferJson, unit: int) -> list[tuple[float, float]]:
     left, right = row["first"], row["last"] + 1
     low, high = row["offset"] / unit, (row["offset"] + row["size"]) / unit
     return [(left, low), (left, high), (right, high), (right, low)]
@@ -118,14 +129,31 @@ def _corners(row: Row, unit: int) -> list[tuple[float, float]]:
 def _marks(space: Axes, panel: Panel) -> None:
     """Mark the peak step and the gap between the peak and the size of the arena."""
     arena, (low, high), unit = panel.arena, panel.span, panel.unit[0]
-    space.axhline(arena.size / unit, color="black", linewidth=0.8)
+    _limit(space, panel, arena.size, "arena", {"color": "black", "linewidth": 0.8})
     if arena.gap:
         gap: dict[str, Any] = {"facecolor": "none", "edgecolor": GAP, "hatch": "////", "linewidth": 0.0, "zorder": 0.5}
         space.fill_between([low, high], arena.peak / unit, arena.size / unit, **gap)
     if arena.capacity is not None and arena.capacity <= panel.top:
-        space.axhline(arena.capacity / unit, color=PEAK, linewidth=0.8, linestyle="--")
+        _limit(space, panel, arena.capacity, "capacity", {"color": PEAK, "linewidth": 0.8, "linestyle": "--"})
     if arena.peak:
         space.axvline(arena.peak_step + 0.5, color=PEAK, linewidth=0.9, linestyle=(0, (4, 2)))
+
+
+def _limit(space: Axes, panel: Panel, size: int, name: str, line: dict[str, Any]) -> None:
+    """Draw a line at an address across all steps, with its name and bytes at the right end."""
+    at = size / panel.unit[0]
+    space.axhline(at, **line)
+    if size:
+        place: dict[str, Any] = {"xytext": (-3, 2.5), "textcoords": "offset points", "ha": "right", "va": "bottom"}
+        style: dict[str, Any] = {"color": line["color"], "fontsize": 7, "fontweight": "bold", "path_effects": _bright()}
+        space.annotate(f"{name} {readable(size)}", (panel.span[1], at), annotation_clip=False, **place, **style)
+
+
+def _bright() -> list[Any]:
+    """Return a bright edge around letters, for texts on several colours."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=1.6, foreground="#ffffffb0")]
 
 
 def _names(space: Axes, panel: Panel) -> None:
@@ -146,6 +174,7 @@ def _names(space: Axes, panel: Panel) -> None:
         for row in panel.arena.rows
         if row.get("alias") is None
     )
+    bright = _bright()
     for label in fitting(boxes, _SMALLEST if panel.names else _SMALL, _LARGEST, peak):
         space.text(
             label.x / across + low,
@@ -157,6 +186,7 @@ def _names(space: Axes, panel: Panel) -> None:
             va="center",
             clip_on=True,
             parse_math=False,
+            path_effects=bright,
         )
 
 
@@ -168,7 +198,7 @@ def _live(strip: Axes, panel: Panel) -> None:
     strip.stairs(sizes, (*starts, high), fill=True, color="#9a9a9a")
     if arena.peak:
         _peak(strip, panel)
-    strip.set_ylim(0, panel.top / unit * 1.04)
+    strip.set_ylim(0, panel.top / unit * _HEADROOM)
     strip.set_ylabel(f"live\n({panel.unit[1]})")
     strip.locator_params(axis="y", nbins=2)
 
@@ -178,7 +208,7 @@ def _peak(strip: Axes, panel: Panel) -> None:
     arena, (low, high) = panel.arena, panel.span
     strip.axvline(arena.peak_step + 0.5, color=PEAK, linewidth=0.9, linestyle=(0, (4, 2)))
     node = step_names(panel.plan).get(arena.peak_step)
-    text = f"peak at step {arena.peak_step:,}" + (f": {node}" if node else "")
+    text = f"peak {readable(arena.peak)}, step {arena.peak_step:,}" + (f": {node}" if node else "")
     right = arena.peak_step > (low + high) / 2
     strip.annotate(
         text,

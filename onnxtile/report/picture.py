@@ -8,24 +8,28 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from onnxtile.errors import UsageError
 from onnxtile.printable import escaped
-from onnxtile.report.bodies import unrolled
-from onnxtile.report.format import Options, Plan
+from onnxtile.report.coloring import Coloring, colorings
+from onnxtile.report.format import PlanJson, RenderOptions
+from onnxtile.report.headline import Headline, headline
 from onnxtile.report.layout import ArenaLayout, arenas_in_use
-from onnxtile.report.palette import GAP, color, kinds
+from onnxtile.report.palette import GAP
 from onnxtile.report.panel import Panel, draw
+from onnxtile.report.shown import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _WIDTH = 10.0
-_MAP, _STRIP, _ROOM = 4.2, 0.7, 1.5
-"""Inches: of the whole figure across; of a map, the strip below it, and what stands around both."""
+_MAP, _STRIP, _AROUND, _HEAD = 4.2, 0.7, 2.0, 0.86
+"""Inches: of the whole figure across; of a map, the strip below it, what stands around both, and the title in that."""
+
+_MOST_ENTRIES, _ENTRIES_ACROSS = 13, 7
+"""Entries of a legend: all of them, and in one row."""
 
 _DPI = 200
 _STYLE: dict[Any, Any] = {
@@ -43,7 +47,7 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def render(plan: Plan, options: Options, kind: Literal["png", "svg"]) -> bytes:
+def render(plan: PlanJson, options: RenderOptions, kind: Literal["png", "svg"]) -> bytes:
     """Return the picture as a file, the same bytes for the same plan. Raises UsageError where matplotlib is not installed."""
     try:
         import matplotlib as mpl
@@ -55,44 +59,67 @@ def render(plan: Plan, options: Options, kind: Literal["png", "svg"]) -> bytes:
         # A name may be in a script that the font does not have.
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
         figure = _figure(plan, options)
-        _make_printable(figure)
+        _make_printable(figure, keeps_texts=kind == "svg")
         figure.savefig(file, format=kind, dpi=_DPI, metadata=stamp)
     return file.getvalue()
 
 
-def _make_printable(figure: Figure) -> None:
-    """Escape what names may hold that no picture shows, and that XML forbids."""
+def _make_printable(figure: Figure, *, keeps_texts: bool) -> None:
+    """Escape what names may hold that no picture shows, and that XML forbids.
+
+    A file that `keeps_texts` as texts has no edges around letters, which would make outlines of them.
+    """
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_text("\n".join(map(escaped, text.get_text().split("\n"))))
+        if keeps_texts:
+            text.set_path_effects([])
 
 
-def _figure(plan: Plan, options: Options) -> Figure:
+def _figure(plan: PlanJson, options: RenderOptions) -> Figure:
     from matplotlib.figure import Figure
 
     given = {"before": options.before, "after": plan} if options.before is not None else {"": plan}
-    plans = {said: unrolled(one) for said, one in given.items()}
-    columns = list(zip(plans.keys(), plans.values(), arenas_in_use(plans.values()), strict=True))
+    plans = [shown(one) for one in given.values()]
+    coloring = colorings(plans, options.color_by)[0]
+    columns = list(zip(given, plans, arenas_in_use(plans), strict=True))
     rows = max(len(found) for _, _, found in columns) or 1
-    many = max(len(shown["buffers"]) for shown in plans.values())
+    many = max(len(one["buffers"]) for one in plans)
     width, height = _WIDTH * _growth(many), _MAP * _growth(many) * (1.0 if rows == 1 else 0.7)
-    figure = Figure(figsize=(width, rows * (height + _STRIP) + _ROOM), layout="constrained")
-    figure.suptitle(options.title, fontsize=11, fontweight="bold", parse_math=False)
+    figure = Figure(figsize=(width, rows * (height + _STRIP) + _AROUND))
+    _title(figure, headline(plan, options.title))
     grid = figure.subplots(2 * rows, len(columns), squeeze=False, height_ratios=[height, _STRIP] * rows)
     size = (width / len(columns) - 1.0) * 72, (height - 0.4) * 72
+    is_single = rows == len(columns) == 1
     for i in range(rows):
         top = max((_top(found[i]) for _, _, found in columns if i < len(found)), default=1)
-        for j, (said, shown, found) in enumerate(columns):
+        for j, (said, one, found) in enumerate(columns):
             axes = grid[2 * i, j], grid[2 * i + 1, j]
             if i < len(found):
-                draw(*axes, Panel(shown, found[i], said, top, size, options.names))
+                draw(*axes, Panel(one, found[i], coloring, said, top, size, options.names, is_single))
             else:
                 _hide(*axes)
     gaps = any(arena.gap for _, _, found in columns for arena in found)
-    _legend(figure, dict.fromkeys(kind for shown in plans.values() for kind in kinds(shown)), gaps)
+    _legend(figure, coloring, gaps)
     return figure
+
+
+def _title(figure: Figure, said: Headline) -> None:
+    """Write the model's name, and below it the inputs and the figures of the plan; the layout leaves room for it."""
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    height = figure.get_size_inches()[1]
+    figure.set_layout_engine(ConstrainedLayoutEngine(rect=(0.0, 0.0, 1.0, 1.0 - _HEAD / height)))
+    texts = (text if label == "proof" else f"{label} {text}" for label, text in said.figures)
+    lines = (
+        (0.32, said.title, 14, "bold"),
+        (0.56, said.inputs, 8.5, "normal"),
+        (0.76, "   ·   ".join(texts), 8.5, "bold"),
+    )
+    for down, text, size, weight in lines:
+        figure.text(0.012, 1 - down / height, text, fontsize=size, fontweight=weight, parse_math=False)
 
 
 def _growth(many: int) -> float:
@@ -101,7 +128,9 @@ def _growth(many: int) -> float:
 
 
 def _top(arena: ArenaLayout) -> int:
-    return max(arena.size, arena.peak, 1)
+    """Return up to which address an arena is shown: also up to its capacity, where that is not much larger."""
+    most = max(arena.size, arena.peak, 1)
+    return max(most, arena.capacity) if arena.capacity is not None and arena.capacity <= 1.6 * most else most
 
 
 def _hide(*hidden: Axes) -> None:
@@ -109,11 +138,22 @@ def _hide(*hidden: Axes) -> None:
         axes.set_axis_off()
 
 
-def _legend(figure: Figure, found: Iterable[str], gaps: bool) -> None:
+def _legend(figure: Figure, coloring: Coloring, gaps: bool) -> None:
     from matplotlib.patches import Patch
 
-    patches = [Patch(facecolor=color(kind), edgecolor="#555555", linewidth=0.4, label=kind) for kind in found]
+    groups = coloring.groups
+    if coloring.is_ramp and len(groups) > _MOST_ENTRIES:
+        # Of many layers every n-th, with the first and the last: their colours run from one to the other.
+        picked = [groups[round(i * (len(groups) - 1) / (_MOST_ENTRIES - 1))] for i in range(_MOST_ENTRIES)]
+        groups = tuple(dict.fromkeys(picked))
+    named = (
+        f"{len(coloring.groups)} layers, {len(groups)} of them named" if len(groups) < len(coloring.groups) else None
+    )
+    patches = [Patch(facecolor=group.color, label=escaped(group.label)) for group in groups]
     if gaps:
         patches.append(Patch(facecolor="none", edgecolor=GAP, hatch="////", linewidth=0.4, label="gap above the peak"))
     if patches:
-        figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
+        columns = min(len(patches), _ENTRIES_ACROSS)
+        figure.legend(
+            handles=patches, loc="outside lower center", ncols=columns, title=named, frameon=False, handlelength=1.0
+        )

@@ -10,7 +10,7 @@ import pydantic
 
 from onnxtile.errors import UsageError
 from onnxtile.paths import require_readable
-from onnxtile.report.format import Plan
+from onnxtile.report.format import PlanJson
 
 _HINT = "write one by: onnxtile plan MODEL --emit before.json"
 
@@ -19,11 +19,11 @@ _Bytes = Annotated[int, pydantic.Field(ge=0, le=2**53)]
 _Step = Annotated[int, pydantic.Field(ge=0, le=2**53)]
 
 
-class _Part(pydantic.BaseModel):
+class _StrictJson(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(strict=True)
 
 
-class _Buffer(_Part):
+class _BufferJson(_StrictJson):
     name: str
     arena: str
     offset: _Bytes
@@ -43,17 +43,17 @@ class _Buffer(_Part):
         return self
 
 
-class _Arena(_Part):
+class _ArenaJson(_StrictJson):
     name: str
     size: _Bytes
     capacity: _Bytes | None = None
 
 
-class _Scheduled(_Part):
-    buffers: list[_Buffer]
+class _ScheduledJson(_StrictJson):
+    buffers: list[_BufferJson]
     schedule: list[str] | None = None
     steps: list[_Step] | None = None
-    bodies: list[_Body] | None = None
+    bodies: list[_BodyJson] | None = None
 
     @pydantic.model_validator(mode="after")
     def _has_a_step_for_each_node(self) -> Self:
@@ -69,17 +69,17 @@ class _Scheduled(_Part):
         return self
 
 
-class _Body(_Scheduled):
+class _BodyJson(_ScheduledJson):
     node: str
     attribute: str | None
 
 
-class _Plan(_Scheduled):
-    arenas: list[_Arena]
+class _WholePlanJson(_ScheduledJson):
+    arenas: list[_ArenaJson]
     alignment: Annotated[int, pydantic.Field(ge=1, le=2**53)] | None = None
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> PlanJson:
     """Return the plan in the JSON file `path`. Raises UsageError where it is none, with the first field that is wrong."""
     require_readable(path, UsageError, hint=_HINT)
     try:
@@ -89,10 +89,10 @@ def read_plan(path: Path) -> Plan:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no JSON: {error}", hint=_HINT) from error
     try:
-        _Plan.model_validate(found)
+        _WholePlanJson.model_validate(found)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
         raise UsageError(f"{path} is no plan: {field + ': ' if field else ''}{first['msg']}", hint=_HINT) from None
-    plan: Plan = found
+    plan: PlanJson = found
     return plan

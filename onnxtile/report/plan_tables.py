@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.table import Result, line, table
+from onnxtile.report.table import ResultJson, line, table
 
 _LISTED = 5
 """Outputs that a line names."""
@@ -21,7 +21,7 @@ _LIMITS = {
 }
 
 
-def for_plan(result: Result) -> list[Table | Text]:
+def for_plan(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `plan` result."""
     rows: list[tuple[str, object]] = [_arena(arena, len(result["unplanned"])) for arena in result["arenas"]]
     buffers = [b for b in result["buffers"] if b.get("alias") is None]
@@ -70,7 +70,7 @@ def _excused(reasons: Mapping[str, str]) -> Iterator[Text]:
         yield Text(f"compared node by node only: {', '.join(names[:_LISTED])}{more}: {reason}")
 
 
-def for_check(result: Result) -> list[Table | Text]:
+def for_check(result: ResultJson) -> list[Table | Text]:
     """Return what the check of a plan found: what it looked at, or each thing that is wrong in a line of its own."""
     if result["failures"]:
         return [line(_failure(failure)) for failure in result["failures"]]
@@ -85,13 +85,13 @@ def for_check(result: Result) -> list[Table | Text]:
     return [table("check of the plan", ("what", "value"), rows)]
 
 
-def _failure(failure: Result) -> str:
+def _failure(failure: ResultJson) -> str:
     where = f"in {failure['body']}: " if failure["body"] else ""
     step = "" if failure["step"] is None else f" (step {failure['step']})"
     return f"{where}{failure['reason']}{step}"
 
 
-def _bodies(result: Result) -> list[tuple[str, str]]:
+def _bodies(result: ResultJson) -> list[tuple[str, str]]:
     found, todo = [], list(result.get("bodies", ()))
     while todo:
         found.append(todo.pop())
@@ -100,12 +100,12 @@ def _bodies(result: Result) -> list[tuple[str, str]]:
     return [("bodies", f"{len(found):,} with {tensors:,} tensors, in the workspaces of their nodes")] if found else []
 
 
-def _workspaces(result: Result) -> list[tuple[str, str]]:
+def _workspaces(result: ResultJson) -> list[tuple[str, str]]:
     sizes = [b["size"] for b in result["buffers"] if b["kind"] == "workspace"]
     return [("workspaces", f"{len(sizes):,}, the largest of {max(sizes):,} bytes")] if sizes else []
 
 
-def _insides(result: Result) -> list[tuple[str, str]]:
+def _insides(result: ResultJson) -> list[tuple[str, str]]:
     rows = [row for row in result.get("insides", ()) if not row["in_arena"]]
     known = [row["bytes"] for row in rows if row["bytes"] is not None]
     open_ = f", and {len(rows) - len(known):,} of unknown shapes" if len(known) < len(rows) else ""
@@ -113,13 +113,13 @@ def _insides(result: Result) -> list[tuple[str, str]]:
     return [("inside meta-ops", most)] if rows else []
 
 
-def _arena(arena: Result, unplanned: int) -> tuple[str, str]:
+def _arena(arena: ResultJson, unplanned: int) -> tuple[str, str]:
     capacity = "" if arena["capacity"] is None else f" of {arena['capacity']:,}"
     without = f", without {unplanned:,} unplanned tensor{'s' if unplanned > 1 else ''}" if unplanned else ""
     return f"arena {arena['name']!r}", f"{arena['size']:,}{capacity} bytes{without}"
 
 
-def _any_order(result: Result) -> list[tuple[str, str]]:
+def _any_order(result: ResultJson) -> list[tuple[str, str]]:
     """Return the row of the bound of all orders, unless the plan is at it or has no graph."""
     bound = result["any_order_bound"]
     if bound is None or result["optimal_over"] == "any order":
@@ -127,7 +127,7 @@ def _any_order(result: Result) -> list[tuple[str, str]]:
     return [("bound of all orders", f"{bound:,} bytes, with any aliases")]
 
 
-def _smallest_of(result: Result) -> str:
+def _smallest_of(result: ResultJson) -> str:
     """Return in words which plans an optimal one is compared with."""
     if result["optimal_over"] == "any order":
         return "of all orders and aliases"
@@ -138,7 +138,7 @@ def _smallest_of(result: Result) -> str:
     )
 
 
-def _optimal(result: Result) -> str:
+def _optimal(result: ResultJson) -> str:
     if result["optimal"]:
         return f"yes, {_smallest_of(result)}: {result['ended']}"
     if result["unplanned"]:

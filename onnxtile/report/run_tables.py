@@ -8,14 +8,14 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.table import Result, line, table
+from onnxtile.report.table import ResultJson, line, table
 
 _FIGURES = {"nodes": ",", "fused": ",", "tiles": ",", "arena": ",", "error": ".1e"}
 _NONE = {"arena": "unplanned", "error": "∞"}
 """By figure, the word for None: an arena without some tensors has no size, an error without a bound is infinite."""
 
 
-def for_run(result: Result) -> list[Table | Text]:
+def for_run(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `run` result."""
     used = [name for name in _FIGURES if any(name in model["figures"] for model in result["models"])]
     rows = [

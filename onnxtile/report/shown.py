@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from onnxtile.report.bodies import unrolled
-from onnxtile.report.format import Plan
+from onnxtile.report.format import PlanJson
 from onnxtile.report.layer_names import layer_names
-from onnxtile.report.layout import Row, runs
+from onnxtile.report.layout import BufferJson, runs
 
 _STEP_FIELDS = ("steps", "schedule", "operators")
 
 
-def shown(plan: Plan) -> Plan:
+def shown(plan: PlanJson) -> PlanJson:
     """Return `plan` with bodies unrolled, without steps that only make constants, and with `operator` and `layer` in each row.
 
     Either is None for a row that no node makes. Steps are counted anew: they are those of the picture.
@@ -26,12 +26,12 @@ def shown(plan: Plan) -> Plan:
     return {**whole, "buffers": [_described(row, operators, layers) for row in whole["buffers"]]}
 
 
-def _described(row: Row, operators: dict[str, str], layers: dict[str, str]) -> Row:
+def _described(row: BufferJson, operators: dict[str, str], layers: dict[str, str]) -> BufferJson:
     node = row.get("node")
     return {**row, "operator": operators.get(node or ""), "layer": layers.get(node or "")}
 
 
-def _without_constant_steps(plan: Plan) -> Plan:
+def _without_constant_steps(plan: PlanJson) -> PlanJson:
     """Return `plan` without the steps in which every node makes constants only, unless all of a buffer's life is in them."""
     constant = frozenset(plan.get("constant_nodes") or ())
     if not constant:
@@ -53,7 +53,7 @@ def _counted(step: int, free: list[int]) -> int:
     return step - bisect_left(free, step)
 
 
-def _kept_nodes(plan: Plan, free: Iterable[int]) -> dict[str, Any]:
+def _kept_nodes(plan: PlanJson, free: Iterable[int]) -> dict[str, Any]:
     """Return the schedule of `plan`, with steps and operators, without its steps in `free`."""
     left_out = sorted(free)
     without = frozenset(left_out)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from onnxtile.printable import escaped
 
-Result: TypeAlias = Mapping[str, Any]
+ResultJson: TypeAlias = Mapping[str, Any]
 
 _NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]\d+)?( B| bytes)?|\?")
 

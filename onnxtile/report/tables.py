@@ -12,7 +12,7 @@ from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.lower_tables import for_lowered
 from onnxtile.report.plan_tables import for_check, for_plan
 from onnxtile.report.run_tables import for_run
-from onnxtile.report.table import Result, line, plain, table
+from onnxtile.report.table import ResultJson, line, plain, table
 from onnxtile.report.verify_tables import for_verify
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
 _ATTEMPTS = 20
 
 
-def for_match(result: Result) -> list[Table | Text]:
+def for_match(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `match` result."""
     rows = [
         (m["root"], " ".join(m["nodes"][1:]), " ".join(f"{k}={v}" for k, v in m["anchors"].items()))
@@ -45,13 +45,13 @@ def for_match(result: Result) -> list[Table | Text]:
     return [table(f"{len(rows)} matches", ("root", "further nodes", "anchors"), rows) if rows else line("no match")]
 
 
-def for_list(result: Result) -> list[Table | Text]:
+def for_list(result: ResultJson) -> list[Table | Text]:
     """Return the table of a `list` result."""
     rows = [(choice["name"], choice["summary"]) for choice in result["names"]]
     return [table(f"{len(rows)} {result['kind']}, for {result['option']}", ("name", "meaning"), rows)]
 
 
-def for_fuse(result: Result) -> list[Table | Text]:
+def for_fuse(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `fuse` result."""
     found = [p for p in result["patterns"] if p["matches"] or p["refused"]]
     rows = [(p["name"], p["matches"], p["fused"], len(p["refused"])) for p in found]
@@ -67,7 +67,7 @@ def for_fuse(result: Result) -> list[Table | Text]:
     return [*tables, *for_lowered(result), *_verdict(result)]
 
 
-def for_explain(result: Result) -> list[Table | Text]:
+def for_explain(result: ResultJson) -> list[Table | Text]:
     """Return the tables of an explanation: what became of each match, and the attempts that got furthest."""
     shown = result["attempts"][:_ATTEMPTS]
     rows = [
@@ -87,13 +87,13 @@ def for_explain(result: Result) -> list[Table | Text]:
     return parts if rows or result["matches"] else [*parts, _without_roots(result)]
 
 
-def _fates(result: Result) -> str:
+def _fates(result: ResultJson) -> str:
     """Return how many matches had which fate."""
     counts = Counter(match["fate"] for match in result["matches"])
     return ", ".join(f"{counts[fate]} {fate}" for fate in ("fused", *sorted(counts.keys() - {"fused"})))
 
 
-def _without_roots(result: Result) -> Table | Text:
+def _without_roots(result: ResultJson) -> Table | Text:
     """Return with what each variant begins, where the model has no node with which any could."""
     rows = [
         (one["variant"], " or ".join(one["operators"]), one["nodes"], one["taken"], _counted(one["others"]))
@@ -107,12 +107,12 @@ def _counted(nodes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in nodes.items()) or "none"
 
 
-def for_unfuse(result: Result) -> list[Table | Text]:
+def for_unfuse(result: ResultJson) -> list[Table | Text]:
     """Return the tables of an `unfuse` result."""
     return [table("undone", ("meta-op", "calls"), result["unfused"].items()), *_verdict(result)]
 
 
-def for_tile(result: Result) -> list[Table | Text]:
+def for_tile(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `tile` result."""
     rows = [
         (t["node"], t["op"], t["m"], t["k"], t["n"], "×".join(map(str, t["grid"])), t["matmuls"])
@@ -130,7 +130,7 @@ def for_tile(result: Result) -> list[Table | Text]:
     return [*tables, *_verdict(result)]
 
 
-def _choices(tiled: Iterable[Result]) -> list[Table | Text]:
+def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
     """Return what was chosen within a memory, and for the layer that moves most what else there was; nothing where no limit asks."""
     chosen = [t for t in tiled if t.get("choice")]
     if not chosen:
@@ -147,7 +147,7 @@ def _choices(tiled: Iterable[Result]) -> list[Table | Text]:
     ]
 
 
-def _choice(choice: Result) -> tuple[str, str, int, int, int]:
+def _choice(choice: ResultJson) -> tuple[str, str, int, int, int]:
     tile = "×".join(map(str, choice["tile"]))
     return tile, choice["order"], choice["nodes"], choice["held"], choice["bytes_moved"]
 
@@ -160,7 +160,7 @@ def _ratio(ratio: float | None) -> str:
     return "" if ratio is None else f"{ratio:.3f}"
 
 
-def for_demo(result: Result) -> list[Table | Text]:
+def for_demo(result: ResultJson) -> list[Table | Text]:
     """Return the table of the demo: one row a model."""
     columns = ("model", "nodes", "meta-ops", "tiles", "activations", "arena", "worst error")
     rows = [
@@ -178,7 +178,7 @@ def for_demo(result: Result) -> list[Table | Text]:
     return [table("onnxtile demo", columns, rows)]
 
 
-def _verdict(result: Result) -> list[Table | Text]:
+def _verdict(result: ResultJson) -> list[Table | Text]:
     verdict = result.get("verdict")
     if verdict is None:
         return [line("not verified")]

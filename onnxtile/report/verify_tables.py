@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.table import Result, line, table
+from onnxtile.report.table import ResultJson, line, table
 
 _LAYERS = 20
 """Rows of the errors of inner values that are shown; --json has them all."""
 
 
-def for_verify(result: Result) -> list[Table | Text]:
+def for_verify(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `verify` result."""
     columns = ("output", "worst absolute", "worst relative", "tolerance", "equal", "furthest off", "inputs", "remark")
     rows = [
@@ -36,7 +36,7 @@ def for_verify(result: Result) -> list[Table | Text]:
     return [*parts, *_bisection(result)]
 
 
-def _bisection(result: Result) -> list[Table | Text]:
+def _bisection(result: ResultJson) -> list[Table | Text]:
     found = result.get("bisect")
     if found is None:
         return []
@@ -55,7 +55,7 @@ def _bisection(result: Result) -> list[Table | Text]:
     return [table("the first value that differs", ("what", "which"), rows), *_layers(found["layers"])]
 
 
-def _layers(layers: Sequence[Result]) -> list[Table | Text]:
+def _layers(layers: Sequence[ResultJson]) -> list[Table | Text]:
     """Return how far each value is off, from the first on that is off at all."""
     start = next((i for i, layer in enumerate(layers) if layer["max_abs"] != 0), len(layers))
     rows = [
@@ -74,7 +74,7 @@ def _layers(layers: Sequence[Result]) -> list[Table | Text]:
     return [*parts, line(f"and {left:,} more; --json has them all")] if left > 0 else parts
 
 
-def _place(where: Result | None) -> str:
+def _place(where: ResultJson | None) -> str:
     if where is None:
         return ""
     return f"at {where['index']}: {where['expected']} became {where['got']}"

@@ -18,7 +18,7 @@ from onnxtile.errors import UsageError
 from onnxtile.planning.offsets.csv_problem import read_problem
 from onnxtile.registry import discover
 from onnxtile.report.bodies import flat, rows_with_bodies, unrolled
-from onnxtile.report.format import Format, Options
+from onnxtile.report.format import Format, RenderOptions
 from onnxtile.report.page import content
 from onnxtile.report.plan_file import read_plan
 from tests.report.conftest import Plan
@@ -106,16 +106,16 @@ def test_a_header_has_them_in_the_step_of_their_node(nested: Plan, tmp_path: Pat
     inner = rows["b/then_branch/l/body/w"]
     assert (inner["first"], inner["last"]) == (step, step)
     assert rows["a"]["last"] == dict(zip(nested["schedule"], nested["steps"], strict=True))["y"]
-    header = FORMATS["header"].render(nested, Options("net"))
-    assert compiled(tmp_path, header, "c11").returncode == 0
+    header = FORMATS["header"].render(nested, RenderOptions("net"))
+    assert compiled(tmp_path, header, "c99").returncode == 0
     text = header.decode()
-    assert re.search(r"#define NET_T_b_then_branch_l_body_w_OFFSET \d+u  /\* b/then_branch/l/body/w, FLOAT 4", text)
+    assert re.search(r"#define NET_T_b_then_branch_l_body_w_OFFSET \d+u  /\* b/then_branch/l/body/w, float32 4", text)
 
 
 def test_trace_page_and_model_explorer_have_them(nested: Plan) -> None:
     events = json.loads(FORMATS["trace"].render(nested))["traceEvents"]
     assert {"b/else_branch/o", "b/then_branch/l/body/s"} <= {event["name"] for event in events if event["ph"] == "X"}
-    (page,) = content(nested, Options())["plans"]
+    (page,) = content(nested, RenderOptions())["plans"]
     assert page["steps"] == len(page["runs"]) > len(nested["schedule"])
     assert "b/else_branch/o" in {row["name"] for row in page["arenas"][0]["rows"]}
     assert {"o", "w", "y"} <= json.loads(FORMATS["model-explorer"].render(nested))["results"].keys()
@@ -123,7 +123,7 @@ def test_trace_page_and_model_explorer_have_them(nested: Plan) -> None:
 
 def test_every_format_takes_it(nested: Plan) -> None:
     for form in FORMATS.values():
-        assert form.render(nested, Options(before=nested) if form.picture else None)
+        assert form.render(nested, RenderOptions(before=nested) if form.picture else None)
 
 
 def test_a_plan_read_back_has_the_nodes_of_its_bodies(nested: Plan, tmp_path: Path) -> None:

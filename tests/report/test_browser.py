@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onnxtile.report.format import Options
+from onnxtile.report.format import RenderOptions
 from onnxtile.report.formats.to_html import FORMAT
 from tests.report.conftest import Plan, bare, row, stacked
 
@@ -47,7 +47,7 @@ def _browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(name="opened")
 def _opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    def opened(plan: Plan, options: Options | None = None) -> Any:
+    def opened(plan: Plan, options: RenderOptions | None = None) -> Any:
         page = tmp_path / "plan.html"
         page.write_bytes(FORMAT.render(plan, options))
         browser.get(page.as_uri())
@@ -103,7 +103,7 @@ def click(page: Any, x: float, y: float, number: int = 0) -> None:
 
 
 def test_tensors_have_the_colour_of_their_kind(opened: Open) -> None:
-    page = opened(SMALL, Options(names=False))
+    page = opened(SMALL, RenderOptions(names=False))
     assert pixel(page, *middle(page, "third")) == [0x7F, 0xB2, 0xD9]
     assert pixel(page, *middle(page, "second")) == [0xE6, 0x9F, 0x00]
     x, y = middle(page, "inner")
@@ -159,7 +159,7 @@ def test_names_on_and_off(opened: Open) -> None:
     settled(page)
     assert not page.execute_script("return shared.names")
     assert pixel(page, *middle(page, "third")) == [0x7F, 0xB2, 0xD9]
-    page = opened(SMALL, Options(names=False))
+    page = opened(SMALL, RenderOptions(names=False))
     assert not page.find_element("id", "names").is_selected()
 
 
@@ -188,7 +188,7 @@ def test_wheel_zooms_around_the_pointer_and_a_drag_pans(opened: Open) -> None:
 
 
 def test_peak_and_gap_are_marked(opened: Open) -> None:
-    page = opened(SMALL, Options(names=False))
+    page = opened(SMALL, RenderOptions(names=False))
     assert text(page, ".arena h2") == "arena 2.50 KiB, peak 1.50 KiB at step 2, gap 1 KiB (40.0%)"
     assert "gap above the peak" in text(page, "#legend")
     assert text(page, "#figures").splitlines() == [
@@ -203,7 +203,7 @@ def test_peak_and_gap_are_marked(opened: Open) -> None:
 
 
 def test_a_name_is_found(opened: Open) -> None:
-    page = opened(SMALL, Options(names=False))
+    page = opened(SMALL, RenderOptions(names=False))
     page.find_element("id", "find").send_keys("conv_2")
     settled(page)
     assert pixel(page, *middle(page, "third")) == [0x7F, 0xB2, 0xD9]
@@ -251,7 +251,7 @@ def test_find_counts_jumps_and_goes_on(opened: Open) -> None:
 
 
 def test_tensors_can_be_coloured_by_operator_layer_or_kind(opened: Open) -> None:
-    page = opened(FOUND, Options(names=False))
+    page = opened(FOUND, RenderOptions(names=False))
     assert text(page, "#legend").split() == ["Linear", "Relu", "Conv"]
     x, y = middle(page, "other")
     assert pixel(page, x, y) == [0x7F, 0xB2, 0xD9]
@@ -327,7 +327,7 @@ def test_capacity_is_a_line(opened: Open) -> None:
 
 
 def test_before_and_after_stand_side_by_side_at_one_scale(opened: Open, problem: Plan) -> None:
-    page = opened(problem, Options(before=SMALL))
+    page = opened(problem, RenderOptions(before=SMALL))
     headings = page.execute_script("return [...document.querySelectorAll('.arena h2')].map((h) => h.innerText)")
     assert [heading.split(":")[0] for heading in headings] == ["before", "after"]
     left, right = page.execute_script("return maps.map((m) => m.canvas.getBoundingClientRect().left)")
@@ -340,7 +340,7 @@ def test_before_and_after_stand_side_by_side_at_one_scale(opened: Open, problem:
 
 
 def test_odd_names_are_texts(opened: Open, odd: Plan) -> None:
-    page = opened(odd, Options("<b>title</b>"))
+    page = opened(odd, RenderOptions("<b>title</b>"))
     assert page.title == "<b>title</b>"
     assert text(page, "h1") == "<b>title</b>"
     assert page.execute_script("return maps.length") == 2
@@ -349,7 +349,7 @@ def test_odd_names_are_texts(opened: Open, odd: Plan) -> None:
 
 
 def test_a_reader_with_a_dark_system_gets_a_dark_page(opened: Open) -> None:
-    page = opened(SMALL, Options(names=False))
+    page = opened(SMALL, RenderOptions(names=False))
     free = page.execute_script("const m = maps[0]; return [m.x(9.5), m.y(200)];")
     light = pixel(page, *free)
     page.execute_cdp_cmd(

@@ -32,6 +32,17 @@ def test_options_of_pictures_need_one(names: bool | None, compare: Path | None) 
         Emission.of([Path("plan.json")], names, compare)
 
 
+def test_an_unknown_colouring_is_refused() -> None:
+    with pytest.raises(UsageError, match="invalid --color-by 'size' \\(choose operator, layer, kind\\)"):
+        Emission.of([Path("plan.html")], color_by="size")
+
+
+def test_the_page_opens_with_the_colouring_asked_for(plan: Plan, tmp_path: Path) -> None:
+    page = tmp_path / "net.html"
+    text = Emission.of([page], color_by="kind").content(plan)[page].decode()
+    assert text.index('"name":"kind"') < text.index('"name":"operator"')
+
+
 BUFFER = '{"name": "b", "arena": "a", "offset": 0, "size": 8, "kind": "activation", "first": %s}'
 
 

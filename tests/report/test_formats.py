@@ -13,7 +13,7 @@ import pytest
 from onnxtile.errors import UsageError
 from onnxtile.registry import discover
 from onnxtile.report.bodies import unrolled
-from onnxtile.report.format import Format, Options, format_of
+from onnxtile.report.format import Format, RenderOptions, format_of
 from tests.report.conftest import Plan, bare, row
 
 FORMATS = discover("onnxtile.report.formats", Format)
@@ -26,9 +26,9 @@ def test_each_format_is_found_and_gives_the_same_bytes(form: Format, plan: Plan)
     path = Path(f"dir.d/my.plan{form.suffix}")
     assert format_of(path) is form
     assert form.title(path) == "my.plan"
-    first = form.render(plan, Options("t"))
+    first = form.render(plan, RenderOptions("t"))
     assert first
-    assert form.render(plan, Options("t")) == first
+    assert form.render(plan, RenderOptions("t")) == first
 
 
 @EACH

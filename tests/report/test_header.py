@@ -6,18 +6,25 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import onnx
 import onnx.parser
 import pytest
 
 from onnxtile import api
-from onnxtile.report.format import Options
-from onnxtile.report.formats.to_header import FORMAT
+from onnxtile.report.format import RenderOptions
+from onnxtile.report.formats.to_header import _TYPES, FORMAT
 from onnxtile.report.identifiers import identifiers
 from tests.planning.test_bodies import ODD
 from tests.report.conftest import Plan, bare, row
 
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
-LANGUAGES = {"c11": ("gcc", ".c"), "c2x": ("gcc", ".c"), "c++11": ("g++", ".cc"), "c++20": ("g++", ".cc")}
+LANGUAGES = {
+    "c99": ("gcc", ".c"),
+    "c11": ("gcc", ".c"),
+    "c2x": ("gcc", ".c"),
+    "c++11": ("g++", ".cc"),
+    "c++20": ("g++", ".cc"),
+}
 
 PRINTS_ITS_TABLE = """
 #include "net.h"
@@ -57,63 +64,100 @@ def table(folder: Path, header: bytes, language: str) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_compiled_table_is_the_plan(language: str, plan: Plan, tmp_path: Path) -> None:
-    facts, *lines = table(tmp_path, FORMAT.render(plan, Options("net")), language)
+    facts, *lines = table(tmp_path, FORMAT.render(plan, RenderOptions("net")), language)
     assert facts == (plan["alignment"], 1)
     assert [line[2] for line in lines] == sorted(line[2] for line in lines)
     wanted = [(b["offset"], b["size"], b["first"], b["last"], 0) for b in plan["buffers"]]
     assert sorted(lines) == sorted(wanted)
 
 
-@pytest.mark.parametrize("language", ["c11", "c++11"])
+@pytest.mark.parametrize("language", ["c99", "c++11"])
+def test_an_index_finds_type_and_shape(language: str, plan: Plan, tmp_path: Path) -> None:
+    names = identifiers(b["name"] for b in sorted(plan["buffers"], key=lambda b: (b["first"], b["last"])))
+    buffers = dict(zip(names, sorted(plan["buffers"], key=lambda b: (b["first"], b["last"])), strict=True))
+    prints = "".join(
+        f'  t = &net_tensors[NET_I_{name}];\n  printf("%d %d", (int)t->type, t->rank);\n'
+        '  for (int i = 0; i < t->rank; ++i) printf(" %lu", (unsigned long)t->shape[i]);\n  printf("\\n");\n'
+        for name in names
+    )
+    program = f'#include "net.h"\n#include <stdio.h>\nint main(void) {{\n  const struct net_tensor *t;\n{prints}  return 0;\n}}\n'
+    result = compiled(tmp_path, FORMAT.render(plan, RenderOptions("net")), language, program)
+    assert result.returncode == 0, result.stderr
+    said = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True, timeout=60).stdout
+    for line, name in zip(said.splitlines(), names, strict=True):
+        shape = buffers[name]["shape"]
+        number = onnx.TensorProto.DataType.Value(buffers[name]["dtype"])
+        assert list(map(int, line.split())) == [number, len(shape), *shape]
+
+
+def test_element_types_have_their_numbers_in_onnx() -> None:
+    for name, number in onnx.TensorProto.DataType.items():
+        assert name == "UNDEFINED" or _TYPES[number] == name
+
+
+@pytest.mark.parametrize("language", ["c90", "c++98"])
+def test_an_older_language_is_refused_in_words(language: str, tmp_path: Path) -> None:
+    compiler, ending = LANGUAGES["c99" if language == "c90" else "c++11"]
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler}")
+    (tmp_path / "net.h").write_bytes(FORMAT.render(bare([]), RenderOptions("net")))
+    (tmp_path / f"main{ending}").write_text('#include "net.h"\n')
+    command = [compiler, f"-std={language}", "-fsyntax-only", f"main{ending}"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode != 0
+    assert "this header needs C" in result.stderr
+
+
+@pytest.mark.parametrize("language", ["c99", "c11", "c++11"])
 @pytest.mark.parametrize("alignment", [1, 2, 64])
 def test_the_arena_is_aligned_to_the_largest_of_its_elements(language: str, alignment: int, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{ODD}')
     made = api.plan(model, alignment=alignment).plan.to_dict()
-    facts, *lines = table(tmp_path, FORMAT.render(made, Options("net")), language)
+    facts, *lines = table(tmp_path, FORMAT.render(made, RenderOptions("net")), language)
     assert facts == (max(alignment, 8), 1)
     assert any(offset % 8 for offset, *_ in lines) == (alignment < 8)
 
 
-@pytest.mark.parametrize("language", ["c11", "c++11"])
+@pytest.mark.parametrize("language", ["c99", "c11", "c++11"])
 def test_odd_names_two_arenas_and_large_numbers(language: str, odd: Plan, tmp_path: Path) -> None:
-    facts, *lines = table(tmp_path, FORMAT.render(odd, Options("net")), language)
+    facts, *lines = table(tmp_path, FORMAT.render(odd, RenderOptions("net")), language)
     assert facts == (8, 2)
     assert len(lines) == len(odd["buffers"])
     assert (1 << 33, 1 << 32, 0, 1, 1) in lines
 
 
-@pytest.mark.parametrize("language", ["c11", "c++11"])
+@pytest.mark.parametrize("language", ["c99", "c11", "c++11"])
 def test_arenas_whose_names_are_like_other_macros(language: str, tmp_path: Path) -> None:
     names = ["a", "a_size", "A size", "count", "size", "arena", "int", "é"]
     rows = [{**row(name, 0, 64, 0, 1), "arena": name} for name in names]
     plan = {**bare(rows), "arenas": [{"name": name, "size": 64, "capacity": None} for name in names]}
-    facts, *lines = table(tmp_path, FORMAT.render(plan, Options("net")), language)
+    facts, *lines = table(tmp_path, FORMAT.render(plan, RenderOptions("net")), language)
     assert facts[1] == len(names)
     assert sorted(line[-1] for line in lines) == list(range(len(names)))
 
 
-@pytest.mark.parametrize("language", ["c11", "c++11"])
+@pytest.mark.parametrize("language", ["c99", "c11", "c++11"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"offset": 64 * 3}, "is inside its arena"),
-        ({"offset": 2}, "is aligned"),
-        ({"size": 2**64 - 1, "offset": 64}, "is inside"),
+        ({"offset": 64 * 3}, "is_inside_its_arena"),
+        ({"offset": 2}, "is_aligned"),
+        ({"size": 2**64 - 1, "offset": 64}, "is_inside"),
     ],
 )
 def test_a_plan_that_is_wrong_does_not_compile(
     change: dict[str, int], message: str, language: str, tmp_path: Path
 ) -> None:
     sound = bare([row("a", 0, 64, 0, 1), row("b", 64, 64, 0, 1)], alignment=64)
-    assert compiled(tmp_path, FORMAT.render(sound, Options("net")), language).returncode == 0
+    assert compiled(tmp_path, FORMAT.render(sound, RenderOptions("net")), language).returncode == 0
     wrong = {**sound, "buffers": [sound["buffers"][0], {**sound["buffers"][1], **change}]}
-    result = compiled(tmp_path, FORMAT.render(wrong, Options("net")), language)
+    result = compiled(tmp_path, FORMAT.render(wrong, RenderOptions("net")), language)
     assert result.returncode != 0
     assert message in result.stderr
 
 
 def test_the_macros_say_offset_size_and_arena(plan: Plan) -> None:
-    text = FORMAT.render(plan, Options("my net-2")).decode()
+    text = FORMAT.render(plan, RenderOptions("my net-2")).decode()
     first = plan["buffers"][0]
     assert "#define MY_NET_2_ARENA_SIZE MY_NET_2_ARENA_ARENA_SIZE" in text
     assert f"#define MY_NET_2_ARENA_ARENA_SIZE {plan['arenas'][0]['size']}u" in text
@@ -124,13 +168,13 @@ def test_the_macros_say_offset_size_and_arena(plan: Plan) -> None:
 
 def test_constants_with_offsets_have_macros() -> None:
     constants = [{"name": "w/1", "size": 12, "offset": 64}, {"name": "s", "size": None}]
-    text = FORMAT.render(bare([], constants=constants), Options("net")).decode()
+    text = FORMAT.render(bare([], constants=constants), RenderOptions("net")).decode()
     assert "#define NET_C_w_1_OFFSET 64u" in text
     assert "NET_C_s" not in text
 
 
 def test_a_file_that_begins_with_a_digit() -> None:
-    assert b"#ifndef PLAN_3D_NET_H" in FORMAT.render(bare([]), Options("3d net"))
+    assert b"#ifndef PLAN_3D_NET_H" in FORMAT.render(bare([]), RenderOptions("3d net"))
 
 
 def test_identifiers_differ_whatever_the_names() -> None:

@@ -7,7 +7,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from onnxtile.report.format import Options
+from onnxtile.report.format import RenderOptions
 from onnxtile.report.formats.to_html import FORMAT
 from tests.report.conftest import Plan, bare, row
 
@@ -89,7 +89,7 @@ def test_a_step_in_which_alone_a_buffer_lives_counts() -> None:
 
 
 def test_the_head_says_model_inputs_arena_savings_and_proof(plan: Plan) -> None:
-    page = FORMAT.render(plan, Options("file")).decode()
+    page = FORMAT.render(plan, RenderOptions("file")).decode()
     assert "<h1>transformer</h1>" in page
     named = " ".join(("float32", "×".join(map(str, plan["inputs"][0]["shape"]))))
     assert f'<p id="inputs">{plan["inputs"][0]["name"]} {named}</p>' in page
@@ -107,7 +107,7 @@ def test_what_lies_inside_another_is_drawn_after_it(plan: Plan) -> None:
 
 
 def test_names_do_not_end_the_script(odd: Plan) -> None:
-    page = FORMAT.render(odd, Options("</title><script>alert(1)</script>"))
+    page = FORMAT.render(odd, RenderOptions("</title><script>alert(1)</script>"))
     reader = read(page)
     assert [tag for tag, _ in reader.elements].count("script") == 2
     names = {r["name"] for arena in data(page)["plans"][0]["arenas"] for r in arena["rows"]}
@@ -116,7 +116,7 @@ def test_names_do_not_end_the_script(odd: Plan) -> None:
 
 def test_two_plans(problem: Plan) -> None:
     before = bare([row("old", 0, 8, 0, 1)])
-    assert [shown["said"] for shown in data(FORMAT.render(problem, Options(before=before)))["plans"]] == [
+    assert [shown["said"] for shown in data(FORMAT.render(problem, RenderOptions(before=before)))["plans"]] == [
         "before",
         "after",
     ]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from onnxtile.errors import UsageError
-from onnxtile.report.format import Format, Options
+from onnxtile.report.format import Format, RenderOptions
 from onnxtile.report.formats import to_png, to_svg
 from onnxtile.report.labels import Box, fitting, shortened
 from onnxtile.report.units import readable
@@ -27,15 +27,17 @@ def _drawn() -> None:
     pytest.importorskip("matplotlib", reason="the extra 'pictures' is not installed")
 
 
-def texts(plan: Plan, options: Options | None = None) -> list[str]:
+def texts(plan: Plan, options: RenderOptions | None = None) -> list[str]:
     """Return all texts of the SVG, which is well-formed."""
     tree = ET.fromstring(to_svg.FORMAT.render(plan, options))
     return ["".join(node.itertext()).strip() for node in tree.iter(f"{SVG}text")]
 
 
 @BOTH
-@pytest.mark.parametrize("options", [Options("a"), Options("b", names=True), Options("$c$ é", names=False)])
-def test_the_same_bytes_each_time(form: Format, options: Options, problem: Plan) -> None:
+@pytest.mark.parametrize(
+    "options", [RenderOptions("a"), RenderOptions("b", names=True), RenderOptions("$c$ é", names=False)]
+)
+def test_the_same_bytes_each_time(form: Format, options: RenderOptions, problem: Plan) -> None:
     first = form.render(problem, options)
     assert form.render(problem, options) == first
     assert b"Date" not in first
@@ -45,7 +47,7 @@ def test_a_png_has_pixels_in_the_colours_of_its_kinds() -> None:
     import matplotlib.image
 
     plan = bare([row("a", 0, 64, 0, 9), row("b", 64, 64, 0, 9, kind="output")])
-    pixels = matplotlib.image.imread(io.BytesIO(to_png.FORMAT.render(plan, Options(names=False))))
+    pixels = matplotlib.image.imread(io.BytesIO(to_png.FORMAT.render(plan, RenderOptions(names=False))))
     assert pixels.shape[1] == 2000
     for color in ((0x7F, 0xB2, 0xD9), (0xE6, 0x9F, 0x00)):
         same = np.abs(pixels[:, :, :3] * 255 - color).max(axis=2) < 2
@@ -55,8 +57,8 @@ def test_a_png_has_pixels_in_the_colours_of_its_kinds() -> None:
 def test_names_on_and_off() -> None:
     plan = stacked(20, depth=6)
     name = plan["buffers"][0]["name"]
-    assert any(text.startswith(name) for text in texts(plan, Options(names=True)))
-    assert not any("layers" in text for text in texts(plan, Options(names=False)))
+    assert any(text.startswith(name) for text in texts(plan, RenderOptions(names=True)))
+    assert not any("layers" in text for text in texts(plan, RenderOptions(names=False)))
 
 
 @pytest.mark.parametrize("count", [20, 2000])
@@ -70,22 +72,44 @@ def test_names_are_legible(count: int) -> None:
 def test_peak_and_gap_are_marked() -> None:
     plan = bare([row("a", 0, 512, 0, 1), row("b", 1024, 512, 1, 2)], schedule=["first", "second", "third"])
     said = texts(plan)
-    assert "peak at step 1: second" in said
+    assert "peak 1 KiB, step 1: second" in said
     assert "arena 1.50 KiB, peak 1 KiB, gap 512 bytes (33.3%)" in said
+    assert {"address (KiB)", "step"} <= {*said}
     assert "gap above the peak" in said
     assert "gap above the peak" not in texts(bare([row("a", 0, 512, 0, 1)]))
 
 
 def test_two_plans_stand_side_by_side() -> None:
     before = bare([row("a", 0, 2048, 0, 1)])
-    said = texts(bare([row("b", 0, 1024, 0, 1)]), Options(before=before))
+    said = texts(bare([row("b", 0, 1024, 0, 1)]), RenderOptions(before=before))
     assert "before: arena 2 KiB, peak 2 KiB, no gap" in said
     assert "after: arena 1 KiB, peak 1 KiB, no gap" in said
 
 
 def test_each_arena_has_a_map(odd: Plan) -> None:
-    headings = [text for text in texts(odd) if text.startswith("arena ")]
+    headings = [text for text in texts(odd) if text.startswith("arena ") and ", peak" in text]
     assert [text.split()[1] for text in headings] == ["sram", "dram"]
+
+
+def test_title_legend_and_colours_are_those_of_the_page() -> None:
+    rows = [row("a", 0, 512, 0, 1, node="/h.0/c"), row("b", 512, 512, 1, 2, node="/h.1/r")]
+    nodes = {"schedule": ["/h.0/c", "k", "/h.1/r"], "operators": ["Conv", "Constant", "Relu"], "constant_nodes": ["k"]}
+    inputs = [{"name": "x", "dtype": "FLOAT", "shape": [1, 3]}]
+    plan = bare(rows, model="net", inputs=inputs, activation_bytes=4096, **nodes)
+    said = texts(plan)
+    figures = ("arena 1 KiB", "activations without sharing 4 KiB", "saved by sharing 75.0%")
+    head = "   ·   ".join((*figures, "smallest for this order and these aliases"))
+    assert {"net", "x float32 1×3", head, "Conv", "Relu"} <= {*said}
+    assert "2" in said and "2.5" not in said, "two steps"
+    assert {"h.0", "h.1"} <= {*texts(plan, RenderOptions(color_by="layer"))}
+    assert "activation" in texts(plan, RenderOptions(color_by="kind"))
+
+
+def test_capacity_is_a_line_with_its_bytes() -> None:
+    arenas = [{"name": "arena", "capacity": 1024, "size": 768}]
+    assert "capacity 1 KiB" in texts({**bare([row("a", 0, 768, 0, 1)]), "arenas": arenas})
+    larger = [{**arenas[0], "capacity": 1 << 20}]
+    assert "capacity 1 MiB" not in texts({**bare([row("a", 0, 768, 0, 1)]), "arenas": larger}), "far above the arena"
 
 
 @BOTH
@@ -127,6 +151,7 @@ def test_a_name_is_shortened_from_its_start() -> None:
     assert shortened("/a/b/Add_output_0", " +2", 8) == "/a/b/Add"
     assert shortened("/a/b/Add_output_0", " +2", 7) == "…/b/Add"
     assert not shortened("/a/b/Add_output_0", " +2", 5)
+    assert shortened("/model/attention/q_proj/MatMul", "", 18) == "…/q_proj/MatMul"
 
 
 @pytest.mark.parametrize(

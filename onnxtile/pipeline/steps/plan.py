@@ -17,8 +17,7 @@ from onnxtile.planning.offsets.effort import Effort, parse_effort
 from onnxtile.planning.order import find_order
 from onnxtile.planning.planner import find_planner
 from onnxtile.registry import discover
-from onnxtile.report.format import Format
-from onnxtile.report.format import Options as FormatOptions
+from onnxtile.report.format import Format, RenderOptions
 from onnxtile.report.plan_file import read_plan
 
 
@@ -96,7 +95,7 @@ def _apply(options: _Options, state: State) -> Done:
     )
     content = result.plan.to_dict()
     before = None if options.compare is None else read_plan(options.compare)
-    how = FormatOptions(state.source.stem, options.names, before)
+    how = RenderOptions(state.source.stem, options.names, before)
     return Done(
         result.to_dict(), result.model, {ending: form.render(content, how) for ending, form in _files(options).items()}
     )

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from onnxtile.csv_text import as_csv
 from onnxtile.report.bodies import flat
-from onnxtile.report.format import Format, Options, Plan
+from onnxtile.report.format import Format, PlanJson, RenderOptions
 from onnxtile.report.layout import owners
 
 
-def _write(given: Plan, _options: Options) -> bytes:
+def _write(given: PlanJson, _options: RenderOptions) -> bytes:
     plan = flat(given)
     several = len({buffer["arena"] for buffer in plan["buffers"]}) > 1
     rows: list[list[object]] = [["id", "lower", "upper", "size", "offset", *(["arena"] if several else [])]]

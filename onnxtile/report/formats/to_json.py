@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from onnxtile.json_text import as_json
-from onnxtile.report.format import Format, Options, Plan
+from onnxtile.report.format import Format, PlanJson, RenderOptions
 
 
-def _write(plan: Plan, _options: Options) -> bytes:
+def _write(plan: PlanJson, _options: RenderOptions) -> bytes:
     return as_json(plan).encode()
 
 

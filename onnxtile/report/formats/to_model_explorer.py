@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from onnxtile.json_text import as_json
-from onnxtile.report.format import Format, Options, Plan
+from onnxtile.report.format import Format, PlanJson, RenderOptions
 
 _GRADIENT = ((0, "#edf8fb", "black"), (0.5, "#8c96c6", "black"), (1, "#6e016b", "white"))
 
 
-def _write(plan: Plan, _options: Options) -> bytes:
+def _write(plan: PlanJson, _options: RenderOptions) -> bytes:
     results: dict[str, dict[str, int]] = {}
     for row in (*plan["buffers"], *_inside(plan.get("bodies") or ())):
         for key in filter(None, (row.get("node"), row["name"])):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from onnxtile.report.format import Format, Options, Plan
+from onnxtile.report.format import Format, PlanJson, RenderOptions
 from onnxtile.report.picture import render
 
 
-def _write(plan: Plan, options: Options) -> bytes:
+def _write(plan: PlanJson, options: RenderOptions) -> bytes:
     return render(plan, options, "svg")
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 
-from onnxtile.report.format import Format, Options, Plan
+from onnxtile.report.format import Format, PlanJson, RenderOptions
 from onnxtile.report.offline import words
 
 
-def _write(plan: Plan, _options: Options) -> bytes:
+def _write(plan: PlanJson, _options: RenderOptions) -> bytes:
     values = words(plan)
     return struct.pack(f"<{len(values)}i", *values)
 

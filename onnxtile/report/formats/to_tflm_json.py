@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from onnxtile.json_text import as_json
-from onnxtile.report.format import Format, Options, Plan
+from onnxtile.report.format import Format, PlanJson, RenderOptions
 from onnxtile.report.offline import NAME, tensors, words
 
 
-def _write(plan: Plan, _options: Options) -> bytes:
+def _write(plan: PlanJson, _options: RenderOptions) -> bytes:
     content = {
         "name": NAME,
         "arena_size": sum(arena["size"] for arena in plan["arenas"]),

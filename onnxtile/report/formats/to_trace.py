@@ -14,8 +14,8 @@ from typing import Any
 
 from onnxtile.json_text import compact
 from onnxtile.report.bodies import unrolled
-from onnxtile.report.format import Format, Options, Plan
-from onnxtile.report.layout import ArenaLayout, Row, arenas, runs
+from onnxtile.report.format import Format, PlanJson, RenderOptions
+from onnxtile.report.layout import ArenaLayout, BufferJson, arenas, runs
 
 _SCHEDULE = 1
 _SAID = ("offset", "size", "kind", "alias", "node", "dtype", "shape")
@@ -23,7 +23,7 @@ _SAID = ("offset", "size", "kind", "alias", "node", "dtype", "shape")
 Event = dict[str, Any]
 
 
-def _write(given: Plan, options: Options) -> bytes:
+def _write(given: PlanJson, options: RenderOptions) -> bytes:
     plan = unrolled(given)
     facts = {key: plan.get(key) for key in ("digest", "planner", "peak", "lower_bound", "optimal", "optimal_over")}
     content = {
@@ -34,7 +34,7 @@ def _write(given: Plan, options: Options) -> bytes:
     return f"{compact(content)}\n".encode()
 
 
-def _events(plan: Plan) -> Iterator[Event]:
+def _events(plan: PlanJson) -> Iterator[Event]:
     yield _named("process", _SCHEDULE, 0, "schedule")
     yield from _nodes(plan)
     for number, arena in enumerate(arenas(plan), start=_SCHEDULE + 1):
@@ -43,7 +43,7 @@ def _events(plan: Plan) -> Iterator[Event]:
         yield from _counter(arena, number)
 
 
-def _nodes(plan: Plan) -> Iterator[Event]:
+def _nodes(plan: PlanJson) -> Iterator[Event]:
     """Yield the nodes, on as many threads as run in one step."""
     busy: Counter[int] = Counter()
     threads = 0
@@ -67,7 +67,7 @@ def _slices(arena: ArenaLayout, pid: int) -> Iterator[Event]:
         yield {"ph": "X", "name": row["name"], "cat": row["kind"], "pid": pid, "tid": lane, **times, "args": args}
 
 
-def _lanes(rows: Iterable[Row]) -> Iterator[tuple[int, Row]]:
+def _lanes(rows: Iterable[BufferJson]) -> Iterator[tuple[int, BufferJson]]:
     """Yield `rows` by their first step, each with the lowest lane, counted from 1, on which nothing lives any more."""
     free: list[int] = []
     busy: list[tuple[int, int]] = []

@@ -253,8 +253,9 @@ class ArenaMap {
     c.stroke();
     c.setLineDash([]);
     c.textAlign = "right";
-    c.textBaseline = "bottom";
-    this.halo(c, text, right - 4, y - 3, color);
+    const isAbove = y - 18 > this.area.y;
+    c.textBaseline = isAbove ? "bottom" : "top";
+    this.halo(c, text, right - 4, isAbove ? y - 3 : y + 4, color);
   }
 
   // Writes a text that stays legible on whatever is below it.
