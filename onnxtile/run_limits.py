@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from onnxtile.errors import OverLimit, UsageError
+from onnxtile.posix import data_bytes, data_limit, set_data_limit
 
 SECONDS = 600.0
 """Of one run, unless limits say otherwise."""
@@ -173,14 +174,14 @@ class _Memory:
     @contextmanager
     def held(self, memory: int | None) -> Iterator[None]:
         allowed = _available() if memory is None else memory
-        taken = _taken()
+        taken = data_bytes()
         if allowed is None or taken is None:
             yield
             return
         most = taken + allowed
         with self._lock:
             if not self._held:
-                self._before = _limit()
+                self._before = data_limit()
             self._held.append(most)
             self._set()
         try:
@@ -191,38 +192,20 @@ class _Memory:
                 self._set()
 
     def _set(self) -> None:
-        import resource
-
         soft, hard = self._before
         others = [one for one in (soft, hard) if one >= 0]  # -1 is no limit
-        resource.setrlimit(resource.RLIMIT_DATA, (min([*self._held[-1:], *others], default=-1), hard))
-
-
-def _limit() -> tuple[int, int]:
-    import resource
-
-    return resource.getrlimit(resource.RLIMIT_DATA)
-
-
-def _taken() -> int | None:
-    """Return the bytes of private memory, mapped files apart, that this process has asked for; None where only Linux would tell."""
-    try:
-        import resource
-
-        return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-    except (ImportError, OSError):
-        return None
+        set_data_limit(min([*self._held[-1:], *others], default=-1), hard)
 
 
 def _available() -> int | None:
     """Return the bytes that the machine, or the container, has left; None where only Linux would tell."""
     try:
-        rows = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+        rows = (line.split() for line in Path("/proc/meminfo").read_text("utf-8").splitlines())
         left = next((int(row[1]) * 1024 for row in rows if row[0] == "MemAvailable:"), None)
     except OSError:
         return None
     try:
-        most, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text().strip() for name in ("max", "current"))
+        most, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text("ascii").strip() for name in ("max", "current"))
     except OSError:
         return left
     return left if left is None or not most.isdecimal() else min(left, max(int(most) - int(used), 1))

@@ -13,6 +13,7 @@ ROOMS = [
     *(
         "printable",
         "errors",
+        "posix",
         "paths",
         "run_limits",
         "keys",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
+from typing import TextIO
 
 from onnxtile.errors import UsageError
 
@@ -25,6 +27,21 @@ def open_streams() -> None:
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - a stream is known by its number
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        _admit_every_character(stream)
+
+
+def _admit_every_character(stream: TextIO) -> None:
+    """Let `stream` take every character: a pipe whose encoding nobody chose is UTF-8, any other shows "?" for what it lacks.
+
+    Windows gives pipes the encoding of its region, in which "×" or a name in a model may be missing.
+    """
+    if not isinstance(stream, TextIOWrapper) or stream.encoding.lower().replace("-", "") == "utf8":
+        return
+    if stream.isatty() or os.environ.get("PYTHONIOENCODING"):
+        stream.reconfigure(errors="replace")
+    else:
+        stream.reconfigure(encoding="utf-8")
 
 
 def require_stdout(option: str) -> None:

@@ -20,6 +20,7 @@ from onnx import serialization
 
 from onnxtile.errors import ModelError
 from onnxtile.model.wire import GRAPH, INITIALIZER, NAME, RAW_DATA, Field, Unusual, fields, head
+from onnxtile.posix import let_go, open_to_read
 
 _LARGE = 2**14
 """Bytes from which on a constant stays in the file: that is more elements, of any type, than what the checker is shown has."""
@@ -64,7 +65,7 @@ class MappedFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDONLY)
+        self._descriptor = open_to_read(path)
         weakref.finalize(self, os.close, self._descriptor)
         self._state = self._now()
         self.data = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
@@ -81,9 +82,8 @@ class MappedFile:
 
     def _let_go(self, place: _Place) -> None:
         """Take what was read at `place` out of memory; whoever still reads there has the system read it again."""
-        start = place.start // mmap.PAGESIZE * mmap.PAGESIZE
-        if place.stop > start:
-            self.data.madvise(mmap.MADV_DONTNEED, start, place.stop - start)
+        if place.stop > place.start:
+            let_go(self.data, place.start, place.stop)
 
     def _now(self) -> tuple[int, int]:
         state = os.fstat(self._descriptor)

@@ -5,7 +5,6 @@ Never hard-linked: onnx refuses to load weights from a file with two links, and 
 
 from __future__ import annotations
 
-import fcntl
 import filecmp
 import os
 import re
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from onnxtile.errors import UsageError
 from onnxtile.model.wire import Unusual, varint
+from onnxtile.posix import cloned, copy_with_holes
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 _CHUNK = 2**24
 _LONGEST = 2**14
 """Bytes that the entry of a location takes, at most."""
-_FICLONE = 0x40049409
-"""The request of ioctl_ficlone(2)."""
 
 
 def carry(tensors: Iterable[ir.ExternalTensor], folder: Path) -> list[Path]:
@@ -131,39 +129,11 @@ def _copy_whole(source: Path, target: Path, made: list[Path]) -> None:
     temporary = Path(name)
     try:
         with source.open("rb") as old, os.fdopen(descriptor, "wb") as new:
-            if not _cloned(old.fileno(), new.fileno()):
-                _copy_with_holes(old.fileno(), new.fileno())
+            if not cloned(old.fileno(), new.fileno()):
+                copy_with_holes(old.fileno(), new.fileno())
         shutil.copymode(source, temporary)
         made.append(target)
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def _cloned(source: int, target: int) -> bool:
-    """Let `target` share the blocks of `source` until one is written to; tell whether the file system could."""
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-    except OSError:
-        return False
-    return True
-
-
-def _copy_with_holes(source: int, target: int) -> None:
-    """Copy a file whose unwritten stretches (holes) take no room, so that they take none in the copy either."""
-    size = os.fstat(source).st_size
-    os.truncate(target, size)
-    position = 0
-    while position < size:
-        try:
-            start = os.lseek(source, position, os.SEEK_DATA)
-        except OSError:
-            break  # nothing but a hole is left
-        position = os.lseek(source, start, os.SEEK_HOLE)
-        _copy_bytes(source, target, start, position)
-
-
-def _copy_bytes(source: int, target: int, start: int, stop: int) -> None:
-    while start < stop:
-        start += os.pwrite(target, os.pread(source, min(stop - start, _CHUNK), start), start)

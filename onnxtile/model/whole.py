@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +14,7 @@ from typing import BinaryIO
 from onnxtile.errors import UsageError
 from onnxtile.model.weights import is_file_of, named_weights
 from onnxtile.paths import require_possible
+from onnxtile.posix import locked
 
 _BUFFER = 2**20
 _UMASK = Lock()
@@ -104,24 +103,13 @@ def _umask() -> int:
     return mask
 
 
-_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF}
-"""File systems without locks answer so; on them, two writers at once are not kept apart."""
-
-
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Wait until no other process writes models with weights in `folder`, and let others wait; a killed one holds nobody up."""
-    with refusals(folder):
-        descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise UsageError(f"{folder} cannot be locked: {error.strerror}") from error
+    """Wait until no other process writes models with weights in `folder`, and let others wait, where the system has locks."""
+    with ExitStack() as stack:
+        with refusals(folder):
+            stack.enter_context(locked(folder))
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -21,8 +21,11 @@ _CODE = 128 + signal.SIGTERM
 def end_with(parent: int) -> None:
     """Let this process, a child of `parent`, end within seconds of that one; at once where `parent` has gone already.
 
-    It is called before anything heavy is imported, which takes seconds of its own, and before there is anything to be undone.
+    It is called before anything heavy is imported, which takes seconds of its own, and before there is anything to be undone. Windows does
+    not say who the parent is where Python runs in a virtual environment; there, a worker ends when it has had no work for some minutes.
     """
+    if os.name == "nt":
+        return
     if os.getppid() != parent:
         os._exit(_CODE)
     signal.signal(signal.SIGTERM, _end)

@@ -206,7 +206,7 @@ def test_a_copy_that_fails_leaves_nothing(external: Path, tmp_path: Path, monkey
     def refuse(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", refuse)
+    monkeypatch.setattr(os, "write", refuse)
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(UsageError, match="No space left"):
