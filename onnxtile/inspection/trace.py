@@ -14,9 +14,9 @@ from onnxtile.inspection.branches import reachable, with_branches
 from onnxtile.inspection.inlined import write_out_calls
 from onnxtile.inspection.work import operator_name
 from onnxtile.model.constants import Constants
-from onnxtile.model.expose import exposing
 from onnxtile.model.feeds import Ranges, sample_feeds
 from onnxtile.model.given import Feeds
+from onnxtile.model.submodel import exposing
 from onnxtile.query.match import Matcher, compiled
 from onnxtile.runtime import Array
 from onnxtile.verification.sizes import Assignment

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 from google.protobuf.message import EncodeError
 
@@ -38,8 +39,13 @@ def to_bytes(model: ir.Model) -> bytes:
     """Return `model` as the bytes of an ONNX file; external weights stay references. Raises TooLarge above 2 GiB."""
     if _is_too_large(model):
         raise TooLarge
+    return proto_bytes(ir.to_proto(model))
+
+
+def proto_bytes(proto: onnx.ModelProto) -> bytes:
+    """Return `proto` as the bytes of an ONNX file. Raises TooLarge above 2 GiB."""
     try:
-        data: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
+        data: bytes = proto.SerializeToString(deterministic=True)
     except EncodeError:
         raise TooLarge from None
     return data

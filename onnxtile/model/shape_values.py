@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from onnxtile.collector import collector_paused
 from onnxtile.model.body_shapes import CONTROL_FLOW, follow, made_inside
@@ -24,6 +24,7 @@ from onnxtile.model.dependence import shape_operands
 from onnxtile.model.intervals import Interval, keeps_its_sign
 from onnxtile.model.intervals import results as interval_results
 from onnxtile.model.known import NOTHING, Dims, Known
+from onnxtile.model.submodel import assembled, tensor_type
 from onnxtile.model.walk import bodies_of
 from onnxtile.runtime import Array
 
@@ -84,7 +85,7 @@ class Propagation:
         self._least: dict[ir.Value, Array] = {}
         self._numbers: dict[ir.Value, Array] = {}
         self._news: set[ir.Value] = set(news)
-        self._opsets = [helper.make_opsetid(*pair) for pair in model.graph.opset_imports.items()]
+        self._opsets = model.graph.opset_imports
         self._functions: list[onnx.FunctionProto] | None = None
         self._contributed = contributed_operators(model)
 
@@ -323,13 +324,14 @@ class Propagation:
         """
         held = {n: v for n, v in typed.items() if v in self._numbers and not (sure and v in self._least)}
         constants = [numpy_helper.from_array(self._largest(node, n, v), n) for n, v in held.items()]
-        inputs = [helper.make_value_info(n, self._type(v, sure=sure)) for n, v in typed.items() if n not in held]
-        names = [name for name in dict.fromkeys(node.input) if name] if not typed else []
-        inputs += [onnx.ValueInfoProto(name=name) for name in names]
-        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-        graph = helper.make_graph([node], "node", inputs, outputs, constants)
-        functions = list(self._called(node))
-        return helper.make_model(graph, opset_imports=self._opsets, functions=functions, ir_version=10)
+        inputs: dict[str, onnx.TypeProto | None] = {
+            name: self._type(value, sure=sure) for name, value in typed.items() if name not in held
+        }
+        if not typed:
+            inputs = {name: None for name in node.input if name}
+        outputs = [name for name in node.output if name]
+        functions = self._called(node)
+        return assembled([node], inputs, outputs, self._opsets, constants=constants, functions=functions)
 
     def _largest(self, node: onnx.NodeProto, name: str, value: ir.Value) -> Array:
         """Return which of its numbers of the operand `value` makes the result of `node` largest."""
@@ -344,7 +346,7 @@ class Propagation:
         if sure and dims is not None and value in self.upper:
             open_ = self._open.get(value, range(len(dims)))
             dims = tuple(None if axis in open_ else dim for axis, dim in enumerate(dims))
-        return helper.make_tensor_type_proto(dtype.value if dtype is not None else 0, dims)
+        return tensor_type(dtype, dims)
 
     def _called(self, node: onnx.NodeProto) -> Iterator[onnx.FunctionProto]:
         if (node.domain, node.op_type, node.overload) not in self._model.functions:

@@ -23,9 +23,6 @@ from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.validity import skeleton
 from onnxtile.model.walk import HeldGraph, bodies_of, called_functions, nodes_in
 
-INSIDE = "onnxtile.inside"
-"""The attribute of a call that holds the copy of its function's graph. It is never saved."""
-
 _MOST = 500_000
 """Nodes of all copies together: functions that call each other twice have any number."""
 
@@ -51,7 +48,7 @@ def is_kernel(function: ir.Function) -> bool:
 
 def inside_of(node: ir.Node) -> ir.Graph | None:
     """Return the copy of its function's graph that an open call holds, else None."""
-    attribute = node.attributes.get(INSIDE)
+    attribute = node.attributes.get(keys.INSIDE)
     return None if attribute is None else attribute.as_graph()
 
 
@@ -86,16 +83,7 @@ def written_out(call: ir.Node, model: ir.Model, shapes: Shapes, constants: Const
 def fold(model: ir.Model) -> None:
     """Close all calls of `model` (in place)."""
     for node in list(_nodes(model.graph)):
-        node.attributes.pop(INSIDE, None)
-
-
-def fold_proto(proto: onnx.NodeProto) -> None:
-    """Close the calls in the bodies of `proto` (in place)."""
-    for at in [at for at, attribute in enumerate(proto.attribute) if attribute.name == INSIDE]:
-        del proto.attribute[at]
-    for attribute in proto.attribute:
-        for node in (node for body in (attribute.g, *attribute.graphs) for node in body.node):
-            fold_proto(node)
+        node.attributes.pop(keys.INSIDE, None)
 
 
 def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -119,7 +107,7 @@ class _Opening:
     def is_open(self, node: ir.Node) -> bool:
         """Return whether `node` is a call that is to be opened."""
         function = self._model.functions.get(node.op_identifier())
-        if function is None or INSIDE in node.attributes:
+        if function is None or keys.INSIDE in node.attributes:
             return False
         if node.op_identifier() not in self._opens:
             self._opens[node.op_identifier()] = self._opens_as(function)
@@ -143,7 +131,7 @@ class _Opening:
         while todo:
             call = todo.pop()
             inside = self._copy(call)
-            call.attributes.add(ir.AttrGraph(INSIDE, inside))
+            call.attributes.add(ir.AttrGraph(keys.INSIDE, inside))
             todo.extend(node for node in _nodes(inside) if self.is_open(node))
         return found
 
