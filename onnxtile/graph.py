@@ -1,4 +1,4 @@
-"""Orders and convexity on an onnx_ir graph, and antichains of any order (the only room that knows networkx)."""
+"""Orders and convexity on an onnx_ir graph, and antichains of any order (the only module that imports networkx)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.model.walk import dependencies
 
-__all__ = ["MOST_ELEMENTS", "Order", "dependencies", "heaviest_antichain", "node_id", "node_ids"]
+__all__ = ["MOST_ELEMENTS", "TopologicalOrder", "dependencies", "heaviest_antichain", "node_id", "node_ids"]
 
 
 def node_id(node: ir.Node) -> str:
@@ -33,7 +33,7 @@ def node_ids(nodes: Iterable[ir.Node]) -> dict[ir.Node, str]:
     }
 
 
-class Order:
+class TopologicalOrder:
     """A topological order of one graph, kept while sets of nodes are contracted into one.
 
     A set is convex when no path leaves it and comes back; only such a set can become one node without making a cycle. Positions are

@@ -19,7 +19,7 @@ from onnx import numpy_helper
 
 from onnxtile.collector import collector_paused
 from onnxtile.model.body_shapes import CONTROL_FLOW, follow, made_inside
-from onnxtile.model.contributed import Operand, contributed_operators, results
+from onnxtile.model.contributed import KnownOperand, contributed_operators, results
 from onnxtile.model.dependence import shape_operands
 from onnxtile.model.intervals import Interval, keeps_its_sign
 from onnxtile.model.intervals import results as interval_results
@@ -244,7 +244,7 @@ class Propagation:
 
     def _evaluate(self, node: ir.Node, numbers: Sequence[Array | None]) -> list[Array]:
         """Return what `node` makes of `numbers`, one array for each input; nothing where it cannot be computed."""
-        proto, names = _alone(node)
+        proto, names = _with_names(node)
         given = zip(node.inputs, numbers, strict=True)
         feeds = {names[value]: array for value, array in given if value is not None and array is not None}
         made = _evaluated(self._one_node(proto, {}), feeds)
@@ -255,7 +255,7 @@ class Propagation:
         if self._is_contributed(node):
             self._ask(node)
             return
-        proto, names = _alone(node)
+        proto, names = _with_names(node)
         typed = {names[value]: value for value in dict.fromkeys(node.inputs) if value is not None}
         model = self._one_node(proto, typed)
         found = _inferred(model)
@@ -282,8 +282,8 @@ class Propagation:
         for value, known in zip(node.outputs, results(node, operands, self._model.graph.opset_imports), strict=True):
             self.note(value, known.dtype, known.dims)
 
-    def _operand(self, value: ir.Value) -> Operand:
-        return Operand(self.dtypes.get(value), self.dims.get(value), self._numbers.get(value))
+    def _operand(self, value: ir.Value) -> KnownOperand:
+        return KnownOperand(self.dtypes.get(value), self.dims.get(value), self._numbers.get(value))
 
     def _note_open(self, value: ir.Value, sure: Dims | None, rank: int) -> None:
         """Note on which axes `value` may be smaller than its bound: where neither inference without bounds knows it, nor `sure`."""
@@ -379,7 +379,7 @@ def _measured(node: ir.Node, sizes: Sequence[int]) -> Array:
     return np.asarray(math.prod(sizes) if node.op_type == "Size" else part, np.int64)
 
 
-def _alone(node: ir.Node) -> tuple[onnx.NodeProto, dict[ir.Value, str]]:
+def _with_names(node: ir.Node) -> tuple[onnx.NodeProto, dict[ir.Value, str]]:
     """Return `node` with names of its own for what it reads and makes, and these names."""
     proto = ir.serde.serialize_node(node)
     values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.name]

@@ -116,7 +116,7 @@ class Submodels:
         )
 
     def session(self, submodel: onnx.ModelProto) -> Session:
-        """Return a session of one of these models. Raises ModelError with onnxruntime's reason, TooLarge above 2 GiB."""
+        """Return a session of one of these models. Raises ModelError with onnxruntime's reason, ModelTooLarge above 2 GiB."""
         return Session(proto_bytes(submodel), external=self._folder)
 
     @cached_property

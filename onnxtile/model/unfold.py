@@ -63,7 +63,7 @@ def unfold(model: ir.Model, shapes: Shapes, constants: Constants) -> Unfolded:
     if not any(opening.is_open(node) for node in _nodes(model.graph)):
         return Unfolded(model, shapes, constants)
     copy = model.clone()
-    known = shapes.of_twins(dict(zip(values(model), values(copy), strict=True)))
+    known = shapes.of_copies(dict(zip(values(model), values(copy), strict=True)))
     held = Constants(copy)
     calls = _Opening(copy, held).open(copy.graph)
     found = Constants(copy)
@@ -166,9 +166,9 @@ def _inferred(model: ir.Model, calls: Iterable[ir.Node], shapes: Shapes, constan
     except ModelError:
         found = resolve(shell)
     originals = flat.originals()
-    if any(found.dtype(twin) is None for twin in originals):
+    if any(found.dtype(copy) is None for copy in originals):
         _note_types(shell, originals)
-    return found.of_twins(originals, flat.bounded)
+    return found.of_copies(originals, flat.bounded)
 
 
 def _note_types(shell: ir.Model, originals: Mapping[ir.Value, Iterable[ir.Value]]) -> None:
@@ -178,21 +178,21 @@ def _note_types(shell: ir.Model, originals: Mapping[ir.Value, Iterable[ir.Value]
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         return  # then they are tensors of which nothing is known
     types = {info.name: info.type for info in (*inferred.value_info, *inferred.output)}
-    for twin, values_inside in originals.items():
-        known = types.get(twin.name or "")
+    for copy, values_inside in originals.items():
+        known = types.get(copy.name or "")
         if known is not None and not known.HasField("tensor_type"):
             for value in values_inside:
                 value.type = ir.serde.deserialize_type_proto_for_type(known)
 
 
 class _Flat:
-    """Inlines open calls one after another. `_twins` maps each value of the model, or of a call, to its copy."""
+    """Inlines open calls one after another. `_copies` maps each value of the model, or of a call, to its copy."""
 
     def __init__(self, model: ir.Model, shapes: Shapes, constants: Constants) -> None:
         self._model = model
         self._shapes = shapes
         self._constants = constants
-        self._twins: dict[ir.Value, ir.Value | None] = {}
+        self._copies: dict[ir.Value, ir.Value | None] = {}
         self._inside: set[ir.Value] = set()
         self._nodes: list[ir.Node] = []
         self._inputs: list[ir.Value] = []
@@ -216,7 +216,7 @@ class _Flat:
         self._give(call)
         operands = [*call.inputs, *[None] * (len(function.inputs) - len(call.inputs))]
         for value, operand in zip(function.inputs, operands, strict=True):
-            self._twins[value] = None if operand is None else self._twins[operand]
+            self._copies[value] = None if operand is None else self._copies[operand]
         self._nodes += self._written(function.graph)
         self._outputs += [self._made(value) for value in function.outputs]
 
@@ -230,13 +230,13 @@ class _Flat:
     def _give(self, call: ir.Node) -> None:
         """Let something stand for each operand of `call`."""
         for value in call.inputs:
-            if value is not None and value not in self._twins:
-                self._twins[value] = self._operand(value)
+            if value is not None and value not in self._copies:
+                self._copies[value] = self._operand(value)
 
     def _made(self, value: ir.Value) -> ir.Value:
-        twin = self._twins[value]
-        assert twin is not None
-        return twin
+        copy = self._copies[value]
+        assert copy is not None
+        return copy
 
     def model(self) -> ir.Model:
         """Return all that was written out as a model."""
@@ -257,29 +257,29 @@ class _Flat:
         """Return the copy of an operand of the call: a constant if its numbers may matter, else an input."""
         dtype, dims = self._shapes.dtype(value), self._shapes.dims(value)
         shape = None if dims is None else ir.Shape([dim if isinstance(dim, int) else None for dim in dims])
-        twin = ir.Value(name=self._fresh(), type=None if dtype is None else ir.TensorType(dtype), shape=shape)
+        copy = ir.Value(name=self._fresh(), type=None if dtype is None else ir.TensorType(dtype), shape=shape)
         sizes = self._shapes.sizes(value)
         if value.const_value is not None and value in self._constants:
-            twin.const_value = value.const_value
+            copy.const_value = value.const_value
         elif (
             value in self._constants
             and sizes is not None
             and math.prod(sizes) <= _SMALL
             and dtype != ir.DataType.STRING
         ):
-            twin.const_value = ir.tensor(self._constants.array(value), name=twin.name)
-        (self._inputs if twin.const_value is None else self._initializers).append(twin)
-        return twin
+            copy.const_value = ir.tensor(self._constants.array(value), name=copy.name)
+        (self._inputs if copy.const_value is None else self._initializers).append(copy)
+        return copy
 
     def _fresh(self) -> str:
-        return f"v{len(self._twins)}"
+        return f"v{len(self._copies)}"
 
-    def _twin(self, value: ir.Value) -> ir.Value:
+    def _copied(self, value: ir.Value) -> ir.Value:
         """Return a new value for `value`, which is made inside."""
-        twin = ir.Value(name=self._fresh() if value.name else "", type=value.type, shape=value.shape)
-        self._twins[value] = twin
+        copy = ir.Value(name=self._fresh() if value.name else "", type=value.type, shape=value.shape)
+        self._copies[value] = copy
         self._inside.add(value)
-        return twin
+        return copy
 
     def _written(self, graph: ir.Graph) -> list[ir.Node]:
         """Return copies of the nodes of `graph`, those of the calls in it in their places."""
@@ -289,12 +289,12 @@ class _Flat:
             if inside is not None:
                 found += self._written(inside)
                 for value, made in zip(node.outputs, inside.outputs, strict=False):
-                    self._twins[value] = self._twins[made]
+                    self._copies[value] = self._copies[made]
                     self._inside.add(value)
                 continue
-            operands = [None if value is None else self._twins[value] for value in node.inputs]
+            operands = [None if value is None else self._copies[value] for value in node.inputs]
             attributes = [self._attribute(attribute) for attribute in node.attributes.values()]
-            outputs = [self._twin(value) for value in node.outputs]
+            outputs = [self._copied(value) for value in node.outputs]
             found.append(
                 ir.Node(node.domain, node.op_type, operands, attributes, overload=node.overload, outputs=outputs)
             )
@@ -308,12 +308,12 @@ class _Flat:
         return attribute
 
     def _body(self, graph: ir.Graph) -> ir.Graph:
-        inputs = [self._twin(value) for value in graph.inputs]
+        inputs = [self._copied(value) for value in graph.inputs]
         initializers = []
         for value in graph.initializers.values():
-            twin = self._made(value) if value in self._twins else self._twin(value)
-            twin.const_value = value.const_value
-            initializers.append(twin)
+            copy = self._made(value) if value in self._copies else self._copied(value)
+            copy.const_value = value.const_value
+            initializers.append(copy)
         nodes = self._written(graph)
         outputs = [self._made(value) for value in graph.outputs]
         return ir.Graph(inputs, outputs, nodes=nodes, initializers=initializers, name=graph.name)
