@@ -1,4 +1,4 @@
-"""Orders and convexity on an onnx_ir graph, and antichains of any order (the only room that knows networkx)."""
+"""Orders and convexity on an onnx_ir graph, and antichains of any order (the only module that imports networkx)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxtile.model.walk import bodies_of
+from onnxtile.model.walk import dependencies
+
+__all__ = ["MOST_ELEMENTS", "TopologicalOrder", "dependencies", "heaviest_antichain", "node_id", "node_ids"]
 
 
 def node_id(node: ir.Node) -> str:
@@ -31,22 +33,7 @@ def node_ids(nodes: Iterable[ir.Node]) -> dict[ir.Node, str]:
     }
 
 
-def dependencies(node: ir.Node) -> Iterable[ir.Value]:
-    """Yield the values `node` reads: its inputs, and what its bodies capture from the graphs around them."""
-    yield from (value for value in node.inputs if value is not None)
-    for body in bodies_of(node):
-        yield from _captured(body.graph)
-
-
-def _captured(body: ir.Graph) -> Iterable[ir.Value]:
-    own: set[ir.Value] = {*body.inputs, *body.initializers.values()}
-    for node in body:
-        yield from (value for value in dependencies(node) if value not in own)
-        own.update(node.outputs)
-    yield from (value for value in body.outputs if value is not None and value not in own)
-
-
-class Order:
+class TopologicalOrder:
     """A topological order of one graph, kept while sets of nodes are contracted into one.
 
     A set is convex when no path leaves it and comes back; only such a set can become one node without making a cycle. Positions are

@@ -5,6 +5,9 @@ from __future__ import annotations
 DOMAIN = "onnxtile"
 """The operator domain of meta-ops and of wrapped tiles."""
 
+INSIDE = "onnxtile.inside"
+"""The attribute of a call that holds a copy of its function's graph while a plan is made. It is never saved."""
+
 _PREFIX = "pkg.onnxtile."
 
 # On a call of a meta-op: the number of the record that unfuse needs to restore its nodes.

@@ -35,7 +35,7 @@ def error_line(reason: str, hint: str | None, most: int = MOST) -> str:
     if not hint:
         return capped(first, most)
     advice = escaped(hint)
-    room = most - len(" ()")
-    first = capped(first, max(room - len(advice), room * 2 // 3))
-    left = room - len(first)
+    limit = most - len(" ()")
+    first = capped(first, max(limit - len(advice), limit * 2 // 3))
+    left = limit - len(first)
     return f"{first} ({capped(advice, left)})" if left >= min(len(advice), _LEAST) else first

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onnxtile.graph import Order, dependencies, heaviest_antichain, node_id, node_ids
+from onnxtile.graph import TopologicalOrder, dependencies, heaviest_antichain, node_id, node_ids
 
 
 def graph_of(text: str) -> ir.Graph:
@@ -45,7 +45,7 @@ DIAMOND = graph_of("g (float[2] x) => (float[2] y) { a = Neg(x)  b = Abs(a)  c =
     ],
 )
 def test_between(members: tuple[str, ...], after: tuple[str, ...] | None) -> None:
-    found = Order(DIAMOND).between(nodes(DIAMOND, *members))
+    found = TopologicalOrder(DIAMOND).between(nodes(DIAMOND, *members))
     assert found == (None if after is None else set(nodes(DIAMOND, *after)))
 
 
@@ -77,15 +77,15 @@ def test_a_body_may_give_what_it_captures() -> None:
 
 def test_a_path_by_way_of_a_body_counts() -> None:
     graph = graph_of(BODY)
-    assert Order(graph).between(nodes(graph, "a", "y")) is None
-    assert Order(graph).between(nodes(graph, "a", "i", "y")) == set()
+    assert TopologicalOrder(graph).between(nodes(graph, "a", "y")) is None
+    assert TopologicalOrder(graph).between(nodes(graph, "a", "i", "y")) == set()
 
 
 def test_contract_keeps_an_order() -> None:
     graph = graph_of(
         "g (float[2] x) => (float[2] y) { a = Neg(x)  b = Abs(a)  c = Exp(a)  d = Relu(b)  y = Add(c, d) }"
     )
-    order = Order(graph)
+    order = TopologicalOrder(graph)
     members = nodes(graph, "a", "c")
     after = order.between(members)
     assert after == set(nodes(graph, "b"))
@@ -95,7 +95,9 @@ def test_contract_keeps_an_order() -> None:
     assert order.position(call) < order.position(nodes(graph, "b")[0]) < order.position(nodes(graph, "d")[0])
 
 
-def _contract(graph: ir.Graph, order: Order, members: list[ir.Node], call: ir.Node, after: set[ir.Node]) -> None:
+def _contract(
+    graph: ir.Graph, order: TopologicalOrder, members: list[ir.Node], call: ir.Node, after: set[ir.Node]
+) -> None:
     """Contract `members`, and let what reads them read the outputs of `call` instead."""
     order.contract(members, call, after)
     made = [value for node in members for value in node.outputs if any(u not in members for u in value.consumers())]
@@ -146,7 +148,7 @@ def _is_convex(members: set[ir.Node]) -> bool:
     return not any(reader in members for node in outside for value in node.outputs for reader in value.consumers())
 
 
-def _require_order(graph: ir.Graph, order: Order) -> None:
+def _require_order(graph: ir.Graph, order: TopologicalOrder) -> None:
     seen: set[ir.Node] = set()
     positions = []
     for node in graph:
@@ -163,7 +165,7 @@ def _require_order(graph: ir.Graph, order: Order) -> None:
 def test_between_is_convexity_and_contract_keeps_an_order(case: tuple[ir.Graph, list[list[int]]]) -> None:
     graph, sets = case
     everything = list(graph)
-    order = Order(graph)
+    order = TopologicalOrder(graph)
     for indices in sets:
         members = {everything[i] for i in indices if everything[i].graph is graph}
         if not members:

@@ -17,7 +17,7 @@ import pydantic
 
 from onnxtile import keys
 from onnxtile.fusion.packed import packed, unpacked
-from onnxtile.model.twin import twin
+from onnxtile.model.copied_tensor import copied_tensor
 
 _QUANTIZATION = "quant_parameter_tensor_names"
 """Where onnx_ir keeps what a quantization annotation says of a value."""
@@ -189,7 +189,7 @@ def _restored(attribute: ir.Attr, record: NodeRecord) -> ir.Attr:
 
 def restored_tensor(tensor: ir.TensorProtocol, record: TensorRecord) -> ir.TensorProtocol:
     """Return `tensor` with what `record` says of it."""
-    return tensor if of_tensor(tensor) == record else twin(tensor, record.name, record.doc, record.metadata)
+    return tensor if of_tensor(tensor) == record else copied_tensor(tensor, record.name, record.doc, record.metadata)
 
 
 def _is_tensor(attribute: ir.Attr) -> bool:

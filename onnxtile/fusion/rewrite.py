@@ -27,7 +27,7 @@ from onnxtile.fusion.record import (
     past_of,
 )
 from onnxtile.fusion.region import Refusal, Region, overwritable, region
-from onnxtile.graph import Order, node_id
+from onnxtile.graph import TopologicalOrder, node_id
 from onnxtile.model.constants import Constants, constant_attribute
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes
@@ -134,7 +134,7 @@ def _require_known_in(patterns: Iterable[Pattern], known: Collection[str]) -> No
 class _Places:
     """Where each node of one graph stood in the file, and the graph's order as it is now."""
 
-    order: Order
+    order: TopologicalOrder
     original: dict[ir.Node, int]
 
 
@@ -243,7 +243,7 @@ class _Fuser:
 
     def _places(self, graph: ir.Graph) -> _Places:
         if graph not in self.places:
-            self.places[graph] = _Places(Order(graph), {node: place for place, node in enumerate(graph)})
+            self.places[graph] = _Places(TopologicalOrder(graph), {node: place for place, node in enumerate(graph)})
         return self.places[graph]
 
     def _call(self, part: Region, function: ir.Function, places: _Places) -> ir.Node:
@@ -282,7 +282,7 @@ class _Fuser:
         self.names.add(candidate)
         return candidate
 
-    def _replace(self, part: Region, call: ir.Node, order: Order, after: set[ir.Node]) -> None:
+    def _replace(self, part: Region, call: ir.Node, order: TopologicalOrder, after: set[ir.Node]) -> None:
         names = [value.name for value in part.outputs]
         order.contract(part.nodes, call, after)
         for old, new in zip(part.outputs, call.outputs, strict=True):

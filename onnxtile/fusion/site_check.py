@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from onnxtile import keys
@@ -16,12 +17,12 @@ from onnxtile.fusion.record import NodeRecord, Past, Record, past_of
 from onnxtile.graph import node_id
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import draw
-from onnxtile.model.save import MIN_IR_VERSION
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.walk import graphs_in
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Array
-from onnxtile.verification import OutputError, compare_values, session
+from onnxtile.verification import OutputError, compare_values
 
 _COUNTS = {ir.DataType.INT64, ir.DataType.INT32}
 
@@ -78,8 +79,8 @@ def _graphs(graph: ir.Graph) -> Iterator[tuple[tuple[str, ...], ir.Graph]]:
 
 class _Sites:
     def __init__(self, original: ir.Model, fused: ir.Model, shapes: Shapes) -> None:
-        self._original = original
-        self._fused = fused
+        self._cut = Submodels(original)
+        self._cut_fused = Submodels(fused)
         self._past = past_of(fused)
         self._shapes = shapes
         self._constants = Constants(original)
@@ -102,9 +103,11 @@ class _Sites:
         if unknown:
             return SiteVerdict(call.name or "", (), also, f"the shape of {unknown[0].name!r} is not known")
         feeds = {v.name or "": self._feed(v, generator) for v in inputs}
-        alone = session(self._part(_originals(self._past, call, scope), inputs, outputs, self._original))
+        types = {value.name or "": self._type(value) for value in inputs}
+        fed = {value: types[value.name or ""] for value in inputs}
+        original = self._cut.session(self._cut.of(_originals(self._past, call, scope), fed, outputs))
         try:
-            expected = alone.run(feeds)
+            expected = original.run(feeds)
         except ModelError:
             # A shape or an index that the model computes elsewhere cannot be drawn at random.
             computed = [v for v in inputs if v not in self._constants and self._dtype(v) in _COUNTS]
@@ -112,53 +115,25 @@ class _Sites:
                 raise
             reason = f"{computed[0].name!r}, which the model computes, takes no random values"
             return SiteVerdict(call.name or "", (), also, reason)
-        copy = ir.Node(call.domain, call.op_type, call.inputs, overload=call.overload, outputs=_named(call.outputs))
-        got = session(self._part([copy], inputs, copy.outputs, self._fused)).run(feeds)
+        fed = {value: types[value.name or ""] for value in call.inputs if value is not None}
+        fused = self._cut_fused.of([call], fed, [value for value in call.outputs if value.name])
+        got = self._cut_fused.session(fused).run(feeds)
         errors = (compare_values(name, value, got[name]) for name, value in expected.items())
         return SiteVerdict(call.name or "", tuple(errors), also)
 
     def _feed(self, value: ir.Value, generator: np.random.Generator) -> Array:
         if value in self._constants:
             return self._constants.array(value)
-        typed = ir.Value(name=value.name, type=self._type(value))
+        typed = ir.Value(name=value.name, type=ir.TensorType(self._dtype(value)))
         return draw(generator, typed, lambda _: self._shapes.sizes(value))
 
     def _dtype(self, value: ir.Value) -> ir.DataType:
         dtype = self._shapes.dtype(value)
         return dtype if dtype is not None else ir.DataType.FLOAT
 
-    def _type(self, value: ir.Value) -> ir.TensorType:
-        return ir.TensorType(self._dtype(value))
-
-    def _part(self, nodes: list[ir.Node], inputs: list[ir.Value], outputs: Any, model: ir.Model) -> ir.Model:
-        """Return a model of `nodes` alone, copied; small constants come along as initializers."""
-        copies = {value.name or "": self._input(value) for value in inputs}
-        read = (value for node in nodes for value in node.inputs if value is not None)
-        initializers = [
-            _initializer(v) for v in dict.fromkeys(read) if v.name not in copies and v.const_value is not None
-        ]
-        copies.update({value.name or "": value for value in initializers})
-        body = []
-        for node in nodes:
-            made = _named(node.outputs)
-            copies.update({value.name: value for value in made if value.name})
-            operands = [None if value is None else copies[value.name or ""] for value in node.inputs]
-            attributes = node.attributes.values()
-            body.append(ir.Node(node.domain, node.op_type, operands, attributes, overload=node.overload, outputs=made))
-        graph = ir.Graph(
-            [copies[value.name or ""] for value in inputs],
-            [copies[value.name or ""] for value in outputs if value.name],
-            nodes=body,
-            initializers=initializers,
-            opset_imports=dict(model.graph.opset_imports),
-            name="site",
-        )
-        functions = [function.clone() for function in model.functions.values()]
-        return ir.Model(graph, ir_version=max(MIN_IR_VERSION, model.ir_version), functions=functions)
-
-    def _input(self, value: ir.Value) -> ir.Value:
+    def _type(self, value: ir.Value) -> onnx.TypeProto:
         dims = self._constants.array(value).shape if value in self._constants else self._shapes.dims(value)
-        return ir.Value(name=value.name, type=self._type(value), shape=None if dims is None else ir.Shape(dims))
+        return tensor_type(self._dtype(value), dims)
 
 
 def _originals(past: Past, call: ir.Node, scope: Scope) -> list[ir.Node]:
@@ -168,16 +143,6 @@ def _originals(past: Past, call: ir.Node, scope: Scope) -> list[ir.Node]:
     graph = next(node.graph for node in makers if node is not None)
     assert isinstance(graph, ir.Graph)
     return [node for node in graph if node in makers]
-
-
-def _initializer(value: ir.Value) -> ir.Value:
-    tensor = value.const_value
-    assert tensor is not None
-    return ir.Value(name=value.name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=value.shape)
-
-
-def _named(values: Any) -> list[ir.Value]:
-    return [ir.Value(name=value.name) for value in values]
 
 
 def _outputs_of(past: Past, record: Record) -> Iterator[str]:

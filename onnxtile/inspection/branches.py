@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 import onnx_ir as ir
 
 from onnxtile.graph import node_ids
-from onnxtile.model.expose import exposing
 from onnxtile.model.given import Feeds
+from onnxtile.model.submodel import exposing
 from onnxtile.model.walk import bodies_of, nodes_inside
 
 

@@ -20,7 +20,7 @@ _CALL = "onnxtile.call"
 
 
 @dataclass(frozen=True)
-class Work:
+class NodeWork:
     """Multiply-accumulates of a node, additions of biases and FLOPs, by operator, and why its work is not known where it is not.
 
     `uncounted` is why FLOPs are not known of which the MACs may be.
@@ -47,15 +47,15 @@ class Work:
         """Why the FLOPs are not known; empty where they are."""
         return self.unknown or self.uncounted
 
-    def times(self, count: int) -> Work:
+    def times(self, count: int) -> NodeWork:
         """Return the work of `count` such nodes."""
         macs, additions, flops = (
             {op: count * n for op, n in counts.items()} for counts in (self.macs, self.additions, self.flops)
         )
-        return Work(macs, additions, self.unknown, flops, self.uncounted)
+        return NodeWork(macs, additions, self.unknown, flops, self.uncounted)
 
 
-def works(model: ir.Model, shapes: Shapes, constants: Constants) -> dict[ir.Node, Work]:
+def works(model: ir.Model, shapes: Shapes, constants: Constants) -> dict[ir.Node, NodeWork]:
     """Return the work of each node of all graphs of `model`, which stays as it is; what only makes constants has none.
 
     Nodes of bodies (If, Loop, Scan) have the work of one pass; the node that has the bodies has that of all passes, where the graph tells
@@ -64,8 +64,10 @@ def works(model: ir.Model, shapes: Shapes, constants: Constants) -> dict[ir.Node
     return _works(model, shapes, constants, _calls(model))
 
 
-def _works(model: ir.Model, shapes: Shapes, constants: Constants, calls: Mapping[ir.Node, Work]) -> dict[ir.Node, Work]:
-    found: dict[ir.Node, Work] = {}
+def _works(
+    model: ir.Model, shapes: Shapes, constants: Constants, calls: Mapping[ir.Node, NodeWork]
+) -> dict[ir.Node, NodeWork]:
+    found: dict[ir.Node, NodeWork] = {}
     # A body stands before the node that has it once the order is turned round.
     for node in reversed(list(model.graph.all_nodes())):
         if node in calls:
@@ -73,20 +75,20 @@ def _works(model: ir.Model, shapes: Shapes, constants: Constants, calls: Mapping
         elif bodies_of(node):
             found[node] = _of_bodies(node, found, repetitions(node, shapes, constants))
         else:
-            found[node] = _alone(node, shapes, constants)
+            found[node] = _of_node(node, shapes, constants)
     return found
 
 
-def _alone(node: ir.Node, shapes: Shapes, constants: Constants) -> Work:
+def _of_node(node: ir.Node, shapes: Shapes, constants: Constants) -> NodeWork:
     if node.outputs and all(value in constants for value in node.outputs):
-        return Work()
+        return NodeWork()
     try:
         count = work_of(node, shapes)
     except NotKnown as error:
-        return Work(unknown=str(error))
+        return NodeWork(unknown=str(error))
     op = operator_name(node)
     why = count.why or f"no rule counts the FLOPs of {op} as it is used here"
-    return Work(
+    return NodeWork(
         {op: count.macs} if count.macs else {},
         {op: count.additions} if count.additions else {},
         flops={op: count.flops} if count.flops else {},
@@ -94,7 +96,7 @@ def _alone(node: ir.Node, shapes: Shapes, constants: Constants) -> Work:
     )
 
 
-def _of_bodies(node: ir.Node, found: Mapping[ir.Node, Work], times: Mapping[str, int] | None) -> Work:
+def _of_bodies(node: ir.Node, found: Mapping[ir.Node, NodeWork], times: Mapping[str, int] | None) -> NodeWork:
     """Return the work of all passes of the bodies of `node`, which run as often as `times` says, by the attribute's name."""
     inner = {body.key: _sum([found[one] for one in body.graph]) for body in bodies_of(node)}
     if times is None:
@@ -103,11 +105,11 @@ def _of_bodies(node: ir.Node, found: Mapping[ir.Node, Work], times: Mapping[str,
             all(count == 0 for count in counts)
             for counts in zip(*((work.total, work.operations) for work in inner.values()), strict=True)
         )
-        return Work(unknown="" if no_products else reason, uncounted="" if no_flops else reason)
+        return NodeWork(unknown="" if no_products else reason, uncounted="" if no_flops else reason)
     return _sum([work.times(times[name]) for name, work in inner.items() if times[name]])
 
 
-def _calls(model: ir.Model) -> dict[ir.Node, Work]:
+def _calls(model: ir.Model) -> dict[ir.Node, NodeWork]:
     """Return the work of each call of a local function, found by writing the bodies in the calls' places in a copy."""
     originals = list(model.graph.all_nodes())
     places = [place for place, node in enumerate(originals) if node.op_identifier() in model.functions]
@@ -119,9 +121,11 @@ def _calls(model: ir.Model) -> dict[ir.Node, Work]:
         nodes[place].metadata_props[_CALL] = str(place)
     refusal = write_out_calls(copy)
     if refusal:
-        return {originals[place]: Work(unknown=f"its function cannot be looked into: {refusal}") for place in places}
+        return {
+            originals[place]: NodeWork(unknown=f"its function cannot be looked into: {refusal}") for place in places
+        }
     found = _works(copy, resolve(copy), Constants(copy), {})
-    parts: dict[int, list[Work]] = {place: [] for place in places}
+    parts: dict[int, list[NodeWork]] = {place: [] for place in places}
     for node in _outermost(copy.graph):
         parts[int(node.metadata_props[_CALL])].append(found[node])
     return {originals[place]: _sum(works) for place, works in parts.items()}
@@ -146,7 +150,7 @@ def write_out_calls(model: ir.Model, wanted: Callable[[ir.Function], bool] | Non
     return ""
 
 
-def _sum(parts: list[Work]) -> Work:
+def _sum(parts: list[NodeWork]) -> NodeWork:
     unknown, uncounted = (
         next(filter(None, reasons), "")
         for reasons in ((part.unknown for part in parts), (part.uncounted for part in parts))
@@ -159,7 +163,7 @@ def _sum(parts: list[Work]) -> Work:
             (part.flops for part in parts),
         )
     )
-    return Work(macs, additions, unknown, flops, uncounted)
+    return NodeWork(macs, additions, unknown, flops, uncounted)
 
 
 def add_up(counts: Iterable[Mapping[Operator, int]]) -> dict[Operator, int]:

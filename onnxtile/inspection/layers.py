@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies, node_ids
-from onnxtile.inspection.inlined import Work, works
+from onnxtile.inspection.inlined import NodeWork, works
 from onnxtile.inspection.work import operator_name
 from onnxtile.inspection.workspaces import workspaces
 from onnxtile.model.bytes import tensor_bytes
@@ -39,7 +39,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerCost:
     """One node: `body` says in which body of which node it stands (empty: in the main graph); sizes in bytes."""
 
     node: str
@@ -47,7 +47,7 @@ class Layer:
     body: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    work: Work = field(default_factory=Work)
+    work: NodeWork = field(default_factory=NodeWork)
     read: int | None = None
     written: int | None = None
     weights: int | None = None
@@ -90,15 +90,15 @@ class Layer:
         }
 
 
-def layers(model: ir.Model, shapes: Shapes, constants: Constants) -> tuple[Layer, ...]:
+def layers(model: ir.Model, shapes: Shapes, constants: Constants) -> tuple[LayerCost, ...]:
     """Return every node of the graphs of `model` that computes something, in order; those that only make constants are left out."""
-    done, rooms = works(model, shapes, constants), workspaces(model, shapes)
+    done, needed = works(model, shapes, constants), workspaces(model, shapes)
 
     def described(value: ir.Value) -> Tensor:
         return tensor(value, shapes, constants)
 
     return tuple(
-        replace(_layer(node, name, body, done[node], described), workspace=rooms.get(node, 0))
+        replace(_layer(node, name, body, done[node], described), workspace=needed.get(node, 0))
         for body, graph in _graphs(model.graph)
         for node, name in node_ids(graph).items()
         if not (node.outputs and all(value in constants for value in node.outputs))
@@ -120,13 +120,13 @@ def _graphs(graph: ir.Graph) -> Iterator[tuple[str, ir.Graph]]:
         yield "/".join(f"{names[node]}.{key}" for node, key in path), inner
 
 
-def _layer(node: ir.Node, name: str, body: str, work: Work, described: Callable[[ir.Value], Tensor]) -> Layer:
+def _layer(node: ir.Node, name: str, body: str, work: NodeWork, described: Callable[[ir.Value], Tensor]) -> LayerCost:
     inputs = tuple(described(value) for value in dict.fromkeys(dependencies(node)))
     outputs = tuple(described(value) for value in node.outputs if value.name)
     written = _sum([one.bytes for one in outputs])
     read, moving = (_read(node, inputs, written, constant) for constant in (True, False))
     weights = None if read is None or moving is None else read - moving
-    return Layer(name, operator_name(node), body, inputs, outputs, work, read, written, weights)
+    return LayerCost(name, operator_name(node), body, inputs, outputs, work, read, written, weights)
 
 
 def _read(node: ir.Node, inputs: tuple[Tensor, ...], written: int | None, constants: bool) -> int | None:

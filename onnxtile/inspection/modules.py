@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from onnxtile.inspection.layers import Layer
+from onnxtile.inspection.layers import LayerCost
 
 Stored: TypeAlias = Mapping[str, Mapping[str, int]]
 """For each constant that is read the parameters that it is a view of, and how many elements these have."""
@@ -36,7 +36,7 @@ class Module:
         """How many elements the parameters have that its nodes read."""
         return sum(self._parameters.values())
 
-    def add(self, layer: Layer, stored: Stored) -> None:
+    def add(self, layer: LayerCost, stored: Stored) -> None:
         """Take up a node."""
         self.nodes += 1
         self.macs += layer.work.total or 0
@@ -64,7 +64,7 @@ class Module:
         }
 
 
-def modules(layers: Iterable[Layer], stored: Stored) -> tuple[Module, ...]:
+def modules(layers: Iterable[LayerCost], stored: Stored) -> tuple[Module, ...]:
     """Return the modules of the nodes of the main graph, each before those inside, in the order in which the nodes stand.
 
     The first, without a name, is the model. The last part of a node's name is the node itself.

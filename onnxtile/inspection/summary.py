@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import onnx_ir as ir
 
 from onnxtile.inspection.inlined import add_up
-from onnxtile.inspection.layers import Layer, Tensor, layers, tensor
+from onnxtile.inspection.layers import LayerCost, Tensor, layers, tensor
 from onnxtile.inspection.modules import Module, modules
 from onnxtile.inspection.operators import OperatorUse, operators
 from onnxtile.inspection.parameters import Parameters, parameters, stored_parameters
@@ -46,7 +46,7 @@ class Totals:
     """Nodes whose FLOPs are not known."""
 
     @classmethod
-    def of(cls, found: Iterable[Layer]) -> Totals:
+    def of(cls, found: Iterable[LayerCost]) -> Totals:
         """Return the sums over `found`."""
         found = list(found)
         unknown = tuple(Remark(layer.node, layer.work.unknown) for layer in found if layer.work.unknown)
@@ -118,7 +118,7 @@ class Inspection(VerbResult):
     outputs: tuple[Tensor, ...]
     operators: tuple[OperatorUse, ...]
     parameters: Parameters
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerCost, ...]
     unknown: tuple[Remark, ...]
     conflicts: tuple[Remark, ...]
     training: Kept | None = None
@@ -245,7 +245,7 @@ def _unknown(model: ir.Model, shapes: Shapes, constants: Constants) -> Iterator[
         yield Remark(value.name or "", reason)
 
 
-def _conflicts(found: Iterable[Layer]) -> Iterator[Remark]:
+def _conflicts(found: Iterable[LayerCost]) -> Iterator[Remark]:
     """Yield each Reshape that cannot hold what it is given: a size, mostly of the batch, is written into the model."""
     for layer in found:
         if layer.op != "Reshape" or None in {layer.inputs[0].bytes, layer.outputs[0].bytes}:

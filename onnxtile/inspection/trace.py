@@ -15,9 +15,9 @@ from onnxtile.inspection.branches import reachable, with_branches
 from onnxtile.inspection.inlined import write_out_calls
 from onnxtile.inspection.work import operator_name
 from onnxtile.model.constants import Constants
-from onnxtile.model.expose import exposing
 from onnxtile.model.feeds import Ranges, sample_feeds
 from onnxtile.model.given import Feeds, write_arrays
+from onnxtile.model.submodel import exposing
 from onnxtile.query.match import Matcher, compiled
 from onnxtile.result import VerbResult
 from onnxtile.runtime import Array

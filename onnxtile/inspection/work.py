@@ -19,7 +19,7 @@ class NotKnown(Exception):
 
 
 @dataclass(frozen=True)
-class Count:
+class OperationCount:
     """Multiply-accumulates (MACs), the additions of a bias, and all other operations (None where their number is not known)."""
 
     macs: int
@@ -35,7 +35,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Site:
+class CountedNode:
     """One node as a rule sees it: sizes of inputs and outputs, and attributes. Raises NotKnown for a size nobody knows."""
 
     node: ir.Node
@@ -94,7 +94,7 @@ class Rule:
 
     name: str
     operators: frozenset[str]
-    count: Callable[[Site], Count]
+    count: Callable[[CountedNode], OperationCount]
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class FlopRule:
 
     name: str
     operators: frozenset[str]
-    count: Callable[[Site], int]
+    count: Callable[[CountedNode], int]
 
 
 Operator: TypeAlias = str
@@ -118,22 +118,22 @@ def operator_name(node: ir.Node) -> Operator:
     return node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}::{node.op_type}"
 
 
-def work_of(node: ir.Node, shapes: Shapes) -> Count:
+def work_of(node: ir.Node, shapes: Shapes) -> OperationCount:
     """Return the work of one node that calls no function and has no bodies. Raises NotKnown.
 
     Only products that are summed count as MACs; element-wise arithmetic, normalisation and pooling have FLOPs alone.
     """
-    rule, site = _rules().get(operator_name(node)), Site(node, shapes)
+    rule, site = _rules().get(operator_name(node)), CountedNode(node, shapes)
     if isinstance(rule, Rule):
         return _counted(rule.count, site)
     if rule is not None:
         return _without_products(rule, site)
     if node.domain in _STANDARD:
-        return Count(0)
+        return OperationCount(0)
     raise NotKnown(f"nothing is known of the operator {operator_name(node)}")
 
 
-def _counted(count: Callable[[Site], Counted], site: Site) -> Counted:
+def _counted(count: Callable[[CountedNode], Counted], site: CountedNode) -> Counted:
     """Return what a rule counts. Raises NotKnown also where ranks or attributes are not those that its operator has."""
     try:
         return count(site)
@@ -141,11 +141,11 @@ def _counted(count: Callable[[Site], Counted], site: Site) -> Counted:
         raise NotKnown(f"the operands or attributes of this {site.operator} are not those of the operator") from error
 
 
-def _without_products(rule: FlopRule, site: Site) -> Count:
+def _without_products(rule: FlopRule, site: CountedNode) -> OperationCount:
     try:
-        return Count(0, others=_counted(rule.count, site))
+        return OperationCount(0, others=_counted(rule.count, site))
     except NotKnown as error:
-        return Count(0, why=str(error))
+        return OperationCount(0, why=str(error))
 
 
 @cache

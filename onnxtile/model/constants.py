@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError
-from onnxtile.model.opset import Opsets
-from onnxtile.model.save import MAX_IR_VERSION, external_folder, to_bytes
+from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.walk import all_nodes, has_body
-from onnxtile.runtime import Array, Session, as_text
+from onnxtile.runtime import Array, as_text
 
 RANDOM = {
     "RandomNormal",
@@ -45,7 +45,7 @@ class Constants:
         self._values: set[ir.Value] = set()
         self._arrays: dict[ir.Value, Array] = {}
         self._pure = _pure_functions(model)
-        self._opsets = Opsets(model)
+        self._submodels = Submodels(model)
         for graph in model.graphs():
             self._values.update(
                 v for v in graph.initializers.values() if model.ir_version < 4 or not v.is_graph_input()
@@ -100,26 +100,12 @@ class Constants:
     def _compute(self, values: Sequence[ir.Value]) -> None:
         """Run the operators that `values`, all of one graph, come from, back to what is held somewhere, in one go."""
         leaves, nodes = self._origin(values)
-        arrays = {leaf.name or "": self.array(leaf) for leaf in leaves}
-        made = {leaf: _typed(leaf.name, arrays[leaf.name or ""]) for leaf in leaves}
-        inputs = list(made.values())
-        copies = []
-        for node in nodes:
-            operands = [made[v] if v is not None else None for v in node.inputs]
-            outputs = [ir.Value(name=v.name) for v in node.outputs]
-            attributes = node.attributes.values()
-            copies.append(
-                ir.Node(node.domain, node.op_type, operands, attributes, overload=node.overload, outputs=outputs)
-            )
-            made.update(zip(node.outputs, outputs, strict=True))
-        origin = values[0].producer()
-        opsets = dict(self._opsets.of(None if origin is None else origin.graph))
-        graph = ir.Graph(inputs, [made[value] for value in values], nodes=copies, opset_imports=opsets, name="constant")
-        used = any(node.op_identifier() in self._model.functions for node in nodes)
-        functions = [f.clone() for f in self._model.functions.values()] if used else []
-        alone = ir.Model(graph, ir_version=min(max(self._model.ir_version, 8), MAX_IR_VERSION), functions=functions)
-        session = Session(to_bytes(alone), external=external_folder(alone))
-        results = session.run(arrays, [value.name or "" for value in values])
+        arrays = {leaf: self.array(leaf) for leaf in leaves}
+        session = self._submodels.session(
+            self._submodels.of(nodes, {leaf: _type(array) for leaf, array in arrays.items()}, values)
+        )
+        feeds = {leaf.name or "": array for leaf, array in arrays.items()}
+        results = session.run(feeds, [value.name or "" for value in values])
         self._arrays.update({value: np.asarray(results[value.name or ""]) for value in values})
 
     def _origin(self, values: Sequence[ir.Value]) -> tuple[list[ir.Value], list[ir.Node]]:
@@ -179,9 +165,9 @@ def _array(tensor: ir.TensorProtocol) -> Array:
     return as_text(array) if tensor.dtype == ir.DataType.STRING else array
 
 
-def _typed(name: str | None, array: Array) -> ir.Value:
+def _type(array: Array) -> onnx.TypeProto:
     dtype = ir.DataType.STRING if array.dtype.kind in "OSU" else ir.DataType.from_numpy(array.dtype)
-    return ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(dtype))
+    return tensor_type(dtype, array.shape)
 
 
 def constant_attribute(value: ir.Value) -> ir.Attr:

@@ -32,7 +32,7 @@ _NUMBERS = (1, 2**30)
 
 
 @dataclass(frozen=True)
-class Operand:
+class KnownOperand:
     """An operand: its element type, its dimensions, and its elements where these are known and few."""
 
     dtype: ir.DataType | None
@@ -70,7 +70,7 @@ def _is_standard(op_type: str, domain: str, version: int) -> bool:
     return True
 
 
-def results(node: ir.Node, operands: Sequence[Operand | None], opsets: Mapping[str, int]) -> list[Known]:
+def results(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapping[str, int]) -> list[Known]:
     """Return what onnxruntime infers for the outputs of `node` from its `operands`, one for each of its inputs.
 
     Where it refuses the node, as where it has no kernel for it on this processor, only element types are known, by the operator's schema.
@@ -88,7 +88,7 @@ def results(node: ir.Node, operands: Sequence[Operand | None], opsets: Mapping[s
     return [_common(one, other) for one, other in zip(*guesses, strict=True)]
 
 
-def _numbered(operand: Operand, number: int) -> Operand:
+def _numbered(operand: KnownOperand, number: int) -> KnownOperand:
     sizes = tuple(dim if isinstance(dim, int) else 1 for dim in operand.dims or ())
     return replace(operand, dims=sizes, number=np.full(sizes, number, np.int32))
 
@@ -99,8 +99,8 @@ def _common(one: Known, other: Known) -> Known:
     return Known(one.dtype, tuple(a if a == b else None for a, b in zip(one.dims, other.dims, strict=True)))
 
 
-def _asked(node: ir.Node, operands: Sequence[Operand | None], opsets: Mapping[str, int]) -> list[Known]:
-    model = _alone(node, operands, opsets)
+def _asked(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapping[str, int]) -> list[Known]:
+    model = _one_node_model(node, operands, opsets)
     if model is None:
         return [NOTHING] * len(node.outputs)
     found = _inferred(model.SerializeToString(deterministic=True))
@@ -117,7 +117,9 @@ def _spoken(known: Known | None, names: set[str]) -> Known:
     return Known(known.dtype, tuple(dim if isinstance(dim, int) or dim in names else None for dim in known.dims))
 
 
-def _alone(node: ir.Node, operands: Sequence[Operand | None], opsets: Mapping[str, int]) -> onnx.ModelProto | None:
+def _one_node_model(
+    node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapping[str, int]
+) -> onnx.ModelProto | None:
     """Return a model of `node` alone, the same for nodes that differ in names only; None where an operand has no known type."""
     proto = ir.serde.serialize_node(node)
     proto.ClearField("name")
@@ -177,7 +179,7 @@ def _dtype(name: str) -> ir.DataType | None:
     return ir.DataType[inner] if name.startswith("tensor(") and inner in ir.DataType.__members__ else None
 
 
-def _typed(node: ir.Node, operands: Sequence[Operand | None], opsets: Mapping[str, int]) -> list[Known]:
+def _typed(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapping[str, int]) -> list[Known]:
     """Return the element types that the schema ties to those of the operands."""
     domain = "" if node.domain in _STANDARD else node.domain
     version = _version(opsets, domain)

@@ -11,7 +11,7 @@ from threading import Lock
 import onnx_ir as ir
 from onnx_shape_inference import ShapeInferenceContext, registry
 
-from onnxtile.model.contributed import Operand, results
+from onnxtile.model.contributed import KnownOperand, results
 from onnxtile.model.known import declared
 from onnxtile.model.validity import INLINE_BYTES
 from onnxtile.runtime import Array
@@ -46,9 +46,9 @@ def _contributed(context: ShapeInferenceContext, node: ir.Node) -> None:
             context.set_dtype(value, known.dtype)
 
 
-def _operand(value: ir.Value) -> Operand:
+def _operand(value: ir.Value) -> KnownOperand:
     known = declared(value)
-    return Operand(known.dtype, known.dims, _number(value))
+    return KnownOperand(known.dtype, known.dims, _number(value))
 
 
 def _number(value: ir.Value | None) -> Array | None:

@@ -11,6 +11,7 @@ from onnxtile.errors import ModelError
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.domain import Domain, Ranges
 from onnxtile.model.operands import Sizes, domains
+from onnxtile.model.unbound import missing_sizes
 from onnxtile.runtime import Array
 
 __all__ = ["Ranges", "Sizes", "draw", "sample_feeds"]
@@ -27,6 +28,9 @@ def sample_feeds(model: ir.Model, sizes: Sizes, *, seed: int = 0, ranges: Ranges
     ModelError for inputs without a known shape, or that are neither tensors nor sequences of tensors, and UsageError for a bad range.
     """
     generator = np.random.default_rng(seed)
+    open_ = [value for value in free_inputs(model) if _has_shape(value) and sizes(value) is None]
+    if open_:
+        raise missing_sizes(open_)
     known = domains(model, sizes, ranges)
     feeds: dict[str, Any] = {}
     for value in free_inputs(model):
@@ -37,6 +41,10 @@ def sample_feeds(model: ir.Model, sizes: Sizes, *, seed: int = 0, ranges: Ranges
         else:
             feeds[name] = _drawn(generator, value, sizes(value), known[name])
     return feeds
+
+
+def _has_shape(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.TensorType | ir.SequenceType | None)
 
 
 def draw(generator: np.random.Generator, value: ir.Value, sizes: Sizes, *, limit: int | None = None) -> Array:
@@ -50,10 +58,10 @@ def _drawn(generator: np.random.Generator, value: ir.Value, shape: tuple[int, ..
             f"the input {value.name!r} is a {_kind(value.type)}, and sample inputs are tensors or sequences"
         )
     dtype = value.dtype
-    if shape is None or dtype is None:
-        raise ModelError(
-            f"the input {value.name!r} has no known shape", hint=f"bind it: --shape {value.name}=1x3x224x224, or --dim"
-        )
+    if dtype is None:
+        raise ModelError(f"the element type of the input {value.name!r} is not known")
+    if shape is None:
+        raise missing_sizes([value])
     if dtype == ir.DataType.STRING:
         return np.full(shape, "a", dtype=object)
     if dtype == ir.DataType.BOOL and domain.fixed is None:

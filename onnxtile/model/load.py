@@ -15,9 +15,9 @@ from google.protobuf.message import DecodeError
 
 from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError
+from onnxtile.model.copied_tensor import copied_tensor, without_second_props
 from onnxtile.model.mapped import MappedModel, read_mapped
 from onnxtile.model.training import note_training
-from onnxtile.model.twin import twin, without_second_props
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.model.walk import all_nodes, all_values
 from onnxtile.paths import real, require_readable
@@ -317,7 +317,7 @@ def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
             doc_string=tensor.doc_string,
             metadata_props=dict(tensor.metadata_props),
         )
-    return twin(tensor, tensor.name)
+    return copied_tensor(tensor, tensor.name)
 
 
 def _require_names(model: ir.Model) -> None:

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from onnx import serialization
 
 from onnxtile.errors import ModelError
-from onnxtile.model.wire import GRAPH, INITIALIZER, NAME, RAW_DATA, Field, Unusual, fields, head
+from onnxtile.model.wire import GRAPH, INITIALIZER, NAME, RAW_DATA, Unusual, WireField, fields, head
 from onnxtile.posix import let_go, open_to_read
 
 _LARGE = 2**14
@@ -123,7 +123,7 @@ def _read(file: MappedFile) -> MappedModel | None:
     return MappedModel(proto, file, places)
 
 
-def _without_large(data: mmap.mmap, graph: Field, places: dict[str, _Place]) -> Iterator[bytes]:
+def _without_large(data: mmap.mmap, graph: WireField, places: dict[str, _Place]) -> Iterator[bytes]:
     """Yield the content of `graph` without the bytes of its large initializers, whose places are noted in `places`."""
     kept = graph.content
     for part in fields(data, graph.content, graph.stop):

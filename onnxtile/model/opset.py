@@ -86,9 +86,9 @@ def _restore_graph(source: ir.Graph, result: ir.Graph) -> None:
             _restore_value(known[value.name], value)
     nodes = {_key(node): node for node in source}
     for node in result:
-        twin = nodes.get(_key(node))
-        if twin is not None and twin.op_type == node.op_type:
-            _restore_node(twin, node)
+        original = nodes.get(_key(node))
+        if original is not None and original.op_type == node.op_type:
+            _restore_node(original, node)
 
 
 def _restore_constants(source: ir.Graph, result: ir.Graph) -> None:
@@ -98,10 +98,10 @@ def _restore_constants(source: ir.Graph, result: ir.Graph) -> None:
     inputs = {value.name for value in source.inputs}
     result.initializers.clear()
     for name, value in source.initializers.items():
-        twin = made.get(name) or initializers.pop(name, None) or ir.Value(name=name)
-        twin.const_value = value.const_value
-        twin.type, twin.shape = value.type, value.shape
-        result.initializers[name] = twin
+        restored = made.get(name) or initializers.pop(name, None) or ir.Value(name=name)
+        restored.const_value = value.const_value
+        restored.type, restored.shape = value.type, value.shape
+        result.initializers[name] = restored
     result.initializers.update({name: value for name, value in initializers.items() if name not in result.initializers})
     stand_ins = {value.name: value for value in result.inputs if value.name not in inputs}
     result.inputs[:] = [value for value in result.inputs if value.name in inputs]

@@ -9,9 +9,9 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxtile.model.dependence import data_dependent
-from onnxtile.model.expose import exposing
 from onnxtile.model.feeds import Sizes
 from onnxtile.model.known import Known
+from onnxtile.model.submodel import exposing
 from onnxtile.model.wanted import ANYTHING, Wanted
 
 _SAMPLES = 2

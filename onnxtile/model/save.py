@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 from google.protobuf.message import EncodeError
 
@@ -12,7 +13,7 @@ from onnxtile.errors import UsageError
 from onnxtile.model import stream
 from onnxtile.model.beside import data_of, left_over, remove_unread, written_beside
 from onnxtile.model.load import external_tensors
-from onnxtile.model.stream import Draft, TooLarge, write_data, write_model
+from onnxtile.model.stream import Draft, ModelTooLarge, write_data, write_model
 from onnxtile.model.weights import carry, is_file_of
 from onnxtile.model.whole import alone_in, require_writable, write_whole_with
 
@@ -35,13 +36,18 @@ def raise_ir_version(model: ir.Model) -> None:
 
 
 def to_bytes(model: ir.Model) -> bytes:
-    """Return `model` as the bytes of an ONNX file; external weights stay references. Raises TooLarge above 2 GiB."""
+    """Return `model` as the bytes of an ONNX file; external weights stay references. Raises ModelTooLarge above 2 GiB."""
     if _is_too_large(model):
-        raise TooLarge
+        raise ModelTooLarge
+    return proto_bytes(ir.to_proto(model))
+
+
+def proto_bytes(proto: onnx.ModelProto) -> bytes:
+    """Return `proto` as the bytes of an ONNX file. Raises ModelTooLarge above 2 GiB."""
     try:
-        data: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
+        data: bytes = proto.SerializeToString(deterministic=True)
     except EncodeError:
-        raise TooLarge from None
+        raise ModelTooLarge from None
     return data
 
 
@@ -69,7 +75,7 @@ def save(draft: ir.Model | Draft, path: Path, *, source: Path | None = None, for
     if not external and not _is_too_large(model):
         try:
             write_whole_with(path, partial(write_model, draft))
-        except TooLarge:
+        except ModelTooLarge:
             pass
         else:
             return
@@ -91,7 +97,7 @@ def _save_with_weights(draft: ir.Model | Draft, external: list[ir.ExternalTensor
         made.extend(carry(external, path.parent.resolve()))
         try:
             write_whole_with(path, partial(write_model, draft))
-        except TooLarge:
+        except ModelTooLarge:
             old = data_of(path)
             beside = written_beside(path, fill, made)
             write_whole_with(path, partial(write_model, draft, beside=beside))

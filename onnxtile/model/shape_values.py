@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from onnxtile.collector import collector_paused
 from onnxtile.model.body_shapes import CONTROL_FLOW, follow, made_inside
-from onnxtile.model.contributed import Operand, contributed_operators, results
+from onnxtile.model.contributed import KnownOperand, contributed_operators, results
 from onnxtile.model.dependence import shape_operands
 from onnxtile.model.intervals import Interval, keeps_its_sign
 from onnxtile.model.intervals import results as interval_results
 from onnxtile.model.known import NOTHING, Dims, Known
+from onnxtile.model.submodel import assembled, tensor_type
 from onnxtile.model.walk import bodies_of
 from onnxtile.runtime import Array
 
@@ -84,7 +85,7 @@ class Propagation:
         self._least: dict[ir.Value, Array] = {}
         self._numbers: dict[ir.Value, Array] = {}
         self._news: set[ir.Value] = set(news)
-        self._opsets = [helper.make_opsetid(*pair) for pair in model.graph.opset_imports.items()]
+        self._opsets = model.graph.opset_imports
         self._functions: list[onnx.FunctionProto] | None = None
         self._contributed = contributed_operators(model)
 
@@ -243,7 +244,7 @@ class Propagation:
 
     def _evaluate(self, node: ir.Node, numbers: Sequence[Array | None]) -> list[Array]:
         """Return what `node` makes of `numbers`, one array for each input; nothing where it cannot be computed."""
-        proto, names = _alone(node)
+        proto, names = _with_names(node)
         given = zip(node.inputs, numbers, strict=True)
         feeds = {names[value]: array for value, array in given if value is not None and array is not None}
         made = _evaluated(self._one_node(proto, {}), feeds)
@@ -254,7 +255,7 @@ class Propagation:
         if self._is_contributed(node):
             self._ask(node)
             return
-        proto, names = _alone(node)
+        proto, names = _with_names(node)
         typed = {names[value]: value for value in dict.fromkeys(node.inputs) if value is not None}
         model = self._one_node(proto, typed)
         found = _inferred(model)
@@ -281,8 +282,8 @@ class Propagation:
         for value, known in zip(node.outputs, results(node, operands, self._model.graph.opset_imports), strict=True):
             self.note(value, known.dtype, known.dims)
 
-    def _operand(self, value: ir.Value) -> Operand:
-        return Operand(self.dtypes.get(value), self.dims.get(value), self._numbers.get(value))
+    def _operand(self, value: ir.Value) -> KnownOperand:
+        return KnownOperand(self.dtypes.get(value), self.dims.get(value), self._numbers.get(value))
 
     def _note_open(self, value: ir.Value, sure: Dims | None, rank: int) -> None:
         """Note on which axes `value` may be smaller than its bound: where neither inference without bounds knows it, nor `sure`."""
@@ -323,13 +324,14 @@ class Propagation:
         """
         held = {n: v for n, v in typed.items() if v in self._numbers and not (sure and v in self._least)}
         constants = [numpy_helper.from_array(self._largest(node, n, v), n) for n, v in held.items()]
-        inputs = [helper.make_value_info(n, self._type(v, sure=sure)) for n, v in typed.items() if n not in held]
-        names = [name for name in dict.fromkeys(node.input) if name] if not typed else []
-        inputs += [onnx.ValueInfoProto(name=name) for name in names]
-        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-        graph = helper.make_graph([node], "node", inputs, outputs, constants)
-        functions = list(self._called(node))
-        return helper.make_model(graph, opset_imports=self._opsets, functions=functions, ir_version=10)
+        inputs: dict[str, onnx.TypeProto | None] = {
+            name: self._type(value, sure=sure) for name, value in typed.items() if name not in held
+        }
+        if not typed:
+            inputs = {name: None for name in node.input if name}
+        outputs = [name for name in node.output if name]
+        functions = self._called(node)
+        return assembled([node], inputs, outputs, self._opsets, constants=constants, functions=functions)
 
     def _largest(self, node: onnx.NodeProto, name: str, value: ir.Value) -> Array:
         """Return which of its numbers of the operand `value` makes the result of `node` largest."""
@@ -344,7 +346,7 @@ class Propagation:
         if sure and dims is not None and value in self.upper:
             open_ = self._open.get(value, range(len(dims)))
             dims = tuple(None if axis in open_ else dim for axis, dim in enumerate(dims))
-        return helper.make_tensor_type_proto(dtype.value if dtype is not None else 0, dims)
+        return tensor_type(dtype, dims)
 
     def _called(self, node: onnx.NodeProto) -> Iterator[onnx.FunctionProto]:
         if (node.domain, node.op_type, node.overload) not in self._model.functions:
@@ -377,7 +379,7 @@ def _measured(node: ir.Node, sizes: Sequence[int]) -> Array:
     return np.asarray(math.prod(sizes) if node.op_type == "Size" else part, np.int64)
 
 
-def _alone(node: ir.Node) -> tuple[onnx.NodeProto, dict[ir.Value, str]]:
+def _with_names(node: ir.Node) -> tuple[onnx.NodeProto, dict[ir.Value, str]]:
     """Return `node` with names of its own for what it reads and makes, and these names."""
     proto = ir.serde.serialize_node(node)
     values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.name]

@@ -67,19 +67,19 @@ class Shapes:
         """Return why the shape of `value` is not known."""
         return self._reasons.get(value, self._otherwise)
 
-    def of_twins(
+    def of_copies(
         self,
-        twins: Mapping[ir.Value, ir.Value | Iterable[ir.Value]],
+        copies: Mapping[ir.Value, ir.Value | Iterable[ir.Value]],
         upper: Collection[ir.Value] = (),
     ) -> Shapes:
-        """Return what is known of these values as what is known of their `twins`, one or several each; those in `upper` are bounds."""
-        pairs = [(v, twin) for v, same in twins.items() for twin in ([same] if isinstance(same, ir.Value) else same)]
+        """Return what is known of these values as what is known of their `copies`, one or several each; those in `upper` are bounds."""
+        pairs = [(v, copy) for v, same in copies.items() for copy in ([same] if isinstance(same, ir.Value) else same)]
         return Shapes(
-            {twin: self._dtypes[value] for value, twin in pairs if value in self._dtypes},
-            {twin: self._dims[value] for value, twin in pairs if value in self._dims},
-            {twin: self._reasons[value] for value, twin in pairs if value in self._reasons},
-            {twin: self._never[value] for value, twin in pairs if value in self._never},
-            frozenset(twin for value, twin in pairs if value in self._upper).union(upper),
+            {copy: self._dtypes[value] for value, copy in pairs if value in self._dtypes},
+            {copy: self._dims[value] for value, copy in pairs if value in self._dims},
+            {copy: self._reasons[value] for value, copy in pairs if value in self._reasons},
+            {copy: self._never[value] for value, copy in pairs if value in self._never},
+            frozenset(copy for value, copy in pairs if value in self._upper).union(upper),
         )
 
     def with_those_of(self, other: Shapes) -> Shapes:

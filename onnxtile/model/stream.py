@@ -28,7 +28,7 @@ _CHUNK = 256
 """Nodes whose messages are in memory at a time."""
 
 
-class TooLarge(ModelError):
+class ModelTooLarge(ModelError):
     """A model does not fit into one file."""
 
     def __init__(self) -> None:
@@ -94,20 +94,20 @@ def write_model(source: ir.Model | Draft, file: BinaryIO, *, beside: str = "") -
     """Write a model to `file`; external weights stay references.
 
     Large constants of the main graph are asked for one after another, in their order, and let go once they are written. With `beside`
-    they are references to the file of that name, which `write_data` writes. Raises TooLarge, before anything is written, where `file`
+    they are references to the file of that name, which `write_data` writes. Raises ModelTooLarge, before anything is written, where `file`
     would take more than 2 GiB.
     """
     draft = source if isinstance(source, Draft) else Draft(source)
     rest, graph = _around(draft.model)
     total = len(graph) + sum(len(entry.start) + entry.size for entry in _entries(draft, beside))
     if total > MOST_BYTES:
-        raise TooLarge
+        raise ModelTooLarge
     with TemporaryFile() as nodes, TemporaryFile() as facts:
         for some in draft.nodes():
             _write_nodes(some, draft.model.ir_version, nodes, facts)
         total += nodes.tell() + facts.tell()
         if total + len(rest) > MOST_BYTES:
-            raise TooLarge
+            raise ModelTooLarge
         file.write(rest)
         file.write(head(GRAPH, total))
         for part in (nodes, facts):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import onnx_ir as ir
+
+from onnxtile.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,66 @@ class Unbound:
         return re.compile(rf"(?<!\w)(?:{names}\w+)(?!\w)")
 
 
+def missing_sizes(inputs: Iterable[ir.Value]) -> ModelError:
+    """Return the error to raise where `inputs` need sizes. It names each open dimension; its hint is a line to paste."""
+    values = [value for value in inputs if value.shape is None or not value.shape.is_static()]
+    listed = ", ".join(f"{value.name}{_listed(value.shape)}" for value in values)
+    return ModelError(f"sizes of inputs are not known: {listed}", hint=f"give them, for example {example(values)}")
+
+
+def example(inputs: Iterable[ir.Value]) -> str:
+    """Return options, ready to paste, that give `inputs` sizes: each dimension of one name the same, each shape of the right rank."""
+    values = list(inputs)
+    named: dict[str, int] = {}
+    for value in values:
+        for axis, dim in enumerate(value.shape or ()):
+            if _name(dim):
+                named.setdefault(_name(dim), _example_size(value, axis))
+    shapes = [value for value in values if value.shape is None or _has_nameless(value.shape)]
+    bound = {_name(dim) for value in shapes for dim in value.shape or ()}
+    dims = [f"--dim {shlex.quote(f'{symbol}={size}')}" for symbol, size in named.items() if symbol not in bound]
+    return " ".join([*dims, *(f"--shape {shlex.quote(_example_shape(value, named))}" for value in shapes)])
+
+
+def _example_shape(value: ir.Value, named: Mapping[str, int]) -> str:
+    if value.shape is None:
+        return f"{value.name}=SIZES"
+    known = enumerate(value.shape)
+    sizes = [dim if isinstance(dim, int) else named.get(_name(dim)) or _example_size(value, at) for at, dim in known]
+    return f"{value.name}={'x'.join(map(str, sizes))}"
+
+
+def _example_size(value: ir.Value, axis: int) -> int:
+    """Return a size that is usual: a batch of 1, an image of 224, 64 tokens, 512 samples of a sound."""
+    assert value.shape is not None
+    rank = len(value.shape)
+    is_last = axis == rank - 1
+    if axis == 0 or (not is_last and not _name(value.shape[axis]) and rank < 4):
+        return 1
+    if rank == 4 and axis > 1:
+        return 224
+    return 512 if is_last and value.dtype is not None and value.dtype.is_floating_point() else 64
+
+
+def _name(dim: int | ir.SymbolicDim) -> str:
+    """Return the name of a dimension; empty for a number, and for a name without a letter or digit, such as "?"."""
+    name = "" if isinstance(dim, int) else dim.value or ""
+    return name if re.search(r"\w", name) else ""
+
+
+def _listed(shape: ir.Shape | None) -> str:
+    if shape is None:
+        return " (of any rank)"
+    return f"[{', '.join(str(dim) if isinstance(dim, int) else _name(dim) or '?' for dim in shape)}]"
+
+
 def binding(symbols: Iterable[str]) -> str:
     """Return the options that bind `symbols`."""
     return " ".join(f"--dim {shlex.quote(f'{symbol}=N')}" for symbol in dict.fromkeys(symbols))
 
 
 def _symbols(shape: ir.Shape) -> list[str]:
-    names = [dim.value or "" for dim in shape if isinstance(dim, ir.SymbolicDim)]
-    return [name for name in names if re.search(r"\w", name)]
+    return [name for name in map(_name, shape) if name]
 
 
 def _has_nameless(shape: ir.Shape) -> bool:

@@ -23,9 +23,6 @@ from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.validity import skeleton
 from onnxtile.model.walk import HeldGraph, bodies_of, called_functions, nodes_in
 
-INSIDE = "onnxtile.inside"
-"""The attribute of a call that holds the copy of its function's graph. It is never saved."""
-
 _MOST = 500_000
 """Nodes of all copies together: functions that call each other twice have any number."""
 
@@ -51,7 +48,7 @@ def is_kernel(function: ir.Function) -> bool:
 
 def inside_of(node: ir.Node) -> ir.Graph | None:
     """Return the copy of its function's graph that an open call holds, else None."""
-    attribute = node.attributes.get(INSIDE)
+    attribute = node.attributes.get(keys.INSIDE)
     return None if attribute is None else attribute.as_graph()
 
 
@@ -66,7 +63,7 @@ def unfold(model: ir.Model, shapes: Shapes, constants: Constants) -> Unfolded:
     if not any(opening.is_open(node) for node in _nodes(model.graph)):
         return Unfolded(model, shapes, constants)
     copy = model.clone()
-    known = shapes.of_twins(dict(zip(values(model), values(copy), strict=True)))
+    known = shapes.of_copies(dict(zip(values(model), values(copy), strict=True)))
     held = Constants(copy)
     calls = _Opening(copy, held).open(copy.graph)
     found = Constants(copy)
@@ -86,16 +83,7 @@ def written_out(call: ir.Node, model: ir.Model, shapes: Shapes, constants: Const
 def fold(model: ir.Model) -> None:
     """Close all calls of `model` (in place)."""
     for node in list(_nodes(model.graph)):
-        node.attributes.pop(INSIDE, None)
-
-
-def fold_proto(proto: onnx.NodeProto) -> None:
-    """Close the calls in the bodies of `proto` (in place)."""
-    for at in [at for at, attribute in enumerate(proto.attribute) if attribute.name == INSIDE]:
-        del proto.attribute[at]
-    for attribute in proto.attribute:
-        for node in (node for body in (attribute.g, *attribute.graphs) for node in body.node):
-            fold_proto(node)
+        node.attributes.pop(keys.INSIDE, None)
 
 
 def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -119,7 +107,7 @@ class _Opening:
     def is_open(self, node: ir.Node) -> bool:
         """Return whether `node` is a call that is to be opened."""
         function = self._model.functions.get(node.op_identifier())
-        if function is None or INSIDE in node.attributes:
+        if function is None or keys.INSIDE in node.attributes:
             return False
         if node.op_identifier() not in self._opens:
             self._opens[node.op_identifier()] = self._opens_as(function)
@@ -143,7 +131,7 @@ class _Opening:
         while todo:
             call = todo.pop()
             inside = self._copy(call)
-            call.attributes.add(ir.AttrGraph(INSIDE, inside))
+            call.attributes.add(ir.AttrGraph(keys.INSIDE, inside))
             todo.extend(node for node in _nodes(inside) if self.is_open(node))
         return found
 
@@ -178,9 +166,9 @@ def _inferred(model: ir.Model, calls: Iterable[ir.Node], shapes: Shapes, constan
     except ModelError:
         found = resolve(shell)
     originals = flat.originals()
-    if any(found.dtype(twin) is None for twin in originals):
+    if any(found.dtype(copy) is None for copy in originals):
         _note_types(shell, originals)
-    return found.of_twins(originals, flat.bounded)
+    return found.of_copies(originals, flat.bounded)
 
 
 def _note_types(shell: ir.Model, originals: Mapping[ir.Value, Iterable[ir.Value]]) -> None:
@@ -190,21 +178,21 @@ def _note_types(shell: ir.Model, originals: Mapping[ir.Value, Iterable[ir.Value]
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         return  # then they are tensors of which nothing is known
     types = {info.name: info.type for info in (*inferred.value_info, *inferred.output)}
-    for twin, values_inside in originals.items():
-        known = types.get(twin.name or "")
+    for copy, values_inside in originals.items():
+        known = types.get(copy.name or "")
         if known is not None and not known.HasField("tensor_type"):
             for value in values_inside:
                 value.type = ir.serde.deserialize_type_proto_for_type(known)
 
 
 class _Flat:
-    """Inlines open calls one after another. `_twins` maps each value of the model, or of a call, to its copy."""
+    """Inlines open calls one after another. `_copies` maps each value of the model, or of a call, to its copy."""
 
     def __init__(self, model: ir.Model, shapes: Shapes, constants: Constants) -> None:
         self._model = model
         self._shapes = shapes
         self._constants = constants
-        self._twins: dict[ir.Value, ir.Value | None] = {}
+        self._copies: dict[ir.Value, ir.Value | None] = {}
         self._inside: set[ir.Value] = set()
         self._nodes: list[ir.Node] = []
         self._inputs: list[ir.Value] = []
@@ -228,7 +216,7 @@ class _Flat:
         self._give(call)
         operands = [*call.inputs, *[None] * (len(function.inputs) - len(call.inputs))]
         for value, operand in zip(function.inputs, operands, strict=True):
-            self._twins[value] = None if operand is None else self._twins[operand]
+            self._copies[value] = None if operand is None else self._copies[operand]
         self._nodes += self._written(function.graph)
         self._outputs += [self._made(value) for value in function.outputs]
 
@@ -242,13 +230,13 @@ class _Flat:
     def _give(self, call: ir.Node) -> None:
         """Let something stand for each operand of `call`."""
         for value in call.inputs:
-            if value is not None and value not in self._twins:
-                self._twins[value] = self._operand(value)
+            if value is not None and value not in self._copies:
+                self._copies[value] = self._operand(value)
 
     def _made(self, value: ir.Value) -> ir.Value:
-        twin = self._twins[value]
-        assert twin is not None
-        return twin
+        copy = self._copies[value]
+        assert copy is not None
+        return copy
 
     def model(self) -> ir.Model:
         """Return all that was written out as a model."""
@@ -269,29 +257,29 @@ class _Flat:
         """Return the copy of an operand of the call: a constant if its numbers may matter, else an input."""
         dtype, dims = self._shapes.dtype(value), self._shapes.dims(value)
         shape = None if dims is None else ir.Shape([dim if isinstance(dim, int) else None for dim in dims])
-        twin = ir.Value(name=self._fresh(), type=None if dtype is None else ir.TensorType(dtype), shape=shape)
+        copy = ir.Value(name=self._fresh(), type=None if dtype is None else ir.TensorType(dtype), shape=shape)
         sizes = self._shapes.sizes(value)
         if value.const_value is not None and value in self._constants:
-            twin.const_value = value.const_value
+            copy.const_value = value.const_value
         elif (
             value in self._constants
             and sizes is not None
             and math.prod(sizes) <= _SMALL
             and dtype != ir.DataType.STRING
         ):
-            twin.const_value = ir.tensor(self._constants.array(value), name=twin.name)
-        (self._inputs if twin.const_value is None else self._initializers).append(twin)
-        return twin
+            copy.const_value = ir.tensor(self._constants.array(value), name=copy.name)
+        (self._inputs if copy.const_value is None else self._initializers).append(copy)
+        return copy
 
     def _fresh(self) -> str:
-        return f"v{len(self._twins)}"
+        return f"v{len(self._copies)}"
 
-    def _twin(self, value: ir.Value) -> ir.Value:
+    def _copied(self, value: ir.Value) -> ir.Value:
         """Return a new value for `value`, which is made inside."""
-        twin = ir.Value(name=self._fresh() if value.name else "", type=value.type, shape=value.shape)
-        self._twins[value] = twin
+        copy = ir.Value(name=self._fresh() if value.name else "", type=value.type, shape=value.shape)
+        self._copies[value] = copy
         self._inside.add(value)
-        return twin
+        return copy
 
     def _written(self, graph: ir.Graph) -> list[ir.Node]:
         """Return copies of the nodes of `graph`, those of the calls in it in their places."""
@@ -301,12 +289,12 @@ class _Flat:
             if inside is not None:
                 found += self._written(inside)
                 for value, made in zip(node.outputs, inside.outputs, strict=False):
-                    self._twins[value] = self._twins[made]
+                    self._copies[value] = self._copies[made]
                     self._inside.add(value)
                 continue
-            operands = [None if value is None else self._twins[value] for value in node.inputs]
+            operands = [None if value is None else self._copies[value] for value in node.inputs]
             attributes = [self._attribute(attribute) for attribute in node.attributes.values()]
-            outputs = [self._twin(value) for value in node.outputs]
+            outputs = [self._copied(value) for value in node.outputs]
             found.append(
                 ir.Node(node.domain, node.op_type, operands, attributes, overload=node.overload, outputs=outputs)
             )
@@ -320,12 +308,12 @@ class _Flat:
         return attribute
 
     def _body(self, graph: ir.Graph) -> ir.Graph:
-        inputs = [self._twin(value) for value in graph.inputs]
+        inputs = [self._copied(value) for value in graph.inputs]
         initializers = []
         for value in graph.initializers.values():
-            twin = self._made(value) if value in self._twins else self._twin(value)
-            twin.const_value = value.const_value
-            initializers.append(twin)
+            copy = self._made(value) if value in self._copies else self._copied(value)
+            copy.const_value = value.const_value
+            initializers.append(copy)
         nodes = self._written(graph)
         outputs = [self._made(value) for value in graph.outputs]
         return ir.Graph(inputs, outputs, nodes=nodes, initializers=initializers, name=graph.name)

@@ -83,6 +83,21 @@ def values_in(root: ir.Graph | ir.Function) -> Iterator[ir.Value]:
             yield from values_in(body.graph)
 
 
+def dependencies(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values `node` reads: its inputs, and what its bodies capture from the graphs around them."""
+    yield from (value for value in node.inputs if value is not None)
+    for body in bodies_of(node):
+        yield from _captured(body.graph)
+
+
+def _captured(body: ir.Graph) -> Iterator[ir.Value]:
+    own: set[ir.Value] = {*body.inputs, *body.initializers.values()}
+    for node in body:
+        yield from (value for value in dependencies(node) if value not in own)
+        own.update(node.outputs)
+    yield from (value for value in body.outputs if value is not None and value not in own)
+
+
 def roots(model: ir.Model) -> list[ir.Graph | ir.Function]:
     """Return the main graph and the local functions: all other graphs are bodies in one of them."""
     return [model.graph, *model.functions.values()]

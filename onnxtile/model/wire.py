@@ -22,7 +22,7 @@ class Unusual(ValueError):
     """What is broken, or in a form that no exporter writes: protobuf itself should read it."""
 
 
-class Field(NamedTuple):
+class WireField(NamedTuple):
     """A field of a message: its number, and where its tag, its content, and the next field begin."""
 
     number: int
@@ -31,13 +31,13 @@ class Field(NamedTuple):
     stop: int
 
 
-class Bytes(Protocol):
+class ByteSource(Protocol):
     """Bytes, or a file that is mapped."""
 
     def __getitem__(self, index: int, /) -> int: ...
 
 
-def fields(data: Bytes, start: int, stop: int) -> Iterator[Field]:
+def fields(data: ByteSource, start: int, stop: int) -> Iterator[WireField]:
     """Yield the fields of the message that is `data` from `start` to `stop`. Raises Unusual, or IndexError where `data` ends before."""
     while start < stop:
         tag, content = varint(data, start)
@@ -53,11 +53,11 @@ def fields(data: Bytes, start: int, stop: int) -> Iterator[Field]:
             raise Unusual(f"wire type {kind}")
         if end > stop:
             raise Unusual("a field is longer than its message")
-        yield Field(tag >> 3, start, content, end)
+        yield WireField(tag >> 3, start, content, end)
         start = end
 
 
-def varint(data: Bytes, start: int) -> tuple[int, int]:
+def varint(data: ByteSource, start: int) -> tuple[int, int]:
     """Return the varint at `start`, seven bits to a byte, the lowest first; and where it ends."""
     number = data[start]
     if number < 128:

@@ -10,13 +10,13 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError
+from onnxtile.model.submodel import assembled, bare_node, tensor_type
 from onnxtile.runtime import Array, Session
 from onnxtile.tiling.conv.layer import Convolution
 from onnxtile.tiling.layers import Layer
 from onnxtile.tiling.product import HALVES, Dims, Product
 from onnxtile.tiling.result import TiledNode
 
-_IR_VERSION = 10
 _PART = 500
 """Nodes in one session. onnxruntime loads n nodes that read n inputs in about n² steps: 9,283 nodes of AlexNet took 5.1 s in one
 piece, 0.9 s in pieces of 1,000, 0.7 s in pieces of 500 or less."""
@@ -52,9 +52,9 @@ class Alone:
     @classmethod
     def of_original(cls, site: TiledNode, opset: int) -> Alone:
         """Return the node as it was. Raises ModelError where onnxruntime has no kernel for it."""
-        inputs = [typed(name, dtype, dims) for name, (_, dtype, dims) in outer_values(site.product).items()]
-        output = typed(site.original.output[0], site.product.result_dtype, site.product.dims)
-        return cls((_Part(_session([site.original], inputs, [], [output], opset)),), output.name)
+        inputs = {name: tensor_type(dtype, dims) for name, (_, dtype, dims) in outer_values(site.product).items()}
+        output = site.original.output[0]
+        return cls((_Part(_session(assembled([site.original], inputs, [output], _opsets(opset)))),), output)
 
     @classmethod
     def of_tiles(cls, site: TiledNode, opset: int) -> Alone:
@@ -115,21 +115,24 @@ class _Cutter:
         blocks = [v for v in fed if v not in self._made and v.name not in self._outer]
         leaving = [value for value in made if self._last_read.get(value, -1) > at]
         session = _session(
-            [_bare(node) for node in nodes],
-            [self._typed(value) for value in fed],
-            [onnx.numpy_helper.from_array(held_by(value), value.name) for value in sizes],
-            [self._typed(value) for value in leaving],
-            self.opset,
+            assembled(
+                (bare_node(node) for node in nodes),
+                {name_of(value): self._type(value) for value in fed},
+                [name_of(value) for value in leaving],
+                _opsets(self.opset),
+                constants=[onnx.numpy_helper.from_array(held_by(value), value.name) for value in sizes],
+            )
         )
         sums = [node for node in nodes if node.op_type == "Sum" and node.outputs[0].dtype in HALVES]
         return _Part(session, tuple(blocks), tuple(sums))
 
-    def _typed(self, value: ir.Value) -> onnx.ValueInfoProto:
+    def _type(self, value: ir.Value) -> onnx.TypeProto:
+        dtype = value.dtype or self.site.product.dtype
         if value in self._made:
-            return typed(name_of(value), value.dtype or self.site.product.dtype, None)
+            return tensor_type(dtype, None)
         if value.name in self._outer:
-            return typed(value.name, *self._outer[value.name][1:])
-        return typed(name_of(value), value.dtype or self.site.product.dtype, held_by(value).shape)
+            return tensor_type(*self._outer[value.name][1:])
+        return tensor_type(dtype, held_by(value).shape)
 
 
 def outer_values(layer: Layer) -> dict[str, tuple[ir.Value, ir.DataType, tuple[int, ...]]]:
@@ -171,11 +174,6 @@ def _free_size(product: Product) -> int:
     return (met.pop() if met else 3) if len(met) < 2 else 1
 
 
-def typed(name: str, dtype: ir.DataType, dims: Dims | None) -> onnx.ValueInfoProto:
-    """Return the declaration of a value; without dimensions even its rank is left open."""
-    return onnx.helper.make_tensor_value_info(name, int(dtype), None if dims is None else list(dims))
-
-
 def held_by(value: ir.Value) -> Array:
     """Return the elements of an initializer."""
     assert value.const_value is not None
@@ -212,24 +210,12 @@ def _inputs(nodes: Iterable[ir.Node]) -> list[ir.Value]:
     return [value for node in nodes for value in node.inputs if value is not None]
 
 
-def _session(
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Sequence[onnx.ValueInfoProto],
-    initializers: Sequence[onnx.TensorProto],
-    outputs: Sequence[onnx.ValueInfoProto],
-    opset: int,
-) -> Session:
-    graph = onnx.helper.make_graph(nodes, "alone", inputs, outputs, initializers)
-    opsets = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid("com.microsoft", 1)]
-    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+def _session(model: onnx.ModelProto) -> Session:
     try:
         return Session(model.SerializeToString())
     except ModelError as error:
         raise ModelError(str(error), hint="what cannot be run here is tiled with --no-verify") from None
 
 
-def _bare(node: ir.Node) -> onnx.NodeProto:
-    # What ir.to_proto does first, to find out that this is a node, costs as much as loading the session.
-    proto: onnx.NodeProto = ir.serde.serialize_node(node)
-    proto.ClearField("metadata_props")
-    return proto
+def _opsets(opset: int) -> dict[str, int]:
+    return {"": opset, "com.microsoft": 1}

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxtile import keys
 from onnxtile.graph import dependencies, node_ids
 from onnxtile.model.constants import Constants
-from onnxtile.model.expose import exposing
+from onnxtile.model.submodel import exposing
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.verification.pairing import Pair, paired
 from onnxtile.verification.values import OutputError, compare_values

@@ -30,15 +30,15 @@ class Assignment:
         return value.shape.numpy() if value.shape is not None and value.shape.is_static() else None
 
 
-def is_open(model: ir.Model) -> bool:
-    """Tell whether `model` has inputs whose sizes are not all fixed."""
-    return any(value.shape is None or not value.shape.is_static() for value in free_inputs(model))
+def open_inputs(model: ir.Model) -> list[ir.Value]:
+    """Return the inputs of `model` whose sizes are not all fixed."""
+    return [value for value in free_inputs(model) if value.shape is None or not value.shape.is_static()]
 
 
 def assignments(model: ir.Model) -> Iterator[Assignment]:
     """Yield sizes for the symbols of `model` that may work; a static model has one way only."""
     inputs = free_inputs(model)
-    if not is_open(model):
+    if not open_inputs(model):
         yield Assignment({}, {v: None if v.shape is None else v.shape.numpy() for v in inputs})
         return
     for sizes in _SIZES:

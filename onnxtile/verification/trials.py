@@ -14,12 +14,13 @@ from onnxtile.model.dims import free_inputs
 from onnxtile.model.feeds import Ranges, sample_feeds
 from onnxtile.model.given import Feeds
 from onnxtile.model.save import external_folder, to_bytes
+from onnxtile.model.unbound import example
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.result import VerbResult
 from onnxtile.runtime import Session
 from onnxtile.verification.bisect import Bisection
 from onnxtile.verification.edges import edge_feeds
-from onnxtile.verification.sizes import Assignment, assignments, is_open, sizes_given
+from onnxtile.verification.sizes import Assignment, assignments, open_inputs, sizes_given
 from onnxtile.verification.values import OutputError, badness, compare_values, missing
 
 T = TypeVar("T")
@@ -131,7 +132,8 @@ def first_that_runs(model: ir.Model, attempt: Callable[[Assignment], T]) -> tupl
         except ModelError as error:
             failure = failure or error
     assert failure is not None
-    hint = "bind the symbolic dimensions: --dim NAME=N or --shape INPUT=1x3x224x224" if is_open(model) else None
+    open_ = open_inputs(model)
+    hint = f"give sizes with which it runs, for example {example(open_)}" if open_ else None
     raise ModelError(str(failure), hint=failure.hint or hint)
 
 

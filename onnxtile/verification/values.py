@@ -27,7 +27,7 @@ _SAME_FORM = "the same element type, shape and number of tensors is asked for"
 
 
 @dataclass(frozen=True)
-class Place:
+class ElementError:
     """An element: its index (for a sequence the number of the tensor first), and what was expected and found there."""
 
     index: tuple[int, ...]
@@ -56,7 +56,7 @@ class OutputError:
     reason: str = ""
     floor: float = 0.0
     why: str = _EXACT
-    where: Place | None = None
+    where: ElementError | None = None
     inputs: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,10 +148,10 @@ def _relative(off: Array, size: Array) -> Array:
     return np.divide(off, size, out=np.where(off > 0, np.inf, 0.0), where=size > 0)
 
 
-def _place(badness: Array, expected: Array, got: Array) -> Place:
+def _place(badness: Array, expected: Array, got: Array) -> ElementError:
     """Return the first place where `badness` is largest."""
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(badness)), expected.shape))
-    return Place(index, str(expected[index]), str(got[index]))
+    return ElementError(index, str(expected[index]), str(got[index]))
 
 
 def _compare_others(name: str, expected: Any, got: Any) -> OutputError:

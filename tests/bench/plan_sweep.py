@@ -25,7 +25,7 @@ import onnxtile
 from onnxtile.errors import OnnxtileError
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.load import load
-from onnxtile.verification.sizes import bound_copy, is_open
+from onnxtile.verification.sizes import bound_copy, open_inputs
 from onnxtile.verification.trials import run_original
 from tests.bench.plan_models import for_onnxsim
 
@@ -92,7 +92,7 @@ def outcome(path: Path, given: argparse.Namespace) -> Iterator[str]:
 def small(path: Path) -> Shapes:
     """Return small shapes for the inputs of `path` that have free dimensions, with which it runs. Raises ModelError."""
     model = load(path)
-    if not is_open(model):
+    if not open_inputs(model):
         return {}
     _, dims = run_original(model, runs=1)
     return {value.name or "": value.shape.numpy() for value in free_inputs(bound_copy(model, dims)) if value.shape}

@@ -14,7 +14,7 @@ import pytest
 
 from onnxtile import api
 from onnxtile.errors import QueryError, UsageError
-from onnxtile.model import expose
+from onnxtile.model import submodel
 from onnxtile.model.given import write_arrays
 from onnxtile.runtime import Session
 
@@ -74,7 +74,7 @@ def test_what_no_chosen_node_needs_is_not_run(monkeypatch: pytest.MonkeyPatch) -
             ran.append(self.outputs)
             return super().run(feeds, outputs)
 
-    monkeypatch.setattr(expose, "Session", Spy)
+    monkeypatch.setattr(submodel, "Session", Spy)
     result = api.trace(CHAIN, ["Exp"])
     assert ran == [["b"]]
     assert list(result.arrays) == ["b"]

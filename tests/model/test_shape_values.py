@@ -10,10 +10,10 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile.model.dims import bind, free_inputs, symbols
-from onnxtile.model.expose import exposing
 from onnxtile.model.feeds import sample_feeds
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
+from onnxtile.model.submodel import exposing
 
 Text = Callable[..., onnx.ModelProto]
 

@@ -1,9 +1,13 @@
 """What a user is told to bind."""
 
+import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxtile.model.unbound import Unbound
+from onnxtile.errors import ModelError
+from onnxtile.model.dims import bind, parse_shape
+from onnxtile.model.feeds import sample_feeds
+from onnxtile.model.unbound import Unbound, example, missing_sizes
 
 
 def unbound(**shapes: list[int | str | None]) -> Unbound:
@@ -34,3 +38,36 @@ def test_a_number_is_no_symbol() -> None:
     found = unbound(x=["n", "n2"])
     assert found.bindable(7) == [] and not found.covers("7")
     assert found.bindable("n2") == ["n2"]
+
+
+def test_an_error_of_missing_sizes_names_each_dimension_and_gives_a_line_to_paste() -> None:
+    inputs = [
+        ir.Value(name="input", shape=ir.Shape([None, None]), type=ir.TensorType(ir.DataType.FLOAT)),
+        ir.Value(name="state", shape=ir.Shape([2, None, 128]), type=ir.TensorType(ir.DataType.FLOAT)),
+        ir.Value(name="rate", shape=ir.Shape([]), type=ir.TensorType(ir.DataType.INT64)),
+    ]
+    error = missing_sizes(inputs)
+    assert str(error) == "sizes of inputs are not known: input[?, ?], state[2, ?, 128]"
+    assert error.hint == "give them, for example --shape input=1x512 --shape state=2x1x128"
+
+
+def test_the_example_gives_a_name_one_size_everywhere() -> None:
+    image = ir.Value(name="x", shape=ir.Shape(["batch", 3, "height", "width"]))
+    tokens = ir.Value(name="ids", shape=ir.Shape(["batch", "seq"]), type=ir.TensorType(ir.DataType.INT64))
+    assert example([image, tokens]) == "--dim batch=1 --dim height=224 --dim width=224 --dim seq=64"
+    mask = ir.Value(name="my mask", shape=ir.Shape(["batch", None, "seq"]), type=ir.TensorType(ir.DataType.BOOL))
+    assert example([tokens, mask]) == "--shape 'my mask=1x1x64'"
+
+
+def test_the_line_to_paste_binds_all_that_is_open() -> None:
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            '<ir_version: 10, opset_import: ["": 17]> g (float[?, samples] x, float[2, ?, 8] s) => (y, z) '
+            "{ y = Relu (x) z = Relu (s) }"
+        )
+    )
+    with pytest.raises(ModelError) as raised:
+        sample_feeds(model, lambda value: value.shape.numpy() if value.shape and value.shape.is_static() else None)
+    line = (raised.value.hint or "").partition("for example ")[2].split()
+    bind(model, {}, {name: parse_shape(size) for name, _, size in (word.partition("=") for word in line[1::2])})
+    assert all(value.shape and value.shape.is_static() for value in model.graph.inputs)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import onnx
 import onnx_ir as ir
 
 from onnxtile.fusion.lowering import FactsTable, Literal, Made, Operand, Proof
 from onnxtile.fusion.lowering_driver.write import attributes, literal_value
 from onnxtile.graph import node_id
+from onnxtile.model.submodel import Submodels, tensor_type
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Evidence:
     """Collects the parts of a lowering, equal ones once."""
 
     def __init__(self, model: ir.Model, facts: FactsTable) -> None:
-        self._model = model
+        self._cut = Submodels(model)
         self._facts = facts
         self._parts: dict[object, Part] = {}
 
@@ -67,26 +69,16 @@ class Evidence:
         return (call.op_identifier(), above, tuple(known), steps)
 
     def _before(self, call: ir.Node, nodes: list[ir.Node], inputs: list[ir.Value]) -> ir.Model:
-        copies = {value: self._copy(value) for value in inputs}
-        body = []
-        for node in (*nodes, call):
-            made = [ir.Value(name=value.name) for value in node.outputs]
-            operands = [None if v is None else copies[v] for v in node.inputs]
-            values = node.attributes.values()
-            body.append(ir.Node(node.domain, node.op_type, operands, values, overload=node.overload, outputs=made))
-            copies.update(zip(node.outputs, made, strict=True))
-        return self._model_of([copies[v] for v in inputs], [copies[v] for v in call.outputs], body, [], functions=True)
+        return ir.from_proto(self._cut.of([*nodes, call], {v: self._type(v) for v in inputs}, call.outputs))
 
     def _after(self, call: ir.Node, inputs: list[ir.Value], proof: Proof) -> ir.Model:
-        copies = {value: self._copy(value) for value in inputs}
+        copies = {value: ir.Value(name=value.name) for value in inputs}
         body: list[ir.Node] = []
-        literals: list[ir.Value] = []
         for step in proof.steps:
             operands: list[ir.Value | None] = []
             for operand in step.inputs:
                 if isinstance(operand, Literal):
-                    literals.append(literal_value(operand, f"literal {len(literals)}"))
-                    operands.append(literals[-1])
+                    operands.append(literal_value(operand, f"literal {len(body)} {len(operands)}"))
                 elif isinstance(operand, Made):
                     operands.append(body[operand.step].outputs[operand.output])
                 else:
@@ -98,26 +90,12 @@ class Evidence:
         outputs = [body[made.step].outputs[made.output] for made in proof.outputs]
         for value, old in zip(outputs, call.outputs, strict=True):
             value.name = old.name
-        return self._model_of([copies[v] for v in inputs], outputs, body, literals, functions=False)
+        fed = {copies[value]: self._type(value) for value in inputs}
+        return ir.from_proto(self._cut.of(body, fed, outputs))
 
-    def _copy(self, value: ir.Value) -> ir.Value:
+    def _type(self, value: ir.Value) -> onnx.TypeProto:
         argument = self._facts.argument(value)
-        shape = None if argument.dims is None else ir.Shape(argument.dims)
-        return ir.Value(name=value.name, type=ir.TensorType(argument.dtype or ir.DataType.FLOAT), shape=shape)
-
-    def _model_of(
-        self,
-        inputs: list[ir.Value],
-        outputs: list[ir.Value],
-        body: list[ir.Node],
-        literals: list[ir.Value],
-        *,
-        functions: bool,
-    ) -> ir.Model:
-        opsets = {**self._model.graph.opset_imports, **{node.domain: 1 for node in body if node.domain}}
-        graph = ir.Graph(inputs, outputs, nodes=body, initializers=literals, opset_imports=opsets, name="site")
-        held = [function.clone() for function in self._model.functions.values()] if functions else []
-        return ir.Model(graph, ir_version=max(10, self._model.ir_version), functions=held)
+        return tensor_type(argument.dtype or ir.DataType.FLOAT, argument.dims)
 
 
 def _key(operand: Operand, numbers: Mapping[ir.Value, int]) -> object:

@@ -5,38 +5,38 @@ The operators of onnxruntime: https://github.com/microsoft/onnxruntime/blob/main
 
 from __future__ import annotations
 
-from onnxtile.inspection.work import Count, NotKnown, Rule, Site
+from onnxtile.inspection.work import CountedNode, NotKnown, OperationCount, Rule
 
 
-def _count(site: Site) -> Count:
+def _count(site: CountedNode) -> OperationCount:
     """Count Attention-23: Q, K and V as (batch, heads, length, head) or, packed, (batch, length, heads × head)."""
     query, key, value = site.input(0), site.input(1), site.input(2)
     past = site.input(4)[2] if site.has(4) else 0
     if len(query) == 4:
         batch, heads, length, head = query
         scores = batch * heads * length * (key[2] + past)
-        return Count(scores * (head + value[3]), others=_on(scores, site, 3))
+        return OperationCount(scores * (head + value[3]), others=_on(scores, site, 3))
     heads, pairs = site.number("q_num_heads"), query[0] * query[1] * (key[1] + past)
     products = pairs * (query[2] + heads * (value[2] // site.number("kv_num_heads")))
-    return Count(products, others=_on(pairs * heads, site, 3))
+    return OperationCount(products, others=_on(pairs * heads, site, 3))
 
 
-def _on(scores: int, site: Site, *masks: int) -> int:
+def _on(scores: int, site: CountedNode, *masks: int) -> int:
     """Return the operations on `scores`: the scale 1, softmax 5, a mask at any of the inputs `masks` 1 each, a cap 3."""
     cap = 3 if site.node.attributes.get_float("softcap", 0.0) else 0
     return scores * (6 + sum(map(site.has, masks)) + cap)
 
 
-def _count_linear(site: Site) -> Count:
+def _count_linear(site: CountedNode) -> OperationCount:
     """Count LinearAttention-27, step by step: each adds a product to the state and reads it, the delta rules read it twice."""
     query, key, value = site.input(0), site.input(1), site.input(2)
     queries, keys = site.number("q_num_heads"), site.number("kv_num_heads")
     state = (key[2] // keys) * (value[2] // keys)
     through = 2 if site.text("update_rule", "gated_delta").endswith("delta") else 1
-    return Count(query[0] * query[1] * state * (queries + through * keys))
+    return OperationCount(query[0] * query[1] * state * (queries + through * keys))
 
 
-def _count_fused(site: Site) -> Count:
+def _count_fused(site: CountedNode) -> OperationCount:
     """Count com.microsoft::Attention: it projects its input (batch, length, width) to queries, keys and values first."""
     (batch, length, width), weight = site.input(0), site.input(1)
     if site.has(4):
@@ -46,10 +46,10 @@ def _count_fused(site: Site) -> Count:
     keys = (weight[1] - out) // 2
     biases = batch * length * weight[1] if site.has(2) else 0
     scores = batch * site.number("num_heads") * length * length
-    return Count(projections + batch * length * length * (keys + out), biases, _on(scores, site, 3, 5))
+    return OperationCount(projections + batch * length * length * (keys + out), biases, _on(scores, site, 3, 5))
 
 
-def _count_multi_head(site: Site) -> Count:
+def _count_multi_head(site: CountedNode) -> OperationCount:
     """Count com.microsoft::MultiHeadAttention of separate queries, keys and values (batch, length, width)."""
     if not (site.has(1) and site.has(2)) or site.has(6):
         raise NotKnown("packed or cached operands of a MultiHeadAttention are not looked into")
@@ -58,7 +58,7 @@ def _count_multi_head(site: Site) -> Count:
         raise NotKnown("packed operands of a MultiHeadAttention are not looked into")
     biases = query[0] * (query[1] * query[2] + key[1] * (key[2] + value[2])) if site.has(3) else 0
     pairs = query[0] * query[1] * key[1]
-    return Count(pairs * (query[2] + value[2]), biases, _on(pairs * site.number("num_heads"), site, 4, 5))
+    return OperationCount(pairs * (query[2] + value[2]), biases, _on(pairs * site.number("num_heads"), site, 4, 5))
 
 
 RULE = Rule("attention", frozenset({"Attention"}), _count)

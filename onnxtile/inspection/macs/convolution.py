@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from onnxtile.inspection.work import Count, NotKnown, Rule, Site
+from onnxtile.inspection.work import CountedNode, NotKnown, OperationCount, Rule
 
 _WEIGHT = {"QLinearConv": 3, "NhwcConv": 1}
 _BIAS = {"QLinearConv": 8, "ConvInteger": None, "DeformConv": 3}
 
 
-def _count(site: Site) -> Count:
+def _count(site: CountedNode) -> OperationCount:
     op = site.node.op_type
     weight = site.input(_WEIGHT.get(op, 1))
     if site.node.domain == "" and op != "CausalConvWithState":
@@ -18,10 +18,12 @@ def _count(site: Site) -> Count:
     elements, bias = site.elements(), _BIAS.get(op, 2)
     additions = elements if bias is not None and site.has(bias) else 0
     # The weight is (channels out, channels in / groups, kernel ...), channels last where the name says NHWC.
-    return Count(elements * math.prod(weight[1:]), additions, 0 if site.operator in {"Conv", "ConvInteger"} else None)
+    return OperationCount(
+        elements * math.prod(weight[1:]), additions, 0 if site.operator in {"Conv", "ConvInteger"} else None
+    )
 
 
-def _require_channels(site: Site, weight: tuple[int, ...]) -> None:
+def _require_channels(site: CountedNode, weight: tuple[int, ...]) -> None:
     given, wanted = site.input(0)[1], weight[1] * site.number("group", 1)
     if given != wanted:
         raise NotKnown(f"its weights are for {wanted:,} channels, and its input has {given:,}")

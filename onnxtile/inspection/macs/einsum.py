@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from onnxtile.inspection.work import Count, NotKnown, Rule, Site
+from onnxtile.inspection.work import CountedNode, NotKnown, OperationCount, Rule
 
 
-def _count(site: Site) -> Count:
+def _count(site: CountedNode) -> OperationCount:
     equation = site.text("equation", "").replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
@@ -21,9 +21,9 @@ def _count(site: Site) -> Count:
     summed = any(index not in kept for index in sizes if index.isalpha())
     combined = math.prod(sizes.values())
     if len(terms) > 1 and summed:
-        return Count(combined, others=0)
+        return OperationCount(combined, others=0)
     # Products that nothing sums, or sums without a product.
-    return Count(0, others=combined if len(terms) > 1 or summed else 0)
+    return OperationCount(0, others=combined if len(terms) > 1 or summed else 0)
 
 
 def _bind(term: str, shape: tuple[int, ...], sizes: dict[str, int]) -> None:

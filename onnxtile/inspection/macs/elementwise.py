@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxtile.inspection.work import FlopRule, Site
+from onnxtile.inspection.work import CountedNode, FlopRule
 
 _ONE = (
     *("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot"),
@@ -24,35 +24,35 @@ A softmax is a maximum, a difference, an exponential, a sum and a quotient: 5.
 """
 
 
-def _count(site: Site) -> int:
+def _count(site: CountedNode) -> int:
     return site.elements() * _OPERATIONS[site.operator]
 
 
-def _count_several(site: Site) -> int:
+def _count_several(site: CountedNode) -> int:
     """Count one operation between any two operands; a mean has a division more."""
     given = sum(site.has(position) for position in range(len(site.node.inputs)))
     return site.elements() * (given - 1 + (site.operator == "Mean"))
 
 
-def _count_clip(site: Site) -> int:
+def _count_clip(site: CountedNode) -> int:
     """Count a comparison for each bound; those before opset 11 are attributes."""
     bounds = sum(site.has(1 + place) or name in site.node.attributes for place, name in enumerate(("min", "max")))
     return site.elements() * bounds
 
 
-def _count_swish(site: Site) -> int:
+def _count_swish(site: CountedNode) -> int:
     """Count a sigmoid and a product, and one with alpha where it is not 1."""
     return site.elements() * (5 + (site.node.attributes.get_float("alpha", 1.0) != 1))
 
 
-def _count_gelu(site: Site) -> int:
+def _count_gelu(site: CountedNode) -> int:
     """Count 0.5 x (1 + erf(x / 1.414)), or the form with tanh and a cube, where it is asked for; FastGelu may add a bias."""
     fast = site.operator != "Gelu"
     tanh = fast or site.text("approximate", "none") == "tanh"
     return site.elements() * ((8 if tanh else 5) + (fast and site.has(1)))
 
 
-def _count_quantisation(site: Site) -> int:
+def _count_quantisation(site: CountedNode) -> int:
     """Count scale, rounding and two bounds to quantise, the scale alone to undo it, and in both the zero point where there is one."""
     own = 1 if site.node.op_type == "DequantizeLinear" else 4
     return site.elements() * (own + site.has(2))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from onnxtile.inspection.work import Count, Rule, Site
+from onnxtile.inspection.work import CountedNode, OperationCount, Rule
 
 _BIAS = {"QGemm": 6}
 
 
-def _count(site: Site) -> Count:
+def _count(site: CountedNode) -> OperationCount:
     rows, columns = site.input(0)
     inner = rows if site.number("transA", 0) else columns
     elements = site.elements()
     bias = site.has(_BIAS.get(site.node.op_type, 2))
-    return Count(elements * inner, elements if bias else 0, _scaled(site, bias) if site.operator == "Gemm" else None)
+    return OperationCount(
+        elements * inner, elements if bias else 0, _scaled(site, bias) if site.operator == "Gemm" else None
+    )
 
 
-def _scaled(site: Site, bias: bool) -> int:
+def _scaled(site: CountedNode, bias: bool) -> int:
     """Return the products with alpha and beta, where they are not 1."""
     alpha, beta = (site.node.attributes.get_float(name, 1.0) for name in ("alpha", "beta"))
     return site.elements() * ((alpha != 1) + (bias and beta != 1))

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from onnxtile.inspection.work import Count, Rule, Site
+from onnxtile.inspection.work import CountedNode, OperationCount, Rule
 
 _PLAIN = {"MatMul", "MatMulInteger", "MatMulInteger16"}
 _BIAS = {"MatMulIntegerToFloat": 6, "DynamicQuantizeMatMul": 4}
 
 
-def _count(site: Site) -> Count:
+def _count(site: CountedNode) -> OperationCount:
     left = site.input(0)
     inner = left[-2] if site.number("transA", 0) and len(left) > 1 else left[-1]
     elements, bias = site.elements(), _BIAS.get(site.node.op_type)
     additions = elements if bias is not None and site.has(bias) else 0
-    return Count(elements * inner, additions, 0 if site.node.op_type in _PLAIN else None)
+    return OperationCount(elements * inner, additions, 0 if site.node.op_type in _PLAIN else None)
 
 
-def _count_packed(site: Site) -> Count:
+def _count_packed(site: CountedNode) -> OperationCount:
     """Count a product whose right operand is packed: its sizes are attributes."""
     elements = site.elements()
-    return Count(elements * site.number("K"), elements if site.has(5) else 0)
+    return OperationCount(elements * site.number("K"), elements if site.has(5) else 0)
 
 
 RULE = Rule(

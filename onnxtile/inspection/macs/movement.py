@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxtile.inspection.work import FlopRule, NotKnown, Site
+from onnxtile.inspection.work import CountedNode, FlopRule, NotKnown
 
 _NAMES = (
     *("BitCast", "Cast", "CastLike", "CenterCropPad", "Compress", "Concat", "ConcatFromSequence", "Constant"),
@@ -15,16 +15,16 @@ _NAMES = (
 )
 
 
-def _count(_site: Site) -> int:
+def _count(_site: CountedNode) -> int:
     return 0
 
 
-def _count_scatter(site: Site) -> int:
+def _count_scatter(site: CountedNode) -> int:
     """Count one operation for each update that is reduced with the element in its place."""
     return 0 if site.text("reduction", "none") == "none" else site.read(2)
 
 
-def _count_dropout(site: Site) -> int:
+def _count_dropout(site: CountedNode) -> int:
     """Count nothing where the node copies its input: only one with a third input can be in training mode."""
     if site.has(2):
         raise NotKnown("the training mode of a Dropout shows in a run only")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from onnxtile.inspection.work import FlopRule, NotKnown, Site
+from onnxtile.inspection.work import CountedNode, FlopRule, NotKnown
 
 _NORM, _ROOT_MEAN = 5, 3
 """Mean, difference, square, mean and quotient; square, mean and quotient. A scale and a shift are one more each."""
@@ -12,14 +12,14 @@ _ROW = 2
 """Epsilon and the root."""
 
 
-def _count_batch(site: Site) -> int:
+def _count_batch(site: CountedNode) -> int:
     """Count one product and one addition an element: mean, variance, scale and shift are constants, which fold into two."""
     if site.number("training_mode", 0):
         raise NotKnown("no rule counts a BatchNormalization in training mode")
     return 2 * site.elements()
 
 
-def _count_layer(site: Site) -> int:
+def _count_layer(site: CountedNode) -> int:
     """Count layer normalisations and those by the root of mean squares."""
     sizes, own = site.input(0), _ROOT_MEAN if site.operator in _SQUARES else _NORM
     scaled = site.has(1) + (site.has(2) and site.operator not in _SQUARES)
@@ -27,7 +27,7 @@ def _count_layer(site: Site) -> int:
     return math.prod(sizes) * (own + scaled) + rows * _ROW
 
 
-def _count_skip(site: Site) -> int:
+def _count_skip(site: CountedNode) -> int:
     """Count those of onnxruntime that add a second input first: input, skip, scale, shift (not of root means), bias."""
     squares = "Simplified" in site.node.op_type
     scale, bias = (2, 3) if squares else (2, 4)
@@ -36,19 +36,19 @@ def _count_skip(site: Site) -> int:
     return site.read() * each + math.prod(site.input(0)[:-1]) * _ROW
 
 
-def _count_groups(site: Site) -> int:
+def _count_groups(site: CountedNode) -> int:
     """Count normalisations of images over each channel, or each of `num_groups`."""
     sizes = site.input(0)
     rows = sizes[0] * site.number("num_groups", sizes[1])
     return math.prod(sizes) * (_NORM + 2) + rows * _ROW
 
 
-def _count_local(site: Site) -> int:
+def _count_local(site: CountedNode) -> int:
     """Count LRN: a square, a sum of `size` squares, a product, an addition, a power and a quotient."""
     return site.elements() * (site.number("size") + 5)
 
 
-def _axis(site: Site, rank: int) -> int:
+def _axis(site: CountedNode, rank: int) -> int:
     axis = site.number("axis", -1)
     return axis + rank if axis < 0 else axis
 

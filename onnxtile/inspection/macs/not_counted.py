@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from onnxtile.inspection.work import NotKnown, Rule, Site
+from onnxtile.inspection.work import CountedNode, NotKnown, Rule
 
 
-def _count(site: Site) -> NoReturn:
+def _count(site: CountedNode) -> NoReturn:
     raise NotKnown(f"how many products a {site.node.op_type} takes depends on how it is computed")
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from onnxtile.inspection.work import FlopRule, NotKnown, Site
+from onnxtile.inspection.work import CountedNode, FlopRule, NotKnown
 
 
-def _count(site: Site) -> int:
+def _count(site: CountedNode) -> int:
     kernel = site.node.attributes.get_ints("kernel_shape", None)
     if kernel is None:
         raise NotKnown(f"{site.node.op_type} does not give 'kernel_shape'")

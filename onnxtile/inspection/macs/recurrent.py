@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from onnxtile.inspection.work import Count, Rule, Site
+from onnxtile.inspection.work import CountedNode, OperationCount, Rule
 
 _OTHERS = {"RNN": 1, "GRU": 14, "LSTM": 18}
 """Operations for each hidden element beside the products: sigmoid 4, tanh 1, and those that join gates and state."""
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4, "DynamicQuantizeLSTM": 4}
 
 
-def _count(site: Site) -> Count:
+def _count(site: CountedNode) -> OperationCount:
     length, batch = site.input(0)[:2]
     if site.number("layout", 0):
         length, batch = batch, length
@@ -20,7 +20,7 @@ def _count(site: Site) -> Count:
     macs = steps * (gates * hidden * (width + hidden) + peepholes)
     usual = not {"activations", "clip"} & set(site.node.attributes)
     others = _OTHERS.get(site.node.op_type) if usual else None
-    return Count(
+    return OperationCount(
         macs, steps * gates * hidden * 2 if site.has(3) else 0, None if others is None else steps * hidden * others
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxtile.inspection.work import FlopRule, NotKnown, Site
+from onnxtile.inspection.work import CountedNode, FlopRule, NotKnown
 
 _OPERATIONS = {
     **dict.fromkeys(("ArgMax", "ArgMin", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"), (1, 0)),
@@ -16,7 +16,7 @@ _OPERATIONS = {
 """A mean has its division in the place of the addition that a sum of n has not."""
 
 
-def _count(site: Site) -> int:
+def _count(site: CountedNode) -> int:
     if site.number("noop_with_empty_axes", 0) and not site.has(1):
         raise NotKnown(f"no rule counts a {site.operator} without axes that leaves its input as it is")
     each, last = _OPERATIONS[site.operator]

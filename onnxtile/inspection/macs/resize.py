@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from onnxtile.inspection.work import FlopRule, NotKnown, Site
+from onnxtile.inspection.work import CountedNode, FlopRule, NotKnown
 
 _POINTS = {"nearest": 1, "linear": 2, "bilinear": 2, "cubic": 4}
 
 
-def _count(site: Site) -> int:
+def _count(site: CountedNode) -> int:
     """Count n products and n - 1 additions for n points; the weights are not counted."""
     points = _POINTS.get(site.text("mode", "nearest"))
     if (

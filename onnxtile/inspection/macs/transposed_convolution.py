@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 
-from onnxtile.inspection.work import Count, Rule, Site
+from onnxtile.inspection.work import CountedNode, OperationCount, Rule
 
 
-def _count(site: Site) -> Count:
+def _count(site: CountedNode) -> OperationCount:
     # The weight is (channels in, channels out / groups, kernel ...).
-    return Count(site.read() * math.prod(site.input(1)[1:]), site.elements() if site.has(2) else 0, 0)
+    return OperationCount(site.read() * math.prod(site.input(1)[1:]), site.elements() if site.has(2) else 0, 0)
 
 
 RULE = Rule("transposed convolution", frozenset({"ConvTranspose"}), _count)

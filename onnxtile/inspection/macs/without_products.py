@@ -5,7 +5,7 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md.
 
 from __future__ import annotations
 
-from onnxtile.inspection.work import Count, Rule, Site
+from onnxtile.inspection.work import CountedNode, OperationCount, Rule
 
 _NAMES = (
     *("BiasSplitGelu", "BiasAdd", "BiasSoftmax", "BiasDropout", "GroupNorm", "SkipGroupNorm"),
@@ -23,8 +23,8 @@ _NAMES = (
 )
 
 
-def _count(_site: Site) -> Count:
-    return Count(0)
+def _count(_site: CountedNode) -> OperationCount:
+    return OperationCount(0)
 
 
 RULE = Rule("without products", frozenset(f"com.microsoft::{name}" for name in _NAMES), _count)

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from onnx import helper
 
 from onnxtile.graph import dependencies
-from onnxtile.model.save import MAX_IR_VERSION, external_folder
 from onnxtile.model.shapes import Shapes
-from onnxtile.model.unfold import fold_proto
-from onnxtile.model.walk import called_functions, has_body, nodes_inside
+from onnxtile.model.submodel import Submodels, tensor_type
+from onnxtile.model.walk import has_body
 from onnxtile.planning.layout.non_tensors import containers
 from onnxtile.runtime import Session
-
-_MIN_IR_VERSION = 8
-"""The first with functions in a model."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +33,10 @@ class Kernels:
     """Makes a Kernel of each node of the main graph of `model`. Equal nodes (operator, attributes, types, shapes) share a session."""
 
     def __init__(self, model: ir.Model, shapes: Shapes) -> None:
-        self._model = model
+        self._submodels = Submodels(model)
         self._shapes = shapes
         self.containers = containers(model, shapes)
         self._sessions: dict[bytes, Session] = {}
-        self._folder: Path | None = external_folder(model)
 
     @property
     def sessions(self) -> int:
@@ -55,10 +48,11 @@ class Kernels:
         inputs = list(dict.fromkeys(dependencies(node)))
         outputs = [value for value in node.outputs if value.name]
         names = self._names(node, inputs, outputs)
-        proto = self._proto(node, inputs, outputs, names)
+        types = {value: self._type(value) for value in inputs}
+        proto = self._submodels.of([node], types, outputs, names=names)
         key = proto.SerializeToString(deterministic=True)
         if key not in self._sessions:
-            self._sessions[key] = Session(key, external=self._folder)
+            self._sessions[key] = self._submodels.session(proto)
         return Kernel(
             self._sessions[key],
             tuple((names[value], value) for value in inputs),
@@ -72,35 +66,10 @@ class Kernels:
         names = {value: f"i{place}" for place, value in enumerate(inputs)}
         return names | {value: f"o{place}" for place, value in enumerate(outputs)}
 
-    def _proto(
-        self, node: ir.Node, inputs: list[ir.Value], outputs: list[ir.Value], names: dict[ir.Value, str]
-    ) -> onnx.ModelProto:
-        alone = ir.serde.serialize_node(node)
-        fold_proto(alone)
-        for field in ("name", "doc_string", "metadata_props", "input", "output"):
-            alone.ClearField(field)
-        alone.input.extend(names[value] if value is not None else "" for value in node.inputs)
-        alone.output.extend(names.get(value, "") for value in node.outputs)
-        graph = helper.make_graph(
-            [alone],
-            "kernel",
-            [helper.make_value_info(names[value], self._type(value)) for value in inputs],
-            [onnx.ValueInfoProto(name=names[value]) for value in outputs],
-        )
-        return helper.make_model(
-            graph,
-            ir_version=min(max(self._model.ir_version, _MIN_IR_VERSION), MAX_IR_VERSION),
-            opset_imports=[helper.make_opsetid(*pair) for pair in self._model.graph.opset_imports.items()],
-            functions=[
-                ir.serde.serialize_function(function)
-                for function in called_functions((node, *nodes_inside(node)), self._model)
-            ],
-        )
-
     def _type(self, value: ir.Value) -> onnx.TypeProto:
         if value in self.containers:
             return ir.serde.serialize_type(self.containers[value])
         dtype, dims = self._shapes.dtype(value), self._shapes.dims(value)
         if dims is not None and self._shapes.is_bound(value):
             dims = (None,) * len(dims)
-        return helper.make_tensor_type_proto(dtype.value if dtype is not None else 0, dims)
+        return tensor_type(dtype, dims)

@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 
-def twin(
+def copied_tensor(
     tensor: ir.TensorProtocol, name: str | None, doc: str | None = None, metadata: Mapping[str, str] | None = None
 ) -> ir.TensorProtocol:
     """Return a tensor like `tensor`, called `name`, that will be written in the same form; where that is raw bytes, of the same memory.
