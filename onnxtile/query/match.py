@@ -16,7 +16,6 @@ from onnxtile.query.index import Index, Scan
 from onnxtile.query.late_shapes import LateShapes
 from onnxtile.query.machine import Budget, Failure, Found, Machine
 from onnxtile.query.names import require_known
-from onnxtile.query.parse import parse
 from onnxtile.query.program import Check, Program, compile_query, nodes_of
 from onnxtile.query.syntax import ANY_NODE, PRODUCER, Node
 from onnxtile.query.vertex import Surroundings, Vertex, identify, is_constant
@@ -56,6 +55,8 @@ class Match:
 
 def compiled(query: str, known: Collection[str] = ()) -> Program:
     """Return the program of a query's text. Raises QueryError; `known` are operator names beside those of schemas and aliases."""
+    from onnxtile.query.parse import parse  # imports lark, which the pattern library does not need
+
     parsed = parse(query)
     require_known(parsed, known)
     return compile_query(parsed)
