@@ -12,7 +12,7 @@ from pathlib import Path
 import pydantic
 
 from onnxtile.errors import PatternError, QueryError, UsageError, caret
-from onnxtile.fusion.lowering_driver.declared import Declared, DeclaredLowering, Kind, checked
+from onnxtile.fusion.lowering_driver.declared import Declared, DeclaredLowering, TargetName, checked
 from onnxtile.model.size_rule import SizeRule
 from onnxtile.query.program import Program, compile_query, nodes_of
 from onnxtile.query.stored import StoredQueries
@@ -36,7 +36,7 @@ class _Variant(pydantic.BaseModel):
     note: str = ""
 
 
-class _File(pydantic.BaseModel):
+class _PatternFile(pydantic.BaseModel):
     """The fields of a pattern file."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -48,7 +48,7 @@ class _File(pydantic.BaseModel):
     after: tuple[str, ...] = ()
     in_place: tuple[str, ...] = ()
     workspace: str | None = None
-    lower: dict[Kind, Declared] = {}
+    lower: dict[TargetName, Declared] = {}
     variants: tuple[_Variant, ...] = pydantic.Field(min_length=1)
 
 
@@ -94,7 +94,7 @@ class Pattern:
 def from_file(path: Path) -> Pattern:
     """Return the pattern in a TOML file. Raises PatternError, with the file, the line and, where there is one, the field at fault."""
     source = read(path, PatternError)
-    file = source.validated(_File)
+    file = source.validated(_PatternFile)
     stored = _stored() if path.is_relative_to(data_folder("patterns")) else None
     programs = []
     for i, variant in enumerate(file.variants):
@@ -111,7 +111,7 @@ def from_file(path: Path) -> Pattern:
 
 def texts_of(path: Path) -> list[tuple[str, tuple[str, ...]]]:
     """Return the query and the conditions of each variant of a pattern file. Raises PatternError."""
-    file = read(path, PatternError).validated(_File)
+    file = read(path, PatternError).validated(_PatternFile)
     return [(variant.query, variant.where) for variant in file.variants]
 
 

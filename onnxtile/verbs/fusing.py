@@ -82,9 +82,9 @@ def fuse(
         return _lowered(original, chosen, lower, verify, progress)
     fused = original.clone()
     shapes = cache(lambda: resolved(original))
-    twins = dict(zip(values(original), values(fused), strict=True))
+    counterparts = dict(zip(values(original), values(fused), strict=True))
     progress("matching")
-    results = fuse_graph(fused, chosen, progress, shapes=lambda: shapes().of_twins(twins))
+    results = fuse_graph(fused, chosen, progress, shapes=lambda: shapes().of_twins(counterparts))
     check(fused)
     verdict: Verdict | None = None
     sites: tuple[SiteVerdict, ...] = ()
