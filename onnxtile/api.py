@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.checking import check_plan
     from onnxtile.verbs.comparing import Comparing, verify
     from onnxtile.verbs.drafting import PatternDraft, draft_pattern
-    from onnxtile.verbs.explaining import Attempt, Explanation, explain
+    from onnxtile.verbs.explaining import Explanation, PartialMatch, explain
     from onnxtile.verbs.fusing import FuseResult, chosen_patterns, fuse
     from onnxtile.verbs.inspecting import inspect
     from onnxtile.verbs.listing import OptionNames, option_names
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from onnxtile.verbs.unfusing import UnfuseResult, unfuse
 
 __all__ = [
-    "Attempt",
     "Comparing",
     "Dims",
     "Explanation",
@@ -39,6 +38,7 @@ __all__ = [
     "Inspection",
     "MatchResult",
     "OptionNames",
+    "PartialMatch",
     "PatternDraft",
     "PlannedModel",
     "Progress",
@@ -71,7 +71,7 @@ _HOMES = {
     "onnxtile.verbs.checking": ("check_plan",),
     "onnxtile.verbs.comparing": ("Comparing", "verify"),
     "onnxtile.verbs.drafting": ("PatternDraft", "draft_pattern"),
-    "onnxtile.verbs.explaining": ("Attempt", "Explanation", "explain"),
+    "onnxtile.verbs.explaining": ("PartialMatch", "Explanation", "explain"),
     "onnxtile.verbs.fusing": ("FuseResult", "chosen_patterns", "fuse"),
     "onnxtile.verbs.inspecting": ("inspect",),
     "onnxtile.verbs.listing": ("OptionNames", "option_names"),

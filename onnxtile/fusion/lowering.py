@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fusion.proofs.terms import Poly, Reader, TooLarge, constant, variable
+from onnxtile.fusion.proofs.terms import Poly, Reader, TermsTooLarge, constant, variable
 from onnxtile.model.infer import Dim, Dims
 from onnxtile.runtime import Array
 
@@ -61,7 +61,7 @@ Setting: TypeAlias = int | float | str | tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Step:
+class NewNode:
     """A node that takes part in place of the call; `since` is the opset of its domain that brought the operator."""
 
     op: str
@@ -79,14 +79,14 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Proof:
+class Replacement:
     """What a call becomes: `steps` in order, and which of their results its outputs are. `main` is the step that it is named for.
 
     `plain` says that the steps are the nodes of the body: nothing is gained but the call. `twice` are inputs of which is proved that
     their last axis is one vector twice: whoever runs the call alone has to feed such.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[NewNode, ...]
     outputs: tuple[Made, ...]
     main: int = 0
     plain: bool = False
@@ -105,9 +105,9 @@ class Proof:
         *,
         since: int,
         domain: str = "",
-    ) -> Proof:
+    ) -> Replacement:
         """Return the proof that the call is one node with one output."""
-        return Proof((Step(op, inputs, attributes or {}, domain, since if not domain else 1),), (Made(0),))
+        return Replacement((NewNode(op, inputs, attributes or {}, domain, since if not domain else 1),), (Made(0),))
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Site:
+class CallSite:
     """A call of a meta-op, and what is known of it."""
 
     function: ir.Function
@@ -154,7 +154,7 @@ class Site:
         reader = Reader(self.functions, self._native(), loose=loose)
         try:
             return reader.read(self.function, arguments, [a.array for a in self.arguments])
-        except TooLarge:
+        except TermsTooLarge:
             raise NotLowered("its body is too large to be proved") from None
 
     def _native(self) -> ir.DataType | None:
@@ -247,9 +247,9 @@ class Lowering(ABC):
     name: str
 
     @abstractmethod
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return the standard operator that means the same."""
 
-    def to_ort(self, site: Site) -> Proof:
+    def to_ort(self, site: CallSite) -> Replacement:
         """Return the operator that onnxruntime runs best and that means the same: by default the standard one."""
         return self.to_onnx(site)

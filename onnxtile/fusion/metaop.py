@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.fusion.pattern import Pattern
-from onnxtile.fusion.region import Region
+from onnxtile.fusion.region import FusedRegion
 from onnxtile.model.constants import constant_attribute
 
 OPSET_VERSION = 1
@@ -31,7 +31,7 @@ class Functions:
                 self.bodies.add(function.graph)
 
     def of(
-        self, region: Region, pattern: Pattern, opsets: Mapping[str, int], overwritable: Sequence[int] = ()
+        self, region: FusedRegion, pattern: Pattern, opsets: Mapping[str, int], overwritable: Sequence[int] = ()
     ) -> ir.Function:
         """Return the function of `pattern` whose body is `region`, made now unless an equal one is there.
 
@@ -60,7 +60,7 @@ class Functions:
             self._digests[identifier] = digest(function)
         return self._digests[identifier]
 
-    def _make(self, region: Region, name: str, doc: str, opsets: Mapping[str, int]) -> ir.Function:
+    def _make(self, region: FusedRegion, name: str, doc: str, opsets: Mapping[str, int]) -> ir.Function:
         unique, count = name, 1
         while (keys.DOMAIN, unique, "") in self._model.functions:
             count += 1
@@ -74,7 +74,7 @@ class Functions:
         return function
 
 
-def _body(region: Region) -> tuple[list[ir.Node], list[ir.Value], list[ir.Value]]:
+def _body(region: FusedRegion) -> tuple[list[ir.Node], list[ir.Value], list[ir.Value]]:
     """Return copies of the nodes of `region` with names of their own, small constants first."""
     copies = {value: ir.Value(name=f"x{i}") for i, value in enumerate(region.inputs)}
     outputs = {value: f"y{i}" for i, value in enumerate(region.outputs)}
@@ -110,7 +110,7 @@ def digest(function: ir.Function) -> str:
     return hashlib.sha256(repr(_function_key(function)).encode()).hexdigest()[:16]
 
 
-def _region_key(region: Region, opsets: Mapping[str, int]) -> Hashable:
+def _region_key(region: FusedRegion, opsets: Mapping[str, int]) -> Hashable:
     numbers: dict[ir.Value, int] = {}
     for value in (*region.inputs, *region.constants):
         numbers[value] = len(numbers)

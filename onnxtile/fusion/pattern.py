@@ -6,20 +6,24 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pydantic
 
 from onnxtile.errors import PatternError, QueryError, UsageError, caret
-from onnxtile.fusion.lowering_driver.declared import Declared, DeclaredLowering, Kind, checked
+from onnxtile.fusion.lowering_driver.declared import Declared, DeclaredLowering, TargetName, checked
 from onnxtile.model.size_rule import SizeRule
-from onnxtile.query.parse import parse, parse_condition
 from onnxtile.query.program import Program, compile_query, nodes_of
-from onnxtile.query.syntax import ANY_NODE
+from onnxtile.query.stored import StoredQueries
+from onnxtile.query.syntax import ANY_NODE, Expression, Query
+from onnxtile.registry import data_folder
 from onnxtile.toml_file import Location, TomlFile, line_of, read
 
 EVERY_NODE = "*"
 """In `in_place`: the operands of every node."""
+STORED = "parsed.json"
+"""The file of the pattern library that holds its queries parsed."""
 
 
 class _Variant(pydantic.BaseModel):
@@ -32,7 +36,7 @@ class _Variant(pydantic.BaseModel):
     note: str = ""
 
 
-class _File(pydantic.BaseModel):
+class _PatternFile(pydantic.BaseModel):
     """The fields of a pattern file."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -44,7 +48,7 @@ class _File(pydantic.BaseModel):
     after: tuple[str, ...] = ()
     in_place: tuple[str, ...] = ()
     workspace: str | None = None
-    lower: dict[Kind, Declared] = {}
+    lower: dict[TargetName, Declared] = {}
     variants: tuple[_Variant, ...] = pydantic.Field(min_length=1)
 
 
@@ -90,18 +94,50 @@ class Pattern:
 def from_file(path: Path) -> Pattern:
     """Return the pattern in a TOML file. Raises PatternError, with the file, the line and, where there is one, the field at fault."""
     source = read(path, PatternError)
-    file = source.validated(_File)
+    file = source.validated(_PatternFile)
+    stored = _stored() if path.is_relative_to(data_folder("patterns")) else None
     programs = []
     for i, variant in enumerate(file.variants):
         with _located(source, i):
-            where = tuple((parse_condition(text), text) for text in variant.where)
-            programs.append(_telling(compile_query(parse(variant.query), where), conditions=bool(where)))
+            where = tuple((_condition(text, stored), text) for text in variant.where)
+            programs.append(_telling(compile_query(_query(variant.query, stored), where), conditions=bool(where)))
             _require_anchors(file.in_place, programs[-1], source)
     workspace = None if file.workspace is None else _size_rule(file.workspace, source)
     lowering = checked(file.name, file.lower, file.outputs, source)
     return Pattern(
         file.name, file.doc, tuple(programs), file.outputs, file.after, source, file.in_place, workspace, lowering
     )
+
+
+def texts_of(path: Path) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the query and the conditions of each variant of a pattern file. Raises PatternError."""
+    file = read(path, PatternError).validated(_PatternFile)
+    return [(variant.query, variant.where) for variant in file.variants]
+
+
+@cache
+def _stored() -> StoredQueries:
+    return StoredQueries(data_folder("patterns") / STORED)
+
+
+def _query(text: str, stored: StoredQueries | None = None) -> Query:
+    """Return the query that `text` means, from `stored` where it is there. Raises QueryError."""
+    known = None if stored is None else stored.query(text)
+    if known is not None:
+        return known
+    from onnxtile.query.parse import parse  # imports lark, which the library's queries do not need
+
+    return parse(text)
+
+
+def _condition(text: str, stored: StoredQueries | None) -> Expression:
+    """Return the condition that `text` means, from `stored` where it is there. Raises QueryError."""
+    known = None if stored is None else stored.condition(text)
+    if known is not None:
+        return known
+    from onnxtile.query.parse import parse_condition
+
+    return parse_condition(text)
 
 
 def _size_rule(text: str, source: TomlFile) -> SizeRule:
@@ -123,7 +159,7 @@ def _require_anchors(names: tuple[str, ...], program: Program, source: TomlFile)
 
 def from_query(query: str, name: str = "MetaOp") -> Pattern:
     """Return a pattern of one query; its meta-op may have any number of results. Raises QueryError."""
-    return Pattern(name, f"what matches {query}", (_telling(compile_query(parse(query))),), None)
+    return Pattern(name, f"what matches {query}", (_telling(compile_query(_query(query))),), None)
 
 
 def _telling(program: Program, *, conditions: bool = False) -> Program:

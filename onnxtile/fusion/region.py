@@ -22,7 +22,7 @@ _MOST_MEASURING = 256
 
 
 @dataclass(frozen=True)
-class Region:
+class FusedRegion:
     """`nodes` in an order that depends on the graph alone, `inputs` in the order of the query's first use, `outputs` likewise."""
 
     nodes: tuple[ir.Node, ...]
@@ -38,7 +38,7 @@ class Refusal:
     reason: str
 
 
-def region(matched: Sequence[ir.Node], constants: Constants) -> Region | Refusal:
+def region(matched: Sequence[ir.Node], constants: Constants) -> FusedRegion | Refusal:
     """Return the region of the `matched` nodes, which stand in the order of the query.
 
     Constant nodes among them are left out: a constant belongs to a region as its value, small ones inside, others as inputs. What
@@ -69,10 +69,10 @@ def region(matched: Sequence[ir.Node], constants: Constants) -> Region | Refusal
     if not outputs:
         return Refusal("nothing reads what it computes")
     inputs = tuple(value for value in read if value not in inside)
-    return Region(tuple(_sorted(outputs, nodes)), inputs, outputs, inside)
+    return FusedRegion(tuple(_sorted(outputs, nodes)), inputs, outputs, inside)
 
 
-def overwritable(part: Region, match: Match, anchors: Collection[str]) -> tuple[int, ...]:
+def overwritable(part: FusedRegion, match: Match, anchors: Collection[str]) -> tuple[int, ...]:
     """Return the places of the inputs of `part` that only nodes with one of `anchors` read; "*" stands for all nodes."""
     allowed = set(part.nodes) if EVERY_NODE in anchors else set(match.named(anchors))
     readers = [{node for node in part.nodes if value in node.inputs} for value in part.inputs]

@@ -26,7 +26,7 @@ from onnxtile.fusion.record import (
     of_value,
     past_of,
 )
-from onnxtile.fusion.region import Refusal, Region, overwritable, region
+from onnxtile.fusion.region import FusedRegion, Refusal, overwritable, region
 from onnxtile.graph import TopologicalOrder, node_id
 from onnxtile.model.constants import Constants, constant_attribute
 from onnxtile.model.save import raise_ir_version
@@ -246,7 +246,7 @@ class _Fuser:
             self.places[graph] = _Places(TopologicalOrder(graph), {node: place for place, node in enumerate(graph)})
         return self.places[graph]
 
-    def _call(self, part: Region, function: ir.Function, places: _Places) -> ir.Node:
+    def _call(self, part: FusedRegion, function: ir.Function, places: _Places) -> ir.Node:
         nodes = tuple(of_node(node, places.original.get(node), self.run) for node in part.nodes)
         constants = tuple(self._constant_record(value, places.original) for value in part.constants)
         record = Record(self.run, self.functions.digest(function), nodes, constants)
@@ -282,7 +282,7 @@ class _Fuser:
         self.names.add(candidate)
         return candidate
 
-    def _replace(self, part: Region, call: ir.Node, order: TopologicalOrder, after: set[ir.Node]) -> None:
+    def _replace(self, part: FusedRegion, call: ir.Node, order: TopologicalOrder, after: set[ir.Node]) -> None:
         names = [value.name for value in part.outputs]
         order.contract(part.nodes, call, after)
         for old, new in zip(part.outputs, call.outputs, strict=True):

@@ -57,7 +57,7 @@ def check_sites(
     element types are run once. Raises ModelError where onnxruntime refuses a part.
     """
     sites = _Sites(original, fused, shapes)
-    groups: dict[tuple[object, ...], list[tuple[ir.Node, Scope]]] = {}
+    groups: dict[tuple[object, ...], list[tuple[ir.Node, ValuesByName]]] = {}
     for path, graph in _graphs(fused.graph):
         scope = sites.scopes[path]
         for call in (node for node in graph if keys.FUSED in node.metadata_props):
@@ -67,7 +67,7 @@ def check_sites(
     return tuple(sites.run(*group[0], len(group) - 1, generator) for group in different)
 
 
-Scope = ChainMap[str, ir.Value]
+ValuesByName = ChainMap[str, ir.Value]
 """The values that nodes of a graph can name: its own, before those of the graphs around it."""
 
 
@@ -84,19 +84,19 @@ class _Sites:
         self._past = past_of(fused)
         self._shapes = shapes
         self._constants = Constants(original)
-        self.scopes: dict[tuple[str, ...], Scope] = {}
+        self.scopes: dict[tuple[str, ...], ValuesByName] = {}
         for path, graph in _graphs(original.graph):
             made = (value for node in graph for value in node.outputs if value.name)
             own = {value.name or "": value for value in (*graph.inputs, *graph.initializers.values(), *made)}
             self.scopes[path] = self.scopes[path[:-1]].new_child(own) if path else ChainMap(own)
 
-    def signature(self, call: ir.Node, scope: Scope) -> tuple[object, ...]:
+    def signature(self, call: ir.Node, scope: ValuesByName) -> tuple[object, ...]:
         """Return what decides the outcome of a run besides the numbers fed."""
         reads = [None if value is None else scope.get(value.name or "") for value in call.inputs]
         known = tuple(v and (self._shapes.dtype(v), self._shapes.dims(v), v in self._constants) for v in reads)
         return (call.op_identifier(), known)
 
-    def run(self, call: ir.Node, scope: Scope, also: int, generator: np.random.Generator) -> SiteVerdict:
+    def run(self, call: ir.Node, scope: ValuesByName, also: int, generator: np.random.Generator) -> SiteVerdict:
         inputs = list(dict.fromkeys(scope[v.name or ""] for v in call.inputs if v is not None))
         outputs = [scope[v.name] for v in call.outputs if v.name]
         unknown = [v for v in inputs if v not in self._constants and self._shapes.sizes(v) is None]
@@ -136,7 +136,7 @@ class _Sites:
         return tensor_type(self._dtype(value), dims)
 
 
-def _originals(past: Past, call: ir.Node, scope: Scope) -> list[ir.Node]:
+def _originals(past: Past, call: ir.Node, scope: ValuesByName) -> list[ir.Node]:
     """Return the original nodes that `call` stands for, in the order of the file, with the constants it took in."""
     names = set(_outputs_of(past, past.record(call)))
     makers = {scope[name].producer() for name in names if name in scope}

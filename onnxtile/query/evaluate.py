@@ -23,7 +23,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.opset import Opsets
 from onnxtile.query.compare import close, equal, is_open, listed
 from onnxtile.query.late_shapes import LateShapes
-from onnxtile.query.syntax import Comparison, Expression, Field, Index, ListOf, Logic, Name, Not, Number, Text
+from onnxtile.query.syntax import Comparison, ElementOf, Expression, ListOf, Logic, Name, Not, Number, PropertyOf, Text
 from onnxtile.query.vertex import Vertex, is_constant
 
 _WORDS = {"true": True, "false": False}
@@ -39,7 +39,7 @@ _FIELDS = ("constant", "dtype", "node", "op", "rank", "shape", "size", "value")
 WORDS = (*_FIELDS, *_WORDS, "inputs", "outputs", "data", "share")
 """What a test may ask of every node."""
 
-Scope: TypeAlias = Vertex | Mapping[str, Vertex]
+TestSubject: TypeAlias = Vertex | Mapping[str, Vertex]
 """What the names of an expression mean: properties of one vertex, or anchors."""
 
 
@@ -51,7 +51,7 @@ class Unknown:
 
 
 @dataclass(frozen=True)
-class Facts:
+class TestContext:
     """What a test may ask about: the constants of the model, and its shapes, which are inferred when the first test asks."""
 
     constants: Constants
@@ -62,7 +62,7 @@ class Facts:
     """Whether a name that an operator does not have is an error, or, as where any node may stand, only not known."""
 
 
-def holds(test: Expression, scope: Scope, facts: Facts) -> bool:
+def holds(test: Expression, scope: TestSubject, facts: TestContext) -> bool:
     """Tell whether `test` is true in `scope`. Raises QueryError for a name that the operator does not have."""
     result = evaluate(test, scope, facts)
     return not isinstance(result, Unknown) and _truth(result)
@@ -74,7 +74,7 @@ def _truth(result: Any) -> bool:
     return True if isinstance(result, ir.Value | ir.Node) else bool(np.all(result))
 
 
-def evaluate(test: Expression, scope: Scope, facts: Facts) -> Any:
+def evaluate(test: Expression, scope: TestSubject, facts: TestContext) -> Any:
     """Return what `test` stands for in `scope`, or Unknown. Raises QueryError for a name that the operator does not have."""
     match test:
         case Number() | Text():
@@ -92,7 +92,7 @@ def evaluate(test: Expression, scope: Scope, facts: Facts) -> Any:
             return _look_up(test, scope, facts)
 
 
-def _logic(test: Logic, scope: Scope, facts: Facts) -> bool | Unknown:
+def _logic(test: Logic, scope: TestSubject, facts: TestContext) -> bool | Unknown:
     """Return true or false where that is certain, whatever the operands are that are not known."""
     decisive = test.operator == "or"
     unknown: Unknown | None = None
@@ -105,13 +105,13 @@ def _logic(test: Logic, scope: Scope, facts: Facts) -> bool | Unknown:
     return unknown or not decisive
 
 
-def _look_up(reference: Name | Index | Field, scope: Scope, facts: Facts) -> Any:
+def _look_up(reference: Name | ElementOf | PropertyOf, scope: TestSubject, facts: TestContext) -> Any:
     if isinstance(reference, Name):
         return _anchored(reference, scope) if isinstance(scope, Mapping) else _named(reference, scope, facts)
     base = evaluate(reference.base, scope, facts)
     if isinstance(base, Unknown):
         return base
-    if isinstance(reference, Index):
+    if isinstance(reference, ElementOf):
         return _element(base, reference, facts)
     if isinstance(base, ir.Node):
         return _named(Name(reference.name, reference.span), base, facts)
@@ -127,7 +127,7 @@ def _anchored(name: Name, anchors: Mapping[str, Vertex]) -> Any:
     return bound[0] if bound else Unknown(f"the anchor #{name.value} is not bound")
 
 
-def _element(base: Any, reference: Index, facts: Facts) -> Any:
+def _element(base: Any, reference: ElementOf, facts: TestContext) -> Any:
     if not isinstance(base, list | tuple | np.ndarray):
         raise QueryError("this has no elements", facts.text, reference.span)
     if isinstance(base, np.ndarray) and base.ndim == 0:
@@ -138,7 +138,7 @@ def _element(base: Any, reference: Index, facts: Facts) -> Any:
     return Unknown("it is not given") if element is None else element
 
 
-def _named(name: Name, vertex: Vertex, facts: Facts) -> Any:
+def _named(name: Name, vertex: Vertex, facts: TestContext) -> Any:
     word = name.value
     if word in _WORDS:
         return _WORDS[word]
@@ -155,7 +155,7 @@ def _named(name: Name, vertex: Vertex, facts: Facts) -> Any:
     return _share(vertex, facts) if word == "share" else _attribute(vertex, name, facts)
 
 
-def _share(node: ir.Node, facts: Facts) -> float | Unknown:
+def _share(node: ir.Node, facts: TestContext) -> float | Unknown:
     """Return 1 / n, where `node` reduces n elements to each of its results: a sum times that is a mean."""
     source = node.inputs[0] if node.inputs and node.op_type.startswith("Reduce") else None
     if source is None:
@@ -173,29 +173,29 @@ def _share(node: ir.Node, facts: Facts) -> float | Unknown:
     return 1.0 / prod(size for size in sizes if isinstance(size, int))
 
 
-def _of_initializer(name: Name, value: ir.Value, facts: Facts) -> Any:
+def _of_initializer(name: Name, value: ir.Value, facts: TestContext) -> Any:
     if name.value in {"inputs", "outputs"}:
         return [value] if name.value == "outputs" else []
     if name.value in _FIELDS or facts.strict:
-        return _property(value, Field(name, name.value, name.span), facts)
+        return _property(value, PropertyOf(name, name.value, name.span), facts)
     return Unknown(f"the constant {value.name!r} has no {name.value!r}")
 
 
-def _array(value: ir.Value, facts: Facts) -> Any:
+def _array(value: ir.Value, facts: TestContext) -> Any:
     try:
         return facts.constants.array(value)
     except ModelError as error:
         return Unknown(str(error))
 
 
-def _operand(node: ir.Node, facts: Facts, *, constant: bool) -> Any:
+def _operand(node: ir.Node, facts: TestContext, *, constant: bool) -> Any:
     """Return the only input of `node` that is a constant, or the only one that is none."""
     found = [value for value in node.inputs if value is not None and (value in facts.constants) == constant]
     kind = "constant" if constant else "computed"
     return found[0] if len(found) == 1 else Unknown(f"{node.op_type} has {len(found)} {kind} inputs, not 1")
 
 
-def _property(value: ir.Value, reference: Field, facts: Facts) -> Any:
+def _property(value: ir.Value, reference: PropertyOf, facts: TestContext) -> Any:
     word, known = reference.name, value in facts.constants
     if word not in _FIELDS:
         raise QueryError(f"there is no {word!r}; there are {', '.join(_FIELDS)}", facts.text, reference.span)
@@ -216,7 +216,7 @@ def _maker(value: ir.Value, word: str) -> Any:
     return Unknown(f"no node makes {value.name!r}") if producer is None else producer
 
 
-def _typed_property(value: ir.Value, word: str, facts: Facts) -> Any:
+def _typed_property(value: ir.Value, word: str, facts: TestContext) -> Any:
     """Return a property of the type; a constant's is known without inference."""
     constant = _array(value, facts) if value in facts.constants else None
     if isinstance(constant, Unknown):
@@ -235,7 +235,7 @@ def _typed_property(value: ir.Value, word: str, facts: Facts) -> Any:
     return prod(sizes) if len(sizes) == len(dims) else Unknown(f"the size of {value.name!r} is not known")
 
 
-def _attribute(node: ir.Node, name: Name, facts: Facts) -> Any:
+def _attribute(node: ir.Node, name: Name, facts: TestContext) -> Any:
     """Return an attribute, or an input by the name that the operator's schema gives it (`axes`, `shape`, `min` ...)."""
     attribute = node.attributes.get(name.value)
     if attribute is not None:
@@ -252,7 +252,7 @@ def _attribute(node: ir.Node, name: Name, facts: Facts) -> Any:
         value = node.inputs[position] if position < len(node.inputs) else None
         return absent if value is None else value
     if name.value in _FIELDS and node.outputs:
-        return _property(node.outputs[0], Field(name, name.value, name.span), facts)
+        return _property(node.outputs[0], PropertyOf(name, name.value, name.span), facts)
     if name.value in names_of(node.domain, node.op_type) or not facts.strict:
         return absent
     listed = ", ".join(sorted({*signature.attributes, *signature.inputs})) or "none"
@@ -260,7 +260,7 @@ def _attribute(node: ir.Node, name: Name, facts: Facts) -> Any:
 
 
 @dataclass(frozen=True)
-class _Signature:
+class _Parameters:
     """The attributes of an operator with their default values (None: no default), and the names of its inputs."""
 
     attributes: Mapping[str, Any]
@@ -268,7 +268,7 @@ class _Signature:
 
 
 @cache
-def _signature(domain: str, op_type: str, version: int) -> _Signature | None:
+def _signature(domain: str, op_type: str, version: int) -> _Parameters | None:
     """Return what the schema says of an operator; None where no schema knows it."""
     try:
         schema = onnx.defs.get_schema(op_type, version, domain)
@@ -278,7 +278,7 @@ def _signature(domain: str, op_type: str, version: int) -> _Signature | None:
     for name, attribute in schema.attributes.items():
         given = attribute.default_value.name
         found[name] = _plain(onnx.helper.get_attribute_value(attribute.default_value)) if given else None
-    return _Signature(found, tuple(parameter.name for parameter in schema.inputs))
+    return _Parameters(found, tuple(parameter.name for parameter in schema.inputs))
 
 
 @cache
@@ -307,7 +307,7 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _compare(test: Comparison, scope: Scope, facts: Facts) -> Any:
+def _compare(test: Comparison, scope: TestSubject, facts: TestContext) -> Any:
     left, right = evaluate(test.left, scope, facts), evaluate(test.right, scope, facts)
     if isinstance(left, ir.Value) and _is_among(left, right):
         return test.operator != "!="
@@ -322,7 +322,7 @@ def _compare(test: Comparison, scope: Scope, facts: Facts) -> Any:
     return _compare_contents(left, right, test, facts)
 
 
-def _compare_contents(left: Any, right: Any, test: Comparison, facts: Facts) -> Any:
+def _compare_contents(left: Any, right: Any, test: Comparison, facts: TestContext) -> Any:
     if test.operator == "in":
         return _is_in(left, right, test, facts)
     if test.operator == "≈":
@@ -340,7 +340,7 @@ def _compare_contents(left: Any, right: Any, test: Comparison, facts: Facts) -> 
         raise QueryError("these cannot be compared", facts.text, test.span) from None
 
 
-def _is_in(left: Any, right: Any, test: Comparison, facts: Facts) -> bool:
+def _is_in(left: Any, right: Any, test: Comparison, facts: TestContext) -> bool:
     if not isinstance(right, list | np.ndarray):
         raise QueryError("what follows 'in' must be a list", facts.text, test.span)
     items = right.ravel().tolist() if isinstance(right, np.ndarray) else right
@@ -353,7 +353,7 @@ def _is_among(value: ir.Value, others: Any) -> bool:
     return any(other is value for other in (others if isinstance(others, list) else [others]))
 
 
-def _content(side: Any, facts: Facts) -> Any:
+def _content(side: Any, facts: TestContext) -> Any:
     """Return the elements of a constant input; everything else as it is."""
     if isinstance(side, bool | int | float | str | list | np.ndarray) or not isinstance(side, ir.Value):
         return side

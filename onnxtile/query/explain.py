@@ -8,9 +8,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxtile.query.machine import Failure, to_anyone
+from onnxtile.query.machine import MatchFailure, to_anyone
 from onnxtile.query.match import Matcher
-from onnxtile.query.program import Check, Goto, Grown, Program, Step, Stop
+from onnxtile.query.program import Check, Follow, Goto, Grown, Program, Stop
 from onnxtile.query.reasons import why_not
 from onnxtile.query.syntax import PRODUCER, Edge, Node, Query, Span
 from onnxtile.query.vertex import Surroundings, Vertex, identify, outputs_of
@@ -50,9 +50,9 @@ def explain(matcher: Matcher, program: Program) -> list[Stopped]:
 
     Further is who matched more nodes, then who got further in the query. Raises QueryError where the search would take too long.
     """
-    furthest: dict[Vertex, list[Failure]] = {}
+    furthest: dict[Vertex, list[MatchFailure]] = {}
 
-    def observe(failure: Failure) -> None:
+    def observe(failure: MatchFailure) -> None:
         if isinstance(failure.instruction, Grown):
             return
         failures = furthest.setdefault(failure.root, [])
@@ -76,7 +76,7 @@ class _Explainer:
         self._index = matcher.index()
         self._around = Surroundings(matcher.constants)
 
-    def stopped(self, failure: Failure, failures: Sequence[Failure]) -> Stopped:
+    def stopped(self, failure: MatchFailure, failures: Sequence[MatchFailure]) -> Stopped:
         """Return what `failure` says, and the others at the same node, which are other ways on that failed as well."""
         same = [other for other in failures if other.at is failure.at]
         reasons = dict.fromkeys(self._reason(other) for other in sorted(same, key=lambda other: other.place))
@@ -85,10 +85,10 @@ class _Explainer:
         at = failure.root if failure.at is None else failure.at
         return Stopped(identify(failure.root), nodes, clause, span, identify(at), "; ".join(reasons))
 
-    def _reason(self, failure: Failure) -> str:
+    def _reason(self, failure: MatchFailure) -> str:
         instruction = failure.instruction
         match instruction:
-            case Step():
+            case Follow():
                 return self._why_no_step(instruction, failure)
             case Goto():
                 return self._why_not_there(instruction.node, failure)
@@ -100,20 +100,20 @@ class _Explainer:
             case _:
                 raise AssertionError(instruction)
 
-    def _why_not_there(self, node: Node, failure: Failure) -> str:
+    def _why_not_there(self, node: Node, failure: MatchFailure) -> str:
         vertex = failure.bound.get(node.key or "")
         if vertex is None:
             return f"{node.key} is not in the match: its part of the query was left out"
         return self._why_test_fails(vertex, node)
 
-    def _why_no_end(self, stop: Stop, failure: Failure) -> str:
+    def _why_no_end(self, stop: Stop, failure: MatchFailure) -> str:
         assert failure.at is not None
         further = self._around.along(failure.at, to_anyone(stop.edge))
         others = [_told(vertex) for vertex in further if vertex not in failure.matched]
         leads = "leads on to" if stop.edge.forward else "comes from"
         return f"{_told(failure.at)} {leads} {_several(others)}, where '$' says that nothing further is"
 
-    def _why_no_step(self, step: Step, failure: Failure) -> str:
+    def _why_no_step(self, step: Follow, failure: MatchFailure) -> str:
         if failure.at is None or step.edge is None:
             return self._why_not_this(failure.root, step.node, failure)
         ways = self._around.along(failure.at, step.edge)
@@ -125,7 +125,7 @@ class _Explainer:
         consumers = self._no_consumer if step.edge.forward else self._no_source
         return _several(list(dict.fromkeys(consumers(failure.at, step.edge))), "; ")
 
-    def _why_not_this(self, vertex: Vertex, node: Node, failure: Failure) -> str:
+    def _why_not_this(self, vertex: Vertex, node: Node, failure: MatchFailure) -> str:
         bound = failure.bound.get(node.key or "")
         if bound is not None and bound is not vertex:
             return f"{node.key} is {_told(bound)}, but here is {_told(vertex)}"
@@ -188,10 +188,10 @@ class _Explainer:
                 yield f"{_value(value)} comes from around this graph"
 
 
-def _place(failure: Failure, query: Query) -> tuple[str, Span]:
+def _place(failure: MatchFailure, query: Query) -> tuple[str, Span]:
     """Return the clause in which a failure happened, and the part of the query at fault."""
     match failure.instruction:
-        case Step() | Goto():
+        case Follow() | Goto():
             span = failure.instruction.node.span
         case Stop():
             span = (failure.instruction.edge.span[0], failure.instruction.span[1])

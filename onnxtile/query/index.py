@@ -15,7 +15,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.walk import bodies_of
 from onnxtile.query.names import OpType, in_any_domain, meanings
 from onnxtile.query.program import Program
-from onnxtile.query.skeleton import Bone, skeleton
+from onnxtile.query.required import RequiredNode, required_nodes
 from onnxtile.query.syntax import ANY_NODE, PRODUCER
 from onnxtile.query.vertex import Surroundings, Vertex, is_constant
 
@@ -70,7 +70,7 @@ def _operator(node: ir.Node) -> OpType:
     return (node.domain, keys.meta_op(node.op_type) if node.domain == keys.DOMAIN else node.op_type)
 
 
-class Index:
+class VertexIndex:
     """All vertices of a model in the order of the file, and those of each operator."""
 
     def __init__(self, vertices: Sequence[Vertex], constants: Constants) -> None:
@@ -122,27 +122,29 @@ class Index:
 
     def candidates(self, program: Program, around: Surroundings) -> Sequence[Vertex]:
         """Return those of the roots from which the rarest node that every match has can be reached."""
-        bones = skeleton(program.instructions)
+        required = required_nodes(program.instructions)
         roots = self.roots(program)
-        counts = [sum(map(self._count, bone.types)) for bone in bones]
+        counts = [sum(map(self._count, node.types)) for node in required]
         if not roots or 0 in counts:
             return []
-        rarest = min((i for i in range(len(bones)) if _path(bones, i)), key=counts.__getitem__, default=0)
+        rarest = min((i for i in range(len(required)) if _path(required, i)), key=counts.__getitem__, default=0)
         if rarest == 0 or 2 * counts[rarest] > len(roots):
             return roots
-        reached = self._walk_back(bones, rarest, around, limit=4 * len(roots))
+        reached = self._walk_back(required, rarest, around, limit=4 * len(roots))
         return roots if reached is None else [root for root in roots if root in reached]
 
     def _count(self, type_: str) -> int:
         # That there are constants goes without saying; to count them would take longer than it saves.
         return len(self.vertices) if type_ == PRODUCER else len(self.of(type_))
 
-    def _walk_back(self, bones: Sequence[Bone], start: int, around: Surroundings, limit: int) -> set[Vertex] | None:
-        """Return the roots from which the bone at `start` can be reached; None where that takes more than `limit` steps."""
-        here = {vertex for type_ in bones[start].types for vertex in self.of(type_)}
-        for bone, parent in _path(bones, start):
-            assert bone.edge is not None
-            back = replace(bone.edge, forward=not bone.edge.forward)
+    def _walk_back(
+        self, required: Sequence[RequiredNode], start: int, around: Surroundings, limit: int
+    ) -> set[Vertex] | None:
+        """Return the roots from which the node at `start` can be reached; None where that takes more than `limit` steps."""
+        here = {vertex for type_ in required[start].types for vertex in self.of(type_)}
+        for node, parent in _path(required, start):
+            assert node.edge is not None
+            back = replace(node.edge, forward=not node.edge.forward)
             before: set[Vertex] = set()
             for vertex in here:
                 found = around.along(vertex, back)
@@ -154,11 +156,11 @@ class Index:
         return here
 
 
-def _path(bones: Sequence[Bone], start: int) -> list[tuple[Bone, Bone]]:
-    """Return the pairs of a bone and its parent from `start` to the root; none where nothing certain leads there."""
-    pairs: list[tuple[Bone, Bone]] = []
+def _path(required: Sequence[RequiredNode], start: int) -> list[tuple[RequiredNode, RequiredNode]]:
+    """Return the pairs of a node and its parent from `start` to the root; none where nothing certain leads there."""
+    pairs: list[tuple[RequiredNode, RequiredNode]] = []
     place = start
-    while (parent := bones[place].parent) is not None:
-        pairs.append((bones[place], bones[parent]))
+    while (parent := required[place].parent) is not None:
+        pairs.append((required[place], required[parent]))
         place = parent
     return pairs if place == 0 else []

@@ -13,6 +13,7 @@ from onnxtile.errors import QueryError
 from onnxtile.query.program import (
     Accept,
     Check,
+    Follow,
     Forget,
     Fork,
     Goto,
@@ -23,7 +24,6 @@ from onnxtile.query.program import (
     Measure,
     Program,
     Return,
-    Step,
     Stop,
 )
 from onnxtile.query.syntax import Edge, Node
@@ -38,7 +38,7 @@ MAX_NODES = 10_000
 
 
 @dataclass(frozen=True)
-class Failure:
+class MatchFailure:
     """The point at which a way through the program ended: the instruction at `place`, at vertex `at` (None: at the root).
 
     `matched` are the vertices taken in until then, in the order of the query.
@@ -53,7 +53,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Found:
+class RawMatch:
     """A match: its vertices in the order in which the query names them, and what each anchor is bound to."""
 
     vertices: tuple[Vertex, ...]
@@ -61,7 +61,7 @@ class Found:
 
 
 @dataclass
-class Budget:
+class StepBudget:
     """Steps that a search may still take, over all roots. A step is an instruction, or one vertex looked at."""
 
     steps: int
@@ -96,8 +96,8 @@ class Machine:
         neighbours: Neighbours,
         accepts: Accepts,
         holds: Holds,
-        budget: Budget,
-        observe: Callable[[Failure], None] | None = None,
+        budget: StepBudget,
+        observe: Callable[[MatchFailure], None] | None = None,
     ) -> None:
         self._program = program
         self._neighbours = neighbours
@@ -106,7 +106,7 @@ class Machine:
         self._budget = budget
         self._observe = observe
         carry_out: Mapping[type, Callable[[Any, int], int]] = {
-            Step: self._step,
+            Follow: self._step,
             Fork: self._fork,
             Jump: self._jump,
             Goto: self._goto,
@@ -120,7 +120,7 @@ class Machine:
         }
         self._code = [(i, carry_out.get(type(i))) for i in program.instructions]
 
-    def run(self, root: Vertex) -> Iterator[Found]:
+    def run(self, root: Vertex) -> Iterator[RawMatch]:
         """Yield every match whose first node is `root`, greedy ones first."""
         self._root = root
         self._order: list[Vertex] = []
@@ -141,14 +141,14 @@ class Machine:
                 if self._order:
                     self._spend(len(self._order))
                     self._found += 1
-                    yield Found(tuple(self._order), dict(self._bound))
+                    yield RawMatch(tuple(self._order), dict(self._bound))
                 place = self._resume()
                 continue
             following = carry_out(instruction, place)
             if following == _FAIL:
                 if self._observe is not None:
                     matched, bound = tuple(self._order), dict(self._bound)
-                    self._observe(Failure(root, place, instruction, self._at, matched, bound))
+                    self._observe(MatchFailure(root, place, instruction, self._at, matched, bound))
                 following = self._resume()
             place = following
 
@@ -163,7 +163,7 @@ class Machine:
 
     # Instructions: each returns the place of the next, or _FAIL.
 
-    def _step(self, step: Step, place: int) -> int:
+    def _step(self, step: Follow, place: int) -> int:
         ways = [self._root] if self._at is None or step.edge is None else self._neighbours(self._at, step.edge)
         self._spend(len(ways))
         candidates = [vertex for vertex in ways if self._fits(vertex, step.node)]
@@ -269,7 +269,7 @@ class Machine:
         if choice.adopt is None:
             return choice.place
         step = self._program.instructions[choice.place]
-        assert isinstance(step, Step)
+        assert isinstance(step, Follow)
         return self._adopt(choice.adopt, step.node, choice.place)
 
 

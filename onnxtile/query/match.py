@@ -11,12 +11,11 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.opset import Opsets
 from onnxtile.model.shapes import Shapes
-from onnxtile.query.evaluate import Facts, holds
-from onnxtile.query.index import Index, Scan
+from onnxtile.query.evaluate import TestContext, holds
+from onnxtile.query.index import Scan, VertexIndex
 from onnxtile.query.late_shapes import LateShapes
-from onnxtile.query.machine import Budget, Failure, Found, Machine
+from onnxtile.query.machine import Machine, MatchFailure, RawMatch, StepBudget
 from onnxtile.query.names import require_known
-from onnxtile.query.parse import parse
 from onnxtile.query.program import Check, Program, compile_query, nodes_of
 from onnxtile.query.syntax import ANY_NODE, PRODUCER, Node
 from onnxtile.query.vertex import Surroundings, Vertex, identify, is_constant
@@ -56,6 +55,8 @@ class Match:
 
 def compiled(query: str, known: Collection[str] = ()) -> Program:
     """Return the program of a query's text. Raises QueryError; `known` are operator names beside those of schemas and aliases."""
+    from onnxtile.query.parse import parse  # imports lark, which the pattern library does not need
+
     parsed = parse(query)
     require_known(parsed, known)
     return compile_query(parsed)
@@ -82,7 +83,7 @@ class Matcher:
         self._scan = Scan(model, constants, closed)
         self.refresh()
 
-    def find(self, program: Program, observe: Callable[[Failure], None] | None = None) -> list[Match]:
+    def find(self, program: Program, observe: Callable[[MatchFailure], None] | None = None) -> list[Match]:
         """Return the matches of `program` in all graphs of the model, root by root in the order of the file.
 
         Matches may overlap. Each way over a `~` edge makes a match of its own; a set of vertices with its anchors is listed once.
@@ -90,7 +91,7 @@ class Matcher:
         """
         index, around = self.index(), self._around
         roots = index.candidates(program, around) if observe is None else index.roots(program)
-        budget = Budget(_STEPS + _STEPS_PER_VERTEX * len(index.vertices))
+        budget = StepBudget(_STEPS + _STEPS_PER_VERTEX * len(index.vertices))
         machine = Machine(program, around.along, self._acceptor(index, program), self._holds, budget, observe)
         found: dict[object, Match] = {}
         for root in roots:
@@ -101,13 +102,13 @@ class Matcher:
 
     def refresh(self) -> None:
         """Forget what was gathered of graphs that have been edited since."""
-        self._index: Index | None = None
+        self._index: VertexIndex | None = None
         self._around = Surroundings(self._constants)
 
-    def index(self) -> Index:
+    def index(self) -> VertexIndex:
         """Return the vertices of the model, by operator."""
         if self._index is None:
-            self._index = Index(self._scan.vertices(), self._constants)
+            self._index = VertexIndex(self._scan.vertices(), self._constants)
         return self._index
 
     def replaced(self, old: ir.Value, new: ir.Value) -> None:
@@ -119,12 +120,12 @@ class Matcher:
         """The constant values of the model."""
         return self._constants
 
-    def facts(self, text: str, node: Node | None = None) -> Facts:
+    def facts(self, text: str, node: Node | None = None) -> TestContext:
         """Return what a test in `text` may ask about; where `node` may stand for any operator, more names are allowed."""
         strict = node is None or node.type not in {ANY_NODE, PRODUCER}
-        return Facts(self._constants, self._shapes, self._opsets, text, strict)
+        return TestContext(self._constants, self._shapes, self._opsets, text, strict)
 
-    def _acceptor(self, index: Index, program: Program) -> Callable[[Vertex, Node], bool]:
+    def _acceptor(self, index: VertexIndex, program: Program) -> Callable[[Vertex, Node], bool]:
         tested = (node for clause in program.query.clauses for node in nodes_of(clause) if node.test is not None)
         facts = {node.type: self.facts(program.query.text, node) for node in tested}
 
@@ -139,7 +140,7 @@ class Matcher:
         return holds(check.condition, bound, self.facts(check.text))
 
 
-def _identity(found: Found) -> object:
+def _identity(found: RawMatch) -> object:
     return (
         found.vertices[0],
         frozenset(found.vertices),

@@ -17,14 +17,14 @@ from onnxtile.query.syntax import (
     ANY_NODE,
     PRODUCER,
     Comparison,
+    ElementOf,
     Expression,
-    Field,
-    Index,
     ListOf,
     Logic,
     Name,
     Node,
     Not,
+    PropertyOf,
     Query,
 )
 
@@ -143,7 +143,7 @@ def _asked(test: Expression | None) -> Iterator[Name]:
     match test:
         case Name():
             yield test
-        case Index() | Field():
+        case ElementOf() | PropertyOf():
             yield from _asked(test.base)
         case Comparison():
             yield from _asked(test.left)

@@ -150,9 +150,9 @@ class _Builder(lark.Transformer[Any, Any]):
     def end(self, meta: Any, _children: list[Any]) -> syntax.End:
         return syntax.End(_span(meta))
 
-    def block(self, meta: Any, children: list[Any]) -> syntax.Block:
+    def block(self, meta: Any, children: list[Any]) -> syntax.QueryBlock:
         body, repeat = children
-        return syntax.Block(body, repeat or syntax.ONCE, _span(meta))
+        return syntax.QueryBlock(body, repeat or syntax.ONCE, _span(meta))
 
     def parallel(self, meta: Any, branches: list[syntax.Clause]) -> syntax.Parallel:
         return syntax.Parallel(tuple(branches), _span(meta))
@@ -217,11 +217,11 @@ class _Builder(lark.Transformer[Any, Any]):
     def name(self, meta: Any, children: list[lark.Token]) -> syntax.Name:
         return syntax.Name(str(children[0]), _span(meta))
 
-    def index(self, meta: Any, children: list[Any]) -> syntax.Index:
-        return syntax.Index(children[0], self._integer(children[1], _span(meta)), _span(meta))
+    def index(self, meta: Any, children: list[Any]) -> syntax.ElementOf:
+        return syntax.ElementOf(children[0], self._integer(children[1], _span(meta)), _span(meta))
 
-    def field(self, meta: Any, children: list[Any]) -> syntax.Field:
-        return syntax.Field(children[0], str(children[1]), _span(meta))
+    def field(self, meta: Any, children: list[Any]) -> syntax.PropertyOf:
+        return syntax.PropertyOf(children[0], str(children[1]), _span(meta))
 
     def list_of(self, _meta: Any, items: list[Any]) -> syntax.ListOf:
         return syntax.ListOf(tuple(item for item in items if item is not None))

@@ -13,7 +13,6 @@ from onnxtile.errors import QueryError
 from onnxtile.query.syntax import (
     ONCE,
     Alternative,
-    Block,
     Clause,
     Edge,
     End,
@@ -22,6 +21,7 @@ from onnxtile.query.syntax import (
     Node,
     Parallel,
     Query,
+    QueryBlock,
     Repeat,
     Sequence,
     Span,
@@ -32,7 +32,7 @@ _MAX_INSTRUCTIONS = 5_000
 
 
 @dataclass(frozen=True)
-class Step:
+class Follow:
     """Go over `edge` to a vertex that is `node`; without an edge, `node` is the root."""
 
     edge: Edge | None
@@ -112,7 +112,7 @@ class Accept:
     """Everything matched."""
 
 
-Instruction: TypeAlias = Step | Stop | Goto | Fork | Jump | Mark | Return | Measure | Grown | Forget | Check | Accept
+Instruction: TypeAlias = Follow | Stop | Goto | Fork | Jump | Mark | Return | Measure | Grown | Forget | Check | Accept
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def nodes_of(clause: Clause) -> Iterator[Node]:
     match clause:
         case Node():
             yield clause
-        case Block():
+        case QueryBlock():
             yield from nodes_of(clause.body)
         case Sequence():
             for item in clause.items:
@@ -174,7 +174,7 @@ class _Compiler:
         """Emit a clause of the query; every clause but the first must start, or end, at an anchor of an earlier one."""
         if first:
             self._clause(clause, None)
-        elif isinstance(clause, Block) and clause.repeat == ONCE:
+        elif isinstance(clause, QueryBlock) and clause.repeat == ONCE:
             self.clause(clause.body, first=False)
         elif isinstance(clause, Parallel):
             for branch in clause.branches:
@@ -212,7 +212,7 @@ class _Compiler:
                 self._parallel(clause, edge)
             case Alternative():
                 self._alternative(clause, edge)
-            case Node() | End() | Block():
+            case Node() | End() | QueryBlock():
                 self._item(clause, edge)
 
     def _require_nothing_after_end(self, sequence: Sequence) -> None:
@@ -232,17 +232,17 @@ class _Compiler:
         else:
             self._repeated(item, edge, item.repeat)
 
-    def _once(self, item: Node | Block, edge: Edge | None) -> None:
-        if isinstance(item, Block):
+    def _once(self, item: Node | QueryBlock, edge: Edge | None) -> None:
+        if isinstance(item, QueryBlock):
             self._clause(item.body, edge)
         elif edge is None and item.key in self._known:
             self.emit(Goto(item))
         else:
-            self.emit(Step(edge, item))
+            self.emit(Follow(edge, item))
             if item.key is not None:
                 self._known.add(item.key)
 
-    def _repeated(self, item: Node | Block, edge: Edge | None, repeat: Repeat) -> None:
+    def _repeated(self, item: Node | QueryBlock, edge: Edge | None, repeat: Repeat) -> None:
         own = frozenset(n.key for n in nodes_of(item) if n.key is not None) - self._known
         # What is repeated at the root has no edge of its own to come back over: the plain one.
         again = edge or Edge(forward=True, output=0, input=0, exclusive=True, span=item.span)
@@ -261,7 +261,7 @@ class _Compiler:
         for place in exits:
             self.instructions[place] = Fork(place + 1, end, soft=True)
 
-    def _loop(self, item: Node | Block, edge: Edge | None, own: frozenset[str]) -> int:
+    def _loop(self, item: Node | QueryBlock, edge: Edge | None, own: frozenset[str]) -> int:
         """Emit a loop of any number of turns; return the place of the fork that leaves it."""
         top = self.emit(Jump(0))
         self.emit(Measure())
@@ -302,7 +302,7 @@ def _first_nodes(clause: Clause) -> Iterator[Node | None]:
             yield clause
         case End():
             yield None
-        case Block():
+        case QueryBlock():
             yield from _first_nodes(clause.body)
         case Sequence():
             yield from _first_nodes(clause.items[0])
@@ -314,7 +314,7 @@ def _first_nodes(clause: Clause) -> Iterator[Node | None]:
 def _last(clause: Clause) -> Node | End:
     """Return where the walk stands after `clause`."""
     match clause:
-        case Block():
+        case QueryBlock():
             return _last(clause.body)
         case Sequence():
             return _last(clause.items[-1])
@@ -352,7 +352,7 @@ def _roots(instructions: tuple[Instruction, ...]) -> tuple[Node, ...]:
         seen.add(place)
         instruction = instructions[place]
         match instruction:
-            case Step():
+            case Follow():
                 roots.append(instruction.node)
             case Fork():
                 todo += [instruction.second, instruction.first]

@@ -8,13 +8,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.query.compare import listed
-from onnxtile.query.evaluate import Facts, Scope, Unknown, evaluate, holds
+from onnxtile.query.evaluate import TestContext, TestSubject, Unknown, evaluate, holds
 from onnxtile.query.syntax import Comparison, Expression, ListOf, Logic, Not, Number, Text
 
 _SHOWN = 4
 
 
-def why_not(test: Expression, scope: Scope, facts: Facts) -> str:
+def why_not(test: Expression, scope: TestSubject, facts: TestContext) -> str:
     """Return why `test` does not hold in `scope`: `axis is 1, not -1`."""
     match test:
         case Logic():
@@ -29,7 +29,7 @@ def why_not(test: Expression, scope: Scope, facts: Facts) -> str:
     return _is(test, scope, facts)
 
 
-def _why_not_so(test: Comparison, scope: Scope, facts: Facts) -> str:
+def _why_not_so(test: Comparison, scope: TestSubject, facts: TestContext) -> str:
     whole = evaluate(test, scope, facts)
     if isinstance(whole, Unknown):
         return whole.reason
@@ -44,18 +44,18 @@ def _why_not_so(test: Comparison, scope: Scope, facts: Facts) -> str:
     return f"{_is(test.left, scope, facts)}, not {relation} {right}"
 
 
-def _is(reference: Expression, scope: Scope, facts: Facts) -> str:
+def _is(reference: Expression, scope: TestSubject, facts: TestContext) -> str:
     value = evaluate(reference, scope, facts)
     if isinstance(value, Unknown):
         return value.reason
     return f"{_text(reference, facts)} is {_shown(value, facts)}"
 
 
-def _value(expression: Expression, scope: Scope, facts: Facts) -> str:
+def _value(expression: Expression, scope: TestSubject, facts: TestContext) -> str:
     return _shown(evaluate(expression, scope, facts), facts)
 
 
-def _shown(value: Any, facts: Facts) -> str:
+def _shown(value: Any, facts: TestContext) -> str:
     if isinstance(value, ir.Value):
         content = f" = {_shown(facts.constants.array(value), facts)}" if value in facts.constants else ""
         return f"{value.name!r}{content}"
@@ -69,7 +69,7 @@ def _shown(value: Any, facts: Facts) -> str:
     return repr(value) if isinstance(value, str) else listed(value)
 
 
-def _text(expression: Expression, facts: Facts) -> str:
+def _text(expression: Expression, facts: TestContext) -> str:
     start, stop = _span(expression)
     return facts.text[start:stop]
 

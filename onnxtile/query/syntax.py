@@ -39,7 +39,7 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Index:
+class ElementOf:
     """`base[position]`: an element of a list-valued attribute, shape, input or output; positions count from the end below 0."""
 
     base: Expression
@@ -48,7 +48,7 @@ class Index:
 
 
 @dataclass(frozen=True)
-class Field:
+class PropertyOf:
     """`base.name`: a property (shape, rank, dtype, value) of an input or output."""
 
     base: Expression
@@ -88,7 +88,7 @@ class Logic:
     operands: tuple[Expression, ...]
 
 
-Expression: TypeAlias = Number | Text | Name | Index | Field | ListOf | Comparison | Not | Logic
+Expression: TypeAlias = Number | Text | Name | ElementOf | PropertyOf | ListOf | Comparison | Not | Logic
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Block:
+class QueryBlock:
     """A part in parentheses, which a quantifier can repeat."""
 
     body: Clause
@@ -174,8 +174,8 @@ class Alternative:
     span: Span
 
 
-Item: TypeAlias = Node | End | Block
-Clause: TypeAlias = Node | End | Block | Sequence | Parallel | Alternative
+Item: TypeAlias = Node | End | QueryBlock
+Clause: TypeAlias = Node | End | QueryBlock | Sequence | Parallel | Alternative
 
 
 @dataclass(frozen=True)

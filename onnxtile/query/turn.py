@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onnxtile.errors import QueryError
-from onnxtile.query.syntax import ONCE, Alternative, Block, Clause, End, Item, Parallel, Sequence
+from onnxtile.query.syntax import ONCE, Alternative, Clause, End, Item, Parallel, QueryBlock, Sequence
 
 
 def turned(clause: Clause, text: str) -> Clause:
@@ -28,7 +28,7 @@ def turned(clause: Clause, text: str) -> Clause:
 def _turned_item(item: Item, text: str) -> Item:
     if isinstance(item, End):
         raise _misplaced(item, text)
-    return replace(item, body=turned(item.body, text)) if isinstance(item, Block) else item
+    return replace(item, body=turned(item.body, text)) if isinstance(item, QueryBlock) else item
 
 
 def _misplaced(clause: Parallel | End, text: str) -> QueryError:

@@ -14,7 +14,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source, load
 from onnxtile.query.explain import Stopped
 from onnxtile.query.explain import explain as explain_program
-from onnxtile.query.index import Index
+from onnxtile.query.index import VertexIndex
 from onnxtile.query.match import Match, Matcher
 from onnxtile.query.program import Program, nodes_of
 from onnxtile.query.syntax import ANY_NODE, PRODUCER
@@ -28,7 +28,7 @@ TAKEN = "taken"
 
 
 @dataclass(frozen=True)
-class Attempt:
+class PartialMatch:
     """The furthest that any variant of a pattern got from one root: the variant, counted from 1, and where and why it stopped."""
 
     variant: int
@@ -71,7 +71,7 @@ class Explanation(VerbResult):
     pattern: str
     fused: int
     refused: tuple[Refused, ...]
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[PartialMatch, ...]
     matches: tuple[Fate, ...]
     beginnings: tuple[Beginning, ...]
 
@@ -111,18 +111,18 @@ def explain(
     might = _matches(Matcher(graph, constants, closed=Functions(graph).bodies), wanted) if place else []
     *earlier, done = fuse_graph(graph, chosen[: place + 1])
     matcher = Matcher(graph, constants, closed=Functions(graph).bodies)
-    best: dict[str, Attempt] = {}
+    best: dict[str, PartialMatch] = {}
     for i, program in enumerate(wanted.programs):
         with wanted.located(i):
             stops = explain_program(matcher, program)
         for stopped in stops:
             other = best.get(stopped.root)
             if other is None or len(other.stopped.nodes) < len(stopped.nodes):
-                best[stopped.root] = Attempt(i + 1, stopped)
+                best[stopped.root] = PartialMatch(i + 1, stopped)
     attempts = sorted(best.values(), key=lambda attempt: -len(attempt.stopped.nodes))
     owners = _owners(earlier)
     matches = (*done.fates, *_taken(might, owners))
-    inside = Index(list(owners), constants)
+    inside = VertexIndex(list(owners), constants)
     beginnings = tuple(_beginning(i + 1, program, matcher.index(), inside) for i, program in enumerate(wanted.programs))
     return Explanation(wanted.name, len(done.calls), done.refused, tuple(attempts), matches, beginnings)
 
@@ -153,7 +153,7 @@ def _taken(might: Iterable[tuple[int, str, Match]], owners: Mapping[Vertex, tupl
     return found
 
 
-def _beginning(variant: int, program: Program, index: Index, inside: Index) -> Beginning:
+def _beginning(variant: int, program: Program, index: VertexIndex, inside: VertexIndex) -> Beginning:
     roots = tuple(dict.fromkeys(node.type for node in program.roots))
     named = dict.fromkeys(node.type for clause in program.query.clauses for node in nodes_of(clause))
     others = {name: len(index.of(name)) for name in named if name not in {*roots, ANY_NODE, PRODUCER}}

@@ -91,9 +91,9 @@ def fuse(
         return replace(_lowered(original, chosen, lower, verify, progress), source=source)
     fused = original.clone()
     shapes = cache(lambda: resolved(original))
-    twins = dict(zip(values(original), values(fused), strict=True))
+    counterparts = dict(zip(values(original), values(fused), strict=True))
     progress("matching")
-    results = fuse_graph(fused, chosen, progress, shapes=lambda: shapes().of_twins(twins))
+    results = fuse_graph(fused, chosen, progress, shapes=lambda: shapes().of_copies(counterparts))
     check(fused)
     verdict: Verdict | None = None
     sites: tuple[SiteVerdict, ...] = ()
@@ -170,7 +170,7 @@ def _lowered_sites(lowered: Lowered, dims: Dims, progress: Progress) -> tuple[Si
 def _bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
     """Return the shapes of `bound`, a copy of `model` with all inputs bound: the `shapes` of `model` where it has no open dimensions."""
     if all(value.shape is not None and value.shape.is_static() for value in free_inputs(model)):
-        return shapes().of_twins(dict(zip(values(model), values(bound), strict=True)))
+        return shapes().of_copies(dict(zip(values(model), values(bound), strict=True)))
     return resolved(bound)
 
 

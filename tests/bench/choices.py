@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from onnxtile.query.parse import parse
-from onnxtile.query.syntax import ONCE, Alternative, Block, Clause, Edge, Node, Parallel, Sequence
+from onnxtile.query.syntax import ONCE, Alternative, Clause, Edge, Node, Parallel, QueryBlock, Sequence
 
 _INPUTS = 8
 _TURNS = 3
@@ -24,7 +24,7 @@ def written_out(query: str) -> list[str]:
 def _variants(query: str) -> Iterator[str]:
     parts = [part for clause in parse(query).clauses for part in _parts(clause)]
     for edge, item in parts:
-        if isinstance(item, Node | Block) and item.repeat != ONCE and edge is not None:
+        if isinstance(item, Node | QueryBlock) and item.repeat != ONCE and edge is not None:
             for text in _turns(query, edge, item):
                 yield from _variants(text)
             return
@@ -49,7 +49,7 @@ def _apart(query: str) -> str | None:
         for before, edge, block in zip(items, edges, items[1:], strict=False):
             if edge.forward or edge.input is not None or not isinstance(before, Node):
                 continue
-            if isinstance(block, Block) and isinstance(block.body, Parallel):
+            if isinstance(block, QueryBlock) and isinstance(block.body, Parallel):
                 anchor = before.key or f"{before.type}#apart"
                 step = query[slice(*edge.span)]
                 branches = [query[slice(*branch.span)] for branch in block.body.branches]
@@ -58,7 +58,7 @@ def _apart(query: str) -> str | None:
     return None
 
 
-def _turns(query: str, edge: Edge, item: Node | Block) -> Iterator[str]:
+def _turns(query: str, edge: Edge, item: Node | QueryBlock) -> Iterator[str]:
     """Yield the query with `item` left out, once, twice ..."""
     step, (start, stop) = query[slice(*edge.span)], item.span
     written = query[start:stop].rstrip()
@@ -75,7 +75,7 @@ def _parts(clause: Clause, edge: Edge | None = None) -> Iterator[tuple[Edge | No
         case Sequence():
             for item, before in zip(clause.items, (None, *clause.edges), strict=True):
                 yield from _parts(item, before)
-        case Block():
+        case QueryBlock():
             yield from _parts(clause.body)
         case Parallel() | Alternative():
             for branch in clause.branches:

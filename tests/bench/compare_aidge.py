@@ -29,7 +29,7 @@ from onnxtile.errors import QueryError
 from onnxtile.model.constants import Constants
 from onnxtile.query.match import Match, Matcher, compiled
 from onnxtile.query.parse import parse
-from onnxtile.query.syntax import Alternative, Block, Clause, Edge, Node, Parallel, Sequence
+from onnxtile.query.syntax import Alternative, Clause, Edge, Node, Parallel, QueryBlock, Sequence
 from onnxtile.query.vertex import Surroundings, Vertex, identify, is_constant
 from tests.bench.choices import written_out
 from tests.bench.neighbourhoods import Neighbourhoods
@@ -256,7 +256,7 @@ def _anchored_edges(query: str) -> Iterator[tuple[str, Edge, str]]:
                 for left, edge, right in zip(clause.items, clause.edges, clause.items[1:], strict=False):
                     if isinstance(left, Node) and isinstance(right, Node) and left.key and right.key:
                         yield left.key, edge, right.key
-            case Block():
+            case QueryBlock():
                 todo.append(clause.body)
             case Parallel() | Alternative():
                 todo += clause.branches

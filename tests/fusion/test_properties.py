@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 UNARY = ("Neg", "Abs")
 BINARY = ("Add", "Sub")
-Step = tuple[str, int, int]
+NewNode = tuple[str, int, int]
 
 
-def _model(steps: Sequence[Step], outputs: Sequence[int], order: Sequence[int]) -> onnx.ModelProto:
+def _model(steps: Sequence[NewNode], outputs: Sequence[int], order: Sequence[int]) -> onnx.ModelProto:
     """Return a graph of elementwise nodes: each step names its operator and, counted back from the last that is there, what it reads."""
     values = ["x", "z", "small", "large"]
     nodes = []
@@ -77,7 +77,7 @@ class Case:
     queries: tuple[str, ...]
 
 
-def _steps(random: Random) -> list[Step]:
+def _steps(random: Random) -> list[NewNode]:
     return [
         (random.choice(UNARY + BINARY), random.randrange(6), random.randrange(9)) for _ in range(random.randint(3, 16))
     ]

@@ -15,7 +15,7 @@ from onnxtile import api, keys
 from onnxtile.errors import Mismatch, UsageError
 from onnxtile.fusion.library import Pattern, from_query
 from onnxtile.fusion.site_check import SiteVerdict
-from onnxtile.model import shapes
+from onnxtile.model import infer
 from onnxtile.model.save import to_bytes
 from onnxtile.verbs import fusing
 from onnxtile.verification import compare
@@ -141,8 +141,13 @@ def test_a_function_that_the_new_opset_changes_keeps_the_call(bench: Any) -> Non
 def test_shapes_are_inferred_once_where_all_sizes_are_known(
     transformer: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inferred, infer = [], shapes.infer
-    monkeypatch.setattr(shapes, "infer", lambda model: inferred.append(model) or infer(model))
+    inferred: list[ir.Model] = []
+
+    def noted(model: ir.Model) -> Any:
+        inferred.append(model)
+        return infer.infer(model)
+
+    monkeypatch.setattr("onnxtile.model.shapes.infer", noted)
     result = api.fuse(transformer, lower=target)
     assert any(site.operator for site in result.lowered)
     assert len(inferred) == 1

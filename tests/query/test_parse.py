@@ -14,14 +14,12 @@ from onnxtile.query.program import compile_query
 from onnxtile.query.syntax import (
     ONCE,
     Alternative,
-    Block,
     Clause,
     Comparison,
     Edge,
+    ElementOf,
     End,
     Expression,
-    Field,
-    Index,
     ListOf,
     Logic,
     Name,
@@ -29,6 +27,8 @@ from onnxtile.query.syntax import (
     Not,
     Number,
     Parallel,
+    PropertyOf,
+    QueryBlock,
     Repeat,
     Sequence,
     Text,
@@ -141,7 +141,7 @@ def test_the_key_of_an_anchor_is_type_and_name() -> None:
 def test_quantifiers_of_nodes_and_blocks(text: str, repeat: Repeat) -> None:
     assert node(text).repeat == repeat
     block = only(f"(B->{text}){text[1:]}")
-    assert isinstance(block, Block) and block.repeat == repeat
+    assert isinstance(block, QueryBlock) and block.repeat == repeat
 
 
 def test_a_node_may_have_everything() -> None:
@@ -155,13 +155,13 @@ def test_a_node_may_have_everything() -> None:
 
 def test_blocks_nest() -> None:
     outer = only("((A))")
-    assert isinstance(outer, Block) and isinstance(outer.body, Block) and isinstance(outer.body.body, Node)
+    assert isinstance(outer, QueryBlock) and isinstance(outer.body, QueryBlock) and isinstance(outer.body.body, Node)
 
 
 def test_alternatives_and_parallels_take_nodes_sequences_and_blocks() -> None:
     either, both = sequence("A->(B|(C->D)|E->F)").items[1], sequence("A~>(B&(C|D)&E)").items[1]
-    assert isinstance(either, Block) and isinstance(either.body, Alternative) and len(either.body.branches) == 3
-    assert isinstance(both, Block) and isinstance(both.body, Parallel) and len(both.body.branches) == 3
+    assert isinstance(either, QueryBlock) and isinstance(either.body, Alternative) and len(either.body.branches) == 3
+    assert isinstance(both, QueryBlock) and isinstance(both.body, Parallel) and len(both.body.branches) == 3
 
 
 def test_the_end_stands_for_no_further_node() -> None:
@@ -179,7 +179,7 @@ def test_spans_point_into_the_text() -> None:
     first, second = query.clauses
     assert isinstance(first, Sequence) and isinstance(second, Sequence)
     block, end = first.items[1], second.items[1]
-    assert isinstance(block, Block) and isinstance(block.body, Alternative)
+    assert isinstance(block, QueryBlock) and isinstance(block.body, Alternative)
     parts = (*query.clauses, first.edges[0], block, *block.body.branches, end)
     shown = [text[start:stop] for start, stop in (part.span for part in parts)]
     assert shown == ["A->(B#1[x == 1]|C)+", "B#1~>$", "->", "(B#1[x == 1]|C)+", "B#1[x == 1]", "C", "$"]
@@ -226,9 +226,9 @@ def test_and_binds_tighter_than_or_and_not_tighter_than_both() -> None:
 
 def test_references() -> None:
     test = expression("inputs[0].shape[-1]")
-    assert isinstance(test, Index) and test.position == -1
-    assert isinstance(test.base, Field) and test.base.name == "shape"
-    assert isinstance(test.base.base, Index) and isinstance(test.base.base.base, Name)
+    assert isinstance(test, ElementOf) and test.position == -1
+    assert isinstance(test.base, PropertyOf) and test.base.name == "shape"
+    assert isinstance(test.base.base, ElementOf) and isinstance(test.base.base.base, Name)
 
 
 @pytest.mark.parametrize("text", ["notx", "orx or android", "inside in [1]", "x == []"])
@@ -376,7 +376,7 @@ def _read(clause: Clause) -> Any:
     match clause:
         case Node():
             return ("node", clause.key or clause.type, _SIGNS[clause.repeat])
-        case Block():
+        case QueryBlock():
             return ("block", _read(clause.body), _SIGNS[clause.repeat])
         case Sequence():
             return ("sequence", [_read(item) for item in clause.items], [_plain(edge) for edge in clause.edges])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.fusion.lowering import Argument, FactsTable, Lowering, NotLowered, Proof, Site
+from onnxtile.fusion.lowering import Argument, CallSite, FactsTable, Lowering, NotLowered, Replacement
 from onnxtile.fusion.unfuse import Opening, Undo
 from onnxtile.graph import node_id
 
@@ -23,7 +23,7 @@ class Decision:
     call: ir.Node
     name: str
     meta_op: str
-    proof: Proof | None = None
+    proof: Replacement | None = None
     reason: str = ""
     opening: Opening | None = None
     inner: tuple[Decision, ...] = ()
@@ -35,7 +35,7 @@ class Decision:
             return 0 if self.proof.plain else 1
         return sum(decision.written for decision in self.inner)
 
-    def proofs(self) -> Iterator[Proof]:
+    def proofs(self) -> Iterator[Replacement]:
         """Yield the proofs of the call, or of those in it."""
         if self.proof is not None:
             yield self.proof
@@ -56,7 +56,7 @@ class Decider:
         self._for_ort = for_ort
         self._undo = Undo(model)
         self._values: dict[ir.Graph, dict[str, ir.Value]] = {}
-        self._proofs: dict[ir.Node, Proof | NotLowered] = {}
+        self._proofs: dict[ir.Node, Replacement | NotLowered] = {}
         self._openings: dict[ir.Node, Opening] = {}
 
     def decide(self, limit: int, why: str) -> list[Decision]:
@@ -77,7 +77,7 @@ class Decider:
         function = self._model.functions[call.op_identifier()]
         name, meta_op = node_id(call), function.metadata_props.get(keys.META_OP, function.name)
         outcome = self._proof(call, function, meta_op)
-        if isinstance(outcome, Proof):
+        if isinstance(outcome, Replacement):
             if outcome.opset <= limit:
                 return Decision(call, name, meta_op, outcome)
             outcome = NotLowered(f"{outcome.steps[outcome.main].op} needs opset {outcome.opset}: {why}")
@@ -92,7 +92,7 @@ class Decider:
         listed = dict.fromkeys(f"{one.meta_op} in it: {one.reason}" for one in inner if one.reason)
         return Decision(call, name, meta_op, reason="; ".join(filter(None, (reason, "; ".join(listed)))))
 
-    def _proof(self, call: ir.Node, function: ir.Function, meta_op: str) -> Proof | NotLowered:
+    def _proof(self, call: ir.Node, function: ir.Function, meta_op: str) -> Replacement | NotLowered:
         if call not in self._proofs:
             try:
                 self._proofs[call] = self._proved(call, function, meta_op)
@@ -100,13 +100,13 @@ class Decider:
                 self._proofs[call] = refused
         return self._proofs[call]
 
-    def _proved(self, call: ir.Node, function: ir.Function, meta_op: str) -> Proof:
+    def _proved(self, call: ir.Node, function: ir.Function, meta_op: str) -> Replacement:
         plug_in = self._lowerings.get(meta_op)
         if plug_in is None:
             raise NotLowered(f"no operator is known that means {meta_op}")
         arguments = [self._facts.argument(v) if v is not None else Argument(None, None, None) for v in call.inputs]
         results = [self._facts.argument(v) for v in call.outputs]
-        site = Site(function, tuple(arguments), tuple(results), self._model.functions, self._facts)
+        site = CallSite(function, tuple(arguments), tuple(results), self._model.functions, self._facts)
         return plug_in.to_ort(site) if self._for_ort else plug_in.to_onnx(site)
 
     def _opening(self, call: ir.Node, graph: ir.Graph) -> Opening:

@@ -9,12 +9,12 @@ import onnx
 import pydantic
 
 from onnxtile.errors import PatternError
-from onnxtile.fusion.lowering import Lowering, Made, NotLowered, Proof, Setting, Site, Step, known_dtype
+from onnxtile.fusion.lowering import CallSite, Lowering, Made, NewNode, NotLowered, Replacement, Setting, known_dtype
 from onnxtile.fusion.proofs.elementwise import value_of
 from onnxtile.runtime import contrib_schemas
 from onnxtile.toml_file import TomlFile
 
-Kind = Literal["onnx", "ort"]
+TargetName = Literal["onnx", "ort"]
 _KINDS = {"FLOAT": float, "INT": int, "STRING": str, "INTS": tuple}
 
 
@@ -31,7 +31,7 @@ class Declared(pydantic.BaseModel):
 
 
 @dataclass(frozen=True)
-class _Signature:
+class _SchemaSignature:
     """What a schema asks of a node: how many inputs and outputs, its attributes' types, and the element types of each input."""
 
     since: int
@@ -45,20 +45,22 @@ class _Signature:
 class DeclaredLowering(Lowering):
     """A lowering from a file. What it claims is proved by no formula: each different site is run alone beside what it was."""
 
-    def __init__(self, name: str, kinds: dict[Kind, Declared], signatures: dict[Kind, _Signature]) -> None:
+    def __init__(
+        self, name: str, kinds: dict[TargetName, Declared], signatures: dict[TargetName, _SchemaSignature]
+    ) -> None:
         self.name = name
         self._kinds = kinds
         self._signatures = signatures
 
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return the operator of `[lower.onnx]`."""
         return self._proof("onnx", site)
 
-    def to_ort(self, site: Site) -> Proof:
+    def to_ort(self, site: CallSite) -> Replacement:
         """Return the operator of `[lower.ort]`, or that of `[lower.onnx]`."""
         return self._proof("ort" if "ort" in self._kinds else "onnx", site)
 
-    def _proof(self, kind: Kind, site: Site) -> Proof:
+    def _proof(self, kind: TargetName, site: CallSite) -> Replacement:
         if kind not in self._kinds:
             raise NotLowered(f"its pattern declares no [lower.{kind}]")
         declared, signature = self._kinds[kind], self._signatures[kind]
@@ -76,11 +78,11 @@ class DeclaredLowering(Lowering):
         settings = {name: _setting(value) for name, value in declared.attributes.items()}
         inputs = tuple(value_of(argument) for argument in arguments)
         since = 1 if declared.domain else max(signature.since, declared.since)
-        step = Step(declared.op, inputs, settings, declared.domain, since, outputs=count)
-        return Proof((step,), tuple(Made(0, i) for i in range(count)))
+        step = NewNode(declared.op, inputs, settings, declared.domain, since, outputs=count)
+        return Replacement((step,), tuple(Made(0, i) for i in range(count)))
 
 
-def checked(name: str, kinds: dict[Kind, Declared], outputs: int, file: TomlFile) -> DeclaredLowering | None:
+def checked(name: str, kinds: dict[TargetName, Declared], outputs: int, file: TomlFile) -> DeclaredLowering | None:
     """Return the lowering that a file declares, None where it declares none.
 
     Raises PatternError with file and line where there is no such operator, or it does not take what it is given.
@@ -93,7 +95,7 @@ def checked(name: str, kinds: dict[Kind, Declared], outputs: int, file: TomlFile
     return DeclaredLowering(name, kinds, signatures)
 
 
-def _signature(declared: Declared, file: TomlFile, kind: Kind) -> _Signature:
+def _signature(declared: Declared, file: TomlFile, kind: TargetName) -> _SchemaSignature:
     shown = f"{declared.domain}.{declared.op}" if declared.domain else declared.op
     schemas: list[Any] = contrib_schemas(declared.op, declared.domain) if declared.domain else _standard(declared)
     if not schemas:
@@ -102,7 +104,7 @@ def _signature(declared: Declared, file: TomlFile, kind: Kind) -> _Signature:
     schema = max(schemas, key=lambda s: int(s.since_version))
     constraints = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
     own = [str(getattr(formal, "type_str", "") or getattr(formal, "typeStr", "")) for formal in schema.inputs]
-    return _Signature(
+    return _SchemaSignature(
         int(schema.since_version),
         (int(schema.min_input), int(schema.max_input)),
         (int(schema.min_output), int(schema.max_output)),
@@ -120,7 +122,9 @@ def _standard(declared: Declared) -> list[Any]:
         return []
 
 
-def _require_fit(declared: Declared, signature: _Signature, outputs: int, file: TomlFile, kind: Kind) -> None:
+def _require_fit(
+    declared: Declared, signature: _SchemaSignature, outputs: int, file: TomlFile, kind: TargetName
+) -> None:
     def fail(message: str, *where: str) -> None:
         raise PatternError(f"{file.place(('lower', kind, *where))}: lower.{kind}: {message}")
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 import onnx
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import FactsTable, Literal, Made, Operand, Proof
+from onnxtile.fusion.lowering import FactsTable, Literal, Made, Operand, Replacement
 from onnxtile.fusion.lowering_driver.write import attributes, literal_value
 from onnxtile.graph import node_id
 from onnxtile.model.submodel import Submodels, tensor_type
 
 
 @dataclass(frozen=True)
-class Part:
+class SitePair:
     """A site alone: as a model of the call, and as one of the operators; `constants` are the inputs that are no free ones."""
 
     call: str
@@ -33,14 +33,14 @@ class Evidence:
     def __init__(self, model: ir.Model, facts: FactsTable) -> None:
         self._cut = Submodels(model)
         self._facts = facts
-        self._parts: dict[object, Part] = {}
+        self._parts: dict[object, SitePair] = {}
 
     @property
-    def parts(self) -> Iterable[Part]:
+    def parts(self) -> Iterable[SitePair]:
         """The parts found so far."""
         return self._parts.values()
 
-    def add(self, call: ir.Node, proof: Proof) -> None:
+    def add(self, call: ir.Node, proof: Replacement) -> None:
         """Keep the site of `call`, which still stands in the graph, and of what it will be."""
         given = dict.fromkeys(o for step in proof.steps for o in step.inputs if isinstance(o, ir.Value))
         nodes, inputs = _slice(call, given)
@@ -51,9 +51,11 @@ class Evidence:
         before = self._before(call, nodes, inputs)
         after = self._after(call, inputs, proof)
         constants = frozenset(v.name or "" for v in inputs if self._facts.argument(v).constant)
-        self._parts[key] = Part(node_id(call), before, after, constants, frozenset(v.name or "" for v in proof.twice))
+        self._parts[key] = SitePair(
+            node_id(call), before, after, constants, frozenset(v.name or "" for v in proof.twice)
+        )
 
-    def _signature(self, call: ir.Node, nodes: list[ir.Node], inputs: list[ir.Value], proof: Proof) -> object:
+    def _signature(self, call: ir.Node, nodes: list[ir.Node], inputs: list[ir.Value], proof: Replacement) -> object:
         numbers = {value: i for i, value in enumerate(inputs)}
         known = []
         for value in inputs:
@@ -71,7 +73,7 @@ class Evidence:
     def _before(self, call: ir.Node, nodes: list[ir.Node], inputs: list[ir.Value]) -> ir.Model:
         return ir.from_proto(self._cut.of([*nodes, call], {v: self._type(v) for v in inputs}, call.outputs))
 
-    def _after(self, call: ir.Node, inputs: list[ir.Value], proof: Proof) -> ir.Model:
+    def _after(self, call: ir.Node, inputs: list[ir.Value], proof: Replacement) -> ir.Model:
         copies = {value: ir.Value(name=value.name) for value in inputs}
         body: list[ir.Node] = []
         for step in proof.steps:

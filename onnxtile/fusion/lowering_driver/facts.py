@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onnxtile.fusion.lowering import Argument, FactsTable
 from onnxtile.fusion.lowering_driver.symbols import Symbols
-from onnxtile.fusion.proofs.numbers import Numbers
+from onnxtile.fusion.proofs.numbers import KnownNumbers
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.runtime import Array
@@ -23,7 +23,7 @@ class ModelFacts(FactsTable):
     def __init__(self, model: ir.Model, shapes: Shapes) -> None:
         self._shapes = shapes
         self._constants = Constants(model)
-        self._numbers = Numbers(shapes, self._small)
+        self._numbers = KnownNumbers(shapes, self._small)
         self._symbols = Symbols(shapes, self._numbers)
         self._values: dict[str, ir.Value | None] = {}
         for graph in model.graphs():

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import Literal, Made, NotLowered, Operand, Proof, Setting, Site, Step
+from onnxtile.fusion.lowering import CallSite, Literal, Made, NewNode, NotLowered, Operand, Replacement, Setting
 from onnxtile.model.constants import constant_array
 
 
-def inlined(site: Site, since: Mapping[str, int], *, main: int) -> Proof:
+def inlined(site: CallSite, since: Mapping[str, int], *, main: int) -> Replacement:
     """Return the nodes of the body as they are; `since` has their operators. `main` counts the nodes that are no constants.
 
     Raises NotLowered where an attribute is a graph or a tensor, or an operator is not in `since`.
@@ -18,7 +18,7 @@ def inlined(site: Site, since: Mapping[str, int], *, main: int) -> Proof:
     operands: dict[ir.Value | None, Operand] = {None: None}
     for value, argument in zip(site.function.inputs, site.arguments, strict=True):
         operands[value] = argument.value
-    steps: list[Step] = []
+    steps: list[NewNode] = []
     for node in site.function:
         if node.op_type == "Constant":
             array = constant_array(node)
@@ -27,10 +27,12 @@ def inlined(site: Site, since: Mapping[str, int], *, main: int) -> Proof:
         if node.op_type not in since or node.domain not in {"", "ai.onnx"}:
             raise NotLowered(f"{node.op_type} stands in its body")
         inputs = tuple(operands[value] for value in node.inputs)
-        steps.append(Step(node.op_type, inputs, settings(node), since=since[node.op_type], outputs=len(node.outputs)))
+        steps.append(
+            NewNode(node.op_type, inputs, settings(node), since=since[node.op_type], outputs=len(node.outputs))
+        )
         operands.update((value, Made(len(steps) - 1, i)) for i, value in enumerate(node.outputs))
     outputs = tuple(operands[value] for value in site.function.outputs)
-    return Proof(tuple(steps), tuple(made for made in outputs if isinstance(made, Made)), main, plain=True)
+    return Replacement(tuple(steps), tuple(made for made in outputs if isinstance(made, Made)), main, plain=True)
 
 
 def settings(node: ir.Node) -> dict[str, Setting]:

@@ -13,7 +13,7 @@ from onnxtile.errors import ModelError
 from onnxtile.fusion.library import Pattern
 from onnxtile.fusion.lowering import Lowering
 from onnxtile.fusion.lowering_driver.decide import Decider, Decision
-from onnxtile.fusion.lowering_driver.evidence import Evidence, Part
+from onnxtile.fusion.lowering_driver.evidence import Evidence, SitePair
 from onnxtile.fusion.lowering_driver.facts import ModelFacts
 from onnxtile.fusion.lowering_driver.widen import is_narrow
 from onnxtile.fusion.lowering_driver.write import Emitter
@@ -62,7 +62,7 @@ class Lowered:
     shapes: Shapes = field(repr=False)
     patterns: tuple[PatternResult, ...]
     sites: tuple[LoweredSite, ...]
-    parts: tuple[Part, ...] = field(repr=False)
+    parts: tuple[SitePair, ...] = field(repr=False)
 
 
 def lower(original: ir.Model, patterns: Iterable[Pattern], target: Target, progress: Progress = silent) -> Lowered:
@@ -95,10 +95,10 @@ def _carried(original: ir.Model, shapes: Shapes, source: ir.Model) -> Shapes:
     for value in values(original):
         known[value.name or ""] = None if value.name in known else value
     there = [value for value in values(source) if value.name]
-    twins = {old: value for value in there if (old := known.get(value.name or "")) is not None}
+    counterparts = {old: value for value in there if (old := known.get(value.name or "")) is not None}
     constants = Constants(source)
     whole = all(value in constants or known.get(value.name or "") is not None for value in there)
-    return shapes.of_twins(twins) if whole else resolved(source)
+    return shapes.of_copies(counterparts) if whole else resolved(source)
 
 
 def _raise(original: ir.Model, opsets: Iterable[int]) -> tuple[ir.Model, str]:
@@ -122,8 +122,8 @@ class _Run:
     ) -> None:
         self.shapes = shapes
         self.fused = source.clone()
-        twins = dict(zip(values(source), values(self.fused), strict=True))
-        self.results = fuse(self.fused, patterns, progress, shapes=lambda: shapes.of_twins(twins))
+        counterparts = dict(zip(values(source), values(self.fused), strict=True))
+        self.results = fuse(self.fused, patterns, progress, shapes=lambda: shapes.of_copies(counterparts))
         facts = ModelFacts(source, shapes)
         known = discover("onnxtile.fusion.lowerings", Lowering)  # type: ignore[type-abstract]
         declared = {pattern.name: pattern.lowering for pattern in patterns if pattern.lowering is not None}

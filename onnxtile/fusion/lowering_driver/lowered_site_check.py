@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import ModelError
 from onnxtile.fusion.lowering import Argument, FactsTable
-from onnxtile.fusion.lowering_driver.evidence import Part
+from onnxtile.fusion.lowering_driver.evidence import SitePair
 from onnxtile.fusion.lowering_driver.widen import is_narrow, widened
 from onnxtile.fusion.site_check import SiteVerdict
 from onnxtile.model.feeds import draw
@@ -25,7 +25,7 @@ class _Skipped(Exception):
 
 
 def check_parts(
-    parts: Collection[Part], facts: FactsTable, *, seed: int = 0, progress: Progress = silent
+    parts: Collection[SitePair], facts: FactsTable, *, seed: int = 0, progress: Progress = silent
 ) -> tuple[SiteVerdict, ...]:
     """Run each part as it was and as it is, on random inputs, constants as they are, and compare the outputs.
 
@@ -37,14 +37,14 @@ def check_parts(
     return tuple(_check(part, facts, generator) for part in different)
 
 
-def _check(part: Part, facts: FactsTable, generator: np.random.Generator) -> SiteVerdict:
+def _check(part: SitePair, facts: FactsTable, generator: np.random.Generator) -> SiteVerdict:
     try:
         return SiteVerdict(part.call, _errors(part, facts, generator), part.also)
     except _Skipped as reason:
         return SiteVerdict(part.call, (), part.also, str(reason))
 
 
-def _errors(part: Part, facts: FactsTable, generator: np.random.Generator) -> tuple[OutputError, ...]:
+def _errors(part: SitePair, facts: FactsTable, generator: np.random.Generator) -> tuple[OutputError, ...]:
     shapes = _computed_shapes(part.before, facts)
     feeds = {}
     guessed = ""
@@ -96,7 +96,7 @@ def _twice(array: Array) -> Array:
     return np.concatenate([first, first], -1)
 
 
-def _compared(part: Part, feeds: Mapping[str, Array]) -> tuple[OutputError, ...]:
+def _compared(part: SitePair, feeds: Mapping[str, Array]) -> tuple[OutputError, ...]:
     narrow = is_narrow(part.before)
     if not narrow:
         expected = session(part.before).run(feeds)

@@ -6,7 +6,7 @@ import math
 
 import onnx_ir as ir
 
-from onnxtile.fusion.proofs.numbers import Numbers
+from onnxtile.fusion.proofs.numbers import KnownNumbers
 from onnxtile.model.infer import Dim, Dims
 from onnxtile.model.shapes import Shapes
 
@@ -17,7 +17,7 @@ _SAME = {"Unsqueeze", "Squeeze", "Cast", "Identity", "Reshape"}
 class Symbols:
     """The dimensions of values, beyond what `shapes` know, through Transpose and Reshape."""
 
-    def __init__(self, shapes: Shapes, numbers: Numbers) -> None:
+    def __init__(self, shapes: Shapes, numbers: KnownNumbers) -> None:
         self._shapes = shapes
         self._numbers = numbers
         self._known: dict[ir.Value, Dims | None] = {}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.fusion.lowering import Literal, Made, Operand, Proof, Setting, Step
+from onnxtile.fusion.lowering import Literal, Made, NewNode, Operand, Replacement, Setting
 
 
 class Emitter:
@@ -30,7 +30,7 @@ class Emitter:
         """Note of each pair of values that the second takes the place of the first."""
         self._replaced.update(pairs)
 
-    def current(self, proof: Proof) -> Proof:
+    def current(self, proof: Replacement) -> Replacement:
         """Return `proof`, made before calls were replaced, with the values that are now in the place of those it names."""
         steps = tuple(replace(step, inputs=tuple(self._current(o) for o in step.inputs)) for step in proof.steps)
         return replace(proof, steps=steps, twice=frozenset(self._newest(value) for value in proof.twice))
@@ -43,7 +43,7 @@ class Emitter:
             value = self._replaced[value]
         return value
 
-    def replace(self, call: ir.Node, proof: Proof, meta_op: str) -> list[ir.Node]:
+    def replace(self, call: ir.Node, proof: Replacement, meta_op: str) -> list[ir.Node]:
         """Put the steps of `proof` in the place of `call`; return the new nodes."""
         graph = call.graph
         assert isinstance(graph, ir.Graph)
@@ -86,7 +86,7 @@ class Emitter:
                 if node.graph is not None:
                     graph.remove(node, safe=True)
 
-    def _node(self, step: Step, before: list[ir.Node], name: str, graph: ir.Graph, *, shared: bool) -> ir.Node:
+    def _node(self, step: NewNode, before: list[ir.Node], name: str, graph: ir.Graph, *, shared: bool) -> ir.Node:
         """Return the node of a step; where it may be `shared`, that of an earlier call of the graph, if there is one."""
         operands = [self._operand(operand, before, graph) for operand in step.inputs]
         key = (graph, step.domain, step.op, tuple(operands), repr(sorted(step.attributes.items())))
@@ -126,7 +126,7 @@ def literal_value(literal: Literal, name: str) -> ir.Value:
     )
 
 
-def attributes(step: Step) -> list[ir.Attr]:
+def attributes(step: NewNode) -> list[ir.Attr]:
     """Return the attributes of the node that `step` is."""
     return [_attribute(name, setting) for name, setting in step.attributes.items()]
 

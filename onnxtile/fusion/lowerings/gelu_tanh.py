@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from onnxtile.fusion.lowering import FLOATS, ORT_DOMAIN, Lowering, Proof, Site, require_type
+from onnxtile.fusion.lowering import FLOATS, ORT_DOMAIN, CallSite, Lowering, Replacement, require_type
 from onnxtile.fusion.proofs.elementwise import require_formula, times, value_of
 from onnxtile.fusion.proofs.terms import Poly, atom, number, power, total
 
@@ -21,17 +21,17 @@ class GeLUTanh(Lowering):
 
     name = "GeLUTanh"
 
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return Gelu-20 with approximate = tanh."""
         x = require_formula(site, _formula, _TEXT)
         require_type("Gelu", x, FLOATS)
-        return Proof.one("Gelu", (value_of(x),), {"approximate": "tanh"}, since=20)
+        return Replacement.one("Gelu", (value_of(x),), {"approximate": "tanh"}, since=20)
 
-    def to_ort(self, site: Site) -> Proof:
+    def to_ort(self, site: CallSite) -> Replacement:
         """Return com.microsoft.FastGelu."""
         x = require_formula(site, _formula, _TEXT)
         require_type("FastGelu", x, FLOATS)
-        return Proof.one("FastGelu", (value_of(x),), since=1, domain=ORT_DOMAIN)
+        return Replacement.one("FastGelu", (value_of(x),), since=1, domain=ORT_DOMAIN)
 
 
 GELU_TANH = GeLUTanh()

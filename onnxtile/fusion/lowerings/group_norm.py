@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.lowering import Lowering, NotLowered, Proof, Site
+from onnxtile.fusion.lowering import CallSite, Lowering, NotLowered, Replacement
 from onnxtile.fusion.proofs.elementwise import value_of
 from onnxtile.fusion.proofs.instances import proved_instances
 
@@ -12,14 +12,14 @@ class GroupNorm(Lowering):
 
     name = "GroupNorm"
 
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return GroupNormalization-21, whose scale and bias have one element a channel; before, they had one a group."""
         found = proved_instances(site, "GroupNormalization")
         settings = {"num_groups": found.groups, "epsilon": found.epsilon}
         inputs = (value_of(found.x), found.scale, found.bias)
-        return Proof.one("GroupNormalization", inputs, settings, since=21)
+        return Replacement.one("GroupNormalization", inputs, settings, since=21)
 
-    def to_ort(self, site: Site) -> Proof:
+    def to_ort(self, site: CallSite) -> Replacement:
         """Raise NotLowered: onnxruntime has a kernel for instances, none on the CPU for groups."""
         del site
         raise NotLowered(

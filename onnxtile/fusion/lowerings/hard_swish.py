@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import Lowering, Proof, Site, require_type
+from onnxtile.fusion.lowering import CallSite, Lowering, Replacement, require_type
 from onnxtile.fusion.proofs.elementwise import require_formula, times, value_of
 from onnxtile.fusion.proofs.terms import Poly, clip, number, product, total
 
@@ -20,11 +20,11 @@ class HardSwish(Lowering):
 
     name = "HardSwish"
 
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return HardSwish-14."""
         x = require_formula(site, _formula, "x · clip(x/6 + 1/2, 0, 1)")
         require_type("HardSwish", x, _TYPES)
-        return Proof.one("HardSwish", (value_of(x),), since=14)
+        return Replacement.one("HardSwish", (value_of(x),), since=14)
 
 
 HARD_SWISH = HardSwish()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.lowering import Lowering, Proof, Site
+from onnxtile.fusion.lowering import CallSite, Lowering, Replacement
 from onnxtile.fusion.proofs.elementwise import value_of
 from onnxtile.fusion.proofs.instances import proved_instances
 from onnxtile.fusion.proofs.norms import proved_spatial
@@ -15,14 +15,14 @@ class InstanceNorm(Lowering):
 
     name = "InstanceNorm"
 
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return InstanceNormalization-6, which has one scale and one bias a channel."""
         if any(node.op_type == _OPERATOR for node in site.function):
             found = proved_instances(site, _OPERATOR)
             inputs = (value_of(found.x), found.scale, found.bias)
-            return Proof.one(_OPERATOR, inputs, {"epsilon": found.epsilon}, since=6)
+            return Replacement.one(_OPERATOR, inputs, {"epsilon": found.epsilon}, since=6)
         norm = proved_spatial(site, _OPERATOR)
-        return Proof.one(_OPERATOR, (value_of(norm.x), norm.scale, norm.bias), {"epsilon": norm.epsilon}, since=6)
+        return Replacement.one(_OPERATOR, (value_of(norm.x), norm.scale, norm.bias), {"epsilon": norm.epsilon}, since=6)
 
 
 INSTANCE_NORM = InstanceNorm()

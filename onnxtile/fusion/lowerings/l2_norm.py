@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import FLOATS, Lowering, NotLowered, Proof, Site, require_shape, require_type
+from onnxtile.fusion.lowering import FLOATS, CallSite, Lowering, NotLowered, Replacement, require_shape, require_type
 from onnxtile.fusion.proofs.axes import only_axis
 from onnxtile.fusion.proofs.elementwise import value_of
 from onnxtile.fusion.proofs.terms import Poly, atom, atoms, inputs_of, power, product, same, variable
@@ -28,7 +28,7 @@ class L2Norm(Lowering):
 
     name = "L2Norm"
 
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return LpNormalization-1 with p = 2."""
         read, kinds = inputs_of(site.forms[0]), {base[0] for base, _ in atoms(site.forms[0])}
         reduction = next((kind for kind in _FORMULAS if kind in kinds), None)
@@ -42,7 +42,7 @@ class L2Norm(Lowering):
         require_shape(site.results[0], x)
         if require_type("LpNormalization", x, _TYPES) != site.dtype:
             raise NotLowered("its input and its result differ in their element types")
-        return Proof.one("LpNormalization", (value_of(x),), {"axis": axis, "p": 2}, since=1)
+        return Replacement.one("LpNormalization", (value_of(x),), {"axis": axis, "p": 2}, since=1)
 
 
 L2_NORM = L2Norm()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.lowering import Lowering, Proof, Site
+from onnxtile.fusion.lowering import CallSite, Lowering, Replacement
 from onnxtile.fusion.proofs.norms import normalised, proved_norm, scale_of
 
 
@@ -11,7 +11,7 @@ class LayerNorm(Lowering):
 
     name = "LayerNorm"
 
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return LayerNormalization-17."""
         norm = proved_norm(site, site.forms[0], "LayerNormalization", centred=True)
         inputs = (scale_of(norm), *(() if norm.bias is None else (norm.bias,)))

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import FLOATS, Argument, Lowering, NotLowered, Proof, Site, known_dims, require_type
+from onnxtile.fusion.lowering import (
+    FLOATS,
+    Argument,
+    CallSite,
+    Lowering,
+    NotLowered,
+    Replacement,
+    known_dims,
+    require_type,
+)
 from onnxtile.fusion.lowering_driver.inline import inlined
 from onnxtile.fusion.proofs.elementwise import value_of
 from onnxtile.fusion.proofs.terms import atom_of, matmul, operands, same, total, variable
@@ -18,7 +27,7 @@ class Linear(Lowering):
 
     name = "Linear"
 
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return Gemm-13, the Gemm that it is, or the product and the sum."""
         operators = [node.op_type for node in site.function if node.op_type != "Constant"]
         if "Gemm" in operators:
@@ -31,10 +40,10 @@ class Linear(Lowering):
         matrices = len(known_dims(x)) == 2 and len(known_dims(weight)) == 2
         if not matrices or known_dims(bias) not in {(columns,), (1, columns)} or columns is None:
             return inlined(site, _SINCE, main=operators.index("MatMul"))
-        return Proof.one("Gemm", (value_of(x), value_of(weight), value_of(bias)), since=7)
+        return Replacement.one("Gemm", (value_of(x), value_of(weight), value_of(bias)), since=7)
 
 
-def _parts(site: Site) -> tuple[Argument, Argument, Argument]:
+def _parts(site: CallSite) -> tuple[Argument, Argument, Argument]:
     """Return what is multiplied, and what is added. Raises NotLowered."""
     form = site.forms[0]
     found = [base for monomial, _ in form for base, _ in monomial if base[0] == "MatMul"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import Lowering, Proof, Site, require_type
+from onnxtile.fusion.lowering import CallSite, Lowering, Replacement, require_type
 from onnxtile.fusion.proofs.elementwise import require_formula, value_of
 from onnxtile.fusion.proofs.terms import Poly, atom, product
 
@@ -20,11 +20,11 @@ class Mish(Lowering):
 
     name = "Mish"
 
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return Mish-18."""
         x = require_formula(site, _formula, "x · tanh(softplus(x))")
         require_type("Mish", x, _TYPES)
-        return Proof.one("Mish", (value_of(x),), since=18)
+        return Replacement.one("Mish", (value_of(x),), since=18)
 
 
 MISH = Mish()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.lowering import Lowering, NotLowered, Proof, Site
+from onnxtile.fusion.lowering import CallSite, Lowering, NotLowered, Replacement
 from onnxtile.fusion.proofs.norms import normalised, proved_norm, scale_of
 
 
@@ -15,7 +15,7 @@ class RMSNorm(Lowering):
 
     name = "RMSNorm"
 
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return RMSNormalization-23."""
         norm = proved_norm(site, site.forms[0], "RMSNormalization", centred=False)
         if norm.bias is not None:

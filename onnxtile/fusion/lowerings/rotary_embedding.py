@@ -11,19 +11,19 @@ import onnx_ir as ir
 from onnxtile.fusion.lowering import (
     HALVES,
     Argument,
+    CallSite,
     FactsTable,
     Literal,
     Lowering,
+    NewNode,
     NotLowered,
     Operand,
-    Proof,
-    Site,
-    Step,
+    Replacement,
     known_dims,
     require_type,
     shown,
 )
-from onnxtile.fusion.proofs.attention import Steps
+from onnxtile.fusion.proofs.attention import NewNodes
 from onnxtile.fusion.proofs.elementwise import value_of
 from onnxtile.fusion.proofs.terms import Atom, Monomial, Poly, atom, number, operands, product
 from onnxtile.fusion.proofs.terms import value_of as number_of
@@ -49,17 +49,17 @@ class RotaryEmbedding(Lowering):
 
     name = "RotaryEmbedding"
 
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return RotaryEmbedding-23, its cosines and sines once for both halves."""
         turn = _proved(site)
-        steps = Steps([])
+        steps = NewNodes([])
         cos, sin = (_cache(steps, turn, angles) for angles in (turn.cos, turn.sin))
-        made = steps.add(Step("RotaryEmbedding", (value_of(turn.x), cos, sin), {"interleaved": 0}, since=23))
+        made = steps.add(NewNode("RotaryEmbedding", (value_of(turn.x), cos, sin), {"interleaved": 0}, since=23))
         twice = frozenset((value_of(turn.cos), value_of(turn.sin)))
-        return Proof(tuple(steps.steps), (made,), made.step, twice=twice)
+        return Replacement(tuple(steps.steps), (made,), made.step, twice=twice)
 
 
-def _proved(site: Site) -> _Turn:
+def _proved(site: CallSite) -> _Turn:
     if len(site.forms) != 1 or len(site.forms[0]) != 2:
         raise NotLowered("its body is not x · cos + (-x₂, x₁) · sin")
     straight, crossed = sorted((m for m, _ in site.forms[0]), key=lambda m: any(b[0] == "Concat" for b, _ in m))
@@ -186,28 +186,28 @@ def _is_last(node: ir.Node, facts: FactsTable) -> bool:
     return axis == -1 or (dims is not None and axis == len(dims) - 1)
 
 
-def _cache(steps: Steps, turn: _Turn, angles: Argument) -> Operand:
+def _cache(steps: NewNodes, turn: _Turn, angles: Argument) -> Operand:
     """Return the first halves as (batch, sequence, size / 2)."""
     dims = known_dims(angles)
     bounds = (Literal.ints(i, hint="bound") for i in (0, turn.half, -1))
-    half: Operand = steps.add(Step("Slice", (value_of(angles), *bounds), since=10))
+    half: Operand = steps.add(NewNode("Slice", (value_of(angles), *bounds), since=10))
     if len(dims) == 4:
-        half = steps.add(Step("Squeeze", (half, Literal.ints(1, hint="axes")), since=13))
+        half = steps.add(NewNode("Squeeze", (half, Literal.ints(1, hint="axes")), since=13))
     elif len(dims) == 2:
-        half = steps.add(Step("Unsqueeze", (half, Literal.ints(0, hint="axes")), since=13))
+        half = steps.add(NewNode("Unsqueeze", (half, Literal.ints(0, hint="axes")), since=13))
     batch = turn.dims[0]
     if (len(dims) == 4 and dims[0] == batch) or batch == 1:
         return half
-    return steps.add(Step("Expand", (half, _batched(steps, turn)), since=8))
+    return steps.add(NewNode("Expand", (half, _batched(steps, turn)), since=8))
 
 
-def _batched(steps: Steps, turn: _Turn) -> Operand:
+def _batched(steps: NewNodes, turn: _Turn) -> Operand:
     """Return the shape (batch, 1, 1), read off what is turned where it is not known."""
     batch = turn.dims[0]
     if isinstance(batch, int):
         return Literal.ints(batch, 1, 1, hint="shape")
-    first = steps.add(Step("Shape", (value_of(turn.x),), {"start": 0, "end": 1}, since=15))
-    return steps.add(Step("Concat", (first, Literal.ints(1, 1, hint="ones")), {"axis": 0}, since=13))
+    first = steps.add(NewNode("Shape", (value_of(turn.x),), {"start": 0, "end": 1}, since=15))
+    return steps.add(NewNode("Concat", (first, Literal.ints(1, 1, hint="ones")), {"axis": 0}, since=13))
 
 
 ROTARY_EMBEDDING = RotaryEmbedding()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from onnxtile.fusion.lowering import (
     ORT_DOMAIN,
+    CallSite,
     Literal,
     Lowering,
+    NewNode,
     NotLowered,
     Operand,
-    Proof,
+    Replacement,
     Setting,
-    Site,
-    Step,
     known_dtype,
 )
-from onnxtile.fusion.proofs.attention import SWAPPED, Heads, Steps, known_dims_or, proved_attention
+from onnxtile.fusion.proofs.attention import SWAPPED, Heads, NewNodes, known_dims_or, proved_attention
 from onnxtile.fusion.proofs.masks import may_be_lowest
 
 _TURNED = (0, 1, 3, 2)
@@ -25,10 +25,10 @@ class ScaledDotProductAttention(Lowering):
 
     name = "ScaledDotProductAttention"
 
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return Attention-23 on 4-D operands."""
         heads = proved_attention(site, "Attention")
-        steps = Steps([])
+        steps = NewNodes([])
         key = steps.transposed(heads.k_turned.value, _TURNED)
         mask, hidden = _bias(steps, heads)
         if mask is not None and may_be_lowest(heads.masks, site.dtype):
@@ -38,17 +38,17 @@ class ScaledDotProductAttention(Lowering):
         if heads.widened:
             settings["softmax_precision"] = 1
         inputs = (heads.q.value, key, heads.v.value, *(() if mask is None else (mask,)))
-        made = steps.add(Step("Attention", inputs, settings, since=23))
+        made = steps.add(NewNode("Attention", inputs, settings, since=23))
         out = made if hidden is None else steps.without(hidden, made, site.dtype)
-        return Proof(tuple(steps.steps), (out,), made.step)
+        return Replacement(tuple(steps.steps), (out,), made.step)
 
-    def to_ort(self, site: Site) -> Proof:
+    def to_ort(self, site: CallSite) -> Replacement:
         """Return com.microsoft.MultiHeadAttention, which takes (batch, sequence, heads · size): transpositions around it fall away.
 
         Where the heads are not so many of each, or it is not known how many, the standard operator, for which there is a kernel too.
         """
         heads = proved_attention(site, "MultiHeadAttention")
-        steps = Steps([])
+        steps = NewNodes([])
         batch, _, rows, columns = heads.dims
         numbers = heads.numbers()
         if numbers is None:
@@ -67,15 +67,15 @@ class ScaledDotProductAttention(Lowering):
         mask, hidden = _bias(steps, heads)
         settings: dict[str, Setting] = {"num_heads": count, "scale": heads.scale}
         inputs = (q, k, v, *(() if mask is None else (None, None, mask)))
-        made = steps.add(Step("MultiHeadAttention", inputs, settings, ORT_DOMAIN))
+        made = steps.add(NewNode("MultiHeadAttention", inputs, settings, ORT_DOMAIN))
         split = steps.reshaped(made, 0, 0, count, v_size)
         if hidden is not None:
-            split = steps.without(steps.add(Step("Transpose", (hidden,), {"perm": SWAPPED})), split, site.dtype)
-        out = steps.add(Step("Transpose", (split,), {"perm": SWAPPED}))
-        return Proof(tuple(steps.steps), (out,), made.step)
+            split = steps.without(steps.add(NewNode("Transpose", (hidden,), {"perm": SWAPPED})), split, site.dtype)
+        out = steps.add(NewNode("Transpose", (split,), {"perm": SWAPPED}))
+        return Replacement(tuple(steps.steps), (out,), made.step)
 
 
-def _bias(steps: Steps, heads: Heads) -> tuple[Operand, Operand]:
+def _bias(steps: NewNodes, heads: Heads) -> tuple[Operand, Operand]:
     """Return the masks as both operators take them, and which rows they hide as a whole where that is guarded.
 
     A guard turns such rows to 0. Here the masks leave these rows alone, and the result is made 0 there: whatever a kernel makes of a row
@@ -89,7 +89,7 @@ def _bias(steps: Steps, heads: Heads) -> tuple[Operand, Operand]:
     return steps.without(hidden, operand, dtype), hidden
 
 
-def _full(steps: Steps, heads: Heads) -> Operand:
+def _full(steps: NewNodes, heads: Heads) -> Operand:
     """Return the masks, summed, as both operators take them in onnxruntime: 4-D, the last two axes in full."""
     operand = steps.mask(heads)
     if operand is None:
@@ -101,10 +101,10 @@ def _full(steps: Steps, heads: Heads) -> Operand:
     if not all(wide):
         if not (isinstance(rows, int) and isinstance(columns, int)):
             raise NotLowered("its mask is of length 1 along an axis whose length is not known")
-        return steps.add(Step("Expand", (operand, Literal.ints(1, 1, rows, columns, hint="shape")), since=8))
+        return steps.add(NewNode("Expand", (operand, Literal.ints(1, 1, rows, columns, hint="shape")), since=8))
     if max(len(shape) for shape in shapes) < 4:
         missing = range(4 - max(len(shape) for shape in shapes))
-        return steps.add(Step("Unsqueeze", (operand, Literal.ints(*missing, hint="axes")), since=13))
+        return steps.add(NewNode("Unsqueeze", (operand, Literal.ints(*missing, hint="axes")), since=13))
     return operand
 
 

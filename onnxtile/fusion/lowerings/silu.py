@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxtile.fusion.lowering import FLOATS, ORT_DOMAIN, Lowering, Proof, Site, require_type
+from onnxtile.fusion.lowering import FLOATS, ORT_DOMAIN, CallSite, Lowering, Replacement, require_type
 from onnxtile.fusion.proofs.elementwise import require_formula, value_of
 from onnxtile.fusion.proofs.terms import Poly, atom, product
 
@@ -16,17 +16,17 @@ class SiLU(Lowering):
 
     name = "SiLU"
 
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return Swish-24 with alpha = 1."""
         x = require_formula(site, _formula, "x · σ(x)")
         require_type("Swish", x, FLOATS)
-        return Proof.one("Swish", (value_of(x),), {"alpha": 1.0}, since=24)
+        return Replacement.one("Swish", (value_of(x),), {"alpha": 1.0}, since=24)
 
-    def to_ort(self, site: Site) -> Proof:
+    def to_ort(self, site: CallSite) -> Replacement:
         """Return com.microsoft.QuickGelu with alpha = 1, which is the same."""
         x = require_formula(site, _formula, "x · σ(x)")
         require_type("QuickGelu", x, FLOATS)
-        return Proof.one("QuickGelu", (value_of(x),), {"alpha": 1.0}, since=1, domain=ORT_DOMAIN)
+        return Replacement.one("QuickGelu", (value_of(x),), {"alpha": 1.0}, since=1, domain=ORT_DOMAIN)
 
 
 SILU = SiLU()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import Lowering, NotLowered, Proof, Site
+from onnxtile.fusion.lowering import CallSite, Lowering, NotLowered, Replacement
 from onnxtile.fusion.lowering_driver.inline import inlined
 
 _SINCE = {"LayerNormalization": 17, "RMSNormalization": 23}
@@ -19,7 +19,7 @@ class SkipLayerNorm(Lowering):
 
     name = "SkipLayerNorm"
 
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return the sum and the normalisation, where that is a standard operator already; else both are lowered on their own."""
         nodes = list(site.function)
         if any(node.op_identifier() in site.functions for node in nodes):

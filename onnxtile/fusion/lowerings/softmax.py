@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import FLOATS, Lowering, NotLowered, Proof, Site, require_shape, require_type
+from onnxtile.fusion.lowering import FLOATS, CallSite, Lowering, NotLowered, Replacement, require_shape, require_type
 from onnxtile.fusion.proofs.axes import only_axis
 from onnxtile.fusion.proofs.elementwise import value_of
 from onnxtile.fusion.proofs.terms import Poly, atom, inputs_of, number, power, product, same, total, variable
@@ -23,7 +23,7 @@ class Softmax(Lowering):
 
     name = "Softmax"
 
-    def to_onnx(self, site: Site) -> Proof:
+    def to_onnx(self, site: CallSite) -> Replacement:
         """Return Softmax-13, which shifts by the largest element also where the body does not, and so does not overflow."""
         read = inputs_of(site.forms[0])
         if len(site.forms) != 1 or len(read) != 1:
@@ -37,7 +37,7 @@ class Softmax(Lowering):
         require_shape(site.results[0], x)
         if require_type("Softmax", x, _TYPES) != site.dtype:
             raise NotLowered("its input and its result differ in their element types")
-        return Proof.one("Softmax", (value_of(x),), {"axis": axis}, since=13)
+        return Replacement.one("Softmax", (value_of(x),), {"axis": axis}, since=13)
 
 
 SOFTMAX = Softmax()

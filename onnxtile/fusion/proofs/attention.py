@@ -11,19 +11,19 @@ from onnxtile.fusion.lowering import (
     FLOATS,
     HALVES,
     Argument,
+    CallSite,
     Literal,
     Made,
+    NewNode,
     NotLowered,
     Operand,
-    Site,
-    Step,
     known_dims,
     known_dtype,
     may_equal,
     require_type,
     shown,
 )
-from onnxtile.fusion.proofs.masks import Choice, Mask, chosen, hides_no_row, lowest_numbers, unguarded
+from onnxtile.fusion.proofs.masks import Mask, MaskChoice, chosen, hides_no_row, lowest_numbers, unguarded
 from onnxtile.fusion.proofs.terms import Atom, Monomial, Poly, array_of, atom_of, atoms, operands
 from onnxtile.model.infer import Dim, Dims
 
@@ -56,7 +56,7 @@ class Heads:
         return (heads, size, v_size) if known and known_dims(self.v)[1] == heads else None  # type: ignore[return-value]
 
 
-def proved_attention(site: Site, operator: str) -> Heads:
+def proved_attention(site: CallSite, operator: str) -> Heads:
     """Return the attention that the site is. Raises NotLowered."""
     if site.function.opset_imports.get("", 13) < 13:
         raise NotLowered("before opset 13 Softmax flattens its input")
@@ -90,7 +90,7 @@ def _matmul(poly: Poly, wanted: float, what: str) -> tuple[Poly, Poly]:
     return a, b
 
 
-def _scores(site: Site, weights: Poly) -> tuple[Poly, bool, bool]:
+def _scores(site: CallSite, weights: Poly) -> tuple[Poly, bool, bool]:
     """Return what softmax is taken of, whether that is in float while the site is of half precision, and whether it is guarded."""
     base, guarded = atom_of(weights), False
     narrowed = base is not None and base[0] == "Cast"
@@ -112,10 +112,10 @@ def _scores(site: Site, weights: Poly) -> tuple[Poly, bool, bool]:
     return next(operands(cast)), True, guarded
 
 
-def _split(scores: Poly) -> tuple[Atom, float, list[tuple[Monomial, float]], list[Choice]]:
+def _split(scores: Poly) -> tuple[Atom, float, list[tuple[Monomial, float]], list[MaskChoice]]:
     """Return the product among the terms of `scores`, the number it is multiplied by, the other terms, and which scores are chosen."""
     added: list[tuple[Monomial, float]] = []
-    choices: list[Choice] = []
+    choices: list[MaskChoice] = []
     while True:
         product, others = _term(scores)
         added += others
@@ -154,7 +154,7 @@ def _why_no_product(kinds: set[str]) -> str:
     return f"softmax is not taken of one product and masks but of {', '.join(sorted(kinds)) or 'numbers'}"
 
 
-def _argument(site: Site, poly: Poly, what: str) -> Argument:
+def _argument(site: CallSite, poly: Poly, what: str) -> Argument:
     base = atom_of(poly)
     if base is None or base[0] != "input":
         raise NotLowered(f"{what} is not used as it comes: a scale is no single number, or it is cast")
@@ -164,7 +164,7 @@ def _argument(site: Site, poly: Poly, what: str) -> Argument:
     return argument
 
 
-def _mask(site: Site, monomial: Monomial, coefficient: float) -> Mask:
+def _mask(site: CallSite, monomial: Monomial, coefficient: float) -> Mask:
     if coefficient != 1 or len(monomial) != 1:
         raise NotLowered("what is added to the scores is no mask alone")
     base = next(iter(monomial))[0]
@@ -178,7 +178,7 @@ def _held(base: Atom) -> Argument:
     return Argument(None, ir.DataType.from_numpy(array.dtype), array.shape, array, constant=True)
 
 
-def _condition(site: Site, choice: Choice) -> Mask:
+def _condition(site: CallSite, choice: MaskChoice) -> Mask:
     base, keep = atom_of(choice.condition), choice.keep
     while base is not None and base[0] in {"Not", "Cast"}:
         keep = keep != (base[0] == "Not")
@@ -228,12 +228,12 @@ def _require_broadcast(mask: Dims, scores: Dims) -> None:
 
 
 @dataclass
-class Steps:
+class NewNodes:
     """Collects steps; each method returns what stands for its result."""
 
-    steps: list[Step]
+    steps: list[NewNode]
 
-    def add(self, step: Step) -> Made:
+    def add(self, step: NewNode) -> Made:
         """Append a step."""
         self.steps.append(step)
         return Made(len(self.steps) - 1)
@@ -248,18 +248,18 @@ class Steps:
             operand = producer.inputs[0]
         if perm == tuple(range(len(perm))):
             return operand
-        return self.add(Step("Transpose", (operand,), {"perm": perm}))
+        return self.add(NewNode("Transpose", (operand,), {"perm": perm}))
 
     def reshaped(self, operand: Operand, *shape: int) -> Made:
         """Return `operand` in another shape."""
-        return self.add(Step("Reshape", (operand, Literal.ints(*shape, hint="shape")), since=5))
+        return self.add(NewNode("Reshape", (operand, Literal.ints(*shape, hint="shape")), since=5))
 
     def mask(self, heads: Heads) -> Operand:
         """Return the sum of the masks; None where there is none."""
         operand: Operand = None
         for mask in heads.masks:
             own = self._added(mask, known_dtype(heads.q))
-            operand = own if operand is None else self.add(Step("Add", (operand, own), since=7))
+            operand = own if operand is None else self.add(NewNode("Add", (operand, own), since=7))
         return operand
 
     def _added(self, mask: Mask, dtype: ir.DataType) -> Operand:
@@ -268,35 +268,35 @@ class Steps:
             return own
         fill = max(mask.fill, lowest_numbers(dtype)[1]) if np.isfinite(mask.fill) else mask.fill
         kept, hidden = (Literal(np.asarray(n, dtype.numpy()), dtype, "fill") for n in (0.0, fill))
-        return self.add(Step("Where", (own, kept, hidden) if mask.keep else (own, hidden, kept), since=9))
+        return self.add(NewNode("Where", (own, kept, hidden) if mask.keep else (own, hidden, kept), since=9))
 
     def hidden_rows(self, mask: Operand, dtype: ir.DataType) -> Made:
         """Return where the masks, 4-D and summed, hide a row as a whole, as (…, 1)."""
         mask = self._in_float(mask, dtype)
-        top = self.add(Step("ReduceMax", (mask, Literal.ints(-1, hint="axes")), {"keepdims": 1}, since=18))
+        top = self.add(NewNode("ReduceMax", (mask, Literal.ints(-1, hint="axes")), {"keepdims": 1}, since=18))
         hidden = Literal(np.asarray(-np.inf, np.float32), ir.DataType.FLOAT, "hidden")
-        return self.add(Step("Equal", (top, hidden), since=11))
+        return self.add(NewNode("Equal", (top, hidden), since=11))
 
     def raised(self, mask: Operand, dtype: ir.DataType) -> Made:
         """Return the masks, the lowest number of the element type made the lowest but one."""
         lowest, next_one = lowest_numbers(dtype)
         wide = Literal(np.asarray(lowest, np.float32), ir.DataType.FLOAT, "lowest")
-        found = self.add(Step("Equal", (self._in_float(mask, dtype), wide), since=11))
+        found = self.add(NewNode("Equal", (self._in_float(mask, dtype), wide), since=11))
         instead = Literal(np.asarray(next_one, dtype.numpy()), dtype, "low")
-        return self.add(Step("Where", (found, instead, mask), since=9))
+        return self.add(NewNode("Where", (found, instead, mask), since=9))
 
     def _in_float(self, mask: Operand, dtype: ir.DataType) -> Operand:
         """Return a mask as floats: onnxruntime compares and reduces few other types."""
         if dtype not in HALVES:
             return mask
-        return self.add(Step("Cast", (mask,), {"to": ir.DataType.FLOAT.value}, since=13))
+        return self.add(NewNode("Cast", (mask,), {"to": ir.DataType.FLOAT.value}, since=13))
 
     def without(self, hidden: Operand, operand: Operand, dtype: ir.DataType) -> Made:
         """Return `operand`, 0 where rows are `hidden`."""
         zero = Literal(np.zeros((), dtype.numpy()), dtype, "zero")
-        return self.add(Step("Where", (hidden, zero, operand), since=9))
+        return self.add(NewNode("Where", (hidden, zero, operand), since=9))
 
-    def merged(self, operand: Operand, dims: tuple[Dim, Dim], heads: int, size: int, site: Site) -> Operand:
+    def merged(self, operand: Operand, dims: tuple[Dim, Dim], heads: int, size: int, site: CallSite) -> Operand:
         """Return a value of shape (batch, sequence, heads, size) as (batch, sequence, heads · size).
 
         Where a Reshape has just split the last axis so, what it split.

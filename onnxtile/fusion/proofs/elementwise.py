@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import Argument, NotLowered, Site, require_shape
-from onnxtile.fusion.proofs.terms import Poly, TooLarge, inputs_of, number, product, same, variable
+from onnxtile.fusion.lowering import Argument, CallSite, NotLowered, require_shape
+from onnxtile.fusion.proofs.terms import Poly, TermsTooLarge, inputs_of, number, product, same, variable
 
 Formula = Callable[[Poly], Poly]
 
 
-def require_formula(site: Site, formula: Formula, text: str) -> Argument:
+def require_formula(site: CallSite, formula: Formula, text: str) -> Argument:
     """Return the input of which the site computes `formula`, element by element. Raises NotLowered, where `text` says the formula."""
     read = inputs_of(site.forms[0])
     if len(site.forms) != 1 or len(read) != 1:
@@ -21,7 +21,7 @@ def require_formula(site: Site, formula: Formula, text: str) -> Argument:
     x = site.arguments[index]
     try:
         wanted = formula(variable(index))
-    except TooLarge:
+    except TermsTooLarge:
         raise NotLowered("its body is too large to be proved") from None
     if not same(site.forms[0], wanted, site.tolerance()):
         dtype = site.dtype.name.lower()

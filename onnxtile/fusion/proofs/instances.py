@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fusion.lowering import FLOATS, Argument, Literal, NotLowered, Site, known_dims, require_type, shown
+from onnxtile.fusion.lowering import FLOATS, Argument, CallSite, Literal, NotLowered, known_dims, require_type, shown
 from onnxtile.fusion.proofs.axes import elements_of, vector_along
 from onnxtile.model.constants import constant_array
 from onnxtile.model.infer import Dims
@@ -25,10 +25,10 @@ class Instances:
     bias: Literal
 
 
-class _Body:
+class _InstanceBody:
     """The nodes of a body that are no constants, and what is known of what they read."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: CallSite) -> None:
         self._facts = site.facts
         self._known: dict[ir.Value, Argument] = dict(zip(site.function.inputs, site.arguments, strict=True))
         self.nodes: list[ir.Node] = []
@@ -50,12 +50,12 @@ class _Body:
         return elements_of(what, argument, self._facts)
 
 
-def proved_instances(site: Site, operator: str) -> Instances:
+def proved_instances(site: CallSite, operator: str) -> Instances:
     """Return the groups that a site normalises: Reshape, InstanceNormalization and Reshape, or the operator alone, then Mul and Add.
 
     Raises NotLowered.
     """
-    body = _Body(site)
+    body = _InstanceBody(site)
     kinds = [node.op_type for node in body.nodes]
     grouped = kinds[:3] == ["Reshape", "InstanceNormalization", "Reshape"]
     core = body.nodes[1] if grouped else body.nodes[0]
@@ -80,7 +80,7 @@ def proved_instances(site: Site, operator: str) -> Instances:
     return Instances(x, groups, core.attributes.get_float("epsilon", 1e-5), *literals)
 
 
-def _groups(body: _Body, groups: int, dims: Dims, *, grouped: bool) -> int:
+def _groups(body: _InstanceBody, groups: int, dims: Dims, *, grouped: bool) -> int:
     """Return `groups`, where a Reshape to (batch, groups, rest), if there is one, makes as many."""
     channels = dims[1] if len(dims) > 2 else None
     if not isinstance(channels, int) or channels % groups:
@@ -105,7 +105,7 @@ def _too_many(target: Array, dims: Dims) -> bool:
     return bool((target[2:] == 0).any()) and len(dims) != len(target)
 
 
-def _factor(body: _Body, node: ir.Node, dims: Dims, site: Site) -> Array:
+def _factor(body: _InstanceBody, node: ir.Node, dims: Dims, site: CallSite) -> Array:
     constants = [argument for value in node.inputs if (argument := body.argument(value)) is not None]
     if len(constants) != 1:
         raise NotLowered("what it is scaled with or shifted by is no constant")

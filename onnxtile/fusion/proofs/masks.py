@@ -18,7 +18,7 @@ _ABSORBS = -1e30
 
 
 @dataclass(frozen=True)
-class Choice:
+class MaskChoice:
     """Scores where `condition` is `keep`, else `fill`."""
 
     condition: Poly
@@ -35,7 +35,7 @@ class Mask:
     fill: float = 0.0
 
 
-def chosen(scores: Atom) -> tuple[Poly, Choice]:
+def chosen(scores: Atom) -> tuple[Poly, MaskChoice]:
     """Return the scores of which a Where chooses some, and how. Raises NotLowered where the others are not as good as hidden."""
     condition, a, b = operands(scores)
     fill = [value_of(a), value_of(b)]
@@ -46,7 +46,7 @@ def chosen(scores: Atom) -> tuple[Poly, Choice]:
     assert number is not None
     if not number < _ABSORBS:
         raise NotLowered(f"scores that are masked become {number:g}, which is not low enough to leave nothing of them")
-    return (a if keep else b), Choice(condition, keep, number)
+    return (a if keep else b), MaskChoice(condition, keep, number)
 
 
 def unguarded(weights: Poly) -> tuple[Poly, bool]:

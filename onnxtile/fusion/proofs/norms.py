@@ -13,19 +13,19 @@ from onnxtile.fusion.lowering import (
     FLOATS,
     HALVES,
     Argument,
+    CallSite,
     Literal,
+    NewNode,
     NotLowered,
     Operand,
-    Proof,
-    Site,
-    Step,
+    Replacement,
     known_dims,
     known_dtype,
     require_shape,
     require_type,
     shown,
 )
-from onnxtile.fusion.proofs.attention import Steps
+from onnxtile.fusion.proofs.attention import NewNodes
 from onnxtile.fusion.proofs.axes import vector_along
 from onnxtile.fusion.proofs.elementwise import value_of as value_from
 from onnxtile.fusion.proofs.terms import (
@@ -92,7 +92,7 @@ class _Found:
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _NormTerms:
     """The parts of the formula that a body shows, before they are proved to be put together rightly."""
 
     x: int
@@ -101,7 +101,7 @@ class _Parts:
     epsilon: float
 
 
-def proved_norm(site: Site, result: Poly, operator: str, *, centred: bool) -> Norm:
+def proved_norm(site: CallSite, result: Poly, operator: str, *, centred: bool) -> Norm:
     """Return the normalisation that `result`, an output of the site, is. Raises NotLowered.
 
     `centred` says whether the mean is taken off first, as layer norm does.
@@ -116,7 +116,7 @@ def proved_norm(site: Site, result: Poly, operator: str, *, centred: bool) -> No
     return Norm(found.x, axis, found.epsilon, _operand(found.scale), _operand(found.bias), found.stash)
 
 
-def _precise(site: Site, result: Poly) -> Poly:
+def _precise(site: CallSite, result: Poly) -> Poly:
     """Return `result` as it is computed in float, where only parts of it are: the operator computes the statistics so in any case."""
     inside = any(
         base[0] == "Cast"
@@ -128,7 +128,7 @@ def _precise(site: Site, result: Poly) -> Poly:
     return site.loose_forms[0] if inside and site.is_half and len(site.forms) == 1 else result
 
 
-def _moved(site: Site, found: _Found) -> Norm:
+def _moved(site: CallSite, found: _Found) -> Norm:
     """Return a normalisation along one axis that is not the last, as convolutions have it, with constants along that axis."""
     rank = len(found.dims)
     if len(found.axes) != 1:
@@ -141,7 +141,7 @@ def _moved(site: Site, found: _Found) -> Norm:
     return Norm(found.x, -1, found.epsilon, scale, bias, found.stash, axis)
 
 
-def proved_spatial(site: Site, operator: str) -> Spatial:
+def proved_spatial(site: CallSite, operator: str) -> Spatial:
     """Return the normalisation of each channel over the axes after it that the site is. Raises NotLowered."""
     if len(site.forms) != 1:
         raise NotLowered("something reads its inner values")
@@ -160,7 +160,7 @@ def proved_spatial(site: Site, operator: str) -> Spatial:
     return Spatial(found.x, found.epsilon, *vectors)
 
 
-def _found(site: Site, result: Poly, operator: str, *, centred: bool) -> _Found:
+def _found(site: CallSite, result: Poly, operator: str, *, centred: bool) -> _Found:
     parts = _parts(result)
     x = site.arguments[parts.x]
     dims = require_shape(site.results[-1], x)
@@ -173,7 +173,7 @@ def _found(site: Site, result: Poly, operator: str, *, centred: bool) -> _Found:
     return _Found(x, dims, axes, parts.epsilon, scale, bias, stash)
 
 
-def _parts(result: Poly) -> _Parts:
+def _parts(result: Poly) -> _NormTerms:
     roots = {base for base, exponent in atoms(result) if base[0] == "sum" and exponent == -0.5}
     if len(roots) != 1:
         raise NotLowered("it does not divide by the root of one sum: epsilon may be outside of the root")
@@ -190,7 +190,7 @@ def _parts(result: Poly) -> _Parts:
     index, widened = _variable(next(operands(means[0])))
     if held < 0:
         raise NotLowered("epsilon is negative")
-    return _Parts(index, widened, axes, held)
+    return _NormTerms(index, widened, axes, held)
 
 
 def _atom(monomial: Monomial) -> Atom | None:
@@ -216,7 +216,7 @@ def _plural(axes: list[int]) -> str:
     return f"axis {axes[0]}" if len(axes) == 1 else f"the axes {axes}"
 
 
-def _affine(site: Site, result: Poly, parts: _Parts, *, centred: bool) -> tuple[Part, Part, int]:
+def _affine(site: CallSite, result: Poly, parts: _NormTerms, *, centred: bool) -> tuple[Part, Part, int]:
     """Return scale and bias with which `result` is the normalisation, and the element type it is cast to before them (0 for none)."""
     outer = list(_candidates(site, result, parts))
     nothing: tuple[Poly, Part] = (number(1.0), None)
@@ -230,7 +230,7 @@ def _affine(site: Site, result: Poly, parts: _Parts, *, centred: bool) -> tuple[
     raise NotLowered("its body is not the normalisation of one value, scaled and shifted")
 
 
-def _candidates(site: Site, result: Poly, parts: _Parts) -> Iterator[tuple[Poly, Part]]:
+def _candidates(site: CallSite, result: Poly, parts: _NormTerms) -> Iterator[tuple[Poly, Part]]:
     """Yield what scale or bias may be: inputs and constants that stand outside of all operators."""
     outer = sorted({base for monomial, _ in result for base, exponent in monomial if exponent == 1}, key=repr)
     for base in outer:
@@ -241,7 +241,7 @@ def _candidates(site: Site, result: Poly, parts: _Parts) -> Iterator[tuple[Poly,
             yield atom(*base), Literal(array, ir.DataType.from_numpy(array.dtype), "constant")  # type: ignore[arg-type]
 
 
-def _core(parts: _Parts, narrowed: int, *, centred: bool) -> Poly:
+def _core(parts: _NormTerms, narrowed: int, *, centred: bool) -> Poly:
     """Return the normalisation itself, without scale and bias."""
     x = variable(parts.x)
     if parts.widened:
@@ -253,7 +253,7 @@ def _core(parts: _Parts, narrowed: int, *, centred: bool) -> Poly:
     return atom("Cast", narrowed, core) if narrowed else core
 
 
-def _source(site: Site, x: Argument, parts: _Parts, narrowed: int) -> tuple[Argument, ir.DataType]:
+def _source(site: CallSite, x: Argument, parts: _NormTerms, narrowed: int) -> tuple[Argument, ir.DataType]:
     """Return the value to normalise and the element type of the statistics. A Cast to float around them is what the operator does."""
     if not narrowed and not parts.widened:
         return x, ir.DataType.FLOAT
@@ -308,15 +308,15 @@ def scale_of(norm: Norm) -> Operand:
     return Literal(np.ones(lengths, dtype.numpy()), dtype, "ones")
 
 
-def normalised(norm: Norm, operator: str, inputs: tuple[Operand, ...], *, since: int) -> Proof:
+def normalised(norm: Norm, operator: str, inputs: tuple[Operand, ...], *, since: int) -> Replacement:
     """Return the operator on x and `inputs`, between transpositions where it is not over the last axes."""
     settings = {"axis": norm.axis, "epsilon": norm.epsilon, "stash_type": norm.stash.value}
     x: Operand = value_from(norm.x)
     if norm.moved is None:
-        return Proof.one(operator, (x, *inputs), settings, since=since)
+        return Replacement.one(operator, (x, *inputs), settings, since=since)
     rank = len(known_dims(norm.x))
     last = (*(axis for axis in range(rank) if axis != norm.moved), norm.moved)
-    steps = Steps([])
-    made = steps.add(Step(operator, (steps.transposed(x, last), *inputs), settings, since=since))
-    back = steps.add(Step("Transpose", (made,), {"perm": tuple(last.index(axis) for axis in range(rank))}))
-    return Proof(tuple(steps.steps), (back,), made.step)
+    steps = NewNodes([])
+    made = steps.add(NewNode(operator, (steps.transposed(x, last), *inputs), settings, since=since))
+    back = steps.add(NewNode("Transpose", (made,), {"perm": tuple(last.index(axis) for axis in range(rank))}))
+    return Replacement(tuple(steps.steps), (back,), made.step)

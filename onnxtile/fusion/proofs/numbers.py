@@ -60,7 +60,7 @@ _OPERATORS: Mapping[str, Callable[[ir.Node, _Arrays], Array]] = {
 }
 
 
-class Numbers:
+class KnownNumbers:
     """What is known of computed numbers, given the shapes and element types of values, and the elements of small constants."""
 
     def __init__(self, shapes: Shapes, constant: Callable[[ir.Value], Array | None]) -> None:

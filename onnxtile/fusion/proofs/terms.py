@@ -34,7 +34,7 @@ _SAME = {"Identity"}
 _WIDE = {ir.DataType.FLOAT.value, ir.DataType.DOUBLE.value}
 
 
-class TooLarge(Exception):
+class TermsTooLarge(Exception):
     """A polynomial with more monomials than any formula that is looked for."""
 
 
@@ -60,7 +60,7 @@ def total(*polys: Poly) -> Poly:
         for monomial, coefficient in poly:
             terms[monomial] = terms.get(monomial, 0.0) + coefficient
     if len(terms) > _MOST_MONOMIALS:
-        raise TooLarge
+        raise TermsTooLarge
     return frozenset((monomial, coefficient) for monomial, coefficient in terms.items() if coefficient)
 
 
@@ -69,7 +69,7 @@ def product(*polys: Poly) -> Poly:
     result = number(1.0)
     for poly in polys:
         if len(result) * len(poly) > _MOST_MONOMIALS:
-            raise TooLarge
+            raise TermsTooLarge
         result = total(*(_times(a, b) for a in result for b in poly))
     return result
 
@@ -154,12 +154,12 @@ def same(a: Poly, b: Poly, tolerance: float) -> bool:
         return False
     left = list(b)
     for monomial, coefficient in a:
-        twin = next(
+        counterpart = next(
             (t for t in left if _close(coefficient, t[1], tolerance) and _alike(monomial, t[0], tolerance)), None
         )
-        if twin is None:
+        if counterpart is None:
             return False
-        left.remove(twin)
+        left.remove(counterpart)
     return True
 
 
@@ -168,10 +168,10 @@ def _alike(a: Monomial, b: Monomial, tolerance: float) -> bool:
         return False
     left = list(b)
     for base, exponent in a:
-        twin = next((t for t in left if exponent == t[1] and _same_atom(base, t[0], tolerance)), None)
-        if twin is None:
+        counterpart = next((t for t in left if exponent == t[1] and _same_atom(base, t[0], tolerance)), None)
+        if counterpart is None:
             return False
-        left.remove(twin)
+        left.remove(counterpart)
     return True
 
 
@@ -209,7 +209,7 @@ class Reader:
     def read(self, function: ir.Function, arguments: Sequence[Poly], known: Sequence[Array | None]) -> list[Poly]:
         """Return what the outputs of `function` are, given what its inputs are and, where these are constant, their elements.
 
-        Raises TooLarge.
+        Raises TermsTooLarge.
         """
         polys = dict(zip(function.inputs, arguments, strict=True))
         arrays = {v: array for v, array in zip(function.inputs, known, strict=True) if array is not None}

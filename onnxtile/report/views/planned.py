@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxtile.registry import discover
-from onnxtile.report.format import Format, Options
+from onnxtile.report.format import Format, RenderOptions
 from onnxtile.report.notebook import as_html
 from onnxtile.report.picture import render
 from onnxtile.report.plan_tables import for_plan
@@ -22,7 +22,7 @@ def _html(content: Mapping[str, Any]) -> str:
     tables = as_html(for_plan(content))
     if len(content["buffers"]) > _MOST_BUFFERS or find_spec("matplotlib") is None:
         return tables
-    picture = render(content, Options(names=False), "svg").decode()
+    picture = render(content, RenderOptions(names=False), "svg").decode()
     return f"{tables}{picture[picture.index('<svg') :]}"
 
 
@@ -32,7 +32,7 @@ def _writers() -> Mapping[str, ResultWriter]:
 
 def _writer(form: Format) -> ResultWriter:
     def write(content: Mapping[str, Any], path: Path) -> bytes:
-        return form.render(content, Options(form.title(path)))
+        return form.render(content, RenderOptions(form.title(path)))
 
     return write
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxtile.query.program import Fork, Goto, Instruction, Jump, Mark, Return, Step
+from onnxtile.query.program import Follow, Fork, Goto, Instruction, Jump, Mark, Return
 from onnxtile.query.syntax import Edge
 
 
 @dataclass(frozen=True)
-class Bone:
-    """A node that every match has: the types of which it has one, and the edge that leads to it from the bone at position `parent`.
+class RequiredNode:
+    """A node that every match has: the types of which it has one, and the edge that leads to it from the node at position `parent`.
 
-    The first bone is the root. Any other without a parent is reached from something that a match need not have.
+    The first node is the root. Any other without a parent is reached from something that a match need not have.
     """
 
     types: tuple[str, ...]
@@ -24,11 +24,11 @@ class Bone:
     edge: Edge | None
 
 
-def skeleton(instructions: Sequence[Instruction]) -> tuple[Bone, ...]:
-    """Return the bones of a program, in its order; none where matches can begin in several ways."""
-    if not isinstance(instructions[0], Step) and not _alternatives(0, instructions):
+def required_nodes(instructions: Sequence[Instruction]) -> tuple[RequiredNode, ...]:
+    """Return the required nodes of a program, in its order; none where matches can begin in several ways."""
+    if not isinstance(instructions[0], Follow) and not _alternatives(0, instructions):
         return ()
-    bones: list[Bone] = []
+    required: list[RequiredNode] = []
     anchors: dict[str, int] = {}
     at: int | None = None
     marks: list[int | None] = []
@@ -37,17 +37,17 @@ def skeleton(instructions: Sequence[Instruction]) -> tuple[Bone, ...]:
         instruction = instructions[place]
         place += 1
         match instruction:
-            case Step():
-                at = _bone(instruction, at, bones, anchors)
+            case Follow():
+                at = _required(instruction, at, required, anchors)
             case Goto():
                 at = anchors.get(instruction.node.key or "")
             case Fork():
                 end = _end(instruction, instructions)
                 ways = _alternatives(place - 1, instructions)
                 for skipped in instructions[place:end]:
-                    if isinstance(skipped, Step) and skipped.node.key is not None:
+                    if isinstance(skipped, Follow) and skipped.node.key is not None:
                         anchors.pop(skipped.node.key, None)
-                at = _alternative(ways, at, bones, anchors) if ways else None
+                at = _alternative(ways, at, required, anchors) if ways else None
                 place = end
             case Mark():
                 marks.append(at)
@@ -55,41 +55,43 @@ def skeleton(instructions: Sequence[Instruction]) -> tuple[Bone, ...]:
                 at = marks[-1] if instruction.keep else marks.pop()
             case _:
                 pass
-    return tuple(bones)
+    return tuple(required)
 
 
-def _bone(step: Step, at: int | None, bones: list[Bone], anchors: dict[str, int]) -> int:
+def _required(step: Follow, at: int | None, required: list[RequiredNode], anchors: dict[str, int]) -> int:
     key = step.node.key
     if key is not None and key in anchors:
         return anchors[key]
-    bones.append(Bone((step.node.type,), at, step.edge))
+    required.append(RequiredNode((step.node.type,), at, step.edge))
     if key is not None:
-        anchors[key] = len(bones) - 1
-    return len(bones) - 1
+        anchors[key] = len(required) - 1
+    return len(required) - 1
 
 
-def _alternative(ways: Sequence[Step], at: int | None, bones: list[Bone], anchors: dict[str, int]) -> int | None:
-    """Add the bone of which there is one of several kinds; None where an anchor may say which vertex it is."""
+def _alternative(
+    ways: Sequence[Follow], at: int | None, required: list[RequiredNode], anchors: dict[str, int]
+) -> int | None:
+    """Add the node of which there is one of several kinds; None where an anchor may say which vertex it is."""
     if any(step.node.key in anchors for step in ways):
         return None
-    bones.append(Bone(tuple(dict.fromkeys(step.node.type for step in ways)), at, ways[0].edge))
-    return len(bones) - 1
+    required.append(RequiredNode(tuple(dict.fromkeys(step.node.type for step in ways)), at, ways[0].edge))
+    return len(required) - 1
 
 
-def _alternatives(place: int, instructions: Sequence[Instruction]) -> list[Step]:
+def _alternatives(place: int, instructions: Sequence[Instruction]) -> list[Follow]:
     """Return the alternatives between which the fork at `place` chooses, where each is a single node; else none."""
-    ways: list[Step] = []
+    ways: list[Follow] = []
     fork = instructions[place]
     if not isinstance(fork, Fork) or fork.soft:
         return []
     end = _end(fork, instructions)
     while isinstance(fork, Fork):
         step = instructions[fork.first]
-        if fork.soft or fork.second != fork.first + 2 or not isinstance(step, Step):
+        if fork.soft or fork.second != fork.first + 2 or not isinstance(step, Follow):
             return []
         ways.append(step)
         place, fork = fork.second, instructions[fork.second]
-    if not isinstance(fork, Step) or place + 1 != end:
+    if not isinstance(fork, Follow) or place + 1 != end:
         return []
     return [*ways, fork]
 
