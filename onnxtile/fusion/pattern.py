@@ -11,6 +11,7 @@ from pathlib import Path
 import pydantic
 
 from onnxtile.errors import PatternError, QueryError, UsageError, caret
+from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.lowering_driver.declared import Declared, DeclaredLowering, Kind, checked
 from onnxtile.model.size_rule import SizeRule
 from onnxtile.query.parse import parse, parse_condition
@@ -45,7 +46,14 @@ class _File(pydantic.BaseModel):
     in_place: tuple[str, ...] = ()
     workspace: str | None = None
     lower: dict[Kind, Declared] = {}
-    variants: tuple[_Variant, ...] = pydantic.Field(min_length=1)
+    variants: tuple[_Variant, ...] = ()
+    island: IslandRule | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _has_sites(self) -> _File:
+        if bool(self.variants) == (self.island is not None):
+            raise ValueError("a pattern has variants, or an island")
+        return self
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ class Pattern:
     anchors of the nodes over whose operands the meta-op's kernel may write its results, "*" for all nodes: it promises to read each
     element, or each row that it normalises, as a whole before it writes it. `workspace` says how many bytes the kernel needs beside its
     operands and results, of which `inputs` and `outputs` are those of the meta-op. `lowering` is the operator that the file says it is,
-    if any. `file` is None where the pattern comes from no file.
+    if any. `file` is None where the pattern comes from no file. With an `island` it has no queries: its sites are quantised operators.
     """
 
     name: str
@@ -69,6 +77,7 @@ class Pattern:
     in_place: tuple[str, ...] = ()
     workspace: SizeRule | None = None
     lowering: DeclaredLowering | None = None
+    island: IslandRule | None = None
 
     def needs(self) -> set[str]:
         """Return the names of patterns that come first, if they are there: those in `after`, and all operators of the queries."""
@@ -100,8 +109,9 @@ def from_file(path: Path) -> Pattern:
     workspace = None if file.workspace is None else _size_rule(file.workspace, source)
     lowering = checked(file.name, file.lower, file.outputs, source)
     return Pattern(
-        file.name, file.doc, tuple(programs), file.outputs, file.after, source, file.in_place, workspace, lowering
-    )
+        file.name, file.doc, tuple(programs), file.outputs, file.after, source, file.in_place, workspace, lowering,
+        file.island,
+    )  # fmt: skip
 
 
 def _size_rule(text: str, source: TomlFile) -> SizeRule:

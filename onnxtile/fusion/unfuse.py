@@ -189,19 +189,26 @@ class Undo:
             if value is None:
                 value = known[constant.value.name] = _constant(graph, call, node, constant, places)
             values[node.outputs[0]] = value
-        made = []
+        made: list[ir.Node] = []
+        kept: list[NodeRecord] = []
         for node, own in zip(body[count:], record.nodes, strict=True):
+            again = [known.get(value.name) for value in own.outputs] if own.copied else [None]
+            if None not in again:
+                values.update(zip(node.outputs, again, strict=True))
+                continue
             outputs = [ir.Value() for _ in node.outputs]
             values.update(zip(node.outputs, outputs, strict=True))
             operands = [None if value is None else values[value] for value in node.inputs]
+            kept.append(own)
             made.append(_copy(node, own, operands, outputs))
             if own.place is not None:
                 places[made[-1]] = own.place
         _hand_over(call, function, values)
         graph.insert_before(call, made)
         graph.remove(call, safe=True)
-        for copy, own in zip(made, record.nodes, strict=True):
+        for copy, own in zip(made, kept, strict=True):
             _restore_names(copy, own)
+            known.update({value.name or "": value for value in copy.outputs if own.copied})
         return made
 
 
