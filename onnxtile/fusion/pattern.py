@@ -12,6 +12,7 @@ from pathlib import Path
 import pydantic
 
 from onnxtile.errors import PatternError, QueryError, UsageError, caret
+from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.lowering_driver.declared import Declared, DeclaredLowering, TargetName, checked
 from onnxtile.model.size_rule import SizeRule
 from onnxtile.query.program import Program, compile_query, nodes_of
@@ -49,7 +50,14 @@ class _PatternFile(pydantic.BaseModel):
     in_place: tuple[str, ...] = ()
     workspace: str | None = None
     lower: dict[TargetName, Declared] = {}
-    variants: tuple[_Variant, ...] = pydantic.Field(min_length=1)
+    variants: tuple[_Variant, ...] = ()
+    island: IslandRule | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _has_sites(self) -> _PatternFile:
+        if bool(self.variants) == (self.island is not None):
+            raise ValueError("a pattern has variants, or an island")
+        return self
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class Pattern:
     anchors of the nodes over whose operands the meta-op's kernel may write its results, "*" for all nodes: it promises to read each
     element, or each row that it normalises, as a whole before it writes it. `workspace` says how many bytes the kernel needs beside its
     operands and results, of which `inputs` and `outputs` are those of the meta-op. `lowering` is the operator that the file says it is,
-    if any. `file` is None where the pattern comes from no file.
+    if any. `file` is None where the pattern comes from no file. With an `island` it has no queries: its sites are quantised operators.
     """
 
     name: str
@@ -73,6 +81,7 @@ class Pattern:
     in_place: tuple[str, ...] = ()
     workspace: SizeRule | None = None
     lowering: DeclaredLowering | None = None
+    island: IslandRule | None = None
 
     def needs(self) -> set[str]:
         """Return the names of patterns that come first, if they are there: those in `after`, and all operators of the queries."""
@@ -105,8 +114,9 @@ def from_file(path: Path) -> Pattern:
     workspace = None if file.workspace is None else _size_rule(file.workspace, source)
     lowering = checked(file.name, file.lower, file.outputs, source)
     return Pattern(
-        file.name, file.doc, tuple(programs), file.outputs, file.after, source, file.in_place, workspace, lowering
-    )
+        file.name, file.doc, tuple(programs), file.outputs, file.after, source, file.in_place, workspace, lowering,
+        file.island,
+    )  # fmt: skip
 
 
 def texts_of(path: Path) -> list[tuple[str, tuple[str, ...]]]:

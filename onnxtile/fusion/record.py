@@ -52,7 +52,8 @@ class TensorRecord:
 class NodeRecord:
     """A node's place among the nodes of its graph (counted from 0; None for a call made by the same run), and what is its own.
 
-    `tensors` are those in its attributes, `docs` the doc strings of these; sites that share a function need not share them.
+    `tensors` are those in its attributes, `docs` the doc strings of these; sites that share a function need not share them. A node that is
+    `copied` is one node of the original for all calls that have it.
     """
 
     outputs: tuple[ValueRecord, ...]
@@ -62,6 +63,7 @@ class NodeRecord:
     metadata: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, TensorRecord] = field(default_factory=dict)
     docs: dict[str, str] = field(default_factory=dict)
+    copied: bool = False
 
 
 @dataclass(frozen=True)
@@ -155,8 +157,8 @@ def _is_plain(value: ir.Value) -> bool:
     return value.shape is None or not any(value.shape.get_denotation(i) for i in range(len(value.shape)))
 
 
-def of_node(node: ir.Node, place: int | None, run: int) -> NodeRecord:
-    """Return the record of a node that stood at `place` before this `run`."""
+def of_node(node: ir.Node, place: int | None, run: int, *, copied: bool = False) -> NodeRecord:
+    """Return the record of a node that stood at `place` before this `run`, and that others may have `copied`, too."""
     metadata = dict(node.metadata_props)
     moved = {r: p for r, p in places_of(node).items() if r != run}
     metadata.pop(keys.PLACE, None)
@@ -165,7 +167,7 @@ def of_node(node: ir.Node, place: int | None, run: int) -> NodeRecord:
     tensors = {a.name: of_tensor(a.as_tensor()) for a in node.attributes.values() if _is_tensor(a)}
     docs = {a.name: a.doc_string for a in node.attributes.values() if a.doc_string}
     outputs = tuple(of_value(v) for v in node.outputs)
-    return NodeRecord(outputs, place, node.name or "", node.doc_string or "", metadata, tensors, docs)
+    return NodeRecord(outputs, place, node.name or "", node.doc_string or "", metadata, tensors, docs, copied)
 
 
 def of_tensor(tensor: ir.TensorProtocol) -> TensorRecord:

@@ -23,12 +23,26 @@ _MOST_MEASURING = 256
 
 @dataclass(frozen=True)
 class FusedRegion:
-    """`nodes` in an order that depends on the graph alone, `inputs` in the order of the query's first use, `outputs` likewise."""
+    """`nodes` in an order that depends on the graph alone, `inputs` in the order of the query's first use, `outputs` likewise.
+
+    Nodes that are `copied` may stay in the graph, too, for others that read them.
+    """
 
     nodes: tuple[ir.Node, ...]
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     constants: tuple[ir.Value, ...]
+    copied: frozenset[ir.Node] = frozenset()
+
+    @property
+    def own(self) -> tuple[ir.Node, ...]:
+        """The nodes that leave the graph: all but those that others read."""
+        gone = set(self.nodes)
+        # Of a chain of copied nodes, what is read by one that stays has to stay.
+        for node in reversed(self.nodes):
+            if node in self.copied and any(_is_read_outside(value, gone) for value in node.outputs):
+                gone.discard(node)
+        return tuple(node for node in self.nodes if node in gone)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 import onnx_ir as ir
@@ -11,6 +11,8 @@ import onnx_ir as ir
 from onnxtile import keys
 from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError, PatternError, QueryError
+from onnxtile.fusion.island_rule import IslandRule
+from onnxtile.fusion.islands import is_quantised, island_region, islands, overwritten
 from onnxtile.fusion.library import Pattern, pattern_set, set_names
 from onnxtile.fusion.metaop import OPSET_VERSION, Functions
 from onnxtile.fusion.record import (
@@ -164,7 +166,7 @@ class _Fuser:
         self.fused = 0
 
     def apply(self, pattern: Pattern) -> PatternResult:
-        fates: list[Fate] = []
+        fates = [] if pattern.island is None else self._islands(pattern, pattern.island)
         for i, program in enumerate(pattern.programs):
             with pattern.located(i):
                 found = self.matcher.find(program)
@@ -176,6 +178,20 @@ class _Fuser:
         refused = tuple(Refused(fate.root, fate.detail) for fate in fates if fate.fate == REFUSED)
         self.fused += len(calls)
         return PatternResult(pattern.name, len(fates), calls, refused, tuple(fates))
+
+    def _islands(self, pattern: Pattern, rule: IslandRule) -> list[Fate]:
+        """Contract the quantised islands of all graphs, and return what became of each."""
+        fates = []
+        for graph in list(self.model.graphs()) if is_quantised(self.model) else ():
+            for found in list(islands(self.model, graph, rule, self.constants)):
+                part = island_region(found)
+                kind = replace(pattern, name=found.name, doc=f"{pattern.doc} Operator: {found.name[1:]}.")
+                outcome = self._contract_region(part, kind, overwritten(found, part, rule), is_view=found.is_view)
+                fate, detail = (REFUSED, outcome.reason) if isinstance(outcome, Refusal) else (FUSED, outcome)
+                fates.append(Fate(node_id((found.operators or found.nodes)[0]), 1, fate, detail, found.nodes))
+        if fates:
+            self.matcher.refresh()
+        return fates
 
     def _variant(self, found: Iterable[Match], variant: int, pattern: Pattern) -> list[Fate]:
         """Contract the matches of one variant that share no node, and return what became of each."""
@@ -213,13 +229,20 @@ class _Fuser:
         if pattern.outputs is not None and len(part.outputs) > pattern.outputs:
             names = ", ".join(repr(value.name) for value in part.outputs)
             return Refusal(f"{names} are read outside; the pattern allows {pattern.outputs} of its values to be")
+        return self._contract_region(part, pattern, overwritable(part, match, pattern.in_place))
+
+    def _contract_region(
+        self, part: FusedRegion, pattern: Pattern, over: Sequence[int], *, is_view: bool = False
+    ) -> str | Refusal:
         graph = part.nodes[0].graph
         assert isinstance(graph, ir.Graph)
         places = self._places(graph)
-        after = places.order.between(part.nodes)
+        after = places.order.between(part.own)
         if after is None:
             return Refusal("a path leaves it and comes back: as one node it would be part of a cycle")
-        function = self.functions.of(part, pattern, self._opsets(graph), overwritable(part, match, pattern.in_place))
+        function = self.functions.of(part, pattern, self._opsets(graph), over)
+        if is_view:
+            function.metadata_props[keys.VIEW] = "0"
         self.model.graph.opset_imports[keys.DOMAIN] = (
             OPSET_VERSION  # from the first call on: a test may have shapes inferred
         )
@@ -247,7 +270,9 @@ class _Fuser:
         return self.places[graph]
 
     def _call(self, part: FusedRegion, function: ir.Function, places: _Places) -> ir.Node:
-        nodes = tuple(of_node(node, places.original.get(node), self.run) for node in part.nodes)
+        nodes = tuple(
+            of_node(node, places.original.get(node), self.run, copied=node in part.copied) for node in part.nodes
+        )
         constants = tuple(self._constant_record(value, places.original) for value in part.constants)
         record = Record(self.run, self.functions.digest(function), nodes, constants)
         outputs = [ir.Value() for _ in part.outputs]
@@ -283,13 +308,13 @@ class _Fuser:
         return candidate
 
     def _replace(self, part: FusedRegion, call: ir.Node, order: TopologicalOrder, after: set[ir.Node]) -> None:
-        names = [value.name for value in part.outputs]
-        order.contract(part.nodes, call, after)
+        names, own = [value.name for value in part.outputs], part.own
+        order.contract(own, call, after)
         for old, new in zip(part.outputs, call.outputs, strict=True):
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         graph = call.graph
         assert isinstance(graph, ir.Graph)
-        graph.remove(part.nodes, safe=True)
+        graph.remove(reversed(own), safe=True)
         for old, new, name in zip(part.outputs, call.outputs, names, strict=True):
             old.name = None
             new.name = name

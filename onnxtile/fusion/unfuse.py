@@ -198,7 +198,7 @@ class Undo:
             if _is_loose(value):
                 constants.append((value, constant))
             values[node.outputs[0]] = value
-        made = []
+        made: list[ir.Node] = []
         for node, own in zip(body[count:], record.nodes, strict=True):
             outputs = [ir.Value() for _ in node.outputs]
             values.update(zip(node.outputs, outputs, strict=True))
@@ -206,21 +206,24 @@ class Undo:
             made.append(_copy(node, own, operands, outputs))
             _restore_names(made[-1], own)
         results = [values[value] for value in function.outputs]
-        return Opening(call, record, made, constants, [value for value in results if value is not None])
+        outputs_of_call = [value for value in results if value is not None]
+        return Opening(call, made, list(record.nodes), constants, outputs_of_call, known)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Opening:
     """The nodes that a call stands for; until `insert` they are part of no graph.
 
-    `constants` are the constants that are in no graph either, `outputs` the values that take the place of the call's.
+    `records` say what each node was. `constants` are the constants that are in no graph either, `outputs` the values that take the place
+    of the call's. `known` are the values of the graph by name: a node that fuse copied into several calls is inserted once.
     """
 
     call: ir.Node
-    record: Record
     nodes: list[ir.Node]
+    records: list[NodeRecord]
     constants: list[tuple[ir.Value, ConstantRecord]]
     outputs: list[ir.Value]
+    known: dict[str, ir.Value]
 
     def pairs(self) -> Iterator[tuple[ir.Node, NodeRecord]]:
         """Yield the nodes, those of constants included, each with what was recorded of it."""
@@ -228,7 +231,7 @@ class Opening:
             node = value.producer()
             if node is not None and constant.node is not None:
                 yield node, constant.node
-        yield from zip(self.nodes, self.record.nodes, strict=True)
+        yield from zip(self.nodes, self.records, strict=True)
 
     def insert(self) -> None:
         """Put the nodes in the place of the call, and constants that are still in no graph into its graph."""
@@ -246,16 +249,37 @@ class Opening:
         for outer, value in zip(self.call.outputs, self.outputs, strict=True):
             outer.replace_all_uses_with(value, replace_graph_outputs=True)
             outer.name = None
+        self._leave_out_known()
         graph.insert_before(self.call, self.nodes)
         graph.remove(self.call, safe=True)
         for node, own in self.pairs():
             _restore_names(node, own)  # the graph gave a name to one that had none
+            if own.copied:
+                self.known.update({value.name or "": value for value in node.outputs})
+
+    def _leave_out_known(self) -> None:
+        """Drop each copied node whose results the graph has already; its readers read these."""
+        kept = []
+        for node, own in zip(self.nodes, self.records, strict=True):
+            there = [self.known.get(value.name) for value in own.outputs] if own.copied else [None]
+            in_graph = [value for value in there if value is not None and not _is_loose(value)]
+            if len(in_graph) < len(node.outputs):
+                kept.append((node, own))
+                continue
+            for value, same in zip(node.outputs, in_graph, strict=True):
+                value.replace_all_uses_with(same)
+            _read_nothing(node)
+        self.nodes, self.records = [node for node, _ in kept], [own for _, own in kept]
 
     def discard(self) -> None:
         """Let those of the nodes that are in no graph read nothing."""
         for node in (node for node in self.nodes if node.graph is None):
-            for position in range(len(node.inputs)):
-                node.replace_input_with(position, None)
+            _read_nothing(node)
+
+
+def _read_nothing(node: ir.Node) -> None:
+    for position in range(len(node.inputs)):
+        node.replace_input_with(position, None)
 
 
 def _is_loose(value: ir.Value) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +19,7 @@ from onnxtile.model.shapes import resolve
 from onnxtile.model.unfold import unfold
 from onnxtile.model.wanted import Wanted
 from onnxtile.verbs.chain import ModelResult, file_of, verified
+from onnxtile.verbs.kernels import KernelCount, choose_kernels
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
 
 if TYPE_CHECKING:
@@ -30,13 +31,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class PlannedModel(ModelResult):
-    """The annotated model, its plan, and the verdict of the run inside the arena (None where verification was off)."""
+    """The annotated model, its plan, and the verdict of the run inside the arena (None where verification was off).
+
+    Quantised islands that are kernels are meta-ops in the model; `kernels` counts them, `unfuse` opens them again.
+    """
 
     verb: ClassVar[str] = "plan"
 
     model: ir.Model
     plan: PlanResult
     verdict: ArenaVerdict | None
+    kernels: KernelCount = field(default_factory=KernelCount)
 
     @property
     def summary(self) -> str:
@@ -70,6 +75,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     share_workspaces: bool = False,
     inputs: Path | str | None = None,
     ranges: Ranges | None = None,
+    kernels: str = "islands",
     verify: bool = True,
     progress: Progress = silent,
 ) -> PlannedModel:
@@ -81,7 +87,8 @@ def plan(  # noqa: PLR0913 - the options of the command
     may run in one step. `io` says whether graph inputs and outputs lie in the arena, `overwrite_inputs` that
     inputs there may be lost. `workspaces` says by operator how many bytes its kernels need beside operands and results (see
     model.size_rule), `share_workspaces` that they have one together, the largest. `inputs` is an .npz file with what to run on,
-    `ranges` limit the numbers of random inputs.
+    `ranges` limit the numbers of random inputs. `kernels` says what runs as one kernel: "islands" of quantised operators (see
+    fusion.islands), or "nodes".
     The result is checked against the model by code that shares nothing with what plans (see `check_plan`); with `verify`, the model is also
     run with every tensor at its planned address. Raises ModelError, UsageError; Infeasible over `capacity`; CheckFailed where the check
     says no; Mismatch where the run inside the arena differs.
@@ -97,6 +104,7 @@ def plan(  # noqa: PLR0913 - the options of the command
     progress("reading the model")
     planned = load(model)
     given = None if inputs is None else read_inputs(inputs, planned)
+    counted = choose_kernels(planned, kernels)
     bound = bind(planned, dims or {}, {**given_shapes(given or {}), **(shapes or {})})
     progress("inferring shapes")
     wanted = Wanted(given, ranges)
@@ -130,4 +138,4 @@ def plan(  # noqa: PLR0913 - the options of the command
                 f"the run inside the arena differs from the plain run{where}", hint="please report it with the model"
             )
     annotate(planned, result)
-    return PlannedModel(planned, result, verdict, source=file_of(model))
+    return PlannedModel(planned, result, verdict, counted, source=file_of(model))

@@ -20,7 +20,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.unbound import Unbound
-from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, VIEWS
+from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, QUANTISED_IN_PLACE, VIEWS
 from onnxtile.planning.layout.bytes import tensor_bytes
 
 _STANDARD = {"", "ai.onnx"}
@@ -88,7 +88,12 @@ def aliases(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
 
 
 def views(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
-    """Yield the output of `node` that is a whole operand under another shape."""
+    """Yield the output of `node` that is a whole operand under another shape: of a meta-op, where fuse has seen it to be."""
+    function = facts.model.functions.get(node.op_identifier())
+    if function is not None and keys.VIEW in function.metadata_props and node.inputs[0] is not None:
+        if facts.same_bytes(node.outputs[0], node.inputs[0]):
+            yield Alias(node.outputs[0], node.inputs[0], "view")
+        return
     if node.op_type not in VIEWS or not facts.is_standard(node) or not node.inputs or not node.outputs:
         return
     if node.op_type == "Dropout" and not does_not_train(node, facts):
@@ -137,6 +142,8 @@ def overwritable(node: ir.Node, facts: ModelFacts) -> Collection[int]:
     """Return the places of the operands of `node` that its results may be written over: of a meta-op, what its pattern declares."""
     if not facts.is_standard(node):
         function = facts.model.functions.get(node.op_identifier())
+        if function is None and node.domain == "com.microsoft":
+            return QUANTISED_IN_PLACE.get(node.op_type, ())
         declared = "" if function is None else function.metadata_props.get(keys.IN_PLACE, "")
         return json.loads(declared) if declared else ()
     if node.op_type not in IN_PLACE or not _is_plain(node, facts):

@@ -37,6 +37,12 @@ IN_PLACE: Mapping[str, frozenset[int] | None] = {
 """By standard operator: which operands output 0 may be written over (None: any), if shape and element size are the same, nothing
 else lies in those bytes, and nobody reads them later."""
 
+QUANTISED_IN_PLACE: Mapping[str, frozenset[int]] = {
+    **dict.fromkeys(["QLinearAdd", "QLinearMul"], frozenset({0, 3})),
+    **dict.fromkeys(["QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"], frozenset({0})),
+}
+"""The same by operator of onnxruntime's domain: the places of quantised operands, not those of scales and zero points."""
+
 VIEWS = frozenset({"Cast", "CastLike", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Output 0 is operand 0 under another shape, where both have one element type and size; a Dropout only where it does not train."""
 

@@ -10,7 +10,8 @@ from itertools import accumulate
 import onnx_ir as ir
 
 from onnxtile.planning.proof.published.evidence import GraphFacts
-from onnxtile.planning.proof.published.operators import JOINS, SAME_ELEMENTS, TAKES_PARTS, WRITES_OVER
+from onnxtile.planning.proof.published.moves import moves_quantised
+from onnxtile.planning.proof.published.operators import JOINS, QUANTISED_OVER, SAME_ELEMENTS, TAKES_PARTS, WRITES_OVER
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ def links(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
 
 def held(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     """Yield the ways in which a result of `node` has the bytes of an operand, or a part of them."""
+    if moves_quantised(node, known) and node.inputs[0] is not None:
+        yield from _seen(node.outputs[0], node.inputs[0], known)
     if not known.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:
         return
     operator = node.op_type
@@ -86,6 +89,8 @@ def _written_over(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
 
 def _places_over(node: ir.Node, known: GraphFacts) -> frozenset[int]:
     """Return the places of the operands of `node` that it may write over."""
+    if node.domain == "com.microsoft" and node.op_identifier() not in known.model.functions:
+        return QUANTISED_OVER.get(node.op_type, frozenset())
     if not known.is_standard(node):
         return known.declared_over(node)
     named = [value for value in node.outputs if value.name]

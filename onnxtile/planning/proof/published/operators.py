@@ -35,6 +35,15 @@ WRITES_OVER: Mapping[str, frozenset[int] | None] = {
 }
 """By operator the places of the operands that output 0 may be written over, where shapes and element sizes are the same."""
 
+QUANTISED_OVER: Mapping[str, frozenset[int]] = {
+    "QLinearAdd": frozenset({0, 3}),
+    "QLinearLeakyRelu": frozenset({0}),
+    "QLinearMul": frozenset({0, 3}),
+    "QLinearSigmoid": frozenset({0}),
+    "QLinearSoftmax": frozenset({0}),
+}
+"""The same for operators of onnxruntime's domain, which compute element by element or row by row on quantised operands."""
+
 SAME_ELEMENTS = frozenset({"Cast", "CastLike", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Output 0 has the elements of operand 0 in the same order, where both have one element type; a Dropout that trains does not."""
 

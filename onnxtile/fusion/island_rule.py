@@ -1,0 +1,18 @@
+"""What a pattern file says of quantised islands."""
+
+from __future__ import annotations
+
+import pydantic
+
+
+class IslandRule(pydantic.BaseModel):
+    """Operators by what they may be in an island; names alone, of the standard domain or onnxruntime's.
+
+    `epilogues` may follow the operator of an island, `in_place` write over an operand, `views` change no element.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    epilogues: frozenset[str]
+    in_place: frozenset[str]
+    views: frozenset[str]

@@ -1,0 +1,55 @@
+"""What runs as one kernel when a model is planned: each node, or each quantised island."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import onnx_ir as ir
+
+from onnxtile.errors import UsageError
+
+
+class Kernels(StrEnum):
+    """What a plan takes for one kernel."""
+
+    ISLANDS = "islands"
+    NODES = "nodes"
+
+
+@dataclass(frozen=True)
+class KernelCount:
+    """How many islands became kernels, and how many float tensors are inside of them: these are never stored."""
+
+    islands: int = 0
+    float_tensors: int = 0
+
+
+def choose_kernels(model: ir.Model, kernels: str) -> KernelCount:
+    """Make each quantised island of `model` a meta-op where `kernels` is "islands" (in place). Raises UsageError for another name."""
+    if kernels not in set(Kernels):
+        raise UsageError(f"invalid kernels {kernels!r} (choose {', '.join(Kernels)})")
+    from onnxtile.fusion.islands import is_quantised
+
+    if kernels == Kernels.NODES or not is_quantised(model):
+        return KernelCount()
+    from onnxtile.fusion.library import select
+    from onnxtile.fusion.rewrite import fuse
+
+    before = _made(model)
+    results = fuse(model, select(["quantised"]))
+    return KernelCount(sum(len(result.calls) for result in results), len(before - _made(model)))
+
+
+def _made(model: ir.Model) -> set[str]:
+    """Return the names of what nodes make at run time."""
+    from onnxtile.model.constants import Constants
+
+    constants = Constants(model)
+    return {
+        value.name or ""
+        for graph in model.graphs()
+        for node in graph
+        for value in node.outputs
+        if value not in constants
+    }

@@ -1,0 +1,154 @@
+"""Quantised islands: found around operators, shared DequantizeLinear nodes copied, and given back by unfuse."""
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxtile import keys
+from onnxtile.fusion.library import pattern_set
+from onnxtile.fusion.rewrite import fuse
+from onnxtile.fusion.unfuse import unfuse
+from onnxtile.model.load import load
+from onnxtile.runtime import Session
+
+
+class _Quantised:
+    """A graph of float operators with QuantizeLinear and DequantizeLinear nodes around them."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[onnx.TensorProto] = []
+
+    def held(self, name: str, array: np.ndarray) -> str:
+        self.initializers.append(numpy_helper.from_array(array, name))
+        return name
+
+    def pair(self, name: str, scale: float = 0.05, zero: int = 3) -> tuple[str, str]:
+        return self.held(f"{name}_s", np.float32(scale)), self.held(f"{name}_z", np.int8(zero))
+
+    def add(self, op: str, inputs: list[str], output: str, **attributes: object) -> str:
+        self.nodes.append(helper.make_node(op, inputs, [output], name=f"n_{output}", **attributes))
+        return output
+
+    def q(self, value: str, scale: float = 0.05) -> str:
+        return self.add("QuantizeLinear", [value, *self.pair(f"{value}_q", scale)], f"{value}_q")
+
+    def dq(self, value: str, scale: float = 0.05) -> str:
+        return self.add("DequantizeLinear", [value, *self.pair(f"{value}_d", scale)], f"{value}_d")
+
+    def weight(self, name: str, *shape: int) -> str:
+        numbers = np.random.default_rng(len(name)).integers(-9, 9, shape).astype(np.int8)
+        return self.add(
+            "DequantizeLinear", [self.held(f"{name}_w", numbers), *self.pair(f"{name}_w", 0.1, 0)], f"{name}_d"
+        )
+
+    def model(self, output: str, shape: list[int]) -> onnx.ModelProto:
+        given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8, 8])]
+        made = [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)]
+        graph = helper.make_graph(self.nodes, "g", given, made, self.initializers)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def _residual() -> onnx.ModelProto:
+    """Return x -> Conv, Relu -> Conv -> Add of both, whose DequantizeLinear has two readers -> GlobalAveragePool -> Flatten."""
+    net = _Quantised()
+    x = net.dq(net.q("x"))
+    first = net.add("Conv", [x, net.weight("a", 4, 4, 3, 3)], "conv1", pads=[1, 1, 1, 1])
+    shared = net.dq(net.q(net.add("Relu", [first], "relu")))
+    second = net.add("Conv", [shared, net.weight("b", 4, 4, 3, 3)], "conv2", pads=[1, 1, 1, 1])
+    total = net.dq(net.q(net.add("Add", [net.dq(net.q(second)), shared], "sum")))
+    pooled = net.dq(net.q(net.add("GlobalAveragePool", [total], "pool")))
+    return net.model(net.dq(net.q(net.add("Flatten", [pooled], "flat"))), [1, 4])
+
+
+def _islands(proto: onnx.ModelProto) -> ir.Model:
+    model = load(proto)
+    fuse(model, pattern_set("quantised"))
+    return model
+
+
+def test_every_operator_becomes_an_island() -> None:
+    model = _islands(_residual())
+    assert Counter(keys.meta_op(node.op_type) for node in model.graph) == {
+        "QuantizeLinear": 1,
+        "QConvRelu": 1,
+        "QConv": 1,
+        "QAdd": 1,
+        "QGlobalAveragePool": 1,
+        "QFlattenView": 1,
+        "DequantizeLinear": 1,
+    }
+
+
+def test_ports_are_quantised_and_scales_are_operands() -> None:
+    model = _islands(_residual())
+    call = next(node for node in model.graph if node.op_type == "QConvRelu")
+    assert [value.name for value in call.inputs if value is not None] == [
+        "x_q", "x_q_d_s", "x_q_d_z", "a_w", "a_w_s", "a_w_z", "relu_q_s", "relu_q_z",
+    ]  # fmt: skip
+    assert [value.name for value in call.outputs] == ["relu_q"]
+
+
+def test_a_shared_dequantiser_is_in_both_islands_and_once_in_the_file_again() -> None:
+    proto = _residual()
+    before = ir.to_proto(load(proto)).SerializeToString(deterministic=True)
+    model = _islands(proto)
+    readers = [node.op_type for node in model.graph if any(v is not None and v.name == "relu_q" for v in node.inputs)]
+    assert sorted(readers) == ["QAdd", "QConv"]
+    unfuse(model)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def test_outputs_stay_equal_bit_for_bit() -> None:
+    proto = _residual()
+    feeds = {"x": np.random.default_rng(1).standard_normal((1, 4, 8, 8)).astype(np.float32)}
+    plain = Session(proto.SerializeToString()).run(feeds)
+    fused = Session(ir.to_proto(_islands(proto)).SerializeToString()).run(feeds)
+    assert plain.keys() == fused.keys()
+    assert all(np.array_equal(plain[name], fused[name]) for name in plain)
+
+
+def test_a_dequantiser_that_an_output_reads_stays() -> None:
+    net = _Quantised()
+    seen = net.dq(net.q("x"))
+    net.dq(net.q(net.add("Sigmoid", [seen], "gate")))
+    proto = net.model("gate_q_d", [1, 4, 8, 8])
+    proto.graph.output.append(helper.make_tensor_value_info(seen, TensorProto.FLOAT, [1, 4, 8, 8]))
+    before = ir.to_proto(load(proto)).SerializeToString(deterministic=True)
+    model = _islands(proto)
+    assert [node.op_type for node in model.graph].count("DequantizeLinear") == 2
+    unfuse(model)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(0.05, "QReshapeView"), (0.06, "QReshape")])
+def test_a_reshape_is_a_view_between_equal_scales_only(scale: float, expected: str) -> None:
+    net = _Quantised()
+    net.held("shape", np.asarray([4, 64], np.int64))
+    net.dq(net.q(net.add("Reshape", [net.dq(net.q("x")), "shape"], "flat"), scale))
+    model = _islands(net.model("flat_q_d", [4, 64]))
+    assert [node.op_type for node in model.graph] == ["QuantizeLinear", expected, "DequantizeLinear"]
+
+
+def test_a_result_that_is_read_as_float_too_leaves_as_both() -> None:
+    net = _Quantised()
+    total = net.add("Sigmoid", [net.dq(net.q("x"))], "gate")
+    net.add("Add", [net.dq(net.q(total)), total], "sum")
+    model = _islands(net.model("sum", [1, 4, 8, 8]))
+    assert [node.op_type for node in model.graph] == ["QuantizeLinear", "QSigmoid", "QuantizeLinear", "QAdd"]
+
+
+def test_weights_that_are_moved_after_they_are_dequantised_stay_int8() -> None:
+    net = _Quantised()
+    net.held("rows", np.asarray([1, 256], np.int64))
+    flat = net.add("Reshape", [net.dq(net.q("x")), "rows"], "flat")
+    weight = net.add("Transpose", [net.weight("w", 6, 256)], "turned", perm=[1, 0])
+    net.dq(net.q(net.add("MatMul", [net.dq(net.q(flat)), weight], "product")))
+    model = _islands(net.model("product_q_d", [1, 6]))
+    call = next(node for node in model.graph if node.op_type == "QMatMul")
+    assert "w_w" in {value.name for value in call.inputs if value is not None}
+    assert not any(node.op_type == "Transpose" for node in model.graph)
