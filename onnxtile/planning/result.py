@@ -137,7 +137,8 @@ class PlanResult:
     says what an optimal plan is the smallest of: "order", of this schedule and these aliases, or "any order", of all; else None.
     `activation_bytes` is the sum of all buffers, had each bytes of its own and none an alias.
     `bodies` are the plans of the bodies of If, Loop, Scan and functions, `bounds` those of shapes that depend on the data. `in_place`
-    tensors are written over an operand. `insides` are the meta-ops with work of their own that needs bytes.
+    tensors are written over an operand. `insides` are the meta-ops with work of their own that needs bytes. `kernels` counts
+    the quantised "islands" that run as kernels and the "float_tensors" inside of them, which have no place; None where no island does.
     """
 
     digest: str | None
@@ -168,6 +169,12 @@ class PlanResult:
     bodies: tuple[PlannedBody, ...] = field(default=(), repr=False)
     bounds: Mapping[str, int] = field(default_factory=dict)
     insides: tuple[Inside, ...] = field(default=(), repr=False)
+    kernels: Mapping[str, int] | None = None
+
+    @property
+    def constant_bytes(self) -> int:
+        """The bytes of the constants that steps read, as stored: what lies in flash or beside the arenas."""
+        return sum(constant.size or 0 for constant in self.constants)
 
     @property
     def tensors(self) -> tuple[PlannedBuffer, ...]:
@@ -189,6 +196,8 @@ class PlanResult:
         rows = ("arenas", "constants", "outside", "unplanned", "insides")
         plain = {key: value for key, value in vars(self).items() if key not in (*rows, "buffers", "bodies")}
         plain |= {"dims": dict(self.dims), "bounds": dict(self.bounds), "copies": dict(vars(self.copies))}
+        plain |= {"kernels": self.kernels and dict(self.kernels)}
+        plain |= {"totals": {"arenas": self.arena_size, "constants": self.constant_bytes}}
         plain |= {"gap": self.gap, "schedule": list(self.schedule), "steps": list(self.steps)}
         plain |= {key: [row.to_dict() for row in getattr(self, key)] for key in ("buffers", "bodies")}
         return {"version": VERSION, **plain, **{key: [dict(vars(row)) for row in getattr(self, key)] for key in rows}}

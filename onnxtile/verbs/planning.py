@@ -18,7 +18,7 @@ from onnxtile.model.load import Source, digest, load
 from onnxtile.model.shapes import resolve
 from onnxtile.model.unfold import unfold
 from onnxtile.model.wanted import Wanted
-from onnxtile.verbs.kernels import KernelCount, choose_kernels
+from onnxtile.verbs.kernels import choose_kernels
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
 
 if TYPE_CHECKING:
@@ -32,13 +32,12 @@ if TYPE_CHECKING:
 class PlannedModel:
     """The annotated model, its plan, and the verdict of the run inside the arena (None where verification was off).
 
-    Quantised islands that are kernels are meta-ops in the model; `kernels` counts them, `unfuse` opens them again.
+    Quantised islands that are kernels are meta-ops in the model, which `unfuse` opens again.
     """
 
     model: ir.Model = field(repr=False)
     plan: PlanResult
     verdict: ArenaVerdict | None
-    kernels: KernelCount = field(default_factory=KernelCount)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `plan`."""
@@ -114,6 +113,7 @@ def plan(  # noqa: PLR0913 - the options of the command
         dims=bound,
         bounds=bounds,
     )
+    result = replace(result, kernels=counted and counted.to_dict())
     require(opened.model, result, opened.shapes, opened.constants, result.digest)
     verdict = None
     if verify:
@@ -125,4 +125,4 @@ def plan(  # noqa: PLR0913 - the options of the command
                 f"the run inside the arena differs from the plain run{where}", hint="please report it with the model"
             )
     annotate(planned, result)
-    return PlannedModel(planned, result, verdict, counted)
+    return PlannedModel(planned, result, verdict)

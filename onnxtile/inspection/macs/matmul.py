@@ -17,9 +17,11 @@ def _count(site: Site) -> Count:
 
 
 def _count_packed(site: Site) -> Count:
-    """Count a product whose right operand is packed: its sizes are attributes."""
-    elements = site.elements()
-    return Count(elements * site.number("K"), elements if site.has(5) else 0)
+    """Count a product whose right operand is packed: its sizes are attributes. Each weight is dequantised once."""
+    elements, inner = site.elements(), site.number("K")
+    zero = 1 if site.has(3) else 0
+    others = inner * site.number("N") * (1 + zero) if site.node.op_type == "MatMulNBits" else None
+    return Count(elements * inner, elements if site.has(5) else 0, others)
 
 
 RULE = Rule(

@@ -128,6 +128,8 @@ class Claims:
     activation_bytes: int = UNSAID
     in_place: int = UNSAID
     copies: CopyClaim | None = None
+    kernels: Mapping[str, int] | None = None
+    totals: Mapping[str, int] | None = None
 
     @classmethod
     def of(cls, plan: PlanResult) -> Claims:
@@ -149,6 +151,7 @@ class Claims:
             dims=plan.dims,
             bounds=plan.bounds,
             gap=plan.gap,
+            kernels=plan.kernels,
             copies=CopyClaim(**vars(plan.copies)),
             **{name: figure for name, figure in vars(plan).items() if name in _FIGURES},
         )
