@@ -22,6 +22,8 @@ LOWERED = _PREFIX + "lowered"
 META_OP = _PREFIX + "meta_op"
 # On such a function: over which of its inputs, by place, its kernel may write its results (JSON), where its pattern says so.
 IN_PLACE = _PREFIX + "in_place"
+# On such a function: it is a quantised island, whose float tensors are never stored.
+ISLAND = _PREFIX + "island"
 # On such a function: its result is its first operand under another shape.
 VIEW = _PREFIX + "view"
 # On such a function: how many bytes its kernel needs beside its operands and results (see model.size_rule), where its pattern says so.

@@ -40,6 +40,11 @@ class Island:
         operators = [keys.meta_op(node.op_type) for node in self.operators] or ["Requantize"]
         return f"Q{''.join(operators)}{'View' if self.is_view else ''}"
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What its function is marked with."""
+        return (keys.ISLAND, keys.VIEW) if self.is_view else (keys.ISLAND,)
+
 
 def is_quantised(model: ir.Model) -> bool:
     """Return whether any graph of `model` has a node that quantises or dequantises."""

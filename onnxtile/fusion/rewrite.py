@@ -186,7 +186,7 @@ class _Fuser:
             for found in list(islands(self.model, graph, rule, self.constants)):
                 part = island_region(found)
                 kind = replace(pattern, name=found.name, doc=f"{pattern.doc} Operator: {found.name[1:]}.")
-                outcome = self._contract_region(part, kind, overwritten(found, part, rule), is_view=found.is_view)
+                outcome = self._contract_region(part, kind, overwritten(found, part, rule), found.marks)
                 fate, detail = (REFUSED, outcome.reason) if isinstance(outcome, Refusal) else (FUSED, outcome)
                 fates.append(Fate(node_id((found.operators or found.nodes)[0]), 1, fate, detail, found.nodes))
         if fates:
@@ -232,7 +232,7 @@ class _Fuser:
         return self._contract_region(part, pattern, overwritable(part, match, pattern.in_place))
 
     def _contract_region(
-        self, part: FusedRegion, pattern: Pattern, over: Sequence[int], *, is_view: bool = False
+        self, part: FusedRegion, pattern: Pattern, over: Sequence[int], marks: Iterable[str] = ()
     ) -> str | Refusal:
         graph = part.nodes[0].graph
         assert isinstance(graph, ir.Graph)
@@ -241,8 +241,7 @@ class _Fuser:
         if after is None:
             return Refusal("a path leaves it and comes back: as one node it would be part of a cycle")
         function = self.functions.of(part, pattern, self._opsets(graph), over)
-        if is_view:
-            function.metadata_props[keys.VIEW] = "0"
+        function.metadata_props.update(dict.fromkeys(marks, ""))
         self.model.graph.opset_imports[keys.DOMAIN] = (
             OPSET_VERSION  # from the first call on: a test may have shapes inferred
         )

@@ -160,7 +160,8 @@ class PlanResult(VerbResult):
     says what an optimal plan is the smallest of: "order", of this schedule and these aliases, or "any order", of all; else None.
     `activation_bytes` is the sum of all buffers, had each bytes of its own and none an alias.
     `bodies` are the plans of the bodies of If, Loop, Scan and functions, `bounds` those of shapes that depend on the data. `in_place`
-    tensors are written over an operand. `insides` are the meta-ops with work of their own that needs bytes.
+    tensors are written over an operand. `insides` are the meta-ops with work of their own that needs bytes. `kernels` counts
+    the quantised "islands" that run as kernels and the "float_tensors" inside of them, which have no place; None where no island does.
     `model` is the name of the model's file without its ending (None for a model that was not a file), `inputs` are those of its graph.
     `operators` has the operator of each node of `schedule`, with its domain where that is not the standard one. `constant_nodes` are the
     nodes that depend on constants alone: they may run once, before the first inference.
@@ -200,6 +201,12 @@ class PlanResult(VerbResult):
     inputs: tuple[PlannedInput, ...] = ()
     operators: tuple[str, ...] = ()
     constant_nodes: tuple[str, ...] = ()
+    kernels: Mapping[str, int] | None = None
+
+    @property
+    def constant_bytes(self) -> int:
+        """The bytes of the constants that steps read, as stored: what lies in flash or beside the arenas."""
+        return sum(constant.size or 0 for constant in self.constants)
 
     @property
     def tensors(self) -> tuple[PlannedBuffer, ...]:
@@ -229,4 +236,6 @@ class PlanResult(VerbResult):
         plain |= {"dims": dict(self.dims), "bounds": dict(self.bounds), "copies": dict(vars(self.copies))}
         plain |= {"gap": self.gap, **{key: list(getattr(self, key)) for key in _NODES}}
         plain |= {key: [row.to_dict() for row in getattr(self, key)] for key in _LISTS}
+        plain |= {"kernels": self.kernels and dict(self.kernels)}
+        plain |= {"totals": {"arenas": self.arena_size, "constants": self.constant_bytes}}
         return {"version": VERSION, **plain, **{key: [dict(vars(row)) for row in getattr(self, key)] for key in rows}}

@@ -45,7 +45,8 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
             *_workspaces(result),
             *_bodies(result),
             *_insides(result),
-            ("constants", len(result["constants"])),
+            *_kernels(result),
+            ("constants", f"{len(result['constants']):,} of {_stored(result):,} bytes, as stored"),
             ("outside the arena", len(result["outside"])),
             ("unplanned", len(result["unplanned"])),
         ]
@@ -111,6 +112,20 @@ def _insides(result: ResultJson) -> list[tuple[str, str]]:
     open_ = f", and {len(rows) - len(known):,} of unknown shapes" if len(known) < len(rows) else ""
     most = f"up to {max(known, default=0):,} bytes in {len(known):,} kernel{'s' * (len(known) != 1)}{open_} (not in the arena)"
     return [("inside meta-ops", most)] if rows else []
+
+
+def _kernels(result: ResultJson) -> list[tuple[str, str]]:
+    """Return the row of quantised islands, where some ran as kernels."""
+    counts = result.get("kernels")
+    if not counts:
+        return []
+    return [
+        ("quantised kernels", f"{counts['islands']:,} islands, with {counts['float_tensors']:,} float tensors inside")
+    ]
+
+
+def _stored(result: ResultJson) -> int:
+    return sum(constant["size"] or 0 for constant in result["constants"])
 
 
 def _arena(arena: ResultJson, unplanned: int) -> tuple[str, str]:

@@ -24,21 +24,29 @@ class KernelCount:
     islands: int = 0
     float_tensors: int = 0
 
+    def to_dict(self) -> dict[str, int]:
+        """Return the JSON of the counts."""
+        return dict(vars(self))
 
-def choose_kernels(model: ir.Model, kernels: str) -> KernelCount:
-    """Make each quantised island of `model` a meta-op where `kernels` is "islands" (in place). Raises UsageError for another name."""
+
+def choose_kernels(model: ir.Model, kernels: str) -> KernelCount | None:
+    """Make each quantised island of `model` a meta-op where `kernels` is "islands" (in place), and count; None where no island is there.
+
+    Raises UsageError for kernels of another name.
+    """
     if kernels not in set(Kernels):
         raise UsageError(f"invalid kernels {kernels!r} (choose {', '.join(Kernels)})")
     from onnxtile.fusion.islands import is_quantised
 
     if kernels == Kernels.NODES or not is_quantised(model):
-        return KernelCount()
+        return None
     from onnxtile.fusion.library import select
     from onnxtile.fusion.rewrite import fuse
 
     before = _made(model)
     results = fuse(model, select(["quantised"]))
-    return KernelCount(sum(len(result.calls) for result in results), len(before - _made(model)))
+    found = sum(len(result.calls) for result in results)
+    return KernelCount(found, len(before - _made(model))) if found else None
 
 
 def _made(model: ir.Model) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +19,7 @@ from onnxtile.model.shapes import resolve
 from onnxtile.model.unfold import unfold
 from onnxtile.model.wanted import Wanted
 from onnxtile.verbs.chain import ModelResult, file_of, verified
-from onnxtile.verbs.kernels import KernelCount, choose_kernels
+from onnxtile.verbs.kernels import choose_kernels
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class PlannedModel(ModelResult):
     """The annotated model, its plan, and the verdict of the run inside the arena (None where verification was off).
 
-    Quantised islands that are kernels are meta-ops in the model; `kernels` counts them, `unfuse` opens them again.
+    Quantised islands that are kernels are meta-ops in the model, which `unfuse` opens again.
     """
 
     verb: ClassVar[str] = "plan"
@@ -41,7 +41,6 @@ class PlannedModel(ModelResult):
     model: ir.Model
     plan: PlanResult
     verdict: ArenaVerdict | None
-    kernels: KernelCount = field(default_factory=KernelCount)
 
     @property
     def summary(self) -> str:
@@ -127,6 +126,7 @@ def plan(  # noqa: PLR0913 - the options of the command
         dims=bound,
         bounds=bounds,
     )
+    result = replace(result, kernels=counted and counted.to_dict())
     require(opened.model, result, opened.shapes, opened.constants, result.digest)
     verdict = None
     if verify:
@@ -138,4 +138,4 @@ def plan(  # noqa: PLR0913 - the options of the command
                 f"the run inside the arena differs from the plain run{where}", hint="please report it with the model"
             )
     annotate(planned, result)
-    return PlannedModel(planned, result, verdict, counted, source=file_of(model))
+    return PlannedModel(planned, result, verdict, source=file_of(model))

@@ -92,6 +92,8 @@ def test_what_the_json_says() -> None:
         "outside": [{"name": "x", "reason": "a graph input"}],
         "unplanned": [],
         "bodies": [],
+        "kernels": None,
+        "totals": {"arenas": 192, "constants": 8},
     }
 
 

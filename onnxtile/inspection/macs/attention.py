@@ -61,7 +61,24 @@ def _count_multi_head(site: CountedNode) -> OperationCount:
     return OperationCount(pairs * (query[2] + value[2]), biases, _on(pairs * site.number("num_heads"), site, 4, 5))
 
 
+def _count_grouped(site: CountedNode) -> OperationCount:
+    """Count com.microsoft::GroupQueryAttention: every query against all keys that it hands out, past ones included.
+
+    Queries are (batch, length, heads × head), or packed with keys and values. A rotation takes three operations an element.
+    """
+    out, keys = site.output(0), site.output(1) if len(site.node.outputs) > 1 and site.node.outputs[1].name else None
+    heads, groups = site.number("num_heads"), site.number("kv_num_heads")
+    if keys is None and not site.has(1):
+        raise NotKnown("packed operands of a GroupQueryAttention without present keys are not looked into")
+    batch, length, width = out
+    scores = batch * heads * length * (site.input(1)[1] if keys is None else keys[2])
+    rotated = batch * length * (width // heads) * (heads + groups) if site.number("do_rotary", 0) else 0
+    scored = _on(scores, site, 10)
+    return OperationCount(2 * scores * (width // heads), others=scored + 3 * rotated)
+
+
 RULE = Rule("attention", frozenset({"Attention"}), _count)
 LINEAR = Rule("linear attention", frozenset({"LinearAttention"}), _count_linear)
 FUSED = Rule("attention with projections", frozenset({"com.microsoft::Attention"}), _count_fused)
 MULTI_HEAD = Rule("multi-head attention", frozenset({"com.microsoft::MultiHeadAttention"}), _count_multi_head)
+GROUPED = Rule("grouped-query attention", frozenset({"com.microsoft::GroupQueryAttention"}), _count_grouped)

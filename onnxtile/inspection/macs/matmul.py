@@ -17,9 +17,11 @@ def _count(site: CountedNode) -> OperationCount:
 
 
 def _count_packed(site: CountedNode) -> OperationCount:
-    """Count a product whose right operand is packed: its sizes are attributes."""
-    elements = site.elements()
-    return OperationCount(elements * site.number("K"), elements if site.has(5) else 0)
+    """Count a product whose right operand is packed: its sizes are attributes. Each weight is dequantised once."""
+    elements, inner = site.elements(), site.number("K")
+    zero = 1 if site.has(3) else 0
+    others = inner * site.number("N") * (1 + zero) if site.node.op_type == "MatMulNBits" else None
+    return OperationCount(elements * inner, elements if site.has(5) else 0, others)
 
 
 RULE = Rule(

@@ -72,7 +72,7 @@ class Insides:
             if workspace.buffer.name == SHARED or node not in bodies
         }
         for node, name in zip(layout.schedule.nodes, layout.schedule.ids, strict=True):
-            if self._is_kernel(node) and not self._is_constant(node):
+            if self._is_kernel(node) and not self._is_constant(node) and not self._is_island(node):
                 size = self.known(node)
                 if size != 0:
                     found.append(Inside(f"{path}{name}", keys.meta_op(node.op_type), size, node in counted))
@@ -84,6 +84,10 @@ class Insides:
     def _is_kernel(self, node: ir.Node) -> bool:
         function = self.facts.model.functions.get(node.op_identifier())
         return function is not None and is_kernel(function)
+
+    def _is_island(self, node: ir.Node) -> bool:
+        # A kernel on quantised operands has no float tensors, whatever the nodes between them say.
+        return keys.ISLAND in self.facts.model.functions[node.op_identifier()].metadata_props
 
     def _is_constant(self, node: ir.Node) -> bool:
         return all(value in self.facts.constants for value in node.outputs)

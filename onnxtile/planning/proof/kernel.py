@@ -52,12 +52,20 @@ class Kernels:
         proto = self._submodels.of([node], types, outputs, names=names)
         key = proto.SerializeToString(deterministic=True)
         if key not in self._sessions:
-            self._sessions[key] = self._submodels.session(proto)
+            self._sessions[key] = self._loaded(proto, {names[value]: value for value in outputs})
         return Kernel(
             self._sessions[key],
             tuple((names[value], value) for value in inputs),
             tuple((names[value], value) for value in outputs),
         )
+
+    def _loaded(self, proto: onnx.ModelProto, outputs: dict[str, ir.Value]) -> Session:
+        session = self._submodels.session(proto)
+        if not contradicts(session, outputs, self._shapes):
+            return session
+        for dim in (dim for one in proto.graph.input for dim in one.type.tensor_type.shape.dim):
+            dim.Clear()
+        return self._submodels.session(proto)
 
     def _names(self, node: ir.Node, inputs: list[ir.Value], outputs: list[ir.Value]) -> dict[ir.Value, str]:
         # Bodies refer to outer values by name; without them the names are free, and equal nodes become equal bytes.
@@ -73,3 +81,15 @@ class Kernels:
         if dims is not None and self._shapes.is_bound(value):
             dims = (None,) * len(dims)
         return tensor_type(dtype, dims)
+
+
+def contradicts(session: Session, outputs: dict[str, ir.Value], shapes: Shapes) -> bool:
+    """Return whether onnxruntime infers a size for one of `outputs` (by name) that is not the known one: it takes no other in place.
+
+    Of GroupQueryAttention it infers the length of the past for the present keys, however long a run makes them.
+    """
+    for found in session.results:
+        sizes = shapes.sizes(outputs[found.name]) if found.name in outputs else None
+        if sizes is not None and any(isinstance(a, int) and a != b for a, b in zip(found.shape, sizes, strict=False)):
+            return True
+    return False

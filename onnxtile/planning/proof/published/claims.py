@@ -143,6 +143,8 @@ class Claims:
     inputs: tuple[InputClaim, ...] | None = None
     operators: tuple[str, ...] | None = None
     constant_nodes: tuple[str, ...] | None = None
+    kernels: Mapping[str, int] | None = None
+    totals: Mapping[str, int] | None = None
 
     @classmethod
     def of(cls, plan: PlanResult) -> Claims:
@@ -164,6 +166,7 @@ class Claims:
             dims=plan.dims,
             bounds=plan.bounds,
             gap=plan.gap,
+            kernels=plan.kernels,
             copies=CopyClaim(**vars(plan.copies)),
             inputs=tuple(InputClaim(one.name, one.dtype, one.shape) for one in plan.inputs),
             operators=plan.operators,

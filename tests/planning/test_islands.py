@@ -1,0 +1,116 @@
+"""Plans of quantised models: islands are kernels, their bytes are those of stored tensors, and the check knows views by itself."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxtile import api
+from onnxtile.errors import UsageError
+from tests.bench.ideal_arena import ideal, tensor_sizes
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "plan.schema.json"
+
+
+def _residual(scale: float = 0.05) -> onnx.ModelProto:
+    """Return Conv -> Sigmoid beside it -> Add of both -> Reshape whose result has `scale`, between 8-bit ports."""
+    nodes: list[onnx.NodeProto] = []
+    held = [
+        numpy_helper.from_array(np.float32(0.05), "s"),
+        numpy_helper.from_array(np.float32(scale), "t"),
+        numpy_helper.from_array(np.int8(1), "z"),
+        numpy_helper.from_array(np.ones((4, 4, 3, 3), np.int8), "w"),
+        numpy_helper.from_array(np.asarray([4, 256], np.int64), "shape"),
+    ]
+
+    def add(op: str, inputs: list[str], output: str, **attributes: object) -> str:
+        nodes.append(helper.make_node(op, inputs, [output], name=f"n_{output}", **attributes))
+        return output
+
+    def stored(value: str) -> str:
+        add("QuantizeLinear", [value, "s", "z"], f"{value}_q")
+        return add("DequantizeLinear", [f"{value}_q", "s", "z"], f"{value}_d")
+
+    weight = add("DequantizeLinear", ["w", "s", "z"], "w_d")
+    conv = stored(add("Conv", [stored("x"), weight], "conv", pads=[1, 1, 1, 1]))
+    total = stored(add("Add", [stored(add("Sigmoid", [conv], "gate")), conv], "sum"))
+    add("QuantizeLinear", [add("Reshape", [total, "shape"], "flat"), "t", "z"], "flat_q")
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 16, 16])]
+    made = [helper.make_tensor_value_info("flat_q", TensorProto.INT8, [4, 256])]
+    graph = helper.make_graph(nodes, "g", given, made, held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def test_the_arena_has_the_bytes_of_stored_tensors() -> None:
+    proto = _residual()
+    result = api.plan(proto).plan
+    assert {buffer.dtype for buffer in result.tensors} == {"INT8"}
+    assert result.kernels == {"islands": 4, "float_tensors": 8}
+    assert result.arena_size <= ideal(proto, tensor_sizes(proto, {})) == 3072
+    assert api.plan(proto, kernels="nodes").plan.arena_size > 2 * result.arena_size
+
+
+def test_weights_count_as_stored_and_totals_are_told() -> None:
+    result = api.plan(_residual()).plan
+    assert {one.name: one.size for one in result.constants}["w"] == 4 * 4 * 3 * 3
+    assert not any(one.name == "w_d" for one in result.constants)
+    told = result.to_dict()
+    assert told["totals"] == {"arenas": result.arena_size, "constants": sum(one.size or 0 for one in result.constants)}
+    jsonschema.validate(told, json.loads(SCHEMA.read_text()))
+
+
+def test_elementwise_islands_write_over_an_operand_of_equal_size() -> None:
+    result = api.plan(_residual()).plan
+    aliases = {buffer.name: buffer.alias for buffer in result.buffers if buffer.alias is not None}
+    assert aliases["sum_q"] in {"conv_q", "gate_q"}
+    assert result.arena_size == 2048
+
+
+def test_a_reshape_between_equal_scales_is_a_view_and_the_check_agrees(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    onnx.save(_residual(), file)
+    plan = api.plan(file).plan
+    rows = {buffer.name: buffer for buffer in plan.buffers}
+    assert rows["flat_q"].offset == rows["sum_q"].offset
+    assert api.check_plan(file, plan).sound
+    told = tmp_path / "plan.json"
+    told.write_text(json.dumps(plan.to_dict()))
+    assert api.check_plan(file, told).sound
+
+
+def test_the_check_refuses_a_view_between_different_scales(tmp_path: Path) -> None:
+    """The plan for equal scales is claimed of a model whose scales differ: there the same bytes would hold other numbers."""
+    same, other = tmp_path / "same.onnx", tmp_path / "other.onnx"
+    onnx.save(_residual(), same)
+    onnx.save(_residual(0.06), other)
+    claimed, right = api.plan(same).plan, api.plan(other).plan
+    assert "n_flat" in " ".join(right.schedule) or right.schedule != claimed.schedule
+    forged = replace(claimed, digest=right.digest, schedule=right.schedule, copies=right.copies)
+    assert not api.check_plan(other, forged).sound
+
+
+def test_kernels_of_another_name_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"invalid kernels 'all' \(choose islands, nodes\)"):
+        api.plan(_residual(), kernels="all")
+
+
+def test_sums_of_quantised_operators_may_lie_over_their_operands() -> None:
+    held = [numpy_helper.from_array(np.float32(0.1), "s"), numpy_helper.from_array(np.uint8(128), "z")]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["a"]),
+        helper.make_node("QLinearSigmoid", ["a", "s", "z", "s", "z"], ["b"], domain="com.microsoft"),
+        helper.make_node("QLinearAdd", ["a", "s", "z", "b", "s", "z", "s", "z"], ["c"], domain="com.microsoft"),
+        helper.make_node("QLinearMul", ["c", "s", "z", "c", "s", "z", "s", "z"], ["d"], domain="com.microsoft"),
+    ]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 512])]
+    made = [helper.make_tensor_value_info("d", TensorProto.UINT8, [1, 512])]
+    graph = helper.make_graph(nodes, "g", given, made, held)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    planned = api.plan(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    assert planned.plan.arena_size == 1024
+    assert planned.verdict is not None and planned.verdict.equal
