@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from onnxtile.tiling.product import FLOATS, Dims
-from onnxtile.tiling.writer import AnyWriter, Layer, Place
+from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.element_types import FLOATS
+from onnxtile.tiling.tensors import TensorDims
+from onnxtile.tiling.writer import GridPlace, Writer
 
 _WIDEST = 256
 """Operands of a Sum: of more the result rounds further off, and onnxruntime takes long to load it."""
@@ -31,47 +33,47 @@ class Accumulation(StrEnum):
     GEMM = "gemm"
 
 
-def fitting(wanted: Accumulation, product: Layer) -> Accumulation:
+def fitting(wanted: Accumulation, contraction: Contraction) -> Accumulation:
     """Return `wanted`, or `chain` where the operator that it takes has no such operands.
 
     Gemm multiplies matrices of floats only: onnxruntime has no kernel for integers; and what it adds is of its own type. Sum takes
     no integers in any opset; Add does, and integer addition is exact in any order.
     """
-    floats = product.dtype in FLOATS
+    floats = contraction.dtype in FLOATS
     if (wanted is Accumulation.SUM and not floats) or (
-        wanted is Accumulation.GEMM and not (floats and product.matrices and product.sums is None)
+        wanted is Accumulation.GEMM and not (floats and contraction.matrices and contraction.sums is None)
     ):
         return Accumulation.CHAIN
     return wanted
 
 
-def additions(how: Accumulation, partial_sums: Any, product: Layer) -> Any:
+def additions(how: Accumulation, terms: Any, contraction: Contraction) -> Any:
     """Return the number of nodes that add up the partial sums of one block, as `fitting` has it; arrays for arrays."""
-    casts = 0 if product.sums is None else (partial_sums > 1) * (partial_sums + 1)
-    return casts + _adding(fitting(how, product), partial_sums)
+    casts = 0 if contraction.sums is None else (terms > 1) * (terms + 1)
+    return casts + _adding(fitting(how, contraction), terms)
 
 
-def _adding(how: Accumulation, partial_sums: Any) -> Any:
+def _adding(how: Accumulation, terms: Any) -> Any:
     if how is Accumulation.SUM:
-        return (partial_sums > 1) * 1 + (partial_sums - 1) // _WIDEST
-    return 0 if how is Accumulation.GEMM else partial_sums - 1
+        return (terms > 1) * 1 + (terms - 1) // _WIDEST
+    return 0 if how is Accumulation.GEMM else terms - 1
 
 
-def roundings(how: Accumulation, partial_sums: int) -> int:
+def roundings(how: Accumulation, terms: int) -> int:
     """Return how often a total is rounded on its way from the first product to the result, at most."""
     if how is Accumulation.SUM:
-        return 1 + (partial_sums - 1) // _WIDEST
-    return partial_sums.bit_length() if how is Accumulation.TREE else partial_sums
+        return 1 + (terms - 1) // _WIDEST
+    return terms.bit_length() if how is Accumulation.TREE else terms
 
 
 @dataclass
-class Block(ABC):
+class PartialSums(ABC):
     """One block of the result, at `place`, while its products are written."""
 
     how: ClassVar[Accumulation]
-    writer: AnyWriter
-    place: Place
-    dims: Dims
+    writer: Writer
+    place: GridPlace
+    dims: TensorDims
 
     @abstractmethod
     def multiply(self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr] = ()) -> None:
@@ -84,27 +86,27 @@ class Block(ABC):
     def result(self) -> ir.Value:
         """Write what is left to add; return the sum of all products."""
         total = self.total()
-        return self._cast(total, "narrow", self.place, self.writer.product.dtype) if self._is_wide else total
+        return self._cast(total, "narrow", self.place, self.writer.contraction.dtype) if self._is_wide else total
 
     @property
     def _is_wide(self) -> bool:
         """Whether products are added in another type than their own: one alone is not added."""
-        return self.writer.product.sums is not None and self.writer.grid.shape[1] > 1
+        return self.writer.contraction.sums is not None and self.writer.grid.shape[1] > 1
 
     def _product(
         self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr], op: str | None = None
     ) -> ir.Value:
         at = {axis: index for axis, index in self.place.items() if axis != "n"} | {"k": k, "n": self.place["n"]}
-        made = self.writer.node(op or self.writer.product.tile, inputs, "tile", at, self.dims, attributes)
-        return self._cast(made, "wide", at, self.writer.product.sums) if self._is_wide else made
+        made = self.writer.node(op or self.writer.contraction.tile, inputs, "tile", at, self.dims, attributes)
+        return self._cast(made, "wide", at, self.writer.contraction.sums) if self._is_wide else made
 
-    def _cast(self, value: ir.Value, stem: str, place: Place, dtype: ir.DataType | None) -> ir.Value:
+    def _cast(self, value: ir.Value, stem: str, place: GridPlace, dtype: ir.DataType | None) -> ir.Value:
         assert dtype is not None
         to = ir.AttrInt64("to", int(dtype))
         return self.writer.node("Cast", [value], stem, place, self.dims, [to], dtype)
 
-    def _sum(self, op: str, terms: Sequence[ir.Value], stem: str, place: Place) -> ir.Value:
-        dtype = self.writer.product.sums if self._is_wide else None
+    def _sum(self, op: str, terms: Sequence[ir.Value], stem: str, place: GridPlace) -> ir.Value:
+        dtype = self.writer.contraction.sums if self._is_wide else None
         return self.writer.node(op, terms, stem, place, self.dims, dtype=dtype)
 
     def _add(self, first: ir.Value, second: ir.Value, stem: str, k: int) -> ir.Value:
@@ -112,7 +114,7 @@ class Block(ABC):
 
 
 @dataclass
-class _AtOnce(Block):
+class _AtOnce(PartialSums):
     how = Accumulation.SUM
     _terms: list[ir.Value] = field(default_factory=list)
     _sums: list[ir.Value] = field(default_factory=list)
@@ -130,7 +132,7 @@ class _AtOnce(Block):
 
 
 @dataclass
-class _Chain(Block):
+class _Chain(PartialSums):
     how = Accumulation.CHAIN
     _total: ir.Value | None = None
 
@@ -144,7 +146,7 @@ class _Chain(Block):
 
 
 @dataclass
-class _Tree(Block):
+class _Tree(PartialSums):
     """Sums of 1, 2, 4 ... products, as the digits of a binary counter: two of a size become one of the next at once."""
 
     how = Accumulation.TREE
@@ -167,7 +169,7 @@ class _Tree(Block):
 
 
 @dataclass
-class _InGemm(Block):
+class _InGemm(PartialSums):
     how = Accumulation.GEMM
     _total: ir.Value | None = None
 
@@ -182,9 +184,9 @@ class _InGemm(Block):
         return self._total
 
 
-_BLOCKS: dict[Accumulation, type[Block]] = {kind.how: kind for kind in (_AtOnce, _Chain, _Tree, _InGemm)}
+_KINDS: dict[Accumulation, type[PartialSums]] = {kind.how: kind for kind in (_AtOnce, _Chain, _Tree, _InGemm)}
 
 
-def block(how: Accumulation, writer: AnyWriter, place: Place, dims: Dims) -> Block:
+def partial_sums(how: Accumulation, writer: Writer, place: GridPlace, dims: TensorDims) -> PartialSums:
     """Return the block of the result at `place` (its m and n), of size `dims`, with no product in it yet."""
-    return _BLOCKS[how](writer, place, dims)
+    return _KINDS[how](writer, place, dims)

@@ -11,9 +11,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.runtime import Array
+from onnxtile.tiling.contraction import TensorOperand
+from onnxtile.tiling.element_types import as_scalar, normal_range
 from onnxtile.tiling.grid import Axis
-from onnxtile.tiling.product import ConstantTable, Dims, Operand, as_scalar, normal_range
-from onnxtile.tiling.writer import AnyWriter, label
+from onnxtile.tiling.tensors import ConstantTable, TensorDims
+from onnxtile.tiling.writer import Writer, label
 
 BlockKey = tuple[ir.Value, bool, float, Axis, Axis, ir.Graph, int]
 BlockCache = dict[BlockKey, dict[tuple[int, int], ir.Value]]
@@ -24,7 +26,7 @@ BlockCache = dict[BlockKey, dict[tuple[int, int], ir.Value]]
 class Cutting:
     """An operand with the cuts of its rows and columns. `letters` name the operand and the two axes, as in ("b", "k", "n")."""
 
-    operand: Operand
+    operand: TensorOperand
     rows: Axis
     columns: Axis
     letters: tuple[str, str, str]
@@ -41,7 +43,7 @@ class Cutting:
         """Whether zeros fill up the last blocks."""
         return self.rows.fills or self.columns.fills
 
-    def dims(self, row: int | None, column: int | None) -> Dims:
+    def dims(self, row: int | None, column: int | None) -> TensorDims:
         """Return the dimensions of a block; None stands for the whole side."""
         dims = list(self.operand.dims)
         for axis, cuts, index in zip(self.operand.axes, (self.rows, self.columns), (row, column), strict=True):
@@ -79,7 +81,7 @@ class ConstantBlocks(Blocks):
     """Blocks that are cut from a constant, and multiplied where there is a factor, only when they are saved."""
 
     cutting: Cutting
-    writer: AnyWriter
+    writer: Writer
     read: Callable[[], Array]
     made: dict[tuple[int, int], ir.Value]
     fill: int = 0
@@ -115,7 +117,7 @@ class SplitBlocks(Blocks):
     """
 
     cutting: Cutting
-    writer: AnyWriter
+    writer: Writer
     outer: int
     _sizes: dict[int, ir.Value | list[int]] = field(default_factory=dict)
     _panels: list[ir.Value] = field(default_factory=list)
@@ -181,7 +183,7 @@ class WholeBlock(Blocks):
 
 
 def blocks_of(
-    cutting: Cutting, writer: AnyWriter, constants: ConstantTable, cache: BlockCache, *, graph: ir.Graph, outer: int
+    cutting: Cutting, writer: Writer, constants: ConstantTable, cache: BlockCache, *, graph: ir.Graph, outer: int
 ) -> Blocks:
     """Return the blocks of an operand that is used in `graph`."""
     operand = cutting.operand
@@ -196,7 +198,7 @@ def blocks_of(
     zero = operand.zero if cutting.fills and operand.zero is not None and operand.zero.axes == (None, None) else None
     fill = 0 if zero is None or zero.value not in constants else int(constants.array(zero.value).reshape(()))
     held = operand.value.const_value
-    read = partial(constants.array, operand.value) if held is None else partial(writer.shelf.array, held)
+    read = partial(constants.array, operand.value) if held is None else partial(writer.reader.array, held)
     return ConstantBlocks(cutting, writer, read, cache.setdefault((*key, fill), {}), fill)
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxtile.runtime import Array
 
 
-class Shelf:
+class ConstantReader:
     """The one constant whose bytes are at hand: blocks are read when they are written, one constant after another."""
 
     def __init__(self) -> None:

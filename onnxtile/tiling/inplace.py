@@ -10,18 +10,17 @@ import onnx_ir as ir
 
 from onnxtile.tiling.accumulate import fitting
 from onnxtile.tiling.blocks import BlockCache
-from onnxtile.tiling.bodies import NothingConstant
-from onnxtile.tiling.constant_reader import Shelf
-from onnxtile.tiling.kinds import emit
-from onnxtile.tiling.layers import Layer
+from onnxtile.tiling.constant_reader import ConstantReader
+from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.names import Names
-from onnxtile.tiling.options import Options
-from onnxtile.tiling.product import ConstantTable
+from onnxtile.tiling.options import TileOptions
 from onnxtile.tiling.prune import prune
 from onnxtile.tiling.result import SkippedNode, TiledNode
-from onnxtile.tiling.sites import Site
+from onnxtile.tiling.sites import TileSite
+from onnxtile.tiling.tensors import ConstantTable, NoConstants
 from onnxtile.tiling.wrap import wrap
-from onnxtile.tiling.writer import AnyWriter, Writer
+from onnxtile.tiling.write_tiles import write_tiles
+from onnxtile.tiling.writer import Writer
 
 
 @dataclass(frozen=True)
@@ -31,29 +30,29 @@ class Writing:
     model: ir.Model
     names: Names
     constants: ConstantTable
-    options: Options
+    options: TileOptions
     cache: BlockCache = field(default_factory=dict)
-    shelf: Shelf = field(default_factory=Shelf)
+    reader: ConstantReader = field(default_factory=ConstantReader)
     bodies: frozenset[ir.Graph] = frozenset()
     """The graphs of local functions."""
 
     def constants_in(self, graph: ir.Graph) -> ConstantTable:
         """Return which values are constant for a node of `graph`."""
-        return NothingConstant() if graph in self.bodies else self.constants
+        return NoConstants() if graph in self.bodies else self.constants
 
 
-def emitted(site: Site, writing: Writing) -> tuple[AnyWriter, ir.Value]:
+def emitted(site: TileSite, writing: Writing) -> tuple[Writer, ir.Value]:
     """Return what stands for the node of `site`, and its result, which is the output of the last node; the graph is not touched."""
     graph = site.node.graph
     assert isinstance(graph, ir.Graph)
     opset = writing.model.graph.opset_imports.get("", 0)
-    writer = Writer(site.name, site.node.op_type, site.product, site.grid, opset, writing.names, writing.shelf)
+    writer = Writer(site.name, site.node.op_type, site.contraction, site.grid, opset, writing.names, writing.reader)
     constants = writing.constants_in(graph)
-    _fold(site.product, constants)
-    return writer, emit(writer, constants, writing.cache, graph, writing.options.accumulate)
+    _fold(site.contraction, constants)
+    return writer, write_tiles(writer, constants, writing.cache, graph, writing.options.accumulate)
 
 
-def rewrite(site: Site, writing: Writing, original: onnx.NodeProto | None = None) -> TiledNode | SkippedNode:
+def rewrite(site: TileSite, writing: Writing, original: onnx.NodeProto | None = None) -> TiledNode | SkippedNode:
     """Replace the node of `site` in its graph; `original` is the node as it was, where that has changed."""
     node, graph = site.node, site.node.graph
     if not isinstance(graph, ir.Graph):
@@ -72,15 +71,17 @@ def rewrite(site: Site, writing: Writing, original: onnx.NodeProto | None = None
     graph.insert_before(node, written)
     _take_over(node, written[-1], result)
     graph.remove(node, safe=True)
-    prune(site.product.values, writing.constants_in(graph))
+    prune(site.contraction.values, writing.constants_in(graph))
     return report(site, writing, original, tuple(writer.nodes), len(writer.nodes))
 
 
-def report(site: Site, writing: Writing, original: onnx.NodeProto, made: tuple[ir.Node, ...], count: int) -> TiledNode:
+def report(
+    site: TileSite, writing: Writing, original: onnx.NodeProto, made: tuple[ir.Node, ...], count: int
+) -> TiledNode:
     """Return what became of the node of `site`."""
-    how = fitting(writing.options.accumulate, site.product)
+    how = fitting(writing.options.accumulate, site.contraction)
     return TiledNode(
-        site.name, site.node.op_type, site.product, site.grid, original, made, how, site.chosen, nodes=count
+        site.name, site.node.op_type, site.contraction, site.grid, original, made, how, site.chosen, nodes=count
     )
 
 
@@ -94,9 +95,9 @@ def _insert_constants(graph: ir.Graph, constants: Sequence[ir.Value]) -> None:
     graph.insert_before(graph[0], nodes)
 
 
-def _fold(product: Layer, constants: ConstantTable) -> None:
-    """Compute the constants of `product` that operators make, which may be tiled next, while those still stand."""
-    for value in product.values:
+def _fold(contraction: Contraction, constants: ConstantTable) -> None:
+    """Compute the constants of `contraction` that operators make, which may be tiled next, while those still stand."""
+    for value in contraction.values:
         if value in constants and value.producer() is not None:
             constants.array(value)
 

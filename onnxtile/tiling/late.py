@@ -16,15 +16,15 @@ from onnxtile.tiling.blocks import BlockCache
 from onnxtile.tiling.inplace import Writing, describe, emitted, report, rewrite
 from onnxtile.tiling.prune import prune
 from onnxtile.tiling.result import SkippedNode, TiledNode
-from onnxtile.tiling.sites import Site
-from onnxtile.tiling.writer import AnyWriter
+from onnxtile.tiling.sites import TileSite
+from onnxtile.tiling.writer import Writer
 
 
 @dataclass(frozen=True)
 class LateSite:
     """A node whose tiles are not made yet. It stays in the graph, without the constants that only it reads."""
 
-    site: Site
+    site: TileSite
     writing: Writing
     original: onnx.NodeProto
 
@@ -50,7 +50,7 @@ class LateSite:
         return rewrite(self.site, self.writing, self.original)
 
 
-def _let_go(writer: AnyWriter, cache: BlockCache) -> None:
+def _let_go(writer: Writer, cache: BlockCache) -> None:
     """Free what was made, although somebody may still hold one constant of it, which knows where it was cut."""
     for node in writer.nodes:
         node.resize_inputs(0)
@@ -62,7 +62,7 @@ def _let_go(writer: AnyWriter, cache: BlockCache) -> None:
     gc.collect(0)  # a node and its outputs hold each other; the youngest generation is what was made here
 
 
-def may_wait(sites: Sequence[Site], writing: Writing) -> list[ir.Node]:
+def may_wait(sites: Sequence[TileSite], writing: Writing) -> list[ir.Node]:
     """Return the nodes whose tiles can be made late: of the main graph, whose constants are held and read by no other site.
 
     Names of what they are made of begin with their own, which no other has, so that none depends on the others.
@@ -71,7 +71,7 @@ def may_wait(sites: Sequence[Site], writing: Writing) -> list[ir.Node]:
     if writing.options.wrap or any(node.op_type == "If" for node in graph.all_nodes()):
         return []  # wrappers are functions of the model; what branches say of shapes is taken back
     names = Counter(site.name for site in sites)
-    held = [{value for value in site.product.values if value in constants} for site in sites]
+    held = [{value for value in site.contraction.values if value in constants} for site in sites]
     readers = Counter(value for values in held for value in values)
     return [
         site.node
@@ -83,7 +83,7 @@ def may_wait(sites: Sequence[Site], writing: Writing) -> list[ir.Node]:
     ]
 
 
-def defer(site: Site, writing: Writing) -> tuple[TiledNode, LateSite]:
+def defer(site: TileSite, writing: Writing) -> tuple[TiledNode, LateSite]:
     """Take from the graph the constants that only the tiles of `site` need; return what becomes of the node, and its tiles to be."""
     late = LateSite(site, writing, ir.to_proto(site.node))
     with late() as written:
@@ -93,5 +93,5 @@ def defer(site: Site, writing: Writing) -> tuple[TiledNode, LateSite]:
     for index, value in enumerate(site.node.inputs):
         if value in own:
             site.node.replace_input_with(index, None)
-    prune(site.product.values, writing.constants)
+    prune(site.contraction.values, writing.constants)
     return report(site, writing, late.original, (), count), late

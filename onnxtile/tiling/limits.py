@@ -13,7 +13,7 @@ MOST_MEMORY = 2**50
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowBounds:
     """What holds for one tile of a convolution besides: output rows and columns, and input and output channels of all its groups."""
 
     rows: int | None = None
@@ -31,9 +31,9 @@ class Window:
         """Whether there is any bound."""
         return any(bound is not None for bound in vars(self).values())
 
-    def over(self, other: Window) -> Window:
+    def over(self, other: WindowBounds) -> WindowBounds:
         """Return these bounds, and where there is none that of `other`."""
-        return Window(
+        return WindowBounds(
             **{name: other_ if (ours := getattr(self, name)) is None else ours for name, other_ in vars(other).items()}
         )
 
@@ -60,7 +60,7 @@ class Limits:
     memory: int | None = None
     dtypes: frozenset[str] | None = None
     pad: bool = False
-    window: Window | None = None
+    window: WindowBounds | None = None
     operators: tuple[tuple[str, Limits], ...] = ()
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Limits:
         k: int | None = None,
         n: int | None = None,
         memory: int | None = None,
-        window: Window | None = None,
+        window: WindowBounds | None = None,
         base: Limits | None = None,
     ) -> Limits:
         """Return the limits with the bound `max` on every axis that has none of its own; where nothing is said, `base` holds.
@@ -97,7 +97,7 @@ class Limits:
         m, k, n = (max if bound is None else bound for bound in (m, k, n))
         return (base or cls())._but((m, k, n), memory, window)
 
-    def _but(self, bounds: tuple[int | None, ...], memory: int | None, window: Window | None) -> Limits:
+    def _but(self, bounds: tuple[int | None, ...], memory: int | None, window: WindowBounds | None) -> Limits:
         m, k, n = (ours if theirs is None else theirs for theirs, ours in zip(bounds, self.bounds, strict=True))
         for axis, bound, multiple in zip("mkn", (m, k, n), self.multiples, strict=True):
             if bound is not None and isinstance(bound, int) and bound % multiple:

@@ -12,9 +12,8 @@ import onnx_ir as ir
 from onnxtile.errors import ModelError
 from onnxtile.model.submodel import assembled, bare_node, tensor_type
 from onnxtile.runtime import Array, Session
-from onnxtile.tiling.conv.layer import Convolution
-from onnxtile.tiling.layers import Layer
-from onnxtile.tiling.product import HALVES, Dims, Product
+from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.element_types import HALVES
 from onnxtile.tiling.result import TiledNode
 
 _PART = 500
@@ -23,7 +22,7 @@ piece, 0.9 s in pieces of 1,000, 0.7 s in pieces of 500 or less."""
 
 
 @dataclass(frozen=True)
-class _Part:
+class _NodeSession:
     """Consecutive nodes in a session of their own, and the constants among what they read."""
 
     session: Session
@@ -43,27 +42,27 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class Alone:
+class NodeRun:
     """A part of the model that makes `output`: the same nodes in the same order, in as many sessions as load fast."""
 
-    parts: tuple[_Part, ...]
+    parts: tuple[_NodeSession, ...]
     output: str
 
     @classmethod
-    def of_original(cls, site: TiledNode, opset: int) -> Alone:
+    def of_original(cls, site: TiledNode, opset: int) -> NodeRun:
         """Return the node as it was. Raises ModelError where onnxruntime has no kernel for it."""
-        inputs = {name: tensor_type(dtype, dims) for name, (_, dtype, dims) in outer_values(site.product).items()}
+        inputs = {name: tensor_type(dtype, dims) for name, (_, dtype, dims) in outer_values(site.contraction).items()}
         output = site.original.output[0]
-        return cls((_Part(_session(assembled([site.original], inputs, [output], _opsets(opset)))),), output)
+        return cls((_NodeSession(_session(assembled([site.original], inputs, [output], _opsets(opset)))),), output)
 
     @classmethod
-    def of_tiles(cls, site: TiledNode, opset: int) -> Alone:
+    def of_tiles(cls, site: TiledNode, opset: int) -> NodeRun:
         """Return what stands for the node. Raises ModelError where onnxruntime has no kernel for it.
 
         Of 16 bits, no node stands in one session with another that it reads: onnxruntime computes in float32, and would not round or
         overflow between the two, as hardware does that keeps each tensor in the type that the model says.
         """
-        levels = _levels(site.emitted) if site.product.dtype in HALVES else [list(site.emitted)]
+        levels = _levels(site.emitted) if site.contraction.dtype in HALVES else [list(site.emitted)]
         runs = [level[start : start + _PART] for level in levels for start in range(0, len(level), _PART)]
         cutter = _Cutter(site, opset, runs)
         parts = tuple(cutter.part(at) for at in range(len(runs)))
@@ -93,7 +92,7 @@ class _Cutter:
         self._last_read = {value: at for at, run in enumerate(self.runs) for value in _inputs(run)}
         self._last_read[nodes[-1].outputs[0]] = len(self.runs)
         self._made = {value for node in nodes for value in node.outputs}
-        self._outer = outer_values(self.site.product)
+        self._outer = outer_values(self.site.contraction)
         # Split and Slice take their sizes from the model, as hardware compilers ask for.
         self._sizes = {
             value
@@ -103,7 +102,7 @@ class _Cutter:
             if value is not None
         }
 
-    def part(self, at: int) -> _Part:
+    def part(self, at: int) -> _NodeSession:
         """Return part number `at`."""
         nodes = self.runs[at]
         made = [value for node in nodes for value in node.outputs]
@@ -124,10 +123,10 @@ class _Cutter:
             )
         )
         sums = [node for node in nodes if node.op_type == "Sum" and node.outputs[0].dtype in HALVES]
-        return _Part(session, tuple(blocks), tuple(sums))
+        return _NodeSession(session, tuple(blocks), tuple(sums))
 
     def _type(self, value: ir.Value) -> onnx.TypeProto:
-        dtype = value.dtype or self.site.product.dtype
+        dtype = value.dtype or self.site.contraction.dtype
         if value in self._made:
             return tensor_type(dtype, None)
         if value.name in self._outer:
@@ -135,41 +134,41 @@ class _Cutter:
         return tensor_type(dtype, held_by(value).shape)
 
 
-def outer_values(layer: Layer) -> dict[str, tuple[ir.Value, ir.DataType, tuple[int, ...]]]:
-    """Return operands, bias, zero points and scales by name, with their type and dimensions in the model, symbols replaced by a number."""
-    return _of_convolution(layer) if isinstance(layer, Convolution) else _of_product(layer)
+def outer_values(contraction: Contraction) -> dict[str, tuple[ir.Value, ir.DataType, tuple[int, ...]]]:
+    """Return operands, bias and scales by name, with their type and dimensions in the model, symbols replaced by a number.
 
-
-def _of_product(product: Product) -> dict[str, tuple[ir.Value, ir.DataType, tuple[int, ...]]]:
-    operands = (product.a, product.b, product.a.zero, product.b.zero)
-    outer: list[tuple[ir.Value, ir.DataType, Dims]] = [(o.value, o.dtype, o.stored) for o in operands if o is not None]
-    if product.bias is not None:
-        outer.append((product.bias.value, product.dtype, product.bias.dims))
-    if product.requantize is not None:
-        outer += [(p.value, p.dtype, p.dims) for p in product.requantize.parameters]
-    size = _free_size(product)
-    return {name_of(v): (v, t, tuple(dim if isinstance(dim, int) else size for dim in dims)) for v, t, dims in outer}
-
-
-def _of_convolution(layer: Convolution) -> dict[str, tuple[ir.Value, ir.DataType, tuple[int, ...]]]:
-    """An axis of the picture that is known only when the model runs gets three times what the kernel reaches over."""
-    free = [2, 1, *(3 * slide.reach for slide in layer.slides)]
+    An axis along which windows slide gets three times the elements that the kernel reaches over.
+    """
+    outer = [(o.value, o.dtype, o.stored) for o in contraction.operands]
+    if contraction.bias is not None:
+        outer.append((contraction.bias.value, contraction.dtype, contraction.bias.dims))
+    if contraction.requantize is not None:
+        outer += [(p.value, p.dtype, p.dims) for p in contraction.requantize.parameters]
+    size, windows = _free_size(contraction), _window_sizes(contraction)
+    free = [windows if value is contraction.left.value else {} for value, _, _ in outer]
     return {
-        name_of(o.value): (
-            o.value,
-            o.dtype,
-            tuple(d if isinstance(d, int) else f for d, f in zip(o.dims, free, strict=False)),
+        name_of(value): (
+            value,
+            dtype,
+            tuple(dim if isinstance(dim, int) else sizes.get(axis, size) for axis, dim in enumerate(dims)),
         )
-        for o in layer.operands
+        for (value, dtype, dims), sizes in zip(outer, free, strict=True)
     }
 
 
-def _free_size(product: Product) -> int:
-    """Return the size for whatever is known only when the model runs: that which it meets in the other batch, else 3.
+def _window_sizes(contraction: Contraction) -> dict[int | None, int]:
+    """Return for each axis of the left operand along which windows slide a size to run with where none is known."""
+    pairs = zip(contraction.left_axes, contraction.sliding, strict=True)
+    return {axis: 3 * sliding.reach for axis, sliding in pairs} if contraction.windows else {}
+
+
+def _free_size(contraction: Contraction) -> int:
+    """Return the size for any other axis that is known only when the model runs: that which it meets in the other batch, else 3.
 
     It is the same for all symbols, so that those which must be equal are; 1, which broadcasts to any, where it meets several.
     """
-    pairs = list(zip(product.a.batch[::-1], product.b.batch[::-1], strict=False))
+    left, right, _ = contraction.batches
+    pairs = list(zip(left[::-1], right[::-1], strict=False))
     met = {b for a, b in (*pairs, *((b, a) for a, b in pairs)) if not isinstance(a, int) and isinstance(b, int)} - {1}
     return (met.pop() if met else 3) if len(met) < 2 else 1
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from onnxtile.tiling.product import ConstantTable
+from onnxtile.tiling.tensors import ConstantTable
 
 
 def prune(values: Iterable[ir.Value], constants: ConstantTable) -> None:

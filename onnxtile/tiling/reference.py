@@ -9,47 +9,32 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxtile.runtime import Array
-from onnxtile.tiling.conv.layer import Convolution
-from onnxtile.tiling.conv.reference import convolve
-from onnxtile.tiling.layers import Layer
+from onnxtile.tiling.contraction import Contraction, TensorOperand
+from onnxtile.tiling.convolve import convolve
 from onnxtile.tiling.node_run import name_of
-from onnxtile.tiling.product import Operand, Product
 
-Kept: TypeAlias = dict[tuple[str, bool], tuple[Array, Array]]
+ConstantFactors: TypeAlias = dict[tuple[str, bool], tuple[Array, Array]]
 """Constant factors in float64, and their squares, by name and whether they are transposed: what one trial leaves for the next."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A layer in float64, and the size of each of its elements."""
+    """The result of a contraction in float64, and the size of each of its elements."""
 
     result: Array
     size: Array
 
     @classmethod
-    def of(cls, layer: Layer, feeds: Mapping[str, Array], kept: Kept) -> Reference:
-        """Return what `layer` comes to on these operands, by name; constants are as they were when `kept` took them up."""
+    def of(cls, contraction: Contraction, feeds: Mapping[str, Array], kept: ConstantFactors) -> Reference:
+        """Return the result of `contraction` on these operands, by name; constants are as they were when `kept` took them up."""
         with np.errstate(all="ignore"):
-            if isinstance(layer, Convolution):
-                return cls._of_convolution(layer, feeds)
-            return cls._of_product(layer, feeds, kept)
-
-    @classmethod
-    def _of_product(cls, product: Product, feeds: Mapping[str, Array], kept: Kept) -> Reference:
-        (a, aa), (b, bb) = (_squared(operand, feeds, kept) for operand in (product.a, product.b))
-        c = _added(product, feeds, np.float64)
-        alpha = float(np.float32(product.alpha))
-        result = alpha * (a @ b) + c
-        size = np.sqrt(alpha**2 * (aa @ bb) + c * c)
-        return cls(result, np.maximum(np.abs(result), size))
-
-    @classmethod
-    def _of_convolution(cls, layer: Convolution, feeds: Mapping[str, Array]) -> Reference:
-        x, w, *bias = (feeds[name_of(operand.value)].astype(np.float64) for operand in layer.operands)
-        c = bias[0].reshape(-1, *(1 for _ in layer.slides)) if bias else np.zeros(())
-        result = convolve(layer, x, w) + c
-        size = np.sqrt(convolve(layer, x * x, w * w) + c * c)
-        return cls(result, np.maximum(np.abs(result), size))
+            factors = (contraction.left, contraction.right)
+            (a, aa), (b, bb) = (_squared(operand, feeds, kept) for operand in factors)
+            c = _added(contraction, feeds, np.float64)
+            alpha = float(np.float32(contraction.alpha))
+            result = alpha * _contracted(contraction, a, b) + c
+            size = np.sqrt(alpha**2 * _contracted(contraction, aa, bb) + c * c)
+            return cls(result, np.maximum(np.abs(result), size))
 
     def error(self, got: Array, original: Array) -> float:
         """Return the worst error of `got` relative to the size of its element.
@@ -68,15 +53,20 @@ class Reference:
         return worst if np.isfinite(worst) else float("inf")
 
 
-def exact(product: Product, feeds: Mapping[str, Array]) -> Array:
-    """Return the product of integers, which wrap around in numpy as they do in onnxruntime."""
-    dtype = product.dtype.numpy()
-    a, b = (_factor(operand, feeds, dtype) for operand in (product.a, product.b))
-    result: Array = np.asarray(a @ b + _added(product, feeds, dtype)).astype(dtype)
+def exact(contraction: Contraction, feeds: Mapping[str, Array]) -> Array:
+    """Return the contraction of integers, which wrap around in numpy as they do in onnxruntime."""
+    dtype = contraction.dtype.numpy()
+    a, b = (_factor(operand, feeds, dtype) for operand in (contraction.left, contraction.right))
+    total = _contracted(contraction, a, b) + _added(contraction, feeds, dtype)
+    result: Array = np.asarray(total).astype(dtype)
     return result
 
 
-def _squared(operand: Operand, feeds: Mapping[str, Array], kept: Kept) -> tuple[Array, Array]:
+def _contracted(contraction: Contraction, a: Array, b: Array) -> Array:
+    return convolve(contraction, a, b) if contraction.windows else np.asarray(a @ b)
+
+
+def _squared(operand: TensorOperand, feeds: Mapping[str, Array], kept: ConstantFactors) -> tuple[Array, Array]:
     """Return a factor in float64, and its squares."""
     key = name_of(operand.value), operand.transposed
     if key in kept:
@@ -88,7 +78,7 @@ def _squared(operand: Operand, feeds: Mapping[str, Array], kept: Kept) -> tuple[
     return pair
 
 
-def _factor(operand: Operand, feeds: Mapping[str, Array], dtype: Any) -> Array:
+def _factor(operand: TensorOperand, feeds: Mapping[str, Array], dtype: Any) -> Array:
     """Return a factor as the product reads it, its zero point taken off."""
     array = feeds[name_of(operand.value)].astype(dtype)
     if operand.zero is not None:
@@ -96,9 +86,12 @@ def _factor(operand: Operand, feeds: Mapping[str, Array], dtype: Any) -> Array:
     return np.asarray(array.T if operand.transposed else array)
 
 
-def _added(product: Product, feeds: Mapping[str, Array], dtype: Any) -> Array:
+def _added(contraction: Contraction, feeds: Mapping[str, Array], dtype: Any) -> Array:
     """Return the bias, times beta; zero where none is read."""
-    if product.bias is None or not product.adds_bias:
+    if contraction.tile_bias is not None:
+        bias = feeds[name_of(contraction.tile_bias.value)].astype(dtype)
+        return np.asarray(bias.reshape(-1, *(1 for _ in contraction.sliding)))
+    if contraction.bias is None or not contraction.adds_bias:
         return np.zeros((), dtype)
-    beta = np.asarray(np.float32(product.bias.beta)).astype(dtype)
-    return np.asarray(beta * feeds[name_of(product.bias.value)].astype(dtype))
+    beta = np.asarray(np.float32(contraction.bias.beta)).astype(dtype)
+    return np.asarray(beta * feeds[name_of(contraction.bias.value)].astype(dtype))

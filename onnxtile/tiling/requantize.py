@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.tiling.product import ConstantTable, Dims, Parameter, Requantize
-from onnxtile.tiling.writer import AnyWriter
+from onnxtile.tiling.contraction import Parameter, Requantize
+from onnxtile.tiling.tensors import ConstantTable, TensorDims
+from onnxtile.tiling.writer import Writer
 
 MOST_NODES = 6
 
 
-def requantize(writer: AnyWriter, total: ir.Value, how: Requantize, constants: ConstantTable) -> ir.Value:
+def requantize(writer: Writer, total: ir.Value, how: Requantize, constants: ConstantTable) -> ir.Value:
     """Write Cast, Mul and QuantizeLinear on the whole result: the steps of onnxruntime's kernels, so equal to the last bit.
 
     They multiply once, by alpha · a_scale · b_scale / y_scale, computed in float32 from the left.
     """
-    dims = writer.product.dims
+    dims = writer.contraction.dims
     to = ir.AttrInt64("to", int(ir.DataType.FLOAT))
     wide = writer.node("Cast", [total], "to_float", {}, dims, [to], ir.DataType.FLOAT)
     scaled = writer.node("Mul", [wide, _factor(writer, how, constants)], "scale", {}, dims, (), ir.DataType.FLOAT)
@@ -29,7 +30,7 @@ def requantize(writer: AnyWriter, total: ir.Value, how: Requantize, constants: C
     return writer.node("QuantizeLinear", [scaled, one, zero], "quantize", {}, dims, (), how.dtype)
 
 
-def _factor(writer: AnyWriter, how: Requantize, constants: ConstantTable) -> ir.Value:
+def _factor(writer: Writer, how: Requantize, constants: ConstantTable) -> ir.Value:
     scales = [how.a_scale, how.b_scale, *([] if how.y_scale is None else [how.y_scale])]
     if all(scale.constant for scale in scales):
         a, b, *y = (_array(scale, constants) for scale in scales)
@@ -45,9 +46,9 @@ def _array(scale: Parameter, constants: ConstantTable) -> np.ndarray[tuple[int, 
     return array.reshape(()) if array.size == 1 else array
 
 
-def _computed(writer: AnyWriter, how: Requantize) -> ir.Value:
+def _computed(writer: Writer, how: Requantize) -> ir.Value:
     """Write the factor's own nodes, where a scale is known only when the model runs."""
-    dims: Dims = max((how.a_scale.dims, how.b_scale.dims), key=lambda d: (len(d), d))
+    dims: TensorDims = max((how.a_scale.dims, how.b_scale.dims), key=lambda d: (len(d), d))
     factor = how.a_scale.value
     if how.alpha != 1.0:
         alpha = writer.constant(ir.Tensor(np.asarray(how.alpha, np.float32)), "alpha_factor")

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from onnxtile.model.stream import Written
 from onnxtile.tiling.accumulate import Accumulation
 from onnxtile.tiling.choice import Chosen
-from onnxtile.tiling.conv.grid import ConvGrid
-from onnxtile.tiling.layers import Cuts, Layer
+from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.grid import TileGrid
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class TiledNode:
 
     node: str
     op: str
-    product: Layer = field(repr=False)
-    grid: Cuts
+    contraction: Contraction = field(repr=False)
+    grid: TileGrid
     original: onnx.NodeProto = field(repr=False, compare=False)
     emitted: tuple[ir.Node, ...] = field(repr=False, compare=False)
     accumulate: Accumulation = Accumulation.SUM
@@ -35,21 +35,22 @@ class TiledNode:
 
     def to_dict(self) -> dict[str, Any]:
         """Return sizes in elements, the grid as stretches along M, K and N, how it is written, and how it was chosen."""
+        windows = self.contraction.windows
         return {
             "node": self.node,
             "op": self.op,
-            "m": self.product.m,
-            "k": self.product.k,
-            "n": self.product.n,
+            "m": self.contraction.m,
+            "k": self.contraction.k,
+            "n": self.contraction.n,
             "grid": list(self.grid.shape),
             "matmuls": self.grid.matmuls,
             "tile": self.grid.steps,
             "order": self.grid.order,
             "accumulate": str(self.accumulate),
-            "accumulate_type": None if self.product.sums is None else self.product.sums.numpy().name,
+            "accumulate_type": None if self.contraction.sums is None else self.contraction.sums.numpy().name,
             "nodes": self.nodes,
-            "choice": self.chosen and self.chosen.to_dict(),
-            **({"cuts": self.grid.to_dict()} if isinstance(self.grid, ConvGrid) else {}),
+            "choice": self.chosen and self.chosen.to_dict(slice(0 if windows else 1, None)),
+            **({"cuts": self.grid.to_dict()} if windows else {}),
         }
 
 

@@ -14,28 +14,22 @@ from onnxtile.model.save import raise_ir_version
 from onnxtile.model.unbound import Unbound
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.registry import discover
-from onnxtile.tiling.bodies import Bodies, NothingConstant
-from onnxtile.tiling.conv.grid import ConvGrid
-from onnxtile.tiling.copies import Copies
+from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.element_types import HALVES
+from onnxtile.tiling.examine import examine
+from onnxtile.tiling.function_copies import FunctionCopies
+from onnxtile.tiling.function_table import FunctionTable
 from onnxtile.tiling.inplace import Writing, rewrite
-from onnxtile.tiling.kinds import examine, most_nodes
 from onnxtile.tiling.late import LateSite, defer, may_wait
-from onnxtile.tiling.layers import Layer
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.names import Names
-from onnxtile.tiling.options import Options
-from onnxtile.tiling.product import (
-    FIRST_OPSET,
-    HALVES,
-    ConstantTable,
-    Facts,
-    NotTiled,
-    ShapeTable,
-    Tileable,
-)
+from onnxtile.tiling.options import TileOptions
 from onnxtile.tiling.result import SkippedNode, TiledNode, TileResult
-from onnxtile.tiling.sites import MOST_NODES, Candidate, Site, choose
-from onnxtile.tiling.untiled import why_uncut
+from onnxtile.tiling.sites import MOST_NODES, Candidate, TileSite, choose
+from onnxtile.tiling.tensors import ConstantTable, NoConstants, NotTiled, ShapeTable
+from onnxtile.tiling.tileable import FIRST_OPSET, ModelFacts, Tileable
+from onnxtile.tiling.untiled import reason_untiled
+from onnxtile.tiling.write_tiles import most_nodes
 
 
 @collector_paused()
@@ -44,7 +38,7 @@ def tile(
     limits: Limits,
     shapes: ShapeTable,
     constants: ConstantTable,
-    options: Options | None = None,
+    options: TileOptions | None = None,
     progress: Progress = silent,
     *,
     late: bool = False,
@@ -55,16 +49,16 @@ def tile(
     only the old nodes used are removed. The IR version becomes 10 at least where anything is tiled, for the marks on the
     nodes. Raises UsageError, before anything is changed, where more than a million nodes would be written.
     """
-    options = options or Options()
+    options = options or TileOptions()
     names = Names(model)
-    facts = Facts(shapes, constants, _opset(model), Unbound.of(free_inputs(model)))
+    facts = ModelFacts(shapes, constants, _opset(model), Unbound.of(free_inputs(model)))
     operators = discover("onnxtile.tiling.operators", Tileable)  # type: ignore[type-abstract]
-    bodies = Bodies(model, shapes, constants)
-    copies = Copies(model, bodies)
+    table = FunctionTable(model, shapes, constants)
+    copies = FunctionCopies(model, table)
     copies.split(lambda node: _is_tileable(node, operators))
-    search = _Search(model, limits, facts, names, operators, bodies, options)
+    search = _Search(model, limits, facts, names, operators, table, options)
     found = choose(search.all(), options)
-    sites = [site for site in found if isinstance(site, Site)]
+    sites = [site for site in found if isinstance(site, TileSite)]
     _refuse_explosion(sites, options)
     if sites:
         raise_ir_version(model)
@@ -78,7 +72,7 @@ def tile(
     for site in counted([site for site in sites if site.node in waiting], "tiling", progress):
         done[site.node], found_late[site.node] = defer(site, writing)
     copies.merge()
-    reported = [done[entry.node] if isinstance(entry, Site) else entry for entry in found]
+    reported = [done[entry.node] if isinstance(entry, TileSite) else entry for entry in found]
     return TileResult(
         tiled=tuple(entry for entry in reported if isinstance(entry, TiledNode)),
         skipped=tuple(entry for entry in reported if isinstance(entry, SkippedNode)),
@@ -96,11 +90,11 @@ class _Search:
 
     model: ir.Model
     limits: Limits
-    facts: Facts
+    facts: ModelFacts
     names: Names
     operators: Mapping[str, Tileable]
-    bodies: Bodies
-    options: Options
+    table: FunctionTable
+    options: TileOptions
 
     def all(self) -> Iterator[Candidate | SkippedNode]:
         """Yield what can be tiled and what cannot."""
@@ -108,7 +102,7 @@ class _Search:
             if _is_tileable(node, self.operators):
                 yield self._examine(node, self.facts, self.names.of(node))
                 continue
-            reason = why_uncut(node)
+            reason = reason_untiled(node)
             if reason is not None:
                 yield SkippedNode(self.names.of(node), reason)
         for function in self.model.functions.values():
@@ -123,20 +117,20 @@ class _Search:
         if function.opset_imports.get("", 0) != self.facts.opset:
             return SkippedNode(name, f"it stands inside {function.domain}::{function.name}, which has another opset")
         try:
-            facts = replace(self.facts, shapes=self.bodies.of(function), constants=NothingConstant())
+            facts = replace(self.facts, shapes=self.table.of(function), constants=NoConstants())
         except NotTiled as reason:
             return SkippedNode(name, str(reason))
         return self._examine(node, facts, name)
 
-    def _examine(self, node: ir.Node, facts: Facts, name: str) -> Candidate | SkippedNode:
+    def _examine(self, node: ir.Node, facts: ModelFacts, name: str) -> Candidate | SkippedNode:
         if facts.opset < FIRST_OPSET:
             return SkippedNode(name, f"opset {facts.opset} is too old: raise the model to {FIRST_OPSET} at least")
         limits = self.limits.of_operator(node.op_type)
         try:
-            layer: Layer = self.operators[node.op_type].restate(node, facts)
-            if layer.dtype in HALVES:
-                layer = replace(layer, sums=self.options.sums)
-            return examine(name, node, layer, limits, facts, self.options.accumulate)
+            contraction: Contraction = self.operators[node.op_type].restate(node, facts)
+            if contraction.dtype in HALVES:
+                contraction = replace(contraction, sums=self.options.sums)
+            return examine(name, node, contraction, limits, facts, self.options.accumulate)
         except NotTiled as reason:
             return SkippedNode(name, str(reason))
 
@@ -146,9 +140,9 @@ def _is_tileable(node: ir.Node, operators: Mapping[str, Tileable]) -> bool:
     return operator is not None and node.domain == operator.domain
 
 
-def _refuse_explosion(sites: list[Site], options: Options) -> None:
+def _refuse_explosion(sites: list[TileSite], options: TileOptions) -> None:
     """Raise UsageError, with what to raise, where tiling would write more than a million nodes."""
-    counts = [most_nodes(site.product, site.grid, options.accumulate) for site in sites]
+    counts = [most_nodes(site.contraction, site.grid, options.accumulate) for site in sites]
     total = sum(counts)
     if total <= MOST_NODES:
         return
@@ -159,11 +153,11 @@ def _refuse_explosion(sites: list[Site], options: Options) -> None:
     )
 
 
-def _what_to_raise(worst: Site) -> str:
+def _what_to_raise(worst: TileSite) -> str:
     """Return the limit that makes most of the tiles of a site."""
     counts = dict(zip("mkn", worst.grid.shape, strict=True))
     axis = max("mkn", key=lambda letter: counts[letter])
-    if isinstance(worst.grid, ConvGrid):
+    if worst.contraction.windows:
         return f"raise the limits along {axis.upper()}, which is cut into {counts[axis]} there"
-    cuts = getattr(worst.grid, axis)
+    cuts = worst.grid.rows if axis == "m" else getattr(worst.grid, axis)
     return f"raise --max-{axis} (now {cuts.step}), which cuts {cuts.size} into {cuts.count} there"

@@ -11,8 +11,8 @@ import pydantic
 from onnxtile.errors import OnnxtileError, UsageError
 from onnxtile.registry import data_folder, discover
 from onnxtile.sizes import bytes_of
-from onnxtile.tiling.limits import LARGEST, MOST_MEMORY, Limits, Window
-from onnxtile.tiling.product import Tileable
+from onnxtile.tiling.limits import LARGEST, MOST_MEMORY, Limits, WindowBounds
+from onnxtile.tiling.tileable import Tileable
 from onnxtile.toml_file import TomlFile, read
 
 _ENDING = ".toml"
@@ -34,7 +34,7 @@ def _in_bytes(value: object) -> object:
     return size
 
 
-Bytes = Annotated[int, pydantic.Field(strict=True, ge=1, le=MOST_MEMORY), pydantic.BeforeValidator(_in_bytes)]
+MemorySize = Annotated[int, pydantic.Field(strict=True, ge=1, le=MOST_MEMORY), pydantic.BeforeValidator(_in_bytes)]
 
 
 class _Table(pydantic.BaseModel):
@@ -64,7 +64,7 @@ class _Axis(_Table):
 
 class _Largest(_Table):
     elements: Annotated[int, pydantic.Field(strict=True, ge=1, le=MOST_MEMORY)] | None = None
-    bytes: Bytes | None = None
+    bytes: MemorySize | None = None
 
 
 class _Rules(_Table):
@@ -74,7 +74,7 @@ class _Rules(_Table):
     k: _Axis = _Axis()
     n: _Axis = _Axis()
     largest: _Largest = _Largest()
-    memory: Bytes | None = None
+    memory: MemorySize | None = None
     dtypes: Annotated[tuple[DType, ...], pydantic.Field(min_length=1)] | None = None
     pad: Annotated[bool, pydantic.Field(strict=True)] = False
     conv: Annotated[bool, pydantic.Field(strict=True)] = False
@@ -84,7 +84,7 @@ class _Rules(_Table):
     filters: Size | None = None
 
     def limits(self) -> Limits:
-        window = Window(self.rows, self.columns, self.channels, self.filters)
+        window = WindowBounds(self.rows, self.columns, self.channels, self.filters)
         return Limits(
             self.m.max,
             self.k.max,
@@ -99,7 +99,7 @@ class _Rules(_Table):
         )
 
 
-class _File(_Rules):
+class _LimitsFile(_Rules):
     doc: str = ""
     operator: dict[str, _Rules] = {}
 
@@ -113,13 +113,13 @@ class _File(_Rules):
         """Return `rules`, and what the file says where they say nothing. A table of a convolution's own asks for it to be cut."""
         common = {name: getattr(self, name) for name in self.model_fields_set & _Rules.model_fields.keys()}
         own = {name: getattr(rules, name) for name in rules.model_fields_set}
-        return _Rules.model_construct(**{**common, **own, "conv": _operators()[operator].slides})
+        return _Rules.model_construct(**{**common, **own, "conv": _operators()[operator].windows})
 
 
 def from_file(path: Path) -> Limits:
     """Return the limits in a TOML file. Raises UsageError with the file, the line and the field at fault."""
     file = read(path, UsageError, hint=f"ready-made: {', '.join(_ready_made_or_none())}")
-    content = file.validated(_File)
+    content = file.validated(_LimitsFile)
     _require_operators(file, content)
     limits = content.limits()
     if limits == Limits():
@@ -131,7 +131,7 @@ def _operators() -> dict[str, Tileable]:
     return discover("onnxtile.tiling.operators", Tileable)  # type: ignore[type-abstract]
 
 
-def _require_operators(file: TomlFile, content: _File) -> None:
+def _require_operators(file: TomlFile, content: _LimitsFile) -> None:
     known = _operators()
     for name, rules in content.operator.items():
         at = ("operator", name)
@@ -141,7 +141,7 @@ def _require_operators(file: TomlFile, content: _File) -> None:
                 hint=f"there is {', '.join(known)}",
             )
         alien = rules.model_fields_set & _OF_CONVOLUTIONS
-        if alien and not known[name].slides:
+        if alien and not known[name].windows:
             field = min(alien)
             raise UsageError(f"{file.place((*at, field))}: field 'operator.{name}.{field}': {name} is no convolution")
 
@@ -154,7 +154,7 @@ def ready_made() -> list[str]:
 def descriptions() -> dict[str, str]:
     """Return, by the name of each limits file that ships with onnxtile, the sentence in its `doc` field."""
     folder = data_folder("limits")
-    return {name: read(folder / f"{name}{_ENDING}", UsageError).validated(_File).doc for name in ready_made()}
+    return {name: read(folder / f"{name}{_ENDING}", UsageError).validated(_LimitsFile).doc for name in ready_made()}
 
 
 def find(name: str) -> Limits:

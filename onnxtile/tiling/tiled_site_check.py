@@ -1,7 +1,7 @@
 """Judges each tiled node alone, by running it and the node it stands for on random inputs.
 
 A sum in another order rounds otherwise, so the two are not compared with each other: both are compared with a float64
-product, and the tiles may be no more than twice as far from it as the original is. One set of inputs on which they are further off is
+contraction, and the tiles may be no more than twice as far from it as the original is. One set of inputs on which they are further off is
 no verdict: then the worst of both on sixteen more decides.
 
 Tiles of 16 bits are run as hardware computes that keeps each tensor in its type: the result of each node is rounded to it. A chain of
@@ -21,12 +21,12 @@ import onnx_ir as ir
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Array
 from onnxtile.tiling.accumulate import roundings
-from onnxtile.tiling.conv.layer import Convolution
-from onnxtile.tiling.layers import Layer
-from onnxtile.tiling.node_run import Alone, name_of, outer_values
-from onnxtile.tiling.product import BYTES, FLOATS, HALVES, INTEGERS, ConstantTable, Product, epsilon
-from onnxtile.tiling.reference import Kept, Reference, exact
+from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.element_types import BYTES, FLOATS, HALVES, INTEGERS, epsilon
+from onnxtile.tiling.node_run import NodeRun, name_of, outer_values
+from onnxtile.tiling.reference import ConstantFactors, Reference, exact
 from onnxtile.tiling.result import TiledNode
+from onnxtile.tiling.tensors import ConstantTable
 
 _SLACK = 4
 """Units in the last place by which tiles may be off where the original happens to be exact."""
@@ -39,7 +39,7 @@ _Outcome: TypeAlias = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class TileVerdict:
-    """How far the tiles and the original node were from a float64 product, at worst over all `runs`, sets of random inputs.
+    """How far the tiles and the original node were from a float64 contraction, at worst over all `runs`, sets of random inputs.
 
     Errors are relative to the size of each element of the result: its absolute value, or where its terms cancel the root of
     the sum of their squares. `also` names further nodes that are equal but for their weights and were not run.
@@ -83,52 +83,31 @@ def check_tiles(
 
 
 def _signature(site: TiledNode) -> tuple[object, ...]:
-    product = site.product
-    if isinstance(product, Convolution):
-        layout = [(operand.dims, operand.constant) for operand in product.operands]
-        return (
-            site.op,
-            *layout,
-            product.dtype,
-            product.sums,
-            product.groups,
-            product.slides,
-            site.grid,
-            site.accumulate,
-        )
-    operands = [(o.dims, o.transposed, o.constant, o.dtype, o.zero and o.zero.value) for o in (product.a, product.b)]
-    bias = product.bias and (product.bias.dims, product.bias.beta, product.bias.constant)
-    same = product.a.value is product.b.value
-    quantized = product.requantize and tuple((p.value, p.dims) for p in product.requantize.parameters)
-    return (
-        site.op,
-        *operands,
-        same,
-        product.dtype,
-        product.sums,
-        product.alpha,
-        bias,
-        site.grid,
-        site.accumulate,
-        quantized,
-    )
+    one = site.contraction
+    operands = [(o.dims, o.transposed, o.constant, o.dtype) for o in one.operands]
+    zeros = [o.zero and o.zero.value for o in (one.left, one.right)]
+    bias = one.bias and (one.bias.dims, one.bias.beta, one.bias.constant)
+    same = one.left.value is one.right.value
+    quantized = one.requantize and tuple((p.value, p.dims) for p in one.requantize.parameters)
+    kind = (one.dtype, one.sums, one.alpha, one.groups, one.sliding)
+    return (site.op, *operands, *zeros, bias, same, quantized, *kind, site.grid, site.accumulate)
 
 
 def _check(
     site: TiledNode, constants: ConstantTable, opset: int, runs: int, seed: int, also: tuple[str, ...]
 ) -> TileVerdict:
-    product = site.product
-    tiled = Alone.of_tiles(site, opset)
+    contraction = site.contraction
+    tiled = NodeRun.of_tiles(site, opset)
     # No runtime kernel multiplies integers in a Gemm; their exact result is known without it.
-    known = product.dtype in INTEGERS and product.requantize is None
-    original = None if known else Alone.of_original(site, opset)
+    known = contraction.dtype in INTEGERS and contraction.requantize is None
+    original = None if known else NodeRun.of_original(site, opset)
     random = np.random.default_rng(seed)
-    held, kept = _held(product, constants), Kept()
+    held, kept = _held(contraction, constants), ConstantFactors()
 
     def outcomes(count: int) -> Iterator[_Outcome]:
         for start in range(0, count, _TOGETHER):
-            few = [_feeds(product, held, random) for _ in range(min(_TOGETHER, count - start))]
-            yield from _outcomes(product, tiled, original, few, kept, slack)
+            few = [_feeds(contraction, held, random) for _ in range(min(_TOGETHER, count - start))]
+            yield from _outcomes(contraction, tiled, original, few, kept, slack)
 
     slack = _slack(site)
     found = list(outcomes(runs))
@@ -153,32 +132,35 @@ def _all_together(outcomes: Sequence[_Outcome], slack: float) -> _Outcome:
 
 def _slack(site: TiledNode) -> float:
     """Return by how much tiles may be off where the original is exact."""
-    product = site.product
-    if product.dtype not in FLOATS:
+    contraction = site.contraction
+    if contraction.dtype not in FLOATS:
         return 0.0
-    sums = roundings(site.accumulate, site.grid.shape[1]) if product.dtype in HALVES and product.sums is None else 1
-    return (_SLACK + sqrt(sums - 1)) * epsilon(product.dtype)
+    sums = (
+        roundings(site.accumulate, site.grid.shape[1])
+        if contraction.dtype in HALVES and contraction.sums is None
+        else 1
+    )
+    return (_SLACK + sqrt(sums - 1)) * epsilon(contraction.dtype)
 
 
 def _outcomes(
-    product: Layer,
-    tiled: Alone,
-    original: Alone | None,
+    contraction: Contraction,
+    tiled: NodeRun,
+    original: NodeRun | None,
     trials: Sequence[Mapping[str, Array]],
-    kept: Kept,
+    kept: ConstantFactors,
     slack: float,
 ) -> Iterator[_Outcome]:
     """Run a few trials; yield for each the error of the tiles, the error of the original, and what is tolerated."""
     found = tiled.run(trials)
     if original is None:
-        assert isinstance(product, Product)
-        yield from (_equal(got, exact(product, feeds)) for got, feeds in zip(found, trials, strict=True))
+        yield from (_equal(got, exact(contraction, feeds)) for got, feeds in zip(found, trials, strict=True))
         return
     for got, expected, feeds in zip(found, original.run(trials), trials, strict=True):
-        if product.requantize is not None:
+        if contraction.requantize is not None:
             yield _equal(got, expected)
             continue
-        reference = Reference.of(product, feeds, kept)
+        reference = Reference.of(contraction, feeds, kept)
         error, original_error = reference.error(got, expected), reference.error(expected, expected)
         yield error, original_error, 2 * original_error + slack
 
@@ -187,19 +169,19 @@ def _equal(got: Array, expected: Array) -> _Outcome:
     return (0.0 if np.array_equal(got, expected) else float("inf")), 0.0, 0.0
 
 
-def _held(product: Layer, constants: ConstantTable) -> dict[str, Array]:
+def _held(contraction: Contraction, constants: ConstantTable) -> dict[str, Array]:
     """Return the operands that are constants, by name."""
-    outer = outer_values(product).items()
+    outer = outer_values(contraction).items()
     return {name: np.asarray(constants.array(value), order="C") for name, (value, _, _) in outer if value in constants}
 
 
-def _feeds(product: Layer, held: Mapping[str, Array], random: np.random.Generator) -> dict[str, Array]:
+def _feeds(contraction: Contraction, held: Mapping[str, Array], random: np.random.Generator) -> dict[str, Array]:
     """Return what the operands hold: constants as they are, the others at random."""
     feeds: dict[str, Array] = {
         name: held[name] if name in held else _random(random, dims, dtype)
-        for name, (_, dtype, dims) in outer_values(product).items()
+        for name, (_, dtype, dims) in outer_values(contraction).items()
     }
-    for scale in () if product.requantize is None else product.requantize.scales:
+    for scale in () if contraction.requantize is None else contraction.requantize.scales:
         if not scale.constant:
             name = name_of(scale.value)
             feeds[name] = np.asarray(random.uniform(0.01, 0.2, feeds[name].shape), np.float32)

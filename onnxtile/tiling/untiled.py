@@ -31,7 +31,7 @@ _MICROSOFT = {
 _REASONS: Mapping[str, Mapping[str, str]] = {"": _ONNX, "com.microsoft": _MICROSOFT}
 
 
-def why_uncut(node: ir.Node) -> str | None:
+def reason_untiled(node: ir.Node) -> str | None:
     """Return why a node with products in it is left whole; None for any other."""
     more = _REASONS.get(node.domain, {}).get(node.op_type)
     return None if more is None else f"tile does not cut {node.op_type}" + (f": {more}" if more else "")

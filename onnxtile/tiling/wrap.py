@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.tiling.writer import AnyWriter
+from onnxtile.tiling.writer import Writer
 
 OPSET_VERSION = 1
 
 
-def wrap(model: ir.Model, writer: AnyWriter, result: ir.Value) -> tuple[ir.Node, list[ir.Value]]:
+def wrap(model: ir.Model, writer: Writer, result: ir.Value) -> tuple[ir.Node, list[ir.Value]]:
     """Move the nodes of `writer` into a function of `model`; return its call, and the constants that stay outside."""
     sizes = {value: _constant(value) for value in writer.sizes}
     outer = _read(writer.nodes, sizes)
@@ -62,7 +62,7 @@ def _constant(value: ir.Value) -> ir.Node:
     return ir.Node("", "Constant", [], [attribute], outputs=[held], name=value.name)
 
 
-def _name(model: ir.Model, writer: AnyWriter) -> str:
+def _name(model: ir.Model, writer: Writer) -> str:
     """Return a name for the function: the operator and the node, as an identifier."""
     stem = re.sub(r"\W+", "_", f"Tiled_{writer.op}_{writer.site}").strip("_")
     name, number = stem, 1

@@ -5,112 +5,65 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.tiling.constant_reader import Shelf
+from onnxtile.tiling.constant_reader import ConstantReader
+from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.grid import TileGrid
 from onnxtile.tiling.names import Names
-from onnxtile.tiling.product import Dim, Dims
+from onnxtile.tiling.tensors import TensorDims
 
-Part = tuple[str, Dims]
+SplitPart = tuple[str, TensorDims]
 """The stem of an output's name, and its dimensions."""
-Place = dict[str, int]
+GridPlace = dict[str, int]
 """Where in the grid a node belongs: the number of the stretch along those of "m", "k" and "n" that it has one of."""
 
 
-def label(stem: str, place: Place) -> str:
+def label(stem: str, place: GridPlace) -> str:
     """Return a readable name for something at `place`: tile_m0_k1_n2."""
     return "_".join((stem, *(f"{axis}{index}" for axis, index in place.items())))
 
 
-class Layer(Protocol):
-    """What a writer asks of a product or a convolution."""
-
-    @property
-    def m(self) -> Dim:
-        """The size along M."""
-
-    @property
-    def k(self) -> Dim:
-        """The size along K."""
-
-    @property
-    def n(self) -> Dim:
-        """The size along N."""
-
-    @property
-    def dims(self) -> Dims:
-        """The dimensions of the result."""
-
-    @property
-    def dtype(self) -> ir.DataType:
-        """The element type of each product."""
-
-    @property
-    def sums(self) -> ir.DataType | None:
-        """The element type in which partial sums are added; None where it is `dtype`."""
-
-    @property
-    def tile(self) -> str:
-        """The operator that each tile is."""
-
-    @property
-    def matrices(self) -> bool:
-        """Whether Gemm could make a tile."""
-
-
-class Grid(Protocol):
-    """What a writer asks of the cuts."""
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """The number of stretches along M, K and N."""
-
-
-L = TypeVar("L", bound=Layer)
-G = TypeVar("G", bound=Grid)
-
-
 @dataclass
-class Writer(Generic[L, G]):
+class Writer:
     """Collects what one site becomes, in the order in which it is made; the graph is not touched."""
 
     site: str
     op: str
-    product: L
-    grid: G
+    contraction: Contraction
+    grid: TileGrid
     opset: int
     names: Names = field(repr=False)
-    shelf: Shelf = field(default_factory=Shelf, repr=False)
+    reader: ConstantReader = field(default_factory=ConstantReader, repr=False)
     nodes: list[ir.Node] = field(default_factory=list)
     constants: list[ir.Value] = field(default_factory=list)
     sizes: list[ir.Value] = field(default_factory=list)
     """Those of the constants that are sizes, which Split, Pad and Slice take."""
 
     def __post_init__(self) -> None:
-        sizes = {"m": self.product.m, "k": self.product.k, "n": self.product.n}
+        sizes = {"m": self.contraction.m, "k": self.contraction.k, "n": self.contraction.n}
         self._mark = json.dumps({"node": self.site, "op": self.op, **sizes, "grid": list(self.grid.shape)})
-        self._shapes: dict[Dims, ir.Shape] = {}
+        self._shapes: dict[TensorDims, ir.Shape] = {}
 
     def node(
         self,
         op: str,
         inputs: Sequence[ir.Value | None],
         stem: str,
-        place: Place,
-        dims: Dims,
+        place: GridPlace,
+        dims: TensorDims,
         attributes: Iterable[ir.Attr] = (),
         dtype: ir.DataType | None = None,
     ) -> ir.Value:
         """Write a node with one output of size `dims`, of the product's type by default; return the output, which is called as the node."""
         name = self.fresh(label(stem, place))
-        output = self._value(name, dims, dtype or self.product.dtype)
+        output = self._value(name, dims, dtype or self.contraction.dtype)
         self._add(op, inputs, attributes, [output], name, (stem, place))
         return output
 
-    def concat(self, blocks: Sequence[ir.Value], axis: int | None, place: Place, dims: Dims) -> ir.Value:
+    def concat(self, blocks: Sequence[ir.Value], axis: int | None, place: GridPlace, dims: TensorDims) -> ir.Value:
         """Write a Concat of `blocks`; a single block is returned as it is."""
         if axis is None or len(blocks) == 1:
             return blocks[0]
@@ -122,8 +75,8 @@ class Writer(Generic[L, G]):
         axis: int,
         sizes: ir.Value | list[int],
         stem: str,
-        place: Place,
-        parts: Sequence[Part],
+        place: GridPlace,
+        parts: Sequence[SplitPart],
     ) -> list[ir.Value]:
         """Write a Split of a value of some type along `axis` into `parts`; `sizes` as `split_sizes` made them."""
         value, dtype = operand
@@ -138,7 +91,12 @@ class Writer(Generic[L, G]):
         return outputs
 
     def pad(
-        self, operand: tuple[ir.Value, ir.DataType], after: list[int], stem: str, dims: Dims, fill: ir.Value | None
+        self,
+        operand: tuple[ir.Value, ir.DataType],
+        after: list[int],
+        stem: str,
+        dims: TensorDims,
+        fill: ir.Value | None,
     ) -> ir.Value:
         """Write a Pad of a value of some type by so many elements behind each axis: zeros, or the element that `fill` holds.
 
@@ -151,17 +109,22 @@ class Writer(Generic[L, G]):
         sizes = self._sizes(pads, f"{stem}_sizes")
         return self.node("Pad", [value, sizes, *([] if fill is None else [fill])], stem, {}, dims, (), dtype)
 
-    def cut_off(self, value: ir.Value, dims: Dims) -> ir.Value:
+    def cut_off(self, value: ir.Value, dims: TensorDims) -> ir.Value:
         """Write a Slice that leaves the first elements along each axis, as many as the product has there."""
-        axes = [axis for axis, (have, want) in enumerate(zip(dims, self.product.dims, strict=True)) if have != want]
-        ends = [size for size in (self.product.dims[axis] for axis in axes) if isinstance(size, int)]
+        axes = [axis for axis, (have, want) in enumerate(zip(dims, self.contraction.dims, strict=True)) if have != want]
+        ends = [size for size in (self.contraction.dims[axis] for axis in axes) if isinstance(size, int)]
         if not axes:
             return value
         index = {axis: slice(0, end) for axis, end in zip(axes, ends, strict=True)}
-        return self.slice((value, self.product.dtype), index, "cut_off", {}, self.product.dims)
+        return self.slice((value, self.contraction.dtype), index, "cut_off", {}, self.contraction.dims)
 
     def slice(
-        self, operand: tuple[ir.Value, ir.DataType], index: Mapping[int, slice], stem: str, place: Place, dims: Dims
+        self,
+        operand: tuple[ir.Value, ir.DataType],
+        index: Mapping[int, slice],
+        stem: str,
+        place: GridPlace,
+        dims: TensorDims,
     ) -> ir.Value:
         """Write a Slice of a value of some type: for each axis in `index` that range, of the others all. An input since opset 10."""
         value, dtype = operand
@@ -203,12 +166,12 @@ class Writer(Generic[L, G]):
         """Return a name for something of this site that the model does not use yet."""
         return self.names.fresh(f"{self.site}/{stem}")
 
-    def mark(self, part: str, place: Place) -> str:
+    def mark(self, part: str, place: GridPlace) -> str:
         """Return the mark of a node: where it comes from, and what part of it it is (JSON)."""
         at = ", ".join(f'"{axis}": {index}' for axis, index in place.items())
         return f'{self._mark[:-1]}, "part": "{part}", "at": {{{at}}}}}'
 
-    def _value(self, name: str, dims: Dims, dtype: ir.DataType) -> ir.Value:
+    def _value(self, name: str, dims: TensorDims, dtype: ir.DataType) -> ir.Value:
         if dims not in self._shapes:
             self._shapes[dims] = ir.Shape(dims, frozen=True)
         return ir.Value(name=name, shape=self._shapes[dims], type=ir.TensorType(dtype))
@@ -220,13 +183,9 @@ class Writer(Generic[L, G]):
         attributes: Iterable[ir.Attr],
         outputs: Sequence[ir.Value],
         name: str,
-        part: tuple[str, Place],
+        part: tuple[str, GridPlace],
     ) -> None:
         stem, place = part
         mark = self.mark(stem, place)
         node = ir.Node("", op, inputs, attributes, outputs=outputs, name=name, metadata_props={keys.TILE: mark})
         self.nodes.append(node)
-
-
-AnyWriter: TypeAlias = Writer[Any, Any]
-"""The writer of whatever is cut."""

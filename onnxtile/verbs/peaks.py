@@ -13,13 +13,13 @@ from onnxtile.model.infer import values
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.tiling.accumulate import Accumulation
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import Options
+from onnxtile.tiling.options import TileOptions
 from onnxtile.tiling.rewrite import tile
 from onnxtile.verbs.stage import Progress
 
 
 def peaks(
-    original: ir.Model, limits: Limits, options: Options, *, run: bool, progress: Progress
+    original: ir.Model, limits: Limits, options: TileOptions, *, run: bool, progress: Progress
 ) -> dict[str, dict[str, int]]:
     """Return for each way to accumulate the bytes that live at once, at most: in the whole `model`, and inside `layers` that are tiled.
 
@@ -32,7 +32,7 @@ def peaks(
     return found
 
 
-def _peak(model: ir.Model, limits: Limits, options: Options, run: bool) -> dict[str, int]:
+def _peak(model: ir.Model, limits: Limits, options: TileOptions, run: bool) -> dict[str, int]:
     from onnxtile.planning.model_plan import plan_model
     from onnxtile.planning.proof.published.audit import require
 

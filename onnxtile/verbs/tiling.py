@@ -21,9 +21,9 @@ from onnxtile.model.shapes import resolve
 from onnxtile.model.stream import Draft
 from onnxtile.model.validity import check
 from onnxtile.model.walk import all_nodes
+from onnxtile.tiling.element_types import HALVES
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import Options
-from onnxtile.tiling.product import HALVES
+from onnxtile.tiling.options import TileOptions
 from onnxtile.tiling.result import TileResult
 from onnxtile.tiling.rewrite import tile as tile_graph
 from onnxtile.tiling.tiled_site_check import TileVerdict, check_tiles
@@ -86,7 +86,7 @@ def tile(
     model: Source,
     limits: Limits,
     *,
-    options: Options | None = None,
+    options: TileOptions | None = None,
     dims: Dims | None = None,
     shapes: InputShapes | None = None,
     peaks: bool | None = False,
@@ -103,7 +103,7 @@ def tile(
     """
     progress("reading the model")
     original = _read(model, dims, shapes)
-    options = options or Options()
+    options = options or TileOptions()
     tiled, nodes_before = original.clone() if verify else original, original.graph.num_nodes()
     progress("inferring shapes")
     known, constants = resolve(tiled, run=verify), Constants(tiled)
@@ -137,11 +137,11 @@ def tile(
 
 def _hints(result: TileResult) -> dict[str, str]:
     """Return what may help where partial sums of 16 bits overflow or lose digits."""
-    halves = [site for site in result.tiled if site.product.dtype in HALVES and site.grid.shape[1] > 1]
+    halves = [site for site in result.tiled if site.contraction.dtype in HALVES and site.grid.shape[1] > 1]
     return {
         site.node: "its partial sums leave the range or the digits of "
-        f"{site.product.dtype.name.lower()}: "
-        + ("--accumulate-type float32 adds them in float32" if site.product.sums is None else "raise --max-k")
+        f"{site.contraction.dtype.name.lower()}: "
+        + ("--accumulate-type float32 adds them in float32" if site.contraction.sums is None else "raise --max-k")
         for site in halves
     }
 

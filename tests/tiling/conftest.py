@@ -21,12 +21,12 @@ from onnxtile.model.shapes import resolve
 from onnxtile.model.validity import check
 from onnxtile.model.walk import all_nodes
 from onnxtile.runtime import Array, Session
-from onnxtile.tiling.kinds import most_nodes
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import Options
+from onnxtile.tiling.options import TileOptions
 from onnxtile.tiling.result import TiledNode, TileResult
 from onnxtile.tiling.rewrite import tile
 from onnxtile.tiling.tiled_site_check import TileVerdict, check_tiles
+from onnxtile.tiling.write_tiles import most_nodes
 
 NAMES = ("a", "b", "c")
 TILES = {"MatMul", "MatMulInteger", "Gemm"}
@@ -162,7 +162,7 @@ class Bench:
         return Case(**fields)
 
     @staticmethod
-    def tile(source: onnx.ModelProto | ir.Model, limits: Limits, options: Options | None = None) -> Tiled:
+    def tile(source: onnx.ModelProto | ir.Model, limits: Limits, options: TileOptions | None = None) -> Tiled:
         """Tile a copy of `source` and assert that the outcome is sound."""
         model = load(source)
         constants = Constants(model)
@@ -173,10 +173,10 @@ class Bench:
     @staticmethod
     def most_nodes(site: TiledNode) -> int:
         """Return how many nodes were announced for a site, at most."""
-        return most_nodes(site.product, site.grid, site.accumulate)
+        return most_nodes(site.contraction, site.grid, site.accumulate)
 
     @classmethod
-    def judge(cls, case: Case, limits: Limits, options: Options | None = None) -> Tiled:
+    def judge(cls, case: Case, limits: Limits, options: TileOptions | None = None) -> Tiled:
         """Tile the model of `case`; assert that it computes the product."""
         tiled = cls.tile(case.model(), limits, options)
         got = tiled.run(case.feeds())["y"]

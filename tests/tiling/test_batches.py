@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from onnxtile.model.load import load
 from onnxtile.runtime import Array
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.product import NotTiled, broadcast
+from onnxtile.tiling.tensors import NotTiled, broadcast
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled

@@ -11,20 +11,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.errors import Infeasible
-from onnxtile.tiling.choice import Choice, Counts, Work, front, share, smallest, trade, within_slack
+from onnxtile.tiling import search
+from onnxtile.tiling.axis_bounds import AxisBounds
+from onnxtile.tiling.choice import Counts, TileChoice, share, trade, within_slack
+from onnxtile.tiling.cost import Workload
 from onnxtile.tiling.grid import ORDERS
 from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.sliding import SlidingAxis
 
 
-def tiles(m: Counts, k: Counts, n: Counts, order: str) -> Counts:  # noqa: ARG001 - any order has as many
-    return m * k * n
+def tiles(groups: Counts, m: Counts, k: Counts, n: Counts, order: str) -> Counts:  # noqa: ARG001 - any order has as many
+    return groups * m * k * n
 
 
-def totals(work: Work, limits: Limits) -> tuple[int, int, int]:
+def product_of(sizes: tuple[int, int, int], *kinds: Any) -> Workload:
+    """Return the workload of a matrix product; `kinds` are bytes, batches, and the bytes of a column and of a row."""
+    m, k, n = sizes
+    return Workload(k, n, (SlidingAxis(size=m, out=m),), 1, *kinds)
+
+
+def front(work: Workload, limits: Limits) -> tuple[TileChoice, ...]:
+    return search.front(work, limits, AxisBounds.of(limits), tiles)
+
+
+def weights(work: Workload) -> tuple[int, int, int]:
+    """Return the bytes that an element of A, B and the result takes, the matrices of a batch together."""
+    a, b, c = (size * count for size, count in zip(work.bytes, work.batch, strict=True))
+    return a, b, c
+
+
+def totals(work: Workload, limits: Limits) -> tuple[int, int, int]:
     """Return the sizes with what fills them up."""
     m, k, n = (
         -(-size // (bound or multiple)) * (bound or multiple) if limits.pad else size
-        for size, bound, multiple in zip(work.sizes, limits.bounds, limits.multiples, strict=True)
+        for size, bound, multiple in zip(work.sizes[1:], limits.bounds, limits.multiples, strict=True)
     )
     return m, k, n
 
@@ -33,16 +53,16 @@ def pieces(size: int, step: int) -> list[int]:
     return [min(step, size - start) for start in range(0, size, step)]
 
 
-def simulated(work: Work, tile: tuple[int, ...], order: str, limits: Limits) -> int:
+def simulated(work: Workload, tile: tuple[int, ...], order: str, limits: Limits) -> int:
     """Run all tiles and count what moves, block by block: a cost model that shares no formula with the other."""
     axes = {axis: pieces(size, step) for axis, size, step in zip("mkn", totals(work, limits), tile, strict=True)}
-    weights = dict(zip(("mk", "kn", "mn"), work.weights, strict=True))
+    element_bytes = dict(zip(("mk", "kn", "mn"), weights(work), strict=True))
     resident: dict[str, Any] = {}
     begun: set[Any] = set()
     moved = 0
     for at in product(*(range(len(axes[axis])) for axis in order)):
         place = dict(zip(order, at, strict=True))
-        for operand, weight in weights.items():
+        for operand, weight in element_bytes.items():
             block = tuple(place[axis] for axis in operand)
             if resident.get(operand) == block:
                 continue
@@ -54,10 +74,10 @@ def simulated(work: Work, tile: tuple[int, ...], order: str, limits: Limits) -> 
     return moved
 
 
-def allowed(work: Work, limits: Limits, tile: tuple[int, ...]) -> bool:
+def allowed(work: Workload, limits: Limits, tile: tuple[int, ...]) -> bool:
     m, k, n = map(min, tile, totals(work, limits))
     blocks = [m * k, k * n, m * n]
-    held = [block * weight for block, weight in zip(blocks, work.weights, strict=True)]
+    held = [block * weight for block, weight in zip(blocks, weights(work), strict=True)]
     elements = [block * batch for block, batch in zip(blocks, work.batch, strict=True)]
     return (
         all(bound is None or size <= bound for size, bound in zip((m, k, n), limits.bounds, strict=True))
@@ -67,17 +87,17 @@ def allowed(work: Work, limits: Limits, tile: tuple[int, ...]) -> bool:
     )
 
 
-def exhaustive(work: Work, limits: Limits) -> dict[int, int]:
+def exhaustive(work: Workload, limits: Limits) -> dict[int, int]:
     """Return the fewest bytes for each number of tiles, of all tiles in all orders."""
     steps = [
         [bound] if limits.pad and bound else range(multiple, -(-size // multiple) * multiple + 1, multiple)
-        for size, bound, multiple in zip(work.sizes, limits.bounds, limits.multiples, strict=True)
+        for size, bound, multiple in zip(work.sizes[1:], limits.bounds, limits.multiples, strict=True)
     ]
     found: dict[int, int] = {}
     for tile in product(steps[0], steps[1], steps[2]):
         if not allowed(work, limits, tile):
             continue
-        counts = [-(-size // step) for size, step in zip(work.sizes, tile, strict=True)]
+        counts = [-(-size // step) for size, step in zip(work.sizes[1:], tile, strict=True)]
         number = counts[0] * counts[1] * counts[2]
         best = min(simulated(work, tile, order, limits) for order in ORDERS)
         found[number] = min(best, found.get(number, best))
@@ -102,23 +122,23 @@ def test_it_is_as_good_as_trying_everything(
     sizes: Any, kinds: Any, axes: Any, memory: int | None, largest: Any, pad: bool, besides: tuple[int, int]
 ) -> None:
     column, row = besides
-    work = Work(sizes, kinds[0], kinds[1], column, row)
+    work = product_of(sizes, kinds[0], kinds[1], column, row)
     limits = Limits(
         axes[0][0], axes[1][0], axes[2][0], (axes[0][1], axes[1][1], axes[2][1]), memory=memory,
         largest_elements=largest[0], largest_bytes=largest[1], pad=pad,
     )  # fmt: skip
     best = exhaustive(work, limits)
-    choices = front(work, limits, tiles)
+    choices = front(work, limits)
     expected = {n: b for n, b in best.items() if all(b < other for number, other in best.items() if number < n)}
     assert {choice.nodes: choice.bytes_moved for choice in choices} == expected
     for choice in choices:
-        assert allowed(work, limits, choice.tile)
-        assert simulated(work, choice.tile, choice.order, limits) == choice.bytes_moved
-        a, b, c = work.weights
-        m, k, n = map(min, choice.tile, totals(work, limits))
+        assert allowed(work, limits, choice.tile[1:])
+        assert simulated(work, choice.tile[1:], choice.order, limits) == choice.bytes_moved
+        a, b, c = weights(work)
+        m, k, n = map(min, choice.tile[1:], totals(work, limits))
         assert choice.held == m * k * a + k * n * b + m * n * c + n * column + m * row
     if not choices and memory is not None and largest == (None, None):
-        assert smallest(work, limits)[0] > memory
+        assert search.smallest(work, AxisBounds.of(limits))[0] > memory
 
 
 @settings(max_examples=200, deadline=None)
@@ -127,8 +147,8 @@ def test_it_is_as_good_as_trying_everything(
     st.sampled_from([(4, 4, 4), (1, 1, 4), (2, 2, 4)]),
 )  # fmt: skip
 def test_nothing_is_below_the_bound(sizes: tuple[int, int, int], memory: int, kinds: tuple[int, int, int]) -> None:
-    work = Work(sizes, kinds)
-    assert all(choice.bytes_moved >= work.lower_bound(memory) for choice in front(work, Limits(memory=memory), tiles))
+    work = product_of(sizes, kinds)
+    assert all(choice.bytes_moved >= work.lower_bound(memory) for choice in front(work, Limits(memory=memory)))
 
 
 def fewest(m: int, k: int, n: int, held: int) -> int:
@@ -178,7 +198,7 @@ def test_no_schedule_at_all_is_below_the_bound(sizes: tuple[int, int, int], memo
     m, k, n = sizes
     once = m * k + k * n + m * n
     for held in memories:
-        bound = Work(sizes, (1, 1, 1)).lower_bound(held)
+        bound = product_of(sizes, (1, 1, 1)).lower_bound(held)
         assert once <= bound <= fewest(*sizes, held)
     if memories[-1] == once:
         assert fewest(*sizes, once) == bound == once
@@ -186,10 +206,10 @@ def test_no_schedule_at_all_is_below_the_bound(sizes: tuple[int, int, int], memo
 
 @pytest.mark.parametrize("sizes", [(1, 9216, 4096), (1, 4096, 4096), (1, 4096, 1000), (8, 100_000, 8), (4096, 9216, 1)])
 def test_what_is_read_once_is_at_the_bound(sizes: tuple[int, int, int]) -> None:
-    work = Work(sizes, (4, 4, 4))
+    work = product_of(sizes, (4, 4, 4))
     m, k, n = sizes
     assert work.lower_bound(2**18) == 4 * (m * k + k * n + m * n)
-    assert front(work, Limits(memory=2**18), tiles)[-1].bytes_moved == work.lower_bound(2**18)
+    assert front(work, Limits(memory=2**18))[-1].bytes_moved == work.lower_bound(2**18)
 
 
 @pytest.mark.parametrize(
@@ -198,15 +218,15 @@ def test_what_is_read_once_is_at_the_bound(sizes: tuple[int, int, int]) -> None:
      ((5040, 2048, 5040), 2**18), ((8128, 8192, 8128), 2**20)],
 )  # fmt: skip
 def test_it_is_near_the_bound(sizes: tuple[int, int, int], elements: int) -> None:
-    work, memory = Work(sizes, (4, 4, 4)), 4 * elements
-    best = front(work, Limits(multiples=(1, 8, 1), memory=memory), tiles)[-1]
+    work, memory = product_of(sizes, (4, 4, 4)), 4 * elements
+    best = front(work, Limits(multiples=(1, 8, 1), memory=memory))[-1]
     m, k, n = sizes
     assert work.lower_bound(memory) == 4 * (2 * m * k * n / elements**0.5 + m * n)
     assert 1 <= best.bytes_moved / work.lower_bound(memory) < 1.05
 
 
-def choices(*pairs: tuple[int, int]) -> list[Choice]:
-    return [Choice((1, 1, 1), "mnk", nodes, moved, 0) for nodes, moved in pairs]
+def choices(*pairs: tuple[int, int]) -> list[TileChoice]:
+    return [TileChoice((1, 1, 1), "mnk", nodes, moved, 0) for nodes, moved in pairs]
 
 
 def test_nodes_go_where_they_save_most() -> None:
@@ -246,7 +266,7 @@ def test_the_fewest_nodes_within_five_percent_of_the_fewest_bytes_are_taken() ->
 @pytest.mark.parametrize("elements", [2**14, 2**16, 2**18])
 @pytest.mark.parametrize("sizes", [(1024, 1024, 1024), (1500, 4096, 1024), (64, 4096, 11008), (1, 4096, 4096)])
 def test_the_choice_moves_at_most_five_percent_more_than_any_other(sizes: tuple[int, int, int], elements: int) -> None:
-    found = front(Work(sizes, (4, 4, 4)), Limits(memory=4 * elements), tiles)
+    found = front(product_of(sizes, (4, 4, 4)), Limits(memory=4 * elements))
     taken = found[within_slack(found)]
     assert taken.bytes_moved <= 1.05 * min(choice.bytes_moved for choice in found)
     assert all(choice.bytes_moved > 1.05 * found[-1].bytes_moved for choice in found if choice.nodes < taken.nodes)

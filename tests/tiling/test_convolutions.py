@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from onnxtile.runtime import Array, Session
-from onnxtile.tiling.limits import Limits, Window
+from onnxtile.tiling.limits import Limits, WindowBounds
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled
@@ -159,7 +159,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Conv, Limits]:
         opset=draw(st.sampled_from([7, 9, 10, 11, 13, 18, 22])),
     )  # fmt: skip
     k = draw(bounds(channels))
-    window = Window(
+    window = WindowBounds(
         rows=draw(bounds(9)), columns=draw(bounds(9)), channels=draw(bounds(groups * channels)), filters=draw(bounds(groups * filters))
     )  # fmt: skip
     limits = Limits(
@@ -181,7 +181,7 @@ def test_a_convolution_tiled_for_a_memory_computes_the_same(
     bench: Bench, drawn: tuple[Conv, Limits], memory: int
 ) -> None:
     conv, _ = drawn
-    judge(bench, conv, Limits(memory=memory, window=Window()))
+    judge(bench, conv, Limits(memory=memory, window=WindowBounds()))
 
 
 @pytest.mark.slow
@@ -192,8 +192,8 @@ def test_a_thousand_convolutions(bench: Bench, drawn: tuple[Conv, Limits]) -> No
 
 
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
-@pytest.mark.parametrize("window", [Window(rows=2), Window(columns=2)])
-def test_only_rows_or_only_columns(bench: Bench, op: str, window: Window) -> None:
+@pytest.mark.parametrize("window", [WindowBounds(rows=2), WindowBounds(columns=2)])
+def test_only_rows_or_only_columns(bench: Bench, op: str, window: WindowBounds) -> None:
     assert judge(bench, Conv((7, 6), (3, 2), op=op, constants="w"), Limits(window=window)).result.tiled
     open_columns = Conv((7, 6), (3, 2), op=op, symbols=(None, None, None, "width"))
     result = bench.tile(open_columns.model(), Limits(window=window)).result
@@ -204,13 +204,13 @@ def test_only_rows_or_only_columns(bench: Bench, op: str, window: Window) -> Non
 
 def test_an_output_shape_beyond_the_input_is_left_alone(bench: Bench) -> None:
     conv = Conv((11,), (2,), op="ConvTranspose", attributes=(("strides", (3,)), ("output_shape", (33,))), constants="w")
-    (skipped,) = judge(bench, conv, Limits(window=Window(filters=2))).result.skipped
+    (skipped,) = judge(bench, conv, Limits(window=WindowBounds(filters=2))).result.skipped
     assert skipped.reason == "its output_shape asks for 33 elements where its input reaches 32"
 
 
 def test_a_convolution_is_not_filled_up_but_may_be_cut_beside_products_that_are(bench: Bench) -> None:
     conv = Conv((6, 6), (3, 3), constants="w")
-    exact, ragged = Limits(None, 9, None, pad=True, window=Window()), Limits(None, 9, None, window=Window())
+    exact, ragged = Limits(None, 9, None, pad=True, window=WindowBounds()), Limits(None, 9, None, window=WindowBounds())
     (skipped,) = judge(bench, conv, exact).result.skipped
     assert "[operator.Conv] with pad = false in the limits file has it cut" in skipped.reason
     assert bench.tile(conv.model(), replace(exact, operators=(("Conv", ragged),))).result.matmuls == 3
@@ -219,8 +219,10 @@ def test_a_convolution_is_not_filled_up_but_may_be_cut_beside_products_that_are(
 @pytest.mark.parametrize("kernel", [1, 2])
 def test_padding_as_wide_as_the_kernel(bench: Bench, kernel: int) -> None:
     conv = Conv((9, 9), (kernel, kernel), attributes=(("pads", (2, 2, 2, 2)),), constants="w")
-    assert judge(bench, conv, Limits(n=3, window=Window(rows=5))).result.matmuls > 4, "all of its tiles reach the input"
+    assert judge(bench, conv, Limits(n=3, window=WindowBounds(rows=5))).result.matmuls > 4, (
+        "all of its tiles reach the input"
+    )
     reason = f"a tile could lie in its padding of 2 alone, as wide as its kernel, {kernel}"
-    for limits in (Limits(window=Window(rows=1)), Limits(memory=2000, window=Window())):
+    for limits in (Limits(window=WindowBounds(rows=1)), Limits(memory=2000, window=WindowBounds())):
         skipped = judge(bench, conv, limits).result.skipped
         assert [skip.reason for skip in skipped] == [reason]

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxtile.model.infer import declared
 from onnxtile.model.shapes import resolve
 from onnxtile.runtime import Array
-from onnxtile.tiling.limits import Limits, Window
+from onnxtile.tiling.limits import Limits, WindowBounds
 from tests.tiling.conftest import CONVOLUTIONS, TILES, Bench, Case, Tiled
 
 
@@ -72,7 +72,7 @@ def test_convolutions(
 ) -> None:
     model = convolution(x, ones(*w), op, **attributes)
     whole = 4 * (prod(x) + prod(w) + prod(d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim))
-    tiled = bench.tile(model, Limits.of(memory=int(whole / share), window=Window()))
+    tiled = bench.tile(model, Limits.of(memory=int(whole / share), window=WindowBounds()))
     (site,) = tiled.result.tiled
     assert site.chosen is not None
     claimed = site.chosen.choice.held
@@ -84,7 +84,7 @@ def test_convolutions(
 
 def test_a_stride_beyond_the_kernel_reads_what_it_steps_over(bench: Bench) -> None:
     model = convolution((1, 64, 28, 28), ones(128, 64, 1, 1), strides=[2, 2])
-    tiled = bench.tile(model, Limits.of(memory=256 * 1024, window=Window()))
+    tiled = bench.tile(model, Limits.of(memory=256 * 1024, window=WindowBounds()))
     (site,) = tiled.result.tiled
     assert site.chosen is not None
     assert largest(tiled) == site.chosen.choice.held <= 256 * 1024

@@ -18,7 +18,6 @@ from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
 from onnxtile.model.shapes import resolve
 from onnxtile.runtime import Array, Session
-from onnxtile.tiling.grid import TileGrid
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.rewrite import tile
 from onnxtile.tiling.sites import MOST_NODES
@@ -65,8 +64,7 @@ def places(tiled: Tiled) -> list[dict[str, int]]:
 def test_products_stand_in_loop_order_with_their_marks(bench: Bench) -> None:
     tiled = bench.tile(bench.case(m=7, k=9, n=5).model(), FOUR)
     (site,) = tiled.result.tiled
-    assert isinstance(site.grid, TileGrid)
-    assert places(tiled) == [{"m": m, "k": k, "n": n} for m, k, n in site.grid.places()]
+    assert places(tiled) == [{"m": m, "k": k, "n": n} for _, m, k, n in site.grid.places()]
     for node in tiled.nodes:
         mark = json.loads(node.metadata_props[keys.TILE])
         assert {"node": "fc", "op": "Gemm", "m": 7, "k": 9, "n": 5, "grid": [2, 3, 2]}.items() <= mark.items()
@@ -390,7 +388,7 @@ def test_a_tiling_of_more_than_a_million_nodes_is_refused_before_anything_change
 
 
 def test_the_number_of_nodes_is_foreseen(bench: Bench) -> None:
-    from onnxtile.tiling.kinds import most_nodes
+    from onnxtile.tiling.write_tiles import most_nodes
 
     for constants in ("", "a", "b", "ab", "c", "abc"):
         for alpha, beta, bias in ((1.0, 1.0, None), (0.5, 0.5, (5,)), (0.5, 0.0, (5,)), (1.0, 2.0, (7, 1))):
@@ -410,4 +408,4 @@ def test_the_number_of_nodes_is_foreseen(bench: Bench) -> None:
                     tiled = bench.tile(case.model(), limits)
                     (site,) = tiled.result.tiled
                     folded = alpha != 1.0 and ("a" in constants or "b" in constants)
-                    assert len(tiled.nodes) == most_nodes(site.product, site.grid) - folded
+                    assert len(tiled.nodes) == most_nodes(site.contraction, site.grid) - folded

@@ -89,12 +89,12 @@ def tile(
         onnxtile tile model.onnx --max 64 --conv --dim batch=1
     """
     from onnxtile import api
-    from onnxtile.tiling.limits import Limits, Window
-    from onnxtile.tiling.options import Options
+    from onnxtile.tiling.limits import Limits, WindowBounds
+    from onnxtile.tiling.options import TileOptions
     from onnxtile.tiling.target import find
 
     base = None if limits_file is None else find(limits_file)
-    window = Window(max_rows, max_columns, max_channels, max_filters)
+    window = WindowBounds(max_rows, max_columns, max_channels, max_filters)
     limits = Limits.of(
         max=most,
         m=max_m,
@@ -104,7 +104,7 @@ def tile(
         window=window if conv or window.asks else None,
         base=base,
     )
-    options = Options.of(
+    options = TileOptions.of(
         accumulate=accumulate, accumulate_type=accumulate_type, nodes_at_most=nodes_at_most, wrap=wrap, runs=runs
     )
     target = job.target(model, "tiled")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from onnxtile import api
 from onnxtile.pipeline.options import Bytes, Count, SizedOptions
 from onnxtile.pipeline.step import Done, State, Step
-from onnxtile.tiling.limits import Limits, Window
-from onnxtile.tiling.options import Options as TileOptions
+from onnxtile.tiling.limits import Limits, WindowBounds
+from onnxtile.tiling.options import TileOptions
 from onnxtile.tiling.target import find
 
 
@@ -33,7 +33,7 @@ class _Options(SizedOptions):
 
 def _limits(options: _Options) -> Limits:
     base = None if options.target is None else find(options.target)
-    window = Window(options.max_rows, options.max_columns, options.max_channels, options.max_filters)
+    window = WindowBounds(options.max_rows, options.max_columns, options.max_channels, options.max_filters)
     return Limits.of(
         max=options.max,
         m=options.max_m,

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.tiling.conv.layer import Convolution
-from onnxtile.tiling.conv.read import convolution
-from onnxtile.tiling.product import Facts, Tileable
+from onnxtile.tiling.contraction import Contraction, TensorOperand
+from onnxtile.tiling.element_types import FLOATS
+from onnxtile.tiling.sliding import SlidingAxis
+from onnxtile.tiling.tensors import NotTiled, TensorDims, times_sign
+from onnxtile.tiling.tileable import ModelFacts, Tileable, required_input
+
+_PADDING = ("auto_pad", "pads", "output_padding", "output_shape")
+_SPATIAL_AXES = (1, 2)
 
 
 class Conv(Tileable):
@@ -16,11 +21,117 @@ class Conv(Tileable):
     """
 
     name = "Conv"
-    slides = True
+    windows = True
 
-    def restate(self, node: ir.Node, facts: Facts) -> Convolution:
-        """Return the convolution. Each tile is a Conv of some groups, rows, columns, input and output channels."""
+    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
+        """Return the contraction. Each tile is a Conv of some groups, rows, columns, input and output channels."""
         return convolution(node, facts, transposed=False)
+
+
+def convolution(node: ir.Node, facts: ModelFacts, *, transposed: bool) -> Contraction:
+    """Return what `node` computes. Raises NotTiled with the reason where it cannot be cut."""
+    x_value, w_value = required_input(node, 0), required_input(node, 1)
+    dtype = facts.dtype(x_value, node.op_type, FLOATS)
+    facts.require_dtype(w_value, dtype)
+    dims, kernel = facts.dims(x_value), facts.known_dims(w_value)
+    rank = len(dims) - 2
+    if rank not in _SPATIAL_AXES:
+        raise NotTiled(f"it slides along {rank} axes: convolutions along one or two are cut")
+    if len(kernel) != len(dims):
+        raise NotTiled(f"its weights of shape {times_sign(kernel)} do not fit an input of {len(dims)} dimensions")
+    groups = node.attributes.get_int("group", 1)
+    if not isinstance(dims[1], int):
+        raise NotTiled(facts.unknown(x_value, 1))
+    channels, filters = _channels(kernel, groups, dims[1], transposed=transposed)
+    slides = tuple(slide.over(dims[2 + i]) for i, slide in enumerate(_slides(node, kernel[2:], transposed=transposed)))
+    out = _result(node, facts, slides, (dims[0], groups * filters))
+    if any(isinstance(size, int) and size < 1 for size in (*dims, *kernel, *out)):
+        raise NotTiled("a convolution without elements")
+    attributes = tuple(a for name, a in node.attributes.items() if name not in {*_PADDING, "group"})
+    padding = tuple(a for name, a in node.attributes.items() if name in _PADDING)
+    w = TensorOperand(w_value, kernel, (0, 1) if transposed else (1, 0), False, w_value in facts.constants, dtype)
+    return Contraction(
+        left=TensorOperand(
+            x_value, dims, (None, 1), transposed=False, constant=x_value in facts.constants, dtype=dtype
+        ),
+        right=w,
+        dims=out,
+        row_axes=tuple(range(2, 2 + rank)),
+        column_axis=1,
+        dtype=dtype,
+        sliding=slides,
+        channels=channels,
+        filters=filters,
+        batches=((dims[0],), (), (dims[0],)),
+        groups=groups,
+        windows=True,
+        groups_in_k=transposed,
+        letters=("x", "w"),
+        tile_bias=_bias(node, facts, groups * filters, dtype),
+        tile=node.op_type,
+        attributes=attributes,
+        padding=padding,
+    )
+
+
+def _channels(kernel: tuple[int, ...], groups: int, channels: int, *, transposed: bool) -> tuple[int, int]:
+    """Return the input and output channels of a group. Raises NotTiled where weights and input do not fit."""
+    first, second = kernel[:2]
+    inputs = first if transposed else second * groups
+    if groups < 1 or first % groups or inputs != channels:
+        raise NotTiled(
+            f"its weights of shape {times_sign(kernel)} in {groups} groups do not fit {channels} input channels"
+        )
+    return (first // groups, second) if transposed else (second, first // groups)
+
+
+def _slides(node: ir.Node, kernel: tuple[int, ...], *, transposed: bool) -> list[SlidingAxis]:
+    rank = len(kernel)
+
+    def ints(name: str, default: int, count: int = rank) -> list[int]:
+        return list(node.attributes.get_ints(name, [default] * count) or [])
+
+    pads = ints("pads", 0, 2 * rank)
+    strides, dilations, extra = ints("strides", 1), ints("dilations", 1), ints("output_padding", 0)
+    wanted = ints("output_shape", 0)[-rank:] if "output_shape" in node.attributes else [None] * rank
+    if any(len(each) != size for each, size in ((pads, 2 * rank), (strides, rank), (dilations, rank), (extra, rank))):
+        raise NotTiled(f"its attributes are not for {rank} spatial axes")
+    if min(pads) < 0:
+        raise NotTiled("its padding is negative")
+    auto = node.attributes.get_string("auto_pad", "NOTSET")
+    return [
+        SlidingAxis(
+            kernel=kernel[i],
+            stride=strides[i],
+            dilation=dilations[i],
+            before=pads[i],
+            after=pads[rank + i],
+            output_padding=extra[i],
+            auto=auto,
+            wanted=wanted[i],
+            transposed=transposed,
+        )
+        for i in range(rank)
+    ]
+
+
+def _result(node: ir.Node, facts: ModelFacts, slides: tuple[SlidingAxis, ...], first: TensorDims) -> TensorDims:
+    """Return the dimensions of the result, symbols where the shapes' table has them."""
+    table = facts.shapes.dims(node.outputs[0]) or ()
+    known = table[2:] if len(table) == 2 + len(slides) else (None,) * len(slides)
+    sizes = (slide.out if isinstance(slide.out, int) else dim for slide, dim in zip(slides, known, strict=True))
+    return (*first, *sizes)
+
+
+def _bias(node: ir.Node, facts: ModelFacts, filters: int, dtype: ir.DataType) -> TensorOperand | None:
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    if value is None:
+        return None
+    facts.require_dtype(value, dtype)
+    dims = facts.known_dims(value)
+    if dims != (filters,):
+        raise NotTiled(f"its bias of shape {times_sign(dims)} is not one number for each of {filters} output channels")
+    return TensorOperand(value, dims, (None, 0), transposed=False, constant=value in facts.constants, dtype=dtype)
 
 
 CONV = Conv()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.tiling.conv.layer import Convolution
-from onnxtile.tiling.conv.read import convolution
-from onnxtile.tiling.product import Facts, Tileable
+from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.operators.conv import convolution
+from onnxtile.tiling.tileable import ModelFacts, Tileable
 
 
 class ConvTranspose(Tileable):
@@ -16,10 +16,10 @@ class ConvTranspose(Tileable):
     """
 
     name = "ConvTranspose"
-    slides = True
+    windows = True
 
-    def restate(self, node: ir.Node, facts: Facts) -> Convolution:
-        """Return the convolution. Each tile is a ConvTranspose of some groups, rows, columns, input and output channels."""
+    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
+        """Return the contraction. Each tile is a ConvTranspose of some groups, rows, columns, input and output channels."""
         return convolution(node, facts, transposed=True)
 
 

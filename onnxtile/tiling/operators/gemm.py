@@ -6,21 +6,10 @@ from collections.abc import Set
 
 import onnx_ir as ir
 
-from onnxtile.tiling.product import (
-    FLOATS,
-    INTEGERS,
-    Bias,
-    Dims,
-    Facts,
-    NotTiled,
-    Operand,
-    Product,
-    Tileable,
-    require_factor,
-    require_fit,
-    required_input,
-    times_sign,
-)
+from onnxtile.tiling.contraction import Bias, Contraction, TensorOperand, matrix_product
+from onnxtile.tiling.element_types import FLOATS, INTEGERS
+from onnxtile.tiling.tensors import NotTiled, TensorDims, times_sign
+from onnxtile.tiling.tileable import ModelFacts, Tileable, require_factor, required_input
 
 
 class Gemm(Tileable):
@@ -28,7 +17,7 @@ class Gemm(Tileable):
 
     name = "Gemm"
 
-    def restate(self, node: ir.Node, facts: Facts) -> Product:
+    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
         """Return the product, with the bias where there is one."""
         a = factor(node, 0, "transA", facts)
         b = factor(node, 1, "transB", facts)
@@ -38,19 +27,19 @@ class Gemm(Tileable):
         require_factor("alpha", alpha, dtype)
         dims = (a.size(0), b.size(1))
         added = bias(node, dims, dtype, facts)
-        return require_fit(Product(a, b, dims, (0, 1), dtype, alpha, added))
+        return matrix_product(a, b, dims, (0, 1), dtype, alpha=alpha, bias=added)
 
 
 def factor(
-    node: ir.Node, index: int, attribute: str, facts: Facts, taken: Set[ir.DataType] = FLOATS | INTEGERS
-) -> Operand:
+    node: ir.Node, index: int, attribute: str, facts: ModelFacts, taken: Set[ir.DataType] = FLOATS | INTEGERS
+) -> TensorOperand:
     """Return input `index` as a factor, transposed where `attribute` says so. Raises NotTiled where it is no matrix."""
     value = required_input(node, index)
     dims = facts.dims(value)
     if len(dims) != 2:
         raise NotTiled(f"{value.name!r} has {len(dims)} dimensions, Gemm multiplies matrices")
     transposed = bool(node.attributes.get_int(attribute, 0))
-    return Operand(
+    return TensorOperand(
         value,
         dims[::-1] if transposed else dims,
         (0, 1),
@@ -60,7 +49,7 @@ def factor(
     )
 
 
-def bias(node: ir.Node, dims: Dims, dtype: ir.DataType, facts: Facts, index: int = 2) -> Bias | None:
+def bias(node: ir.Node, dims: TensorDims, dtype: ir.DataType, facts: ModelFacts, index: int = 2) -> Bias | None:
     """Return input `index` as the bias, None where it is missing. Raises NotTiled where it does not broadcast to `dims`."""
     value = node.inputs[index] if len(node.inputs) > index else None
     beta = node.attributes.get_float("beta", 1.0)

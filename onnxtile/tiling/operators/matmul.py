@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.tiling.product import (
-    Axes,
-    Dims,
-    Facts,
-    NotTiled,
-    Operand,
-    Product,
-    Tileable,
-    broadcast,
-    require_fit,
-    required_input,
-)
+from onnxtile.tiling.contraction import Axes, Contraction, TensorOperand, matrix_product
+from onnxtile.tiling.tensors import NotTiled, TensorDims, broadcast
+from onnxtile.tiling.tileable import ModelFacts, Tileable, required_input
 
 
 class MatMul(Tileable):
@@ -23,24 +14,24 @@ class MatMul(Tileable):
 
     name = "MatMul"
 
-    def restate(self, node: ir.Node, facts: Facts) -> Product:
+    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
         """Return the product. A vector on the left is one row, on the right one column, and the result lacks that axis.
 
         The axes before the last two are a batch, which broadcasts and is not cut.
         """
         dtype = facts.dtype(required_input(node, 0))
         a, b = (factor(node, index, facts, dtype) for index in (0, 1))
-        return require_fit(Product(a, b, *placed(a, b), dtype))
+        return matrix_product(a, b, *placed(a, b), dtype)
 
 
-def placed(a: Operand, b: Operand) -> tuple[Dims, Axes]:
+def placed(a: TensorOperand, b: TensorOperand) -> tuple[TensorDims, Axes]:
     """Return the dimensions of the product of `a` and `b`, and where its rows and columns lie. Raises NotTiled where batches differ."""
     rows, columns = ((o.size(side),) if o.axes[side] is not None else () for side, o in enumerate((a, b)))
     batch = broadcast(a.batch, b.batch)
     return batch + rows + columns, (len(batch) if rows else None, len(batch) + len(rows) if columns else None)
 
 
-def factor(node: ir.Node, side: int, facts: Facts, dtype: ir.DataType, index: int | None = None) -> Operand:
+def factor(node: ir.Node, side: int, facts: ModelFacts, dtype: ir.DataType, index: int | None = None) -> TensorOperand:
     """Return the left (0) or right (1) factor, of elements of `dtype`; it is input `side` unless `index` is given.
 
     Raises NotTiled for a scalar.
@@ -54,7 +45,7 @@ def factor(node: ir.Node, side: int, facts: Facts, dtype: ir.DataType, index: in
     axes: Axes = (last - 1, last)
     if last == 0:
         axes = (None, 0) if side == 0 else (0, None)
-    return Operand(value, dims, axes, transposed=False, constant=value in facts.constants, dtype=dtype)
+    return TensorOperand(value, dims, axes, transposed=False, constant=value in facts.constants, dtype=dtype)
 
 
 MATMUL = MatMul()

@@ -6,19 +6,11 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from onnxtile.tiling.contraction import Axes, Contraction, TensorOperand, matrix_product
+from onnxtile.tiling.element_types import BYTES
 from onnxtile.tiling.operators.matmul import factor, placed
-from onnxtile.tiling.product import (
-    BYTES,
-    Axes,
-    Facts,
-    NotTiled,
-    Operand,
-    Product,
-    Tileable,
-    require_fit,
-    required_input,
-    times_sign,
-)
+from onnxtile.tiling.tensors import NotTiled, times_sign
+from onnxtile.tiling.tileable import ModelFacts, Tileable, required_input
 
 
 class MatMulInteger(Tileable):
@@ -26,15 +18,15 @@ class MatMulInteger(Tileable):
 
     name = "MatMulInteger"
 
-    def restate(self, node: ir.Node, facts: Facts) -> Product:
+    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
         """Return the product. Each tile is a MatMulInteger with the zero points that belong to it."""
         types = [facts.dtype(required_input(node, index), self.name, BYTES) for index in (0, 1)]
         a, b = (factor(node, index, facts, dtype) for index, dtype in enumerate(types))
         a, b = replace(a, zero=zero_point(node, a, 0, 2, facts)), replace(b, zero=zero_point(node, b, 1, 3, facts))
-        return require_fit(Product(a, b, *placed(a, b), ir.DataType.INT32, tile=self.name))
+        return matrix_product(a, b, *placed(a, b), ir.DataType.INT32, tile=self.name)
 
 
-def zero_point(node: ir.Node, operand: Operand, side: int, index: int, facts: Facts) -> Operand | None:
+def zero_point(node: ir.Node, operand: TensorOperand, side: int, index: int, facts: ModelFacts) -> TensorOperand | None:
     """Return input `index` as the zero point of the left (0) or right (1) factor, None where it is missing.
 
     Raises NotTiled unless it is a single number, or for the right factor one for each column.
@@ -48,7 +40,7 @@ def zero_point(node: ir.Node, operand: Operand, side: int, index: int, facts: Fa
         axes = (None, 0)
     elif dims not in {(), (1,)}:
         raise NotTiled(f"its zero point {value.name!r} of shape {times_sign(dims)} is not a single number")
-    return Operand(value, dims, axes, transposed=False, constant=value in facts.constants, dtype=operand.dtype)
+    return TensorOperand(value, dims, axes, transposed=False, constant=value in facts.constants, dtype=operand.dtype)
 
 
 MATMUL_INTEGER = MatMulInteger()

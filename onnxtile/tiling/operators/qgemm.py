@@ -6,18 +6,13 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from onnxtile.tiling.contraction import Contraction, Requantize, matrix_product
+from onnxtile.tiling.element_types import BYTES
 from onnxtile.tiling.operators.gemm import bias, factor
 from onnxtile.tiling.operators.matmul_integer import zero_point
 from onnxtile.tiling.operators.qlinear_matmul import parameter
-from onnxtile.tiling.product import (
-    BYTES,
-    Facts,
-    NotTiled,
-    Product,
-    Requantize,
-    Tileable,
-    require_fit,
-)
+from onnxtile.tiling.tensors import NotTiled
+from onnxtile.tiling.tileable import ModelFacts, Tileable
 
 
 class QGemm(Tileable):
@@ -26,7 +21,7 @@ class QGemm(Tileable):
     name = "QGemm"
     domain = "com.microsoft"
 
-    def restate(self, node: ir.Node, facts: Facts) -> Product:
+    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
         """Return the product. Each tile is a MatMulInteger; the bias is added to their sum, then all is scaled."""
         if facts.opset < 10:
             raise NotTiled(f"opset {facts.opset} has no MatMulInteger: raise the model to 10 at least")
@@ -36,7 +31,7 @@ class QGemm(Tileable):
         b = replace(b, zero=zero_point(node, b, 1, 5, facts))
         dims = (a.size(0), b.size(1))
         added = bias(node, dims, ir.DataType.INT32, facts, 6)
-        product = require_fit(Product(a, b, dims, (0, 1), ir.DataType.INT32, bias=added, tile="MatMulInteger"))
+        product = matrix_product(a, b, dims, (0, 1), ir.DataType.INT32, bias=added, tile="MatMulInteger")
         a_scale, b_scale = parameter(node, 1, None, product, facts), parameter(node, 4, b, product, facts)
         quantized = [index < len(node.inputs) and node.inputs[index] is not None for index in (7, 8)]
         if quantized[0] != quantized[1]:

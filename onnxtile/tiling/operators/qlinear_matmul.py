@@ -6,21 +6,12 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from onnxtile.tiling.contraction import Contraction, Parameter, Requantize, TensorOperand, matrix_product
+from onnxtile.tiling.element_types import BYTES
 from onnxtile.tiling.operators.matmul import factor, placed
 from onnxtile.tiling.operators.matmul_integer import zero_point
-from onnxtile.tiling.product import (
-    BYTES,
-    Facts,
-    NotTiled,
-    Operand,
-    Parameter,
-    Product,
-    Requantize,
-    Tileable,
-    require_fit,
-    required_input,
-    times_sign,
-)
+from onnxtile.tiling.tensors import NotTiled, times_sign
+from onnxtile.tiling.tileable import ModelFacts, Tileable, required_input
 
 
 class QLinearMatMul(Tileable):
@@ -28,7 +19,7 @@ class QLinearMatMul(Tileable):
 
     name = "QLinearMatMul"
 
-    def restate(self, node: ir.Node, facts: Facts) -> Product:
+    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
         """Return the product. Each tile is a MatMulInteger; the result is quantized as a whole."""
         a, b = (
             factor(node, side, facts, facts.dtype(required_input(node, 3 * side), self.name, BYTES), 3 * side)
@@ -36,14 +27,16 @@ class QLinearMatMul(Tileable):
         )
         a = replace(a, zero=zero_point(node, a, 0, 2, facts))
         b = replace(b, zero=zero_point(node, b, 1, 5, facts))
-        product = require_fit(Product(a, b, *placed(a, b), ir.DataType.INT32, tile="MatMulInteger"))
+        product = matrix_product(a, b, *placed(a, b), ir.DataType.INT32, tile="MatMulInteger")
         y_zero = parameter(node, 7, None, product, facts)
         dtype = facts.dtype(y_zero.value, self.name, BYTES)
         scales = [parameter(node, index, b if index == 4 else None, product, facts) for index in (1, 4, 6)]
         return replace(product, requantize=Requantize(scales[0], scales[1], scales[2], y_zero, dtype))
 
 
-def parameter(node: ir.Node, index: int, columns: Operand | None, product: Product, facts: Facts) -> Parameter:
+def parameter(
+    node: ir.Node, index: int, columns: TensorOperand | None, product: Contraction, facts: ModelFacts
+) -> Parameter:
     """Return a scale or zero point: a single number, or with `columns` one for each. Raises NotTiled for any other."""
     value = required_input(node, index)
     dims, constant = facts.dims(value), value in facts.constants

@@ -12,7 +12,7 @@ from onnx import parser
 from onnxtile import api
 from onnxtile.runtime import Session
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import Options
+from onnxtile.tiling.options import TileOptions
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench
@@ -26,7 +26,7 @@ def source(graph: str, *functions: str) -> onnx.ModelProto:
     return parser.parse_model("\n".join((f"{head} g {graph}", *functions)))
 
 
-def require_same(bench: Bench, model: onnx.ModelProto, options: Options | None = None) -> None:
+def require_same(bench: Bench, model: onnx.ModelProto, options: TileOptions | None = None) -> None:
     tiled = bench.tile(model, FOUR, options)
     random = np.random.default_rng(0)
     feeds = {
@@ -47,9 +47,9 @@ TWO_CALLS = """(float[5,8] x, float[8,8] w, float[8] b, float[8,8] v) => (float[
 @pytest.mark.parametrize("wrap", [False, True])
 def test_calls_of_one_size(bench: Bench, how: str, *, wrap: bool) -> None:
     model = source(TWO_CALLS, LINEAR)
-    require_same(bench, model, Options.of(accumulate=how, wrap=wrap))
+    require_same(bench, model, TileOptions.of(accumulate=how, wrap=wrap))
     (site,) = bench.tile(model, FOUR).result.tiled
-    assert (site.node, site.product.m, site.product.k, site.product.n) == ("Linear/mm", 5, 8, 8)
+    assert (site.node, site.contraction.m, site.contraction.k, site.contraction.n) == ("Linear/mm", 5, 8, 8)
 
 
 DIFFERENT = """(float[5,8] x, float[8,8] w, float[8] b, float[8,6] v, float[6] c, float[6,3] u, float[3] d) => (float[5,3] y) {
@@ -61,7 +61,7 @@ def test_calls_of_different_sizes_get_a_copy_each(bench: Bench) -> None:
     require_same(bench, model)
     tiled = bench.tile(model, FOUR)
     assert [node.op_type for node in tiled.nodes] == ["Linear", "Linear", "Linear.2", "Linear.3"]
-    assert [(site.node, site.product.k, site.product.n) for site in tiled.result.tiled] == [
+    assert [(site.node, site.contraction.k, site.contraction.n) for site in tiled.result.tiled] == [
         ("Linear/mm", 8, 8),
         ("Linear.2/mm", 8, 6),
         ("Linear.3/mm", 6, 3),

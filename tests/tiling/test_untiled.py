@@ -11,8 +11,8 @@ from onnx import parser
 from onnxtile import api
 from onnxtile.registry import discover
 from onnxtile.tiling import untiled as uncut
-from onnxtile.tiling.limits import Limits, Window
-from onnxtile.tiling.product import Tileable
+from onnxtile.tiling.limits import Limits, WindowBounds
+from onnxtile.tiling.tileable import Tileable
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench
@@ -49,5 +49,5 @@ def test_what_is_cut_is_not_among_them() -> None:
 def test_operands_of_different_element_types_are_not_cut(node: str, ends: str) -> None:
     shape = "8,8,1,1" if "Conv" in node else "8,8"
     text = f"""<ir_version: 8, opset_import: ["" : 17]> g ({ends}, string[{shape}] w) => (float y) {{ [one] y = {node} }}"""
-    result = api.tile(parser.parse_model(text), Limits.of(max=4, window=Window()), verify=False)
+    result = api.tile(parser.parse_model(text), Limits.of(max=4, window=WindowBounds()), verify=False)
     assert [skip["reason"] for skip in result.to_dict()["skipped"]] == ["'w' has another element type than float"]

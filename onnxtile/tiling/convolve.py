@@ -9,19 +9,21 @@ from typing import Any
 import numpy as np
 
 from onnxtile.runtime import Array
-from onnxtile.tiling.conv.layer import Convolution
-from onnxtile.tiling.conv.slide import Slide
+from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.sliding import SlidingAxis
 
 
-def convolve(layer: Convolution, x: Array, w: Array) -> Array:
+def convolve(contraction: Contraction, x: Array, w: Array) -> Array:
     """Return `x` (batch, channels, spatial ...) convolved with `w`, both float64, without the bias."""
-    slides = [slide.over(size) for slide, size in zip(layer.slides, x.shape[2:], strict=True)]
+    slides = [slide.over(size) for slide, size in zip(contraction.sliding, x.shape[2:], strict=True)]
     outs = [slide.out for slide in slides if isinstance(slide.out, int)]
-    batch, groups = x.shape[0], layer.groups
-    grouped = x.reshape(batch, groups, layer.channels, *x.shape[2:])
+    batch, groups = x.shape[0], contraction.groups
+    channels, filters = x.shape[1] // groups, contraction.filters
+    assert isinstance(filters, int)
+    grouped = x.reshape(batch, groups, channels, *x.shape[2:])
     # Weights as (groups, output channels, input channels, kernel ...).
     weights = w.reshape(groups, -1, *w.shape[1:])
-    weights = weights.swapaxes(1, 2) if layer.transposed else weights
+    weights = weights.swapaxes(1, 2) if contraction.groups_in_k else weights
     result = np.zeros((batch, groups, weights.shape[1], *outs))
     for place in product(*(range(slide.kernel) for slide in slides)):
         pairs = [_meeting(slide, j) for slide, j in zip(slides, place, strict=True)]
@@ -30,12 +32,12 @@ def convolve(layer: Convolution, x: Array, w: Array) -> Array:
         element: tuple[Any, ...] = (..., *place)
         part = grouped[sources]
         sizes = part.shape[3:]
-        flat = weights[element] @ part.reshape(batch, groups, layer.channels, prod(sizes))
-        result[targets] += flat.reshape(batch, groups, layer.filters, *sizes)
+        flat = weights[element] @ part.reshape(batch, groups, channels, prod(sizes))
+        result[targets] += flat.reshape(batch, groups, filters, *sizes)
     return result.reshape(batch, -1, *outs)
 
 
-def _meeting(slide: Slide, j: int) -> tuple[slice, slice]:
+def _meeting(slide: SlidingAxis, j: int) -> tuple[slice, slice]:
     """Return which inputs the kernel's element `j` takes to which outputs, as ranges of the same length."""
     assert isinstance(slide.size, int) and isinstance(slide.out, int)
     shift = j * slide.dilation - slide.before

@@ -1,15 +1,15 @@
-"""How a kernel slides along one axis of a convolution, and what of the input a stretch of the output needs."""
+"""How a kernel slides along one axis of the output, and which inputs a stretch of the output reads. A matrix product has a kernel of 1."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from onnxtile.tiling.product import Dim, NotTiled
+from onnxtile.tiling.tensors import AxisSize, NotTiled
 
 
 @dataclass(frozen=True)
-class Window:
+class InputWindow:
     """What one stretch of the output reads: input elements from `start` to `stop` with `before` and `after` of padding.
 
     `extra` is ConvTranspose's output_padding: elements at the end of the output that no input reaches.
@@ -28,14 +28,15 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Slide:
-    """One spatial axis: sizes of input and output in elements, where they are known, kernel, stride, dilation and padding.
+class SlidingAxis:
+    """One axis of the output: sizes of input and output in elements, where they are known, kernel, stride, dilation and padding.
 
+    The defaults are the rows of a matrix product: a kernel of 1, which reads as many inputs as there are outputs.
     Conv (https://onnx.ai/onnx/operators/onnx__Conv.html): output o reads inputs o·stride - before + j·dilation, j < kernel.
     ConvTranspose (https://onnx.ai/onnx/operators/onnx__ConvTranspose.html): input i adds to outputs i·stride - before + j·dilation.
     """
 
-    kernel: int
+    kernel: int = 1
     stride: int = 1
     dilation: int = 1
     before: int = 0
@@ -45,8 +46,8 @@ class Slide:
     wanted: int | None = None
     """What ConvTranspose's output_shape asks for."""
     transposed: bool = False
-    size: Dim = None
-    out: Dim = None
+    size: AxisSize = None
+    out: AxisSize = None
 
     @property
     def reach(self) -> int:
@@ -54,11 +55,16 @@ class Slide:
         return (self.kernel - 1) * self.dilation + 1
 
     @property
+    def is_plain(self) -> bool:
+        """Whether output i reads input i and no other, as in a matrix product."""
+        return (self.kernel, self.stride) == (1, 1) and self.size == self.out
+
+    @property
     def is_known(self) -> bool:
         """Whether both sizes are numbers, without which the axis cannot be cut."""
         return isinstance(self.size, int) and isinstance(self.out, int)
 
-    def over(self, size: Dim) -> Slide:
+    def over(self, size: AxisSize) -> SlidingAxis:
         """Return the same over an input of `size`, with the padding and the size of the output that follow where that is a number.
 
         Raises NotTiled where output_shape asks for more than there is.
@@ -67,7 +73,7 @@ class Slide:
             return replace(self, size=size, out=self.wanted)
         return self._transposed_over(size) if self.transposed else self._over(size)
 
-    def _over(self, size: int) -> Slide:
+    def _over(self, size: int) -> SlidingAxis:
         before, after = (0, 0) if self.auto == "VALID" else (self.before, self.after)
         if self.auto.startswith("SAME"):
             total = max((-(-size // self.stride) - 1) * self.stride + self.reach - size, 0)
@@ -75,7 +81,7 @@ class Slide:
         out = (size + before + after - self.reach) // self.stride + 1
         return replace(self, size=size, out=out, before=before, after=after)
 
-    def _transposed_over(self, size: int) -> Slide:
+    def _transposed_over(self, size: int) -> SlidingAxis:
         full = (size - 1) * self.stride + self.reach + self.output_padding
         before, after = (0, 0) if self.auto == "VALID" else (self.before, self.after)
         wanted = size * self.stride if self.wanted is None and self.auto.startswith("SAME") else self.wanted
@@ -97,24 +103,24 @@ class Slide:
             return (outputs + max(self.reach, self.stride) - 2) // self.stride + 1
         return (outputs - 1) * self.stride + self.reach
 
-    def window(self, stretch: slice) -> Window:
+    def window(self, stretch: slice) -> InputWindow:
         """Return what the outputs of a stretch read. Both sizes must be known."""
         assert isinstance(self.size, int)
         return self._scattered(stretch, self.size) if self.transposed else self._gathered(stretch, self.size)
 
-    def _gathered(self, stretch: slice, size: int) -> Window:
+    def _gathered(self, stretch: slice, size: int) -> InputWindow:
         start = stretch.start * self.stride - self.before
         stop = (stretch.stop - 1) * self.stride - self.before + self.reach
-        return Window(max(start, 0), min(stop, size), max(-start, 0), max(stop - size, 0))
+        return InputWindow(max(start, 0), min(stop, size), max(-start, 0), max(stop - size, 0))
 
-    def _scattered(self, stretch: slice, size: int) -> Window:
+    def _scattered(self, stretch: slice, size: int) -> InputWindow:
         # Counted from the first element that input 0 adds to; where strides leave gaps, the input before a gap is read too.
         first, last = stretch.start + self.before, stretch.stop - 1 + self.before
         start = min(-(-(first - self.reach + 1) // self.stride), first // self.stride)
         start = min(max(start, 0), size - 1)
         stop = max(min(last // self.stride + 1, size), start + 1)
         spare = (stop - 1) * self.stride + self.reach - 1 - last
-        return Window(start, stop, first - start * self.stride, max(spare, 0), max(-spare, 0))
+        return InputWindow(start, stop, first - start * self.stride, max(spare, 0), max(-spare, 0))
 
     def require_reachable(self) -> None:
         """Raise NotTiled where a stretch of the output could lie in the padding alone, and so read nothing."""

@@ -11,16 +11,16 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.model.walk import all_nodes
-from onnxtile.tiling.bodies import Bodies
-from onnxtile.tiling.product import NotTiled
+from onnxtile.tiling.function_table import FunctionTable
+from onnxtile.tiling.tensors import NotTiled
 
 
-class Copies:
+class FunctionCopies:
     """The functions of a model that have been copied, one for each size that they are called with."""
 
-    def __init__(self, model: ir.Model, bodies: Bodies) -> None:
+    def __init__(self, model: ir.Model, table: FunctionTable) -> None:
         self._model = model
-        self._bodies = bodies
+        self._table = table
         self._made: dict[ir.OperatorIdentifier, list[ir.Function]] = {}
 
     def split(self, is_tileable: Callable[[ir.Node], bool]) -> None:
@@ -42,12 +42,12 @@ class Copies:
 
     def _split(self, function: ir.Function) -> None:
         try:
-            calls = self._bodies.calls(function)
+            calls = self._table.calls(function)
         except NotTiled:
             return
         for group in list(calls.values())[1:]:
             copy = _named(function, self._free_name(function))
-            self._bodies.add(copy, group)
+            self._table.add(copy, group)
             self._made.setdefault(function.identifier(), []).append(copy)
 
     def _free_name(self, function: ir.Function) -> str:

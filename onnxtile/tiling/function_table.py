@@ -17,28 +17,17 @@ from onnxtile.model.shape_values import Propagation
 from onnxtile.model.shapes import resolve
 from onnxtile.model.walk import all_nodes
 from onnxtile.runtime import Array
-from onnxtile.tiling.product import ConstantTable, Dims, NotTiled, ShapeTable
+from onnxtile.tiling.tensors import ConstantTable, NotTiled, ShapeTable, TensorDims
 
 _IR_VERSION = 10
 _MOST = 64
 """Elements of a constant that may say something about shapes: what Reshape, Slice, Split or Expand take has about one an axis."""
-Signature = tuple[tuple[ir.DataType | None, Dims | None] | None, ...]
+Signature = tuple[tuple[ir.DataType | None, TensorDims | None] | None, ...]
 """Element type and dimensions of each input of a call; None for one that is left out."""
 
 
-class NothingConstant:
-    """The constants of a body, where a weight is an input of the function, and so known only when the model runs."""
-
-    def __contains__(self, value: ir.Value | None) -> bool:
-        return False
-
-    def array(self, value: ir.Value) -> Array:
-        """Raise KeyError."""
-        raise KeyError(value.name)
-
-
 @dataclass(frozen=True)
-class Body:
+class FunctionShapes:
     """The values of one function, as all its calls see them."""
 
     shapes: ShapeTable
@@ -50,19 +39,19 @@ class Body:
         """Return the element type, None where it is unknown."""
         return self.shapes.dtype(self._stand_ins.get(value, value))
 
-    def dims(self, value: ir.Value) -> Dims | None:
+    def dims(self, value: ir.Value) -> TensorDims | None:
         """Return the dimensions, None where the rank is unknown."""
         return self.shapes.dims(self._stand_ins.get(value, value))
 
 
-class Bodies:
+class FunctionTable:
     """The bodies of a model's functions; each is inferred once, after those that call it."""
 
     def __init__(self, model: ir.Model, shapes: ShapeTable, constants: ConstantTable) -> None:
         self._model = model
         self._shapes = shapes
         self._constants = constants
-        self._known: dict[ir.OperatorIdentifier, Body | str] = {}
+        self._known: dict[ir.OperatorIdentifier, FunctionShapes | str] = {}
         self._callers: dict[ir.Value, ir.OperatorIdentifier] = {}
         self._calls: dict[ir.OperatorIdentifier, list[ir.Node]] = defaultdict(list)
         for node in all_nodes(model):
@@ -88,7 +77,7 @@ class Bodies:
             found[self._signature(call, len(function.inputs))].append(call)
         return found
 
-    def of(self, function: ir.Function) -> Body:
+    def of(self, function: ir.Function) -> FunctionShapes:
         """Return what is known inside `function`. Raises NotTiled with the reason where its calls do not tell."""
         key = function.identifier()
         if key not in self._known:
@@ -104,7 +93,7 @@ class Bodies:
     def _register(self, function: ir.Function) -> None:
         self._callers |= dict.fromkeys(_values(function), function.identifier())
 
-    def _infer(self, function: ir.Function) -> Body:
+    def _infer(self, function: ir.Function) -> FunctionShapes:
         if function.attributes:
             raise NotTiled("which has attributes")
         calls = self.calls(function)
@@ -119,7 +108,7 @@ class Bodies:
         inputs = [*call.inputs, *[None] * (count - len(call.inputs))]
         return tuple(None if value is None else self._fact(value) for value in inputs)
 
-    def _fact(self, value: ir.Value) -> tuple[ir.DataType | None, Dims | None]:
+    def _fact(self, value: ir.Value) -> tuple[ir.DataType | None, TensorDims | None]:
         caller = self._callers.get(value)
         table: ShapeTable = self._shapes if caller is None else self.of(self._model.functions[caller])
         return table.dtype(value), table.dims(value)
@@ -159,7 +148,9 @@ class Bodies:
         return found
 
 
-def _inferred(model: ir.Model, function: ir.Function, signature: Signature, given: Sequence[Array | None]) -> Body:
+def _inferred(
+    model: ir.Model, function: ir.Function, signature: Signature, given: Sequence[Array | None]
+) -> FunctionShapes:
     """Infer the body of `function` as a graph whose inputs are those of its calls; what these give as constants is constant there."""
     copy = function.clone()
     stand_ins = dict(zip(_values(function), _values(copy), strict=True))
@@ -176,7 +167,7 @@ def _inferred(model: ir.Model, function: ir.Function, signature: Signature, give
         copy.graph.register_initializer(inside)
     functions = [other.clone() for other in model.functions.values() if other is not function]
     shell = ir.Model(copy.graph, ir_version=_IR_VERSION, functions=functions)
-    return Body(_resolved(shell), stand_ins, held)
+    return FunctionShapes(_resolved(shell), stand_ins, held)
 
 
 def _resolved(shell: ir.Model) -> ShapeTable:

@@ -1,0 +1,258 @@
+"""A contraction: the one form in which tile sees every operator that it cuts.
+
+It adds up products of the elements of two operands, `left` and `right`, over K. A matrix product has rows M, columns N and a kernel of 1.
+A convolution has the pixels of the output as M and the output channels of a group as N; its K are the input channels of a group
+times the elements of the kernel, and its groups are so many products side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import onnx_ir as ir
+
+from onnxtile.tiling.axis_bounds import AxisBounds
+from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.sliding import SlidingAxis
+from onnxtile.tiling.tensors import AxisSize, NotTiled, TensorDims
+
+Axes = tuple[int | None, int | None]
+"""The axes of a tensor along which a matrix's rows and columns lie; None for a vector, which lacks one of the two."""
+
+
+@dataclass(frozen=True)
+class TensorOperand:
+    """An operand: a matrix, a vector, or a batch of matrices along the axes before the last two.
+
+    `dims` and `axes` are those that the contraction reads, so after a transposition where there is one. The rows of `left` lie along M,
+    its columns along K; the rows of `right` lie along K, its columns along N.
+    """
+
+    value: ir.Value
+    dims: TensorDims
+    axes: Axes
+    transposed: bool
+    constant: bool
+    dtype: ir.DataType
+    zero: TensorOperand | None = None
+    """The zero point that is taken off each element: a single one without axes, or one for each column."""
+
+    @property
+    def stored(self) -> TensorDims:
+        """The dimensions of the value itself."""
+        return self.dims[::-1] if self.transposed else self.dims
+
+    def stored_axis(self, side: int) -> int:
+        """Return the axis of the value itself along which rows (side 0) or columns (side 1) lie. A vector has one of the two."""
+        axis = self.axes[side]
+        assert axis is not None
+        return len(self.dims) - 1 - axis if self.transposed else axis
+
+    @property
+    def batch(self) -> TensorDims:
+        """The dimensions before those of the matrix or vector."""
+        return self.dims[: -sum(axis is not None for axis in self.axes)]
+
+    def size(self, side: int) -> AxisSize:
+        """Return the number of rows (side 0) or columns (side 1); 1 where the operand is a vector that lacks them."""
+        axis = self.axes[side]
+        return 1 if axis is None else self.dims[axis]
+
+
+@dataclass(frozen=True)
+class Bias:
+    """A tensor that is added to the whole result, `beta` times; its dimensions broadcast to those of the result."""
+
+    value: ir.Value
+    dims: TensorDims
+    beta: float
+    constant: bool
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A scale or a zero point of a result."""
+
+    value: ir.Value
+    dims: TensorDims
+    dtype: ir.DataType
+    constant: bool
+
+
+@dataclass(frozen=True)
+class Requantize:
+    """The steps from an int32 sum to the result: times alpha · a_scale · b_scale / y_scale, plus a zero point, in `dtype`.
+
+    Without y_scale and y_zero the result is a float.
+    """
+
+    a_scale: Parameter
+    b_scale: Parameter
+    y_scale: Parameter | None
+    y_zero: Parameter | None
+    dtype: ir.DataType
+    alpha: float = 1.0
+
+    @property
+    def scales(self) -> list[Parameter]:
+        """The scales that there are."""
+        return [scale for scale in (self.a_scale, self.b_scale, self.y_scale) if scale is not None]
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """The scales, and the zero point of the result."""
+        return self.scales if self.y_zero is None else [*self.scales, self.y_zero]
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """`groups` contractions side by side: alpha · left · right + bias, in `dtype`.
+
+    `sliding` are the axes of the output that make up M, and `row_axes` where they lie in the result. `channels` is K over the elements of
+    the kernel, `filters` is N; both count one group. `batches` are the dimensions of the batch of left, right and result.
+    """
+
+    left: TensorOperand
+    right: TensorOperand
+    dims: TensorDims
+    """The dimensions of the result."""
+    row_axes: tuple[int | None, ...]
+    """For each of `sliding` its axis in the result; None where the left operand is a vector, and the result has no rows."""
+    column_axis: int | None
+    """The axis of N in the result; None where the right operand is a vector."""
+    dtype: ir.DataType
+    sliding: tuple[SlidingAxis, ...]
+    channels: AxisSize
+    filters: AxisSize
+    batches: tuple[TensorDims, TensorDims, TensorDims]
+    groups: int = 1
+    windows: bool = False
+    """Whether a tile reads windows of `left`, which lie along the same axes as the rows of the result, and may overlap."""
+    groups_in_k: bool = False
+    """Whether the groups of `right` lie along its K, as in ConvTranspose; along its N otherwise."""
+    letters: tuple[str, str] = ("a", "b")
+    """The names of the operands in the names of their blocks."""
+    alpha: float = 1.0
+    bias: Bias | None = None
+    """The bias that one Add adds to the whole result."""
+    tile_bias: TensorOperand | None = None
+    """The bias that the first tile of each sum takes as its third input: one element for each column."""
+    tile: str = "MatMul"
+    """The operator that each tile is."""
+    requantize: Requantize | None = None
+    sums: ir.DataType | None = None
+    """The element type in which partial sums are added; None where it is `dtype`."""
+    attributes: tuple[ir.Attr, ...] = field(default=(), compare=False)
+    """The attributes of each tile, save the number of groups, and how it is padded."""
+    padding: tuple[ir.Attr, ...] = field(default=(), compare=False)
+    """The attributes that say how the whole node is padded."""
+
+    @property
+    def result_dtype(self) -> ir.DataType:
+        """The element type of the result, which is that of the partial sums unless it is quantized."""
+        return self.dtype if self.requantize is None else self.requantize.dtype
+
+    @property
+    def operands(self) -> list[TensorOperand]:
+        """The two factors, their zero points, and the bias of the tiles."""
+        more = (self.left.zero, self.right.zero, self.tile_bias)
+        return [self.left, self.right, *(operand for operand in more if operand is not None)]
+
+    @property
+    def values(self) -> list[ir.Value]:
+        """The values of the operands, the bias and the scales."""
+        bias = [] if self.bias is None else [self.bias.value]
+        scales = [] if self.requantize is None else [parameter.value for parameter in self.requantize.parameters]
+        return [*(operand.value for operand in self.operands), *bias, *scales]
+
+    @property
+    def matrices(self) -> bool:
+        """Whether factors and result are matrices, so that Gemm could make a tile."""
+        return all(len(dims) == 2 for dims in (self.left.dims, self.right.dims, self.dims))
+
+    @property
+    def adds_bias(self) -> bool:
+        """Whether the bias is read at all: with beta = 0 Gemm leaves it out, whatever it holds."""
+        return self.bias is not None and self.bias.beta != 0.0
+
+    @property
+    def left_axes(self) -> tuple[int | None, ...]:
+        """For each of `sliding` its axis in the value of `left`; None for a vector."""
+        if self.windows:
+            return self.row_axes
+        return (None if self.left.axes[0] is None else self.left.stored_axis(0),)
+
+    def bounds(self, limits: Limits) -> AxisBounds:
+        """Return `limits`, axis by axis."""
+        return AxisBounds.of(limits, kernel=self.kernel, rank=len(self.sliding), windows=self.windows)
+
+    @property
+    def kernel(self) -> int:
+        """The elements of the kernel, which no cut goes through."""
+        return prod(axis.kernel for axis in self.sliding)
+
+    @property
+    def m(self) -> AxisSize:
+        """The rows of a product, the pixels of a convolution's output; None unless all its sizes are known."""
+        if len(self.sliding) == 1:
+            return self.sliding[0].out
+        sizes = [axis.out for axis in self.sliding if isinstance(axis.out, int)]
+        return prod(sizes) if len(sizes) == len(self.sliding) else None
+
+    @property
+    def k(self) -> AxisSize:
+        """The products that are added up to one element of the result."""
+        return self.channels * self.kernel if isinstance(self.channels, int) else self.channels
+
+    @property
+    def n(self) -> AxisSize:
+        """The columns of a product, the output channels of a group of a convolution."""
+        return self.filters
+
+
+def matrix_product(
+    a: TensorOperand,
+    b: TensorOperand,
+    dims: TensorDims,
+    axes: Axes,
+    dtype: ir.DataType,
+    *,
+    alpha: float = 1.0,
+    bias: Bias | None = None,
+    tile: str = "MatMul",
+) -> Contraction:
+    """Return alpha · A · B + bias, of `dims` with rows and columns along `axes`; batches broadcast as in numpy.
+
+    K is a number where either operand knows it. Raises NotTiled where the sizes of the factors contradict each other or the
+    product has no element.
+    """
+    ka, kb = a.size(1), b.size(0)
+    if isinstance(ka, int) and isinstance(kb, int) and ka != kb:
+        raise NotTiled(f"its operands do not fit: A has {ka} columns and B has {kb} rows")
+    if 0 in (*dims, ka, kb):
+        raise NotTiled("a product without elements")
+    k = kb if isinstance(kb, int) or ka is None else ka
+    rows = a.size(0)
+    return Contraction(
+        left=_with_size(a, 1, k),
+        right=_with_size(b, 0, k),
+        dims=dims,
+        row_axes=(axes[0],),
+        column_axis=axes[1],
+        dtype=dtype,
+        sliding=(SlidingAxis(size=rows, out=rows),),
+        channels=k,
+        filters=b.size(1),
+        batches=(a.batch, b.batch, dims[: len(dims) - sum(axis is not None for axis in axes)]),
+        alpha=alpha,
+        bias=bias,
+        tile=tile,
+    )
+
+
+def _with_size(operand: TensorOperand, side: int, size: AxisSize) -> TensorOperand:
+    axis = operand.axes[side]
+    if axis is None or operand.dims[axis] == size:
+        return operand
+    return replace(operand, dims=(*operand.dims[:axis], size, *operand.dims[axis + 1 :]))

@@ -1,0 +1,78 @@
+"""From limits to the choices for one contraction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxtile.errors import Infeasible
+from onnxtile.tiling.accumulate import Accumulation
+from onnxtile.tiling.axis_bounds import AxisBounds
+from onnxtile.tiling.choice import TileChoice
+from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.cost import Workload, bias_bytes
+from onnxtile.tiling.grid import TileGrid
+from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.requirements import require_cuttable, require_fillable
+from onnxtile.tiling.search import front, smallest
+from onnxtile.tiling.sites import Candidate
+from onnxtile.tiling.tileable import ModelFacts
+from onnxtile.tiling.write_tiles import count_nodes, most_nodes
+
+
+def examine(
+    name: str, node: ir.Node, contraction: Contraction, limits: Limits, facts: ModelFacts, how: Accumulation
+) -> Candidate:
+    """Return the choices for a contraction. Raises NotTiled with the reason where it cannot be cut, Infeasible where nothing fits."""
+    require_cuttable(contraction, limits, facts)
+    bounds = contraction.bounds(limits)
+    if bounds.channels == 0:
+        kernel = contraction.kernel
+        raise Infeasible(
+            f"no tile of {name!r} is within the limits: its kernel has {kernel} elements, and K is {limits.k} at most",
+            hint=f"raise --max-k to {kernel}, or K of [operator.{contraction.tile}] in the limits file",
+        )
+    if not limits.asks_for_choice:
+        grid = TileGrid.fullest(contraction, bounds)
+        _require_tiles(contraction, grid, facts)
+        # One choice, which costs what it costs.
+        number = most_nodes(contraction, grid, how) if grid.is_cut else 1
+        return Candidate(node, name, contraction, (TileChoice((), grid.order, number, 0, 0),), lambda _: grid)
+    if bounds.fills:
+        require_fillable(contraction, (True, True, True), facts)
+
+    def nodes(groups: Any, *rest: Any) -> Any:
+        *sliding, k, n, order = rest
+        # Filling up takes a node for each operand and one for the result.
+        return count_nodes(contraction, (groups, tuple(sliding), k, n), order, how) + 3 * bounds.fills
+
+    def grid_of(choice: TileChoice) -> TileGrid:
+        return TileGrid.chosen(contraction, bounds, choice.tile, choice.order)
+
+    work = Workload.of(contraction)
+    choices = front(work, limits, bounds, nodes)
+    if not choices:
+        raise _infeasible(name, contraction, limits, bounds)
+    bound = None if limits.memory is None else work.lower_bound(limits.memory)
+    return Candidate(node, name, contraction, choices, grid_of, True, bound)
+
+
+def _require_tiles(contraction: Contraction, grid: TileGrid, facts: ModelFacts) -> None:
+    """Raise NotTiled where a tile of `grid` cannot be filled up, or would read padding alone."""
+    require_fillable(contraction, (any(axis.fills for axis in grid.sliding), grid.k.fills, grid.n.fills), facts)
+    for axis, cuts in zip(contraction.sliding, grid.sliding, strict=True):
+        axis.require_input(cuts.stretch(index) for index in range(cuts.count if cuts.is_cut else 0))
+
+
+def _infeasible(name: str, contraction: Contraction, limits: Limits, bounds: AxisBounds) -> Infeasible:
+    """Return the error that says how much the smallest tile needs."""
+    none = f"no tile of {name!r} is within the limits: the smallest"
+    least, largest = smallest(Workload.of(contraction), bounds)
+    if limits.memory is not None and least > limits.memory:
+        bias = " with its part of the bias" if any(bias_bytes(contraction)) else ""
+        reason = f"{none}{bias} holds {least:,} bytes, and the memory is {limits.memory:,}"
+        return Infeasible(reason, hint=f"raise the memory to {least} bytes or more")
+    return Infeasible(
+        f"{none} has a block of {largest:,} elements, more than the largest tensor", hint="raise the limits"
+    )

@@ -1,0 +1,115 @@
+"""The plug-ins that state an operator as a contraction, and the facts of a model that they may ask for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxtile.model.unbound import Unbound, binding
+from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.element_types import FLOATS, INTEGERS, as_scalar, normal_range
+from onnxtile.tiling.tensors import AxisSize, ConstantTable, NotTiled, ShapeTable, TensorDims
+
+FIRST_OPSET = 7
+"""Before it, Gemm and Add broadcast only where an attribute says so, and onnxruntime promises nothing."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """The facts that a plug-in may ask for; nothing in them changes the model."""
+
+    shapes: ShapeTable = field(repr=False)
+    constants: ConstantTable = field(repr=False)
+    opset: int
+    unbound: Unbound
+    """The sizes of the model's inputs that can be bound; inference may invent other symbols."""
+
+    def dims(self, value: ir.Value) -> TensorDims:
+        """Return the dimensions of `value`; a symbol only where all its words can be bound. Raises NotTiled for an unknown rank."""
+        dims = self.shapes.dims(value)
+        if dims is None:
+            raise NotTiled(self.unbound.once_bound(f"the shape of {value.name!r} is not known"))
+        return tuple(self._dim(dim) for dim in dims)
+
+    def known_dims(self, value: ir.Value) -> tuple[int, ...]:
+        """Return the dimensions of `value`. Raises NotTiled, and says what to bind, where one is no number."""
+        dims = self.dims(value)
+        sizes = tuple(dim for dim in dims if isinstance(dim, int))
+        if len(sizes) < len(dims):
+            raise NotTiled(self.unknown(value, next(i for i, dim in enumerate(dims) if not isinstance(dim, int))))
+        return sizes
+
+    def unknown(self, value: ir.Value, axis: int) -> str:
+        """Return why `axis` of `value`, whose size is no number, cannot be cut, and what to bind."""
+        dim = (self.shapes.dims(value) or ())[axis]
+        bindable = self.unbound.bindable(dim)
+        if bindable:
+            return f"axis {axis} of {value.name!r} has the size {dim!r}: bind it with {binding(bindable)}"
+        return self.unbound.once_bound(f"the size of axis {axis} of {value.name!r} is not known")
+
+    def can_bind(self, value: ir.Value, axis: int) -> bool:
+        """Return whether symbols of the model's inputs decide `axis` of `value`."""
+        return bool(self.unbound.bindable((self.shapes.dims(value) or ())[axis]))
+
+    def _dim(self, dim: AxisSize) -> AxisSize:
+        if not isinstance(dim, str):
+            return dim
+        if dim.isdecimal():
+            return int(dim)
+        return dim if self.unbound.covers(dim) else None
+
+    def dtype(
+        self, value: ir.Value, operator: str = "MatMul", taken: Set[ir.DataType] = FLOATS | INTEGERS
+    ) -> ir.DataType:
+        """Return the element type of `value`. Raises NotTiled where it is unknown or `operator` does not take it."""
+        dtype = self.shapes.dtype(value)
+        if dtype is None:
+            raise NotTiled(f"the element type of {value.name!r} is not known")
+        if dtype not in taken:
+            raise NotTiled(f"{operator} does not take the element type {dtype.name.lower()}")
+        return dtype
+
+    def require_dtype(self, value: ir.Value, dtype: ir.DataType) -> None:
+        """Raise NotTiled where `value` is known to have another element type than `dtype`."""
+        if self.shapes.dtype(value) not in {None, dtype}:
+            raise NotTiled(f"{value.name!r} has another element type than {dtype.name.lower()}")
+
+
+class Tileable(ABC):
+    """An operator that tile can cut: one instance in one file of onnxtile/tiling/operators."""
+
+    name: str
+    """The operator's type."""
+    domain: str = ""
+    """Its domain, empty for ONNX's own."""
+    windows: bool = False
+    """Whether its tiles read windows, as those of a convolution. Such operators are cut only where the limits ask for it."""
+
+    @abstractmethod
+    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
+        """Return the contraction that `node` computes. Raises NotTiled with the reason where it cannot be cut."""
+
+
+def required_input(node: ir.Node, index: int) -> ir.Value:
+    """Return input `index` of `node`. Raises NotTiled where it is missing."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is None:
+        raise NotTiled(f"its input {index} is missing")
+    return value
+
+
+def require_factor(name: str, factor: float, dtype: ir.DataType) -> None:
+    """Raise NotTiled unless `dtype` holds `factor` to its full precision; an integer type holds 1 only.
+
+    ONNX does not say how a fraction multiplies integers, and a subnormal has lost digits that the original keeps.
+    """
+    if dtype in INTEGERS:
+        if factor != 1.0:
+            raise NotTiled(f"{name} = {factor:g} of an integer product is not defined")
+        return
+    least, most = normal_range(dtype)
+    if factor != 0.0 and not least <= abs(float(as_scalar(factor, dtype))) <= most:
+        raise NotTiled(f"{name} = {factor:g} is out of the range of {dtype.name.lower()}")

@@ -1,0 +1,258 @@
+"""Writes a contraction as tiles within the limits, sums of partial sums, and Concats along N, then along M from its last axis.
+
+alpha goes into the blocks of a constant operand where it can without loss, else it multiplies the result. A bias of any shape is
+added last, by one Add on the whole result: it needs no cut, each element is rounded as in Gemm, and it costs one node where an Add
+for each block would cost as many as the result has blocks. A bias that the tile's own operator takes goes into the first tile of each sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxtile.tiling.accumulate import Accumulation, PartialSums, additions, fitting, partial_sums
+from onnxtile.tiling.blocks import BlockCache, Blocks, Cutting, WholeBlock, blocks_of, scaled, times
+from onnxtile.tiling.contraction import Bias, Contraction, TensorOperand
+from onnxtile.tiling.element_types import as_scalar
+from onnxtile.tiling.grid import Axis, TileGrid, outer_side
+from onnxtile.tiling.requantize import MOST_NODES as QUANTIZED
+from onnxtile.tiling.requantize import requantize
+from onnxtile.tiling.tensors import ConstantTable, TensorDims
+from onnxtile.tiling.windows import WindowBlocks, input_windows
+from onnxtile.tiling.writer import GridPlace, Writer
+
+_ONE = Axis(1, 1)
+
+
+def write_tiles(
+    writer: Writer,
+    constants: ConstantTable,
+    cache: BlockCache,
+    graph: ir.Graph,
+    how: Accumulation = Accumulation.SUM,
+) -> ir.Value:
+    """Write the tiled contraction; return its result, which is the output of the last node of `writer`.
+
+    The nodes stand in loop order, K innermost unless the grid says otherwise; each Split where its first part is needed,
+    each sum as soon as its partial sums are there, each Concat as soon as its blocks are.
+    """
+    contraction, grid = writer.contraction, writer.grid
+    cut = _CutOperands.of(writer, constants, cache, graph)
+    result = _Result(writer)
+    way = fitting(how, contraction)
+    blocks: dict[tuple[int, int, int], PartialSums] = {}
+    for group, m, k, n in grid.places():
+        at = (group, m, n)
+        if at not in blocks:
+            place = ({"g": group} if grid.groups.is_cut else {}) | {"m": m, "n": n}
+            dims = _dims(writer, grid.along(m), group * grid.n.count + n)
+            blocks[at] = partial_sums(way, writer, place, dims)
+        blocks[at].multiply(cut.inputs(group, m, k, n), k, cut.attributes(group, m))
+        if k == grid.k.count - 1:
+            result.put(m, (group, n), blocks.pop(at).result())
+    assert result.value is not None
+    return _finished(writer, result.value, cut.alpha, constants)
+
+
+def _finished(writer: Writer, value: ir.Value, alpha: float, constants: ConstantTable) -> ir.Value:
+    """Write the steps on the whole result: cut off what filled it up, times `alpha`, plus the bias, quantized."""
+    contraction = writer.contraction
+    result = writer.cut_off(value, _dims(writer, (None,) * len(writer.grid.sliding), None))
+    if alpha != 1.0:
+        factor = writer.constant(ir.Tensor(as_scalar(alpha, contraction.dtype), contraction.dtype), "alpha_factor")
+        result = writer.node("Mul", [result, factor], "alpha", {}, contraction.dims)
+    if contraction.bias is not None and contraction.adds_bias:
+        addend = _times_beta(writer, contraction.bias, constants)
+        result = writer.node("Add", [result, addend], "bias", {}, contraction.dims)
+    if contraction.requantize is not None:
+        result = requantize(writer, result, contraction.requantize, constants)
+    return result
+
+
+def most_nodes(contraction: Contraction, grid: TileGrid, how: Accumulation = Accumulation.SUM) -> int:
+    """Return the number of nodes that `write_tiles` writes, at most: whether alpha needs one more only the constants decide."""
+    rows = any(axis.fills for axis in grid.sliding)
+    filled = (rows or grid.k.fills) + (grid.k.fills or grid.n.fills) + (rows or grid.n.fills)
+    counts = (grid.groups.count, tuple(axis.count for axis in grid.sliding), grid.k.count, grid.n.count)
+    return int(count_nodes(contraction, counts, grid.order, how)) + filled
+
+
+def count_nodes(
+    contraction: Contraction, counts: tuple[Any, tuple[Any, ...], Any, Any], order: str, how: Accumulation
+) -> Any:
+    """Return that number for so many stretches of groups, sliding axes, K and N, numbers or arrays, which nothing fills up."""
+    groups, sliding, gk, gn = counts
+    gm = prod(sliding[1:], start=sliding[0])
+    tiles = groups * gm * gk * gn
+    sums = groups * gm * gn * additions(how, gk, contraction)
+    columns, last = groups * gn, sliding[-1]
+    concats = (columns > 1) * gm + (last > 1) * (gm // last) + (gm > last) * 1
+    windows = (gm > 1) * gm + (groups * gk > 1) * gm
+    left = windows if contraction.windows else _splits(contraction.left, (gm, gk), outer_side(order, "mk"))
+    right_counts = (groups * gk, gn) if contraction.groups_in_k else (gk, columns)
+    right = _splits(contraction.right, right_counts, outer_side(order, "kn"))
+    return tiles + sums + concats + left + right + _once(contraction, columns)
+
+
+def _once(contraction: Contraction, columns: Any) -> Any:
+    """Return how many nodes the whole result takes, and zero points and a bias that are cut along N, at most."""
+    bias = contraction.bias
+    beta = bias is not None and bias.beta != 1.0 and not bias.constant
+    zero = contraction.right.zero
+    cut = [zero] if zero is not None and zero.axes[1] is not None else []
+    cut += [] if contraction.tile_bias is None else [contraction.tile_bias]
+    quantized = 0 if contraction.requantize is None else QUANTIZED
+    whole = quantized + (contraction.alpha != 1.0) + (1 + beta if contraction.adds_bias else 0)
+    return (columns > 1) * sum(not operand.constant for operand in cut) + whole
+
+
+def _splits(operand: TensorOperand, counts: tuple[Any, Any], outer: int) -> Any:
+    """Return how many nodes cut an operand into as many rows and columns of blocks as `counts` says."""
+    if operand.constant:
+        return 0
+    first, second = counts[outer], counts[1 - outer]
+    return operand.transposed + (first > 1) * 1 + (second > 1) * first
+
+
+@dataclass(frozen=True)
+class _CutOperands:
+    """The cut operands of one contraction, and the factor that is left to multiply the result by."""
+
+    writer: Writer
+    left: Blocks
+    right: Blocks
+    zeros: tuple[Blocks | None, Blocks | None]
+    bias: Blocks | None
+    alpha: float
+
+    @classmethod
+    def of(cls, writer: Writer, constants: ConstantTable, cache: BlockCache, graph: ir.Graph) -> _CutOperands:
+        """Return the operands, blocks of constants cut when the model is written."""
+        contraction, grid, alpha = writer.contraction, writer.grid, writer.contraction.alpha
+        name, other = contraction.letters
+        rows = _ONE if contraction.windows else grid.rows
+        a = Cutting(contraction.left, rows, grid.inputs, (name, "m", "k"))
+        in_k = contraction.groups_in_k
+        b = Cutting(
+            contraction.right,
+            grid.inputs if in_k else grid.k,
+            grid.n if in_k else grid.outputs,
+            (other, "k", "n"),
+        )
+        if alpha != 1.0 and (folded := scaled(b, alpha, constants, contraction.dtype)) is not None:
+            b, alpha = folded, 1.0
+        elif alpha != 1.0 and (folded := scaled(a, alpha, constants, contraction.dtype)) is not None:
+            a, alpha = folded, 1.0
+
+        def blocks(cutting: Cutting, outer: int) -> Blocks:
+            return blocks_of(cutting, writer, constants, cache, graph=graph, outer=outer)
+
+        def along_n(operand: TensorOperand | None, stem: str) -> Blocks | None:
+            return None if operand is None else blocks(Cutting(operand, _ONE, grid.outputs, (stem, "k", "n")), 1)
+
+        zero = contraction.left.zero
+        return cls(
+            writer,
+            WindowBlocks(a, writer) if contraction.windows else blocks(a, outer_side(grid.order, "mk")),
+            blocks(b, outer_side(grid.order, "kn")),
+            (None if zero is None else WholeBlock(zero.value), along_n(contraction.right.zero, f"{other}_zero")),
+            along_n(contraction.tile_bias, "bias"),
+            alpha,
+        )
+
+    def inputs(self, group: int, m: int, k: int, n: int) -> list[ir.Value | None]:
+        """Return the inputs of a tile: its factors, then the bias in the first tile of a sum, or zero points up to the last there is."""
+        grid = self.writer.grid
+        at_k, at_n = group * grid.k.count + k, group * grid.n.count + n
+        in_k = self.writer.contraction.groups_in_k
+        left = self.left.block(m, at_k)
+        right = self.right.block(at_k, n) if in_k else self.right.block(k, at_n)
+        more = list(self.zeros) if self.bias is None else [self.bias if k == 0 else None]
+        while more and more[-1] is None:
+            more.pop()
+        values = (None if blocks is None else blocks.block(0, at_n) for blocks in more)
+        return [left, right, *values]
+
+    def attributes(self, group: int, m: int) -> list[ir.Attr]:
+        """Return the attributes of a tile, among them the padding that falls to it."""
+        contraction, grid = self.writer.contraction, self.writer.grid
+        if not contraction.windows:
+            return []
+        groups = ir.AttrInt64("group", grid.groups.width(group))
+        if not grid.cuts_rows:
+            return [groups, *contraction.attributes, *contraction.padding]
+        windows = input_windows(self.writer, m)
+        pads = ir.AttrInt64s("pads", [w.before for w in windows] + [w.after for w in windows])
+        extra = [w.extra for w in windows]
+        more = [ir.AttrInt64s("output_padding", extra)] if any(extra) else []
+        return [groups, *contraction.attributes, pads, *more]
+
+
+@dataclass
+class _Result:
+    """The blocks of the result that are there, put together along N, then along M from its last axis, as soon as they can be."""
+
+    writer: Writer
+    value: ir.Value | None = None
+    _columns: dict[int, dict[tuple[int, int], ir.Value]] = field(default_factory=dict)
+    _rows: dict[int, ir.Value] = field(default_factory=dict)
+
+    def put(self, m: int, at: tuple[int, int], value: ir.Value) -> None:
+        """Put in a block: its stretch of M, and its set of groups and stretch of N."""
+        grid = self.writer.grid
+        pieces = self._columns.setdefault(m, {})
+        pieces[at] = value
+        if len(pieces) < grid.groups.count * grid.n.count:
+            return
+        dims = _dims(self.writer, grid.along(m), None)
+        place = {"m": m} if grid.cuts_rows else {}
+        self._rows[m] = self._concat(
+            [pieces[at] for at in sorted(pieces)], self.writer.contraction.column_axis, place, dims
+        )
+        if len(self._rows) == grid.shape[0]:
+            self.value = self._whole()
+
+    def _whole(self) -> ir.Value:
+        """Write the Concats along M: rows of a picture from its columns, then the picture from its rows."""
+        grid, axes = self.writer.grid, self.writer.contraction.row_axes
+        pieces = [self._rows[m] for m in range(grid.shape[0])]
+        for position in reversed(range(len(grid.sliding))):
+            count = grid.sliding[position].count
+            made = []
+            for index in range(len(pieces) // count):
+                # The stretch of M that comes first says where the piece lies along the axes that are still cut.
+                first = index * prod(axis.count for axis in grid.sliding[position:])
+                along = (*grid.along(first)[:position], *(None for _ in axes[position:]))
+                place = {"row": index} if position else {}
+                few = pieces[index * count : (index + 1) * count]
+                made.append(self._concat(few, axes[position], place, _dims(self.writer, along, None)))
+            pieces = made
+        return pieces[0]
+
+    def _concat(self, pieces: list[ir.Value], axis: int | None, place: GridPlace, dims: TensorDims) -> ir.Value:
+        return self.writer.concat(pieces, axis, place, dims)
+
+
+def _times_beta(writer: Writer, bias: Bias, constants: ConstantTable) -> ir.Value:
+    dtype = writer.contraction.dtype
+    if bias.beta == 1.0:
+        return bias.value
+    if bias.constant:
+        array = times(constants.array(bias.value), bias.beta, dtype)
+        return writer.constant(ir.Tensor(array, dtype), "c")
+    factor = writer.constant(ir.Tensor(as_scalar(bias.beta, dtype), dtype), "beta_factor")
+    return writer.node("Mul", [bias.value, factor], "beta", {}, bias.dims)
+
+
+def _dims(writer: Writer, along: tuple[int | None, ...], n: int | None) -> TensorDims:
+    """Return the dimensions of a block of the result, at these stretches of the sliding axes and of N in all groups; None is all."""
+    contraction, grid = writer.contraction, writer.grid
+    dims = list(contraction.dims)
+    axes = (*contraction.row_axes, contraction.column_axis)
+    for axis, cuts, index in zip(axes, (*grid.sliding, grid.outputs), (*along, n), strict=True):
+        if axis is not None and (cuts.is_cut or cuts.fills):
+            dims[axis] = cuts.total if index is None else cuts.width(index)
+    return tuple(dims)
