@@ -1,4 +1,4 @@
-"""Several heuristics, then the exact search with the effort that is left, until the lower bound is reached."""
+"""Heuristics, then the exact search with the effort that is left, until the lower bound is reached."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _tried(problem: Problem, effort: Effort, heuristics: Collection[str]) -> Ite
         yield from fillings(problem, effort.steps)
         return
     fitter = Fitter(problem)
-    if "greedy-by-size" in heuristics:
+    if "greedy-by-size" in heuristics or not has_skyline:
         yield fitter.place(by_size(problem), tightest)
     if "greedy-by-breadth" in heuristics:
         yield fitter.place(by_breadth(problem), tightest)
@@ -55,4 +55,4 @@ def _tried(problem: Problem, effort: Effort, heuristics: Collection[str]) -> Ite
         yield from fillings(problem, effort.steps)
 
 
-BEST = Planner("best", "several heuristics, then an exact search, until the lower bound is reached", place)
+BEST = Planner("best", "heuristics, then an exact search, until the lower bound is reached", place)
