@@ -29,17 +29,21 @@ _COUNTS = {ir.DataType.INT64, ir.DataType.INT32}
 
 @dataclass(frozen=True)
 class SiteVerdict:
-    """What running one site alone showed; `also` counts further sites that are the same, and were not run."""
+    """The result of one site run alone; `also` counts further sites that are the same, and were not run.
+
+    `skipped` says why a site could not be run alone, `refused` why onnxruntime does not take what it became.
+    """
 
     call: str
     outputs: tuple[OutputError, ...]
     also: int
     skipped: str = ""
+    refused: str = ""
 
     @property
     def equal(self) -> bool:
-        """Whether all outputs agree; also where the site could not be run alone, which `skipped` then explains."""
-        return all(output.equal for output in self.outputs)
+        """Whether all outputs agree; also where the site could not be run alone."""
+        return not self.refused and all(output.equal for output in self.outputs)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of one site."""

@@ -46,13 +46,23 @@ class Decision:
 class Decider:
     """Decides on the calls of one fused model, as often as asked: each call is proved and opened once.
 
-    `lowerings` are the plug-ins by meta-op; of each, the one for onnxruntime's own operators is asked where `for_ort`.
+    `lowerings` are the plug-ins by meta-op; of each, the one for onnxruntime's own operators is asked where `for_ort`. `unfit` gives the
+    reasons why calls, by name, must not be lowered, whatever their plug-in says.
     """
 
-    def __init__(self, model: ir.Model, facts: FactsTable, lowerings: Mapping[str, Lowering], *, for_ort: bool) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        facts: FactsTable,
+        lowerings: Mapping[str, Lowering],
+        unfit: Mapping[str, str],
+        *,
+        for_ort: bool,
+    ) -> None:
         self._model = model
         self._facts = facts
         self._lowerings = lowerings
+        self._unfit = unfit
         self._for_ort = for_ort
         self._undo = Undo(model)
         self._values: dict[ir.Graph, dict[str, ir.Value]] = {}
@@ -101,6 +111,8 @@ class Decider:
         return self._proofs[call]
 
     def _proved(self, call: ir.Node, function: ir.Function, meta_op: str) -> Replacement:
+        if node_id(call) in self._unfit:
+            raise NotLowered(self._unfit[node_id(call)])
         plug_in = self._lowerings.get(meta_op)
         if plug_in is None:
             raise NotLowered(f"no operator is known that means {meta_op}")

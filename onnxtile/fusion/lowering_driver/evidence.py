@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from onnxtile.fusion.lowering import FactsTable, Literal, Made, Operand, Replacement
 from onnxtile.fusion.lowering_driver.write import attributes, literal_value
-from onnxtile.graph import node_id
 from onnxtile.model.submodel import Submodels, tensor_type
 
 
@@ -19,12 +18,14 @@ class SitePair:
     """A site alone: as a model of the call, and as one of the operators; `constants` are the inputs that are no free ones."""
 
     call: str
+    meta_op: str
     before: ir.Model = field(repr=False)
     after: ir.Model = field(repr=False)
     constants: frozenset[str] = field(repr=False)
     twice: frozenset[str] = field(default=frozenset(), repr=False)
     """Inputs whose last axis is one vector twice."""
-    also: int = 0
+    same: tuple[str, ...] = ()
+    """The names of further calls that are the same."""
 
 
 class Evidence:
@@ -40,19 +41,19 @@ class Evidence:
         """The parts found so far."""
         return self._parts.values()
 
-    def add(self, call: ir.Node, proof: Replacement) -> None:
-        """Keep the site of `call`, which still stands in the graph, and of what it will be."""
+    def add(self, call: ir.Node, name: str, meta_op: str, proof: Replacement) -> None:
+        """Keep the site of `call`, which is still in the graph, and the operators that it becomes."""
         given = dict.fromkeys(o for step in proof.steps for o in step.inputs if isinstance(o, ir.Value))
         nodes, inputs = _slice(call, given)
         key = self._signature(call, nodes, inputs, proof)
         if key in self._parts:
-            self._parts[key] = replace(self._parts[key], also=self._parts[key].also + 1)
+            self._parts[key] = replace(self._parts[key], same=(*self._parts[key].same, name))
             return
         before = self._before(call, nodes, inputs)
         after = self._after(call, inputs, proof)
         constants = frozenset(v.name or "" for v in inputs if self._facts.argument(v).constant)
         self._parts[key] = SitePair(
-            node_id(call), before, after, constants, frozenset(v.name or "" for v in proof.twice)
+            name, meta_op, before, after, constants, frozenset(v.name or "" for v in proof.twice)
         )
 
     def _signature(self, call: ir.Node, nodes: list[ir.Node], inputs: list[ir.Value], proof: Replacement) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -29,6 +30,7 @@ from onnxtile.progress import Progress, silent
 from onnxtile.registry import discover
 
 _ALL_OPSETS = 1_000
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Target(Enum):
@@ -57,6 +59,7 @@ class LoweredSite:
 class Lowered:
     """The lowered model, the model it was made of with its shapes, what became of each match and each call, and the parts to verify."""
 
+    target: Target
     model: ir.Model = field(repr=False)
     source: ir.Model = field(repr=False)
     shapes: Shapes = field(repr=False)
@@ -65,20 +68,40 @@ class Lowered:
     parts: tuple[SitePair, ...] = field(repr=False)
 
 
-def lower(original: ir.Model, patterns: Iterable[Pattern], target: Target, progress: Progress = silent) -> Lowered:
+def lower(
+    original: ir.Model,
+    patterns: Iterable[Pattern],
+    target: Target,
+    *,
+    unfit: Mapping[str, str] = NOTHING,
+    progress: Progress = silent,
+) -> Lowered:
     """Fuse a copy of `original`, raised to the opset that the operators need, and lower what is proved.
 
-    Where the model cannot be raised, or not that far, what needs more stays a call, and says so.
+    Where the model cannot be raised, or not that far, what needs more stays a call, and says so. So do the calls named in `unfit`, for the
+    reasons given there.
     """
-    chosen = list(patterns)
-    run = _Run(original, resolved(original), chosen, target, progress)
+    plan = _Plan(list(patterns), target, unfit, progress)
+    run = _Run(original, resolved(original), plan)
     wanted = {proof.opset for decision in run.decide(_ALL_OPSETS, "") for proof in decision.proofs()}
     source, refusal = _raise(original, wanted)
     if source is not original:
-        run = _Run(source, _carried(original, run.shapes, source), chosen, target, progress)
+        run = _Run(source, _carried(original, run.shapes, source), plan)
     version = opset_of(source)
     run.apply(run.decide(version, refusal or f"the model has {version}"))
-    return Lowered(run.fused, source, run.shapes, tuple(run.results), tuple(run.sites), tuple(run.evidence.parts))
+    return Lowered(
+        target, run.fused, source, run.shapes, tuple(run.results), tuple(run.sites), tuple(run.evidence.parts)
+    )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is asked of one lowering: patterns, target, and the calls that must stay, with reasons."""
+
+    patterns: list[Pattern]
+    target: Target
+    unfit: Mapping[str, str]
+    progress: Progress
 
 
 def resolved(model: ir.Model) -> Shapes:
@@ -117,18 +140,16 @@ def _raise(original: ir.Model, opsets: Iterable[int]) -> tuple[ir.Model, str]:
 class _Run:
     """A fused copy of one model, the decisions on its calls, and their application."""
 
-    def __init__(
-        self, source: ir.Model, shapes: Shapes, patterns: list[Pattern], target: Target, progress: Progress
-    ) -> None:
+    def __init__(self, source: ir.Model, shapes: Shapes, plan: _Plan) -> None:
         self.shapes = shapes
         self.fused = source.clone()
         counterparts = dict(zip(values(source), values(self.fused), strict=True))
-        self.results = fuse(self.fused, patterns, progress, shapes=lambda: shapes.of_copies(counterparts))
+        self.results = fuse(self.fused, plan.patterns, plan.progress, shapes=lambda: shapes.of_copies(counterparts))
         facts = ModelFacts(source, shapes)
         known = discover("onnxtile.fusion.lowerings", Lowering)  # type: ignore[type-abstract]
-        declared = {pattern.name: pattern.lowering for pattern in patterns if pattern.lowering is not None}
+        declared = {pattern.name: pattern.lowering for pattern in plan.patterns if pattern.lowering is not None}
         lowerings: Mapping[str, Lowering] = {**known, **declared}
-        self._decider = Decider(self.fused, facts, lowerings, for_ort=target is Target.ORT)
+        self._decider = Decider(self.fused, facts, lowerings, plan.unfit, for_ort=plan.target is Target.ORT)
         self.evidence = Evidence(self.fused, facts)
         self.sites: list[LoweredSite] = []
 
@@ -156,7 +177,7 @@ class _Run:
         elif decision.proof is not None:
             proof = emitter.current(decision.proof)
             main = proof.steps[proof.main]
-            self.evidence.add(decision.call, proof)
+            self.evidence.add(decision.call, decision.name, decision.meta_op, proof)
             emitter.replace(decision.call, proof, decision.meta_op)
             self.sites.append(replace(site, operator=f"{main.domain}.{main.op}" if main.domain else main.op))
         else:

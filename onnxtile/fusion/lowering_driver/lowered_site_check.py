@@ -30,7 +30,7 @@ def check_parts(
     """Run each part as it was and as it is, on random inputs, constants as they are, and compare the outputs.
 
     `facts` know the sizes of all inputs. A site in bfloat16, for which onnxruntime has few kernels, is compared with what it was in float;
-    where it has none for the operator either, the verdict says so. Raises ModelError where onnxruntime refuses a part.
+    where it has none for the operator either, the verdict says so. Where onnxruntime refuses the lowered site, so does the verdict.
     """
     generator = np.random.default_rng(seed)
     different = counted(parts, "verifying each different lowered site", progress)
@@ -38,10 +38,13 @@ def check_parts(
 
 
 def _check(part: SitePair, facts: FactsTable, generator: np.random.Generator) -> SiteVerdict:
+    also = len(part.same)
     try:
-        return SiteVerdict(part.call, _errors(part, facts, generator), part.also)
+        return SiteVerdict(part.call, _errors(part, facts, generator), also)
     except _Skipped as reason:
-        return SiteVerdict(part.call, (), part.also, str(reason))
+        return SiteVerdict(part.call, (), also, str(reason))
+    except ModelError as error:
+        return SiteVerdict(part.call, (), also, refused=" ".join(str(error).split()))
 
 
 def _errors(part: SitePair, facts: FactsTable, generator: np.random.Generator) -> tuple[OutputError, ...]:

@@ -15,7 +15,7 @@ from onnxtile.fusion.lowering import (
     known_dtype,
 )
 from onnxtile.fusion.proofs.attention import SWAPPED, Heads, NewNodes, known_dims_or, proved_attention
-from onnxtile.fusion.proofs.masks import may_be_lowest
+from onnxtile.fusion.proofs.masks import hides_a_row, may_be_lowest
 
 _TURNED = (0, 1, 3, 2)
 
@@ -28,6 +28,10 @@ class ScaledDotProductAttention(Lowering):
     def to_onnx(self, site: CallSite) -> Replacement:
         """Return Attention-23 on 4-D operands."""
         heads = proved_attention(site, "Attention")
+        if heads.scale < 0:
+            raise NotLowered(f"its scale is {heads.scale:.3g}, and onnxruntime's Attention takes no negative one")
+        if not heads.guarded and hides_a_row(heads.masks, site.facts):
+            raise NotLowered("its mask hides whole rows, whose softmax is NaN and in onnxruntime's Attention 0")
         steps = NewNodes([])
         key = steps.transposed(heads.k_turned.value, _TURNED)
         mask, hidden = _bias(steps, heads)

@@ -98,6 +98,12 @@ def _asks_infinite(condition: Poly) -> bool:
     return base[0] == "IsInf" or any(_asks_infinite(part) for part in operands(base))
 
 
+def hides_a_row(masks: tuple[Mask, ...], facts: FactsTable | None) -> bool:
+    """Tell whether it is known that a row has no score left: the masks are constant, and so they say."""
+    known = facts is not None and bool(masks) and all(mask.argument.constant for mask in masks)
+    return known and not hides_no_row(masks, facts)
+
+
 def hides_no_row(masks: tuple[Mask, ...], facts: FactsTable | None) -> bool:
     """Tell whether it is known that of each row at least one score is left: the masks are constant, and so they say."""
     if not all(mask.argument.constant for mask in masks) or facts is None:

@@ -1,0 +1,101 @@
+"""A site that an operator does not fit stays a call with its reason; it never ends the command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxtile import api
+from onnxtile.api import FuseResult
+from onnxtile.errors import Mismatch
+from onnxtile.fusion.lowering import CallSite, Lowering, Replacement
+from onnxtile.fusion.lowerings.silu import SILU
+
+SHAPE = "[1,2,4,8]"
+SCORES = "t = Transpose <perm=[0,1,3,2]> (x) p = MatMul (x, t) s = Mul (p, scale)"
+
+
+def attention(bench: Any, scale: float, mask: np.ndarray[Any, Any] | None = None) -> onnx.ModelProto:
+    body, constants = SCORES, dict[str, object](scale=scale)
+    if mask is not None:
+        body, constants = f"{body} m = Add (s, mask)", {"scale": scale, "mask": mask}
+    body += f" w = Softmax <axis=-1> ({'s' if mask is None else 'm'}) y = MatMul (w, x)"
+    model: onnx.ModelProto = bench.model(body, constants, x=f"float{SHAPE}", y=f"float{SHAPE}")
+    return model
+
+
+def require_call(result: FuseResult, reason: str) -> None:
+    """Assert that the only site stayed a call for a reason, and that the model was verified."""
+    assert [site.operator for site in result.lowered] == [""]
+    assert reason in result.lowered[0].reason
+    assert [node.domain for node in result.model.graph if node.op_type != "Transpose"] == ["onnxtile"]
+    assert result.verdict is not None and result.verdict.equal
+
+
+def test_a_negative_scale(bench: Any) -> None:
+    require_call(bench.lower(attention(bench, -0.35), "ScaledDotProductAttention"), "its scale is -0.35")
+
+
+def test_a_row_that_the_mask_hides(bench: Any) -> None:
+    mask = np.zeros((4, 4))
+    mask[1] = -np.inf
+    require_call(bench.lower(attention(bench, 0.35, mask), "ScaledDotProductAttention"), "hides whole rows")
+    mask[1, 0] = 0.0
+    assert bench.lower(attention(bench, 0.35, mask), "ScaledDotProductAttention").lowered[0].operator == "Attention"
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_an_element_type_without_a_kernel(target: str) -> None:
+    text = """<ir_version: 10, opset_import: ["": 17]> g (double[2,8] x) => (double[2,8] y)
+      <double three = {3.0}, double zero = {0.0}, double six = {6.0}>
+      { a = Add (x, three) c = Clip (a, zero, six) m = Mul (x, c) y = Div (m, six) }"""
+    result = api.fuse(onnx.parser.parse_model(text), ["HardSwish"], lower=target)
+    require_call(result, "HardSwish does not take the element type double")
+
+
+class Wrong(Lowering):
+    """A lowering that does not prove enough: what it writes is another function, or an operator that onnxruntime refuses."""
+
+    name = "SiLU"
+
+    def __init__(self, operator: str) -> None:
+        self.operator = operator
+
+    def to_onnx(self, site: CallSite) -> Replacement:
+        right = SILU.to_ort(site)
+        return Replacement.one(self.operator, right.steps[0].inputs, since=1)
+
+
+@pytest.mark.parametrize(
+    ("operator", "reason"),
+    [("Softsign", "run alone, the operator is off by"), ("Det", "onnxruntime refuses the operator")],
+)
+def test_a_site_that_fails_alone_stays_a_call(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, operator: str, reason: str
+) -> None:
+    """Both sites are of one kind, of which one is run: both stay."""
+    monkeypatch.setattr("onnxtile.fusion.lowering_driver.lower.discover", lambda *_: {"SiLU": Wrong(operator)})
+    body = "s = Sigmoid (x) a = Mul (x, s) t = Sigmoid (a) y = Mul (a, t)"
+    result = bench.lower(bench.model(body, {}), "SiLU")
+    assert [site.operator for site in result.lowered] == ["", ""]
+    assert all(reason in site.reason for site in result.lowered)
+    assert [node.op_type for node in result.model.graph] == ["SiLU", "SiLU"]
+    assert result.verdict is not None and result.verdict.equal
+
+
+def test_without_verification_nothing_is_run(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxtile.fusion.lowering_driver.lower.discover", lambda *_: {"SiLU": Wrong("Softsign")})
+    model = bench.model("s = Sigmoid (x) y = Mul (x, s)", {})
+    assert bench.lower(model, "SiLU", verify=False).lowered[0].operator == "Softsign"
+
+
+def test_a_fused_model_that_differs_is_still_refused(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only sites are given up: where every site agrees and the whole does not, the model is not written."""
+    monkeypatch.setattr("onnxtile.fusion.lowering_driver.lower.discover", lambda *_: {"SiLU": Wrong("Softsign")})
+    monkeypatch.setattr("onnxtile.verbs.fusing.check_parts", lambda *_, **__: ())
+    monkeypatch.setattr("onnxtile.verbs.fusing._failed", lambda *_: [])
+    with pytest.raises(Mismatch, match="lowered model"):
+        bench.lower(bench.model("s = Sigmoid (x) y = Mul (x, s)", {}), "SiLU")
