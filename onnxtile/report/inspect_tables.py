@@ -18,7 +18,7 @@ _ROWS = 20
 def for_inspect(result: ResultJson) -> list[Table | Text]:
     """Return the tables of an `inspect` result."""
     parts: list[Table | Text] = [
-        table("model", ("what", "value"), _model(result)),
+        table("model", ("figure", "value"), _model(result)),
         table("operators", ("operator", "count", "MACs", "FLOPs", "attributes"), _operators(result)),
         *_tree(result),
         table("nodes", _COLUMNS, map(_node, result["nodes"])),
@@ -51,7 +51,18 @@ def for_trace(result: ResultJson) -> list[Table | Text]:
     return [table(title, columns, rows)]
 
 
-_COLUMNS = ("node", "operator", "output", "type", "MACs", "FLOPs", "read", "of it weights", "written", "MACs/byte")
+_COLUMNS = (
+    "node",
+    "operator",
+    "output",
+    "type",
+    "MACs",
+    "FLOPs",
+    "bytes read",
+    "weight bytes read",
+    "bytes written",
+    "MACs/byte",
+)
 
 
 def _model(result: ResultJson) -> list[tuple[str, object]]:
@@ -65,7 +76,7 @@ def _model(result: ResultJson) -> list[tuple[str, object]]:
         *(("output", _tensor(one)) for one in result["outputs"]),
         *(("open", option) for option in result["open"]),
         ("parameters", f"{parameters['elements']:,} in {parameters['tensors']:,} tensors"),
-        ("parameters that can be trained", f"{parameters['trainable']:,}"),
+        ("trainable parameters", f"{parameters['trainable']:,}"),
         ("parameter bytes", f"{parameters['bytes']:,}"),
         ("bytes of other constants", f"{parameters['other_constant_bytes']:,}"),
         ("MACs", _total(macs)),
@@ -91,7 +102,7 @@ def _total(work: ResultJson) -> str:
 def _tree(result: ResultJson) -> list[Table | Text]:
     if "tree" not in result:
         return []
-    columns = ("module", "nodes", "parameters", "MACs", "FLOPs", "read", "written")
+    columns = ("module", "nodes", "parameters", "MACs", "FLOPs", "bytes read", "bytes written")
     keys = {
         "macs": "unknown_nodes",
         "flops": "uncounted_nodes",

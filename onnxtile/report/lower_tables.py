@@ -18,16 +18,16 @@ def for_lowered(result: ResultJson) -> list[Table | Text]:
         if site.get("operator"):
             written[site["meta_op"], site["operator"]].append(site["call"])
         else:
-            fate = "its parts are lowered" if site.get("opened") else "stays a call"
+            fate = "parts lowered" if site.get("opened") else "call kept"
             left[site["meta_op"], fate, site.get("reason", "")].append(site["call"])
     tables: list[Table | Text] = []
     if written:
         rows = [(*key, len(calls)) for key, calls in written.items()]
-        tables.append(table("lowered", ("meta-op", "operator", "sites"), rows))
+        tables.append(table("lowered", ("meta-op", "operator", "calls"), rows))
     if left:
-        kept = [(*key, len(calls), calls[0]) for key, calls in left.items()]
-        tables.append(table("not lowered as a whole", ("meta-op", "fate", "reason", "sites", "first"), kept))
-    alone = [(site["call"], site["skipped"]) for site in result.get("sites", ()) if site.get("skipped")]
-    if tables and alone:
-        tables.append(table("not run alone", ("call", "reason"), alone))
+        kept = [(op, fate, len(calls), reason, calls[0]) for (op, fate, reason), calls in left.items()]
+        tables.append(table("not lowered as a whole", ("meta-op", "result", "calls", "reason", "first call"), kept))
+    not_run = [(site["call"], site["skipped"]) for site in result.get("sites", ()) if site.get("skipped")]
+    if tables and not_run:
+        tables.append(table("calls not compared by a run of their own", ("call", "reason"), not_run))
     return tables

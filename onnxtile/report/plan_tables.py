@@ -7,15 +7,17 @@ from collections.abc import Iterator, Mapping
 from rich.table import Table
 from rich.text import Text
 
+from onnxtile.report.headline import smallest_of
+from onnxtile.report.layout import step_names
 from onnxtile.report.table import ResultJson, line, table
 
 _LISTED = 5
 """Outputs that a line names."""
 _BOUNDS = {"peak": "the peak", "every order": "at once in some order", "search": "by exact search"}
 _LIMITS = {
-    "effort": "the effort ended; --effort high searches longer",
-    "time": "the time ended",
-    "too many buffers": "more buffers than the exact search takes",
+    "effort": "the search reached its limit of steps; --effort high allows more",
+    "time": "the search reached its limit of time",
+    "too many buffers": "there are more buffers than the exact search takes",
     "several arenas": "each arena was planned by itself",
     "heuristic": "this planner does not search",
 }
@@ -27,7 +29,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     buffers = [b for b in result["buffers"] if b.get("alias") is None]
     bound = _BOUNDS[result["bound"]]
     rows += [
-        ("peak of the schedule", f"{result['peak']:,} bytes at step {result['peak_step']}"),
+        ("peak of the schedule", f"{result['peak']:,} bytes at step {result['peak_step']:,}{_node_at(result)}"),
         ("lower bound", f"{result['lower_bound']:,} bytes ({bound})"),
         ("optimal", _optimal(result)),
         *_any_order(result),
@@ -38,10 +40,10 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     if result["schedule"]:
         copies = result["copies"]
         rows += [
-            ("without sharing", f"{result['activation_bytes']:,} bytes, each tensor with its own"),
-            ("aliases", f"{len(result['buffers']) - len(buffers):,}, {result['in_place']:,} of them in place"),
-            ("copies saved", f"{copies['avoided']:,} ({copies['avoided_bytes']:,} bytes)"),
-            ("copies that stay", f"{copies['remaining']:,} ({copies['remaining_bytes']:,} bytes)"),
+            ("activations without sharing", f"{result['activation_bytes']:,} bytes"),
+            ("aliases", f"{len(result['buffers']) - len(buffers):,} ({result['in_place']:,} in place)"),
+            ("copies avoided", f"{copies['avoided']:,} ({copies['avoided_bytes']:,} bytes)"),
+            ("copies remaining", f"{copies['remaining']:,} ({copies['remaining_bytes']:,} bytes)"),
             *_workspaces(result),
             *_bodies(result),
             *_insides(result),
@@ -52,13 +54,13 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
         ]
     if result["planner"] == "slots":
         rows.append(("slots", len({(b["arena"], b["offset"]) for b in buffers if b["size"]})))
-    tables: list[Table | Text] = [table("plan", ("what", "value"), rows)]
+    tables: list[Table | Text] = [table("plan", ("figure", "value"), rows)]
     if result["unplanned"]:
         tables.append(table("unplanned", ("tensor", "reason"), [(u["name"], u["reason"]) for u in result["unplanned"]]))
     verdict = result.get("verdict")
     if verdict:
         state = "equal bit for bit" if verdict["equal"] else "DIFFERS"
-        tables.append(line(f"run inside the arena: {state} ({verdict['runs']} runs)"))
+        tables.append(line(f"run inside the arena: {state} ({verdict['runs']} run{'s' * (verdict['runs'] != 1)})"))
         tables += _excused(verdict.get("excused") or {})
     return tables
 
@@ -69,6 +71,12 @@ def _excused(reasons: Mapping[str, str]) -> Iterator[Text]:
         names = [name for name, other in reasons.items() if other == reason]
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
         yield Text(f"compared node by node only: {', '.join(names[:_LISTED])}{more}: {reason}")
+
+
+def _node_at(result: ResultJson) -> str:
+    """Return the nodes of the peak step in brackets; nothing for a bare problem."""
+    node = step_names(result).get(result["peak_step"])
+    return f" ({node})" if node else ""
 
 
 def for_check(result: ResultJson) -> list[Table | Text]:
@@ -83,7 +91,7 @@ def for_check(result: ResultJson) -> list[Table | Text]:
         ("bodies", f"{result['bodies']:,}"),
         ("arenas", f"{result['arenas']:,}"),
     ]
-    return [table("check of the plan", ("what", "value"), rows)]
+    return [table("check of the plan", ("figure", "value"), rows)]
 
 
 def _failure(failure: ResultJson) -> str:
@@ -139,23 +147,12 @@ def _any_order(result: ResultJson) -> list[tuple[str, str]]:
     bound = result["any_order_bound"]
     if bound is None or result["optimal_over"] == "any order":
         return []
-    return [("bound of all orders", f"{bound:,} bytes, with any aliases")]
-
-
-def _smallest_of(result: ResultJson) -> str:
-    """Return in words which plans an optimal one is compared with."""
-    if result["optimal_over"] == "any order":
-        return "of all orders and aliases"
-    if not result["schedule"]:
-        return "for these lives"
-    return (
-        "for all orders at once, with these aliases" if result["order"] == "any" else "for this order and these aliases"
-    )
+    return [("lower bound over all orders", f"{bound:,} bytes, with any aliases")]
 
 
 def _optimal(result: ResultJson) -> str:
     if result["optimal"]:
-        return f"yes, {_smallest_of(result)}: {result['ended']}"
+        return f"yes, smallest {smallest_of(result)}: {result['ended']}"
     if result["unplanned"]:
         return f"no: {len(result['unplanned']):,} of the tensors are unplanned"
     share = result["gap"] / result["lower_bound"] if result["lower_bound"] else 0.0

@@ -3,23 +3,105 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
-from rich.table import Table
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Column, Table
 from rich.text import Text
 
 from onnxtile.printable import escaped
 
 ResultJson: TypeAlias = Mapping[str, Any]
 
+_PATH = re.compile(r"\S*/\S*")
+_PARTS = 2
+"""Parts of a path that a shortened one keeps at least: a module and its operator."""
+_BLANK = re.compile(r"\s+")
+_WORD = 30
+"""Characters of a word that a narrow table does not break."""
+_COLUMNS = 3
+"""Columns that a narrow table keeps at least."""
 _NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]\d+)?( B| bytes)?|\?")
+
+
+class FittedTable(Table):
+    """A table that shortens the paths in it where a terminal has no room for them; in a pipe it is as wide as it needs to be."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table as it fits `options.max_width`."""
+        fitted = self if self.box is None else _fitted(self, options.max_width)
+        yield from Table.__rich_console__(fitted, console, options)
+
+
+def _fitted(made: Table, width: int) -> Table:
+    """Return `made` as it fits `width`: with paths shortened to their ends, then without columns at the right."""
+    if _width(made) <= width:
+        return made
+    cells = [[str(cell) for cell in column.cells] for column in made.columns]
+    shortened = [endings(column) for column in cells]
+    fitted, left_out = _copy(made, shortened), []
+    if _width(fitted) > width:
+        # Without lines between columns there is room for a little more.
+        fitted.box, fitted.show_edge, fitted.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
+        needs = [min(_longest(column, _BLANK), _WORD) for column in fitted.columns]
+        while len(needs) > _COLUMNS and sum(needs) + 2 * len(needs) - 1 > width:
+            needs.pop()
+        left_out = [str(column.header) for column in fitted.columns[len(needs) :]]
+        fitted.columns = fitted.columns[: len(needs)]
+        for column, need in zip(fitted.columns, needs, strict=True):
+            column.min_width = need
+    kept = len(fitted.columns)
+    notes = ["… stands for the start of a name"] if shortened[:kept] != cells[:kept] else []
+    notes += [f"left out: {', '.join(left_out)}"] if left_out else []
+    if notes:
+        fitted.caption = Text(f"{'; '.join(notes)}; in a pipe and with --json all is whole", "dim")
+    return fitted
+
+
+def _copy(made: Table, cells: Sequence[Sequence[str]]) -> Table:
+    copied = Table(title=made.title, title_justify="left", header_style="bold", caption_justify="left")
+    for column in made.columns:
+        copied.add_column(column.header, justify=column.justify, overflow=column.overflow)
+    for row in zip(*cells, strict=True):
+        copied.add_row(*map(Text, row))
+    return copied
+
+
+def _longest(column: Column, separator: re.Pattern[str] | None = None) -> int:
+    texts = [str(column.header), *(str(cell) for cell in column.cells)]
+    words = (word for text in texts for word in (separator.split(text) if separator else [text]))
+    return max(map(cell_len, words), default=0)
+
+
+def _width(made: Table) -> int:
+    """Return how wide a table is without line breaks, with the lines and blanks around its cells."""
+    return sum(_longest(column) + 3 for column in made.columns) + 1
+
+
+def endings(names: Sequence[str]) -> list[str]:
+    """Return the paths in `names` by their shortest ends that tell them apart, with "…/" before; a single one stays whole."""
+    paths = {name: name.split("/") for name in dict.fromkeys(names) if _PATH.fullmatch(name)}
+    if len(paths) < 2:
+        return list(names)
+    shared = Counter("/".join(parts[at:]) for parts in paths.values() for at in range(len(parts)))
+    return [_ending(name, paths[name], shared) if name in paths else name for name in names]
+
+
+def _ending(name: str, parts: Sequence[str], shared: Mapping[str, int]) -> str:
+    """Return the shortest end of a path, of two parts at least, that no other of the paths has."""
+    ends = ("/".join(parts[at:]) for at in range(len(parts) - _PARTS, 0, -1))
+    found = next((end for end in ends if shared[end] == 1), name)
+    return f"…/{found}" if len(found) + 2 < len(name) else name
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table in which columns of numbers are aligned to the right, all others to the left."""
-    made = Table(title=line(title, "bold"), title_justify="left", header_style="bold")
+    made = FittedTable(title=line(title, "bold"), title_justify="left", header_style="bold")
     shown = [[_shown(cell) for cell in row] for row in rows]
     for i, column in enumerate(columns):
         numbers = bool(shown) and all(_NUMBER.fullmatch(row[i]) for row in shown)
@@ -38,7 +120,7 @@ def short(part: Table | Text, most: int = 60) -> list[Table | Text]:
     """Return `part` for a screen: of a table its first `most` rows, and a line that says how to see the others."""
     if not isinstance(part, Table) or part.row_count <= most:
         return [part]
-    made = Table(title=part.title, title_justify="left", header_style="bold")
+    made = FittedTable(title=part.title, title_justify="left", header_style="bold")
     for column in part.columns:
         made.add_column(column.header, justify=column.justify, overflow=column.overflow)
     for row in islice(zip(*(column.cells for column in part.columns), strict=True), most):

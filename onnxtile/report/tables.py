@@ -63,7 +63,7 @@ def for_fuse(result: ResultJson) -> list[Table | Text]:
     if none:
         tables.append(line(f"{none} pattern{'s' * (none > 1)} matched nothing (--explain NAME says why)"))
     if refused:
-        tables.append(table("left alone", ("pattern", "root", "reason"), refused))
+        tables.append(table("matches not fused", ("pattern", "root", "reason"), refused))
     return [*tables, *for_lowered(result), *_verdict(result)]
 
 
@@ -109,7 +109,7 @@ def _counted(nodes: Mapping[str, int]) -> str:
 
 def for_unfuse(result: ResultJson) -> list[Table | Text]:
     """Return the tables of an `unfuse` result."""
-    return [table("undone", ("meta-op", "calls"), result["unfused"].items()), *_verdict(result)]
+    return [table("unfused", ("meta-op", "calls"), result["unfused"].items()), *_verdict(result)]
 
 
 def for_tile(result: ResultJson) -> list[Table | Text]:
@@ -126,7 +126,9 @@ def for_tile(result: ResultJson) -> list[Table | Text]:
         columns = ("accumulate", "inside tiled layers", "whole model")
         tables.append(table("bytes that live at once, by how partial sums are added", columns, peaks))
     if result["skipped"]:
-        tables.append(table("left alone", ("node", "reason"), [(s["node"], s["reason"]) for s in result["skipped"]]))
+        tables.append(
+            table("nodes not tiled", ("node", "reason"), [(s["node"], s["reason"]) for s in result["skipped"]])
+        )
     return [*tables, *_verdict(result)]
 
 
@@ -186,7 +188,8 @@ def _verdict(result: ResultJson) -> list[Table | Text]:
     count = len(result.get("sites") or ())
     each = max((site.get("runs", 1) for site in result.get("sites") or ()), default=1)
     often = f", {each} runs each" if each > 1 else ""
-    sites = f", and {count} different site{'s' * (count > 1)} alone{often}" if count else ""
+    sites = f", and {count} different site{'s' * (count > 1)} by itself{often}" if count == 1 else ""
+    sites = f", and {count} different sites by themselves{often}" if count > 1 else sites
     dims = ", ".join(f"{name}={size}" for name, size in verdict["dims"].items())
     where = f" at {dims}" if dims else ""
     # What stands as equal for a reason of its own says so: its relative error alone would look like a mistake.

@@ -1,4 +1,4 @@
-"""The tables of `verify`: every output, where it is furthest off, and where the difference began."""
+"""The tables of `verify`: every output with its largest difference, and the first value that differs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LAYERS = 20
 
 def for_verify(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `verify` result."""
-    columns = ("output", "worst absolute", "worst relative", "tolerance", "equal", "furthest off", "inputs", "remark")
+    columns = ("output", "max absolute", "max relative", "tolerance", "equal", "worst element", "inputs", "remark")
     rows = [
         (
             *(one["name"], _error(one["max_abs"]), _error(one["max_rel"]), f"{one['tolerance']:.3g}"),
@@ -43,16 +43,19 @@ def _bisection(result: ResultJson) -> list[Table | Text]:
     value = found["value"]
     rows = [
         ("value", value["name"]),
-        ("made by", "not known" if found["node"] is None else f"{found['op']} {found['node']!r}"),
+        ("node", "not known" if found["node"] is None else f"{found['op']} {found['node']!r}"),
         (
-            "in the first model by",
+            "node in the first model",
             "not known" if found["original"] is None else f"{found['original_op']} {found['original']!r}",
         ),
-        ("off by", f"{_error(value['max_abs'])}, tolerance {value['tolerance']:.3g} {_place(value['where'])}".strip()),
+        (
+            "difference",
+            f"{_error(value['max_abs'])}, tolerance {value['tolerance']:.3g} {_place(value['where'])}".strip(),
+        ),
         ("rewrite", found["rewrite"]),
-        ("values that agree before it", found["agreeing"]),
+        ("equal values before it", found["agreeing"]),
     ]
-    return [table("the first value that differs", ("what", "which"), rows), *_layers(found["layers"])]
+    return [table("the first value that differs", ("field", "value"), rows), *_layers(found["layers"])]
 
 
 def _layers(layers: Sequence[ResultJson]) -> list[Table | Text]:
@@ -66,7 +69,7 @@ def _layers(layers: Sequence[ResultJson]) -> list[Table | Text]:
         )
         for layer in layers[start : start + _LAYERS]
     ]
-    columns = ("value", "in the first model", "worst absolute", "worst relative", "tolerance", "equal")
+    columns = ("value", "in the first model", "max absolute", "max relative", "tolerance", "equal")
     parts: list[Table | Text] = [
         table(f"{len(layers):,} values of both, the first {start:,} without error", columns, rows)
     ]

@@ -200,7 +200,7 @@ def test_tile(run: Run, folder: Path) -> None:
 
 def test_tile_judges_each_product_as_often_as_asked(run: Run) -> None:
     arguments = ("tile", "m.onnx", "--max", "32", "--dim", "N=4", "--runs", "40", "--dry-run")
-    assert "and 1 different site alone, 40 runs each" in run(*arguments).text
+    assert "and 1 different site by itself, 40 runs each" in run(*arguments).text
     (site,) = run(*arguments, "--json", "-").json["sites"]
     assert (site["runs"], site["passed"]) == (40, True)
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from onnxtile.report import tables
-from onnxtile.report.table import short, table
+from onnxtile.report.table import endings, short, table
 
 EQUAL = {"name": "y", "max_abs": 0.0, "max_rel": 3e-6, "tolerance": 1e-4, "equal": True}
 VERDICT = {"equal": True, "runs": 2, "dims": {"N": 2}, "outputs": [EQUAL]}
@@ -112,17 +112,18 @@ def test_plan() -> None:
         "24 bytes (2.4%)",
         "3 (4,096 bytes)",
         "9,999 bytes",
-        "1, 1 of them in place",
+        "1 (1 in place)",
+        "activations without sharing",
     ):
         assert words in text, words
     assert "900 bytes, with any aliases" in text
     result |= {"optimal": True, "gap": 0, "ended": "lower bound reached", "order": "model", "optimal_over": "order"}
-    assert "yes, for this order and these aliases: lower bound reached" in rendered("plan", result)
-    assert "yes, for all orders at once, with these aliases" in rendered("plan", result | {"order": "any"})
-    assert "yes, for these lives" in rendered("plan", result | {"schedule": []})
+    assert "yes, smallest for this order and these aliases: lower bound reached" in rendered("plan", result)
+    assert "yes, smallest that holds in every order, with these aliases" in rendered("plan", result | {"order": "any"})
+    assert "yes, smallest for these live ranges" in rendered("plan", result | {"schedule": []})
     over_all = rendered("plan", result | {"optimal_over": "any order"})
-    assert "yes, of all orders and aliases: lower bound reached" in over_all
-    assert "bound of all orders" not in over_all
+    assert "yes, smallest of all orders and aliases: lower bound reached" in over_all
+    assert "lower bound over all orders" not in over_all
     unplanned = [{"name": "u", "reason": "why"}]
     text = rendered(
         "plan", result | {"optimal": False, "optimal_over": None, "ended": "unplanned tensors", "unplanned": unplanned}
@@ -179,3 +180,41 @@ def test_a_title_is_bold_and_says_what_it_says() -> None:
         table("[/red] \x1b title", ("a",), [("b" * 30,)])
     )
     assert "\x1b[1m[/red] \\x1b title" in file.getvalue()
+
+
+def narrow(made: Any, width: int = 80) -> str:
+    console = Console(width=width, color_system=None, force_terminal=True)
+    with console.capture() as capture:
+        console.print(made)
+    return capture.get()
+
+
+PATHS = [f"/model/encoder/layers.{i}/attention/{name}/MatMul" for i in range(2) for name in ("query", "key")]
+
+
+def test_paths_are_shortened_to_ends_that_tell_them_apart() -> None:
+    assert endings([*PATHS, "/model/head/MatMul", "Conv_1", "a b/c"]) == [
+        *(f"…/layers.{i}/attention/{name}/MatMul" for i in range(2) for name in ("query", "key")),
+        "…/head/MatMul",
+        "Conv_1",
+        "a b/c",
+    ]
+    assert endings(["/a/b/c", "/x/a/b/c"]) == ["/a/b/c", "/x/a/b/c"], "an end of another stays whole"
+    assert endings(["/m/a/Add", "/m/b/Add", "/m/a/Add"]) == ["…/a/Add", "…/b/Add", "…/a/Add"]
+    assert endings(["/m/a/Add", "/m/a/Add"]) == ["/m/a/Add", "/m/a/Add"], "there is nothing to tell it apart from"
+
+
+def test_a_wide_table_fits_a_narrow_terminal() -> None:
+    rows = [(name, "MatMul", "1×197×768", 116_195_328, 232_390_656, "a reason that takes some words") for name in PATHS]
+    made = table("nodes", ("node", "operator", "shape", "MACs", "FLOPs", "reason"), rows)
+    text = narrow(made)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "name; left out: reason; in a pipe and with --json all is whole" in " ".join(text.split())
+    assert text.count("116,195,328") == len(PATHS), "no number is broken"
+    whole = narrow(made, 200)
+    assert all(name in whole for name in PATHS)
+    assert "…" not in whole and "left out" not in whole
+    console = Console(width=10_000, color_system=None)
+    with console.capture() as capture:
+        console.print(tables.plain(made))
+    assert PATHS[0] in capture.get()
