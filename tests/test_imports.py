@@ -27,6 +27,10 @@ ROOMS = [
         "runtime",
         "model",
         "graph",
+        "values",
+        "option",
+        "verb",
+        "common_options",
     ),
     *(
         "query",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxtile.errors import UsageError
+from onnxtile.errors import NAME_ONLY, UsageError
 from onnxtile.report.format import Format, Options, Plan, format_of
 
 
@@ -22,11 +22,13 @@ class Emission:
     def of(cls, paths: Iterable[Path], names: bool | None = None, compare: Path | None = None) -> Emission:
         """Return what `paths` ask for; `compare` is the JSON of another plan. Raises UsageError before there is anything to write."""
         files = {path: format_of(path) for path in paths}
-        asked = "--compare" if compare is not None else "--names" if names is not None else None
+        asked = "compare" if compare is not None else "names" if names is not None else None
         if asked is not None and not any(form.picture for form in files.values()):
-            raise UsageError(
-                f"{asked} is about pictures, and none is asked for", hint="add --emit plan.html, .svg or .png"
+            message, hint = (
+                f"{{{asked}}} is about pictures, and none is asked for",
+                "add {emit} plan.html, .svg or .png",
             )
+            raise UsageError(message, hint=hint, given={asked: NAME_ONLY, "emit": NAME_ONLY})
         return cls(files, names, None if compare is None else _read(compare))
 
     def content(self, plan: Plan) -> dict[Path, bytes]:

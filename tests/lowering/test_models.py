@@ -15,7 +15,7 @@ from onnxtile import api, keys
 from onnxtile.errors import Mismatch, UsageError
 from onnxtile.fusion.site_check import SiteVerdict
 from onnxtile.model.save import to_bytes
-from onnxtile.verbs import fusing
+from onnxtile.verbs.flows import fusing
 from onnxtile.verification import compare
 
 # How many layer norms, RMS norms, activations and attentions become operators.

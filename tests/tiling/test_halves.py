@@ -74,9 +74,9 @@ def test_partial_sums_are_what_16_bits_hold(bench: Bench, way: Accumulation, fac
 def test_what_overflows_on_the_way_fails_and_float32_helps(way: Accumulation) -> None:
     model = scaled(Case(m=4, k=4096, n=16, op="MatMul", constants="b", dtype=np.float16), 700)
     with pytest.raises(Mismatch) as failed:
-        api.tile(model, Limits.of(max=64), options=Options(way))
+        api.tile(model, Limits.of(max=64), accumulate=way)
     assert failed.value.hint is not None and "--accumulate-type float32" in failed.value.hint
-    wide = api.tile(model, Limits.of(max=64), options=Options.of(accumulate=str(way), accumulate_type="float32"))
+    wide = api.tile(model, Limits.of(max=64), accumulate=way, accumulate_type="float32")
     assert all(site.passed for site in wide.sites)
     assert wide.result.to_dict()["tiled"][0]["accumulate_type"] == "float32"
 
@@ -84,7 +84,7 @@ def test_what_overflows_on_the_way_fails_and_float32_helps(way: Accumulation) ->
 @pytest.mark.parametrize("way", WAYS)
 def test_long_sums_of_plain_numbers_pass(way: Accumulation) -> None:
     model = scaled(Case(m=4, k=8192, n=16, op="MatMul", constants="b", dtype=np.float16), 1)
-    assert api.tile(model, Limits.of(k=32), options=Options(way)).sites[0].passed
+    assert api.tile(model, Limits.of(k=32), accumulate=way).sites[0].passed
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -120,7 +120,7 @@ def test_a_convolution_adds_in_float32() -> None:
     graph = onnx.helper.make_graph([node], "g", values[:1], values[1:], [w])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
     limits = Limits.of(window=Window(channels=16))
-    tiled = api.tile(model, limits, options=Options.of(accumulate_type="float32"))
+    tiled = api.tile(model, limits, accumulate_type="float32")
     assert tiled.sites[0].passed and sum(node.op_type == "Cast" for node in tiled.model.graph) == 5
 
 
