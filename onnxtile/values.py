@@ -196,7 +196,9 @@ def _shape(value: Any) -> tuple[int, ...]:
 def _range(value: Any) -> tuple[float, float]:
     from onnxtile.model.ranges import parse_range
 
-    text = ":".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    ends = list(value) if isinstance(value, list | tuple) else [value]
+    ends = ends[:1] if len(ends) == 2 and ends[0] == ends[1] else ends  # one number
+    text = ":".join(map(str, ends))
     try:
         return parse_range(text)
     except OnnxtileError as error:

@@ -25,7 +25,7 @@ GOOD = "id,lower,upper,size\na,0,3,100\nb,1,2,300\nc,2,4,100\n"
         (GOOD + "d,8,9,four\n", (), ("p.csv: line 5: size is a whole number, not 'four'",)),
         (GOOD + "d,8,9.5,4\n", (), ("p.csv: line 5: upper is a whole number, not '9.5'",)),
         (GOOD + "d,8\n", (), ("p.csv: line 5: upper is a whole number, not ''",)),
-        (GOOD, ("--alignment", 0), ("an alignment is a power of two, not 0",)),
+        (GOOD, ("--alignment", 0), ("invalid --alignment 0",)),
         (GOOD, ("--alignment", 3), ("an alignment is a power of two, not 3",)),
         (GOOD, ("--planner", "exakt"), ("invalid --planner 'exakt'", "did you mean 'exact'?")),
         (GOOD, ("--effort", "much"), ("invalid --effort 'much'", "low, normal, high, or a number of steps")),
