@@ -31,10 +31,8 @@ def agreeing(verdict: Verdict, what: str) -> Verdict:
 
 def not_both() -> UsageError:
     """Return the error for inputs that are given, and ranges of random ones besides."""
-    given = {"inputs": NAME_ONLY, "ranges": NAME_ONLY}
-    return UsageError(
-        "{ranges} limits random inputs, and {inputs} are given", hint="leave out one of the two", given=given
-    )
+    message = "{inputs} are given, so nothing is drawn from {ranges}"
+    return UsageError(message, hint="leave out one of the two", given={"inputs": NAME_ONLY, "ranges": NAME_ONLY})
 
 
 def require_sites(failed: Iterable[str], hints: Mapping[str, str] | None = None) -> None:
