@@ -6,6 +6,7 @@ The verbs are imported when they are first used, so that `import onnxtile` costs
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _PLACES = {"Limits": "onnxtile.tiling.limits", "RunLimits": "onnxtile.run_limits
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in __all__ and (name.startswith("_") or importlib.util.find_spec(f"onnxtile.verbs.{name}") is None):
         raise AttributeError(f"module 'onnxtile' has no attribute {name!r}")
     return getattr(importlib.import_module(_PLACES.get(name, "onnxtile.api")), name)
 

@@ -7,6 +7,7 @@ is imported when it is first asked for, so that no verb waits for what another n
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -93,8 +94,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    home = _HOME_OF.get(name, f"onnxtile.verbs.{name}")
+    if name not in _HOME_OF and (name.startswith("_") or importlib.util.find_spec(home) is None):
         raise AttributeError(f"module 'onnxtile.api' has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOME_OF[name]), name)
+    found = getattr(importlib.import_module(home), name)
     globals()[name] = found
     return found
