@@ -6,6 +6,7 @@ Each name is imported when it is first used, so that `import onnxtile` takes no 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ _PLACES = {
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
-    if name not in __all__:
+    if name not in __all__ and (name.startswith("_") or importlib.util.find_spec(f"onnxtile.verbs.{name}") is None):
         raise AttributeError(f"module 'onnxtile' has no attribute {name!r}")
     return getattr(importlib.import_module(_PLACES.get(name, "onnxtile.api")), name)
 

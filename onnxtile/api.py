@@ -7,30 +7,33 @@ is imported when it is first asked for, so that no verb waits for what another n
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onnxtile.inspection.summary import Inspection
     from onnxtile.inspection.trace import Trace
     from onnxtile.model.load import Source
-    from onnxtile.verbs.checking import check_plan
-    from onnxtile.verbs.comparing import Comparing, verify
-    from onnxtile.verbs.drafting import PatternDraft, draft_pattern
-    from onnxtile.verbs.explaining import Explanation, PartialMatch, explain
-    from onnxtile.verbs.fusing import FuseResult, chosen_patterns, fuse
-    from onnxtile.verbs.inspecting import inspect
-    from onnxtile.verbs.listing import OptionNames, option_names
-    from onnxtile.verbs.matching import MatchResult, match
-    from onnxtile.verbs.placing import plan_problem
-    from onnxtile.verbs.planning import PlannedModel, plan
-    from onnxtile.verbs.saving import save
-    from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
-    from onnxtile.verbs.tiling import TiledModel, tile
-    from onnxtile.verbs.tracing import trace
-    from onnxtile.verbs.unfusing import UnfuseResult, unfuse
+    from onnxtile.verbs.flows.drafting import PatternDraft
+    from onnxtile.verbs.flows.explaining import Explanation, PartialMatch
+    from onnxtile.verbs.flows.fusing import FuseResult, chosen_patterns
+    from onnxtile.verbs.flows.listing import OptionNames, option_names
+    from onnxtile.verbs.flows.matching import MatchResult
+    from onnxtile.verbs.flows.planning import PlannedModel
+    from onnxtile.verbs.flows.saving import save
+    from onnxtile.verbs.flows.stage import Dims, InputShapes, Progress, silent
+    from onnxtile.verbs.flows.tiling import TiledModel
+    from onnxtile.verbs.flows.unfusing import UnfuseResult
+    from onnxtile.verbs.fuse import explain, fuse
+    from onnxtile.verbs.inspect import inspect, trace
+    from onnxtile.verbs.match import match
+    from onnxtile.verbs.pattern_new import draft_pattern
+    from onnxtile.verbs.plan import check_plan, plan, plan_problem
+    from onnxtile.verbs.tile import tile
+    from onnxtile.verbs.unfuse import unfuse
+    from onnxtile.verbs.verify import verify
 
 __all__ = [
-    "Comparing",
     "Dims",
     "Explanation",
     "FuseResult",
@@ -68,28 +71,32 @@ _HOMES = {
     "onnxtile.inspection.summary": ("Inspection",),
     "onnxtile.inspection.trace": ("Trace",),
     "onnxtile.model.load": ("Source",),
-    "onnxtile.verbs.checking": ("check_plan",),
-    "onnxtile.verbs.comparing": ("Comparing", "verify"),
-    "onnxtile.verbs.drafting": ("PatternDraft", "draft_pattern"),
-    "onnxtile.verbs.explaining": ("PartialMatch", "Explanation", "explain"),
-    "onnxtile.verbs.fusing": ("FuseResult", "chosen_patterns", "fuse"),
-    "onnxtile.verbs.inspecting": ("inspect",),
-    "onnxtile.verbs.listing": ("OptionNames", "option_names"),
-    "onnxtile.verbs.matching": ("MatchResult", "match"),
-    "onnxtile.verbs.placing": ("plan_problem",),
-    "onnxtile.verbs.planning": ("PlannedModel", "plan"),
-    "onnxtile.verbs.saving": ("save",),
-    "onnxtile.verbs.stage": ("Dims", "InputShapes", "Progress", "silent"),
-    "onnxtile.verbs.tiling": ("TiledModel", "tile"),
-    "onnxtile.verbs.tracing": ("trace",),
-    "onnxtile.verbs.unfusing": ("UnfuseResult", "unfuse"),
+    "onnxtile.verbs.flows.drafting": ("PatternDraft",),
+    "onnxtile.verbs.flows.explaining": ("Explanation", "PartialMatch"),
+    "onnxtile.verbs.flows.fusing": ("FuseResult", "chosen_patterns"),
+    "onnxtile.verbs.flows.listing": ("OptionNames", "option_names"),
+    "onnxtile.verbs.flows.matching": ("MatchResult",),
+    "onnxtile.verbs.flows.planning": ("PlannedModel",),
+    "onnxtile.verbs.flows.saving": ("save",),
+    "onnxtile.verbs.flows.stage": ("Dims", "InputShapes", "Progress", "silent"),
+    "onnxtile.verbs.flows.tiling": ("TiledModel",),
+    "onnxtile.verbs.flows.unfusing": ("UnfuseResult",),
+    "onnxtile.verbs.fuse": ("explain", "fuse"),
+    "onnxtile.verbs.inspect": ("inspect", "trace"),
+    "onnxtile.verbs.match": ("match",),
+    "onnxtile.verbs.pattern_new": ("draft_pattern",),
+    "onnxtile.verbs.plan": ("check_plan", "plan", "plan_problem"),
+    "onnxtile.verbs.tile": ("tile",),
+    "onnxtile.verbs.unfuse": ("unfuse",),
+    "onnxtile.verbs.verify": ("verify",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    home = _HOME_OF.get(name, f"onnxtile.verbs.{name}")
+    if name not in _HOME_OF and (name.startswith("_") or importlib.util.find_spec(home) is None):
         raise AttributeError(f"module 'onnxtile.api' has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOME_OF[name]), name)
+    found = getattr(importlib.import_module(home), name)
     globals()[name] = found
     return found

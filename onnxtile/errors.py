@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from onnxtile.printable import capped, escaped
 
@@ -11,14 +12,51 @@ _SHOWN = 240
 """Characters of a line that is shown with a caret."""
 
 
+NAME_ONLY = object()
+"""Stands for the value of a parameter of which a message shows the name alone."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a table that a parameter was given."""
+
+    key: str
+    value: object
+
+
+Wording = Callable[[str, object], str]
+"""Returns how a parameter and its value are written: `--io 'foo'` on the command line, `io='foo'` in Python."""
+
+
+def in_python(name: str, value: object) -> str:
+    """Return a parameter and its value as a call in Python has them.
+
+    >>> in_python("io", "foo"), in_python("dims", Entry("N", 0)), in_python("io", NAME_ONLY)
+    ("io='foo'", "dims={'N': 0}", 'io')
+    """
+    if value is NAME_ONLY:
+        return name
+    return f"{name}={{{value.key!r}: {value.value!r}}}" if isinstance(value, Entry) else f"{name}={value!r}"
+
+
 class OnnxtileError(Exception):
-    """Bad input or usage. `hint` says what to do next; the command line ends with exit code 2."""
+    """Bad input or usage. `hint` says what to do next; the command line ends with exit code 2.
+
+    With `given`, the message and the hint name parameters of a verb as {name}, and `given` has their values (or NAME_ONLY): the library
+    shows them as a call in Python has them, the command line as options, a pipeline as keys of its file.
+    """
 
     exit_code = 2
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
+    def __init__(self, message: str, *, hint: str | None = None, given: Mapping[str, object] | None = None) -> None:
+        self._message, self._hint, self.given = message, hint, dict(given or {})
+        said, self.hint = self.worded(in_python)
+        super().__init__(said)
+
+    def worded(self, wording: Wording) -> tuple[str, str | None]:
+        """Return the message and the hint, with each parameter as `wording` has it."""
+        shown = {name: wording(name, value) for name, value in self.given.items()}
+        return _filled(self._message, shown), None if self._hint is None else _filled(self._hint, shown)
 
 
 class ModelError(OnnxtileError):
@@ -31,6 +69,35 @@ class ModelWarning(UserWarning):
 
 class UsageError(OnnxtileError):
     """An option that makes no sense: a bound of 0, an unknown dimension, an output that exists already."""
+
+
+def invalid(name: str, value: object, choices: Iterable[str] = (), *, reason: str = "", hint: str = "") -> UsageError:
+    """Return the error for a `value` that the parameter `name` does not take: for the `reason`, or since it is none of `choices`.
+
+    The hint is the nearest choice, whatever its case; the list of all where none is near.
+
+    >>> error = invalid("io", "foo", ["outputs", "inside", "outside"])
+    >>> str(error), error.hint
+    ("invalid io='foo'", 'choose outputs, inside, outside')
+    """
+    known = list(choices)
+    shown = value.value if isinstance(value, Entry) else value
+    hint = hint or (nearest(shown, known) if known else "")
+    message = f"invalid {{{name}}}" + (f": {reason}" if reason else "")
+    return UsageError(message, hint=hint or None, given={name: value})
+
+
+def nearest(value: object, choices: list[str]) -> str:
+    """Return a hint: the choice nearest to `value`, whatever its case; the list of all where none is near."""
+    by_case = {choice.casefold(): choice for choice in choices}
+    near = difflib.get_close_matches(str(value).casefold(), by_case, n=1)
+    return f"did you mean {by_case[near[0]]!r}?" if near else f"choose {', '.join(choices)}"
+
+
+def _filled(text: str, shown: Mapping[str, str]) -> str:
+    for name, form in shown.items():
+        text = text.replace(f"{{{name}}}", form)
+    return text
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:

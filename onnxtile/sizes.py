@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 
-_UNITS = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1, "": 1}
-
-
+_UNITS = {
+    **{"kib": 2**10, "mib": 2**20, "gib": 2**30, "k": 2**10, "m": 2**20, "g": 2**30},
+    **{"kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1, "": 1},
+}
+"""Bytes of a unit, in lower case: k, m and g count by 1,024 as compilers and linkers do, kB, MB and GB by 1,000."""
 _DIGITS = 30
 """Of a number, at most: a longer one is a mistake, and Python refuses to read those of more than 4,300."""
+LARGEST_COUNT = 2**63 - 1
+"""The largest number that an option takes: that of a dimension in ONNX."""
 MOST_RUNS = 1_000_000
 """Sets of random inputs that may be asked for."""
 
@@ -23,7 +27,7 @@ def whole(text: str) -> int | None:
 
 
 def bytes_of(text: str) -> int | None:
-    """Return the bytes that "256KiB", "1 MB" or "4096" mean; None for what is no such text.
+    """Return the bytes that "256KiB", "256k", "1 MB" or "4096" mean; None for any other text.
 
     >>> bytes_of("256KiB")
     262144

@@ -92,7 +92,7 @@ def test_fuse_and_unfuse_say_what_they_did() -> None:
 
 
 def test_without_verification_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxtile.verbs import fusing
+    from onnxtile.verbs.flows import fusing
 
     monkeypatch.setattr(fusing, "run_original", pytest.fail)
     result = onnxtile.fuse(proto(), ["MatMul-*>Add"], verify=False)

@@ -29,6 +29,10 @@ ROOMS = [
         "model",
         "result",
         "graph",
+        "values",
+        "option",
+        "verb",
+        "common_options",
     ),
     *(
         "query",

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from onnxtile import RunLimits, api
 from onnxtile.errors import ModelError, OnnxtileError, OverLimit, UsageError
 from onnxtile.pipeline.file import from_file
-from onnxtile.pipeline.place import Place
+from onnxtile.pipeline.place import Destination
 from onnxtile.pipeline.run import run_one
 from onnxtile.run_limits import LOOP_SECONDS, SECONDS, Clock, Watch, seconds_of_a_run
 from onnxtile.runtime import Session
@@ -164,11 +164,11 @@ def test_a_pipeline_has_limits(tmp_path: Path) -> None:
     file.write_text('[limits]\nrun_seconds = 0.3\nrun_memory = "2GiB"\n[[steps]]\ndo = "fuse"\n')
     pipeline = from_file(file)
     assert pipeline.limits == RunLimits(0.3, 2**31)
-    report = run_one(pipeline, tmp_path / "m.onnx", Place())
+    report = run_one(pipeline, tmp_path / "m.onnx", Destination())
     assert report.error is not None
     assert "stopped after 0.3 s" in report.error
     onnx.save(filling(10**15), tmp_path / "m.onnx")
-    report = run_one(pipeline, tmp_path / "m.onnx", Place())
+    report = run_one(pipeline, tmp_path / "m.onnx", Destination())
     assert report.error is not None
     assert "memory" in report.error
     assert "internal" not in report.error

@@ -11,7 +11,8 @@ from typing import Any
 
 import typer
 
-from onnxtile.cli.app import build
+from onnxtile.cli.app import build, verbs
+from onnxtile.cli.command import worded
 from onnxtile.cli.signals import Signals
 from onnxtile.cli.streams import leads_nowhere, open_streams, say
 from onnxtile.cli.warned import show_warnings
@@ -68,7 +69,8 @@ def _run() -> int:
 def _said(error: Exception) -> tuple[str, str | None, int]:
     """Return what is wrong, what to do, and the exit code. The last is the line of defence: a traceback is no message for a user."""
     if isinstance(error, OnnxtileError):
-        return str(error), error.hint, error.exit_code
+        message, hint = error.worded(worded(lambda: (verb.command for verb in verbs().values())))
+        return message, hint, error.exit_code
     if isinstance(error, MemoryError):
         return "there is not enough memory for this model", "smaller --dim or --shape, or --no-verify, take less", 2
     if isinstance(error, OSError):

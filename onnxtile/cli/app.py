@@ -1,15 +1,15 @@
-"""The application: its commands are the modules of `onnxtile.cli.commands`, found by their existence."""
+"""The application: a command for each verb of `onnxtile.verbs` and `onnxtile.cli.commands`, found by their existence."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from typing import Annotated
 
 import typer
 
-from onnxtile.cli import commands
+from onnxtile.cli.command import command
 from onnxtile.cli.help import Group, require_command
+from onnxtile.registry import discover
+from onnxtile.verb import Verb
 
 _EXAMPLES = """\
 onnxtile demo
@@ -18,8 +18,17 @@ onnxtile tile model.fused.onnx --max 64
 onnxtile plan model.fused.tiled.onnx --emit plan.html"""
 
 
+_GROUPS = {"pattern": "Write patterns of your own."}
+
+
+def verbs() -> dict[str, Verb]:
+    """Return all verbs by name."""
+    found = {**discover("onnxtile.verbs", Verb), **discover("onnxtile.cli.commands", Verb)}
+    return dict(sorted(found.items()))
+
+
 def build() -> typer.Typer:
-    """Return the application with every command: each module of `commands` adds its own."""
+    """Return the application with a command for each verb; one named "GROUP NAME" stands in a group."""
     app = typer.Typer(
         cls=Group,
         epilog=_EXAMPLES,
@@ -29,14 +38,25 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(_onnxtile)
-    for module in pkgutil.iter_modules(commands.__path__):
-        importlib.import_module(f"{commands.__name__}.{module.name}").add_to(app)
+    groups: dict[str, typer.Typer] = {}
+    for name, verb in verbs().items():
+        group, _, own = name.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = _group(app, group)
+        command(groups.get(group, app), verb, own)
     return app
+
+
+def _group(app: typer.Typer, name: str) -> typer.Typer:
+    group = typer.Typer(cls=Group, help=_GROUPS.get(name), rich_markup_mode=None)
+    group.callback(invoke_without_command=True)(require_command)  # a group of one command is a group all the same
+    app.add_typer(group, name=name)
+    return group
 
 
 def _onnxtile(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="print the version and exit")] = False,
+    version: Annotated[bool | None, typer.Option("--version", help="print the version and exit")] = None,
 ) -> None:
     """Fuse, tile and plan ONNX models for hardware with limits, and prove by running that nothing changed."""
     if version:

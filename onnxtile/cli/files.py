@@ -83,7 +83,7 @@ def _is_data_of(path: Path, target: Path) -> bool:
 
 def _paths(value: Any, ending: str = "") -> Iterator[Path]:
     """Yield the files that a value names: paths, and texts with this `ending`. A device, a pipe and stdout may be named twice."""
-    for one in value if isinstance(value, list) else [value]:
+    for one in value if isinstance(value, list | tuple) else [value]:
         is_file = isinstance(one, Path) or (isinstance(one, str) and one != "-" and one.endswith(ending))
         path = Path(one).absolute() if is_file else None
         if path is not None and (path.is_file() or not path.exists()):

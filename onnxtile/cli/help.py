@@ -8,12 +8,10 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-SIZES = "Sizes and inputs"
-WRITING = "Writing"
-REPORTING = "Reporting"
-"""Headings, in this order, behind those that a command has of its own."""
+from onnxtile.option import OPTIONS, REPORTING, SIZES, WRITING
 
 _LAST = (SIZES, WRITING, REPORTING)
+_ARGUMENTS = "Arguments"
 _EXAMPLES = "Examples:"
 
 
@@ -23,17 +21,38 @@ def split(doc: str | None) -> tuple[str, str]:
     return text, inspect.cleandoc(f"\n{examples}")
 
 
-class Command(TyperCommand):
+class _Plain:
+    """A command whose parameters keep the texts that were given: their declarations read them, so that typer need not load pydantic."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in found:
+            parameter.get_runtime_param = lambda: _AsGiven
+        return found
+
+
+class _AsGiven:
+    """Stands for the adapter that would turn a text into what it means."""
+
+    @staticmethod
+    def coerce(value: Any, **_where: Any) -> Any:
+        """Return the value as it was given."""
+        return value
+
+
+class Command(_Plain, TyperCommand):
     """A command whose options stand under the headings that they name."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the options without a heading, the command's own headings, then the common ones."""
-        headings: dict[str, list[tuple[str, str]]] = {}
+        headings: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
                 headings.setdefault(_heading(param), []).append(_short(record))
-        for heading in (*(own for own in headings if own not in _LAST), *(one for one in _LAST if one in headings)):
+        own = [heading for heading in headings if heading not in _LAST]
+        for heading in (one for one in (*own, *_LAST) if headings.get(one)):
             with formatter.section(heading):
                 formatter.write_dl(headings[heading])
 
@@ -42,7 +61,7 @@ class Command(TyperCommand):
         _write_examples(self.epilog, formatter)
 
 
-class Group(TyperGroup):
+class Group(_Plain, TyperGroup):
     """A group of commands with examples."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
@@ -58,17 +77,17 @@ def require_command(context: typer.Context) -> None:
 
 
 def _short(record: tuple[str, str]) -> tuple[str, str]:
-    """Leave out what help says of itself: that a path is a path, and the range of a count."""
+    """Leave out what help says of itself: that a text is a text."""
     name, text = record
     return name.partition(" <")[0], text.replace("Show this message and exit.", "show this and exit")
 
 
 def _heading(param: Any) -> str:
     if param.param_type_name == "argument":
-        return "Arguments"
+        return _ARGUMENTS
     if param.name == "help":
         return REPORTING
-    return str(getattr(param, "rich_help_panel", None) or "Options")
+    return str(getattr(param, "rich_help_panel", None) or OPTIONS)
 
 
 def _write_examples(examples: str | None, formatter: Any) -> None:

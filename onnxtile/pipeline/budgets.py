@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pydantic
 
-from onnxtile.pipeline.options import Bytes, Count
+from onnxtile.pipeline.fields import CountField, SizeField
 
 _NEEDS = {
     "max_arena": {"plan"},
@@ -39,11 +39,11 @@ class Budgets(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    max_arena: Bytes | None = None
+    max_arena: SizeField | None = None
     optimal: bool | Literal["any order"] | None = None
-    min_fused: dict[str, Count] = {}
-    max_tiles: Count | None = None
-    max_nodes: Count | None = None
+    min_fused: dict[str, CountField] = {}
+    max_tiles: CountField | None = None
+    max_nodes: CountField | None = None
     max_error: float | None = pydantic.Field(default=None, ge=0)
 
     def needs(self) -> dict[str, set[str]]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
 
-from onnxtile.errors import OnnxtileError, UsageError
+from onnxtile.errors import UsageError
 from onnxtile.paths import is_file_name
 from onnxtile.pipeline.budgets import Budgets
-from onnxtile.pipeline.options import Bytes, Options
-from onnxtile.pipeline.step import Step
-from onnxtile.registry import discover
+from onnxtile.pipeline.fields import SecondsField, SizeField
+from onnxtile.pipeline.step import PipelineStep, step_at
 from onnxtile.run_limits import RunLimits
 from onnxtile.toml_file import TomlFile, read
 
@@ -23,16 +21,18 @@ REPORT = ".report.json"
 """The ending of the report beside each model."""
 
 
-class _Limits(pydantic.BaseModel):
+class RunLimitsTable(pydantic.BaseModel):
     """The table [limits]: what runs of the models may take."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    run_seconds: Annotated[float, pydantic.Field(gt=0, le=1e8)] | None = None
-    run_memory: Annotated[Bytes, pydantic.Field(le=2**60)] | None = None
+    run_seconds: SecondsField | None = None
+    run_memory: SizeField | None = None
 
 
-class _File(pydantic.BaseModel):
+class PipelineFile(pydantic.BaseModel):
+    """The content of a pipeline file."""
+
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     doc: str = ""
@@ -40,18 +40,18 @@ class _File(pydantic.BaseModel):
     output: str = ""
     steps: Annotated[list[dict[str, Any]], pydantic.Field(min_length=1)]
     budgets: Budgets = Budgets()
-    limits: _Limits = _Limits()
+    limits: RunLimitsTable = RunLimitsTable()
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A pipeline: its name, its steps with their options, its budgets, and the models that its file names.
+    """A pipeline: its name, its steps, its budgets, and the models that its file names.
 
     `output` is the name of the model it writes, in which {name} stands for that of the model it reads.
     """
 
     name: str
-    steps: tuple[tuple[Step, Options], ...]
+    steps: tuple[PipelineStep, ...]
     budgets: Budgets
     models: tuple[Path, ...]
     output: str
@@ -61,11 +61,11 @@ class Pipeline:
 def from_file(path: Path) -> Pipeline:
     """Return the pipeline in a TOML file. Raises UsageError with the file, the line and what is wrong there."""
     source = read(path, UsageError)
-    file = source.validated(_File)
-    steps = tuple(_step(source, i, step) for i, step in enumerate(file.steps))
+    file = source.validated(PipelineFile)
+    steps = tuple(step_at(source, ("steps", i), step) for i, step in enumerate(file.steps))
     _require_files_apart(source, steps)
     for name, needed in file.budgets.needs().items():
-        if not needed & {step.name for step, _ in steps}:
+        if not needed & {step.name for step in steps}:
             where = source.place(("budgets", name))
             raise UsageError(f"{where}: the budget {name!r} needs a step {' or '.join(sorted(needed))}")
     output = file.output or f"{{name}}.{path.stem}.onnx"
@@ -76,41 +76,11 @@ def from_file(path: Path) -> Pipeline:
     return Pipeline(path.stem, steps, file.budgets, models, output, limits)
 
 
-def _step(source: TomlFile, position: int, content: Mapping[str, Any]) -> tuple[Step, Options]:
-    at = ("steps", position)
-    steps = discover("onnxtile.pipeline.steps", Step)
-    name = content.get("do")
-    if not isinstance(name, str):
-        raise UsageError(
-            f"{source.place((*at, 'do'))}: a step says what to do", hint=f'do = "fuse"; there is {", ".join(steps)}'
-        )
-    if name not in steps:
-        near = difflib.get_close_matches(name, steps, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(steps)}"
-        raise UsageError(f"{source.place((*at, 'do'))}: there is no step {name!r}", hint=hint)
-    options = source.validated(steps[name].options, at).placed(source.path.parent.absolute())
-    try:
-        steps[name].require(options)
-    except OnnxtileError as error:
-        where = source.place((*at, *_blamed(content, str(error))))
-        raise UsageError(f"{where}: {error}", hint=error.hint) from None
-    return steps[name], options
-
-
-def _blamed(content: Mapping[str, Any], message: str) -> tuple[str, ...]:
-    """Return the option that `message` is about: one that it names as on the command line, or whose value it shows."""
-    for option, value in content.items():
-        shown = [repr(one) for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
-        if option != "do" and any(text in message for text in (f"--{option.replace('_', '-')} ", *shown)):
-            return (option,)
-    return ()
-
-
-def _require_files_apart(source: TomlFile, steps: Sequence[tuple[Step, Options]]) -> None:
+def _require_files_apart(source: TomlFile, steps: Sequence[PipelineStep]) -> None:
     """Raise UsageError where two steps write the same file, or one writes the report's."""
     found = {REPORT}
-    for i, (step, options) in enumerate(steps):
-        for ending in step.endings(options):
+    for i, step in enumerate(steps):
+        for ending in step.emitted:
             if ending in found:
                 where = source.place(("steps", i, "emit"))
                 own = f"{step.name}{i + 1}.{ending.rpartition('.')[2]}"

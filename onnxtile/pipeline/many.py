@@ -12,7 +12,7 @@ from typing import Any
 from onnxtile.api import Progress, silent
 from onnxtile.errors import OnnxtileError, UsageError
 from onnxtile.pipeline.file import Pipeline
-from onnxtile.pipeline.place import Place, apart, make_folders
+from onnxtile.pipeline.place import Destination, apart, make_folders
 from onnxtile.pipeline.run import Report, run_one
 from onnxtile.pipeline.workers import Workers
 
@@ -42,7 +42,7 @@ class RunResult:
 def run(
     pipeline: Pipeline,
     models: Sequence[Path] = (),
-    place: Place | None = None,
+    place: Destination | None = None,
     workers: Workers | None = None,
     progress: Progress = silent,
     reserved: Iterable[Path] = (),
@@ -53,7 +53,7 @@ def run(
     and nothing is written to one. Raises UsageError where two models would be written to one file, where there is none, and where the
     backend cannot be reached.
     """
-    place, workers = place or Place(), workers or Workers()
+    place, workers = place or Destination(), workers or Workers()
     models = list(models or pipeline.models)
     if not models:
         raise UsageError(
@@ -81,7 +81,7 @@ def _told(progress: Progress, position: int, models: Sequence[Path]) -> Progress
     return lambda stage, done=0, total=0, /: progress(f"{name}{stage}", done, total)
 
 
-def _side_by_side(pipeline: Pipeline, models: Sequence[Path], place: Place, workers: Workers) -> Iterator[Report]:
+def _side_by_side(pipeline: Pipeline, models: Sequence[Path], place: Destination, workers: Workers) -> Iterator[Report]:
     """Yield the reports as they come; models that were lost with a worker are tried again, each in a process of its own."""
     left = dict.fromkeys(models)
     try:
@@ -98,11 +98,11 @@ def _side_by_side(pipeline: Pipeline, models: Sequence[Path], place: Place, work
             yield _alone(pipeline, model, place, lost)
 
 
-def _one(pipeline: Pipeline, place: Place, model: Path) -> Report:
+def _one(pipeline: Pipeline, place: Destination, model: Path) -> Report:
     return run_one(pipeline, model, place)
 
 
-def _alone(pipeline: Pipeline, model: Path, place: Place, lost: str) -> Report:
+def _alone(pipeline: Pipeline, model: Path, place: Destination, lost: str) -> Report:
     try:
         # With two jobs for one model, joblib takes a process for it even so.
         return next(Workers(2).each(partial(_one, pipeline, place), [model]))

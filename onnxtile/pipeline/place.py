@@ -13,7 +13,7 @@ from onnxtile.pipeline.file import REPORT, Pipeline
 
 
 @dataclass(frozen=True)
-class Place:
+class Destination:
     """Where files go: a folder (None: beside each model), whether what is there may be replaced, whether anything is written.
 
     With a `root`, models keep in the folder the folders that they have below it.
@@ -27,7 +27,7 @@ class Place:
     def files(self, pipeline: Pipeline, source: Path) -> tuple[Path, ...]:
         """Return all files that `pipeline` makes of the model `source`: a model, its report, and those that steps emit."""
         model = self.model(pipeline, source)
-        endings = [ending for step, options in pipeline.steps for ending in step.endings(options)]
+        endings = [ending for step in pipeline.steps for ending in step.emitted]
         return (model, *(model.with_suffix(ending) for ending in (REPORT, *endings)))
 
     def model(self, pipeline: Pipeline, source: Path) -> Path:
@@ -39,7 +39,7 @@ class Place:
         return self.folder / below / name
 
 
-def apart(place: Place, pipeline: Pipeline, models: Sequence[Path], reserved: Iterable[Path] = ()) -> Place:
+def apart(place: Destination, pipeline: Pipeline, models: Sequence[Path], reserved: Iterable[Path] = ()) -> Destination:
     """Return `place` such that each of `models` is written to files of its own.
 
     Models of one name from several folders keep these folders. Raises UsageError where that does not help, and where a file is written over
@@ -71,10 +71,10 @@ def apart(place: Place, pipeline: Pipeline, models: Sequence[Path], reserved: It
 
 
 def _read_by_steps(pipeline: Pipeline) -> list[Path]:
-    return [value for _, options in pipeline.steps for _, value in options if isinstance(value, Path)]
+    return [value for step in pipeline.steps for value in vars(step.options).values() if isinstance(value, Path)]
 
 
-def make_folders(place: Place, pipeline: Pipeline, models: Sequence[Path]) -> None:
+def make_folders(place: Destination, pipeline: Pipeline, models: Sequence[Path]) -> None:
     """Make the folders that the files go to. Raises UsageError."""
     if place.folder is None or place.dry_run:
         return
@@ -85,7 +85,7 @@ def make_folders(place: Place, pipeline: Pipeline, models: Sequence[Path]) -> No
             raise UsageError(f"{folder}: {error.strerror}", hint="-o names a folder") from None
 
 
-def _clash(place: Place, pipeline: Pipeline, models: Sequence[Path]) -> tuple[Path, Path] | None:
+def _clash(place: Destination, pipeline: Pipeline, models: Sequence[Path]) -> tuple[Path, Path] | None:
     targets: dict[Path, int] = {}
     for position, model in enumerate(models):
         for file in place.files(pipeline, model):

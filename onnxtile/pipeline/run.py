@@ -17,8 +17,8 @@ from onnxtile.model.whole import require_writable, staged, write_whole
 from onnxtile.pipeline.budgets import Judged
 from onnxtile.pipeline.figures import figures
 from onnxtile.pipeline.file import REPORT, Pipeline
-from onnxtile.pipeline.place import Place
-from onnxtile.pipeline.step import Done, State
+from onnxtile.pipeline.place import Destination
+from onnxtile.pipeline.step import ModelSoFar, StepResult
 from onnxtile.printable import error_line
 
 
@@ -57,7 +57,7 @@ class Report:
         return {**self.summary(), "steps": [{"do": name, **result} for name, result in self.steps]}
 
 
-def run_one(pipeline: Pipeline, source: Path, place: Place, progress: Progress = silent) -> Report:
+def run_one(pipeline: Pipeline, source: Path, place: Destination, progress: Progress = silent) -> Report:
     """Take the model `source` through `pipeline`. A failure is in the report, not an error, so that other models go on.
 
     The model and its files are written at the end, whole or not at all, and only where every step ran and every check said yes; the
@@ -66,7 +66,7 @@ def run_one(pipeline: Pipeline, source: Path, place: Place, progress: Progress =
     target = place.model(pipeline, source)
     results: list[tuple[str, Mapping[str, Any]]] = []
     try:
-        report = _applied(pipeline, State(source, source, progress), target, place, results)
+        report = _applied(pipeline, ModelSoFar(source, source, progress), target, place, results)
     except Exception as error:  # noqa: BLE001 - a bug shows in this model's report, and the others go on
         report = Report(source, tuple(results), error=_line(error))
     if place.dry_run or not target.parent.is_dir():
@@ -86,7 +86,11 @@ def _line(error: Exception) -> str:
 
 
 def _applied(
-    pipeline: Pipeline, state: State, target: Path, place: Place, results: list[tuple[str, Mapping[str, Any]]]
+    pipeline: Pipeline,
+    state: ModelSoFar,
+    target: Path,
+    place: Destination,
+    results: list[tuple[str, Mapping[str, Any]]],
 ) -> Report:
     """Take the model through the steps, noting their `results`, and write what they made, or nothing. Raises OnnxtileError."""
     source = state.source
@@ -95,10 +99,10 @@ def _applied(
         require_writable(target, source=source, force=place.force)
         for path in place.files(pipeline, source)[1:]:
             require_writable(path, source=source)
-    for step, options in pipeline.steps:
+    for step in pipeline.steps:
         with pipeline.limits.held():
-            done = step.apply(options, state)
-        results.append((step.name, done.result))
+            done = step.apply(state)
+        results.append((step.name, done.content))
         files.update({target.with_suffix(ending): content for ending, content in done.files.items()})
         if done.reason is not None:
             return Report(source, tuple(results), error=f"{step.name}: {done.reason}")
@@ -111,15 +115,15 @@ def _applied(
     return replace(report, written=(*_models(state, target), *sorted(files)))
 
 
-def _after(state: State, done: Done) -> State:
-    return state if done.model is None else State(state.source, done.model, state.progress)
+def _after(state: ModelSoFar, done: StepResult) -> ModelSoFar:
+    return state if done.model is None else ModelSoFar(state.source, done.model, state.progress)
 
 
-def _models(state: State, target: Path) -> tuple[Path, ...]:
+def _models(state: ModelSoFar, target: Path) -> tuple[Path, ...]:
     return (target,) if isinstance(state.model, ir.Model) else ()
 
 
-def _write(state: State, target: Path, files: Mapping[Path, bytes], force: bool) -> None:
+def _write(state: ModelSoFar, target: Path, files: Mapping[Path, bytes], force: bool) -> None:
     with staged(files):
         if isinstance(state.model, ir.Model):
             api.save(state.model, target, source=state.source, force=force)

@@ -1,19 +1,29 @@
-"""What a step of a pipeline is: a command with its options, applied to the model as the steps before left it."""
+"""A step of a pipeline: a verb with its options, applied to the model as the steps before left it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from onnxtile.api import Progress, Source
-from onnxtile.pipeline.options import Options
+from onnxtile.common_options import Source
+from onnxtile.errors import NAME_ONLY, Entry, UsageError, nearest
+from onnxtile.option import options, read, with_progress
+from onnxtile.pipeline.emitted import asked_for
+from onnxtile.progress import Progress
+from onnxtile.registry import discover
+from onnxtile.toml_file import Location, TomlFile
+from onnxtile.verb import Verb
+
+DO = "do"
+"""The key of a step that names its verb."""
 
 
 @dataclass(frozen=True)
-class State:
-    """Where a pipeline stands: the file it reads, the model as it is now, and who hears of progress."""
+class ModelSoFar:
+    """The file that a pipeline reads, the model as the steps so far left it, and the listener to progress."""
 
     source: Path
     model: Source
@@ -21,32 +31,136 @@ class State:
 
 
 @dataclass(frozen=True)
-class Done:
-    """What a step did: its JSON, the model it made (None: the one it was given), and files to write beside it, by their ending.
+class StepResult:
+    """A step's result as JSON, the model it made (None: the one it was given), and files to write beside it, by their ending.
 
     Where the step is a check that said no, `reason` says so in a line.
     """
 
-    result: Mapping[str, Any]
+    content: Mapping[str, Any]
     model: Source | None = None
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     reason: str | None = None
 
 
-def _no_files(_options: Any) -> Iterable[str]:
+@dataclass(frozen=True)
+class PipelineStep:
+    """A verb and its options, which have no model yet."""
+
+    verb: Verb
+    options: Any
+
+    @property
+    def name(self) -> str:
+        """The name of the verb."""
+        return self.verb.name
+
+    @property
+    def emitted(self) -> dict[str, str]:
+        """The ending of each file beside the model, with that of its format. Raises UsageError."""
+        return asked_for(getattr(self.options, "emit", ()), self.name, self.verb.emits.endings())
+
+    def require(self) -> None:
+        """Raise UsageError for options that make no sense together, or that name files that are not there."""
+        paths = [Path(f"x{form}") for form in self.emitted.values()]
+        self.verb.emits.prepare(self.options, paths)
+        self.verb.require(self.options)
+
+    def apply(self, so_far: ModelSoFar) -> StepResult:
+        """Do the step. Raises OnnxtileError."""
+        settings = replace(self.options, **self.verb.operands(so_far.source, so_far.model))
+        outcome = self.verb.run(with_progress(settings, so_far.progress))
+        content = outcome.result.to_dict()
+        shown = content if outcome.emitted is None else outcome.emitted
+        paths = {form: Path(f"{so_far.source.stem}{form}") for form in self.emitted.values()}
+        rendered = self.verb.emits.prepare(self.options, list(paths.values()))(shown)
+        files = {ending: rendered[paths[form]] for ending, form in self.emitted.items()}
+        return StepResult(
+            content,
+            getattr(outcome.result, "model", None) if outcome.model is not None else None,
+            files,
+            outcome.reason,
+        )
+
+
+@cache
+def verbs() -> dict[str, Verb]:
+    """Return the verbs that can be steps, by name."""
+    return {name: verb for name, verb in discover("onnxtile.verbs", Verb).items() if verb.step is not None}
+
+
+def in_toml(name: str, value: object) -> str:
+    """Return a parameter and its value as a pipeline file has them.
+
+    >>> in_toml("io", "foo"), in_toml("dims", Entry("N", 0)), in_toml("conv", True)
+    ('io = "foo"', 'dims.N = 0', 'conv = true')
+    """
+    if value is NAME_ONLY:
+        return name
+    if isinstance(value, Entry):
+        return in_toml(f"{name}.{value.key}", value.value)
+    shown = str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+    return f"{name} = {shown}"
+
+
+def step_at(source: TomlFile, at: Location, content: Mapping[str, Any]) -> PipelineStep:
+    """Return the step that stands `at` a place of a file. Raises UsageError with file and line."""
+    known = verbs()
+    name = content.get(DO)
+    if not isinstance(name, str):
+        hint = f'do = "fuse"; choose {", ".join(known)}'
+        raise UsageError(f"{source.place((*at, DO))}: a step names its verb", hint=hint)
+    if name not in known:
+        raise UsageError(f'{source.place((*at, DO))}: invalid do = "{name}"', hint=nearest(name, list(known)))
+    step = PipelineStep(known[name], _options(source, at, known[name], content))
+    try:
+        step.require()
+    except UsageError as error:
+        raise _located(source, at, content, error) from None
+    return step
+
+
+def _options(source: TomlFile, at: Location, verb: Verb, content: Mapping[str, Any]) -> Any:
+    declaration: Any = verb.step
+    fields = options(declaration)
+    given = {name: value for name, value in content.items() if name != DO}
+    alien = next((name for name in given if name not in fields), None)
+    if alien is not None:
+        raise UsageError(
+            f"{source.place((*at, alien))}: there is no field {alien!r}", hint=nearest(alien, sorted(fields))
+        )
+    try:
+        settings = read(declaration, {**verb.operands(None, None), **given})
+    except UsageError as error:
+        raise _located(source, at, content, error) from None
+    folder = source.path.parent.absolute()
+    return replace(settings, **{name: _placed(getattr(settings, name), folder) for name in given})
+
+
+def _located(source: TomlFile, at: Location, content: Mapping[str, Any], error: UsageError) -> UsageError:
+    """Return `error` with the file and the line of the option that it is about."""
+    message, hint = error.worded(in_toml)
+    return UsageError(f"{source.place((*at, *_blamed(content, error, message)))}: {message}", hint=hint)
+
+
+def _blamed(content: Mapping[str, Any], error: UsageError, message: str) -> tuple[str, ...]:
+    """Return the option that an error is about: one that it names, or whose value it shows."""
+    for name, value in error.given.items():
+        if name in content:
+            return (name, value.key) if isinstance(value, Entry) else (name,)
+    for option, value in content.items():
+        shown = [repr(one) for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+        if option != DO and any(text in message for text in (f"--{option.replace('_', '-')} ", *shown)):
+            return (option,)
     return ()
 
 
-@dataclass(frozen=True)
-class Step:
-    """A kind of step: its name, the schema of its options, and what it does.
-
-    `require` says at once, before any model is read, what is wrong with options that the schema alone cannot judge; `endings` are
-    those of the files that it writes beside the model.
-    """
-
-    name: str
-    options: type[Options]
-    apply: Callable[[Any, State], Done]
-    require: Callable[[Any], object] = lambda _options: None
-    endings: Callable[[Any], Iterable[str]] = _no_files
+def _placed(value: Any, folder: Path) -> Any:
+    """Return a value with files named from `folder`: paths, and texts that end as TOML files do."""
+    if isinstance(value, Path):
+        return folder / value
+    if isinstance(value, tuple):
+        return tuple(_placed(one, folder) for one in value)
+    if isinstance(value, str) and value.endswith(".toml"):
+        return str(folder / value)
+    return value

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxtile.errors import UsageError
-from onnxtile.report.format import COLOR_BY, Format, PlanJson, RenderOptions, format_of
+from onnxtile.errors import NAME_ONLY, UsageError
+from onnxtile.report.format import Format, PlanJson, RenderOptions, format_of
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Emission:
     ) -> Emission:
         """Return what `paths` ask for; `compare` is the JSON of another plan. Raises UsageError before there is anything to write."""
         files = {path: format_of(path) for path in paths}
-        if color_by is not None and color_by not in COLOR_BY:
-            raise UsageError(f"invalid --color-by {color_by!r} (choose {', '.join(COLOR_BY)})")
-        given = {"--compare": compare, "--names": names, "--color-by": color_by}
+        given = {"compare": compare, "names": names, "color_by": color_by}
         asked = next((option for option, value in given.items() if value is not None), None)
         if asked is not None and not any(form.picture for form in files.values()):
-            raise UsageError(
-                f"{asked} is about pictures, and --emit names none", hint="add --emit plan.html, plan.svg or plan.png"
+            message, hint = (
+                f"{{{asked}}} is about pictures, and {{emit}} names none",
+                "add {emit} plan.html, .svg or .png",
             )
+            raise UsageError(message, hint=hint, given={asked: NAME_ONLY, "emit": NAME_ONLY})
         return cls(files, names, None if compare is None else _read(compare), color_by)
 
     def content(self, plan: PlanJson) -> dict[Path, bytes]:

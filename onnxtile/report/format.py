@@ -52,6 +52,11 @@ class Format:
         return path.name.removesuffix(self.suffix) or RenderOptions.title
 
 
+def endings() -> list[str]:
+    """Return the endings of all formats."""
+    return sorted(form.suffix for form in discover("onnxtile.report.formats", Format).values())
+
+
 def format_of(path: Path) -> Format:
     """Return the format that the name of `path` asks for: the longest ending that fits. Raises UsageError."""
     formats = discover("onnxtile.report.formats", Format).values()

@@ -13,7 +13,7 @@ from onnxtile.tiling.blocks import BlockCache
 from onnxtile.tiling.constant_reader import ConstantReader
 from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.names import Names
-from onnxtile.tiling.options import TileOptions
+from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.prune import prune
 from onnxtile.tiling.result import SkippedNode, TiledNode
 from onnxtile.tiling.sites import TileSite
@@ -30,7 +30,7 @@ class Writing:
     model: ir.Model
     names: Names
     constants: ConstantTable
-    options: TileOptions
+    options: TilingPolicy
     cache: BlockCache = field(default_factory=dict)
     reader: ConstantReader = field(default_factory=ConstantReader)
     bodies: frozenset[ir.Graph] = frozenset()

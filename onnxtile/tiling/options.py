@@ -15,7 +15,7 @@ SUM_TYPES = {"float32": ir.DataType.FLOAT}
 
 
 @dataclass(frozen=True)
-class TileOptions:
+class TilingPolicy:
     """`accumulate`: how partial sums are added. `nodes_at_most`: how many nodes may stand for all products together.
     `wrap`: whether each tiled layer becomes a local function. `runs`: on how many sets of random inputs each product is judged.
     `sums`: the element type in which partial sums of 16 bits are added, None for their own.
@@ -46,7 +46,7 @@ class TileOptions:
         nodes_at_most: int | None = None,
         wrap: bool = False,
         runs: int = 1,
-    ) -> TileOptions:
+    ) -> TilingPolicy:
         """Return the options. Raises UsageError for a way to accumulate or a type that does not exist, and numbers below 1."""
         if accumulate not in set(Accumulation):
             raise UsageError(f"--accumulate {accumulate} is not known", hint=f"there is {', '.join(Accumulation)}")

@@ -23,7 +23,7 @@ from onnxtile.tiling.inplace import Writing, rewrite
 from onnxtile.tiling.late import LateSite, defer, may_wait
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.names import Names
-from onnxtile.tiling.options import TileOptions
+from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.result import SkippedNode, TiledNode, TileResult
 from onnxtile.tiling.sites import MOST_NODES, Candidate, TileSite, choose
 from onnxtile.tiling.tensors import ConstantTable, NoConstants, NotTiled, ShapeTable
@@ -38,7 +38,7 @@ def tile(
     limits: Limits,
     shapes: ShapeTable,
     constants: ConstantTable,
-    options: TileOptions | None = None,
+    options: TilingPolicy | None = None,
     progress: Progress = silent,
     *,
     late: bool = False,
@@ -49,7 +49,7 @@ def tile(
     only the old nodes used are removed. The IR version becomes 10 at least where anything is tiled, for the marks on the
     nodes. Raises UsageError, before anything is changed, where more than a million nodes would be written.
     """
-    options = options or TileOptions()
+    options = options or TilingPolicy()
     names = Names(model)
     facts = ModelFacts(shapes, constants, _opset(model), Unbound.of(free_inputs(model)))
     operators = discover("onnxtile.tiling.operators", Tileable)  # type: ignore[type-abstract]
@@ -94,7 +94,7 @@ class _Search:
     names: Names
     operators: Mapping[str, Tileable]
     table: FunctionTable
-    options: TileOptions
+    options: TilingPolicy
 
     def all(self) -> Iterator[Candidate | SkippedNode]:
         """Yield what can be tiled and what cannot."""
@@ -140,7 +140,7 @@ def _is_tileable(node: ir.Node, operators: Mapping[str, Tileable]) -> bool:
     return operator is not None and node.domain == operator.domain
 
 
-def _refuse_explosion(sites: list[TileSite], options: TileOptions) -> None:
+def _refuse_explosion(sites: list[TileSite], options: TilingPolicy) -> None:
     """Raise UsageError, with what to raise, where tiling would write more than a million nodes."""
     counts = [most_nodes(site.contraction, site.grid, options.accumulate) for site in sites]
     total = sum(counts)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxtile.tiling.choice import Chosen, TileChoice, share, trade
 from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.grid import TileGrid
-from onnxtile.tiling.options import TileOptions
+from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.result import SkippedNode
 from onnxtile.tiling.tensors import times_sign
 
@@ -55,7 +55,7 @@ class Candidate:
         return TileSite(self.node, self.name, contraction, grid, chosen)
 
 
-def choose(found: Iterable[Candidate | SkippedNode], options: TileOptions) -> list[TileSite | SkippedNode]:
+def choose(found: Iterable[Candidate | SkippedNode], options: TilingPolicy) -> list[TileSite | SkippedNode]:
     """Return the cuts with the fewest nodes within 5 % of the fewest bytes, and no more nodes in all than the options allow.
 
     Where the limits leave a choice, no more than a million nodes are chosen in any case. Raises Infeasible.

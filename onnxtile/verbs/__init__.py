@@ -1,1 +1,4 @@
-"""What onnxtile does, one file a verb: its result and its function; `onnxtile.api` shows them to the outside."""
+"""The verbs, one file each: its options, its function, and the Verb that the command line and pipelines are derived from.
+
+A file is read without what models need; what does the work is imported when it is called.
+"""

@@ -30,7 +30,6 @@ from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
 from onnxtile.tiling.accumulate import Accumulation
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import TileOptions
 from tests.bench.alexnet import LIGHT, make
 
 LOAD_AND_SAVE = "import onnx, sys; onnx.save(onnx.load(sys.argv[1]), sys.argv[2])"
@@ -124,7 +123,7 @@ def runtime(runs: int, most: int) -> None:
     image = {"data_0": np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)}
     variants = {"whole": LIGHT.read_bytes()}
     for way in Accumulation:
-        tiled = api.tile(LIGHT, Limits.of(max=most), options=TileOptions(way), verify=False)
+        tiled = api.tile(LIGHT, Limits.of(max=most), accumulate=way, verify=False)
         variants[f"tiled, {way} ({tiled.nodes_after:,} nodes)"] = to_bytes(tiled.model)
     print(
         f"| AlexNet at {most} | load, optimisation off, s | load, all on, s | run, off, ms | run, on, ms |\n|---|---:|---:|---:|---:|"

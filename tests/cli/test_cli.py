@@ -460,9 +460,9 @@ def test_a_bad_query_in_a_pattern_file_names_the_file(run: Run, folder: Path) ->
         (("unfuse", "m.onnx"), ("not fused",)),
         (("tile", "m.onnx", "--max", "0"), ("0",)),
         (("tile", "m.onnx", "--max", "-3"), ("-3",)),
-        (("tile", "m.onnx", "--max", "many"), ("--max", "integer")),
+        (("tile", "m.onnx", "--max", "many"), ("--max 'many'", "whole number")),
         (("tile", "m.onnx", "--max-m", "0"), ("0",)),
-        (("tile", "m.onnx", "--max", "8", "--runs", "0"), ("--runs 0",)),
+        (("tile", "m.onnx", "--max", "8", "--runs", "0"), ("invalid --runs 0", "from 1 to 1,000,000")),
         (("tile", "m.onnx"), ("--max",)),
         (("tile", "m.onnx", "--max", "64", "--dim", "M=3"), ("'M'", "N")),
         (("tile", "m.onnx", "--max", "64", "--dim", "N"), ("NAME=N",)),
@@ -567,11 +567,15 @@ def test_run_takes_models_through_a_pipeline(run: Run, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
-        ('[[steps]]\ndo = "fuze"', ("m.onnx",), "p.toml:2: there is no step 'fuze' (did you mean 'fuse'?)"),
+        ('[[steps]]\ndo = "fuze"', ("m.onnx",), "p.toml:2: invalid do = \"fuze\" (did you mean 'fuse'?)"),
         ('[[steps]]\ndo = "fuse"\nmax = 3', ("m.onnx",), "p.toml:3: there is no field 'max'"),
         ('[[steps]]\ndo = "fuse"', (), "there is no model to work on"),
         ('[[steps]]\ndo = "fuse"', ("m.onnx", "--jobs", "0"), "--jobs 0"),
-        ('[[steps]]\ndo = "fuse"', ("m.onnx", "--backend", "spark"), "there is no backend 'spark'"),
+        (
+            '[[steps]]\ndo = "fuse"',
+            ("m.onnx", "--backend", "spark"),
+            "invalid --backend 'spark' (choose loky, threading, dask, ray)",
+        ),
     ],
 )
 def test_run_refuses_what_makes_no_sense(

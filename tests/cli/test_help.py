@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import typer.main
 
-from onnxtile.cli.app import build
+from onnxtile.cli.app import build, verbs
+from onnxtile.option import parameters
 
-ROWS, COLUMNS = 50, 80
+COLUMNS = 80
+CLAUSE = 16
+"""Words of an option's help, at most."""
 HEAVY = {"onnx", "onnx_ir", "onnxruntime", "numpy", "networkx", "lark", "rich", "joblib"}
 
 
@@ -33,12 +36,23 @@ def _command(path: tuple[str, ...]) -> Any:
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_help_fits_a_screen(run: Callable[..., Any], path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_fits_the_width_of_a_terminal(
+    run: Callable[..., Any], path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     lines = run(*path, "--help").out.splitlines()
-    assert len(lines) <= ROWS
     text = lines[: lines.index("Examples:")] if "Examples:" in lines else lines
     assert max(len(line) for line in text) < COLUMNS
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_the_help_of_an_option_is_one_short_clause(verb: str) -> None:
+    """It begins in lower case and ends without a full stop."""
+    for name, parameter in parameters(verbs()[verb].command).items():
+        text = parameter.about.help
+        assert text[:1] != text[:1].upper() or text[:2].isupper() or text.startswith("ONNX"), (name, text)
+        assert not text.endswith(".") or text.endswith("..."), (name, text)
+        assert len(text.split()) <= CLAUSE, (name, text)
 
 
 @pytest.mark.parametrize("path", [path for path in COMMANDS if path != ("pattern",)], ids=" ".join)
@@ -93,7 +107,7 @@ def test_a_group_without_a_command_shows_its_help(run: Callable[..., Any], argum
         (("fuse",), "Missing argument 'IN'. (onnxtile fuse --help"),
         (("plan", "m.onnx", "--plannner", "best"), "--plannner (Possible options: --planner) (onnxtile plan --help"),
         (("pattern", "nw"), "Did you mean 'new'? (onnxtile pattern --help"),
-        (("plan", "m.onnx", "--streams", "two"), "'--streams'"),
+        (("plan", "m.onnx", "--streams", "two"), "invalid --streams 'two': give a whole number"),
         (("plan", "m.onnx", "--planner"), "'--planner' requires an argument"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onnxtile.verbs.listing import KINDS, option_names
+from onnxtile.verbs.flows.listing import KINDS, option_names
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -36,7 +36,7 @@ def test_the_names_are_those_of_the_plug_ins() -> None:
 
 def test_an_unknown_kind_or_pattern_gets_the_nearest_name(run: Callable[..., Any], folder: Path) -> None:
     done = run("list", "plannrs")
-    assert (done.code, done.err) == (2, "error: unknown kind of names 'plannrs' (did you mean 'planners'?)\n")
+    assert (done.code, done.err) == (2, "error: invalid kind 'plannrs' (did you mean 'planners'?)\n")
     assert (folder / "m.onnx").exists()
     done = run("fuse", "m.onnx", "-p", "layernrm")
     assert (done.code, done.err) == (2, "error: unknown pattern 'layernrm' (did you mean 'LayerNorm'?)\n")

@@ -84,7 +84,7 @@ def test_a_plan_of_another_file(run: Run, plan: dict[str, Any], tmp_path: Path) 
         (("--check", "empty.json"), "empty.json is no plan: alignment: Field required"),
         (("--check", "plan.json", "--emit", "x.csv"), "--emit is for planning, and --check plans nothing"),
         (("--check", "plan.json", "--order", "any"), "--order is for planning"),
-        (("--check", "plan.json", "-o", "x.onnx"), "-o is for planning"),
+        (("--check", "plan.json", "-o", "x.onnx"), "--output is for planning"),
     ],
 )
 def test_what_cannot_be_checked_is_one_line(run: Run, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -199,8 +199,8 @@ def test_the_command(
     run("--trace", "Softmax", "-o", str(target))
     assert target.read_bytes() == first
     for options, message in (
-        (("-o", str(target)), "-o is for --trace"),
-        (("--trace", "Softmax", "--training"), "goes without"),
+        (("-o", str(target)), "--output is for --trace"),
+        (("--trace", "Softmax", "--training"), "does not go with --trace"),
         (("--trace", "Softmax", "--range", "x=2:1"), "nothing in it"),
         (("--trace", "Softmax", "--inputs", "no.npz"), "no such file"),
     ):

@@ -17,7 +17,7 @@ from onnxtile.fusion.library import Pattern, from_query
 from onnxtile.fusion.site_check import SiteVerdict
 from onnxtile.model import infer
 from onnxtile.model.save import to_bytes
-from onnxtile.verbs import fusing
+from onnxtile.verbs.flows import fusing
 from onnxtile.verification import compare
 
 # How many layer norms, RMS norms, activations and attentions become operators.

@@ -15,7 +15,7 @@ from onnxtile.fusion.unfuse import unfuse
 from onnxtile.model.load import load
 from onnxtile.model.plan_marks import clear_plan
 from onnxtile.pipeline.file import from_file
-from onnxtile.pipeline.place import Place
+from onnxtile.pipeline.place import Destination
 from onnxtile.pipeline.run import run_one
 from onnxtile.tiling.limits import Limits
 
@@ -129,6 +129,6 @@ def test_a_pipeline_leaves_the_marks_of_its_last_plan_only(source: ir.Model, tmp
         (tmp_path / "p.toml").write_text(text)
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         (tmp_path / "out").mkdir()
-        report = run_one(from_file(tmp_path / "p.toml"), tmp_path / "m.onnx", Place(tmp_path / "out"))
+        report = run_one(from_file(tmp_path / "p.toml"), tmp_path / "m.onnx", Destination(tmp_path / "out"))
         assert report.passed, report.error
         assert bool(marks(load(tmp_path / "out" / "m.p.onnx"))) == has_marks

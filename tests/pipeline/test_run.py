@@ -20,13 +20,15 @@ from onnxtile.errors import UsageError
 from onnxtile.pipeline.budgets import Budgets
 from onnxtile.pipeline.file import Pipeline, from_file
 from onnxtile.pipeline.many import run
-from onnxtile.pipeline.options import Options
-from onnxtile.pipeline.place import Place
+from onnxtile.pipeline.place import Destination
 from onnxtile.pipeline.run import run_one
-from onnxtile.pipeline.step import Done, State, Step
+from onnxtile.pipeline.step import PipelineStep
 from onnxtile.pipeline.workers import Workers
 from onnxtile.registry import data_folder
 from onnxtile.report.run_tables import for_run
+from onnxtile.verb import Outcome, Verb
+from onnxtile.verbs.flows.listing import OptionNames
+from onnxtile.verbs.unfuse import UnfuseOptions
 
 FUSE = '[[steps]]\ndo = "fuse"\nverify = false'
 STEPS = """
@@ -62,7 +64,7 @@ def model(tmp_path: Path) -> Path:
 def test_a_model_goes_through_every_step(pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path) -> None:
     heard: list[str] = []
     report = run_one(
-        pipeline(STEPS + '[[steps]]\ndo = "verify"'), model, Place(), lambda stage, *_: heard.append(stage)
+        pipeline(STEPS + '[[steps]]\ndo = "verify"'), model, Destination(), lambda stage, *_: heard.append(stage)
     )
     assert report.passed, report.error
     assert [name for name, _ in report.steps] == ["fuse", "tile", "plan", "verify"]
@@ -83,7 +85,7 @@ def test_budgets_that_are_not_met_write_no_model(
     pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path
 ) -> None:
     made = pipeline(STEPS + "[budgets]\nmax_arena = 1024\nmin_fused = {LayerNorm = 1, GeLU = 999}")
-    report = run_one(made, model, Place())
+    report = run_one(made, model, Destination())
     assert not report.passed and report.error is None
     assert {one.budget: one.met for one in report.budgets} == {
         "max_arena": False, "min_fused.LayerNorm": True, "min_fused.GeLU": False,
@@ -96,7 +98,7 @@ def test_an_unplanned_tensor_fails_the_budgets_of_a_plan(pipeline: Callable[[str
     text = '<ir_version: 10, opset_import: ["" : 20]> free (float[N,3] x) => (float[N,3] y) { y = Relu(x) }'
     onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
     made = pipeline('[[steps]]\ndo = "plan"\nverify = false\n[budgets]\nmax_arena = 1024\noptimal = true')
-    report = run_one(made, tmp_path / "net.onnx", Place())
+    report = run_one(made, tmp_path / "net.onnx", Destination())
     assert report.error is None and not report.passed
     assert {one.budget: (one.value, one.met) for one in report.budgets} == {
         "max_arena": (None, False), "optimal": (False, False),
@@ -110,7 +112,7 @@ def test_a_dry_run_writes_nothing(pipeline: Callable[[str], Pipeline], model: Pa
     before = sorted(tmp_path.iterdir())
     made = pipeline('[[steps]]\ndo = "fuse"\nverify = false')
     before = sorted(tmp_path.iterdir())
-    assert run_one(made, model, Place(dry_run=True)).passed
+    assert run_one(made, model, Destination(dry_run=True)).passed
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -131,7 +133,7 @@ def test_a_model_that_fails_does_not_stop_the_others(
     result = run(
         pipeline('[[steps]]\ndo = "fuse"\nverify = false'),
         models,
-        Place(tmp_path / "out"),
+        Destination(tmp_path / "out"),
         workers,
         lambda stage, *_: heard.append(stage),
     )
@@ -147,7 +149,7 @@ def test_it_is_the_same_wherever_it_runs(pipeline: Callable[[str], Pipeline], tm
     models = _models(tmp_path)[::2]
     made = pipeline('[[steps]]\ndo = "fuse"\nverify = false')
     for folder, workers in (("one", Workers()), ("two", Workers(2))):
-        run(made, models, Place(tmp_path / folder), workers)
+        run(made, models, Destination(tmp_path / folder), workers)
     for name in ("a.deploy.onnx", "b.deploy.onnx"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
@@ -163,7 +165,7 @@ def cluster() -> Iterator[str]:
 def test_a_cluster_of_two_workers(pipeline: Callable[[str], Pipeline], tmp_path: Path, cluster: str) -> None:
     models = _models(tmp_path)
     workers = Workers(2, "dask", cluster)
-    result = run(pipeline('[[steps]]\ndo = "fuse"\nverify = false'), models, Place(tmp_path / "out"), workers)
+    result = run(pipeline('[[steps]]\ndo = "fuse"\nverify = false'), models, Destination(tmp_path / "out"), workers)
     assert [report.passed for report in result.reports] == [True, False, True]
     assert (tmp_path / "out" / "b.deploy.onnx").exists()
 
@@ -223,19 +225,23 @@ def test_a_scheduler_that_does_not_answer(
     workers = Workers(2, "dask", mute if address == "mute" else address)
     for models in (_models(tmp_path), _models(tmp_path)[:1]):
         with pytest.raises(UsageError, match=f"no dask scheduler answers at {workers.scheduler}: ."):
-            run(pipeline('[[steps]]\ndo = "fuse"'), models, Place(), workers)
+            run(pipeline('[[steps]]\ndo = "fuse"'), models, Destination(), workers)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_ray(pipeline: Callable[[str], Pipeline], tmp_path: Path, mute: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("ray") is None:  # it reads its settings while it is imported, so not by importorskip
         pytest.skip("ray is not installed")
-    result = run(pipeline(FUSE), _models(tmp_path), Place(tmp_path / "out"), Workers(2, "ray"))
+    result = run(pipeline(FUSE), _models(tmp_path), Destination(tmp_path / "out"), Workers(2, "ray"))
     assert [report.passed for report in result.reports] == [True, False, True]
     monkeypatch.setattr("onnxtile.pipeline.workers._RAYS_PATIENCE", 3)
     for address in ("127.0.0.1:9", mute.removeprefix("tcp://")):
         with pytest.raises(UsageError, match=f"no ray cluster answers at {address}"):
-            run(pipeline(FUSE), _models(tmp_path), Place(), Workers(2, "ray", address))
+            run(pipeline(FUSE), _models(tmp_path), Destination(), Workers(2, "ray", address))
+
+
+def _step(name: str, run: Callable[[UnfuseOptions], Outcome]) -> PipelineStep:
+    return PipelineStep(Verb(name, UnfuseOptions, run, UnfuseOptions), UnfuseOptions(None))  # type: ignore[arg-type]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -244,23 +250,23 @@ def test_a_worker_that_dies_is_reported_and_the_others_go_on(tmp_path: Path, bac
     if backend == "dask":
         pytest.importorskip("distributed")
 
-    def perhaps_die(_options: Options, state: State) -> Done:
-        if state.source.name == "broken.onnx":
+    def perhaps_die(options: UnfuseOptions) -> Outcome:
+        if Path(str(options.model)).name == "broken.onnx":
             os._exit(9)
-        return Done({})
+        return Outcome(OptionNames("none", "none", ()), "")
 
-    pipeline = Pipeline("p", ((Step("die", Options, perhaps_die), Options(do="die")),), Budgets(), (), "{name}.p.onnx")
-    result = run(pipeline, _models(tmp_path), Place(), Workers(2, backend))
+    pipeline = Pipeline("p", (_step("die", perhaps_die),), Budgets(), (), "{name}.p.onnx")
+    result = run(pipeline, _models(tmp_path), Destination(), Workers(2, backend))
     assert [report.passed for report in result.reports] == [True, False, True]
     assert "died" in (result.reports[1].error or "")
 
 
 def test_a_bug_shows_in_the_report_of_its_model(tmp_path: Path) -> None:
-    def fail(_options: Options, _state: State) -> Done:
+    def fail(_options: UnfuseOptions) -> Outcome:
         raise ZeroDivisionError("by\nzero")
 
-    pipeline = Pipeline("p", ((Step("fail", Options, fail), Options(do="fail")),), Budgets(), (), "{name}.p.onnx")
-    report = run_one(pipeline, tmp_path / "m.onnx", Place(dry_run=True))
+    pipeline = Pipeline("p", (_step("fail", fail),), Budgets(), (), "{name}.p.onnx")
+    report = run_one(pipeline, tmp_path / "m.onnx", Destination(dry_run=True))
     assert report.error == "internal error: ZeroDivisionError: by zero"
 
 
@@ -271,7 +277,7 @@ def test_models_of_one_name_keep_their_folders(
     for other in models:
         other.parent.mkdir(parents=True)
         shutil.copyfile(model, other)
-    assert run(pipeline(FUSE), models, Place(tmp_path / "out")).passed
+    assert run(pipeline(FUSE), models, Destination(tmp_path / "out")).passed
     written = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.onnx"))
     assert written == ["one/net.deploy.onnx", "two/deep/net.deploy.onnx"]
 
@@ -293,7 +299,7 @@ def test_what_one_run_wrote_is_not_read_by_the_next(
 
 def test_a_file_where_a_folder_should_be(pipeline: Callable[[str], Pipeline], model: Path) -> None:
     with pytest.raises(UsageError, match=r"net\.onnx"):
-        run(pipeline(FUSE), [model], Place(model))
+        run(pipeline(FUSE), [model], Destination(model))
 
 
 def test_no_model(pipeline: Callable[[str], Pipeline]) -> None:
@@ -319,7 +325,7 @@ def test_a_file_that_cannot_be_written_is_in_the_report_of_its_model(
     shutil.copyfile(models[0], tmp_path / "c.onnx")
     (tmp_path / taken).mkdir()
     made = pipeline(FUSE + '\n[[steps]]\ndo = "plan"\nemit = ["csv"]\nverify = false')
-    result = run(made, [*models, tmp_path / "c.onnx"], Place(), workers)
+    result = run(made, [*models, tmp_path / "c.onnx"], Destination(), workers)
     assert [report.passed for report in result.reports] == [True, False, True]
     assert f"{taken} is a folder" in str(result.to_dict()["models"][1]["error"])
     assert (tmp_path / "c.deploy.onnx").exists() and not (tmp_path / "b.deploy.onnx").is_file()
@@ -363,7 +369,7 @@ def test_files_of_a_model_are_not_written_over_each_other_or_over_what_is_read(
     shutil.copyfile(model, other)
     with pytest.raises(UsageError, match="is to be read"):
         run(made, [model, other])
-    assert run_one(made, model, Place()).passed
+    assert run_one(made, model, Destination()).passed
     before = other.read_bytes()
     with pytest.raises(UsageError, match="has another use"):
         run(pipeline(PLAN + 'emit = ["html", "json"]\ncompare = "net.deploy.plan.json"'), [model])
@@ -377,6 +383,6 @@ def test_weights_of_a_model_are_not_written_over(
 ) -> None:
     onnx.save(onnx.load(model), model, save_as_external_data=True, location=name)
     before = (tmp_path / name).read_bytes()
-    report = run_one(pipeline(PLAN + 'emit = ["json"]'), model, Place(force=True))
+    report = run_one(pipeline(PLAN + 'emit = ["json"]'), model, Destination(force=True))
     assert report.error is not None and "weights file" in report.error
     assert (tmp_path / name).read_bytes() == before

@@ -21,7 +21,6 @@ from onnxtile.model.unfold import unfold
 from onnxtile.planning.result import PlannedBody, PlanResult
 from onnxtile.report.emit import Emission
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import TileOptions
 from tests.planning.conftest import Case, rows
 from tests.planning.test_bodies import flat
 from tests.planning.test_random_graphs import models
@@ -151,7 +150,7 @@ def test_a_wrapped_layer_is_planned_as_one_that_is_not_wrapped() -> None:
     layer = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     sizes: dict[bool, int] = {}
     for wrap in (False, True):
-        tiled = api.tile(layer, Limits(m=32, k=32, n=32), options=TileOptions.of(wrap=wrap), verify=False).model
+        tiled = api.tile(layer, Limits(m=32, k=32, n=32), wrap=wrap, verify=False).model
         found = api.plan(tiled)
         assert found.plan.optimal
         sizes[wrap] = found.plan.arena_size

@@ -22,7 +22,7 @@ from onnxtile.model.validity import check
 from onnxtile.model.walk import all_nodes
 from onnxtile.runtime import Array, Session
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import TileOptions
+from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.result import TiledNode, TileResult
 from onnxtile.tiling.rewrite import tile
 from onnxtile.tiling.tiled_site_check import TileVerdict, check_tiles
@@ -162,7 +162,7 @@ class Bench:
         return Case(**fields)
 
     @staticmethod
-    def tile(source: onnx.ModelProto | ir.Model, limits: Limits, options: TileOptions | None = None) -> Tiled:
+    def tile(source: onnx.ModelProto | ir.Model, limits: Limits, options: TilingPolicy | None = None) -> Tiled:
         """Tile a copy of `source` and assert that the outcome is sound."""
         model = load(source)
         constants = Constants(model)
@@ -176,7 +176,7 @@ class Bench:
         return most_nodes(site.contraction, site.grid, site.accumulate)
 
     @classmethod
-    def judge(cls, case: Case, limits: Limits, options: TileOptions | None = None) -> Tiled:
+    def judge(cls, case: Case, limits: Limits, options: TilingPolicy | None = None) -> Tiled:
         """Tile the model of `case`; assert that it computes the product."""
         tiled = cls.tile(case.model(), limits, options)
         got = tiled.run(case.feeds())["y"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnxtile.errors import UsageError
 from onnxtile.tiling.accumulate import Accumulation
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import TileOptions
+from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.write_tiles import most_nodes
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def test_every_way_is_as_exact_as_the_original(
     case = bench.case(
         op=op, m=m, k=k, n=n, bias=(n,) if op == "Gemm" else None, constants=constants, dtype=dtype, seed=seed
     )
-    tiled = bench.judge(case, Limits(max_m, max_k, max_n), TileOptions(how))
+    tiled = bench.judge(case, Limits(max_m, max_k, max_n), TilingPolicy(how))
     assert all(verdict.passed for verdict in tiled.verdicts()), tiled.verdicts()
     for site in tiled.result.tiled:
         assert most_nodes(site.contraction, site.grid, how) == len(site.emitted)
@@ -60,14 +60,14 @@ def alive(tiled: Tiled) -> int:
 @pytest.mark.parametrize(("how", "most"), [("sum", 17), ("chain", 3), ("tree", 6), ("gemm", 2)])
 def test_few_partial_sums_are_alive(bench: Bench, how: str, most: int) -> None:
     case = bench.case(op="MatMul", m=4, k=64, n=4, constants="b")
-    tiled = bench.judge(case, Limits.of(max=4), TileOptions.of(accumulate=how))
+    tiled = bench.judge(case, Limits.of(max=4), TilingPolicy.of(accumulate=how))
     assert tiled.result.matmuls == 16
     assert alive(tiled) == most, "the last one made beside those that it is made of"
 
 
 def test_gemm_adds_what_the_product_before_made(bench: Bench) -> None:
     tiled = bench.judge(
-        bench.case(m=3, k=12, n=4, bias=(4,), constants="bc"), Limits.of(max=4), TileOptions.of(accumulate="gemm")
+        bench.case(m=3, k=12, n=4, bias=(4,), constants="bc"), Limits.of(max=4), TilingPolicy.of(accumulate="gemm")
     )
     assert [node.op_type for node in tiled.nodes] == ["Split", "MatMul", "Gemm", "Gemm", "Add"]
     first, second, third = tiled.nodes[1:4]
@@ -75,7 +75,7 @@ def test_gemm_adds_what_the_product_before_made(bench: Bench) -> None:
 
 
 def test_a_tree_is_as_deep_as_it_must_be(bench: Bench) -> None:
-    tiled = bench.judge(bench.case(op="MatMul", m=1, k=21, n=2), Limits(k=4), TileOptions.of(accumulate="tree"))
+    tiled = bench.judge(bench.case(op="MatMul", m=1, k=21, n=2), Limits(k=4), TilingPolicy.of(accumulate="tree"))
     names = [node.name.split("/")[1] for node in tiled.nodes if node.op_type == "Add" and node.name]
     assert names == [f"sum_level{level}_m0_n0_k{k}" for level, k in ((1, 1), (1, 3), (2, 3), (1, 5), (3, 5))]
 
@@ -93,11 +93,11 @@ def test_very_many_are_summed_up_as_they_come(bench: Bench, k: int, widths: list
 def test_integers_and_batches_are_added_in_a_chain(bench: Bench, dtype: Any) -> None:
     case = bench.case(op="MatMul", m=3, k=9, n=4, dtype=dtype)
     for how in ("sum", "gemm"):
-        tiled = bench.judge(case, Limits.of(max=4), TileOptions.of(accumulate=how))
+        tiled = bench.judge(case, Limits.of(max=4), TilingPolicy.of(accumulate=how))
         assert (tiled.count("Add"), tiled.count("Sum"), tiled.count("Gemm")) == (2, 0, 0)
 
 
 def test_a_way_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UsageError, match=r"^--accumulate pairs is not known$") as error:
-        TileOptions.of(accumulate="pairs")
+        TilingPolicy.of(accumulate="pairs")
     assert error.value.hint == "there is sum, chain, tree, gemm"

@@ -12,7 +12,7 @@ from onnx import parser
 from onnxtile import api
 from onnxtile.runtime import Session
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import TileOptions
+from onnxtile.tiling.options import TilingPolicy
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench
@@ -26,7 +26,7 @@ def source(graph: str, *functions: str) -> onnx.ModelProto:
     return parser.parse_model("\n".join((f"{head} g {graph}", *functions)))
 
 
-def require_same(bench: Bench, model: onnx.ModelProto, options: TileOptions | None = None) -> None:
+def require_same(bench: Bench, model: onnx.ModelProto, options: TilingPolicy | None = None) -> None:
     tiled = bench.tile(model, FOUR, options)
     random = np.random.default_rng(0)
     feeds = {
@@ -47,7 +47,7 @@ TWO_CALLS = """(float[5,8] x, float[8,8] w, float[8] b, float[8,8] v) => (float[
 @pytest.mark.parametrize("wrap", [False, True])
 def test_calls_of_one_size(bench: Bench, how: str, *, wrap: bool) -> None:
     model = source(TWO_CALLS, LINEAR)
-    require_same(bench, model, TileOptions.of(accumulate=how, wrap=wrap))
+    require_same(bench, model, TilingPolicy.of(accumulate=how, wrap=wrap))
     (site,) = bench.tile(model, FOUR).result.tiled
     assert (site.node, site.contraction.m, site.contraction.k, site.contraction.n) == ("Linear/mm", 5, 8, 8)
 

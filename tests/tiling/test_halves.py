@@ -16,7 +16,7 @@ from onnxtile.errors import Mismatch, UsageError
 from onnxtile.runtime import Array
 from onnxtile.tiling.accumulate import Accumulation
 from onnxtile.tiling.limits import Limits, WindowBounds
-from onnxtile.tiling.options import TileOptions
+from onnxtile.tiling.options import TilingPolicy
 from tests.tiling.conftest import Bench, Case
 
 WAYS = list(Accumulation)
@@ -50,7 +50,7 @@ def stored(way: Accumulation, terms: list[Array]) -> Array:
 def test_partial_sums_are_what_16_bits_hold(bench: Bench, way: Accumulation, factor: float) -> None:
     case = bench.case(m=4, k=2048, n=16, op="MatMul", constants="b", dtype=np.float16)
     model = scaled(case, factor)
-    (site,) = bench.tile(model, Limits.of(k=32), TileOptions(way)).result.tiled
+    (site,) = bench.tile(model, Limits.of(k=32), TilingPolicy(way)).result.tiled
     from onnxtile.tiling.node_run import NodeRun
 
     a = case.arrays()[0]
@@ -74,9 +74,9 @@ def test_partial_sums_are_what_16_bits_hold(bench: Bench, way: Accumulation, fac
 def test_what_overflows_on_the_way_fails_and_float32_helps(way: Accumulation) -> None:
     model = scaled(Case(m=4, k=4096, n=16, op="MatMul", constants="b", dtype=np.float16), 700)
     with pytest.raises(Mismatch) as failed:
-        api.tile(model, Limits.of(max=64), options=TileOptions(way))
+        api.tile(model, Limits.of(max=64), accumulate=way)
     assert failed.value.hint is not None and "--accumulate-type float32" in failed.value.hint
-    wide = api.tile(model, Limits.of(max=64), options=TileOptions.of(accumulate=str(way), accumulate_type="float32"))
+    wide = api.tile(model, Limits.of(max=64), accumulate=way, accumulate_type="float32")
     assert all(site.passed for site in wide.sites)
     assert wide.result.to_dict()["tiled"][0]["accumulate_type"] == "float32"
 
@@ -84,13 +84,13 @@ def test_what_overflows_on_the_way_fails_and_float32_helps(way: Accumulation) ->
 @pytest.mark.parametrize("way", WAYS)
 def test_long_sums_of_plain_numbers_pass(way: Accumulation) -> None:
     model = scaled(Case(m=4, k=8192, n=16, op="MatMul", constants="b", dtype=np.float16), 1)
-    assert api.tile(model, Limits.of(k=32), options=TileOptions(way)).sites[0].passed
+    assert api.tile(model, Limits.of(k=32), accumulate=way).sites[0].passed
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
 def test_only_sums_are_wide(bench: Bench, way: Accumulation, dtype: Any) -> None:
-    options = TileOptions.of(accumulate=str(way), accumulate_type="float32")
+    options = TilingPolicy.of(accumulate=str(way), accumulate_type="float32")
     case = bench.case(m=9, k=30, n=10, bias=(10,), dtype=np.float32)
     element = ir.DataType.from_numpy(np.dtype(dtype))
     model = case.model()
@@ -120,10 +120,10 @@ def test_a_convolution_adds_in_float32() -> None:
     graph = onnx.helper.make_graph([node], "g", values[:1], values[1:], [w])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
     limits = Limits.of(window=WindowBounds(channels=16))
-    tiled = api.tile(model, limits, options=TileOptions.of(accumulate_type="float32"))
+    tiled = api.tile(model, limits, accumulate_type="float32")
     assert tiled.sites[0].passed and sum(node.op_type == "Cast" for node in tiled.model.graph) == 5
 
 
 def test_a_type_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match="invalid --accumulate-type 'float64' \\(choose float32\\)"):
-        TileOptions.of(accumulate_type="float64")
+        TilingPolicy.of(accumulate_type="float64")

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from onnxtile.runtime import Array, Session
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import TileOptions
+from onnxtile.tiling.options import TilingPolicy
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled
@@ -72,7 +72,7 @@ def model(op: str, held: dict[str, Array], fixed: set[str], opset: int = 17, **a
 
 
 def require_equal(
-    bench: Bench, source: onnx.ModelProto, held: dict[str, Array], limits: Limits, options: TileOptions | None = None
+    bench: Bench, source: onnx.ModelProto, held: dict[str, Array], limits: Limits, options: TilingPolicy | None = None
 ) -> Tiled:
     tiled = bench.tile(source, limits, options)
     feeds = {info.name: held[info.name] for info in source.graph.input}
@@ -99,7 +99,7 @@ def test_qlinear_matmul(
     held = arrays(sizes, batch=batch, kinds=kinds, columns=columns and not batch)
     limits = Limits(4, 5, 3, pad=pad and opset > 10)
     tiled = require_equal(
-        bench, model("QLinearMatMul", held, fixed, opset), held, limits, TileOptions.of(accumulate=how)
+        bench, model("QLinearMatMul", held, fixed, opset), held, limits, TilingPolicy.of(accumulate=how)
     )
     assert not tiled.result.skipped or max(sizes) <= 5
 
@@ -132,7 +132,7 @@ def test_the_nodes_of_a_quantized_product(bench: Bench) -> None:
 @pytest.mark.parametrize("op", ["QLinearMatMul", "QGemm"])
 def test_it_can_be_wrapped(bench: Bench, op: str) -> None:
     held = arrays((3, 9, 10), bias=op == "QGemm")
-    tiled = require_equal(bench, model(op, held, PARAMETERS | {"b"}), held, FOUR, TileOptions(wrap=True))
+    tiled = require_equal(bench, model(op, held, PARAMETERS | {"b"}), held, FOUR, TilingPolicy(wrap=True))
     assert [node.op_type for node in tiled.nodes] == [f"Tiled_{op}_fc"]
 
 

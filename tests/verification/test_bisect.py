@@ -17,15 +17,15 @@ from onnxtile import api
 from onnxtile.tiling.limits import Limits
 
 Zoo = Callable[[str], Path]
-LOOK = api.Comparing(bisect=True)
+LOOK: dict[str, Any] = {"bisect": True}
 
 
 def text(graph: str, *, opset: int = 17) -> onnx.ModelProto:
     return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {graph}')
 
 
-def found(model: Any, other: Any, how: api.Comparing = LOOK) -> Any:
-    verdict = api.verify(model, other, how=how)
+def found(model: Any, other: Any, how: dict[str, Any] = LOOK) -> Any:
+    verdict = api.verify(model, other, **how)
     assert not verdict.equal
     assert verdict.bisection is not None
     return verdict.bisection
@@ -100,7 +100,7 @@ def test_many_values_are_looked_at_a_few_at_once() -> None:
 def test_models_that_share_no_value_have_no_first_difference() -> None:
     one = text("g (float[9] x) => (float[9] y) { y = Neg(x) }")
     two = text("g (float[9] x) => (float[9] z) { z = Abs(x) }")
-    verdict = api.verify(one, two, how=LOOK)
+    verdict = api.verify(one, two, **LOOK)
     assert not verdict.equal
     assert verdict.bisection is None
 
@@ -110,10 +110,10 @@ def test_the_run_that_differs_is_the_one_looked_into() -> None:
     one, two = (
         text(f"g (float[9] x) => (float[9] y) {{ a = Identity(x)  y = {op}(a) }}") for op in ("Relu", "Identity")
     )
-    how = api.Comparing(ranges={"x": (0.5, 1)}, edge=True, bisect=True)
-    assert api.verify(one, two, how=api.Comparing(ranges={"x": (0.5, 1)})).equal
+    how: dict[str, Any] = {"ranges": {"x": (0.5, 1)}, "edge": True, "bisect": True}
+    assert api.verify(one, two, ranges={"x": (0.5, 1)}).equal
     assert not api.verify(one, two).equal
-    assert api.verify(one, two, how=how).equal, "a range that the user gives holds at the edges, too"
+    assert api.verify(one, two, **how).equal, "a range that the user gives holds at the edges, too"
 
 
 def test_the_command_says_what_and_where(

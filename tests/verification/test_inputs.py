@@ -29,7 +29,7 @@ def unary(op: str, kind: str = "float") -> onnx.ModelProto:
 def test_given_inputs_decide(tmp_path: Path) -> None:
     for sign, equal in ((1, True), (-1, False)):
         np.savez(tmp_path / "x.npz", x=np.full((4, 3), sign, np.float32))
-        verdict = api.verify(unary("Relu"), unary("Identity"), how=api.Comparing(inputs=tmp_path / "x.npz"))
+        verdict = api.verify(unary("Relu"), unary("Identity"), inputs=tmp_path / "x.npz")
         assert verdict.equal is equal
         assert (verdict.runs, verdict.inputs, verdict.dims) == (1, ("given",), {"N": 4})
         if not equal:
@@ -41,10 +41,10 @@ def test_given_inputs_decide(tmp_path: Path) -> None:
 def test_bad_given_inputs_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.ones((4, 2), np.float32))
     with pytest.raises(UsageError, match=r"takes \[N, 3\]"):
-        api.verify(unary("Relu"), unary("Identity"), how=api.Comparing(inputs=tmp_path / "x.npz"))
+        api.verify(unary("Relu"), unary("Identity"), inputs=tmp_path / "x.npz")
 
 
-EDGE = api.Comparing(ranges=None, edge=True)
+EDGE: dict[str, Any] = {"edge": True}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_edges_show_what_random_numbers_do_not(one: str, two: str, edge: str) ->
         two = "o = Constant <value = float {1.0}> () z = Mul(x, l) q = Sub(z, z) y = Add(o, q)"
     pair = [text(f"{head} {{ {body} }}") for body in (one, two)]
     assert api.verify(*pair).equal
-    verdict = api.verify(*pair, how=EDGE)
+    verdict = api.verify(*pair, **EDGE)
     assert not verdict.equal
     assert verdict.outputs[0].inputs == edge
     assert verdict.inputs[:3] == ("random 1", "random 2", "zeros")
@@ -77,7 +77,7 @@ def test_edges_show_what_random_numbers_do_not(one: str, two: str, edge: str) ->
 @pytest.mark.parametrize("kind", ["float", "float16", "double", "bfloat16"])
 def test_every_float_has_edges(kind: str) -> None:
     model = unary("Identity" if kind == "bfloat16" else "Abs", kind)
-    verdict = api.verify(model, model, how=EDGE)
+    verdict = api.verify(model, model, **EDGE)
     assert verdict.equal
     assert set(verdict.inputs) == {
         *("random 1", "random 2", "zeros", "ones", "large", "small", "negative", "NaN", "infinity")
@@ -86,7 +86,7 @@ def test_every_float_has_edges(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["int8", "int32", "int64"])
 def test_integers_have_edges_that_they_can_hold(kind: str) -> None:
-    verdict = api.verify(unary("Abs", kind), unary("Abs", kind), how=EDGE)
+    verdict = api.verify(unary("Abs", kind), unary("Abs", kind), **EDGE)
     assert verdict.equal
     assert {"zeros", "ones"} <= set(verdict.inputs)
     assert "NaN" not in verdict.inputs
@@ -94,7 +94,7 @@ def test_integers_have_edges_that_they_can_hold(kind: str) -> None:
 
 def test_indices_stay_inside_their_axis_at_every_edge(zoo: Callable[[str], Path]) -> None:
     """An embedding refuses an index that is too large; here nothing is skipped."""
-    verdict = api.verify(zoo("gpt2_dy20"), api.fuse(zoo("gpt2_dy20"), verify=False).model, how=EDGE)
+    verdict = api.verify(zoo("gpt2_dy20"), api.fuse(zoo("gpt2_dy20"), verify=False).model, **EDGE)
     assert verdict.equal
     assert not verdict.skipped
     assert {"zeros", "large"} <= set(verdict.inputs)
@@ -104,9 +104,9 @@ def test_an_edge_that_the_first_model_refuses_is_skipped_and_said() -> None:
     """Which place is looked up is computed from the numbers of x."""
     body = "i = Cast <to = 7> (x)  m = ReduceMax <keepdims = 0> (i)  t = ConstantOfShape(e)  y = Gather(t, m)"
     graph = f"g (float[3] x) => (float y) <int64[1] e = {{4}}> {{ {body} }}"
-    verdict = api.verify(text(graph), text(graph), how=api.Comparing(ranges={"x": (0, 1)}))
+    verdict = api.verify(text(graph), text(graph), ranges={"x": (0, 1)})
     assert verdict.equal
-    loose = api.verify(text(graph), text(graph), how=api.Comparing(inputs=None, edge=True, seed=3))
+    loose = api.verify(text(graph), text(graph), inputs=None, edge=True, seed=3)
     assert loose.equal
     assert "large" in loose.skipped
 
@@ -117,11 +117,11 @@ def test_the_user_says_which_numbers() -> None:
         text("g (int64[9] x) => (int64[9] y) <int64 t = {50}> { y = Min(x, t) }"),
     )
     assert api.verify(one, two).equal
-    assert api.verify(one, two, how=api.Comparing(ranges={"x": (0, 51)})).equal
-    assert not api.verify(one, two, how=api.Comparing(ranges={"x": (0, 1000)})).equal
-    assert not api.verify(one, two, how=api.Comparing(ranges={"x": (70, 70)})).equal
+    assert api.verify(one, two, ranges={"x": (0, 51)}).equal
+    assert not api.verify(one, two, ranges={"x": (0, 1000)}).equal
+    assert not api.verify(one, two, ranges={"x": (70, 70)}).equal
     with pytest.raises(UsageError, match="no input 'xx'"):
-        api.verify(one, two, how=api.Comparing(ranges={"xx": (0, 1)}))
+        api.verify(one, two, ranges={"xx": (0, 1)})
 
 
 @pytest.mark.parametrize("dims", [{}, {"N": 4}])
@@ -166,9 +166,9 @@ def test_inputs_of_another_form_are_an_error_that_shows_both(graph: str, message
 
 def test_a_range_for_inputs_that_are_given_is_an_error(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.ones((4, 3), np.float32))
-    how = api.Comparing(inputs=tmp_path / "x.npz", ranges={"x": (0, 1)})
+    how: dict[str, Any] = {"inputs": tmp_path / "x.npz", "ranges": {"x": (0, 1)}}
     with pytest.raises(UsageError, match="nothing is drawn"):
-        api.verify(unary("Relu"), unary("Relu"), how=how)
+        api.verify(unary("Relu"), unary("Relu"), **how)
 
 
 def test_nans_in_both_are_equal_and_said() -> None:

@@ -22,7 +22,7 @@ from onnxtile.fusion.rewrite import fuse as fuse_graph
 from onnxtile.fusion.site_check import check_sites
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
-from onnxtile.verbs import fusing
+from onnxtile.verbs.flows import fusing
 from onnxtile.verification import bound_copy, compare, compare_values, compare_with, run_original
 
 INF = float("inf")

@@ -1,1 +1,1 @@
-"""The commands, one file each: a module adds its own to the application with `add_to(app)`."""
+"""The commands that are no verb on a model: they use all that the library has."""

@@ -2,55 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from onnxtile.cli.completion import backends, of
-from onnxtile.cli.help import WRITING
-from onnxtile.cli.job import Job, command
+from onnxtile import values
+from onnxtile.common_options import ReportOptions
+from onnxtile.option import WRITING, Argument, Choices, Option
+from onnxtile.run_limits import RunLimits
+from onnxtile.verb import Outcome, Verb
 
 _WORKERS = "Workers"
 
 
-def run(
-    job: Job,
-    pipeline: Annotated[Path, typer.Argument(metavar="PIPELINE", help="a pipeline file", show_default=False)],
-    models: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="IN", help="ONNX models [those the file names]", show_default=False),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FOLDER", help="where files go [beside each model]", rich_help_panel=WRITING
-        ),
-    ] = None,
-    jobs: Annotated[
-        int,
-        typer.Option("--jobs", "-j", metavar="N", help="models worked on at a time", rich_help_panel=_WORKERS),
-    ] = 1,
-    backend: Annotated[
-        str,
-        typer.Option(
-            "--backend",
-            metavar="NAME",
-            help="loky, threading, dask or ray",
-            rich_help_panel=_WORKERS,
-            autocompletion=of(backends),
-        ),
-    ] = "loky",
-    scheduler: Annotated[
-        str | None,
-        typer.Option("--scheduler", metavar="ADDRESS", help="a cluster's, for dask and ray", rich_help_panel=_WORKERS),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="allow a model to be written over itself", rich_help_panel=WRITING)
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="write nothing", rich_help_panel=WRITING)] = False,
-) -> None:
+@dataclass(frozen=True)
+class RunCommand(ReportOptions):
     """Take models through the steps of a file; exit 1 when any failed.
 
     Examples:
@@ -58,22 +24,45 @@ def run(
         onnxtile run deploy.toml model.onnx -o build --json summary.json
         onnxtile run deploy.toml models/*.onnx --backend dask --scheduler tcp://host:8786
     """
+
+    pipeline: Annotated[Path, Argument("PIPELINE", "a pipeline file")]
+    models: Annotated[
+        tuple[Path, ...], Argument("IN", "ONNX models", values.FILES, default="those the file names")
+    ] = ()
+    _: KW_ONLY
+    output: Annotated[
+        Path | None, Option("folder for the files", "FOLDER", ("-o", "--output"), WRITING, default="beside each model")
+    ] = None
+    jobs: Annotated[int, Option("models worked on at a time", "N", ("-j", "--jobs"), _WORKERS)] = 1
+    backend: Annotated[
+        str,
+        Option(
+            "processes, threads or a cluster",
+            "loky|threading|dask|ray",
+            heading=_WORKERS,
+            choices=Choices("onnxtile.pipeline.workers:BACKENDS"),
+        ),
+    ] = "loky"
+    scheduler: Annotated[
+        str | None, Option("address of the cluster, for dask and ray", "ADDRESS", heading=_WORKERS)
+    ] = None
+    force: Annotated[bool, Option("allow a model to be written over itself", heading=WRITING)] = False
+    dry_run: Annotated[bool, Option("write nothing", heading=WRITING)] = False
+
+
+def _run(options: RunCommand) -> Outcome:
     from onnxtile.pipeline.file import from_file
     from onnxtile.pipeline.many import run as run_all
-    from onnxtile.pipeline.place import Place
+    from onnxtile.pipeline.place import Destination
     from onnxtile.pipeline.workers import Workers
 
-    steps = from_file(pipeline)
-    steps = replace(steps, limits=job.limits.or_else(steps.limits))
-    workers = Workers(jobs, backend, scheduler)
-    reserved = [pipeline, *([Path(job.as_json)] if job.as_json not in {None, "-"} else [])]
-    with job.progress() as progress:
-        result = run_all(steps, models or (), Place(output, force, dry_run), workers, progress, reserved)
-    job.report(result, "run")
-    if not result.passed:
-        raise typer.Exit(1)
+    steps = from_file(options.pipeline)
+    steps = replace(steps, limits=RunLimits(options.run_seconds, options.run_memory).or_else(steps.limits))
+    workers = Workers(options.jobs, options.backend, options.scheduler)
+    reserved = [options.pipeline, *([Path(options.as_json)] if options.as_json not in {None, "-"} else [])]
+    place = Destination(options.output, options.force, options.dry_run)
+    result = run_all(steps, options.models, place, workers, options.progress, reserved)
+    return Outcome(result, "run", reason=None if result.passed else "a model failed")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    command(app, run)
+RUN = Verb("run", RunCommand, _run)

@@ -1,0 +1,71 @@
+"""The tables of options in docs/, made from the declarations: `python -m onnxtile.cli.option_tables docs` writes them anew.
+
+A page has a table between `<!-- options of plan -->` and `<!-- end of options -->`; `<!-- options of steps -->` lists those of all steps.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from onnxtile.cli.app import verbs
+from onnxtile.common_options import ReportOptions
+from onnxtile.option import Parameter, options
+from onnxtile.verb import Verb
+
+_TABLE = re.compile(r"(<!-- options of ([a-z ]+) -->\n).*?(<!-- end of options -->\n)", re.DOTALL)
+_STEPS = "steps"
+
+
+def filled(page: str) -> str:
+    """Return the text of a page with its tables made anew."""
+    return _TABLE.sub(lambda found: f"{found[1]}\n{_table(found[2])}\n{found[3]}", page)
+
+
+def _table(name: str) -> str:
+    known = verbs()
+    rows = _steps(known.values()) if name == _STEPS else _options(known[name])
+    return "\n".join(rows) + "\n"
+
+
+def _options(verb: Verb) -> Iterable[str]:
+    """Return the rows of a verb's own options; those that every command has stand on one page, in the table of `run`."""
+    common = set() if verb.name == "run" else set(options(ReportOptions))
+    in_step = set() if verb.step is None else set(options(verb.step))
+    yield "| option | key in a pipeline | default | meaning |"
+    yield "|---|---|---|---|"
+    for name, option in options(verb.command).items():
+        if name not in common:
+            key = f"`{name}`" if name in in_step else ""
+            yield f"| {_flags(option)} | {key} | {_cell(option.shown_default)} | {_cell(option.about.help)} |"
+
+
+def _flags(option: Parameter) -> str:
+    flags = ", ".join(f"`{flag}`" for flag in option.flags)
+    return flags if option.kind.flag or not option.metavar else f"{flags} `{_cell(option.metavar)}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def _steps(known: Iterable[Verb]) -> Iterable[str]:
+    yield "| `do` | keys |"
+    yield "|---|---|"
+    for verb in known:
+        if verb.step is not None:
+            yield f"| `{verb.name}` | {', '.join(f'`{name}`' for name in options(verb.step))} |"
+
+
+def main(folder: Path) -> None:
+    """Write the tables of every page in `folder` anew."""
+    for path in sorted(folder.glob("*.md")):
+        text = path.read_text()
+        if filled(text) != text:
+            path.write_text(filled(text))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,119 @@
+"""Groups of options that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from onnxtile import values
+from onnxtile.option import REPORTING, SIZES, WRITING, Argument, Option
+from onnxtile.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from onnxtile.model import load
+
+    Source: TypeAlias = load.Source
+else:  # the declarations are read without what models need
+    Source: TypeAlias = Any
+
+DimensionSizes: TypeAlias = Mapping[str, int]
+"""Sizes of symbolic dimensions, by name."""
+WholeShapes: TypeAlias = Mapping[str, str | tuple[int, ...]]
+"""Whole shapes of inputs, by name."""
+NumberRanges: TypeAlias = Mapping[str, tuple[float, float]]
+"""The numbers that random inputs have, from the first to below the second, by name."""
+
+ModelArgument: TypeAlias = Annotated[Source, Argument("IN", "an ONNX model", values.SOURCE)]
+"""The model that a verb reads: a path, a ModelProto or an onnx_ir.Model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions:
+    """Every verb: `progress` is called with the name of each stage of long work."""
+
+    progress: Progress = silent
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeOptions(WatchOptions):
+    """Verbs that need sizes."""
+
+    dims: Annotated[
+        DimensionSizes | None,
+        Option("size of a symbolic dimension", "NAME=N", ("--dim",), SIZES, kind=values.COUNTS),
+    ] = None
+    shapes: Annotated[
+        WholeShapes | None,
+        Option("whole shape of an input", "INPUT=1x3x8x8", ("--shape",), SIZES, kind=values.SHAPES),
+    ] = None
+
+    @property
+    def whole_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The whole shapes of inputs."""
+        return values.read_shapes(self.shapes or {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundOptions(SizeOptions):
+    """Verbs that plan."""
+
+    bounds: Annotated[
+        DimensionSizes | None,
+        Option("upper bound of a data-dependent dimension", "NAME=N", ("--bound",), SIZES, kind=values.COUNTS),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputOptions(SizeOptions):
+    """Verbs that run the model."""
+
+    inputs: Annotated[
+        Path | str | None,
+        Option("input values to run on", "FILE.npz", heading=SIZES, default="random", kind=values.FILE),
+    ] = None
+    ranges: Annotated[
+        NumberRanges | None,
+        Option("range of random input values", "INPUT=LOW:HIGH", ("--range",), SIZES, kind=values.RANGES),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(WatchOptions):
+    """Verbs that verify by running."""
+
+    verify: Annotated[
+        bool, Option("do not run the result beside the original", flags=("--no-verify",), heading=WRITING)
+    ] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(WatchOptions):
+    """Every command: how it reports, and what its runs may take."""
+
+    as_json: Annotated[str | None, Option("write the result as JSON, - for stdout", "FILE", ("--json",), REPORTING)] = (
+        None
+    )
+    quiet: Annotated[bool, Option("print errors only", flags=("-q", "--quiet"), heading=REPORTING)] = False
+    debug: Annotated[bool, Option("show the traceback of an error", heading=REPORTING)] = False
+    run_seconds: Annotated[
+        float | None,
+        Option("time limit of a run", "N", heading=SIZES, default="600; 10 with a loop", kind=values.SECONDS),
+    ] = None
+    run_memory: Annotated[
+        int | None,
+        Option("memory limit of a run", "4GiB", heading=SIZES, default="available memory", kind=values.SIZE),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(ReportOptions):
+    """Every command that writes a model."""
+
+    output: Annotated[
+        str | None,
+        Option("output file, - for stdout", "OUT", ("-o", "--output"), WRITING, default="beside IN"),
+    ] = None
+    force: Annotated[bool, Option("allow OUT to be IN", heading=WRITING)] = False
+    dry_run: Annotated[bool, Option("do not write the model", heading=WRITING)] = False

@@ -1,0 +1,246 @@
+"""The declaration of a verb: a frozen dataclass whose fields are its arguments and options; all else is derived from it.
+
+```python
+@dataclass(frozen=True)
+class TrimOptions(SizeOptions):
+    model: Annotated[Source, Argument("IN", "an ONNX model")]
+    _: KW_ONLY
+    passes: Annotated[int, Option("how often to trim", "N")] = 2
+```
+
+A field annotated with an Option is `--passes N` on the command line, `passes = N` in a pipeline, `passes=N` in Python, and a row of the
+tables in docs/. The type of the field says how its value is read; an Option may name another `kind`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from enum import Enum
+from functools import cache, wraps
+from importlib import import_module
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+
+from onnxtile.errors import NAME_ONLY, Entry, UsageError, invalid
+from onnxtile.values import ANY, COUNT, FILE, FLAG, TEXT, Kind, Unreadable
+
+OPTIONS = "Options"
+SIZES = "Sizes and inputs"
+WRITING = "Writing"
+REPORTING = "Reporting"
+"""Headings of options: the first for those that name none, the others behind those that a verb has of its own."""
+
+P = ParamSpec("P")
+O = TypeVar("O")  # noqa: E741 - options
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Names that an option takes, known elsewhere and loaded only when they are asked for.
+
+    `home` is "module:name" of an iterable, a mapping, an enum, or a function that returns one; `also` are names besides. Where the set is
+    `open`, they are completed, and other texts are taken too.
+    """
+
+    home: str = ""
+    also: tuple[str, ...] = ()
+    open: bool = False
+
+    def names(self) -> list[str]:
+        """Return the names."""
+        if not self.home:
+            return list(self.also)
+        module, _, name = self.home.partition(":")
+        found = getattr(import_module(module), name)
+        found = found() if callable(found) and not isinstance(found, type) else found
+        return [*self.also, *(str(one.value if isinstance(one, Enum) else one) for one in found)]
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option: its help, how its value is shown, and what its field's name and type do not say.
+
+    `flags` are its names on the command line, where these are not `--` and the field's name; one that begins with `--no-` turns a flag off.
+    `default` tells the default where the value in the declaration does not. `endings` are those of the files that it names.
+    """
+
+    help: str
+    metavar: str = ""
+    flags: tuple[str, ...] = ()
+    heading: str = OPTIONS
+    default: str = ""
+    kind: Kind | None = None
+    choices: Choices | None = None
+    endings: Choices | None = None
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument: how it is shown, and its help."""
+
+    metavar: str
+    help: str
+    kind: Kind = FILE
+    choices: Choices | None = None
+    default: str = ""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A field of a declaration: an argument or an option, with all that was derived."""
+
+    name: str
+    about: Option | Argument
+    kind: Kind
+    default: Any
+    choices: Choices | None = None
+    optional: bool = False
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is MISSING
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Its names on the command line, the long one last."""
+        own = self.about.flags if isinstance(self.about, Option) else ()
+        return own or (f"--{self.name.replace('_', '-')}",)
+
+    @property
+    def metavar(self) -> str:
+        """Its value as help shows it."""
+        listed = "|".join(self.choices.names()) if self.choices is not None and not self.choices.home else ""
+        return self.about.metavar or listed or self.kind.pair
+
+    @property
+    def shown_default(self) -> str:
+        """Its default as help shows it; empty where it is not said."""
+        told = self.about.default
+        if told or self.default is MISSING or self.default is None or isinstance(self.default, bool):
+            return told
+        return "" if self.default == () else str(self.default)
+
+    def read(self, value: Any) -> Any:
+        """Return what `value` means. Raises UsageError that names the parameter."""
+        if value is None and self.optional:
+            return None
+        try:
+            found = self.kind.read(value)
+        except Unreadable as error:
+            shown = value if error.key is None else Entry(error.key, value[error.key])
+            raise invalid(self.name, shown, reason=error.reason, hint=error.hint or "") from None
+        if self.choices is not None and not self.choices.open:
+            for one in found if isinstance(found, tuple) else (found,):
+                if one not in (names := self.choices.names()):
+                    raise invalid(self.name, one, names)
+        return found
+
+
+@cache
+def parameters(declaration: type) -> dict[str, Parameter]:
+    """Return the arguments and options that a declaration has, by the names of its fields."""
+    hints = get_type_hints(declaration, include_extras=True)
+    found = {}
+    for field in fields(declaration):
+        about = next(
+            (one for one in getattr(hints[field.name], "__metadata__", ()) if isinstance(one, Option | Argument)), None
+        )
+        if about is not None:
+            hint = get_args(hints[field.name])[0]
+            kind, choices = _kind(hint)
+            optional = hint is Any or NoneType in get_args(hint)
+            found[field.name] = Parameter(
+                field.name, about, about.kind or kind, field.default, about.choices or choices, optional
+            )
+    return found
+
+
+def options(declaration: type) -> dict[str, Parameter]:
+    """Return the options that a declaration has, without its arguments."""
+    return {name: one for name, one in parameters(declaration).items() if isinstance(one.about, Option)}
+
+
+def _kind(hint: Any) -> tuple[Kind, Choices | None]:
+    """Return how values of a type are read, and the choices that it names."""
+    plain = [one for one in get_args(hint) if one is not NoneType] if NoneType in get_args(hint) else [hint]
+    first = plain[0]
+    if get_origin(first) is Literal:
+        return TEXT, Choices(also=get_args(first))
+    kinds = {bool: FLAG, int: COUNT, str: TEXT, Path: FILE}
+    return kinds.get(first, ANY), None
+
+
+def read(declaration: Callable[P, O], given: Mapping[str, Any]) -> O:
+    """Return the options of a `declaration` that has the values `given`, each read as its kind says. Raises UsageError."""
+    known = parameters(declaration)
+    values = {name: known[name].read(value) if name in known else value for name, value in given.items()}
+    return declaration(**values)  # type: ignore[call-arg]
+
+
+def narrowed(declaration: type[O], settings: Any, **given: Any) -> O:
+    """Return the options of a `declaration` that takes from `settings` what both have, and the rest from `given`."""
+    shared = {field.name for field in fields(declaration)} & vars(settings).keys()  # type: ignore[arg-type]
+    return declaration(**{**{name: getattr(settings, name) for name in shared}, **given})
+
+
+def changed(settings: Any) -> list[str]:
+    """Return the names of the options that differ from their defaults."""
+    known = options(type(settings))
+    return [name for name, one in known.items() if getattr(settings, name) != one.default]
+
+
+def names(*declarations: type) -> set[str]:
+    """Return the names of all arguments and options of some declarations."""
+    return {name for declaration in declarations for name in parameters(declaration)}
+
+
+def require_within(settings: Any, allowed: Collection[str], message: str, hint: str, **given: object) -> None:
+    """Raise UsageError for an option of `settings` that differs from its default and is not `allowed`.
+
+    `message` names it as {option}, and what was `given` besides by name.
+    """
+    alien = next((name for name in changed(settings) if name not in allowed), None)
+    if alien is not None:
+        said = message.replace("{option}", f"{{{alien}}}")
+        raise UsageError(said, hint=hint, given={alien: NAME_ONLY, **given})
+
+
+def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R]]:
+    """Return a decorator: the function takes the arguments and options of `declaration` as a call in Python has them."""
+    own = inspect.signature(declaration)
+
+    def decorate(body: Callable[[O], R]) -> Callable[P, R]:
+        @wraps(body)
+        def call(*args: P.args, **given: P.kwargs) -> R:
+            try:
+                bound = own.bind(*args, **given)
+            except TypeError as error:
+                raise TypeError(f"{body.__name__}() {error}") from None
+            return body(read(declaration, bound.arguments))
+
+        returned = body.__annotations__.get("return", own.empty)
+        call.__signature__ = own.replace(return_annotation=returned)  # type: ignore[attr-defined]
+        call.__doc__ = _doc(body.__doc__ or "", declaration)
+        return call
+
+    return decorate
+
+
+def _doc(text: str, declaration: Any) -> str:
+    """Return the docstring of a function with a line for each option."""
+    rows = [f"    {name}: {one.about.help}{_said_default(one)}" for name, one in parameters(declaration).items()]
+    return inspect.cleandoc(text) + "\n\nArguments and options:\n" + "\n".join(rows) + "\n"
+
+
+def _said_default(parameter: Parameter) -> str:
+    return f" [{parameter.shown_default}]" if parameter.shown_default else ""
+
+
+def with_progress(settings: O, progress: Any) -> O:
+    """Return `settings` with what hears of the stages of long work, where its verb takes that."""
+    return replace(settings, progress=progress) if hasattr(settings, "progress") else settings  # type: ignore[type-var]

@@ -1,0 +1,239 @@
+"""Values of options: one reader for each kind of value, shared by the command line, pipeline files and Python.
+
+A reader takes a value as Python or TOML gives it, or the text of the command line, and returns the value that a verb uses. It raises
+Unreadable with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxtile.errors import OnnxtileError, UsageError
+from onnxtile.paths import require_possible
+from onnxtile.sizes import LARGEST_COUNT, MOST_RUNS, bytes_of, whole
+
+EXAMPLE_SIZES = "write 262144, 256KiB or 8MiB"
+
+
+class Unreadable(ValueError):
+    """A value that an option does not take. `key` names the entry of a table at fault, `hint` says how to write it."""
+
+    def __init__(self, reason: str, *, hint: str | None = None, key: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+        self.key = key
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of value: how it is read, and how the command line gives it.
+
+    `from_text` turns one text of the command line into what `read` takes. An option with `several` may be given more than once; `pair`
+    ("NAME=N") says that each of these texts is one entry of a table, and `lone` that a single text without "=" stands for itself.
+    """
+
+    read: Callable[[Any], Any]
+    from_text: Callable[[str], Any] = str
+    several: bool = False
+    pair: str = ""
+    lone: bool = False
+    flag: bool = False
+
+
+def read_flag(value: Any) -> bool:
+    """Return a bool as it is."""
+    if not isinstance(value, bool):
+        raise Unreadable("choose true or false")
+    return value
+
+
+def read_count(value: Any) -> int:
+    """Return a whole number of at least 1."""
+    return _whole(value, 1)
+
+
+def read_natural(value: Any) -> int:
+    """Return a whole number of at least 0."""
+    return _whole(value, 0)
+
+
+def read_runs(value: Any) -> int:
+    """Return a number of runs, from 1 to MOST_RUNS."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_RUNS:
+        raise Unreadable(f"give a whole number from 1 to {MOST_RUNS:,}")
+    return value
+
+
+def read_seconds(value: Any) -> float:
+    """Return a number of seconds above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unreadable("give a number of seconds")
+    if not (math.isfinite(value) and 0 < value <= 1e8):
+        raise Unreadable("give a number of seconds above 0, up to 100,000,000")
+    return float(value)
+
+
+def read_size(value: Any) -> int:
+    """Return the bytes that a number or a text such as "256KiB" means, at least 1."""
+    size = bytes_of(value) if isinstance(value, str) else value
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise Unreadable("this is not a size in bytes", hint=EXAMPLE_SIZES)
+    if size < 1:
+        raise Unreadable("a size in bytes is at least 1", hint=EXAMPLE_SIZES)
+    if size > LARGEST_COUNT:
+        raise Unreadable("a size in bytes is at most 2^63 - 1", hint=EXAMPLE_SIZES)
+    return size
+
+
+def read_sizes(value: Any) -> int | dict[str, int]:
+    """Return one size in bytes, or several by name, in their order."""
+    return _table(value, read_size) if isinstance(value, Mapping) else read_size(value)
+
+
+def read_text(value: Any) -> str:
+    """Return a text as it is."""
+    if not isinstance(value, str):
+        raise Unreadable("give a text")
+    return value
+
+
+def read_texts(value: Any) -> tuple[str, ...]:
+    """Return texts; a lone one stands for itself."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Iterable) or isinstance(value, Mapping | bytes):
+        raise Unreadable("give a text, or several")
+    return tuple(read_text(one) for one in value)
+
+
+def read_patterns(value: Any) -> tuple[Any, ...]:
+    """Return patterns: texts, (name, query) pairs, or Pattern objects; a lone text or pattern stands for itself."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return (value,)
+    return tuple(value)
+
+
+def read_file(value: Any) -> Path:
+    """Return the path of a file."""
+    if not isinstance(value, str | os.PathLike):
+        raise Unreadable("give the name of a file")
+    try:
+        require_possible(Path(value), UsageError)
+    except UsageError as error:
+        raise Unreadable(str(error), hint=error.hint) from None
+    return Path(value)
+
+
+def read_source(value: Any) -> Any:
+    """Return a model as it is: a path, or a model in memory."""
+    return read_file(value) if isinstance(value, Path) else value
+
+
+def read_files(value: Any) -> tuple[Path, ...]:
+    """Return the paths of files; a lone one stands for itself."""
+    return tuple(read_file(one) for one in (value if isinstance(value, list | tuple) else [value]))
+
+
+def read_counts(value: Any) -> dict[str, int]:
+    """Return whole numbers of at least 1, by name."""
+    return _table(value, read_count)
+
+
+def read_shapes(value: Any) -> dict[str, tuple[int, ...]]:
+    """Return whole shapes of inputs, by name: "1x3x224x224", or a sequence of sizes."""
+    return _table(value, _shape)
+
+
+def read_ranges(value: Any) -> dict[str, tuple[float, float]]:
+    """Return ranges of numbers, by the name of an input: "0:100", [0, 100], or one number."""
+    return _table(value, _range)
+
+
+def read_rules(value: Any) -> dict[str, str]:
+    """Return texts by name; a whole number stands for its text."""
+    return _table(value, lambda one: str(one) if isinstance(one, int) and not isinstance(one, bool) else read_text(one))
+
+
+def _whole(value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Unreadable(f"give a whole number of at least {least}")
+    if value < least:
+        raise Unreadable(f"give a whole number of at least {least}")
+    if value > LARGEST_COUNT:
+        raise Unreadable("this number is too large", hint="at most 2^63 - 1")
+    return value
+
+
+def _table(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Unreadable("give a table of names and values")
+    found = {}
+    for name, one in value.items():
+        try:
+            found[name] = read(one)
+        except Unreadable as error:
+            raise Unreadable(error.reason, hint=error.hint, key=name) from None
+    return found
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    if isinstance(value, str):
+        sizes = [whole(size) for size in value.split("x")]
+        if None in sizes:
+            raise Unreadable("this is not a shape", hint="write sizes with an x between them, as in 1x3x224x224")
+        return tuple(size for size in sizes if size is not None)
+    if not isinstance(value, Iterable):
+        raise Unreadable("this is not a shape", hint="write [1, 3, 224, 224]")
+    return tuple(read_count(size) for size in value)
+
+
+def _range(value: Any) -> tuple[float, float]:
+    from onnxtile.model.ranges import parse_range
+
+    ends = list(value) if isinstance(value, list | tuple) else [value]
+    ends = ends[:1] if len(ends) == 2 and ends[0] == ends[1] else ends  # one number
+    text = ":".join(map(str, ends))
+    try:
+        return parse_range(text)
+    except OnnxtileError as error:
+        raise Unreadable(str(error), hint=error.hint) from None
+
+
+def number_or_text(text: str) -> int | str:
+    """Return the whole number that `text` is, or `text` itself."""
+    number = whole(text)
+    return text if number is None else number
+
+
+def seconds_or_text(text: str) -> float | str:
+    """Return the number that `text` is, or `text` itself."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+FLAG = Kind(read_flag, flag=True)
+COUNT = Kind(read_count, number_or_text)
+RUNS = Kind(read_runs, number_or_text)
+NATURAL = Kind(read_natural, number_or_text)
+SECONDS = Kind(read_seconds, seconds_or_text)
+SIZE = Kind(read_size, number_or_text)
+SIZES = Kind(read_sizes, several=True, pair="NAME=SIZE", lone=True)
+TEXT = Kind(read_text)
+TEXTS = Kind(read_texts, several=True)
+PATTERNS = Kind(read_patterns, several=True)
+FILE = Kind(read_file)
+SOURCE = Kind(read_source, Path)
+FILES = Kind(read_files, several=True)
+COUNTS = Kind(read_counts, number_or_text, several=True, pair="NAME=N")
+SHAPES = Kind(read_shapes, several=True, pair="INPUT=1x3x224x224")
+RANGES = Kind(read_ranges, several=True, pair="INPUT=LOW:HIGH")
+RULES = Kind(read_rules, several=True, pair="OPERATOR=BYTES")
+ANY = Kind(lambda value: value)

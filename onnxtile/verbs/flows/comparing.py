@@ -1,0 +1,75 @@
+"""Run two models and compare every output."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxtile.model.dims import bind, free_inputs, symbols
+from onnxtile.model.given import read_inputs
+from onnxtile.model.load import load
+from onnxtile.verbs.flows.stage import Dims, InputShapes, not_both
+from onnxtile.verification.bisect import bisect
+from onnxtile.verification.trials import Trial, Verdict, compare_with, run_edges, run_original
+
+if TYPE_CHECKING:
+    from onnxtile.verbs.verify import CompareOptions
+
+
+def verify(how: CompareOptions) -> Verdict:
+    """Compare two models as `onnxtile.verify` says."""
+    progress = how.progress
+    if how.inputs is not None and how.ranges and not how.edge:
+        raise not_both()
+    progress("reading the models")
+    first, second = load(how.model), load(how.other)
+    _bind_both(first, second, how.dims or {}, how.whole_shapes)
+    given = None if how.inputs is None else read_inputs(os.fspath(how.inputs), first)
+    progress("running the first model")
+    trials, assigned = run_original(
+        first, runs=how.runs, seed=how.seed, given=given, ranges=how.ranges, progress=progress
+    )
+    edges, skipped = run_edges(first, trials[0].feeds, ranges=how.ranges) if how.edge else ([], {})
+    progress("running the second model")
+    verdict = replace(compare_with([*trials, *edges], second, assigned, progress), skipped=skipped)
+    if verdict.equal or not how.bisect:
+        return verdict
+    progress("looking for the first value that differs")
+    return replace(verdict, bisection=bisect(first, second, _worst(verdict, [*trials, *edges]).feeds, progress))
+
+
+def _worst(verdict: Verdict, trials: list[Trial]) -> Trial:
+    """Return the trial on which an output differs."""
+    named = {trial.inputs: trial for trial in trials}
+    return next((named[one.inputs] for one in verdict.outputs if not one.equal and one.inputs in named), trials[0])
+
+
+def _bind_both(first: ir.Model, second: ir.Model, dims: Dims, shapes: InputShapes) -> None:
+    """Bind the sizes in both models, then give each the input sizes that only the other fixes."""
+    mine, others = symbols(free_inputs(first)), symbols(free_inputs(second))
+    # A symbol that neither has is an error of the first.
+    bind(first, {name: size for name, size in dims.items() if name in mine or name not in others}, shapes)
+    bind(second, {name: size for name, size in dims.items() if name in others}, shapes)
+    for model, fixed in ((first, _fixed(second)), (second, _fixed(first))):
+        bind(model, {}, _missing(model, fixed))
+
+
+def _fixed(model: ir.Model) -> dict[str, tuple[int, ...]]:
+    inputs = free_inputs(model)
+    return {v.name or "": v.shape.numpy() for v in inputs if v.shape is not None and v.shape.is_static()}
+
+
+def _missing(model: ir.Model, fixed: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return those shapes of `fixed` that say what `model` leaves open, and contradict nothing that it says."""
+    found = {}
+    for value in free_inputs(model):
+        shape, given = value.shape, fixed.get(value.name or "")
+        if given is None or shape is None or shape.is_static() or len(shape) != len(given):
+            continue
+        if all(not isinstance(dim, int) or dim == size for dim, size in zip(shape, given, strict=True)):
+            found[value.name or ""] = given
+    return found

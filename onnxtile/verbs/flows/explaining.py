@@ -1,0 +1,159 @@
+"""Why a pattern did not match, and what became of each of its matches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from onnxtile.fusion.library import Pattern
+from onnxtile.fusion.metaop import Functions
+from onnxtile.fusion.rewrite import FUSED, Fate, PatternResult, Refused
+from onnxtile.fusion.rewrite import fuse as fuse_graph
+from onnxtile.model.constants import Constants
+from onnxtile.model.load import load
+from onnxtile.query.explain import Stopped
+from onnxtile.query.explain import explain as explain_program
+from onnxtile.query.index import VertexIndex
+from onnxtile.query.match import Match, Matcher
+from onnxtile.query.program import Program, nodes_of
+from onnxtile.query.syntax import ANY_NODE, PRODUCER
+from onnxtile.query.vertex import Vertex, identify
+from onnxtile.result import VerbResult
+from onnxtile.verbs.flows.fusing import chosen_patterns
+
+if TYPE_CHECKING:
+    from onnxtile.verbs.fuse import ExplainOptions
+
+TAKEN = "taken"
+"""What became of a match of which an earlier pattern had a node first."""
+
+
+@dataclass(frozen=True)
+class PartialMatch:
+    """The furthest that any variant of a pattern got from one root: the variant, counted from 1, and where and why it stopped."""
+
+    variant: int
+    stopped: Stopped
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of one attempt."""
+        return {"variant": self.variant, **self.stopped.to_dict()}
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """With what a variant, counted from 1, begins: the operators of its root and how many nodes of these the model has.
+
+    `taken` nodes of them are inside calls that earlier patterns made. `others` counts the nodes of the other operators that its query
+    names, those that the model has.
+    """
+
+    variant: int
+    operators: tuple[str, ...]
+    nodes: int
+    taken: int
+    others: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of one beginning."""
+        operators = {"operators": list(self.operators), "nodes": self.nodes, "taken": self.taken}
+        return {"variant": self.variant, **operators, "others": dict(self.others)}
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation(VerbResult):
+    """Why a pattern did not match where it might have: the best attempt of each root, the furthest first.
+
+    `matches` says what became of each match: those of the model as the earlier patterns left it, and those that they took nodes of.
+    """
+
+    verb: ClassVar[str] = "explain"
+
+    pattern: str
+    fused: int
+    refused: tuple[Refused, ...]
+    attempts: tuple[PartialMatch, ...]
+    matches: tuple[Fate, ...]
+    beginnings: tuple[Beginning, ...]
+
+    @property
+    def summary(self) -> str:
+        """How many matches of the pattern there are, and how many of them were fused."""
+        return f"{self.pattern}: {len(self.matches):,} matches, {self.fused:,} fused, {len(self.attempts):,} attempts stopped"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `fuse --explain`."""
+        return {
+            "pattern": self.pattern,
+            "fused": self.fused,
+            "refused": [{"root": r.root, "reason": r.reason} for r in self.refused],
+            "attempts": [attempt.to_dict() for attempt in self.attempts],
+            "matches": [match.to_dict() for match in self.matches],
+            "beginnings": [beginning.to_dict() for beginning in self.beginnings],
+        }
+
+
+def explain(options: ExplainOptions) -> Explanation:
+    """Explain a pattern as `onnxtile.api.explain` says."""
+    pattern, patterns, progress = options.pattern, options.patterns, options.progress
+    chosen = chosen_patterns(patterns)
+    if pattern not in [one.name for one in chosen]:
+        chosen = chosen_patterns([pattern])
+    place = next((i for i, one in enumerate(chosen) if one.name == pattern), len(chosen) - 1)
+    wanted = chosen[place]
+    progress("reading the model")
+    graph = load(options.model)
+    constants = Constants(graph)
+    progress("matching")
+    might = _matches(Matcher(graph, constants, closed=Functions(graph).bodies), wanted) if place else []
+    *earlier, done = fuse_graph(graph, chosen[: place + 1])
+    matcher = Matcher(graph, constants, closed=Functions(graph).bodies)
+    best: dict[str, PartialMatch] = {}
+    for i, program in enumerate(wanted.programs):
+        with wanted.located(i):
+            stops = explain_program(matcher, program)
+        for stopped in stops:
+            other = best.get(stopped.root)
+            if other is None or len(other.stopped.nodes) < len(stopped.nodes):
+                best[stopped.root] = PartialMatch(i + 1, stopped)
+    attempts = sorted(best.values(), key=lambda attempt: -len(attempt.stopped.nodes))
+    owners = _owners(earlier)
+    matches = (*done.fates, *_taken(might, owners))
+    inside = VertexIndex(list(owners), constants)
+    beginnings = tuple(_beginning(i + 1, program, matcher.index(), inside) for i, program in enumerate(wanted.programs))
+    return Explanation(wanted.name, len(done.calls), done.refused, tuple(attempts), matches, beginnings)
+
+
+def _matches(matcher: Matcher, pattern: Pattern) -> list[tuple[int, str, Match]]:
+    """Return each match with its variant, counted from 1, and the name of its root, which it loses when it is fused."""
+    found = []
+    for i, program in enumerate(pattern.programs):
+        with pattern.located(i):
+            found += [(i + 1, identify(match.root), match) for match in matcher.find(program)]
+    return found
+
+
+def _owners(earlier: Iterable[PatternResult]) -> dict[Vertex, tuple[str, str]]:
+    """Return the pattern and the call of each node that is inside one."""
+    fused = ((result, fate) for result in earlier for fate in result.fates if fate.fate == FUSED)
+    return {vertex: (result.name, fate.detail) for result, fate in fused for vertex in fate.vertices}
+
+
+def _taken(might: Iterable[tuple[int, str, Match]], owners: Mapping[Vertex, tuple[str, str]]) -> list[Fate]:
+    """Return those matches of the model as it was read of which an earlier pattern has a node."""
+    found = []
+    for variant, root, match in might:
+        owner = next((owners[node] for node in match.nodes if node in owners), None)
+        if owner is not None:
+            detail = f"the pattern {owner[0]}, which comes before, has a node of it in {owner[1]!r}"
+            found.append(Fate(root, variant, TAKEN, detail, match.vertices))
+    return found
+
+
+def _beginning(variant: int, program: Program, index: VertexIndex, inside: VertexIndex) -> Beginning:
+    roots = tuple(dict.fromkeys(node.type for node in program.roots))
+    named = dict.fromkeys(node.type for clause in program.query.clauses for node in nodes_of(clause))
+    others = {name: len(index.of(name)) for name in named if name not in {*roots, ANY_NODE, PRODUCER}}
+    nodes, taken = (len({vertex for name in roots for vertex in one.of(name)}) for one in (index, inside))
+    return Beginning(variant, roots, nodes, taken, {name: count for name, count in others.items() if count})

@@ -1,0 +1,209 @@
+"""Fuse subgraphs into meta-ops."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import onnx_ir as ir
+
+from onnxtile.errors import invalid
+from onnxtile.fusion import library as pattern_files
+from onnxtile.fusion.library import Pattern
+from onnxtile.fusion.lowering_driver.evidence import SitePair
+from onnxtile.fusion.lowering_driver.facts import ModelFacts
+from onnxtile.fusion.lowering_driver.lower import Lowered, LoweredSite, Target, resolved
+from onnxtile.fusion.lowering_driver.lower import lower as lower_graph
+from onnxtile.fusion.lowering_driver.lowered_site_check import check_parts
+from onnxtile.fusion.lowering_driver.widen import is_narrow, widened
+from onnxtile.fusion.rewrite import PatternResult
+from onnxtile.fusion.rewrite import fuse as fuse_graph
+from onnxtile.fusion.site_check import SiteVerdict, check_sites
+from onnxtile.model.dims import free_inputs
+from onnxtile.model.infer import values
+from onnxtile.model.load import load
+from onnxtile.model.plan_marks import clear_plan
+from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.model.validity import check
+from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
+from onnxtile.verbs.flows.stage import Dims, Progress, agreeing, require_sites
+from onnxtile.verification import Verdict, bound_copy, compare_with, excused, run_original
+
+if TYPE_CHECKING:
+    from onnxtile.verbs.fuse import FuseOptions, Patterns
+
+_NAMED = re.compile(r"([A-Za-z_]\w*)=(?!=)(.*)", re.DOTALL)
+"""A query with the name of its meta-op before it."""
+
+
+@dataclass(frozen=True, repr=False)
+class FuseResult(RewrittenModel):
+    """The fused model, what each pattern did, and the verdict of the runs (None where verification was off)."""
+
+    verb: ClassVar[str] = "fuse"
+
+    model: ir.Model
+    patterns: tuple[PatternResult, ...]
+    nodes_before: int
+    nodes_after: int
+    verdict: Verdict | None
+    sites: tuple[SiteVerdict, ...] = ()
+    lowered: tuple[LoweredSite, ...] = ()
+
+    @property
+    def fused(self) -> int:
+        """How many meta-ops the patterns made."""
+        return sum(len(pattern.calls) for pattern in self.patterns)
+
+    @property
+    def summary(self) -> str:
+        """How many nodes became how many, and how many meta-ops there are."""
+        nodes = f"{self.nodes_before:,} nodes became {self.nodes_after:,}"
+        return f"{nodes}, {self.fused:,} meta-ops, {verified(self.verdict)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `fuse`."""
+        return {
+            "patterns": [pattern.to_dict() for pattern in self.patterns],
+            "nodes_before": self.nodes_before,
+            "nodes_after": self.nodes_after,
+            "verdict": self.verdict and self.verdict.to_dict(),
+            "sites": [site.to_dict() for site in self.sites],
+            "lowered": [site.to_dict() for site in self.lowered],
+        }
+
+
+def fuse(options: FuseOptions) -> FuseResult:
+    """Fuse a model as `onnxtile.fuse` says."""
+    chosen, lower, verify, progress = chosen_patterns(options.patterns), options.lower, options.verify, options.progress
+    progress("reading the model")
+    original, source = load(options.model), file_of(options.model)
+    clear_plan(original)
+    if lower != "none":
+        return replace(_lowered(original, chosen, lower, verify, progress), source=source)
+    fused = original.clone()
+    shapes = cache(lambda: resolved(original))
+    counterparts = dict(zip(values(original), values(fused), strict=True))
+    progress("matching")
+    results = fuse_graph(fused, chosen, progress, shapes=lambda: shapes().of_copies(counterparts))
+    check(fused)
+    verdict: Verdict | None = None
+    sites: tuple[SiteVerdict, ...] = ()
+    if verify:
+        progress("verifying")
+        trials, dims = run_original(original, progress=progress)
+        verdict = agreeing(compare_with(trials, fused, dims, progress), "the fused model")
+        if any(result.calls for result in results):
+            bound = bound_copy(original, dims)
+            known = resolve(bound, run=True) if is_narrow(bound) else _bound_shapes(original, shapes, bound)
+            sites = check_sites(bound, fused, known, progress=progress)
+            require_sites(site.call for site in sites if not site.equal)
+    return FuseResult(
+        fused, tuple(results), original.graph.num_nodes(), fused.graph.num_nodes(), verdict, sites, source=source
+    )
+
+
+def _lowered(original: ir.Model, chosen: list[Pattern], lower: str, verify: bool, progress: Progress) -> FuseResult:
+    progress("matching")
+    lowered = lower_graph(original, chosen, Target(lower), progress=progress)
+    verdict: Verdict | None = None
+    sites: tuple[SiteVerdict, ...] = ()
+    if verify:
+        progress("verifying")
+        narrow = is_narrow(original)
+        reference = widened(original) if narrow else original
+        trials, dims = run_original(reference, progress=progress)
+        lowered, sites = _with_fit_sites(original, chosen, lowered, dims, progress)
+        # Of bfloat16, which has few kernels, both models run in float.
+        verdict = compare_with(trials, widened(lowered.model) if narrow else lowered.model, dims, progress)
+        if not any(site.skipped for site in sites):
+            verdict = excused(verdict, reference, trials)
+        verdict = agreeing(verdict, "the lowered model")
+    check(lowered.model)
+    return FuseResult(
+        lowered.model,
+        lowered.patterns,
+        original.graph.num_nodes(),
+        lowered.model.graph.num_nodes(),
+        verdict,
+        sites,
+        lowered.sites,
+    )
+
+
+def _with_fit_sites(
+    original: ir.Model, chosen: list[Pattern], lowered: Lowered, dims: Dims, progress: Progress
+) -> tuple[Lowered, tuple[SiteVerdict, ...]]:
+    """Return `lowered`, and the verdicts on its sites run alone; made anew without the sites that do not compute what they replace.
+
+    Those stay calls. Raises Mismatch where the operator was declared by a pattern file, whose claim is wrong.
+    """
+    declared = {pattern.name for pattern in chosen if pattern.lowering is not None}
+    unfit: dict[str, str] = {}
+    while True:
+        sites, verdicts = _lowered_sites(lowered, dims, progress)
+        failed = _failed(lowered, verdicts)
+        require_sites(part.call for part, v in failed if part.meta_op in declared and not v.refused)
+        if not failed:
+            require_sites(site.call for site in sites if not site.equal)
+            return lowered, (*sites, *verdicts)
+        for part, v in failed:
+            unfit |= dict.fromkeys((part.call, *part.same), _why_unfit(v))
+        lowered = lower_graph(original, chosen, lowered.target, unfit=unfit, progress=progress)
+
+
+def _failed(lowered: Lowered, verdicts: Iterable[SiteVerdict]) -> list[tuple[SitePair, SiteVerdict]]:
+    return [(part, v) for part, v in zip(lowered.parts, verdicts, strict=True) if not v.equal]
+
+
+def _why_unfit(verdict: SiteVerdict) -> str:
+    """Return why a lowered site has to stay a call."""
+    if verdict.refused:
+        return f"onnxruntime refuses the operator: {verdict.refused}"
+    worst = max((output for output in verdict.outputs if not output.equal), key=lambda output: output.max_abs)
+    return f"run alone, the operator is off by {worst.max_abs:.3g}"
+
+
+def _lowered_sites(
+    lowered: Lowered, dims: Dims, progress: Progress
+) -> tuple[tuple[SiteVerdict, ...], tuple[SiteVerdict, ...]]:
+    """Run each different call that stayed, and each different lowered site, alone."""
+    bound, model = bound_copy(lowered.source, dims), lowered.model
+    shapes = _bound_shapes(lowered.source, lambda: lowered.shapes, bound)
+    facts = ModelFacts(bound, shapes)
+    if is_narrow(bound):
+        bound, model = widened(bound), widened(model)
+        shapes = resolve(bound, run=True)
+    stayed = check_sites(bound, model, shapes, progress=progress)
+    return stayed, check_parts(lowered.parts, facts, progress=progress)
+
+
+def _bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
+    """Return the shapes of `bound`, a copy of `model` with all inputs bound: the `shapes` of `model` where it has no open dimensions."""
+    if all(value.shape is not None and value.shape.is_static() for value in free_inputs(model)):
+        return shapes().of_copies(dict(zip(values(model), values(bound), strict=True)))
+    return resolved(bound)
+
+
+def chosen_patterns(patterns: Patterns) -> list[Pattern]:
+    """Return the patterns that `patterns` name; the library where they name none. Raises PatternError, QueryError, UsageError."""
+    chosen: list[Pattern] = []
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        chosen += [pattern] if isinstance(pattern, Pattern) else _selected(pattern)
+    return pattern_files.require_distinct(chosen) or pattern_files.pattern_set()
+
+
+def _selected(pattern: str | tuple[str, str]) -> list[Pattern]:
+    """Return the patterns that a text stands for; NAME=QUERY and (NAME, QUERY) name the meta-op of a query."""
+    if isinstance(pattern, str):
+        named = _NAMED.fullmatch(pattern)
+        if named is None:
+            return pattern_files.select([pattern])
+        pattern = named[1], named[2]
+    name, query = pattern
+    if not name.isidentifier():
+        raise invalid("patterns", name, reason="the name of a meta-op is an identifier")
+    return [pattern_files.from_query(query, name)]

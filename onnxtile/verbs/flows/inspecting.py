@@ -1,0 +1,38 @@
+"""What a model is made of and what it costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxtile.inspection.summary import Inspection, summarise
+from onnxtile.model.dims import bind
+from onnxtile.model.load import load
+from onnxtile.verbs.flows.stage import Progress
+
+if TYPE_CHECKING:
+    from onnxtile.verbs.inspect import InspectOptions
+
+
+def inspect(options: InspectOptions) -> Inspection:
+    """Inspect a model as `onnxtile.inspect` says."""
+    progress = options.progress
+    progress("reading the model")
+    graph = load(options.model)
+    bind(graph, options.dims or {}, options.whole_shapes)
+    trained = _as_trained(graph, progress) if options.training else None
+    progress("resolving shapes")
+    return summarise(graph, training=trained, tree=options.tree)
+
+
+def _as_trained(graph: ir.Model, progress: Progress) -> ir.Model:
+    """Return `graph` with those meta-ops that frameworks have as one operator: exporters take them apart, and their parts keep more."""
+    # The patterns take a second to read.
+    from onnxtile.fusion.library import in_order, select
+    from onnxtile.fusion.rewrite import fuse
+    from onnxtile.inspection.gradients import ONE_OPERATOR
+
+    trained = graph.clone()
+    fuse(trained, in_order(select(sorted(ONE_OPERATOR))), progress)
+    return trained

@@ -1,0 +1,104 @@
+"""Give every activation an offset in an arena."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import onnx_ir as ir
+
+from onnxtile.errors import Mismatch
+from onnxtile.model.constants import Constants
+from onnxtile.model.dims import bind
+from onnxtile.model.given import given_shapes, read_inputs
+from onnxtile.model.load import digest, file_name, load
+from onnxtile.model.shapes import resolve
+from onnxtile.model.unfold import unfold
+from onnxtile.model.wanted import Wanted
+from onnxtile.verbs.flows.chain import ModelResult, file_of, verified
+from onnxtile.verbs.flows.kernels import choose_kernels
+
+if TYPE_CHECKING:
+    from onnxtile.planning.proof.arena_run import ArenaVerdict
+    from onnxtile.planning.result import PlanResult
+    from onnxtile.verbs.plan import PlanOptions
+
+
+@dataclass(frozen=True, repr=False)
+class PlannedModel(ModelResult):
+    """The annotated model, its plan, and the verdict of the run inside the arena (None where verification was off).
+
+    Quantised islands that are kernels are meta-ops in the model, which `unfuse` opens again.
+    """
+
+    verb: ClassVar[str] = "plan"
+
+    model: ir.Model
+    plan: PlanResult
+    verdict: ArenaVerdict | None
+
+    @property
+    def summary(self) -> str:
+        """The size of the arena, and how it was proved."""
+        return f"{self.plan.summary}, {verified(self.verdict)}"
+
+    def write(self, path: str | Path) -> None:
+        """Write the plan to `path` in the format that the ending selects: .json, .html, .h, .csv, .svg ... Raises UsageError."""
+        self.plan.write(path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `plan`."""
+        return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict()}
+
+
+def plan(options: PlanOptions) -> PlannedModel:
+    """Plan a model as `onnxtile.plan` says."""
+    from onnxtile.planning.annotate import annotate
+    from onnxtile.planning.layout.workspaces import WorkspaceRules
+    from onnxtile.planning.model_plan import plan_model
+    from onnxtile.planning.proof.arena_run import arena_run
+    from onnxtile.planning.proof.published.audit import require
+
+    rules = WorkspaceRules.of(options.workspaces or {}, options.share_workspaces)
+    progress, inputs, shapes = options.progress, options.inputs, options.whole_shapes
+    bounds, ranges = options.bounds, options.ranges
+    progress("reading the model")
+    planned = load(options.model)
+    given = None if inputs is None else read_inputs(inputs, planned)
+    counted = choose_kernels(planned, options.kernels)
+    bound = bind(planned, options.dims or {}, {**given_shapes(given or {}), **shapes})
+    progress("inferring shapes")
+    wanted = Wanted(given, ranges)
+    known = resolve(planned, run=True, wanted=wanted, bounds=bounds)
+    opened = unfold(planned, known, Constants(planned))
+    progress("planning")
+    result = plan_model(
+        *opened,
+        alignment=64 if options.alignment is None else options.alignment,
+        planner=options.planner,
+        order=options.order,
+        streams=options.streams,
+        io=options.io,
+        overwrite_inputs=options.overwrite_inputs,
+        workspaces=rules,
+        effort=replace(options.search, progress=progress),
+        capacity=options.capacities,
+        digest=digest(options.model),
+        name=file_name(options.model),
+        dims=bound,
+        bounds=bounds,
+    )
+    result = replace(result, kernels=None if counted is None else counted.to_dict())
+    require(opened.model, result, opened.shapes, opened.constants, result.digest)
+    verdict = None
+    if options.verify:
+        progress("running inside the arena")
+        verdict = arena_run(opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=progress)
+        if not verdict.equal:
+            where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
+            raise Mismatch(
+                f"the run inside the arena differs from the plain run{where}", hint="please report it with the model"
+            )
+    annotate(planned, result)
+    return PlannedModel(planned, result, verdict, source=file_of(options.model))

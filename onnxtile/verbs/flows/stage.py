@@ -1,0 +1,43 @@
+"""What every verb shares: the words for its arguments, and the judgement of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from onnxtile.errors import NAME_ONLY, Mismatch, UsageError
+from onnxtile.progress import Progress, counted, silent
+from onnxtile.verification import Verdict
+
+__all__ = ["Dims", "InputShapes", "Progress", "agreeing", "counted", "not_both", "require_sites", "silent"]
+
+Dims: TypeAlias = Mapping[str, int]
+"""Sizes of symbolic dimensions, by name."""
+InputShapes: TypeAlias = Mapping[str, tuple[int, ...]]
+"""Whole shapes of inputs, by name."""
+
+
+def agreeing(verdict: Verdict, what: str) -> Verdict:
+    """Return `verdict`, or raise Mismatch that names the worst output."""
+    if verdict.equal:
+        return verdict
+    worst = max((output for output in verdict.outputs if not output.equal), key=lambda output: output.max_abs)
+    raise Mismatch(
+        f"{what} does not compute what the original does: {worst.name!r} is off by {worst.max_abs:.3g}"
+        + (f" ({worst.reason})" if worst.reason else ""),
+        hint="nothing was written; please report it with the model",
+    )
+
+
+def not_both() -> UsageError:
+    """Return the error for inputs that are given, and ranges of random ones besides."""
+    message = "{inputs} are given, so nothing is drawn from {ranges}"
+    return UsageError(message, hint="leave out one of the two", given={"inputs": NAME_ONLY, "ranges": NAME_ONLY})
+
+
+def require_sites(failed: Iterable[str], hints: Mapping[str, str] | None = None) -> None:
+    """Raise Mismatch where any site `failed` when it ran alone; `hints` has what helps, by the name of the site."""
+    names = list(failed)
+    if names:
+        hint = (hints or {}).get(names[0], "please report it")
+        raise Mismatch(f"{names[0]!r} run alone does not compute what it replaces", hint=f"nothing was written; {hint}")

@@ -1,0 +1,154 @@
+"""Split matrix products within limits."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import onnx_ir as ir
+
+from onnxtile.errors import ModelWarning, OnnxtileError
+from onnxtile.graph import node_id
+from onnxtile.model.constants import Constants
+from onnxtile.model.dims import bind
+from onnxtile.model.load import Source, load
+from onnxtile.model.plan_marks import clear_plan
+from onnxtile.model.shapes import resolve
+from onnxtile.model.stream import Draft
+from onnxtile.model.validity import check
+from onnxtile.model.walk import all_nodes
+from onnxtile.tiling.element_types import HALVES
+from onnxtile.tiling.result import TileResult
+from onnxtile.tiling.rewrite import tile as tile_graph
+from onnxtile.tiling.tiled_site_check import TileVerdict, check_tiles
+from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
+from onnxtile.verbs.flows.peaks import peaks as _peaks
+from onnxtile.verbs.flows.stage import Dims, InputShapes, agreeing, require_sites
+from onnxtile.verification import Verdict, judge
+
+if TYPE_CHECKING:
+    from onnxtile.verbs.tile import TileOptions
+
+_PLANNED = 1_000
+"""Nodes of the largest tiled model whose lives are planned for every way to accumulate without being asked for."""
+
+
+@dataclass(frozen=True, repr=False)
+class TiledModel(RewrittenModel):
+    """The tiled model, what became of each product, and the verdict of the runs (None where verification was off).
+
+    `draft` is what `save` writes in little memory: unless the model was verified, most tiles are made only then.
+    """
+
+    verb: ClassVar[str] = "tile"
+
+    draft: Draft
+    result: TileResult
+    nodes_before: int
+    nodes_after: int
+    verdict: Verdict | None
+    sites: tuple[TileVerdict, ...] = ()
+    peaks: Mapping[str, Mapping[str, int]] | None = None
+    """For each way to accumulate the bytes that live at once, at most: in the whole `model`, and inside `layers` that are tiled."""
+
+    @property
+    def summary(self) -> str:
+        """How many nodes became how many, and how many products stand for the tiled ones."""
+        nodes = f"{self.nodes_before:,} nodes became {self.nodes_after:,}"
+        return f"{nodes}, {self.result.matmuls:,} tiles, {verified(self.verdict)}"
+
+    @cached_property
+    def model(self) -> ir.Model:
+        """The tiled model with all its tiles, each of which takes kilobytes. From then on it is what is to be written, not `draft`."""
+        for late in reversed(list(self.result.late.values())):
+            late.rewrite()
+        return self.draft.model
+
+    def _written(self) -> ir.Model | Draft:
+        return self.model if "model" in vars(self) else self.draft
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `tile`."""
+        return {
+            **self.result.to_dict(),
+            "nodes_before": self.nodes_before,
+            "nodes_after": self.nodes_after,
+            "verdict": self.verdict and self.verdict.to_dict(),
+            "sites": [site.to_dict() for site in self.sites],
+            "peaks": self.peaks and {way: dict(peak) for way, peak in self.peaks.items()},
+        }
+
+
+def tile(settings: TileOptions) -> TiledModel:
+    """Tile a model as `onnxtile.tile` says."""
+    limits, options, progress = settings.bounds, settings.manner, settings.progress
+    dims, shapes, peaks, verify = settings.dims, settings.whole_shapes, settings.peaks, settings.verify
+    progress("reading the model")
+    original = _read(settings.model, dims, shapes)
+    tiled, nodes_before = original.clone() if verify else original, original.graph.num_nodes()
+    progress("inferring shapes")
+    known, constants = resolve(tiled, run=verify), Constants(tiled)
+    progress("tiling")
+    declared, on_devices = _declared(tiled), {node_id(node) for node in all_nodes(tiled) if node.device_configurations}
+    result = tile_graph(tiled, limits, known, constants, options, progress, late=not verify)
+    for name in [site.node for site in result.tiled if site.node in on_devices]:
+        warnings.warn(f"the tiles of {name!r} have no device configuration; it had one", ModelWarning, stacklevel=2)
+    if any(node.op_type == "If" for node in tiled.graph.all_nodes()):
+        _keep_to(declared, result)
+    verdict: Verdict | None = None
+    sites: tuple[TileVerdict, ...] = ()
+    if verify:
+        progress("verifying")
+        opset = tiled.graph.opset_imports.get("", 0)
+        sites = check_tiles(result.tiled, constants, opset, runs=options.runs, progress=progress)
+        require_sites((site.node for site in sites if not site.passed), _hints(result))
+        check(tiled)
+        verdict = agreeing(judge(original, tiled, progress), "the tiled model")
+    wanted = verify and tiled.graph.num_nodes() <= _PLANNED if peaks is None else peaks
+    planned = None
+    if wanted and result.tiled:
+        source = original if verify else _read(settings.model, dims, shapes)
+        # What nobody asked for is left out where there is no plan.
+        with suppress(OnnxtileError) if peaks is None else nullcontext():
+            planned = _peaks(source, limits, options, run=verify, progress=progress)
+    nodes = tiled.graph.num_nodes() + sum(site.nodes - 1 for site in result.tiled if not site.emitted)
+    draft = Draft(tiled, result.late)
+    return TiledModel(draft, result, nodes_before, nodes, verdict, sites, planned, source=file_of(settings.model))
+
+
+def _hints(result: TileResult) -> dict[str, str]:
+    """Return what may help where partial sums of 16 bits overflow or lose digits."""
+    halves = [site for site in result.tiled if site.contraction.dtype in HALVES and site.grid.shape[1] > 1]
+    return {
+        site.node: "its partial sums leave the range or the digits of "
+        f"{site.contraction.dtype.name.lower()}: "
+        + ("--accumulate-type float32 adds them in float32" if site.contraction.sums is None else "raise --max-k")
+        for site in halves
+    }
+
+
+def _declared(model: ir.Model) -> dict[str | None, ir.Shape | None]:
+    """Return the shapes that the model itself gives to what its nodes make, by name."""
+    return {value.name: value.shape for node in all_nodes(model) for value in node.outputs}
+
+
+def _keep_to(declared: Mapping[str | None, ir.Shape | None], result: TileResult) -> None:
+    """Let the new nodes say no more of shapes than the model did.
+
+    onnxruntime infers shapes in every branch, also in one that is never taken at these sizes, and refuses the model where they do not
+    fit there; what it cannot infer itself must not be told to it.
+    """
+    for value in (value for site in result.tiled for node in site.emitted for value in node.outputs):
+        value.shape = declared.get(value.name)
+
+
+def _read(model: Source, dims: Dims | None, shapes: InputShapes | None) -> ir.Model:
+    """Return `model`, its dimensions bound, and without the marks of a plan."""
+    read = load(model)
+    clear_plan(read)
+    bind(read, dims or {}, shapes or {})
+    return read

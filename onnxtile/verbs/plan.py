@@ -1,0 +1,319 @@
+"""plan: give every activation an offset in an arena."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from onnxtile import values
+from onnxtile.common_options import (
+    BoundOptions,
+    InputOptions,
+    ModelArgument,
+    ReportOptions,
+    VerifyOptions,
+    WatchOptions,
+    WriteOptions,
+)
+from onnxtile.errors import NAME_ONLY, UsageError
+from onnxtile.option import WRITING, Argument, Choices, Option, declared, names, narrowed, require_within
+from onnxtile.sizes import whole
+from onnxtile.verb import Content, Emits, Outcome, Verb
+
+if TYPE_CHECKING:
+    from onnxtile.planning.offsets.effort import Effort
+    from onnxtile.planning.offsets.memories import Capacity
+    from onnxtile.planning.proof.published.audit import Audit
+    from onnxtile.planning.result import PlanResult
+    from onnxtile.verbs.flows.planning import PlannedModel
+else:
+    PlanResult: TypeAlias = Any
+
+_SEARCH = "Search"
+Capacities: TypeAlias = int | str | Mapping[str, int] | Mapping[str, str]
+"""The bytes of one arena, or of several by name, the fastest first."""
+
+
+def _read_effort(value: Any) -> str:
+    """Return a search effort: a level, or a number of steps."""
+    from onnxtile.planning.offsets.effort import LEVELS
+
+    text = str(value)
+    if isinstance(value, bool) or not isinstance(value, str | int) or (text not in LEVELS and whole(text) is None):
+        raise values.Unreadable("", hint=f"choose {', '.join(LEVELS)}, or a number of steps")
+    return text
+
+
+def _read_duration(value: Any) -> str:
+    """Return a time such as "5s", "200ms" or 5 (seconds)."""
+    from onnxtile.planning.offsets.effort import parse_effort
+
+    try:
+        parse_effort(None, str(value))
+    except UsageError:
+        raise values.Unreadable("", hint="write a time such as 5s, 200ms or 2min") from None
+    return str(value)
+
+
+_EFFORT = values.Kind(_read_effort)
+_DURATION = values.Kind(_read_duration)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffsetOptions(WatchOptions):
+    """Options of every search for offsets."""
+
+    alignment: Annotated[
+        int | None, Option("alignment of buffers", "BYTES", default="64; 1 for a .csv", kind=values.SIZE)
+    ] = None
+    capacity: Annotated[
+        Capacities | None,
+        Option("size limit of an arena, the fastest first", "[NAME=]256KiB", kind=values.SIZES),
+    ] = None
+    planner: Annotated[
+        str,
+        Option(
+            "algorithm that finds the offsets",
+            "NAME",
+            heading=_SEARCH,
+            choices=Choices("onnxtile.planning.planner:planners"),
+        ),
+    ] = "best"
+    effort: Annotated[
+        str | int | None,
+        Option(
+            "search effort, or a number of steps N",
+            "low|normal|high|N",
+            heading=_SEARCH,
+            default="normal",
+            kind=_EFFORT,
+            choices=Choices("onnxtile.planning.offsets.effort:LEVELS", open=True),
+        ),
+    ] = None
+    time: Annotated[str | float | None, Option("time limit of the search", "5s", heading=_SEARCH, kind=_DURATION)] = (
+        None
+    )
+
+    @property
+    def search(self) -> Effort:
+        """The effort that a planner may take."""
+        from onnxtile.planning.offsets.effort import parse_effort
+
+        level = None if self.effort is None else str(self.effort)
+        return parse_effort(level, None if self.time is None else str(self.time))
+
+    @property
+    def capacities(self) -> Capacity:
+        """The capacities in bytes."""
+        return None if self.capacity is None else values.read_sizes(self.capacity)
+
+
+@dataclass(frozen=True)
+class ProblemOptions(OffsetOptions):
+    """The options of `plan_problem`."""
+
+    file: Annotated[Path | str, Argument("FILE", "a bare problem, as .csv")]
+
+
+@dataclass(frozen=True)
+class CheckOptions(InputOptions, BoundOptions):
+    """The options of `check_plan`."""
+
+    model: ModelArgument
+    plan: Annotated[
+        PlanResult | Path | str, Argument("PLAN", "a plan: a result, a .json file or a planned model", values.ANY)
+    ]
+
+
+@dataclass(frozen=True)
+class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
+    """The options of `plan`."""
+
+    model: ModelArgument
+    _: KW_ONLY
+    io: Annotated[
+        str,
+        Option(
+            "place graph inputs and outputs inside or outside the arena",
+            "outputs|inside|outside",
+            choices=Choices("onnxtile.planning.layout.scope:PLACINGS"),
+        ),
+    ] = "outputs"
+    overwrite_inputs: Annotated[bool, Option("reuse the bytes of inputs inside the arena")] = False
+    workspaces: Annotated[
+        Mapping[str, str] | None,
+        Option(
+            "workspace of a kernel: 4096, or a rule such as inputs[0].bytes",
+            "OPERATOR=BYTES",
+            ("--workspace",),
+            kind=values.RULES,
+        ),
+    ] = None
+    share_workspaces: Annotated[bool, Option("one workspace for all kernels, the largest")] = False
+    kernels: Annotated[
+        str,
+        Option(
+            "plan quantised islands as one kernel each, or node by node",
+            "islands|nodes",
+            choices=Choices("onnxtile.verbs.flows.kernels:KERNELS"),
+        ),
+    ] = "islands"
+    order: Annotated[
+        str,
+        Option(
+            "execution order of the nodes",
+            "model|min-peak|any",
+            heading=_SEARCH,
+            choices=Choices("onnxtile.planning.order:orders"),
+        ),
+    ] = "model"
+    streams: Annotated[int, Option("run up to N independent nodes in parallel", "N", heading=_SEARCH)] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOutput:
+    """The files that a plan is written to beside the model."""
+
+    emit: Annotated[
+        tuple[str, ...],
+        Option(
+            "also write the plan, as .json .csv .h .html .svg .png .tflm ...",
+            "FILE",
+            heading=WRITING,
+            kind=values.TEXTS,
+            endings=Choices("onnxtile.report.format:endings"),
+        ),
+    ] = ()
+    names: Annotated[
+        bool | None,
+        Option("label tensors in pictures", flags=("--names/--no-names",), heading=WRITING, default="where they fit"),
+    ] = None
+    compare: Annotated[
+        Path | None, Option("second plan, drawn beside this one in pictures", "PLAN.json", heading=WRITING)
+    ] = None
+    color_by: Annotated[
+        str | None,
+        Option(
+            "colours of tensors in pictures",
+            "operator|layer|kind",
+            heading=WRITING,
+            default="operator",
+            choices=Choices("onnxtile.report.format:COLOR_BY"),
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class PlanStep(PlanOutput, PlanOptions):
+    """The options of the step `plan` of a pipeline."""
+
+
+@dataclass(frozen=True)
+class PlanCommand(WriteOptions, PlanStep):
+    """Give every activation, or buffer of a problem in a .csv, an offset.
+
+    Examples:
+        onnxtile plan model.onnx --dim batch=1 --capacity 256KiB --emit plan.html
+        onnxtile plan problem.csv --capacity arena=1048576 --emit out.csv
+    """
+
+    _: KW_ONLY
+    check: Annotated[Path | None, Option("check this plan instead: a .json file or a planned model", "PLAN")] = None
+
+
+@declared(PlanOptions)
+def plan(options: PlanOptions) -> PlannedModel:
+    """Give every activation of `model` an offset in an arena, and annotate the model with it.
+
+    The result is checked against the model by code that shares nothing with what plans (see `check_plan`); with `verify`, the model is also
+    run with every tensor at its planned address. Raises ModelError, UsageError; Infeasible over `capacity`; CheckFailed where the check
+    says no; Mismatch where the run inside the arena differs.
+    """
+    from onnxtile.verbs.flows import planning
+
+    return planning.plan(options)
+
+
+@declared(ProblemOptions)
+def plan_problem(options: ProblemOptions) -> PlanResult:
+    """Give every buffer of the problem in the CSV `file` (columns id, lower, upper, size) an offset in an arena.
+
+    Raises UsageError for a file that holds no problem, Infeasible over `capacity`.
+    """
+    from onnxtile.verbs.flows import placing
+
+    return placing.plan_problem(options)
+
+
+@declared(CheckOptions)
+def check_plan(options: CheckOptions) -> Audit:
+    """Return what is wrong with `plan`, a plan of `model`.
+
+    Dimensions and bounds are bound as the plan says, beside `dims`, `shapes` and `bounds`. `inputs` and `ranges` are for models that are
+    run where no inference knows a shape. Raises ModelError, and UsageError where `plan` is none.
+    """
+    from onnxtile.verbs.flows import checking
+
+    return checking.check_plan(options)
+
+
+def _is_bare(options: PlanOptions) -> bool:
+    return isinstance(options.model, Path) and options.model.suffix.lower() == ".csv"
+
+
+def _run(options: PlanStep) -> Outcome:
+    if isinstance(options, PlanCommand) and options.check is not None:
+        from onnxtile.verbs.flows import checking
+
+        audit = checking.check_plan(narrowed(CheckOptions, options, plan=options.check))
+        return Outcome(audit, "check", reason=None if audit.sound else "the plan is wrong")
+    if _is_bare(options):
+        from onnxtile.collector import collector_paused
+        from onnxtile.verbs.flows import placing
+
+        with collector_paused():
+            return Outcome(placing.plan_problem(narrowed(ProblemOptions, options, file=options.model)), "plan")
+    from onnxtile.verbs.flows import planning
+
+    planned = planning.plan(options)
+    return Outcome(planned, "plan", planned.model, emitted=planned.plan.to_dict())
+
+
+def _require(options: PlanStep) -> None:
+    if isinstance(options, PlanCommand):
+        _require_one_mode(options)
+    if not _is_bare(options) and options.workspaces:
+        from onnxtile.planning.layout.workspaces import WorkspaceRules
+
+        WorkspaceRules.of(options.workspaces, options.share_workspaces)
+
+
+def _require_one_mode(options: PlanCommand) -> None:
+    if _is_bare(options):
+        allowed = names(ProblemOptions, PlanOutput, WriteOptions, VerifyOptions) - {"output"}
+        require_within(options, allowed, "{option} is for models, not for a bare problem", "leave it out")
+    elif options.check is not None:
+        allowed = names(CheckOptions, ReportOptions) | {"check", "dry_run"}
+        message = "{option} is for planning, and {check} plans nothing"
+        require_within(options, allowed, message, "leave one of the two out", check=NAME_ONLY)
+
+
+def _prepare(options: PlanStep, paths: Sequence[Path]) -> Callable[[Content], Mapping[Path, bytes]]:
+    from onnxtile.report.emit import Emission
+
+    return Emission.of(paths, options.names, options.compare, options.color_by).content
+
+
+def _endings() -> Sequence[str]:
+    from onnxtile.report.format import endings
+
+    return endings()
+
+
+def _writes(options: PlanCommand) -> str | None:
+    return None if options.check is not None or _is_bare(options) else "planned"
+
+
+PLAN = Verb("plan", PlanCommand, _run, PlanStep, _writes, Emits(_endings, _prepare), _require)

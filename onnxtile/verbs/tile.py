@@ -1,0 +1,167 @@
+"""tile: split matrix products and convolutions within limits."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from onnxtile import values
+from onnxtile.common_options import ModelArgument, SizeOptions, VerifyOptions, WriteOptions
+from onnxtile.option import Choices, Option, declared
+from onnxtile.verb import Outcome, Verb
+
+if TYPE_CHECKING:
+    from onnxtile.tiling.limits import Limits
+    from onnxtile.tiling.options import TilingPolicy
+    from onnxtile.verbs.flows.tiling import TiledModel
+else:
+    Limits: TypeAlias = Any
+
+_LIMITS = "Limits"
+_CONVOLUTIONS = "Convolutions"
+
+
+@dataclass(frozen=True)
+class TileOptions(VerifyOptions, SizeOptions):
+    """The options of `tile`; `limits` are those of hardware, and the bounds below count more."""
+
+    model: ModelArgument
+    limits: Limits | None = None
+    _: KW_ONLY
+    max: Annotated[int | None, Option("upper bound of M, K and N", "N", heading=_LIMITS)] = None
+    max_m: Annotated[int | None, Option("upper bound of M, the rows of the left operand", "N", heading=_LIMITS)] = None
+    max_k: Annotated[int | None, Option("upper bound of K, the summed axis", "N", heading=_LIMITS)] = None
+    max_n: Annotated[int | None, Option("upper bound of N, the columns of the right operand", "N", heading=_LIMITS)] = (
+        None
+    )
+    target: Annotated[
+        str | None,
+        Option(
+            "limits of a hardware target, from a file or shipped: 64x64x64 ...",
+            "FILE|NAME",
+            heading=_LIMITS,
+            choices=Choices("onnxtile.tiling.target:ready_made", open=True),
+        ),
+    ] = None
+    memory: Annotated[
+        int | str | None,
+        Option(
+            "memory of one tile; selects the tile that moves the fewest bytes",
+            "256KiB",
+            heading=_LIMITS,
+            kind=values.SIZE,
+        ),
+    ] = None
+    nodes_at_most: Annotated[
+        int | None, Option("upper bound of the nodes of all tiles together", "N", heading=_LIMITS)
+    ] = None
+    conv: Annotated[
+        bool,
+        Option("tile convolutions too: M pixels, K channels × kernel, N filters", heading=_CONVOLUTIONS),
+    ] = False
+    max_rows: Annotated[int | None, Option("output rows of a tile", "N", heading=_CONVOLUTIONS)] = None
+    max_columns: Annotated[int | None, Option("output columns of a tile", "N", heading=_CONVOLUTIONS)] = None
+    max_channels: Annotated[int | None, Option("input channels of a tile", "N", heading=_CONVOLUTIONS)] = None
+    max_filters: Annotated[int | None, Option("output channels of a tile", "N", heading=_CONVOLUTIONS)] = None
+    accumulate: Annotated[
+        str,
+        Option(
+            "addition of partial sums",
+            "sum|chain|tree|gemm",
+            choices=Choices("onnxtile.tiling.accumulate:Accumulation"),
+        ),
+    ] = "sum"
+    accumulate_type: Annotated[
+        str | None,
+        Option(
+            "element type in which float16 partial sums are added",
+            "float32",
+            choices=Choices("onnxtile.tiling.options:SUM_TYPES"),
+        ),
+    ] = None
+    wrap: Annotated[bool, Option("put each tiled layer into a local function")] = False
+    peaks: Annotated[
+        bool | None,
+        Option(
+            "compare the live bytes of each way to add partial sums",
+            flags=("--peaks/--no-peaks",),
+            default="for small models",
+        ),
+    ] = False
+    runs: Annotated[int, Option("sets of random inputs for each product", "N", kind=values.RUNS)] = 1
+
+    @property
+    def bounds(self) -> Limits:
+        """The limits of a tile. Raises UsageError."""
+        from onnxtile.tiling.limits import Limits, WindowBounds
+        from onnxtile.tiling.target import find
+
+        window = WindowBounds(self.max_rows, self.max_columns, self.max_channels, self.max_filters)
+        return Limits.of(
+            max=self.max,
+            m=self.max_m,
+            k=self.max_k,
+            n=self.max_n,
+            memory=None if self.memory is None else values.read_size(self.memory),
+            window=window if self.conv or window.asks else None,
+            base=self.limits if self.target is None else find(self.target),
+        )
+
+    @property
+    def manner(self) -> TilingPolicy:
+        """How tiles are written and judged. Raises UsageError."""
+        from onnxtile.tiling.options import TilingPolicy
+
+        return TilingPolicy.of(
+            accumulate=self.accumulate,
+            accumulate_type=self.accumulate_type,
+            nodes_at_most=self.nodes_at_most,
+            wrap=self.wrap,
+            runs=self.runs,
+        )
+
+
+@dataclass(frozen=True)
+class TileCommand(WriteOptions, TileOptions):
+    """Split matrix products and convolutions into bounded ones.
+
+    Examples:
+        onnxtile tile model.onnx --max 64 --conv --dim batch=1
+    """
+
+
+@declared(TileOptions)
+def tile(options: TileOptions) -> TiledModel:
+    """Split every matrix product of `model` into MatMul, Sum and Concat nodes within the limits; convolutions where these ask for it.
+
+    `limits` are those of a limits file, and the other bounds count more than they do. With a memory, the tile is chosen that moves the
+    fewest bytes. With `peaks`, the model is tiled once for each way to add partial sums, to show the bytes that live at once; None asks
+    for that where it takes little time. With `verify`, each different product is judged against a float64 run, and the whole model is run
+    beside the original. Raises ModelError, UsageError; Infeasible where no tile meets the limits; Mismatch where a result is further off
+    than rounding explains.
+    """
+    from onnxtile.verbs.flows import tiling
+
+    return tiling.tile(options)
+
+
+def _run(options: TileOptions) -> Outcome:
+    from onnxtile.verbs.flows import tiling
+
+    result = tiling.tile(options)
+    return Outcome(result, "tile", result.draft)
+
+
+def _require(options: TileOptions) -> None:
+    _ = options.bounds, options.manner
+
+
+TILE = Verb(
+    "tile",
+    TileCommand,
+    _run,
+    TileOptions,
+    writes=lambda _options: "tiled",
+    require=_require,
+    defaults={"peaks": None},
+)
