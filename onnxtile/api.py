@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnxtile.inspection.trace import Trace
     from onnxtile.model.load import Source
     from onnxtile.verbs.flows.drafting import PatternDraft
-    from onnxtile.verbs.flows.explaining import Attempt, Explanation
+    from onnxtile.verbs.flows.explaining import Explanation, PatternAttempt
     from onnxtile.verbs.flows.fusing import FuseResult, chosen_patterns
     from onnxtile.verbs.flows.listing import OptionNames, option_names
     from onnxtile.verbs.flows.matching import MatchResult
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from onnxtile.verbs.verify import verify
 
 __all__ = [
-    "Attempt",
     "Dims",
     "Explanation",
     "FuseResult",
@@ -42,6 +41,7 @@ __all__ = [
     "Inspection",
     "MatchResult",
     "OptionNames",
+    "PatternAttempt",
     "PatternDraft",
     "PlannedModel",
     "Progress",
@@ -72,7 +72,7 @@ _HOMES = {
     "onnxtile.inspection.trace": ("Trace",),
     "onnxtile.model.load": ("Source",),
     "onnxtile.verbs.flows.drafting": ("PatternDraft",),
-    "onnxtile.verbs.flows.explaining": ("Attempt", "Explanation"),
+    "onnxtile.verbs.flows.explaining": ("PatternAttempt", "Explanation"),
     "onnxtile.verbs.flows.fusing": ("FuseResult", "chosen_patterns"),
     "onnxtile.verbs.flows.listing": ("OptionNames", "option_names"),
     "onnxtile.verbs.flows.matching": ("MatchResult",),

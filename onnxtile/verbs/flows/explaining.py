@@ -29,7 +29,7 @@ TAKEN = "taken"
 
 
 @dataclass(frozen=True)
-class Attempt:
+class PatternAttempt:
     """The furthest that any variant of a pattern got from one root: the variant, counted from 1, and where and why it stopped."""
 
     variant: int
@@ -70,7 +70,7 @@ class Explanation:
     pattern: str
     fused: int
     refused: tuple[Refused, ...]
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[PatternAttempt, ...]
     matches: tuple[Fate, ...]
     beginnings: tuple[Beginning, ...]
 
@@ -101,14 +101,14 @@ def explain(options: ExplainOptions) -> Explanation:
     might = _matches(Matcher(graph, constants, closed=Functions(graph).bodies), wanted) if place else []
     *earlier, done = fuse_graph(graph, chosen[: place + 1])
     matcher = Matcher(graph, constants, closed=Functions(graph).bodies)
-    best: dict[str, Attempt] = {}
+    best: dict[str, PatternAttempt] = {}
     for i, program in enumerate(wanted.programs):
         with wanted.located(i):
             stops = explain_program(matcher, program)
         for stopped in stops:
             other = best.get(stopped.root)
             if other is None or len(other.stopped.nodes) < len(stopped.nodes):
-                best[stopped.root] = Attempt(i + 1, stopped)
+                best[stopped.root] = PatternAttempt(i + 1, stopped)
     attempts = sorted(best.values(), key=lambda attempt: -len(attempt.stopped.nodes))
     owners = _owners(earlier)
     matches = (*done.fates, *_taken(might, owners))
