@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile import values
-from onnxtile.option import REPORTING, SIZES, WRITING, Argument, Option
+from onnxtile.option import REPORTING, SIZES, WRITING, Option, Positional
 from onnxtile.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ WholeShapes: TypeAlias = Mapping[str, str | tuple[int, ...]]
 NumberRanges: TypeAlias = Mapping[str, tuple[float, float]]
 """The numbers that random inputs have, from the first to below the second, by name."""
 
-ModelArgument: TypeAlias = Annotated[Source, Argument("IN", "an ONNX model", values.SOURCE)]
+ModelArgument: TypeAlias = Annotated[Source, Positional("IN", "an ONNX model", values.SOURCE)]
 """The model that a verb reads: a path, a ModelProto or an onnx_ir.Model."""
 
 

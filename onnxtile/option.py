@@ -3,7 +3,7 @@
 ```python
 @dataclass(frozen=True)
 class TrimOptions(SizeOptions):
-    model: Annotated[Source, Argument("IN", "an ONNX model")]
+    model: Annotated[Source, Positional("IN", "an ONNX model")]
     _: KW_ONLY
     passes: Annotated[int, Option("how often to trim", "N")] = 2
 ```
@@ -25,7 +25,7 @@ from types import NoneType
 from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 from onnxtile.errors import NAME_ONLY, Entry, UsageError, invalid
-from onnxtile.values import ANY, COUNT, FILE, FLAG, TEXT, Kind, Unreadable
+from onnxtile.values import ANY, COUNT, FILE, FLAG, TEXT, Unreadable, ValueKind
 
 OPTIONS = "Options"
 SIZES = "Sizes and inputs"
@@ -73,29 +73,29 @@ class Option:
     flags: tuple[str, ...] = ()
     heading: str = OPTIONS
     default: str = ""
-    kind: Kind | None = None
+    kind: ValueKind | None = None
     choices: Choices | None = None
     endings: Choices | None = None
 
 
 @dataclass(frozen=True)
-class Argument:
+class Positional:
     """An argument: how it is shown, and its help."""
 
     metavar: str
     help: str
-    kind: Kind = FILE
+    kind: ValueKind = FILE
     choices: Choices | None = None
     default: str = ""
 
 
 @dataclass(frozen=True)
-class Parameter:
+class VerbParameter:
     """A field of a declaration: an argument or an option, with all that was derived."""
 
     name: str
-    about: Option | Argument
-    kind: Kind
+    about: Option | Positional
+    kind: ValueKind
     default: Any
     choices: Choices | None = None
     optional: bool = False
@@ -142,30 +142,31 @@ class Parameter:
 
 
 @cache
-def parameters(declaration: type) -> dict[str, Parameter]:
+def parameters(declaration: type) -> dict[str, VerbParameter]:
     """Return the arguments and options that a declaration has, by the names of its fields."""
     hints = get_type_hints(declaration, include_extras=True)
     found = {}
     for field in fields(declaration):
         about = next(
-            (one for one in getattr(hints[field.name], "__metadata__", ()) if isinstance(one, Option | Argument)), None
+            (one for one in getattr(hints[field.name], "__metadata__", ()) if isinstance(one, Option | Positional)),
+            None,
         )
         if about is not None:
             hint = get_args(hints[field.name])[0]
             kind, choices = _kind(hint)
             optional = hint is Any or NoneType in get_args(hint)
-            found[field.name] = Parameter(
+            found[field.name] = VerbParameter(
                 field.name, about, about.kind or kind, field.default, about.choices or choices, optional
             )
     return found
 
 
-def options(declaration: type) -> dict[str, Parameter]:
+def options(declaration: type) -> dict[str, VerbParameter]:
     """Return the options that a declaration has, without its arguments."""
     return {name: one for name, one in parameters(declaration).items() if isinstance(one.about, Option)}
 
 
-def _kind(hint: Any) -> tuple[Kind, Choices | None]:
+def _kind(hint: Any) -> tuple[ValueKind, Choices | None]:
     """Return how values of a type are read, and the choices that it names."""
     plain = [one for one in get_args(hint) if one is not NoneType] if NoneType in get_args(hint) else [hint]
     first = plain[0]
@@ -237,7 +238,7 @@ def _doc(text: str, declaration: Any) -> str:
     return inspect.cleandoc(text) + "\n\nArguments and options:\n" + "\n".join(rows) + "\n"
 
 
-def _said_default(parameter: Parameter) -> str:
+def _said_default(parameter: VerbParameter) -> str:
     return f" [{parameter.shown_default}]" if parameter.shown_default else ""
 
 

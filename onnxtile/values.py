@@ -31,7 +31,7 @@ class Unreadable(ValueError):
 
 
 @dataclass(frozen=True)
-class Kind:
+class ValueKind:
     """A kind of value: how it is read, and how the command line gives it.
 
     `from_text` turns one text of the command line into what `read` takes. An option with `several` may be given more than once; `pair`
@@ -219,21 +219,21 @@ def seconds_or_text(text: str) -> float | str:
         return text
 
 
-FLAG = Kind(read_flag, flag=True)
-COUNT = Kind(read_count, number_or_text)
-RUNS = Kind(read_runs, number_or_text)
-NATURAL = Kind(read_natural, number_or_text)
-SECONDS = Kind(read_seconds, seconds_or_text)
-SIZE = Kind(read_size, number_or_text)
-SIZES = Kind(read_sizes, several=True, pair="NAME=SIZE", lone=True)
-TEXT = Kind(read_text)
-TEXTS = Kind(read_texts, several=True)
-PATTERNS = Kind(read_patterns, several=True)
-FILE = Kind(read_file)
-SOURCE = Kind(read_source, Path)
-FILES = Kind(read_files, several=True)
-COUNTS = Kind(read_counts, number_or_text, several=True, pair="NAME=N")
-SHAPES = Kind(read_shapes, several=True, pair="INPUT=1x3x224x224")
-RANGES = Kind(read_ranges, several=True, pair="INPUT=LOW:HIGH")
-RULES = Kind(read_rules, several=True, pair="OPERATOR=BYTES")
-ANY = Kind(lambda value: value)
+FLAG = ValueKind(read_flag, flag=True)
+COUNT = ValueKind(read_count, number_or_text)
+RUNS = ValueKind(read_runs, number_or_text)
+NATURAL = ValueKind(read_natural, number_or_text)
+SECONDS = ValueKind(read_seconds, seconds_or_text)
+SIZE = ValueKind(read_size, number_or_text)
+SIZES = ValueKind(read_sizes, several=True, pair="NAME=SIZE", lone=True)
+TEXT = ValueKind(read_text)
+TEXTS = ValueKind(read_texts, several=True)
+PATTERNS = ValueKind(read_patterns, several=True)
+FILE = ValueKind(read_file)
+SOURCE = ValueKind(read_source, Path)
+FILES = ValueKind(read_files, several=True)
+COUNTS = ValueKind(read_counts, number_or_text, several=True, pair="NAME=N")
+SHAPES = ValueKind(read_shapes, several=True, pair="INPUT=1x3x224x224")
+RANGES = ValueKind(read_ranges, several=True, pair="INPUT=LOW:HIGH")
+RULES = ValueKind(read_rules, several=True, pair="OPERATOR=BYTES")
+ANY = ValueKind(lambda value: value)

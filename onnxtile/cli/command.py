@@ -17,7 +17,7 @@ from onnxtile.cli.files import require_apart, require_beside, require_there
 from onnxtile.cli.job import Job
 from onnxtile.cli.streams import require_stdout
 from onnxtile.errors import NAME_ONLY, Entry, invalid
-from onnxtile.option import Option, Parameter, parameters, read, with_progress
+from onnxtile.option import Option, VerbParameter, parameters, read, with_progress
 from onnxtile.run_limits import RunLimits
 from onnxtile.verb import Outcome, Rendered, Verb
 
@@ -41,11 +41,11 @@ def command(app: typer.Typer, verb: Verb, name: str) -> None:
     app.command(name, cls=layout.Command, help=text, epilog=examples)(run)
 
 
-def _default(parameter: Parameter) -> Any:
+def _default(parameter: VerbParameter) -> Any:
     return ... if parameter.is_required else None
 
 
-def _annotation(parameter: Parameter) -> Any:
+def _annotation(parameter: VerbParameter) -> Any:
     """Return the type and the looks of a parameter as typer has them: a flag, a text or several; what they mean is read later."""
     several = parameter.kind.several
     kind: Any = bool if parameter.kind.flag else list[str] if several else str
@@ -72,7 +72,7 @@ def _settings(verb: Verb, texts: Mapping[str, Any]) -> Any:
     return read(verb.command, {**verb.defaults, **given})
 
 
-def _value(parameter: Parameter, text: Any) -> Any:
+def _value(parameter: VerbParameter, text: Any) -> Any:
     """Return what `read` of a parameter takes, from the texts of the command line."""
     kind = parameter.kind
     if kind.flag:
@@ -84,7 +84,7 @@ def _value(parameter: Parameter, text: Any) -> Any:
     return [kind.from_text(one) for one in text] if kind.several else kind.from_text(text)
 
 
-def _table(parameter: Parameter, texts: Iterable[str]) -> dict[str, Any]:
+def _table(parameter: VerbParameter, texts: Iterable[str]) -> dict[str, Any]:
     """Return the table that NAME=VALUE texts make."""
     found: dict[str, Any] = {}
     for text in texts:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import PurePath
 
-from onnxtile.option import Option, Parameter
+from onnxtile.option import Option, VerbParameter
 
 Complete = Callable[[str], list[str]]
 """Takes the text so far; returns the texts that it may become. Where there are none, the shell completes files."""
 
 
-def complete(parameter: Parameter) -> Complete | None:
+def complete(parameter: VerbParameter) -> Complete | None:
     """Return what completes the value of an option or argument; None where nothing is known of it."""
     choices, about = parameter.choices, parameter.about
     if choices is not None:

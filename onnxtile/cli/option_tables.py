@@ -12,7 +12,7 @@ from pathlib import Path
 
 from onnxtile.cli.app import verbs
 from onnxtile.common_options import ReportOptions
-from onnxtile.option import Parameter, options
+from onnxtile.option import VerbParameter, options
 from onnxtile.verb import Verb
 
 _TABLE = re.compile(r"(<!-- options of ([a-z ]+) -->\n).*?(<!-- end of options -->\n)", re.DOTALL)
@@ -42,7 +42,7 @@ def _options(verb: Verb) -> Iterable[str]:
             yield f"| {_flags(option)} | {key} | {_cell(option.shown_default)} | {_cell(option.about.help)} |"
 
 
-def _flags(option: Parameter) -> str:
+def _flags(option: VerbParameter) -> str:
     flags = ", ".join(f"`{flag}`" for flag in option.flags)
     return flags if option.kind.flag or not option.metavar else f"{flags} `{_cell(option.metavar)}`"
 

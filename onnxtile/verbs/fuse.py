@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile import values
 from onnxtile.common_options import ModelArgument, VerifyOptions, WatchOptions, WriteOptions
-from onnxtile.option import Argument, Choices, Option, declared, narrowed
+from onnxtile.option import Choices, Option, Positional, declared, narrowed
 from onnxtile.verb import Outcome, Verb
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class ExplainOptions(WatchOptions):
     """The options of `explain`."""
 
     model: ModelArgument
-    pattern: Annotated[str, Argument("PATTERN", "the pattern to explain", values.TEXT)]
+    pattern: Annotated[str, Positional("PATTERN", "the pattern to explain", values.TEXT)]
     patterns: PatternsOption = ()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from onnxtile import values
 from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, SizeOptions
 from onnxtile.errors import NAME_ONLY, UsageError
-from onnxtile.option import WRITING, Argument, Choices, Option, declared, names, narrowed, require_within
+from onnxtile.option import WRITING, Choices, Option, Positional, declared, names, narrowed, require_within
 from onnxtile.verb import Content, Emits, Outcome, Verb
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class TraceOptions(InputOptions):
     """The options of `trace`."""
 
     model: ModelArgument
-    nodes: Annotated[str | Sequence[str], Argument("NODE|OP|QUERY", "nodes to trace", values.TEXTS)]
+    nodes: Annotated[str | Sequence[str], Positional("NODE|OP|QUERY", "nodes to trace", values.TEXTS)]
     _: KW_ONLY
     seed: Annotated[int, Option("seed of the random inputs", "N", kind=values.NATURAL)] = 0
 

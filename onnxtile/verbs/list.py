@@ -7,7 +7,7 @@ from typing import Annotated
 
 from onnxtile import values
 from onnxtile.common_options import ReportOptions
-from onnxtile.option import Argument, Choices
+from onnxtile.option import Choices, Positional
 from onnxtile.verb import Outcome, Verb
 
 
@@ -22,7 +22,7 @@ class ListCommand(ReportOptions):
 
     kind: Annotated[
         str,
-        Argument(
+        Positional(
             "patterns|planners|orders|targets|formats",
             "the kind of names",
             values.TEXT,

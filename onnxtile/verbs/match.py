@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from onnxtile import values
 from onnxtile.common_options import ModelArgument, ReportOptions, WatchOptions
-from onnxtile.option import Argument, declared
+from onnxtile.option import Positional, declared
 from onnxtile.verb import Outcome, Verb
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ class MatchOptions(WatchOptions):
     """The options of `match`."""
 
     model: ModelArgument
-    query: Annotated[str, Argument("QUERY", "a graph query", values.TEXT)]
+    query: Annotated[str, Positional("QUERY", "a graph query", values.TEXT)]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from onnxtile import values
 from onnxtile.common_options import ModelArgument, ReportOptions, Source, WatchOptions
 from onnxtile.errors import invalid
-from onnxtile.option import WRITING, Argument, Option, declared, narrowed
+from onnxtile.option import WRITING, Option, Positional, declared, narrowed
 from onnxtile.printable import escaped
 from onnxtile.verb import Outcome, Verb
 
@@ -22,7 +22,7 @@ class DraftOptions(WatchOptions):
     """The options of `draft_pattern`."""
 
     model: ModelArgument
-    nodes: Annotated[str | Sequence[str], Argument("NODES", "names of nodes", values.TEXTS)]
+    nodes: Annotated[str | Sequence[str], Positional("NODES", "names of nodes", values.TEXTS)]
     name: Annotated[str, Option("name of the meta-op", "NAME")] = "MyMetaOp"
 
 

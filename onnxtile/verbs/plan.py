@@ -18,7 +18,7 @@ from onnxtile.common_options import (
     WriteOptions,
 )
 from onnxtile.errors import NAME_ONLY, UsageError
-from onnxtile.option import WRITING, Argument, Choices, Option, declared, names, narrowed, require_within
+from onnxtile.option import WRITING, Choices, Option, Positional, declared, names, narrowed, require_within
 from onnxtile.sizes import whole
 from onnxtile.verb import Content, Emits, Outcome, Verb
 
@@ -57,8 +57,8 @@ def _read_duration(value: Any) -> str:
     return str(value)
 
 
-_EFFORT = values.Kind(_read_effort)
-_DURATION = values.Kind(_read_duration)
+_EFFORT = values.ValueKind(_read_effort)
+_DURATION = values.ValueKind(_read_duration)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class OffsetOptions(WatchOptions):
 class ProblemOptions(OffsetOptions):
     """The options of `plan_problem`."""
 
-    file: Annotated[Path | str, Argument("FILE", "a bare problem, as .csv")]
+    file: Annotated[Path | str, Positional("FILE", "a bare problem, as .csv")]
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class CheckOptions(InputOptions, BoundOptions):
 
     model: ModelArgument
     plan: Annotated[
-        PlanResult | Path | str, Argument("PLAN", "a plan: a result, a .json file or a planned model", values.ANY)
+        PlanResult | Path | str, Positional("PLAN", "a plan: a result, a .json file or a planned model", values.ANY)
     ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from onnxtile import values
 from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, Source
-from onnxtile.option import Argument, Option, declared
+from onnxtile.option import Option, Positional, declared
 from onnxtile.verb import Outcome, Verb
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class CompareOptions(InputOptions):
     """The options of `verify`."""
 
     model: ModelArgument
-    other: Annotated[Source, Argument("OTHER", "the model to compare with", values.SOURCE)]
+    other: Annotated[Source, Positional("OTHER", "the model to compare with", values.SOURCE)]
     _: KW_ONLY
     runs: Annotated[int, Option("sets of random inputs", "N", kind=values.RUNS)] = 2
     seed: Annotated[int, Option("seed of the random inputs", "N", kind=values.NATURAL)] = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from onnxtile.common_options import ReportOptions
-from onnxtile.option import Argument
+from onnxtile.option import Positional
 from onnxtile.printable import escaped
 from onnxtile.verb import Outcome, Verb
 
@@ -21,7 +21,7 @@ class DemoCommand(ReportOptions):
         onnxtile demo FOLDER --json demo.json
     """
 
-    folder: Annotated[Path, Argument("FOLDER", "folder for the files")] = Path("onnxtile-demo")
+    folder: Annotated[Path, Positional("FOLDER", "folder for the files")] = Path("onnxtile-demo")
 
 
 def _run(options: DemoCommand) -> Outcome:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from onnxtile import values
 from onnxtile.common_options import ReportOptions
-from onnxtile.option import WRITING, Argument, Choices, Option
+from onnxtile.option import WRITING, Choices, Option, Positional
 from onnxtile.run_limits import RunLimits
 from onnxtile.verb import Outcome, Verb
 
@@ -25,9 +25,9 @@ class RunCommand(ReportOptions):
         onnxtile run deploy.toml models/*.onnx --backend dask --scheduler tcp://host:8786
     """
 
-    pipeline: Annotated[Path, Argument("PIPELINE", "a pipeline file")]
+    pipeline: Annotated[Path, Positional("PIPELINE", "a pipeline file")]
     models: Annotated[
-        tuple[Path, ...], Argument("IN", "ONNX models", values.FILES, default="those the file names")
+        tuple[Path, ...], Positional("IN", "ONNX models", values.FILES, default="those the file names")
     ] = ()
     _: KW_ONLY
     output: Annotated[
