@@ -13,7 +13,7 @@ from onnxtile.pipeline.options import Options
 
 @dataclass(frozen=True)
 class State:
-    """Where a pipeline stands: the file it reads, the model as it is now, and who hears of progress."""
+    """The state of a pipeline: the file it reads, the model as it is now, and the receiver of progress."""
 
     source: Path
     model: Source

@@ -1,18 +1,23 @@
-"""Plain English, as far as a machine can tell: short sentences in docs/, and none of the phrases at which readers stopped.
+"""Plain English, as far as a machine can tell: short sentences in the pages, and none of the phrases at which readers stopped.
 
-The scope is docs/*.md. Code, tables and headings are left out of the count of words; phrases are looked for everywhere on a page.
+The scope of the count of words is docs/*.md, README.md and the docstrings of results, errors and options at the top level. Code,
+tables and headings are left out. A few phrases are also looked for in every text of the package: messages, help and docstrings.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import onnxtile
+
 ROOT = Path(__file__).parent.parent.parent
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
 
 MOST_WORDS = 30
 LONGEST_LINE = 160
@@ -23,6 +28,9 @@ PHRASES = (
     *("what stands", "what lies", "what is not known", "of which is", "as far as they go", "there can be", "want of"),
 )
 """Phrases without an object, metaphors, and German word order: each was found by a reader who stopped there."""
+
+IN_NO_TEXT = (" hears ", "hearsay", "told on", "tells on", "has the tile chosen", "the most of a size")
+"""Of these, phrases that no text of the package has."""
 
 _HEADLESS = re.compile(r"(?:^|[.:;] |\*\* )(?:What|That of|Those of|Of which|Whose) ")
 """A sentence that begins without a noun; headings that ask a question are left out."""
@@ -77,3 +85,22 @@ def test_no_phrase_stops_a_reader(page: Path) -> None:
 def test_lines_are_short(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     assert not [line for line in text.splitlines() if len(line) > LONGEST_LINE and not line.startswith("|")]
+
+
+def test_no_text_of_the_package_has_a_phrase_that_stops_a_reader() -> None:
+    for file in (ROOT / "onnxtile").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                text = f" {' '.join(node.value.split()).casefold()} "
+                assert not [phrase for phrase in IN_NO_TEXT if phrase in text], f"{file}:{node.lineno}"
+
+
+CLASSES = [value for name in onnxtile.__all__ if inspect.isclass(value := getattr(onnxtile, name))]
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: str(kind.__name__))
+def test_public_docstrings_have_short_sentences(kind: type) -> None:
+    members = (member for name, member in vars(kind).items() if not name.startswith("_"))
+    for value in (kind, *members):
+        found = [text for text in sentences(inspect.getdoc(value) or "") if words(text) > MOST_WORDS]
+        assert not found, found
