@@ -31,9 +31,7 @@ def plan(
     shape: Shape = None,
     bound: Annotated[
         list[str] | None,
-        typer.Option(
-            "--bound", metavar="NAME=N", help="upper bound of a data-dependent dimension", rich_help_panel=SIZES
-        ),
+        typer.Option("--bound", metavar="NAME=N", help="the most of a size that data decide", rich_help_panel=SIZES),
     ] = None,
     alignment: Annotated[
         int | None,
