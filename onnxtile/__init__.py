@@ -137,6 +137,9 @@ def __dir__() -> list[str]:
 
 
 def _version() -> str:
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    return version("onnxtile")
+    try:
+        return version("onnxtile")
+    except PackageNotFoundError:
+        raise AttributeError("onnxtile runs from its sources, where it is not installed: it has no version") from None

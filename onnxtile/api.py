@@ -1,7 +1,7 @@
 """The library's face: each verb takes a path, a ModelProto or an onnx_ir.Model and returns a typed result.
 
-The caller's model is never changed. Nothing is printed; `progress` hears the name of each stage of long work. What stands behind a name
-is imported when it is first asked for, so that no verb waits for what another needs.
+The caller's model is never changed. Nothing is printed; `progress` receives the name of each stage of long work. Each name is
+imported when it is first used, so that no verb waits for the imports of another.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class Progress(Protocol):
-    """Hears the name of each stage of long work; of a stage that counts its parts also how many are done, of how many."""
+    """Receives the name of each stage of long work. A stage that counts its parts also gives how many are done, and of how many."""
 
     def __call__(self, stage: str, done: int = 0, total: int = 0, /) -> None:
-        """Hear that `stage` has begun or come on. Without `total` nobody knows how long it will take."""
+        """Note that `stage` has begun or advanced. A `total` of 0 means that its length is unknown."""
         ...
 
 

@@ -29,12 +29,12 @@ _CURRENT: ContextVar[RunLimits | None] = ContextVar("run_limits", default=None)
 
 @dataclass(frozen=True)
 class RunLimits:
-    """What runs of a model may take.
+    """Limits of the runs of a model.
 
-    `seconds` is the limit of one run (None: 600, and 10 for a model with a Loop or a Scan). `memory` is the limit, in bytes, of what
-    the process takes beyond what it has when the block begins (None: what the machine has available then); it holds on Linux only.
+    `seconds` limits one run (None: 600, and 10 for a model with a Loop or a Scan). `memory` limits the bytes that the process takes beyond
+    those it has when the block begins. None stands for the available memory of the machine. Memory is limited on Linux only.
 
-    Raises UsageError for what is no limit.
+    Raises UsageError for a limit that is not positive.
     """
 
     seconds: float | None = None

@@ -7,12 +7,14 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 import onnxtile
 from onnxtile.registry import data_folder
@@ -156,3 +158,25 @@ def test_the_script_of_a_user_passes_mypy_in_strict_mode(installed: Path, tmp_pa
     script.write_text(_SCRIPT.replace("fused.model)", "fused.fused)").replace("arena_size", "arena_length"))
     wrong = subprocess.run([*map(str, mypy), script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "arg-type" in wrong.stdout and "attr-defined" in wrong.stdout
+
+
+def test_the_sources_hold_documents_and_tests(tmp_path: Path) -> None:
+    isolation = [] if importlib.util.find_spec("hatchling") is None else ["--no-isolation"]
+    _quiet(sys.executable, "-m", "build", "--sdist", *isolation, "--outdir", tmp_path, ROOT, folder=tmp_path)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    for folder in ("docs", "patterns", "limits"):
+        for path in (path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+            assert path.relative_to(ROOT).as_posix() in names
+    assert {"mkdocs.yml", "README.md", "CHANGELOG.md", "LICENSE", "tests/conftest.py"} <= names
+
+
+def test_oldest_dependencies_are_stated_as_their_own_dependencies_need_them(installed: Path) -> None:
+    """An installer that takes the oldest versions must find them: typer asks for a newer rich than onnxtile once did."""
+    script = "import importlib.metadata as m; print(*m.requires('typer'), sep='\\n')"
+    asked = _quiet(_bin(installed, "python"), "-c", script, folder=installed)
+    (typer,) = (line for line in asked.splitlines() if line.startswith("rich"))
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (rich,) = (line for line in ours if line.startswith("rich"))
+    assert Version(rich.partition(">=")[2]) >= Version(typer.partition(">=")[2])

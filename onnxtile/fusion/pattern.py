@@ -66,7 +66,7 @@ class Pattern:
 
     `outputs` is how many results it may have: a match with more, because something outside reads an inner value, is refused. None
     stands for any number. `after` names patterns that come first, beside those whose meta-ops the queries name. `in_place` are the
-    anchors of the nodes over whose operands the meta-op's kernel may write its results, "*" for all nodes: it promises to read each
+    anchors of the nodes over whose operands the meta-op's kernel may write its results, "*" for all nodes. The kernel promises to read each
     element, or each row that it normalises, as a whole before it writes it. `workspace` says how many bytes the kernel needs beside its
     operands and results, of which `inputs` and `outputs` are those of the meta-op. `lowering` is the operator that the file says it is,
     if any. `file` is None where the pattern comes from no file. With an `island` it has no queries: its sites are quantised operators.

@@ -110,7 +110,7 @@ def _save_with_weights(draft: ir.Model | Draft, external: list[ir.ExternalTensor
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells one file at `path` from the next; None where there is none."""
+    """Return an identity that a new file at `path` would not have; None where no file is there."""
     try:
         state = path.stat()
     except FileNotFoundError:

@@ -2,7 +2,7 @@
 
 No engine is complete. The graph is first inferred symbolically (onnx-shape-inference), then by onnx with data propagation; what is still
 unknown is computed, then read off runs on sample inputs, and last taken from what the file declares. Where engines contradict each other
-none is believed. Of onnxruntime's own operators, which the others know by hearsay, its own inference alone counts (model.contributed).
+none is believed. Of onnxruntime's own operators, only its own inference counts (model.contributed).
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def run(
 
 
 def _told(progress: Progress, position: int, models: Sequence[Path]) -> Progress:
-    """Return what hears of the stages of one of several models, and says which it is."""
+    """Return the receiver of the stages of one of several models, which names that model."""
     name = f"{position + 1} of {len(models)}: {models[position].name}: " if len(models) > 1 else ""
     return lambda stage, done=0, total=0, /: progress(f"{name}{stage}", done, total)
 

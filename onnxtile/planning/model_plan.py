@@ -57,7 +57,7 @@ def plan_model(  # noqa: PLR0913 - the options of the command
 
     `alignment` and `capacity` (None: no limit) are in bytes; a mapping gives several arenas their capacities, the first the fastest.
     `effort` is how long `planner` may search. `digest` and `name` (of the input file), `dims` (the bound dimensions) and
-    `bounds` (of `shapes`) are told on.
+    `bounds` (of `shapes`) are copied into the result.
     `order` names the order in which nodes run, of which up to `streams` that do not depend on each other run in one step.
     `share` names the rules by which tensors may share bytes, all by default; views always do.
     `io` says whether graph inputs and outputs lie in the arena, `overwrite_inputs` that inputs there may be lost.

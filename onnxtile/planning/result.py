@@ -151,18 +151,18 @@ class CopyCount:
 class PlanResult(VerbResult):
     """Where every tensor of a model lies while it runs. Sizes and offsets are bytes, steps count from 0.
 
-    `io` says whether inputs and outputs lie in the arena (see plan.scope), `overwrite_inputs` whether inputs there may be lost.
-    `order` is the name of the order, `schedule` names the nodes in it, and `steps` says the step of each.
-    `peak` is the largest sum of bytes that are live in one step, each buffer rounded up to the alignment, and `peak_step` the
-    first such step; `lower_bound` is what no plan of this schedule and these aliases can go below, `optimal` says that this one is there,
-    `bound` how it is known (see plan.problem.Bound), and `ended` what ended the search for a smaller arena (see plan.problem.Ended).
-    `any_order_bound` is what no plan of any order and any aliases can go below (None where there is no graph to say so). `optimal_over`
-    says what an optimal plan is the smallest of: "order", of this schedule and these aliases, or "any order", of all; else None.
-    `activation_bytes` is the sum of all buffers, had each bytes of its own and none an alias.
-    `bodies` are the plans of the bodies of If, Loop, Scan and functions, `bounds` those of shapes that depend on the data. `in_place`
-    tensors are written over an operand. `insides` are the meta-ops with work of their own that needs bytes. `kernels` counts
-    the quantised "islands" that run as kernels and the "float_tensors" inside of them, which have no place; None where no island does.
-    `model` is the name of the model's file without its ending (None for a model that was not a file), `inputs` are those of its graph.
+    `io` says whether inputs and outputs are in the arena, `overwrite_inputs` whether inputs there may be lost.
+    `order` is the name of the order, `schedule` lists the nodes in it, and `steps` has the step of each.
+    `peak` is the largest sum of live bytes in one step, each buffer rounded up to the alignment; `peak_step` is the first such step.
+    `lower_bound` bounds every plan of this schedule and these aliases from below. `optimal` says that this plan meets it, `bound` how it
+    is known, and `ended` why the search for a smaller arena ended. `any_order_bound` bounds the plans of all orders and aliases (None
+    without a graph). `optimal_over` is "order" for a plan that is the smallest of this schedule and these aliases. It is "any order" for
+    the smallest of all, else None.
+    `activation_bytes` is the sum of all buffers if each had bytes of its own. `in_place` tensors are written over an operand.
+    `bodies` are the plans of the bodies of If, Loop, Scan and functions. `bounds` are the upper bounds of data-dependent dimensions.
+    `insides` are the meta-ops whose own nodes need bytes. `kernels` counts the quantised "islands" that run as kernels and the
+    "float_tensors" inside of them, which have no address; None without islands.
+    `model` is the name of the model's file without its ending (None for a model in memory), `inputs` are the inputs of its graph.
     `operators` has the operator of each node of `schedule`, with its domain where that is not the standard one. `constant_nodes` are the
     nodes that depend on constants alone: they may run once, before the first inference.
     """

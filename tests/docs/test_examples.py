@@ -1,5 +1,8 @@
 """The examples in README.md and docs/ do what they say; the site builds."""
 
+from __future__ import annotations
+
+import importlib.util
 import re
 import shlex
 import shutil
@@ -9,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+import onnxtile
 from onnxtile import cli
 from onnxtile.cli.app import verbs
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
 _BLOCK = re.compile(r"^```(\w+)?(?: title=\"([^\"]+)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -33,6 +37,20 @@ def _commands(page: Path) -> list[tuple[str, int]]:
     return commands
 
 
+_OF_PACKAGES = {
+    "npu": ("cls.onnx", "rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx"),
+    "microcontroller": ("vad.onnx", "silero_vad", "data/silero_vad_16k_op15.onnx"),
+}
+"""The models of the tutorials: their names there, and where they come from."""
+
+
+NUMBERS = {
+    "npu": ("566 nodes became 379", "331,776 bytes", "3,295,744 bytes", "221,184", "153,600"),
+    "microcontroller": ("6,720 bytes", "48,448 bytes", "548,480", "2,295,300"),
+}
+"""Numbers that a tutorial says: its commands print them."""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the models that the pages speak of."""
@@ -42,24 +60,41 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def _model_of(page: Path, folder: Path) -> None:
+    """Put the model of a tutorial into `folder`; skip where its package is not installed."""
+    if page.stem not in _OF_PACKAGES:
+        return
+    name, package, place = _OF_PACKAGES[page.stem]
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{package} is not installed")
+    shutil.copyfile(Path(spec.origin).parent / place, folder / name)
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if _commands(page)], ids=lambda page: page.stem)
 def test_the_commands_of_a_page_run(
     page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
+    _model_of(page, folder)
     for title, text in _blocks(page, "toml"):
         if title:
             (folder / title).write_text(text)
+    everything = ""
     for command, code in _commands(page):
         monkeypatch.setattr(sys, "argv", shlex.split(command))
         with pytest.raises(SystemExit) as end:
             cli.main()
         printed = capsys.readouterr()
         assert end.value.code == code, f"{command}\n{printed.out}{printed.err}"
+        everything += printed.out
+    for number in NUMBERS.get(page.stem, ()):
+        assert number in page.read_text() and number in everything, number
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.stem)
 def test_the_python_of_a_page_runs(page: Path, folder: Path) -> None:
+    _model_of(page, folder)
     for _, text in _blocks(page, "python"):
         done = subprocess.run([sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -88,3 +123,16 @@ def test_the_site_builds(tmp_path: Path) -> None:
     done = subprocess.run(build, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "index.html").exists()
+
+
+def test_the_reference_has_every_name_of_the_library() -> None:
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "hooks" / "reference.py")
+    assert spec is not None and spec.loader is not None
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    page = hook.on_page_markdown((ROOT / "docs" / "reference.md").read_text())
+    for name in set(onnxtile.__all__) - {"Source", "__version__"}:
+        assert f"### {name}\n" in page, name
+    assert "fuse(\n    model: Source,\n" in page
+    assert " at 0x" not in page and hook.MARK not in page
+    assert page == hook.on_page_markdown((ROOT / "docs" / "reference.md").read_text())

@@ -17,7 +17,7 @@ class Effort:
 
     `steps` (looks at a buffer; a million take a fifth of a second, a hundredth with numba) are for an arena smaller than the best one found
     so far, `fitting` steps for one that fits the capacity, as long as none does. `seconds` end either, where they are given.
-    `progress` hears how much is used up.
+    `progress` receives the share that is used up.
     """
 
     steps: int
