@@ -7,13 +7,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxtile.model.save import external_folder, raise_ir_version
-from onnxtile.model.save import to_bytes as model_bytes
+from onnxtile.model.save import raise_ir_version
+from onnxtile.model.session import session_of
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.unfold import fold
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.proof.memory import Site
-from onnxtile.runtime import Array, Session
+from onnxtile.runtime import Array
 
 
 class PlainRun:
@@ -29,7 +29,7 @@ class PlainRun:
         raise_ir_version(copy)
         for value in copy.graph.outputs:
             value.shape = None  # which may be declared wrongly: onnxruntime warns of that, but does not write in place
-        self._session = Session(model_bytes(copy), external=external_folder(model))
+        self._session = session_of(copy)
         self._inputs = {value.name or "": shapes.dtype(value) for value in model.graph.inputs}
         self._outputs = dict.fromkeys(model.graph.outputs)
         self._shapes = shapes
