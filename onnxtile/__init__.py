@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onnxtile.api import (
-        Comparing,
         Explanation,
         FuseResult,
         Inspection,
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Audit",
     "CheckFailed",
-    "Comparing",
     "Explanation",
     "FuseResult",
     "Infeasible",

@@ -37,7 +37,7 @@ def raise_ir_version(model: ir.Model) -> None:
 
 def to_bytes(model: ir.Model) -> bytes:
     """Return `model` as the bytes of an ONNX file; external weights stay references. Raises ModelTooLarge above 2 GiB."""
-    if _is_too_large(model):
+    if inline_bytes(model) > stream.MOST_BYTES:
         raise ModelTooLarge
     return proto_bytes(ir.to_proto(model))
 
@@ -72,7 +72,7 @@ def save(draft: ir.Model | Draft, path: Path, *, source: Path | None = None, for
     places = {Path(tensor.path) for tensor in external} | {path.parent / tensor.location for tensor in external}
     if any(is_file_of(path, place) for place in places):
         raise UsageError(f"{path} is a weights file of the model", hint="name another file with -o")
-    if not external and not _is_too_large(model):
+    if not external and not inline_bytes(model) > stream.MOST_BYTES:
         try:
             write_whole_with(path, partial(write_model, draft))
         except ModelTooLarge:
@@ -118,7 +118,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return state.st_ino, state.st_mtime_ns
 
 
-def _is_too_large(model: ir.Model) -> bool:
+def inline_bytes(model: ir.Model) -> int:
+    """Return the bytes of the initializers that do not lie in external files."""
     constants = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
     inline = (tensor for tensor in constants if tensor is not None and not isinstance(tensor, ir.ExternalTensor))
-    return sum(tensor.nbytes for tensor in inline) > stream.MOST_BYTES
+    return sum(int(tensor.nbytes) for tensor in inline)

@@ -56,8 +56,8 @@ class Unbound:
 
 def missing_sizes(inputs: Iterable[ir.Value]) -> ModelError:
     """Return the error to raise where `inputs` need sizes. It names each open dimension; its hint is a line to paste."""
-    values = [value for value in inputs if value.shape is None or not value.shape.is_static()]
-    listed = ", ".join(f"{value.name}{_listed(value.shape)}" for value in values)
+    values = list(inputs)
+    listed = ", ".join(f"{value.name!r} {_listed(value.shape)}" for value in values)
     return ModelError(f"sizes of inputs are not known: {listed}", hint=f"give them, for example {example(values)}")
 
 
@@ -103,7 +103,7 @@ def _name(dim: int | ir.SymbolicDim) -> str:
 
 def _listed(shape: ir.Shape | None) -> str:
     if shape is None:
-        return " (of any rank)"
+        return "of any rank"
     return f"[{', '.join(str(dim) if isinstance(dim, int) else _name(dim) or '?' for dim in shape)}]"
 
 

@@ -2,7 +2,7 @@
 
 from onnxtile.verification.rounding import excused, judge
 from onnxtile.verification.sizes import bound_copy
-from onnxtile.verification.trials import Trial, Verdict, compare, compare_with, run_original, session
+from onnxtile.verification.trials import Trial, Verdict, compare, compare_with, run_original
 from onnxtile.verification.values import OutputError, compare_values
 
 __all__ = [
@@ -16,5 +16,4 @@ __all__ = [
     "excused",
     "judge",
     "run_original",
-    "session",
 ]

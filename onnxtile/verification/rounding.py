@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.model.session import session_of
 from onnxtile.progress import Progress, silent
 from onnxtile.runtime import Array, Session
-from onnxtile.verification.trials import Trial, Verdict, compare_with, run_original, session
+from onnxtile.verification.trials import Trial, Verdict, compare_with, run_original
 from onnxtile.verification.values import OutputError
 
 _FACTOR = 2
@@ -36,7 +37,7 @@ def excused(verdict: Verdict, original: ir.Model, trials: Iterable[Trial]) -> Ve
     """Return `verdict` with those outputs passed, too, that are off by no more than twice what inputs one ulp apart lead to."""
     if verdict.equal:
         return verdict
-    reach = _reach(session(original), trials)
+    reach = _reach(session_of(original), trials)
     outputs = tuple(output if output.equal else _within(output, reach) for output in verdict.outputs)
     return replace(verdict, outputs=outputs)
 

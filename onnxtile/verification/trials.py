@@ -13,11 +13,10 @@ from onnxtile.errors import ModelError, OnnxtileError
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.feeds import Ranges, sample_feeds
 from onnxtile.model.given import Feeds
-from onnxtile.model.save import external_folder, to_bytes
+from onnxtile.model.session import session_of
 from onnxtile.model.unbound import example
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.result import VerbResult
-from onnxtile.runtime import Session
 from onnxtile.verification.bisect import Bisection
 from onnxtile.verification.edges import edge_feeds
 from onnxtile.verification.sizes import Assignment, assignments, open_inputs, sizes_given
@@ -80,11 +79,6 @@ class Trial:
     inputs: str = ""
 
 
-def session(model: ir.Model) -> Session:
-    """Return a session of `model` as it is in memory. Raises ModelError with onnxruntime's reason."""
-    return Session(to_bytes(model), external=external_folder(model))
-
-
 def compare(original: ir.Model, other: ir.Model, *, runs: int = 2, seed: int = 0) -> Verdict:
     """Run both models on the same random inputs and compare every output.
 
@@ -109,7 +103,7 @@ def run_original(
     One trial on the inputs `given` (as `onnxtile.model.given.read_inputs` returns them), else `runs` trials on random ones, whose numbers
     lie in `ranges` where these name an input.
     """
-    runner = session(model)
+    runner = session_of(model)
     if given is not None:
         return [Trial(given, runner.run(given), "given")], sizes_given(model, given)
 
@@ -139,7 +133,7 @@ def first_that_runs(model: ir.Model, attempt: Callable[[Assignment], T]) -> tupl
 
 def run_edges(model: ir.Model, near: Feeds, *, ranges: Ranges | None = None) -> tuple[list[Trial], dict[str, str]]:
     """Return trials of `model` on edge inputs of the shapes that `near` has, and which edges it does not take, with the reason."""
-    runner = session(model)
+    runner = session_of(model)
     trials, skipped = [], {}
     for name, feeds in edge_feeds(model, near, ranges=ranges):
         try:
@@ -159,7 +153,7 @@ def compare_with(
     trials = list(trials)
     for trial in trials[:1]:
         _require_inputs(other, trial.feeds)
-    runner = session(other)
+    runner = session_of(other)
     worst: dict[str, OutputError] = {}
     for trial in counted(trials, "comparing", progress):
         for error in _errors(trial.results, runner.run(trial.feeds)):

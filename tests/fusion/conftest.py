@@ -17,7 +17,8 @@ from onnxtile.fusion.library import Pattern, from_file
 from onnxtile.fusion.rewrite import PatternResult
 from onnxtile.model.load import external_tensors, load
 from onnxtile.model.save import to_bytes
-from onnxtile.verification import run_original, session
+from onnxtile.model.session import session_of
+from onnxtile.verification import run_original
 
 AIDGE = Path(__file__).parent.parent.parent / "patterns" / "aidge"
 LINEAR = from_file(AIDGE / "linear.toml")
@@ -93,7 +94,7 @@ class Lab:
     def require_same_bits(original: ir.Model, other: ir.Model) -> None:
         """Assert that onnxruntime computes the same bits with both, without and with its own optimisation."""
         trials, _ = run_original(original)
-        runner = session(other)
+        runner = session_of(other)
         for trial in trials:
             got = runner.run(trial.feeds)
             assert got.keys() == trial.results.keys()

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile.api import FuseResult
-from onnxtile.verification import session
+from onnxtile.model.session import session_of
 
 Names = Callable[[FuseResult], list[str]]
 
@@ -114,8 +114,8 @@ def test_rows_that_are_masked_as_a_whole_stay_zero(bench: Any, operators: Names,
     feeds = {name: generator.normal(size=(2, 4, 3, 8)).astype(kind) for name in ("x", "k", "v")}
     feeds["mask"] = CAUSAL.astype(kind)
     feeds["mask"][:, :, 1] = -np.inf
-    expected = session(ir.from_proto(model)).run(feeds)["y"]
-    got = session(result.model).run(feeds)["y"]
+    expected = session_of(ir.from_proto(model)).run(feeds)["y"]
+    got = session_of(result.model).run(feeds)["y"]
     assert (expected[:, :, 1] == 0).all()
     np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), rtol=1e-2, atol=2e-3)
 
@@ -157,8 +157,8 @@ def test_a_row_of_the_lowest_number_is_the_mean_of_all(bench: Any, target: str) 
     feeds = {name: generator.normal(size=(2, 4, 3, 8)).astype(np.float32) for name in ("x", "k", "v")}
     feeds["mask"] = np.full((1, 1, 3, 3), np.finfo(np.float32).min)
     feeds["mask"][..., 0, 0] = 0
-    expected = session(ir.from_proto(model)).run(feeds)["y"]
-    got = session(result.model).run(feeds)["y"]
+    expected = session_of(ir.from_proto(model)).run(feeds)["y"]
+    got = session_of(result.model).run(feeds)["y"]
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(got[:, :, 1], feeds["v"].mean(2), rtol=1e-4, atol=1e-6)
 

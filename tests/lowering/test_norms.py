@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from onnxtile.api import FuseResult
-from onnxtile.verification import session
+from onnxtile.model.session import session_of
 
 Names = Callable[[FuseResult], list[str]]
 
@@ -78,9 +78,9 @@ def test_bfloat16_is_as_near_as_its_precision(bench: Any, operators: Names) -> N
     result = bench.lower(bench.model(over(LAYER), NUMBERS, dtype="bfloat16"), "LayerNorm", verify=False)
     assert operators(result) == ["LayerNormalization"]
     x = np.random.default_rng(0).normal(size=(2, 3, 8)).astype(ml_dtypes.bfloat16)
-    exact = session(bench.lower(bench.model(over(LAYER), NUMBERS), "LayerNorm", verify=False).model)
+    exact = session_of(bench.lower(bench.model(over(LAYER), NUMBERS), "LayerNorm", verify=False).model)
     expected = exact.run({"x": x.astype(np.float32)})["y"]
-    got = session(result.model).run({"x": x})["y"].astype(np.float32)
+    got = session_of(result.model).run({"x": x})["y"].astype(np.float32)
     np.testing.assert_allclose(got, expected, rtol=2**-6, atol=2**-6)
 
 

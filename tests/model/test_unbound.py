@@ -44,10 +44,9 @@ def test_an_error_of_missing_sizes_names_each_dimension_and_gives_a_line_to_past
     inputs = [
         ir.Value(name="input", shape=ir.Shape([None, None]), type=ir.TensorType(ir.DataType.FLOAT)),
         ir.Value(name="state", shape=ir.Shape([2, None, 128]), type=ir.TensorType(ir.DataType.FLOAT)),
-        ir.Value(name="rate", shape=ir.Shape([]), type=ir.TensorType(ir.DataType.INT64)),
     ]
     error = missing_sizes(inputs)
-    assert str(error) == "sizes of inputs are not known: input[?, ?], state[2, ?, 128]"
+    assert str(error) == "sizes of inputs are not known: 'input' [?, ?], 'state' [2, ?, 128]"
     assert error.hint == "give them, for example --shape input=1x512 --shape state=2x1x128"
 
 

@@ -13,9 +13,10 @@ from onnxtile.fusion.lowering_driver.evidence import SitePair
 from onnxtile.fusion.lowering_driver.widen import is_narrow, widened
 from onnxtile.fusion.site_check import SiteVerdict
 from onnxtile.model.feeds import draw
+from onnxtile.model.session import session_of
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Array
-from onnxtile.verification import OutputError, compare_values, session
+from onnxtile.verification import OutputError, compare_values
 
 _COUNTS = {ir.DataType.INT64, ir.DataType.INT32}
 
@@ -102,17 +103,17 @@ def _twice(array: Array) -> Array:
 def _compared(part: SitePair, feeds: Mapping[str, Array]) -> tuple[OutputError, ...]:
     narrow = is_narrow(part.before)
     if not narrow:
-        expected = session(part.before).run(feeds)
-        got = session(part.after).run(feeds)
+        expected = session_of(part.before).run(feeds)
+        got = session_of(part.after).run(feeds)
         return tuple(compare_values(name, value, got[name]) for name, value in expected.items())
     got = _run_narrow(part.after, feeds)
-    reference = session(widened(part.before)).run({name: _wide(array) for name, array in feeds.items()})
+    reference = session_of(widened(part.before)).run({name: _wide(array) for name, array in feeds.items()})
     return tuple(compare_values(name, reference[name].astype(value.dtype), value) for name, value in got.items())
 
 
 def _run_narrow(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
     try:
-        return session(model).run(feeds)
+        return session_of(model).run(feeds)
     except ModelError as error:
         if "NOT_IMPLEMENTED" not in str(error):
             raise

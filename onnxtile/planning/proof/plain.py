@@ -7,13 +7,14 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxtile.model.save import external_folder, raise_ir_version, to_bytes
+from onnxtile.model.save import raise_ir_version
+from onnxtile.model.session import session_of
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.unfold import fold
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.proof.kernel import contradicts
 from onnxtile.planning.proof.memory import TensorMemory
-from onnxtile.runtime import Array, Session
+from onnxtile.runtime import Array
 
 
 class PlainRun:
@@ -29,11 +30,11 @@ class PlainRun:
         raise_ir_version(copy)
         for value in copy.graph.outputs:
             value.shape = None  # which may be declared wrongly: onnxruntime warns of that, but does not write in place
-        self._session = Session(to_bytes(copy), external=external_folder(model))
+        self._session = session_of(copy)
         if contradicts(self._session, {value.name or "": value for value in model.graph.outputs}, shapes):
             for value in copy.graph.inputs:
                 value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
-            self._session = Session(to_bytes(copy), external=external_folder(model))
+            self._session = session_of(copy)
         self._inputs = {value.name or "": shapes.dtype(value) for value in model.graph.inputs}
         self._outputs = dict.fromkeys(model.graph.outputs)
         self._shapes = shapes

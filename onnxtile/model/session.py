@@ -1,0 +1,29 @@
+"""A model in memory, loaded into onnxruntime without further copies of its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx_ir as ir
+
+from onnxtile.model.save import external_folder, inline_bytes, save, to_bytes
+from onnxtile.runtime import Session
+
+_MOST_FROM_MEMORY = 2**25
+"""Bytes of weights of a model that onnxruntime is given in memory. It holds the weights of such a model about four times."""
+
+
+def session_of(model: ir.Model) -> Session:
+    """Return a session of `model`, which stays as it is.
+
+    A model with many weights goes through a temporary file, which is gone when this returns: onnxruntime then holds them once. Raises
+    ModelError with onnxruntime's reason, and UsageError where the file cannot be written.
+    """
+    folder = external_folder(model)
+    if folder is not None or inline_bytes(model) <= _MOST_FROM_MEMORY:
+        return Session(to_bytes(model), external=folder)
+    with TemporaryDirectory(prefix="onnxtile-") as place:
+        path = Path(place) / "model.onnx"
+        save(model, path)
+        return Session(path)
