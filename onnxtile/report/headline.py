@@ -24,12 +24,18 @@ class Headline:
     figures: tuple[tuple[str, str], ...]
 
 
-def headline(plan: PlanJson, title: str) -> Headline:
-    """Return the headline of `plan`; `title` is used where the plan does not name its model. What a plan does not say is left out."""
+def headline(plan: PlanJson, title: str, said: str = "") -> Headline:
+    """Return the headline of `plan`; `title` is used where the plan does not name its model. What a plan does not say is left out.
+
+    `said` tells the plan from another in the same picture.
+    """
     inputs = plan.get("inputs") or ()
     named = [f"{one['name']} {tensor_type(one)}" for one in inputs[:_INPUTS]]
     more = [f"{len(inputs) - _INPUTS} more"] if len(inputs) > _INPUTS else []
-    return Headline(plan.get("model") or title, ", ".join((*named, *more)), tuple(_figures(plan)))
+    figures = list(_figures(plan))
+    if said:
+        figures[0] = (f"{said}: {figures[0][0]}", figures[0][1])
+    return Headline(plan.get("model") or title, ", ".join((*named, *more)), tuple(figures))
 
 
 def element(dtype: str | None) -> str:

@@ -25,7 +25,7 @@ _PART = re.compile(r"@([a-z.]+)@")
 def render(plan: PlanJson, options: RenderOptions) -> bytes:
     """Return the page."""
     files = resources.files("onnxtile.report") / "web"
-    told = headline(plan, options.title)
+    told = headline(plan, options.title, "" if options.before is None else "after")
     given = {
         "title": _text(told.title),
         "inputs": _text(told.inputs),
