@@ -1,4 +1,4 @@
-"""What tensors may be coloured by in pictures: their operator, their layer, or their kind."""
+"""Colours of tensors in pictures: by operator, by layer, or by kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan comes to, in words: the model, its inputs, the arena, what sharing saved, and what is proved of it."""
+"""The headline of a plan: the model, its inputs, the size of the arena, the savings by sharing, and the proof."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Headline:
 
 
 def headline(plan: PlanJson, title: str, said: str = "") -> Headline:
-    """Return the headline of `plan`; `title` is used where the plan does not name its model. What a plan does not say is left out.
+    """Return the headline of `plan`; `title` is used where the plan names no model. Figures that a plan does not have are left out.
 
     `said` tells the plan from another in the same picture.
     """
@@ -66,7 +66,7 @@ def _figures(plan: PlanJson) -> Iterator[tuple[str, str]]:
 
 
 def proved(plan: PlanJson) -> str | None:
-    """Return what is proved of the size of the arenas; None where the plan says nothing of it.
+    """Return the proof of the size of the arenas in words; None where the plan has none.
 
     A share of the bound is rounded up, so that "within" is true.
     """
@@ -82,7 +82,7 @@ def proved(plan: PlanJson) -> str | None:
 
 
 def smallest_of(plan: PlanJson) -> str:
-    """Return in words which plans an optimal one is compared with."""
+    """Return in words the plans among which an optimal one is the smallest."""
     if plan.get("optimal_over") == "any order":
         return "of all orders and aliases"
     if not plan.get("schedule"):

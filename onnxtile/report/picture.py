@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 10.0
 _MAP, _STRIP, _AROUND, _HEAD = 4.2, 0.7, 2.0, 0.86
-"""Inches: of the whole figure across; of a map, the strip below it, what stands around both, and the title in that."""
+"""Inches: width of the figure; heights of a map, of the strip below it, of the margins around both, and of the title in these."""
 
 _MOST_ENTRIES, _ENTRIES_ACROSS = 13, 7
 """Entries of a legend: all of them, and in one row."""
@@ -72,7 +72,7 @@ def _rounded(svg: bytes) -> bytes:
 
 
 def _make_printable(figure: Figure, *, keeps_texts: bool) -> None:
-    """Escape what names may hold that no picture shows, and that XML forbids.
+    """Escape characters in names that no picture shows and that XML forbids.
 
     A file that `keeps_texts` as texts has no edges around letters, which would make outlines of them.
     """

@@ -1,4 +1,4 @@
-"""One table: its columns aligned by what they hold, and its plain form."""
+"""One table: its columns aligned by their content, its form for a narrow terminal, and its plain form."""
 
 from __future__ import annotations
 

@@ -125,8 +125,8 @@ def for_tile(result: ResultJson) -> list[Table | Text]:
     tables += _choices(result["tiled"])
     if result.get("peaks"):
         peaks = [(way, peak["layers"], peak["model"]) for way, peak in result["peaks"].items()]
-        columns = ("accumulate", "inside tiled layers", "whole model")
-        tables.append(table("bytes that live at once, by how partial sums are added", columns, peaks))
+        columns = ("accumulation", "inside tiled layers (bytes)", "whole model (bytes)")
+        tables.append(table("peak of live bytes, by the way partial sums are added", columns, peaks))
     if result["skipped"]:
         tables.append(
             table("nodes not tiled", ("node", "reason"), [(s["node"], s["reason"]) for s in result["skipped"]])
@@ -135,7 +135,7 @@ def for_tile(result: ResultJson) -> list[Table | Text]:
 
 
 def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
-    """Return what was chosen within a memory, and for the layer that moves most what else there was; nothing where no limit asks."""
+    """Return the tiles chosen for a memory, and the alternatives of the layer that moves the most bytes; nothing without such a limit."""
     chosen = [t for t in tiled if t.get("choice")]
     if not chosen:
         return []
@@ -156,7 +156,7 @@ def _choice(choice: ResultJson) -> tuple[str, str, int, int, int]:
 
 
 def _tile(choice: ResultJson) -> str:
-    """Return the size of a tile; in zones that of the blocks of each."""
+    """Return the size of a tile, or of the blocks of each zone."""
     sizes = [(zone["m"], choice["tile"][1], -(-zone["width"] // zone["columns"])) for zone in choice.get("zones") or ()]
     return " | ".join("×".join(map(str, size)) for size in sizes or [choice["tile"]])
 
