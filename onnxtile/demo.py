@@ -1,4 +1,4 @@
-"""The whole way on the small transformer that ships with the package: fuse, tile, plan, verify."""
+"""All steps on the small transformer that ships with the package, each on the result of the one before: fuse, tile, plan, verify."""
 
 from __future__ import annotations
 
@@ -8,88 +8,102 @@ from pathlib import Path
 from typing import Any
 
 from onnxtile import api
-from onnxtile.errors import UsageError
+from onnxtile.errors import Mismatch, UsageError
 from onnxtile.model.whole import staged
 from onnxtile.registry import data_folder
 from onnxtile.report.format import RenderOptions, format_of
+from onnxtile.report.live_line import live_sizes
 from onnxtile.tiling.limits import Limits
-from onnxtile.verification import Verdict
 
-MODEL = "transformer.onnx"
+ORIGINAL, FUSED, TILED = "transformer.onnx", "transformer.fused.onnx", "transformer.fused.tiled.onnx"
 MAX = 64
 PLANS = (".json", ".html")
+SPANS = 48
+"""Spans of steps of which a stage has the live bytes."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One model of the demo. `activations` and `arena` are bytes: every activation for itself, and all in one arena.
+    """One model of the demo, its file, and the command that wrote it.
 
-    `error` is the worst relative difference of its outputs from the original's.
+    `activations` and `arena` are bytes: every activation with bytes of its own, and all in one arena. `live` are the most live bytes in
+    each of SPANS spans of the steps. `error` is the largest relative difference of its outputs from the original's.
     """
 
     model: str
+    file: str
+    command: str
     nodes: int
     meta_ops: int
     tiles: int
     activations: int
     arena: int
     error: float
+    live: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo did, stage by stage, and where its files are."""
+    """The stages of the demo, and the folder that has its files."""
 
     folder: Path
     stages: tuple[Stage, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the demo."""
-        return {"folder": str(self.folder), "stages": [vars(stage) for stage in self.stages]}
+        return {
+            "folder": str(self.folder),
+            "stages": [{**vars(stage), "live": list(stage.live)} for stage in self.stages],
+        }
 
 
 def demo(folder: Path, *, progress: api.Progress = api.silent) -> DemoResult:
-    """Fuse, tile and plan the demo model; leave the original, the results and their plans in `folder`.
+    """Fuse, tile and plan the demo model, one after the other; leave the original, the results and their plans in `folder`.
 
-    Raises UsageError where `folder` cannot be made; Mismatch where a step went wrong.
+    Raises UsageError where `folder` cannot be made; Mismatch where the outputs of a step differ.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror}") from None
-    original = folder / MODEL
-    shutil.copyfile(data_folder("models") / MODEL, original)
+    original, fused, tiled = (folder / name for name in (ORIGINAL, FUSED, TILED))
+    shutil.copyfile(data_folder("models") / ORIGINAL, original)
 
     progress("fuse")
-    fused = api.fuse(original)
-    api.save(fused.model, folder / "transformer.fused.onnx")
+    fusing = api.fuse(original)
+    api.save(fusing.model, fused)
     progress("tile")
-    tiled = api.tile(original, Limits.of(max=MAX))
-    api.save(tiled.model, folder / "transformer.tiled.onnx")
-
+    tiling = api.tile(fused, Limits.of(max=MAX))
+    api.save(tiling.model, tiled)
     stages = (
-        _stage("original", original, 0, 0, None, progress),
-        _stage("fused", folder / "transformer.fused.onnx", fused.fused, 0, fused.verdict, progress),
-        _stage(f"tiled at {MAX}", folder / "transformer.tiled.onnx", 0, tiled.result.matmuls, tiled.verdict, progress),
+        _stage("original", original, "", 0, 0, progress),
+        _stage("fused", fused, f"fuse {ORIGINAL}", fusing.fused, 0, progress),
+        _stage("fused and tiled", tiled, f"tile {FUSED} --max {MAX}", fusing.fused, tiling.result.matmuls, progress),
     )
     return DemoResult(folder, stages)
 
 
-def _stage(
-    title: str, model: Path, meta_ops: int, tiles: int, verdict: Verdict | None, progress: api.Progress
-) -> Stage:
-    """Plan `model`, leave the annotated model and the plan (for scripts, and to look at) beside it, and return the row of the table."""
+def _stage(title: str, model: Path, command: str, meta_ops: int, tiles: int, progress: api.Progress) -> Stage:
+    """Plan `model`, leave the planned model and its plans beside it, compare it with the original, and return the row of the table."""
     progress(f"plan {model.name}")
     planned = api.plan(model)
     plans, content = [model.with_suffix(f".plan{ending}") for ending in PLANS], planned.plan.to_dict()
+    target = model.with_suffix(".planned.onnx")
     with staged({path: format_of(path).render(content, RenderOptions(model.stem)) for path in plans}):
-        api.save(planned.model, model.with_suffix(".planned.onnx"))
+        api.save(planned.model, target)
+    progress(f"verify {target.name}")
+    verdict = api.verify(model.with_name(ORIGINAL), target)
+    if not verdict.equal:
+        raise Mismatch(f"the outputs of {target.name} differ from those of {ORIGINAL}", hint="please report it")
     return Stage(
         model=title,
+        file=model.name,
+        command=command,
         nodes=planned.model.graph.num_nodes(),
         meta_ops=meta_ops,
         tiles=tiles,
         activations=planned.plan.activation_bytes,
-        arena=sum(arena.size for arena in planned.plan.arenas),
-        error=0.0 if verdict is None else verdict.max_rel,
+        arena=planned.plan.arena_size,
+        error=verdict.max_rel,
+        live=tuple(live_sizes(content, SPANS)),
     )

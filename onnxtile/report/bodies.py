@@ -1,8 +1,7 @@
-"""What lies inside the bodies of If, Loop, Scan and functions, for formats that have no place for a plan within a plan.
+"""Bodies of If, Loop, Scan and functions, for formats that cannot hold a plan within a plan.
 
-A tensor of a body is called by the way to it: the node, the attribute that holds the body (none where it is that of a function), and its
-own name. It lies in the bytes of its
-node's workspace.
+A tensor of a body is named by its path: the node, the attribute that holds the body (none for a function), and its own name. It lies in
+the workspace of its node.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from onnxtile.report.format import PlanJson
 from onnxtile.report.layout import BufferJson, runs, steps
 
 PlanOrBodyJson: TypeAlias = Mapping[str, Any]
-"""A whole plan, or that of a body: both have buffers, a schedule, steps, and bodies."""
+"""A whole plan, or the plan of a body: both have buffers, a schedule, steps, and bodies."""
 
 
 def rows_with_bodies(plan: PlanJson) -> list[BufferJson]:
@@ -76,7 +75,7 @@ def _nodes(plan: PlanOrBodyJson) -> Iterator[tuple[int, str, str | None]]:
 
 
 def flat(plan: PlanJson) -> PlanJson:
-    """Return `plan` unrolled, with what bodies hold in the place of their workspaces, as if all were one graph."""
+    """Return `plan` unrolled, with the buffers of bodies in place of their workspaces, as one graph."""
     rows = unrolled(plan)["buffers"]
     workspaces = {row["name"] for row in rows if row["kind"] == "workspace"} & {row.get("alias") for row in rows}
     return (
@@ -102,7 +101,7 @@ def _without(workspaces: set[str], rows: list[BufferJson], unit: int) -> Iterato
 
 
 def _lodged(body: PlanOrBodyJson, rows: list[BufferJson], around: PlanOrBodyJson) -> Iterator[BufferJson]:
-    """Yield the rows of `body`, called by the way to it; what owned its bytes lies in the workspace of the node in `around`."""
+    """Yield the rows of `body` with the path to it in their names; owners become aliases of the workspace of the node in `around`."""
     workspaces = (
         row["name"] for row in around["buffers"] if row["kind"] == "workspace" and row.get("node") == body["node"]
     )

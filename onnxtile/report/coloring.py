@@ -1,13 +1,17 @@
-"""What tensors may be coloured by in pictures: their operator, their layer, or their kind."""
+"""Colours of tensors in pictures: by operator, by layer, or by kind."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnxtile.report.format import PlanJson
 from onnxtile.report.layout import BufferJson
 from onnxtile.report.palette import CATEGORIES, GIVEN, OTHER, color, kind_of, kinds, ramp
+
+_NUMBERED = re.compile(r"^(onnxtile::.+)\.\d+$")
+"""A meta-op that has the name of another: with another body, and a number behind the name."""
 
 INPUT = "graph input"
 """The group of rows that no node makes."""
@@ -65,7 +69,7 @@ def _by_operator(rows: Sequence[BufferJson]) -> Coloring | None:
 
 
 def _operator(row: BufferJson) -> str:
-    return row.get("operator") or INPUT
+    return _NUMBERED.sub(r"\1", row.get("operator") or INPUT)
 
 
 def _plain(operator: str) -> str:

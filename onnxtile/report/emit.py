@@ -1,4 +1,4 @@
-"""A plan into files: which format each is, and whether what is asked of it makes sense."""
+"""Files to write a plan to: the format of each, and a check of the options before anything is planned."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Emission:
     def of(
         cls, paths: Iterable[Path], names: bool | None = None, compare: Path | None = None, color_by: str | None = None
     ) -> Emission:
-        """Return what `paths` ask for; `compare` is the JSON of another plan. Raises UsageError before there is anything to write."""
+        """Return the emission to `paths`. `compare` is the JSON file of a plan to draw beside this one. Raises UsageError."""
         files = {path: format_of(path) for path in paths}
         given = {"compare": compare, "names": names, "color_by": color_by}
         asked = next((option for option, value in given.items() if value is not None), None)
@@ -36,7 +36,7 @@ class Emission:
         return cls(files, names, None if compare is None else _read(compare), color_by)
 
     def content(self, plan: PlanJson) -> dict[Path, bytes]:
-        """Return what goes into each file."""
+        """Return the content of each file."""
         return {
             path: form.render(plan, RenderOptions(form.title(path), self.names, self.before, self.color_by))
             for path, form in self.files.items()

@@ -15,7 +15,7 @@ PlanJson: TypeAlias = Mapping[str, Any]
 
 
 COLOR_BY = ("operator", "layer", "kind")
-"""What tensors can be coloured by in pictures."""
+"""Properties by which pictures can colour tensors."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Format:
     picture: bool = False
 
     def render(self, plan: PlanJson, options: RenderOptions | None = None) -> bytes:
-        """Return the file's content, the same for the same plan and options. Raises UsageError where this format cannot say it."""
+        """Return the file's content, the same for the same plan and options. Raises UsageError where this format cannot hold the plan."""
         return self.write(plan, options or RenderOptions())
 
     def title(self, path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What a plan comes to, in words: the model, its inputs, the arena, what sharing saved, and what is proved of it."""
+"""The headline of a plan: the model, its inputs, the size of the arena, the savings by sharing, and the proof."""
 
 from __future__ import annotations
 
@@ -24,12 +24,18 @@ class Headline:
     figures: tuple[tuple[str, str], ...]
 
 
-def headline(plan: PlanJson, title: str) -> Headline:
-    """Return the headline of `plan`; `title` is used where the plan does not name its model. What a plan does not say is left out."""
+def headline(plan: PlanJson, title: str, said: str = "") -> Headline:
+    """Return the headline of `plan`; `title` is used where the plan names no model. Figures that a plan does not have are left out.
+
+    `said` tells the plan from another in the same picture.
+    """
     inputs = plan.get("inputs") or ()
     named = [f"{one['name']} {tensor_type(one)}" for one in inputs[:_INPUTS]]
     more = [f"{len(inputs) - _INPUTS} more"] if len(inputs) > _INPUTS else []
-    return Headline(plan.get("model") or title, ", ".join((*named, *more)), tuple(_figures(plan)))
+    figures = list(_figures(plan))
+    if said:
+        figures[0] = (f"{said}: {figures[0][0]}", figures[0][1])
+    return Headline(plan.get("model") or title, ", ".join((*named, *more)), tuple(figures))
 
 
 def element(dtype: str | None) -> str:
@@ -60,7 +66,7 @@ def _figures(plan: PlanJson) -> Iterator[tuple[str, str]]:
 
 
 def proved(plan: PlanJson) -> str | None:
-    """Return what is proved of the size of the arenas; None where the plan says nothing of it.
+    """Return the proof of the size of the arenas in words; None where the plan has none.
 
     A share of the bound is rounded up, so that "within" is true.
     """
@@ -76,7 +82,7 @@ def proved(plan: PlanJson) -> str | None:
 
 
 def smallest_of(plan: PlanJson) -> str:
-    """Return in words which plans an optimal one is compared with."""
+    """Return in words the plans among which an optimal one is the smallest."""
     if plan.get("optimal_over") == "any order":
         return "of all orders and aliases"
     if not plan.get("schedule"):

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from itertools import count
 
 _SIGNIFICANT = 40
-"""Characters kept of a name. C11 (5.2.4.1) promises that 63 are told apart; what stands around a name needs the others."""
+"""Characters kept of a name. C99 (5.2.4.1) distinguishes 63; the prefix and the ending of a macro need the others."""
 
 
 def identifier(name: str) -> str:
-    """Return `name` with every run of what C does not allow as one underscore; not empty, but a digit may be first."""
+    """Return `name` with one underscore for each run of characters that C does not allow. It is never empty; it may begin with a digit."""
     return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "unnamed"
 
 

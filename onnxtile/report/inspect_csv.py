@@ -1,4 +1,4 @@
-"""The nodes of an `inspect` result as CSV, one row a node; what is not known is empty."""
+"""The nodes of an `inspect` result as CSV, one row for each node; unknown values are empty."""
 
 from __future__ import annotations
 

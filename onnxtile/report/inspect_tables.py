@@ -1,4 +1,4 @@
-"""The tables of `inspect`: the model as a whole, its operators, its nodes; and those of traced activations."""
+"""The tables of `inspect`: the model, its operators, its nodes, and traced activations."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _model(result: ResultJson) -> list[tuple[str, object]]:
 
 
 def _total(work: ResultJson) -> str:
-    """Return the sum, which leaves out what is not known, and says so."""
+    """Return the sum, and how many nodes without a known size it leaves out."""
     known = f"{work['total']:,}" if work["total"] or not work["unknown"] else "?"
     return f"{known}{_more(work['unknown'])}"
 
@@ -143,7 +143,7 @@ def _largest(one: ResultJson, unknown: int) -> str:
 
 
 def _known(traffic: ResultJson, key: str) -> str:
-    """Return a sum, which leaves out what is not known, and says so."""
+    """Return a sum in bytes, with "+ ?" where it leaves out unknown sizes."""
     return f"{traffic[key]:,} B + ?" if traffic["unknown_nodes"] else f"{traffic[key]:,} B"
 
 
@@ -208,7 +208,7 @@ def _training(result: ResultJson) -> list[Table | Text]:
 
 
 def _kept(kept: ResultJson) -> Iterable[tuple[str, int | None]]:
-    """Yield the bytes by operator; None where those of all its activations are unknown."""
+    """Yield the bytes by operator; None where all its activations are of unknown size."""
     known = kept["by_operator"]
     return ((op, count or None) for op, count in known.items()) if kept["of_unknown_size"] else known.items()
 

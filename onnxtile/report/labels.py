@@ -16,12 +16,12 @@ _LEAST = 6
 """Characters without which a shortened name says nothing."""
 
 _PLAIN = re.compile(r"_output_0$")
-"""What PyTorch's exporter ends names with: the same on all of them."""
+"""The end of all names that PyTorch's exporter writes."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle in points with a name, and what may be added to it where there is room."""
+    """A rectangle in points with a name, and more text that follows the name where both fit."""
 
     name: str
     more: str
@@ -45,7 +45,7 @@ class Label:
 def fitting(boxes: Iterable[Box], smallest: float, largest: float, line: float | None = None) -> Iterator[Label]:
     """Yield a label for each box in which one fits with characters between `smallest` and `largest` points, along its longer side.
 
-    A label keeps clear of a vertical `line`, where there is room beside it.
+    A label keeps clear of a vertical `line`, where it fits beside it.
     """
     for box in boxes:
         label = _label(beside(box, line), smallest, largest) or _label(box, smallest, largest)

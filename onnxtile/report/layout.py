@@ -1,4 +1,4 @@
-"""What lies where and when: the rows of a plan, arena by arena, as the formats need them."""
+"""The rows of a plan by arena, and the live bytes of each arena over the steps."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def steps(plan: PlanJson) -> int:
 
 
 def first_step(plan: PlanJson) -> int:
-    """Return the first step at which anything lives: a schedule may begin with constants."""
+    """Return the first step of any live range: a schedule may begin with constants."""
     return min((row["first"] for row in plan["buffers"]), default=0)
 
 
 def step_names(plan: PlanJson) -> dict[int, str]:
-    """Return what runs at each step of which that is known: a node, or several that do not depend on each other."""
+    """Return the nodes of each step by name, several with commas between; a bare problem has none."""
     names: dict[int, list[str]] = {}
     for step, node in runs(plan):
         names.setdefault(step, []).append(node)

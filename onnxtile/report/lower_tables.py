@@ -1,4 +1,4 @@
-"""What `fuse --lower` did, as tables: what became which operators, and what stayed a call, with the reason."""
+"""The tables of `fuse --lower`: meta-ops that were lowered, and meta-ops that were not, with the reason."""
 
 from __future__ import annotations
 

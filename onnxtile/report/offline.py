@@ -13,7 +13,7 @@ from onnxtile.errors import UsageError
 from onnxtile.report.format import PlanJson
 
 NAME = "OfflineMemoryAllocation"
-"""What the metadata is called."""
+"""The name of the metadata."""
 
 _VERSION = 1
 _SUBGRAPHS = 1
@@ -22,21 +22,21 @@ _LARGEST = 2**31 - 1
 
 
 def tensors(plan: PlanJson) -> list[str]:
-    """Return the names of the tensors in the order of their offsets: what has no address first (inputs, constants), then the buffers."""
+    """Return the names of the tensors in the order of their offsets: those without an address (inputs, constants), then buffers."""
     return [name for name, _ in _offsets(plan)]
 
 
 def words(plan: PlanJson) -> list[int]:
-    """Return the list of integers. Raises UsageError where the list cannot say it: several arenas, or offsets above 2 GiB."""
+    """Return the list of integers. Raises UsageError for several arenas, and for offsets above 2 GiB."""
     used = sorted({row["arena"] for row in plan["buffers"]})
     if len(used) > 1:
         raise UsageError(
             f"TensorFlow Lite Micro has one arena, and the plan has {len(used)}: {', '.join(used)}",
-            hint="plan without --capacity, or with one",
+            hint="give one --capacity, or none",
         )
     offsets = [offset for _, offset in _offsets(plan)]
     if max(offsets, default=0) > _LARGEST:
-        raise UsageError("TensorFlow Lite Micro's offsets have 31 bits, and the plan has larger ones")
+        raise UsageError("TensorFlow Lite Micro takes offsets below 2 GiB, and the plan has larger ones")
     return [_VERSION, _SUBGRAPHS, len(offsets), *offsets]
 
 

@@ -25,7 +25,7 @@ _PART = re.compile(r"@([a-z.]+)@")
 def render(plan: PlanJson, options: RenderOptions) -> bytes:
     """Return the page."""
     files = resources.files("onnxtile.report") / "web"
-    told = headline(plan, options.title)
+    told = headline(plan, options.title, "" if options.before is None else "after")
     given = {
         "title": _text(told.title),
         "inputs": _text(told.inputs),
@@ -47,7 +47,7 @@ def _text(text: str) -> str:
 
 
 def content(plan: PlanJson, options: RenderOptions) -> dict[str, Any]:
-    """Return what the page shows, as plain data."""
+    """Return the data that the page shows."""
     given = {"before": options.before, "after": plan} if options.before is not None else {"": plan}
     plans = [shown(one) for one in given.values()]
     ways = colorings(plans, options.color_by)
@@ -87,5 +87,5 @@ def _row(row: BufferJson, ways: tuple[Coloring, ...]) -> dict[str, Any]:
 
 
 def _in_script(content: Any) -> str:
-    """Return JSON that does not end the script element it stands in, whatever a model calls its tensors."""
+    """Return JSON that cannot end the script element around it, whatever the names of tensors."""
     return compact(content).replace("<", "\\u003c")

@@ -26,7 +26,7 @@ CATEGORIES = (
 """Colours of groups without an order, the most distinct first."""
 
 GIVEN = "#56b98b"
-"""The colour of what the caller gives."""
+"""The colour of graph inputs."""
 
 OTHER = "#c3c7cb"
 PEAK = "#b2182b"

@@ -23,7 +23,7 @@ _HEADROOM = 1.07
 """How much higher than the largest address a map is, for a text above the line there."""
 
 _HAIR = 0.2
-"""Points: what a rectangle without a line of its own is drawn wider, that it does not vanish."""
+"""Points by which a rectangle without an outline is drawn wider, so that it does not vanish."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _tensors(space: Axes, panel: Panel) -> None:
     across, up = _scale(panel)
 
     def line(row: BufferJson) -> float:
-        """Return how wide a line goes around: none around what is hardly wider, or a row of such would be all line."""
+        """Return the width of the outline in points: 0 for a rectangle that is hardly wider than a line."""
         return width if min(_length(row) * across, row["size"] * up) > 4 * width else 0.0
 
     for drawn in (owning, [row for row in rows if row.get("alias") is not None]):
@@ -204,7 +204,7 @@ def _live(strip: Axes, panel: Panel) -> None:
 
 
 def _peak(strip: Axes, panel: Panel) -> None:
-    """Mark the peak step, and say what runs then."""
+    """Mark the peak step with its bytes and its node."""
     arena, (low, high) = panel.arena, panel.span
     strip.axvline(arena.peak_step + 0.5, color=PEAK, linewidth=0.9, linestyle=(0, (4, 2)))
     node = step_names(panel.plan).get(arena.peak_step)

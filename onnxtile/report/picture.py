@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 
 _WIDTH = 10.0
 _MAP, _STRIP, _AROUND, _HEAD = 4.2, 0.7, 2.0, 0.86
-"""Inches: of the whole figure across; of a map, the strip below it, what stands around both, and the title in that."""
+"""Inches: width of the figure; heights of a map, of the strip below it, of the margins around both, and of the title in these."""
 
 _MOST_ENTRIES, _ENTRIES_ACROSS = 13, 7
 """Entries of a legend: all of them, and in one row."""
 
+_PATHS, _DIGITS = re.compile(rb' d="[^"]*"'), re.compile(rb"(\.\d\d)\d+")
 _DPI = 200
 _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "onnxtile",
@@ -61,11 +63,16 @@ def render(plan: PlanJson, options: RenderOptions, kind: Literal["png", "svg"]) 
         figure = _figure(plan, options)
         _make_printable(figure, keeps_texts=kind == "svg")
         figure.savefig(file, format=kind, dpi=_DPI, metadata=stamp)
-    return file.getvalue()
+    return _rounded(file.getvalue()) if kind == "svg" else file.getvalue()
+
+
+def _rounded(svg: bytes) -> bytes:
+    """Return an SVG with coordinates of paths in hundredths of a point: a third smaller, and no different to see."""
+    return _PATHS.sub(lambda path: _DIGITS.sub(rb"\1", path[0]), svg)
 
 
 def _make_printable(figure: Figure, *, keeps_texts: bool) -> None:
-    """Escape what names may hold that no picture shows, and that XML forbids.
+    """Escape characters in names that no picture shows and that XML forbids.
 
     A file that `keeps_texts` as texts has no edges around letters, which would make outlines of them.
     """
@@ -89,7 +96,7 @@ def _figure(plan: PlanJson, options: RenderOptions) -> Figure:
     many = max(len(one["buffers"]) for one in plans)
     width, height = _WIDTH * _growth(many), _MAP * _growth(many) * (1.0 if rows == 1 else 0.7)
     figure = Figure(figsize=(width, rows * (height + _STRIP) + _AROUND))
-    _title(figure, headline(plan, options.title))
+    _title(figure, headline(plan, options.title, "" if options.before is None else "after"))
     grid = figure.subplots(2 * rows, len(columns), squeeze=False, height_ratios=[height, _STRIP] * rows)
     size = (width / len(columns) - 1.0) * 72, (height - 0.4) * 72
     is_single = rows == len(columns) == 1

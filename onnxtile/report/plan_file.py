@@ -1,4 +1,4 @@
-"""A plan read back from its JSON, found to be one as far as a picture of it needs."""
+"""A plan read back from its JSON, with a check of the fields that a picture needs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _ScheduledJson(_StrictJson):
     def _has_the_nodes_of_its_bodies(self) -> Self:
         for body in self.bodies or ():
             if body.node not in (self.schedule or ()):
-                raise ValueError(f"there is a body of the node {body.node!r}, which is not in the schedule")
+                raise ValueError(f"a body belongs to the node {body.node!r}, which is not in the schedule")
         return self
 
 
@@ -80,7 +80,7 @@ class _WholePlanJson(_ScheduledJson):
 
 
 def read_plan(path: Path) -> PlanJson:
-    """Return the plan in the JSON file `path`. Raises UsageError where it is none, with the first field that is wrong."""
+    """Return the plan in the JSON file `path`. Raises UsageError with the first field that is wrong."""
     require_readable(path, UsageError, hint=_HINT)
     try:
         found: Any = json.loads(path.read_bytes())

@@ -80,7 +80,7 @@ def _node_at(result: ResultJson) -> str:
 
 
 def for_check(result: ResultJson) -> list[Table | Text]:
-    """Return what the check of a plan found: what it looked at, or each thing that is wrong in a line of its own."""
+    """Return the tables of the check of a plan: the counts of a sound one, or a line for each failure."""
     if result["failures"]:
         return [line(_failure(failure)) for failure in result["failures"]]
     rows = [

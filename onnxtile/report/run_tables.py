@@ -48,7 +48,7 @@ def _judged(budget: Mapping[str, Any]) -> str:
 
 
 def _bound(budget: Mapping[str, Any]) -> str:
-    """Return in words what a budget asks for: its name says whether it is a least or a most."""
+    """Return the limit of a budget in words: "at least" or "at most", by the name of the budget."""
     word = {"min": "at least ", "max": "at most "}.get(budget["budget"].partition("_")[0], "")
     return f"{word}{_shown(budget['limit'])}"
 

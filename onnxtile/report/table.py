@@ -1,4 +1,4 @@
-"""One table: its columns aligned by what they hold, and its plain form."""
+"""One table: its columns aligned by their content, its form for a narrow terminal, and its plain form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORD = 30
 """Characters of a word that a narrow table does not break."""
 _COLUMNS = 3
 """Columns that a narrow table keeps at least."""
-_NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]\d+)?( B| bytes)?|\?")
+_NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]\d+)?( B| bytes| [KMGT]iB)?|\?")
 
 
 class FittedTable(Table):
@@ -104,11 +104,16 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     made = FittedTable(title=line(title, "bold"), title_justify="left", header_style="bold")
     shown = [[_shown(cell) for cell in row] for row in rows]
     for i, column in enumerate(columns):
-        numbers = bool(shown) and all(_NUMBER.fullmatch(row[i]) for row in shown)
+        numbers = _are_numbers([row[i] for row in shown])
         made.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in shown:
         made.add_row(*(Text(cell) for cell in row))
     return made
+
+
+def _are_numbers(cells: Sequence[str]) -> bool:
+    """Return whether cells are numbers, some of which may be left out."""
+    return any(cells) and all(not cell or _NUMBER.fullmatch(cell) for cell in cells)
 
 
 def line(text: str, style: str = "") -> Text:

@@ -9,10 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxtile.report.inspect_tables import for_inspect, for_trace
+from onnxtile.report.live_line import live_line
 from onnxtile.report.lower_tables import for_lowered
 from onnxtile.report.plan_tables import for_check, for_plan
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import ResultJson, line, plain, table
+from onnxtile.report.units import readable
 from onnxtile.report.verify_tables import for_verify
 
 __all__ = [
@@ -123,8 +125,8 @@ def for_tile(result: ResultJson) -> list[Table | Text]:
     tables += _choices(result["tiled"])
     if result.get("peaks"):
         peaks = [(way, peak["layers"], peak["model"]) for way, peak in result["peaks"].items()]
-        columns = ("accumulate", "inside tiled layers", "whole model")
-        tables.append(table("bytes that live at once, by how partial sums are added", columns, peaks))
+        columns = ("accumulation", "inside tiled layers (bytes)", "whole model (bytes)")
+        tables.append(table("peak of live bytes, by the way partial sums are added", columns, peaks))
     if result["skipped"]:
         tables.append(
             table("nodes not tiled", ("node", "reason"), [(s["node"], s["reason"]) for s in result["skipped"]])
@@ -133,7 +135,7 @@ def for_tile(result: ResultJson) -> list[Table | Text]:
 
 
 def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
-    """Return what was chosen within a memory, and for the layer that moves most what else there was; nothing where no limit asks."""
+    """Return the tiles chosen for a memory, and the alternatives of the layer that moves the most bytes; nothing without such a limit."""
     chosen = [t for t in tiled if t.get("choice")]
     if not chosen:
         return []
@@ -163,21 +165,35 @@ def _ratio(ratio: float | None) -> str:
 
 
 def for_demo(result: ResultJson) -> list[Table | Text]:
-    """Return the table of the demo: one row a model."""
-    columns = ("model", "nodes", "meta-ops", "tiles", "activations", "arena", "worst error")
+    """Return the tables of the demo: a row for each model, its live bytes as a line, and the commands that do the same."""
+    stages, folder = result["stages"], result["folder"]
+    columns = ("model", "nodes", "meta-ops", "tiles", "activations", "arena", "max error")
     rows = [
         (
-            s["model"],
-            s["nodes"],
-            s["meta_ops"],
-            s["tiles"],
-            f"{s['activations']:,}",
-            f"{s['arena']:,}",
-            f"{s['error']:.1e}",
+            *(one["model"], one["nodes"], one["meta_ops"] or "", one["tiles"] or ""),
+            *(readable(one["activations"]), readable(one["arena"]), f"{one['error']:.2g}"),
         )
-        for s in result["stages"]
+        for one in stages
     ]
-    return [table("onnxtile demo", columns, rows)]
+    top = max(one["arena"] for one in stages)
+    lines = [(one["model"], live_line(one["live"], top), readable(one["arena"])) for one in stages]
+    last = stages[-1]["file"].removesuffix(".onnx")
+    commands = [
+        *(one["command"] for one in stages if one["command"]),
+        f"plan {last}.onnx --emit plan.html",
+        f"verify {stages[0]['file']} {last}.planned.onnx",
+    ]
+    return [
+        table("a small vision transformer: fused, then tiled, each planned and verified", columns, rows),
+        line("activations: bytes without sharing; arena: bytes with sharing"),
+        line("max error: largest relative difference of an output from the original's"),
+        line(""),
+        table("live bytes from the first step to the last, at one scale", ("model", "live bytes", "arena"), lines),
+        line(f"Files are in {folder}/. To look into the arena, open in a browser:"),
+        line(f"  {folder}/{last}.plan.html"),
+        line("The same, step by step, in that folder:"),
+        *(line(f"  onnxtile {command}") for command in commands),
+    ]
 
 
 def _verdict(result: ResultJson) -> list[Table | Text]:

@@ -131,7 +131,7 @@ def test_a_plan_read_back_has_the_nodes_of_its_bodies(nested: Plan, tmp_path: Pa
     path.write_text(json.dumps(nested))
     assert read_plan(path) == nested
     path.write_text(json.dumps({**nested, "bodies": [{**nested["bodies"][0], "node": "none"}]}))
-    with pytest.raises(UsageError, match="there is a body of the node 'none', which is not in the schedule"):
+    with pytest.raises(UsageError, match="a body belongs to the node 'none', which is not in the schedule"):
         read_plan(path)
     path.write_text(json.dumps({**nested, "bodies": [{**nested["bodies"][0], "buffers": [{"name": 3}]}]}))
     with pytest.raises(UsageError, match=r"bodies\.0\.buffers\.0\.name"):

@@ -62,3 +62,8 @@ def test_a_ramp_has_colours_of_its_own_for_each() -> None:
     assert len(set(ramp(48))) == 48
     assert all(re.fullmatch("#[0-9a-f]{6}", shade) for shade in ramp(48))
     assert len(ramp(1)) == 1 and ramp(0) == []
+
+
+def test_meta_ops_of_one_name_are_one_group() -> None:
+    by_operator = colorings([made("onnxtile::Linear", "onnxtile::Linear.2", "my::Linear.2")])[0]
+    assert sorted(group.label for group in by_operator.groups) == ["Linear", "Linear.2"]

@@ -54,3 +54,7 @@ def test_inputs_are_named_with_type_and_shape() -> None:
     assert headline({**bare([]), "inputs": inputs}, "").inputs == "i0 int64 1×0, i1 int64 1×1, i2 int64 1×2, 2 more"
     assert tensor_type({"dtype": "FLOAT", "shape": []}) == "float32 scalar"
     assert not tensor_type({"dtype": None, "shape": None})
+
+
+def test_beside_another_plan_the_figures_say_whose_they_are() -> None:
+    assert headline(bare([row("a", 0, 8, 0, 1)]), "", "after").figures[0] == ("after: arena", "8 bytes")

@@ -218,3 +218,26 @@ def test_a_wide_table_fits_a_narrow_terminal() -> None:
     with console.capture() as capture:
         console.print(tables.plain(made))
     assert PATHS[0] in capture.get()
+
+
+def test_demo_shows_each_stage_and_the_chain_of_commands() -> None:
+    plain = {"meta_ops": 0, "tiles": 0, "activations": 4 << 20, "error": 0.0}
+    first = {"model": "original", "file": "m.onnx", "command": "", "nodes": 9, "arena": 1 << 20, "live": [0, 1 << 20]}
+    fused = {
+        "model": "fused",
+        "file": "m.fused.onnx",
+        "command": "fuse m.onnx",
+        "nodes": 3,
+        "arena": 4096,
+        "live": [1, 9],
+    }
+    text = rendered("demo", {"folder": "out", "stages": [{**first, **plain}, {**fused, **plain}]})
+    assert "4 MiB" in text and "1 MiB" in text
+    assert [line.split()[1] for line in text.splitlines() if "▁" in line] == ["▁▁"]
+    commands = [line.strip() for line in text.splitlines() if line.startswith("  onnxtile")]
+    assert commands == [
+        "onnxtile fuse m.onnx",
+        "onnxtile plan m.fused.onnx --emit plan.html",
+        "onnxtile verify m.onnx m.fused.planned.onnx",
+    ]
+    assert "out/m.fused.plan.html" in text

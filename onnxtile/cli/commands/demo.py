@@ -8,7 +8,6 @@ from typing import Annotated
 
 from onnxtile.common_options import ReportOptions
 from onnxtile.option import Positional
-from onnxtile.printable import escaped
 from onnxtile.verb import Outcome, Verb
 
 
@@ -27,16 +26,7 @@ class DemoCommand(ReportOptions):
 def _run(options: DemoCommand) -> Outcome:
     from onnxtile import demo
 
-    result = demo.demo(options.folder, progress=options.progress)
-    folder = escaped(str(options.folder))
-    return Outcome(
-        result,
-        "demo",
-        after=f"The files are in {folder}/. Open transformer.fused.plan.html in a browser to see the arena step by step,\n"
-        "and transformer.fused.onnx in a viewer such as Netron. Then use a model of your own:\n"
-        "  onnxtile fuse MODEL.onnx -o fused.onnx && onnxtile tile fused.onnx --max 64 -o tiled.onnx && "
-        "onnxtile plan tiled.onnx --emit plan.html\n",
-    )
+    return Outcome(demo.demo(options.folder, progress=options.progress), "demo")
 
 
 DEMO = Verb("demo", DemoCommand, _run)

@@ -23,4 +23,4 @@ def _write(given: PlanJson, _options: RenderOptions) -> bytes:
     return as_csv(rows)
 
 
-FORMAT = Format("csv", ".csv", _write, "a bare problem with its solution, in MiniMalloc's columns")
+FORMAT = Format("csv", ".csv", _write, "a problem and its solution in the columns of MiniMalloc")

@@ -66,19 +66,19 @@ def _alignment(plan: PlanJson) -> int:
 
 
 def _unit(row: BufferJson, plan: PlanJson) -> int:
-    """Return what the address of `row` is a multiple of: the alignment of the plan where it owns its bytes, and its element."""
+    """Return the alignment of `row` in bytes: that of its element, and for an owner of bytes at least that of the plan."""
     element = _ELEMENT.get(row.get("dtype") or "", 1)
     return element if row.get("alias") is not None else max(element, _alignment(plan))
 
 
 def _block(arena: str) -> str:
-    """Return what an arena is called in macros: nothing that, or that with _SIZE behind, another macro is called."""
+    """Return the name of an arena in macros, which differs from all other macros, also with _SIZE behind it."""
     name = identifier(arena).upper()
     return f"{name}_ARENA" if name == "COUNT" or name.split("_")[-1] == "SIZE" else name
 
 
 def _head(plan: PlanJson, prefix: str) -> Iterator[str]:
-    yield "/* Where every tensor of a model lies while it runs, as onnxtile planned it. Sizes and offsets are bytes."
+    yield "/* Addresses of all tensors of a model, planned by onnxtile. Sizes and offsets are bytes."
     if plan.get("model"):
         yield f" * Model: {_comment(plan['model'])}."
     yield f" * File: {'SHA-256 ' + plan['digest'] if plan.get('digest') else 'none'}."
@@ -94,7 +94,7 @@ def _head(plan: PlanJson, prefix: str) -> Iterator[str]:
 
 
 def _arenas(plan: PlanJson, prefix: str, blocks: dict[str, str], alignment: int) -> Iterator[str]:
-    yield "/* Blocks of memory to provide, each aligned. An arena's own macro is its number in the table. */"
+    yield "/* Arenas: blocks of memory to provide, each aligned. The macro of an arena is its number in the table. */"
     yield f"#define {prefix}_ALIGNMENT {alignment}u"
     yield f"#define {prefix}_ARENA_COUNT {len(blocks)}u"
     for number, layout in enumerate(arenas(plan)):
@@ -134,7 +134,7 @@ def _indices(tensors: list[str], prefix: str) -> Iterator[str]:
 
 
 def _types(rows: list[BufferJson], prefix: str) -> Iterator[str]:
-    """Yield the element types that tensors have; 0 is that of a workspace, which has none."""
+    """Yield the element types of the tensors; a workspace has the type 0."""
     used = sorted({_type(row) for row in rows} | {0})
     yield "/* Element types, by their numbers in ONNX. */"
     yield f"enum {prefix.lower()}_type {{"
@@ -197,9 +197,9 @@ def _described(row: BufferJson) -> str:
 
 
 def _comment(text: str) -> str:
-    """Return `text` so that it neither ends the comment it stands in nor looks like another, whatever a model calls its tensors."""
+    """Return `text` so that it can neither end nor begin a comment, whatever the names of tensors."""
     kept = "".join(char if char.isprintable() and char not in "\\?" else "_" for char in text)
     return kept.replace("*/", "*_").replace("/*", "_*")
 
 
-FORMAT = Format("header", ".h", _write, "a C header with sizes, offsets and the schedule")
+FORMAT = Format("header", ".h", _write, "a C header (C99, C++11): sizes, offsets, shapes, steps")

@@ -10,4 +10,4 @@ def _write(plan: PlanJson, _options: RenderOptions) -> bytes:
     return as_json(plan).encode()
 
 
-FORMAT = Format("json", ".json", _write, "the whole plan, as docs/plan.schema.json describes it")
+FORMAT = Format("json", ".json", _write, "the whole plan (docs/plan.schema.json)")

@@ -92,4 +92,4 @@ def _named(what: str, pid: int, tid: int, name: str) -> Event:
     return {"ph": "M", "name": f"{what}_name", "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-FORMAT = Format("trace", ".trace.json", _write, "a trace for Perfetto: a lane of buffers over the steps")
+FORMAT = Format("trace", ".trace.json", _write, "a trace for Perfetto: live ranges over the steps")

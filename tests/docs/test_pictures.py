@@ -1,0 +1,52 @@
+"""The gallery: its script draws each picture of the page, as it is in the repository."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+LARGEST = 100_000
+
+
+@pytest.fixture(name="script", scope="module")
+def _script() -> ModuleType:
+    pytest.importorskip("matplotlib", reason="the extra 'pictures' is not installed")
+    spec = importlib.util.spec_from_file_location("docs_pictures", DOCS / "pictures.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(__import__("sys").modules, spec.name, module)
+        spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_shows_the_pictures_of_the_script(script: ModuleType) -> None:
+    shown = re.findall(r"\(images/(.*?)\)", (DOCS / "gallery.md").read_text())
+    assert sorted(shown) == sorted(picture.file for picture in script.PICTURES)
+    for name in shown:
+        assert 0 < (DOCS / "images" / name).stat().st_size < LARGEST, name
+
+
+@pytest.mark.parametrize("name", ["squeezenet.svg", "transformer-before-after.png"])
+def test_the_script_draws_a_picture(script: ModuleType, name: str) -> None:
+    picture = next(one for one in script.PICTURES if one.file == name)
+    content = script.draw(picture)
+    assert 0 < len(content) < LARGEST
+    if name.endswith(".svg"):
+        kept = (DOCS / "images" / name).read_text()
+        figures = re.compile(r">([^<]*arena [^<]*)</text>")
+        assert figures.findall(content.decode()) == figures.findall(kept), (
+            "the picture is out of date: python docs/pictures.py"
+        )
+
+
+def test_the_script_writes_into_the_folder_that_it_is_given(script: ModuleType, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(script, "PICTURES", [one for one in script.PICTURES if one.file == "squeezenet.svg"])
+        script.main(tmp_path / "new")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["squeezenet.svg"]
