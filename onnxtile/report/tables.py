@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +14,7 @@ from onnxtile.report.lower_tables import for_lowered
 from onnxtile.report.plan_tables import for_check, for_plan
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import ResultJson, line, plain, table
+from onnxtile.report.tile_tables import for_tiled
 from onnxtile.report.units import readable
 from onnxtile.report.verify_tables import for_verify
 
@@ -116,52 +117,7 @@ def for_unfuse(result: ResultJson) -> list[Table | Text]:
 
 def for_tile(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `tile` result."""
-    rows = [
-        (t["node"], t["op"], t["m"], t["k"], t["n"], "×".join(map(str, t["grid"])), t["matmuls"])
-        for t in result["tiled"]
-    ]
-    title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
-    tables: list[Table | Text] = [table(title, ("node", "operator", "M", "K", "N", "grid", "tiles"), rows)]
-    tables += _choices(result["tiled"])
-    if result.get("peaks"):
-        peaks = [(way, peak["layers"], peak["model"]) for way, peak in result["peaks"].items()]
-        columns = ("accumulation", "inside tiled layers (bytes)", "whole model (bytes)")
-        tables.append(table("peak of live bytes, by the way partial sums are added", columns, peaks))
-    if result["skipped"]:
-        tables.append(
-            table("nodes not tiled", ("node", "reason"), [(s["node"], s["reason"]) for s in result["skipped"]])
-        )
-    return [*tables, *_verdict(result)]
-
-
-def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
-    """Return the tiles chosen for a memory, and the alternatives of the layer that moves the most bytes; nothing without such a limit."""
-    chosen = [t for t in tiled if t.get("choice")]
-    if not chosen:
-        return []
-    rows = [
-        (t["node"], *_choice(t["choice"]), _rounded(t["choice"]["lower_bound"]), _ratio(t["choice"]["ratio"]))
-        for t in chosen
-    ]
-    columns = ("tile", "loops", "nodes", "bytes held", "bytes moved")
-    most = max(chosen, key=lambda t: t["choice"]["bytes_moved"])
-    return [
-        table("tiles chosen", ("node", *columns, "lower bound", "ratio"), rows),
-        table(f"nodes against bytes: {most['node']}", columns, [_choice(c) for c in most["choice"]["trade"]]),
-    ]
-
-
-def _choice(choice: ResultJson) -> tuple[str, str, int, int, int]:
-    tile = "×".join(map(str, choice["tile"]))
-    return tile, choice["order"], choice["nodes"], choice["held"], choice["bytes_moved"]
-
-
-def _rounded(size: float | None) -> str:
-    return "" if size is None else f"{size:,.0f}"
-
-
-def _ratio(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.3f}"
+    return [*for_tiled(result), *_verdict(result)]
 
 
 def for_demo(result: ResultJson) -> list[Table | Text]:

@@ -1,7 +1,8 @@
-"""How tile writes what the limits make it cut, and how that is judged."""
+"""The options of tile beside the limits."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -16,9 +17,12 @@ SUM_TYPES = {"float32": ir.DataType.FLOAT}
 
 @dataclass(frozen=True)
 class TilingPolicy:
-    """`accumulate`: how partial sums are added. `nodes_at_most`: how many nodes may stand for all products together.
-    `wrap`: whether each tiled layer becomes a local function. `runs`: on how many sets of random inputs each product is judged.
-    `sums`: the element type in which partial sums of 16 bits are added, None for their own.
+    """The way to tile and to verify, beside the limits.
+
+    `accumulate`: the way to add partial sums. `nodes_at_most`: the most nodes of all tiles together. `wrap`: whether each
+    tiled layer becomes a local function. `runs`: the sets of random inputs that each product is verified on. `sums`: the element
+    type in which partial sums of 16 bits are added, None for their own type. `skip`: the names of nodes to leave as they are.
+    `strict`: whether a node that cannot meet the limits is an error; otherwise it is left as it is.
     """
 
     accumulate: Accumulation = Accumulation.SUM
@@ -26,6 +30,8 @@ class TilingPolicy:
     wrap: bool = False
     runs: int = 1
     sums: ir.DataType | None = None
+    skip: tuple[str, ...] = ()
+    strict: bool = False
 
     def __post_init__(self) -> None:
         if self.nodes_at_most is not None and self.nodes_at_most < 1:
@@ -46,6 +52,8 @@ class TilingPolicy:
         nodes_at_most: int | None = None,
         wrap: bool = False,
         runs: int = 1,
+        skip: Sequence[str] = (),
+        strict: bool = False,
     ) -> TilingPolicy:
         """Return the options. Raises UsageError for a way to accumulate or a type that does not exist, and numbers below 1."""
         if accumulate not in set(Accumulation):
@@ -53,4 +61,4 @@ class TilingPolicy:
         if accumulate_type not in {None, *SUM_TYPES}:
             raise UsageError(f"invalid --accumulate-type {accumulate_type!r} (choose {', '.join(SUM_TYPES)})")
         sums = None if accumulate_type is None else SUM_TYPES[accumulate_type]
-        return cls(Accumulation(accumulate), nodes_at_most, wrap, runs, sums)
+        return cls(Accumulation(accumulate), nodes_at_most, wrap, runs, sums, tuple(skip), strict)

@@ -9,7 +9,7 @@ import numpy as np
 from onnxtile.tiling.contraction import Contraction, TensorOperand
 from onnxtile.tiling.element_types import FLOATS
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.tensors import NotTiled, times_sign
+from onnxtile.tiling.tensors import WITHIN, NotTiled
 from onnxtile.tiling.tileable import ModelFacts
 
 
@@ -35,11 +35,8 @@ def _require_asked(contraction: Contraction, limits: Limits) -> None:
         for size, bound in zip(sizes, limits.bounds, strict=True)
     )
     if within and not limits.asks_for_choice:
-        raise NotTiled(f"{times_sign(sizes)} is within the limits")
-    raise NotTiled(
-        f"a convolution, {times_sign(sizes)} as a product, is cut where it is asked for: --conv, "
-        f"or [operator.{contraction.tile}] in the limits file"
-    )
+        raise NotTiled(WITHIN)
+    raise NotTiled(f"convolutions are cut only on request: --conv, or [operator.{contraction.tile}] in the limits file")
 
 
 def _require_window_limits(contraction: Contraction, limits: Limits) -> None:

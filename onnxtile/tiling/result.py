@@ -15,6 +15,7 @@ from onnxtile.tiling.accumulate import Accumulation
 from onnxtile.tiling.choice import Chosen
 from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.grid import TileGrid
+from onnxtile.tiling.tensors import AxisSize
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,20 @@ class TiledNode:
 
 @dataclass(frozen=True)
 class SkippedNode:
-    """A node of a tileable operator that was left as it is, and why."""
+    """A node of a tileable operator that was left as it is, and why.
+
+    `sizes` are M, K and N where the node could be stated as a contraction. `over_limits` says that no tile of it meets the limits.
+    """
 
     node: str
     reason: str
+    sizes: tuple[AxisSize, AxisSize, AxisSize] | None = None
+    over_limits: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the node and the reason."""
-        return {"node": self.node, "reason": self.reason}
+        """Return the node, the reason, its sizes and whether it exceeds the limits, ready for JSON."""
+        m, k, n = self.sizes or (None, None, None)
+        return {"node": self.node, "reason": self.reason, "m": m, "k": k, "n": n, "over_limits": self.over_limits}
 
 
 class LateTiles(Protocol):
@@ -89,6 +96,11 @@ class TileResult:
     def matmuls(self) -> int:
         """How many products and convolutions stand for the tiled nodes."""
         return sum(site.grid.matmuls for site in self.tiled)
+
+    @property
+    def over_limits(self) -> tuple[SkippedNode, ...]:
+        """The nodes that were left as they are because no tile of them meets the limits."""
+        return tuple(node for node in self.skipped if node.over_limits)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the lists `tiled` and `skipped`, ready for JSON."""

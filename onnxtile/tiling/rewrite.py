@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from onnxtile.collector import collector_paused
-from onnxtile.errors import UsageError
+from onnxtile.errors import Infeasible, UsageError, unknown
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.unbound import Unbound
@@ -26,7 +26,7 @@ from onnxtile.tiling.names import Names
 from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.result import SkippedNode, TiledNode, TileResult
 from onnxtile.tiling.sites import MOST_NODES, Candidate, TileSite, choose
-from onnxtile.tiling.tensors import ConstantTable, NoConstants, NotTiled, ShapeTable
+from onnxtile.tiling.tensors import AxisSize, ConstantTable, NoConstants, NotTiled, ShapeTable
 from onnxtile.tiling.tileable import FIRST_OPSET, ModelFacts, Tileable
 from onnxtile.tiling.untiled import reason_untiled
 from onnxtile.tiling.write_tiles import most_nodes
@@ -47,7 +47,9 @@ def tile(
 
     `shapes` and `constants` describe the model as it comes in. Values keep their names, types and roles; constants that
     only the old nodes used are removed. The IR version becomes 10 at least where anything is tiled, for the marks on the
-    nodes. Raises UsageError, before anything is changed, where more than a million nodes would be written.
+    nodes. A node that no tile within the limits can do is left as it is, unless the options are strict. Raises, before anything is
+    changed, Infeasible where they are, or where all tiles need more nodes than allowed; UsageError for a node to skip that does not
+    exist, or where more than a million nodes would be written.
     """
     options = options or TilingPolicy()
     names = Names(model)
@@ -58,6 +60,7 @@ def tile(
     copies.split(lambda node: _is_tileable(node, operators))
     search = _Search(model, limits, facts, names, operators, table, options)
     found = choose(search.all(), options)
+    _require_names(options.skip, found)
     sites = [site for site in found if isinstance(site, TileSite)]
     _refuse_explosion(sites, options)
     if sites:
@@ -78,6 +81,14 @@ def tile(
         skipped=tuple(entry for entry in reported if isinstance(entry, SkippedNode)),
         late=found_late,
     )
+
+
+def _require_names(names: Iterable[str], found: Iterable[TileSite | SkippedNode]) -> None:
+    """Raise UsageError where one of `names` is not that of a node that tile could cut."""
+    known = {entry.name if isinstance(entry, TileSite) else entry.node for entry in found}
+    for name in names:
+        if name not in known:
+            raise unknown("node to skip", name, known)
 
 
 def _opset(model: ir.Model) -> int:
@@ -125,14 +136,22 @@ class _Search:
     def _examine(self, node: ir.Node, facts: ModelFacts, name: str) -> Candidate | SkippedNode:
         if facts.opset < FIRST_OPSET:
             return SkippedNode(name, f"opset {facts.opset} is too old: raise the model to {FIRST_OPSET} at least")
+        if name in self.options.skip:
+            return SkippedNode(name, "left out on request")
         limits = self.limits.of_operator(node.op_type)
+        sizes: tuple[AxisSize, AxisSize, AxisSize] | None = None
         try:
             contraction: Contraction = self.operators[node.op_type].restate(node, facts)
             if contraction.dtype in HALVES:
                 contraction = replace(contraction, sums=self.options.sums)
+            sizes = (contraction.m, contraction.k, contraction.n)
             return examine(name, node, contraction, limits, facts, self.options.accumulate)
         except NotTiled as reason:
-            return SkippedNode(name, str(reason))
+            return SkippedNode(name, str(reason), sizes)
+        except Infeasible as error:
+            if self.options.strict:
+                raise
+            return SkippedNode(name, f"{error} ({error.hint})", sizes, over_limits=True)
 
 
 def _is_tileable(node: ir.Node, operators: Mapping[str, Tileable]) -> bool:

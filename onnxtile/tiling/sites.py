@@ -12,7 +12,7 @@ from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.grid import TileGrid
 from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.result import SkippedNode
-from onnxtile.tiling.tensors import times_sign
+from onnxtile.tiling.tensors import WITHIN
 
 MOST_NODES = 1_000_000
 """A model of more nodes than this loads nowhere in reasonable time."""
@@ -48,9 +48,7 @@ class Candidate:
         contraction, choice = self.contraction, self.choices[taken]
         grid = self.grid_of(choice)
         if not grid.is_cut:
-            return SkippedNode(
-                self.name, f"{times_sign((contraction.m, contraction.k, contraction.n))} is within the limits"
-            )
+            return SkippedNode(self.name, WITHIN, (contraction.m, contraction.k, contraction.n))
         chosen = Chosen(choice, self.lower_bound, trade(self.choices, taken)) if self.searched else None
         return TileSite(self.node, self.name, contraction, grid, chosen)
 

@@ -11,6 +11,8 @@ from onnxtile.runtime import Array
 AxisSize = int | str | None
 """A size in elements, the symbols of a size known only when the model runs, or None where nothing is known."""
 TensorDims = tuple[AxisSize, ...]
+WITHIN = "within the limits"
+"""The reason why a node that no limit asks to be cut is left as it is."""
 
 
 class NotTiled(Exception):

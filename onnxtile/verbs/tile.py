@@ -90,6 +90,9 @@ class TileOptions(VerifyOptions, SizeOptions):
     ] = False
     runs: Annotated[int, Option("sets of random inputs for each product", "N", kind=values.RUNS)] = 1
 
+    skip: Annotated[tuple[str, ...], Option("keep this node whole", "NODE", kind=values.TEXTS)] = ()
+    strict: Annotated[bool, Option("end with an error if a node cannot meet the limits")] = False
+
     @property
     def bounds(self) -> Limits:
         """The limits of a tile. Raises UsageError."""
@@ -118,6 +121,8 @@ class TileOptions(VerifyOptions, SizeOptions):
             nodes_at_most=self.nodes_at_most,
             wrap=self.wrap,
             runs=self.runs,
+            skip=self.skip,
+            strict=self.strict,
         )
 
 

@@ -170,6 +170,22 @@ def test_tile_shows_the_choice_the_trade_and_the_peaks() -> None:
     assert "live" not in rendered("tile", {**result, "verdict": None, "sites": []})
 
 
+def test_tile_groups_the_nodes_that_it_left_and_says_how_the_arena_changed() -> None:
+    skipped = [{"node": f"n{i}", "reason": "within the limits"} for i in range(12)]
+    skipped.insert(3, {"node": "conv", "reason": "convolutions are cut only on request"})
+    result = {"tiled": [], "skipped": skipped, "nodes_before": 13, "nodes_after": 13, "verdict": None}
+    arena = {"before": 1000, "after": 1250, "reason": None}
+    text = rendered("tile", {**result, "arena": arena, "warnings": ["the arena grew"]})
+    lines = [" ".join(row.split()) for row in text.splitlines()]
+    assert lines.index("12 within the limits n0, n1, n2 and 9 more") < lines.index(
+        "1 convolutions are cut only on request conv"
+    )
+    assert "arena: 1,000 bytes before, 1,250 bytes after (+25.0%)" in lines
+    assert "warning: the arena grew" in lines
+    absent = {"before": None, "after": None, "reason": "planned only with verification"}
+    assert "arena: planned only with verification" in rendered("tile", {**result, "arena": absent})
+
+
 def test_a_title_is_bold_and_says_what_it_says() -> None:
     import io
 

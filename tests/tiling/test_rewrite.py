@@ -304,10 +304,10 @@ REASONS = {
     ),
     "within, in batches": (
         "(float[batch,2,4] x) => (float[b,2,3] y) <float[4,3] w> { y = MatMul(x, w) }",
-        "2×4×3 is within the limits",
+        "within the limits",
     ),
     "empty batch": ("(float[0,2,8] x) => (float[0,2,8] y) <float[8,8] w> { y = MatMul(x, w) }", "without elements"),
-    "within": ("(float[2,4] x) => (float[r,s] y) <float[4,3] w> { y = MatMul(x, w) }", "2×4×3 is within the limits"),
+    "within": ("(float[2,4] x) => (float[r,s] y) <float[4,3] w> { y = MatMul(x, w) }", "within the limits"),
     "empty": ("(float[0,8] x) => (float[r,s] y) <float[8,8] w> { y = MatMul(x, w) }", "without elements"),
     "unknown bias": (
         "(float[2,8] x, float[b,8] c) => (float[r,s] y) <float[8,8] w> { y = Gemm(x, w, c) }",

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled
 
 
+STRICT = TileOptions(strict=True)
+
+
 def written(folder: Path, text: str) -> Path:
     path = folder / "chip.toml"
     path.write_text(text)
@@ -174,11 +177,11 @@ def test_fewer_nodes_move_more_bytes(bench: Bench) -> None:
 def test_what_no_tile_can_meet_is_refused(bench: Bench) -> None:
     case = bench.case(op="MatMul", m=9, k=9, n=9)
     with pytest.raises(Infeasible, match="no tile of 'fc' is within the limits: the smallest holds 12 bytes"):
-        bench.tile(case.model(), Limits(memory=11))
+        bench.tile(case.model(), Limits(memory=11), STRICT)
     with pytest.raises(Infeasible, match="the smallest holds 3,072 bytes, and the memory is 3,000"):
-        bench.tile(case.model(), Limits(16, 16, 16, memory=3000, pad=True))
+        bench.tile(case.model(), Limits(16, 16, 16, memory=3000, pad=True), STRICT)
     with pytest.raises(Infeasible, match="the smallest has a block of 16 elements, more than the largest tensor"):
-        bench.tile(case.model(), Limits(multiples=(4, 4, 4), largest_elements=15))
+        bench.tile(case.model(), Limits(multiples=(4, 4, 4), largest_elements=15), STRICT)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +191,7 @@ def test_a_bias_takes_room_beside_a_tile(bench: Bench, bias: tuple[int, ...] | N
     # One of 9 × 9 elements is what the block of the result begins as.
     source = bench.case(m=9, k=9, n=9, bias=bias, constants="bc").model()
     with pytest.raises(Infeasible, match=f"holds {least} bytes, and the memory is {least - 1}") as error:
-        bench.tile(source, Limits(memory=least - 1))
+        bench.tile(source, Limits(memory=least - 1), STRICT)
     assert ("with its part of the bias" in str(error.value)) == (least == 16)
     assert error.value.hint == f"raise the memory to {least} bytes or more"
     assert bench.tile(source, Limits(memory=least)).result.tiled

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any
 
 import onnx_ir as ir
 
 from onnxtile import keys
+from onnxtile.errors import OnnxtileError
 from onnxtile.model.constants import Constants
 from onnxtile.model.infer import values
 from onnxtile.model.shapes import Shapes, resolve
@@ -16,6 +18,9 @@ from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.rewrite import tile
 from onnxtile.verbs.flows.stage import Progress
+
+_MOST_NODES = 5_000
+"""Nodes of the largest model whose arena is planned beside the tiling; that takes a few seconds."""
 
 
 def peaks(
@@ -30,6 +35,44 @@ def peaks(
         progress(f"planning with {way}")
         found[str(way)] = _peak(original.clone(), limits, replace(options, accumulate=way, wrap=False), run)
     return found
+
+
+@dataclass(frozen=True)
+class ArenaChange:
+    """The bytes of the arena, as `plan` finds them, before and after tiling; None for both, with the reason, where not planned."""
+
+    before: int | None = None
+    after: int | None = None
+    reason: str | None = None
+
+    @property
+    def grown(self) -> bool:
+        """Whether the tiled model needs a larger arena."""
+        return self.before is not None and self.after is not None and self.after > self.before
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return dict(vars(self))
+
+
+def arena_size(model: ir.Model, known: Shapes) -> int | str:
+    """Return the bytes of all arenas of `model`, or why it was not planned. `known` are its shapes before it was tiled."""
+    from onnxtile.planning.model_plan import plan_model
+
+    nodes = model.graph.num_nodes()
+    if nodes > _MOST_NODES:
+        return f"planned only up to {_MOST_NODES:,} nodes, and the model has {nodes:,}"
+    try:
+        return sum(arena.size for arena in plan_model(model, _with_tiles(model, known), Constants(model)).arenas)
+    except OnnxtileError as error:
+        return str(error)
+
+
+def arena_change(before: int | str, after: int | str) -> ArenaChange:
+    """Return the two sizes of `arena_size`, or the reason why either is missing."""
+    if isinstance(before, int) and isinstance(after, int):
+        return ArenaChange(before, after)
+    return ArenaChange(reason=next(size for size in (before, after) if isinstance(size, str)))
 
 
 def _peak(model: ir.Model, limits: Limits, options: TilingPolicy, run: bool) -> dict[str, int]:

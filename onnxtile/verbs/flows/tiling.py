@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,17 +18,20 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.load import Source, load
 from onnxtile.model.plan_marks import clear_plan
-from onnxtile.model.shapes import resolve
+from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.stream import Draft
 from onnxtile.model.validity import check
 from onnxtile.model.walk import all_nodes
+from onnxtile.tiling.accumulate import Accumulation
 from onnxtile.tiling.element_types import HALVES
+from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.result import TileResult
 from onnxtile.tiling.rewrite import tile as tile_graph
 from onnxtile.tiling.tiled_site_check import TileVerdict, check_tiles
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
+from onnxtile.verbs.flows.peaks import ArenaChange, arena_change, arena_size
 from onnxtile.verbs.flows.peaks import peaks as _peaks
-from onnxtile.verbs.flows.stage import Dims, InputShapes, agreeing, require_sites
+from onnxtile.verbs.flows.stage import Dims, InputShapes, Progress, agreeing, require_sites
 from onnxtile.verification import Verdict, judge
 
 if TYPE_CHECKING:
@@ -54,6 +58,10 @@ class TiledModel(RewrittenModel):
     sites: tuple[TileVerdict, ...] = ()
     peaks: Mapping[str, Mapping[str, int]] | None = None
     """For each way to accumulate the bytes that live at once, at most: in the whole `model`, and inside `layers` that are tiled."""
+    arena: ArenaChange = field(default_factory=ArenaChange)
+    """The bytes of the arena before and after."""
+    warnings: tuple[str, ...] = ()
+    """What a user should see: nothing was tiled, nodes exceed the limits, the arena grew."""
 
     @property
     def summary(self) -> str:
@@ -80,6 +88,8 @@ class TiledModel(RewrittenModel):
             "verdict": self.verdict and self.verdict.to_dict(),
             "sites": [site.to_dict() for site in self.sites],
             "peaks": self.peaks and {way: dict(peak) for way, peak in self.peaks.items()},
+            "arena": self.arena.to_dict(),
+            "warnings": list(self.warnings),
         }
 
 
@@ -92,6 +102,7 @@ def tile(settings: TileOptions) -> TiledModel:
     tiled, nodes_before = original.clone() if verify else original, original.graph.num_nodes()
     progress("inferring shapes")
     known, constants = resolve(tiled, run=verify), Constants(tiled)
+    before = _arena(tiled, known, verify, progress)
     progress("tiling")
     declared, on_devices = _declared(tiled), {node_id(node) for node in all_nodes(tiled) if node.device_configurations}
     result = tile_graph(tiled, limits, known, constants, options, progress, late=not verify)
@@ -99,25 +110,74 @@ def tile(settings: TileOptions) -> TiledModel:
         warnings.warn(f"the tiles of {name!r} have no device configuration; it had one", ModelWarning, stacklevel=2)
     if any(node.op_type == "If" for node in tiled.graph.all_nodes()):
         _keep_to(declared, result)
-    verdict: Verdict | None = None
-    sites: tuple[TileVerdict, ...] = ()
-    if verify:
-        progress("verifying")
-        opset = tiled.graph.opset_imports.get("", 0)
-        sites = check_tiles(result.tiled, constants, opset, runs=options.runs, progress=progress)
-        require_sites((site.node for site in sites if not site.passed), _hints(result))
-        check(tiled)
-        verdict = agreeing(judge(original, tiled, progress), "the tiled model")
+    verdict, sites = _judged(original, tiled, result, constants, options, progress) if verify else (None, ())
     wanted = verify and tiled.graph.num_nodes() <= _PLANNED if peaks is None else peaks
     planned = None
     if wanted and result.tiled:
         source = original if verify else _read(settings.model, dims, shapes)
-        # What nobody asked for is left out where there is no plan.
+        # A plan that nobody asked for is left out where it fails.
         with suppress(OnnxtileError) if peaks is None else nullcontext():
             planned = _peaks(source, limits, options, run=verify, progress=progress)
     nodes = tiled.graph.num_nodes() + sum(site.nodes - 1 for site in result.tiled if not site.emitted)
-    draft = Draft(tiled, result.late)
-    return TiledModel(draft, result, nodes_before, nodes, verdict, sites, planned, source=file_of(settings.model))
+    after = _arena(tiled, known, verify, progress) if result.tiled and isinstance(before, int) else before
+    draft, arena = Draft(tiled, result.late), arena_change(before, after)
+    return TiledModel(
+        draft,
+        result,
+        nodes_before,
+        nodes,
+        verdict,
+        sites,
+        planned,
+        arena,
+        _warnings(result, arena),
+        source=file_of(settings.model),
+    )
+
+
+def _arena(model: ir.Model, known: Shapes, verify: bool, progress: Progress) -> int | str:
+    """Return the bytes of the arena of `model`; without verification, which makes tiles when they are written, why not."""
+    if not verify:
+        return "planned only with verification"
+    progress("planning the arena")
+    return arena_size(model, known)
+
+
+def _judged(
+    original: ir.Model,
+    tiled: ir.Model,
+    result: TileResult,
+    constants: Constants,
+    options: TilingPolicy,
+    progress: Progress,
+) -> tuple[Verdict, tuple[TileVerdict, ...]]:
+    """Run each different product and the whole model; return the verdicts. Raises Mismatch where a result is too far off."""
+    progress("verifying")
+    opset = tiled.graph.opset_imports.get("", 0)
+    sites = check_tiles(result.tiled, constants, opset, runs=options.runs, progress=progress)
+    require_sites((site.node for site in sites if not site.passed), _hints(result))
+    check(tiled)
+    return agreeing(judge(original, tiled, progress), "the tiled model"), sites
+
+
+def _warnings(result: TileResult, arena: ArenaChange) -> tuple[str, ...]:
+    """Return the warnings that a user should see, one line each."""
+    found = []
+    if not result.tiled:
+        reasons = Counter(node.reason for node in result.skipped).most_common(1)
+        most = f"; the most common reason: {reasons[0][0]}" if reasons else "; the model has no node that tile cuts"
+        found.append(f"nothing was tiled{most}")
+    over = len(result.over_limits)
+    if over:
+        found.append(
+            f"{over} node{'s' * (over > 1)} over the limits, left as in the model (--strict makes this an error)"
+        )
+    if arena.grown:
+        # Two partial sums live together in any case.
+        sums = any(site.accumulate is Accumulation.SUM and site.grid.shape[1] > 2 for site in result.tiled)
+        hint = "; --accumulate chain or gemm keeps fewer partial sums" if sums else ""
+        found.append(f"the arena grew from {arena.before:,} to {arena.after:,} bytes{hint}")
+    return tuple(found)
 
 
 def _hints(result: TileResult) -> dict[str, str]:
