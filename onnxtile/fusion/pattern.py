@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -12,12 +12,13 @@ from pathlib import Path
 import pydantic
 
 from onnxtile.errors import PatternError, QueryError, UsageError, caret
+from onnxtile.fusion.fragments import expanded
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.lowering_driver.declared import Declared, DeclaredLowering, TargetName, checked
 from onnxtile.model.size_rule import SizeRule
 from onnxtile.query.program import Program, compile_query, nodes_of
 from onnxtile.query.stored import StoredQueries
-from onnxtile.query.syntax import ANY_NODE, Expression, Query
+from onnxtile.query.syntax import ANY_NODE, Expression, Query, Span
 from onnxtile.registry import data_folder
 from onnxtile.toml_file import Location, TomlFile, line_of, read
 
@@ -50,6 +51,7 @@ class _PatternFile(pydantic.BaseModel):
     in_place: tuple[str, ...] = ()
     workspace: str | None = None
     lower: dict[TargetName, Declared] = {}
+    fragments: dict[str, str] = {}
     variants: tuple[_Variant, ...] = ()
     island: IslandRule | None = None
 
@@ -108,8 +110,9 @@ def from_file(path: Path) -> Pattern:
     programs = []
     for i, variant in enumerate(file.variants):
         with _located(source, i):
-            where = tuple((_condition(text, stored), text) for text in variant.where)
-            programs.append(_telling(compile_query(_query(variant.query, stored), where), conditions=bool(where)))
+            query, *conditions = _expanded_texts(variant, file.fragments, source, i)
+            where = tuple((_condition(text, stored), text) for text in conditions)
+            programs.append(_telling(compile_query(_query(query, stored), where), conditions=bool(where)))
             _require_anchors(file.in_place, programs[-1], source)
     workspace = None if file.workspace is None else _size_rule(file.workspace, source)
     lowering = checked(file.name, file.lower, file.outputs, source)
@@ -119,10 +122,27 @@ def from_file(path: Path) -> Pattern:
     )  # fmt: skip
 
 
-def texts_of(path: Path) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the query and the conditions of each variant of a pattern file. Raises PatternError."""
-    file = read(path, PatternError).validated(_PatternFile)
-    return [(variant.query, variant.where) for variant in file.variants]
+def texts_of(path: Path) -> list[tuple[str, ...]]:
+    """Return the query of each variant of a pattern file, then its conditions, with fragments in place. Raises PatternError."""
+    source = read(path, PatternError)
+    file = source.validated(_PatternFile)
+    return [tuple(_expanded_texts(v, file.fragments, source, i)) for i, v in enumerate(file.variants)]
+
+
+def _expanded_texts(variant: _Variant, fragments: Mapping[str, str], source: TomlFile, position: int) -> Iterator[str]:
+    """Yield the query and the conditions of a variant with their fragments in place. Raises PatternError."""
+    for location, text in _texts(variant.query, variant.where, position):
+        try:
+            yield expanded(text, fragments).text
+        except PatternError as error:
+            place = source.place(location)
+            raise PatternError(f"{place}: variant {position + 1}: {error}", hint=error.hint) from None
+
+
+def _texts(query: str, where: Sequence[str], position: int) -> list[tuple[Location, str]]:
+    """Return the texts of the variant at `position`, each with its location in the file."""
+    variant = ("variants", position)
+    return [((*variant, "query"), query), *(((*variant, "where", i), text) for i, text in enumerate(where))]
 
 
 @cache
@@ -190,22 +210,30 @@ def _located(file: TomlFile | None, variant: int) -> Iterator[None]:
     except QueryError as error:
         if file is None:
             raise
-        line = _line(file, variant, error)
-        shown = caret(error.text, error.span, first=line - error.text.count("\n", 0, error.span[0]))
+        location, text, span = _origin(file, variant, error)
+        line = _line(file, location, text, span)
+        shown = caret(text, span, first=line - text.count("\n", 0, span[0]))
         message = f"{file.path}:{line}: variant {variant + 1}: {error.reason}\n{shown}"
         raise PatternError(message, hint=error.hint) from None
 
 
-def _line(file: TomlFile, variant: int, error: QueryError) -> int:
-    """Return the line of the file in which the span of `error` begins."""
-    start = line_of(file.text, _location(file, variant, error.text))
-    inner = error.text.count("\n", 0, error.span[0])
-    wanted = re.escape(error.text.split("\n")[inner].strip())
+def _origin(file: TomlFile, variant: int, error: QueryError) -> tuple[Location, str, Span]:
+    """Return the text of the file at which `error` points, a query, a condition or a fragment, with its location and the span in it."""
+    fragments: dict[str, str] = file.content.get("fragments", {})
+    content = file.content["variants"][variant]
+    for location, text in _texts(content["query"], content.get("where", []), variant):
+        known = expanded(text, fragments)
+        if known.text == error.text:
+            name, span = known.origin(error.span)
+            return (location, text, span) if name is None else (("fragments", name), fragments[name], span)
+    return ("variants", variant, "query"), error.text, error.span
+
+
+def _line(file: TomlFile, location: Location, text: str, span: Span) -> int:
+    """Return the line of the file in which `span` of the `text` at `location` begins."""
+    start = line_of(file.text, location)
+    inner = text.count("\n", 0, span[0])
+    wanted = re.escape(text.split("\n")[inner].strip())
     # The text may begin on a later line than its key: after three quotes, or in an array.
     lines = enumerate(file.text.splitlines()[start - 1 + inner :], start + inner)
     return next((number for number, line in lines if re.search(rf"(^|['\"\s]){wanted}\s*($|['\"])", line)), start)
-
-
-def _location(file: TomlFile, variant: int, text: str) -> Location:
-    where: list[str] = file.content["variants"][variant].get("where", [])
-    return ("variants", variant, "where", where.index(text)) if text in where else ("variants", variant, "query")

@@ -14,7 +14,7 @@ from onnxtile.errors import ModelError, PatternError, QueryError
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.islands import is_quantised, island_region, islands, overwritten
 from onnxtile.fusion.library import Pattern, pattern_set, set_names
-from onnxtile.fusion.metaop import OPSET_VERSION, Functions
+from onnxtile.fusion.metaop import OPSET_VERSION, Functions, Unified
 from onnxtile.fusion.record import (
     ConstantRecord,
     History,
@@ -140,6 +140,16 @@ class _Places:
     original: dict[ir.Node, int]
 
 
+@dataclass(frozen=True)
+class _Contraction:
+    """A call that was made, the function it calls at first, the constants in that, and the number of its record."""
+
+    call: ir.Node
+    function: ir.Function
+    constants: tuple[ir.Value, ...]
+    record: int
+
+
 @dataclass
 class _Fuser:
     model: ir.Model
@@ -164,6 +174,7 @@ class _Fuser:
         self.names = {node.name for graph in (*self.model.graphs(), *self.users) for node in graph}
         self.counts: dict[str, int] = {}
         self.fused = 0
+        self.made: list[_Contraction] = []
 
     def apply(self, pattern: Pattern) -> PatternResult:
         fates = [] if pattern.island is None else self._islands(pattern, pattern.island)
@@ -174,6 +185,7 @@ class _Fuser:
             fates += made
             if any(fate.fate == FUSED for fate in made):
                 self.matcher.refresh()
+        self._unify()
         calls = tuple(fate.detail for fate in fates if fate.fate == FUSED)
         refused = tuple(Refused(fate.root, fate.detail) for fate in fates if fate.fate == REFUSED)
         self.fused += len(calls)
@@ -251,7 +263,26 @@ class _Fuser:
             if place is not None:
                 note_place(node, self.run, place)
         self._replace(part, call, places.order, after)
+        self.made.append(_Contraction(call, function, part.constants, len(self.records) - 1))
         return node_id(call)
+
+    def _unify(self) -> None:
+        """Let the calls that one pattern made share functions where they differ in single numbers only, and drop constants inside."""
+        unified = self.functions.unified()
+        for made in self.made:
+            function, differing = unified.get(made.function, Unified(made.function, ()))
+            record = self.records[made.record]
+            assert record is not None
+            count = len(made.call.inputs)
+            made.call.op_type = function.name
+            made.call.resize_inputs(count + len(differing))
+            for position, place in enumerate(differing, count):
+                made.call.replace_input_with(position, made.constants[place])
+            inside = tuple(c for i, c in enumerate(record.constants) if i not in differing)
+            self.records[made.record] = replace(record, body=self.functions.digest(function), constants=inside)
+        for value in dict.fromkeys(value for made in self.made for value in made.constants):
+            self._drop(value)
+        self.made.clear()
 
     def _opsets(self, graph: ir.Graph) -> dict[str, int]:
         """Return the imports with which `graph` is read; a function of the user's has its own, and may lack that of meta-ops."""
@@ -273,7 +304,7 @@ class _Fuser:
             of_node(node, places.original.get(node), self.run, copied=node in part.copied) for node in part.nodes
         )
         constants = tuple(self._constant_record(value, places.original) for value in part.constants)
-        record = Record(self.run, self.functions.digest(function), nodes, constants)
+        record = Record(self.run, "", nodes, constants)
         outputs = [ir.Value() for _ in part.outputs]
         for old, new in zip(part.outputs, outputs, strict=True):
             hand_on(old, new)
@@ -317,14 +348,13 @@ class _Fuser:
         for old, new, name in zip(part.outputs, call.outputs, names, strict=True):
             old.name = None
             new.name = name
-        for value in part.constants:
-            self._drop(value, graph)
 
-    def _drop(self, value: ir.Value, graph: ir.Graph) -> None:
+    def _drop(self, value: ir.Value) -> None:
         """Remove a constant that nothing reads any more."""
         if value.uses() or value.is_graph_output():
             return
-        node = value.producer()
+        node, graph = value.producer(), value.graph
+        assert isinstance(graph, ir.Graph)
         if node is not None:
             graph.remove(node, safe=True)
         elif not value.is_graph_input():

@@ -13,8 +13,8 @@ from onnxtile.registry import data_folder
 def content(folder: Path) -> str:
     """Return the content of the file for the patterns of a folder and its folders. Raises PatternError, QueryError."""
     texts = [text for path in sorted(folder.rglob("*.toml")) for text in texts_of(path)]
-    conditions = {condition: parse_condition(condition) for _, where in texts for condition in where}
-    return stored_text([parse(query) for query, _ in texts], conditions.items())
+    conditions = {condition: parse_condition(condition) for _, *where in texts for condition in where}
+    return stored_text([parse(query) for query, *_ in texts], conditions.items())
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxtile import keys
 from onnxtile.query.machine import MatchFailure, to_anyone
 from onnxtile.query.match import Matcher
 from onnxtile.query.program import Check, Follow, Goto, Grown, Program, Stop
@@ -23,13 +24,14 @@ class Stopped:
     """The best partial match of one root: its nodes in the order of the query, and what kept it from going on.
 
     `clause` is the clause of the query in which it stopped, `span` the part of the query at fault (characters counted from 0; of the
-    condition's text where `clause` is a condition), `node` the node at which it stood.
+    condition's text where `clause` is a condition), `part` the text of that, `node` the node at which it stopped.
     """
 
     root: str
     nodes: tuple[str, ...]
     clause: str
     span: Span
+    part: str
     node: str
     reason: str
 
@@ -40,6 +42,7 @@ class Stopped:
             "nodes": list(self.nodes),
             "clause": self.clause,
             "span": list(self.span),
+            "part": self.part,
             "node": self.node,
             "reason": self.reason,
         }
@@ -80,10 +83,10 @@ class _Explainer:
         """Return what `failure` says, and the others at the same node, which are other ways on that failed as well."""
         same = [other for other in failures if other.at is failure.at]
         reasons = dict.fromkeys(self._reason(other) for other in sorted(same, key=lambda other: other.place))
-        clause, span = _place(failure, self._program.query)
+        clause, span, part = _place(failure, self._program.query)
         nodes = tuple(identify(vertex) for vertex in failure.matched)
         at = failure.root if failure.at is None else failure.at
-        return Stopped(identify(failure.root), nodes, clause, span, identify(at), "; ".join(reasons))
+        return Stopped(identify(failure.root), nodes, clause, span, part, identify(at), "; ".join(reasons))
 
     def _reason(self, failure: MatchFailure) -> str:
         instruction = failure.instruction
@@ -134,7 +137,7 @@ class _Explainer:
         if self._index.matches(vertex, node.type):
             return self._why_test_fails(vertex, node)
         wanted = "constant" if node.type == PRODUCER else node.type
-        return f"{_told(vertex)} is not {wanted}"
+        return f"{_told(vertex)} is not {wanted}{_taken(vertex)}"
 
     def _why_test_fails(self, vertex: Vertex, node: Node) -> str:
         if node.test is None:
@@ -188,20 +191,27 @@ class _Explainer:
                 yield f"{_value(value)} comes from around this graph"
 
 
-def _place(failure: MatchFailure, query: Query) -> tuple[str, Span]:
-    """Return the clause in which a failure happened, and the part of the query at fault."""
+def _place(failure: MatchFailure, query: Query) -> tuple[str, Span, str]:
+    """Return the clause in which a failure happened, and the part of the query at fault, as its span and its text."""
     match failure.instruction:
         case Follow() | Goto():
             span = failure.instruction.node.span
         case Stop():
             span = (failure.instruction.edge.span[0], failure.instruction.span[1])
         case Check():
-            return failure.instruction.text, (0, len(failure.instruction.text))
+            return (text := failure.instruction.text), (0, len(text)), text
         case _:
             span = (0, len(query.text))
     around = (c.span for c in query.clauses if c.span[0] <= span[0] and span[1] <= c.span[1])
     start, stop = next(around, (0, len(query.text)))
-    return query.text[start:stop], span
+    return query.text[start:stop], span, query.text[slice(*span)]
+
+
+def _taken(vertex: Vertex) -> str:
+    """Return by which pattern a node was taken that is now a call of a meta-op."""
+    if not isinstance(vertex, ir.Node) or vertex.domain != keys.DOMAIN:
+        return ""
+    return f": its nodes were taken by {keys.meta_op(vertex.op_type)}"
 
 
 def _told(vertex: Vertex) -> str:

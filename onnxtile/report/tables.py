@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -36,7 +36,7 @@ __all__ = [
     "table",
 ]
 
-_ATTEMPTS = 20
+_REASONS = 20
 
 
 def for_match(result: ResultJson) -> list[Table | Text]:
@@ -71,23 +71,31 @@ def for_fuse(result: ResultJson) -> list[Table | Text]:
 
 
 def for_explain(result: ResultJson) -> list[Table | Text]:
-    """Return the tables of an explanation: what became of each match, and the attempts that got furthest."""
-    shown = result["attempts"][:_ATTEMPTS]
-    rows = [
-        (a["root"], len(a["nodes"]), a["variant"], " ".join(a["clause"].split()), a["node"], a["reason"]) for a in shown
-    ]
-    columns = ("root", "nodes", "variant", "clause", "stopped at", "reason")
+    """Return the tables of an explanation: what became of each match, and why partial matches stopped, the nearest first."""
+    shown = result["reasons"][:_REASONS]
+    rows = [(r["nodes"], r["variant"], " ".join(r["part"].split()), r["reason"], _first(r["roots"])) for r in shown]
+    columns = ("nodes matched", "variant", "stopped at", "reason", "roots")
     parts: list[Table | Text] = [line(f"{result['pattern']}: {len(result['matches'])} matches, {_fates(result)}")]
     left_alone = [m for m in result["matches"] if m["fate"] != "fused"]
     if left_alone:
         told = [(m["root"], m["variant"], m["fate"], m["detail"]) for m in left_alone]
         parts.append(table("matches that were not fused", ("root", "variant", "fate", "why"), told))
     if rows:
-        parts.append(table("where it stopped", columns, rows))
-    left = len(result["attempts"]) - len(shown)
+        parts.append(table("partial matches, the nearest first", columns, rows))
+        parts += [
+            line(f"variant {one['variant']} needs {', '.join(one['missing'])}, which the model does not have")
+            for one in result["beginnings"]
+            if one["missing"]
+        ]
+    left = len(result["reasons"]) - len(shown)
     if left:
-        parts.append(line(f"{left} more roots got less far; --json has them all"))
+        parts.append(line(f"{left} more reasons of partial matches that got less far; --json has them all"))
     return parts if rows or result["matches"] else [*parts, _without_roots(result)]
+
+
+def _first(roots: Sequence[str]) -> str:
+    """Return the first of some roots, and how many more there are."""
+    return roots[0] if len(roots) == 1 else f"{roots[0]} and {len(roots) - 1} more"
 
 
 def _fates(result: ResultJson) -> str:
@@ -97,13 +105,18 @@ def _fates(result: ResultJson) -> str:
 
 
 def _without_roots(result: ResultJson) -> Table | Text:
-    """Return with what each variant begins, where the model has no node with which any could."""
+    """Return the operators with which each variant begins, where the model has no node of them left."""
     rows = [
-        (one["variant"], " or ".join(one["operators"]), one["nodes"], one["taken"], _counted(one["others"]))
+        (one["variant"], " or ".join(one["operators"]), _taken(one), _counted(one["others"]))
         for one in result["beginnings"]
     ]
-    columns = ("variant", "begins with", "such nodes", "inside earlier calls", "nodes of its other operators")
-    return table("there is no node to begin with", columns, rows)
+    names = " or ".join(dict.fromkeys(name for one in result["beginnings"] for name in one["operators"]))
+    return table(f"no {names} to begin with", ("variant", "begins with", "in the model", "other operators"), rows)
+
+
+def _taken(beginning: ResultJson) -> str:
+    """Return how many nodes a variant could begin with, if earlier patterns had not taken them."""
+    return f"{beginning['taken']}, taken by {', '.join(beginning['takers'])}" if beginning["taken"] else "none"
 
 
 def _counted(nodes: Mapping[str, int]) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.report.table import Result, line, table
+from onnxtile.report.table import ResultJson, line, table
 
 _NAMES = 3
 """Names of nodes that are left as they are for one reason; --json has them all."""
 
 
-def for_tiled(result: Result) -> list[Table | Text]:
+def for_tiled(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `tile` result, without the verdict of its runs."""
     rows = [
         (t["node"], t["op"], t["m"], t["k"], t["n"], "×".join(map(str, t["grid"])), t["matmuls"])
@@ -30,7 +30,7 @@ def for_tiled(result: Result) -> list[Table | Text]:
     return [*tables, *_skipped(result["skipped"]), *_arena(result), *_warnings(result)]
 
 
-def _skipped(skipped: Iterable[Result]) -> list[Table | Text]:
+def _skipped(skipped: Iterable[ResultJson]) -> list[Table | Text]:
     """Return the nodes that are left as they are, grouped by reason, the most common first."""
     groups: dict[str, list[str]] = {}
     for node in skipped:
@@ -45,7 +45,7 @@ def _names(names: list[str]) -> str:
     return ", ".join(names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _arena(result: Result) -> list[Table | Text]:
+def _arena(result: ResultJson) -> list[Table | Text]:
     arena = result.get("arena")
     if not arena:
         return []
@@ -55,11 +55,11 @@ def _arena(result: Result) -> list[Table | Text]:
     return [line(f"arena: {arena['before']:,} bytes before, {arena['after']:,} bytes after{change}")]
 
 
-def _warnings(result: Result) -> list[Table | Text]:
+def _warnings(result: ResultJson) -> list[Table | Text]:
     return [line(f"warning: {text}") for text in result.get("warnings") or ()]
 
 
-def _choices(tiled: Iterable[Result]) -> list[Table | Text]:
+def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
     """Return what was chosen within a memory, and for the layer that moves most what else there was; nothing where no limit asks."""
     chosen = [t for t in tiled if t.get("choice")]
     if not chosen:
@@ -76,7 +76,7 @@ def _choices(tiled: Iterable[Result]) -> list[Table | Text]:
     ]
 
 
-def _choice(choice: Result) -> tuple[str, str, int, int, int]:
+def _choice(choice: ResultJson) -> tuple[str, str, int, int, int]:
     tile = "×".join(map(str, choice["tile"]))
     return tile, choice["order"], choice["nodes"], choice["held"], choice["bytes_moved"]
 

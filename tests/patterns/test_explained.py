@@ -97,9 +97,10 @@ def test_an_earlier_pattern_is_named_where_it_took_a_node(tiny: Tiny, tmp_path: 
     explanation = api.explain(tiny.model("a = Exp(x)\nb = Relu(a)\ny = Tanh(b)"), "Second", files)
     (match,) = explanation.matches
     assert (match.root, match.fate) == ("b", "taken")
-    assert "the pattern First, which comes before" in match.detail
+    assert match.detail.startswith("taken by First: ")
     (beginning,) = explanation.beginnings
     assert (beginning.operators, beginning.nodes, beginning.taken, beginning.others) == (("Relu",), 0, 1, {"Tanh": 1})
+    assert beginning.takers == ("First",)
     assert explanation.attempts == ()
 
 
@@ -108,7 +109,27 @@ def test_what_is_missing_is_named_where_nothing_can_begin(tiny: Tiny) -> None:
     assert said["matches"] == said["attempts"] == []
     assert all(one["operators"] and one["nodes"] == 0 for one in said["beginnings"])
     titles = [str(part.title) for part in for_explain(said) if isinstance(part, Table)]
-    assert titles == ["there is no node to begin with"]
+    assert titles == ["no ReduceMax or Exp to begin with"]
+
+
+def test_equal_reasons_stand_together_the_nearest_to_a_match_first(tiny: Tiny) -> None:
+    body = "a = Relu(x)\nb = Tanh(a)\nc = Relu(b)\nd = Tanh(c)\ne = Relu(d)\nf = Exp(e)\ny = Neg(f)"
+    said = api.explain(tiny.model(body), "Relu->Exp->Abs").to_dict()
+    assert [(r["nodes"], r["part"], r["roots"]) for r in said["reasons"]] == [(2, "Abs", ["e"]), (1, "Exp", ["a", "c"])]
+    assert said["reasons"][1]["reason"] == "Tanh 'b' is not Exp"
+    assert said["beginnings"][0]["missing"] == ["Abs"]
+    (shown,) = [part for part in for_explain(said) if isinstance(part, Table)]
+    assert str(list(shown.columns[-1].cells)[-1]) == "a and 1 more"
+    lines = [part.plain for part in for_explain(said) if isinstance(part, Text)]
+    assert "variant 1 needs Abs, which the model does not have" in lines
+
+
+def test_a_call_in_the_way_says_which_pattern_took_its_nodes(tiny: Tiny, tmp_path: Path) -> None:
+    for name, query in (("First", "Exp->Relu"), ("Second", "Neg->Exp")):
+        (tmp_path / f"{name}.toml").write_text(f'name = "{name}"\ndoc = "x"\n[[variants]]\nquery = "{query}"\n')
+    files = [str(tmp_path / "First.toml"), str(tmp_path / "Second.toml")]
+    explanation = api.explain(tiny.model("n = Neg(x)\na = Exp(n)\ny = Relu(a)"), "Second", files)
+    assert "is not Exp: its nodes were taken by First" in explanation.attempts[0].stopped.reason
 
 
 def test_means_that_are_sums_are_found_and_are_left_calls(magika: Path) -> None:

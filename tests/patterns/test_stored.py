@@ -30,14 +30,14 @@ def test_the_stored_queries_are_those_of_the_files() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_a_stored_query_is_what_the_parser_makes_of_it(path: Path) -> None:
     stored = StoredQueries(FOLDER / STORED)
-    for query, where in texts_of(path):
+    for query, *where in texts_of(path):
         assert stored.query(query) == parse(query)
         assert [stored.condition(text) for text in where] == [parse_condition(text) for text in where]
 
 
 def test_an_edited_query_is_not_found_in_the_store() -> None:
     stored = StoredQueries(FOLDER / STORED)
-    ((query, _), *_) = texts_of(FILES[0])
+    ((query, *_), *_) = texts_of(FILES[0])
     assert stored.query(query) is not None
     assert stored.query(query + " ") is None
     assert stored.condition(query) is None
@@ -48,7 +48,7 @@ def test_a_store_that_does_not_fit_is_left_unread(tmp_path: Path, damage: str) -
     known = json.loads((FOLDER / STORED).read_text("utf-8"))
     if damage == "another language":
         (tmp_path / STORED).write_text(json.dumps({**known, "language": "0"}), "utf-8")
-    ((query, _), *_) = texts_of(FILES[0])
+    ((query, *_), *_) = texts_of(FILES[0])
     assert StoredQueries(tmp_path / STORED).query(query) is None
 
 
@@ -66,7 +66,7 @@ def test_the_pattern_of_a_user_is_parsed_even_where_its_text_is_stored(
     assert [program.query for program in from_file(own).programs] == [
         program.query for program in from_file(FOLDER / "linear.toml").programs
     ]
-    assert parsed == [query for query, _ in texts_of(own)]
+    assert parsed == [query for query, *_ in texts_of(own)]
     own.write_text(own.read_text("utf-8").replace("Gemm[B.constant]", "Gemm[[B.constant]"), "utf-8")
     with pytest.raises(PatternError, match=r"linear.toml:\d+: variant 2"):
         from_file(own)

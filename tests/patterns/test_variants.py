@@ -307,6 +307,8 @@ CASES: dict[tuple[str, int], list[str]] = {
     ("GeGLU", 4): [_CUT + _GELU, _CUT + _GELU_TANH],
     ("SkipLayerNorm", 1): [
         "x = Add(a, b)\n" + _CENTRED + _VARIANCE + _DEVIATION + "n = Div(c, d)\n" + _SCALED,
+    ],
+    ("SkipRMSNorm", 1): [
         "x = Add(a, b)\n" + _MEAN_SQUARE + _DEVIATION + "n = Div(x, d)\ny = Mul(n, W_8)",
     ],
     ("ScaledDotProductAttention", 2): [

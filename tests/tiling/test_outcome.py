@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 from onnx import parser
-from onnxtile.verbs.tiling import TiledModel
 
 from onnxtile import api
 from onnxtile.errors import Infeasible, UsageError
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.options import TileOptions
+from onnxtile.verbs.flows.tiling import TiledModel
 
 HEADER = '<ir_version: 10, opset_import: ["" : 17]>'
 
@@ -30,8 +30,8 @@ def chain(*sizes: int) -> onnx.ModelProto:
     return model
 
 
-def outcome(model: onnx.ModelProto, limits: Limits, **options: object) -> TiledModel:
-    return api.tile(model, limits, options=TileOptions.of(**options))  # type: ignore[arg-type]
+def outcome(model: onnx.ModelProto, limits: Limits, **options: Any) -> TiledModel:
+    return api.tile(model, limits, **options)
 
 
 def test_the_arena_before_and_after_is_that_of_plan(tmp_path: Path) -> None:

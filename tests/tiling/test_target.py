@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled
 
 
-STRICT = TileOptions(strict=True)
+STRICT = TilingPolicy(strict=True)
 
 
 def written(folder: Path, text: str) -> Path:

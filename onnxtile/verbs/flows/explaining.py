@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,6 +18,7 @@ from onnxtile.query.explain import explain as explain_program
 from onnxtile.query.index import VertexIndex
 from onnxtile.query.match import Match, Matcher
 from onnxtile.query.program import Program, nodes_of
+from onnxtile.query.required import required_nodes
 from onnxtile.query.syntax import ANY_NODE, PRODUCER
 from onnxtile.query.vertex import Vertex, identify
 from onnxtile.result import VerbResult
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from onnxtile.verbs.fuse import ExplainOptions
 
 TAKEN = "taken"
-"""What became of a match of which an earlier pattern had a node first."""
+"""The fate of a match of which an earlier pattern took a node first."""
+_QUOTED = re.compile(r"'[^']*'")
 
 
 @dataclass(frozen=True)
@@ -42,28 +45,49 @@ class PartialMatch:
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """With what a variant, counted from 1, begins: the operators of its root and how many nodes of these the model has.
+class StopReason:
+    """Partial matches that stopped for one reason at one part of the query: how many nodes each matched, and their roots.
 
-    `taken` nodes of them are inside calls that earlier patterns made. `others` counts the nodes of the other operators that its query
-    names, those that the model has.
+    `reason` is that of the first; the others differ from it in names only.
+    """
+
+    variant: int
+    nodes: int
+    part: str
+    reason: str
+    roots: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of one reason."""
+        return {**vars(self), "roots": list(self.roots)}
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The operators with which a match of a variant, counted from 1, begins, and how many nodes of these the model has.
+
+    `taken` counts further nodes of them, which are inside calls of the patterns in `takers`. `others` counts the nodes of the other
+    operators that the query names, of those that the model has. `missing` are operators that every match needs and the model lacks.
     """
 
     variant: int
     operators: tuple[str, ...]
     nodes: int
     taken: int
+    takers: tuple[str, ...]
     others: Mapping[str, int]
+    missing: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of one beginning."""
         operators = {"operators": list(self.operators), "nodes": self.nodes, "taken": self.taken}
-        return {"variant": self.variant, **operators, "others": dict(self.others)}
+        needed = {"others": dict(self.others), "missing": list(self.missing)}
+        return {"variant": self.variant, **operators, "takers": list(self.takers), **needed}
 
 
 @dataclass(frozen=True, repr=False)
 class Explanation(VerbResult):
-    """Why a pattern did not match where it might have: the best attempt of each root, the furthest first.
+    """Why a pattern did not match where it might have: the partial match of each root that got furthest, the nearest to a match first.
 
     `matches` says what became of each match: those of the model as the earlier patterns left it, and those that they took nodes of.
     """
@@ -82,6 +106,19 @@ class Explanation(VerbResult):
         """How many matches of the pattern there are, and how many of them were fused."""
         return f"{self.pattern}: {len(self.matches):,} matches, {self.fused:,} fused, {len(self.attempts):,} attempts stopped"
 
+    @property
+    def reasons(self) -> tuple[StopReason, ...]:
+        """The attempts with equal reasons together, the nearest to a match first."""
+        groups: dict[tuple[int, int, str, str], list[Stopped]] = {}
+        for attempt in self.attempts:
+            stopped = attempt.stopped
+            key = (attempt.variant, len(stopped.nodes), stopped.part, _QUOTED.sub("''", stopped.reason))
+            groups.setdefault(key, []).append(stopped)
+        return tuple(
+            StopReason(variant, nodes, part, same[0].reason, tuple(stopped.root for stopped in same))
+            for (variant, nodes, part, _), same in groups.items()
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `fuse --explain`."""
         return {
@@ -89,6 +126,7 @@ class Explanation(VerbResult):
             "fused": self.fused,
             "refused": [{"root": r.root, "reason": r.reason} for r in self.refused],
             "attempts": [attempt.to_dict() for attempt in self.attempts],
+            "reasons": [reason.to_dict() for reason in self.reasons],
             "matches": [match.to_dict() for match in self.matches],
             "beginnings": [beginning.to_dict() for beginning in self.beginnings],
         }
@@ -120,7 +158,7 @@ def explain(options: ExplainOptions) -> Explanation:
     attempts = sorted(best.values(), key=lambda attempt: -len(attempt.stopped.nodes))
     owners = _owners(earlier)
     matches = (*done.fates, *_taken(might, owners))
-    inside = VertexIndex(list(owners), constants)
+    inside = _Inside(VertexIndex(list(owners), constants), owners)
     beginnings = tuple(_beginning(i + 1, program, matcher.index(), inside) for i, program in enumerate(wanted.programs))
     return Explanation(wanted.name, len(done.calls), done.refused, tuple(attempts), matches, beginnings)
 
@@ -146,14 +184,31 @@ def _taken(might: Iterable[tuple[int, str, Match]], owners: Mapping[Vertex, tupl
     for variant, root, match in might:
         owner = next((owners[node] for node in match.nodes if node in owners), None)
         if owner is not None:
-            detail = f"the pattern {owner[0]}, which comes before, has a node of it in {owner[1]!r}"
+            detail = f"taken by {owner[0]}: a node of it is in {owner[1]!r}"
             found.append(Fate(root, variant, TAKEN, detail, match.vertices))
     return found
 
 
-def _beginning(variant: int, program: Program, index: VertexIndex, inside: VertexIndex) -> Beginning:
+@dataclass(frozen=True)
+class _Inside:
+    """The nodes inside calls, and the pattern and call of each."""
+
+    index: VertexIndex
+    owners: Mapping[Vertex, tuple[str, str]]
+
+
+def _beginning(variant: int, program: Program, index: VertexIndex, inside: _Inside) -> Beginning:
     roots = tuple(dict.fromkeys(node.type for node in program.roots))
     named = dict.fromkeys(node.type for clause in program.query.clauses for node in nodes_of(clause))
     others = {name: len(index.of(name)) for name in named if name not in {*roots, ANY_NODE, PRODUCER}}
-    nodes, taken = (len({vertex for name in roots for vertex in one.of(name)}) for one in (index, inside))
-    return Beginning(variant, roots, nodes, taken, {name: count for name, count in others.items() if count})
+    nodes = {vertex for name in roots for vertex in index.of(name)}
+    taken = dict.fromkeys(vertex for name in roots for vertex in inside.index.of(name))
+    takers = tuple(dict.fromkeys(inside.owners[vertex][0] for vertex in taken))
+    there = {name: count for name, count in others.items() if count}
+    needed = (node.types for node in required_nodes(program.instructions))
+    missing = (" or ".join(types) for types in needed if not _are_there(types, index))
+    return Beginning(variant, roots, len(nodes), len(taken), takers, there, tuple(dict.fromkeys(missing)))
+
+
+def _are_there(types: Iterable[str], index: VertexIndex) -> bool:
+    return any(name in {ANY_NODE, PRODUCER} or index.of(name) for name in types)

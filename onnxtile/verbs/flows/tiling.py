@@ -170,12 +170,12 @@ def _warnings(result: TileResult, arena: ArenaChange) -> tuple[str, ...]:
     over = len(result.over_limits)
     if over:
         found.append(
-            f"{over} node{'s' * (over > 1)} over the limits, left as in the model (--strict makes this an error)"
+            f"{over} node{'s' * (over > 1)} over the limits, left as in the model (strict makes this an error)"
         )
     if arena.grown:
         # Two partial sums live together in any case.
         sums = any(site.accumulate is Accumulation.SUM and site.grid.shape[1] > 2 for site in result.tiled)
-        hint = "; --accumulate chain or gemm keeps fewer partial sums" if sums else ""
+        hint = "; accumulate = chain or gemm keeps fewer partial sums" if sums else ""
         found.append(f"the arena grew from {arena.before:,} to {arena.after:,} bytes{hint}")
     return tuple(found)
 
