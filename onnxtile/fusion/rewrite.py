@@ -29,6 +29,7 @@ from onnxtile.fusion.record import (
     past_of,
 )
 from onnxtile.fusion.region import Refusal, Region, overwritable, region
+from onnxtile.fusion.through import region_through, without_quantisation
 from onnxtile.graph import Order, node_id
 from onnxtile.model.constants import Constants, constant_attribute
 from onnxtile.model.save import raise_ir_version
@@ -93,8 +94,12 @@ class PatternResult:
 
 
 @collector_paused()
-def fuse(model: ir.Model, patterns: Iterable[Pattern], progress: Progress = silent) -> list[PatternResult]:
+def fuse(
+    model: ir.Model, patterns: Iterable[Pattern], progress: Progress = silent, *, through: bool = False
+) -> list[PatternResult]:
     """Fuse `model` in place with one pattern after the other; later patterns may name the meta-ops of earlier ones.
+
+    With `through`, queries see no nodes that only quantise and dequantise between two operators; matches have them inside.
 
     Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, where something
     outside reads more of its values than the pattern allows, or where a function cannot say what its nodes say.
@@ -102,7 +107,10 @@ def fuse(model: ir.Model, patterns: Iterable[Pattern], progress: Progress = sile
     patterns = list(patterns)
     _require_known(model, patterns)
     fuser = _Fuser(model)
-    results = [fuser.apply(pattern) for pattern in counted(patterns, "matching", progress)]
+    finder = _finder(fuser) if through and is_quantised(model) else fuser
+    results = [
+        (fuser if pattern.island else finder).apply(pattern) for pattern in counted(patterns, "matching", progress)
+    ]
     fuser.finish()
     return results
 
@@ -136,6 +144,7 @@ class _Places:
 @dataclass
 class _Fuser:
     model: ir.Model
+    mirror: _Mirror | None = None
     constants: Constants = field(init=False)
     places: dict[ir.Graph, _Places] = field(init=False, default_factory=dict)
 
@@ -178,8 +187,8 @@ class _Fuser:
             for found in list(islands(self.model, graph, rule, self.constants)):
                 part = island_region(found)
                 kind = replace(pattern, name=found.name, doc=f"{pattern.doc} Operator: {found.name[1:]}.")
-                outcome = self._contract_region(part, kind, overwritten(found, part, rule), found.marks)
-                fate, detail = (REFUSED, outcome.reason) if isinstance(outcome, Refusal) else (FUSED, outcome)
+                outcome = self.contract_region(part, kind, overwritten(found, part, rule), found.marks)
+                fate, detail = (FUSED, node_id(outcome)) if isinstance(outcome, ir.Node) else (REFUSED, outcome.reason)
                 fates.append(Fate(node_id((found.operators or found.nodes)[0]), 1, fate, detail, found.nodes))
         if fates:
             self.matcher.refresh()
@@ -221,11 +230,16 @@ class _Fuser:
         if pattern.outputs is not None and len(part.outputs) > pattern.outputs:
             names = ", ".join(repr(value.name) for value in part.outputs)
             return Refusal(f"{names} are read outside; the pattern allows {pattern.outputs} of its values to be")
-        return self._contract_region(part, pattern, overwritable(part, match, pattern.in_place))
+        over = overwritable(part, match, pattern.in_place)
+        call = self.contract_region(part, pattern, over)
+        if self.mirror is not None and isinstance(call, ir.Node):
+            call = self.mirror.contract(part, pattern, over, call)
+        return node_id(call) if isinstance(call, ir.Node) else call
 
-    def _contract_region(
+    def contract_region(
         self, part: Region, pattern: Pattern, over: Sequence[int], marks: Iterable[str] = ()
-    ) -> str | Refusal:
+    ) -> ir.Node | Refusal:
+        """Put a call in the place of the nodes of `part`, and return it; `over` and `marks` say what its kernel may do."""
         graph = part.nodes[0].graph
         assert isinstance(graph, ir.Graph)
         places = self._places(graph)
@@ -243,7 +257,7 @@ class _Fuser:
             if place is not None:
                 note_place(node, self.run, place)
         self._replace(part, call, places.order, after)
-        return node_id(call)
+        return call
 
     def _opsets(self, graph: ir.Graph) -> dict[str, int]:
         """Return the imports with which `graph` is read; a function of the user's has its own, and may lack that of meta-ops."""
@@ -321,6 +335,36 @@ class _Fuser:
             graph.remove(node, safe=True)
         elif not value.is_graph_input():
             graph.initializers.pop(value.name or "", None)
+
+
+@dataclass
+class _Mirror:
+    """Repeats in the model of `fuser` what happens to its copy; `originals` are its nodes by those of the copy."""
+
+    fuser: _Fuser
+    originals: dict[ir.Node, ir.Node]
+
+    def contract(self, part: Region, pattern: Pattern, over: Sequence[int], call: ir.Node) -> ir.Node | Refusal:
+        """Contract in the model what `part`, which became `call`, is a copy of, with what quantises and dequantises between."""
+        members = [self.originals[node] for node in part.nodes if node in self.originals]
+        if len(members) < len(part.nodes):
+            return Refusal("a part of it was refused")
+        own = region_through(members, self.fuser.constants)
+        if isinstance(own, Refusal):
+            return own
+        if pattern.outputs is not None and len(own.outputs) > pattern.outputs:
+            return Refusal("more of its values are read outside, as they are or quantised, than the pattern allows")
+        made = self.fuser.contract_region(own, pattern, over if len(own.nodes) == len(part.nodes) else ())
+        if isinstance(made, ir.Node):
+            self.originals[call] = made
+            self.fuser.fused += 1
+        return made
+
+
+def _finder(fuser: _Fuser) -> _Fuser:
+    """Return what finds matches for `fuser` in a copy of its model, in which nothing is quantised between operators."""
+    copy, originals = without_quantisation(fuser.model)
+    return _Fuser(copy, _Mirror(fuser, originals))
 
 
 def _overlap(match: Match, rival: Match, fate: Fate) -> str:

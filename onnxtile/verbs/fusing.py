@@ -78,7 +78,7 @@ def fuse(
         return _lowered(original, chosen, lower, verify, progress)
     fused = original.clone()
     progress("matching")
-    results = fuse_graph(fused, chosen, progress)
+    results = fuse_graph(fused, chosen, progress, through=True)
     check(fused)
     verdict: Verdict | None = None
     sites: tuple[SiteVerdict, ...] = ()
@@ -149,8 +149,14 @@ def _lowered_sites(lowered: Lowered, dims: Dims, progress: Progress) -> tuple[Si
 
 
 def chosen_patterns(patterns: Iterable[str | Pattern]) -> list[Pattern]:
-    """Return the patterns that `patterns` name; the library where they name none. Raises PatternError, QueryError, UsageError."""
+    """Return the patterns that `patterns` name; where they name none the library, and after it those of quantised operators.
+
+    Raises PatternError, QueryError, UsageError.
+    """
     chosen: list[Pattern] = []
     for pattern in patterns:
         chosen += [pattern] if isinstance(pattern, Pattern) else pattern_files.select([pattern])
-    return pattern_files.require_distinct(chosen) or pattern_files.pattern_set()
+    return pattern_files.require_distinct(chosen) or [
+        *pattern_files.pattern_set(),
+        *pattern_files.pattern_set("quantised"),
+    ]

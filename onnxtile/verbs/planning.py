@@ -113,7 +113,7 @@ def plan(  # noqa: PLR0913 - the options of the command
         dims=bound,
         bounds=bounds,
     )
-    result = replace(result, kernels=counted and counted.to_dict())
+    result = replace(result, kernels=None if counted is None else counted.to_dict())
     require(opened.model, result, opened.shapes, opened.constants, result.digest)
     verdict = None
     if verify:
