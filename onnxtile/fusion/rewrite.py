@@ -12,7 +12,7 @@ from onnxtile import keys
 from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError, PatternError, QueryError
 from onnxtile.fusion.island_rule import IslandRule
-from onnxtile.fusion.islands import is_quantised, island_region, islands, overwritten
+from onnxtile.fusion.islands import DEQUANTISING, QUANTISING, is_quantised, island_region, islands, overwritten
 from onnxtile.fusion.library import Pattern, pattern_set, set_names
 from onnxtile.fusion.metaop import OPSET_VERSION, Functions
 from onnxtile.fusion.record import (
@@ -99,7 +99,8 @@ def fuse(
 ) -> list[PatternResult]:
     """Fuse `model` in place with one pattern after the other; later patterns may name the meta-ops of earlier ones.
 
-    With `through`, queries see no nodes that only quantise and dequantise between two operators; matches have them inside.
+    With `through`, queries see no nodes that only quantise and dequantise between two operators, unless one of them names such nodes;
+    matches have them inside.
 
     Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, where something
     outside reads more of its values than the pattern allows, or where a function cannot say what its nodes say.
@@ -107,7 +108,8 @@ def fuse(
     patterns = list(patterns)
     _require_known(model, patterns)
     fuser = _Fuser(model)
-    finder = _finder(fuser) if through and is_quantised(model) else fuser
+    named = any(pattern.needs() & {QUANTISING, DEQUANTISING} for pattern in patterns)
+    finder = _finder(fuser) if through and not named and is_quantised(model) else fuser
     results = [
         (fuser if pattern.island else finder).apply(pattern) for pattern in counted(patterns, "matching", progress)
     ]

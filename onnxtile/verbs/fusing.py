@@ -70,7 +70,7 @@ def fuse(
     those that onnxruntime runs best. Marks of a plan are taken off. With `verify`, each different site alone and the whole model are
     run beside the original. Raises ModelError, QueryError, PatternError, UsageError; Mismatch where the outputs differ.
     """
-    chosen = chosen_patterns(patterns)
+    chosen = chosen_patterns(patterns, islands=lower == "none")
     progress("reading the model")
     original = load(model)
     clear_plan(original)
@@ -148,15 +148,13 @@ def _lowered_sites(lowered: Lowered, dims: Dims, progress: Progress) -> tuple[Si
     )
 
 
-def chosen_patterns(patterns: Iterable[str | Pattern]) -> list[Pattern]:
-    """Return the patterns that `patterns` name; where they name none the library, and after it those of quantised operators.
+def chosen_patterns(patterns: Iterable[str | Pattern], *, islands: bool = True) -> list[Pattern]:
+    """Return the patterns that `patterns` name; where they name none the library, and with `islands` those of quantised operators.
 
     Raises PatternError, QueryError, UsageError.
     """
     chosen: list[Pattern] = []
     for pattern in patterns:
         chosen += [pattern] if isinstance(pattern, Pattern) else pattern_files.select([pattern])
-    return pattern_files.require_distinct(chosen) or [
-        *pattern_files.pattern_set(),
-        *pattern_files.pattern_set("quantised"),
-    ]
+    quantised = pattern_files.pattern_set("quantised") if islands and not chosen else []
+    return pattern_files.require_distinct(chosen) or [*pattern_files.pattern_set(), *quantised]
