@@ -12,7 +12,7 @@ from onnxtile import keys
 from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError, PatternError, QueryError
 from onnxtile.fusion.island_rule import IslandRule
-from onnxtile.fusion.islands import is_quantised, island_region, islands, overwritten
+from onnxtile.fusion.islands import DEQUANTISING, QUANTISING, is_quantised, island_region, islands, overwritten
 from onnxtile.fusion.library import Pattern, pattern_set, set_names
 from onnxtile.fusion.metaop import OPSET_VERSION, Functions, Unified
 from onnxtile.fusion.record import (
@@ -29,6 +29,7 @@ from onnxtile.fusion.record import (
     past_of,
 )
 from onnxtile.fusion.region import FusedRegion, Refusal, overwritable, region
+from onnxtile.fusion.through import region_through, without_quantisation
 from onnxtile.graph import TopologicalOrder, node_id
 from onnxtile.model.constants import Constants, constant_attribute
 from onnxtile.model.save import raise_ir_version
@@ -99,8 +100,13 @@ def fuse(
     patterns: Iterable[Pattern],
     progress: Progress = silent,
     shapes: Callable[[], Shapes] | None = None,
+    *,
+    through: bool = False,
 ) -> list[PatternResult]:
     """Fuse `model` in place with one pattern after the other; later patterns may name the meta-ops of earlier ones.
+
+    With `through`, queries see no nodes that only quantise and dequantise between two operators, unless one of them names such nodes;
+    matches have them inside.
 
     Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, where something
     outside reads more of its values than the pattern allows, or where a function cannot say what its nodes say. `shapes` gives those of
@@ -109,7 +115,12 @@ def fuse(
     patterns = list(patterns)
     _require_known(model, patterns)
     fuser = _Fuser(model, shapes)
-    results = [fuser.apply(pattern) for pattern in counted(patterns, "matching", progress)]
+    named = any(pattern.needs() & {QUANTISING, DEQUANTISING} for pattern in patterns)
+    finder = _finder(fuser) if through and not named and is_quantised(model) else fuser
+    results = []
+    for pattern in counted(patterns, "matching", progress):
+        results.append((fuser if pattern.island else finder).apply(pattern))
+        fuser.unify()
     fuser.finish()
     return results
 
@@ -154,6 +165,7 @@ class _Contraction:
 class _Fuser:
     model: ir.Model
     shapes: Callable[[], Shapes] | None = None
+    mirror: _Mirror | None = None
     constants: Constants = field(init=False)
     places: dict[ir.Graph, _Places] = field(init=False, default_factory=dict)
 
@@ -185,7 +197,7 @@ class _Fuser:
             fates += made
             if any(fate.fate == FUSED for fate in made):
                 self.matcher.refresh()
-        self._unify()
+        self.unify()
         calls = tuple(fate.detail for fate in fates if fate.fate == FUSED)
         refused = tuple(Refused(fate.root, fate.detail) for fate in fates if fate.fate == REFUSED)
         self.fused += len(calls)
@@ -198,8 +210,8 @@ class _Fuser:
             for found in list(islands(self.model, graph, rule, self.constants)):
                 part = island_region(found)
                 kind = replace(pattern, name=found.name, doc=f"{pattern.doc} Operator: {found.name[1:]}.")
-                outcome = self._contract_region(part, kind, overwritten(found, part, rule), found.marks)
-                fate, detail = (REFUSED, outcome.reason) if isinstance(outcome, Refusal) else (FUSED, outcome)
+                outcome = self.contract_region(part, kind, overwritten(found, part, rule), found.marks)
+                fate, detail = (FUSED, node_id(outcome)) if isinstance(outcome, ir.Node) else (REFUSED, outcome.reason)
                 fates.append(Fate(node_id((found.operators or found.nodes)[0]), 1, fate, detail, found.nodes))
         if fates:
             self.matcher.refresh()
@@ -241,11 +253,16 @@ class _Fuser:
         if pattern.outputs is not None and len(part.outputs) > pattern.outputs:
             names = ", ".join(repr(value.name) for value in part.outputs)
             return Refusal(f"{names} are read outside; the pattern allows {pattern.outputs} of its values to be")
-        return self._contract_region(part, pattern, overwritable(part, match, pattern.in_place))
+        over = overwritable(part, match, pattern.in_place)
+        call = self.contract_region(part, pattern, over)
+        if self.mirror is not None and isinstance(call, ir.Node):
+            call = self.mirror.contract(part, pattern, over, call)
+        return node_id(call) if isinstance(call, ir.Node) else call
 
-    def _contract_region(
+    def contract_region(
         self, part: FusedRegion, pattern: Pattern, over: Sequence[int], marks: Iterable[str] = ()
-    ) -> str | Refusal:
+    ) -> ir.Node | Refusal:
+        """Put a call in the place of the nodes of `part`, and return it; `over` and `marks` say what its kernel may do."""
         graph = part.nodes[0].graph
         assert isinstance(graph, ir.Graph)
         places = self._places(graph)
@@ -264,9 +281,9 @@ class _Fuser:
                 note_place(node, self.run, place)
         self._replace(part, call, places.order, after)
         self.made.append(_Contraction(call, function, part.constants, len(self.records) - 1))
-        return node_id(call)
+        return call
 
-    def _unify(self) -> None:
+    def unify(self) -> None:
         """Let the calls that one pattern made share functions where they differ in single numbers only, and drop constants inside."""
         unified = self.functions.unified()
         for made in self.made:
@@ -359,6 +376,36 @@ class _Fuser:
             graph.remove(node, safe=True)
         elif not value.is_graph_input():
             graph.initializers.pop(value.name or "", None)
+
+
+@dataclass
+class _Mirror:
+    """Repeats in the model of `fuser` what happens to its copy; `originals` are its nodes by those of the copy."""
+
+    fuser: _Fuser
+    originals: dict[ir.Node, ir.Node]
+
+    def contract(self, part: FusedRegion, pattern: Pattern, over: Sequence[int], call: ir.Node) -> ir.Node | Refusal:
+        """Contract in the model what `part`, which became `call`, is a copy of, with what quantises and dequantises between."""
+        members = [self.originals[node] for node in part.nodes if node in self.originals]
+        if len(members) < len(part.nodes):
+            return Refusal("a part of it was refused")
+        own = region_through(members, self.fuser.constants)
+        if isinstance(own, Refusal):
+            return own
+        if pattern.outputs is not None and len(own.outputs) > pattern.outputs:
+            return Refusal("more of its values are read outside, as they are or quantised, than the pattern allows")
+        made = self.fuser.contract_region(own, pattern, over if len(own.nodes) == len(part.nodes) else ())
+        if isinstance(made, ir.Node):
+            self.originals[call] = made
+            self.fuser.fused += 1
+        return made
+
+
+def _finder(fuser: _Fuser) -> _Fuser:
+    """Return what finds matches for `fuser` in a copy of its model, in which nothing is quantised between operators."""
+    copy, originals = without_quantisation(fuser.model)
+    return _Fuser(copy, mirror=_Mirror(fuser, originals))
 
 
 def _overlap(match: Match, rival: Match, fate: Fate) -> str:

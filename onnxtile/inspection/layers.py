@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.graph import dependencies, node_ids
 from onnxtile.inspection.inlined import NodeWork, works
+from onnxtile.inspection.quantisation import factors
 from onnxtile.inspection.work import operator_name
 from onnxtile.inspection.workspaces import workspaces
 from onnxtile.model.bytes import tensor_bytes
@@ -54,6 +55,8 @@ class LayerCost:
     """Those bytes of `read` that are constants."""
     workspace: int | None = 0
     """Bytes that the pattern of a meta-op says its kernel needs besides; None where they are not known."""
+    factors: str = ""
+    """The stored element types of what it multiplies, as "int8 x int8"; empty where it multiplies nothing."""
 
     @property
     def traffic(self) -> int | None:
@@ -78,6 +81,7 @@ class LayerCost:
             "inputs": [tensor.to_dict() for tensor in self.inputs],
             "outputs": [tensor.to_dict() for tensor in self.outputs],
             "macs": self.work.total,
+            "factors": self.factors,
             "flops": self.work.operations,
             "bias_additions": sum(self.work.additions.values()),
             "bytes_read": self.read,
@@ -98,7 +102,11 @@ def layers(model: ir.Model, shapes: Shapes, constants: Constants) -> tuple[Layer
         return tensor(value, shapes, constants)
 
     return tuple(
-        replace(_layer(node, name, body, done[node], described), workspace=needed.get(node, 0))
+        replace(
+            _layer(node, name, body, done[node], described),
+            workspace=needed.get(node, 0),
+            factors=factors(node, model, shapes) if done[node].macs and done[node].total else "",
+        )
         for body, graph in _graphs(model.graph)
         for node, name in node_ids(graph).items()
         if not (node.outputs and all(value in constants for value in node.outputs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import onnx_ir as ir
@@ -14,6 +14,7 @@ from onnxtile.inspection.layers import LayerCost, Tensor, layers, tensor
 from onnxtile.inspection.modules import Module, modules
 from onnxtile.inspection.operators import OperatorUse, operators
 from onnxtile.inspection.parameters import Parameters, parameters, stored_parameters
+from onnxtile.inspection.quantisation import Quantisation, quantisations
 from onnxtile.inspection.training import Kept, kept_for_training
 from onnxtile.inspection.workspaces import summed
 from onnxtile.model.constants import Constants
@@ -44,6 +45,8 @@ class Totals:
     flops: Mapping[str, int]
     uncounted: tuple[Remark, ...]
     """Nodes whose FLOPs are not known."""
+    by_factors: Mapping[str, int] = field(default_factory=dict)
+    """MACs by the stored element types of what is multiplied."""
 
     @classmethod
     def of(cls, found: Iterable[LayerCost]) -> Totals:
@@ -57,6 +60,7 @@ class Totals:
             unknown,
             add_up(one.work.flops for one in found),
             uncounted,
+            add_up({one.factors: one.work.total or 0} for one in found if one.factors),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,6 +68,7 @@ class Totals:
         return {
             "total": sum(self.macs.values()),
             "by_operator": dict(self.macs),
+            "by_operand_types": dict(self.by_factors),
             "bias_additions": dict(self.additions),
             "unknown": [remark.to_dict() for remark in self.unknown],
         }
@@ -125,6 +130,7 @@ class Inspection(VerbResult):
     open: tuple[str, ...] = ()
     """The options that bind what is open in the inputs."""
     modules: tuple[Module, ...] | None = None
+    quantised: tuple[Quantisation, ...] = ()
 
     @property
     def totals(self) -> Totals:
@@ -184,6 +190,7 @@ class Inspection(VerbResult):
             "unknown": [remark.to_dict() for remark in self.unknown],
             "conflicts": [remark.to_dict() for remark in self.conflicts],
             "open": list(self.open),
+            "quantisation": [one.to_dict() for one in self.quantised],
             **({"tree": [module.to_dict() for module in self.modules]} if self.modules is not None else {}),
             **({"training": self.training.to_dict()} if self.training is not None else {}),
         }
@@ -212,6 +219,7 @@ def summarise(model: ir.Model, *, training: ir.Model | None = None, tree: bool =
         None if training is None else kept_for_training(training),
         tuple(_open(model)),
         modules(found, stored_parameters(model, shapes, constants)) if tree else None,
+        quantisations(model, shapes, constants),
     )
 
 

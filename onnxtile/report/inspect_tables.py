@@ -81,6 +81,7 @@ def _model(result: ResultJson) -> list[tuple[str, object]]:
         ("bytes of other constants", f"{parameters['other_constant_bytes']:,}"),
         ("MACs", _total(macs)),
         ("MACs by operator", _products(macs["by_operator"])),
+        *_by_operand_types(macs),
         ("FLOPs", _total(result["flops"])),
         ("FLOPs by operator", _products(result["flops"]["by_operator"])),
         ("bias additions", _products(macs["bias_additions"])),
@@ -152,6 +153,12 @@ def _operators(result: ResultJson) -> Iterable[tuple[object, ...]]:
     for use in result["operators"]:
         op, attributes = use["op"], "; ".join(filter(None, map(_attribute, use["attributes"])))
         yield op, use["count"], macs[op], flops[op], attributes
+
+
+def _by_operand_types(macs: ResultJson) -> list[tuple[str, str]]:
+    """Return the row of MACs by the stored types of what is multiplied, where not all are floats."""
+    counts = macs["by_operand_types"]
+    return [("MACs by operand types", _products(counts))] if set(counts) - {"float x float"} else []
 
 
 def _by_operator(result: ResultJson, key: str) -> dict[str, int | str]:

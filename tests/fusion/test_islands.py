@@ -1,6 +1,7 @@
 """Quantised islands: found around operators, shared DequantizeLinear nodes copied, and given back by unfuse."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import onnx
@@ -8,12 +9,12 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxtile import keys
+from onnxtile import api, keys
 from onnxtile.fusion.library import pattern_set
 from onnxtile.fusion.rewrite import fuse
 from onnxtile.fusion.unfuse import unfuse
 from onnxtile.model.load import load
-from onnxtile.runtime import Session
+from onnxtile.runtime import Array, Session
 
 
 class _Quantised:
@@ -23,14 +24,14 @@ class _Quantised:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
 
-    def held(self, name: str, array: np.ndarray) -> str:
+    def held(self, name: str, array: Array) -> str:
         self.initializers.append(numpy_helper.from_array(array, name))
         return name
 
     def pair(self, name: str, scale: float = 0.05, zero: int = 3) -> tuple[str, str]:
-        return self.held(f"{name}_s", np.float32(scale)), self.held(f"{name}_z", np.int8(zero))
+        return self.held(f"{name}_s", np.asarray(scale, np.float32)), self.held(f"{name}_z", np.asarray(zero, np.int8))
 
-    def add(self, op: str, inputs: list[str], output: str, **attributes: object) -> str:
+    def add(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
         self.nodes.append(helper.make_node(op, inputs, [output], name=f"n_{output}", **attributes))
         return output
 
@@ -152,3 +153,35 @@ def test_weights_that_are_moved_after_they_are_dequantised_stay_int8() -> None:
     call = next(node for node in model.graph if node.op_type == "QMatMul")
     assert "w_w" in {value.name for value in call.inputs if value is not None}
     assert not any(node.op_type == "Transpose" for node in model.graph)
+
+
+def _quantised_gelu() -> onnx.ModelProto:
+    """Return x · (1 + erf(x / √2)) / 2 with every result quantised; the pair after x has two readers."""
+    net = _Quantised()
+    x = net.dq(net.q("x"))
+    root = net.held("root", np.asarray(2**0.5, np.float32))
+    one, half = net.held("one", np.asarray(1, np.float32)), net.held("half", np.asarray(0.5, np.float32))
+    erf = net.dq(net.q(net.add("Erf", [net.dq(net.q(net.add("Div", [x, root], "ratio")))], "erf")))
+    total = net.dq(net.q(net.add("Add", [erf, one], "total")))
+    product = net.dq(net.q(net.add("Mul", [x, total], "product")))
+    return net.model(net.dq(net.q(net.add("Mul", [product, half], "gelu"))), [1, 4, 8, 8])
+
+
+def test_float_patterns_are_found_through_what_quantises_and_dequantises() -> None:
+    proto = _quantised_gelu()
+    result = api.fuse(proto)
+    assert {one.name: len(one.calls) for one in result.patterns if one.calls} == {"GeLU": 1, "QuantisedIsland": 1}
+    assert [node.op_type for node in result.model.graph] == ["QuantizeLinear", "QGeLU", "DequantizeLinear"]
+    assert result.verdict is not None and all(one.max_abs == 0 for one in result.verdict.outputs)
+    assert Counter(node.op_type for node in api.unfuse(result.model).model.graph) == Counter(
+        node.op_type for node in proto.graph.node
+    )
+
+
+def test_a_value_that_is_also_read_outside_keeps_the_pattern_from_being_fused() -> None:
+    """The copy that queries see has one reader where the model has a quantised result that is an output."""
+    proto = _quantised_gelu()
+    proto.graph.output.append(helper.make_tensor_value_info("total_q", TensorProto.INT8, [1, 4, 8, 8]))
+    result = api.fuse(proto)
+    assert not any(one.calls for one in result.patterns if one.name == "GeLU")
+    assert {value.name for value in result.model.graph.outputs} == {"gelu_q_d", "total_q"}

@@ -145,7 +145,7 @@ def explain(options: ExplainOptions) -> Explanation:
     constants = Constants(graph)
     progress("matching")
     might = _matches(Matcher(graph, constants, closed=Functions(graph).bodies), wanted) if place else []
-    *earlier, done = fuse_graph(graph, chosen[: place + 1])
+    *earlier, done = fuse_graph(graph, chosen[: place + 1], through=True)
     matcher = Matcher(graph, constants, closed=Functions(graph).bodies)
     best: dict[str, PartialMatch] = {}
     for i, program in enumerate(wanted.programs):

@@ -78,7 +78,8 @@ class FuseResult(RewrittenModel):
 
 def fuse(options: FuseOptions) -> FuseResult:
     """Fuse a model as `onnxtile.fuse` says."""
-    chosen, lower, verify, progress = chosen_patterns(options.patterns), options.lower, options.verify, options.progress
+    lower, verify, progress = options.lower, options.verify, options.progress
+    chosen = chosen_patterns(options.patterns, islands=lower == "none")
     progress("reading the model")
     original, source = load(options.model), file_of(options.model)
     clear_plan(original)
@@ -88,7 +89,7 @@ def fuse(options: FuseOptions) -> FuseResult:
     shapes = cache(lambda: resolved(original))
     counterparts = dict(zip(values(original), values(fused), strict=True))
     progress("matching")
-    results = fuse_graph(fused, chosen, progress, shapes=lambda: shapes().of_copies(counterparts))
+    results = fuse_graph(fused, chosen, progress, lambda: shapes().of_copies(counterparts), through=True)
     check(fused)
     verdict: Verdict | None = None
     sites: tuple[SiteVerdict, ...] = ()
@@ -188,12 +189,16 @@ def _bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model
     return resolved(bound)
 
 
-def chosen_patterns(patterns: Patterns) -> list[Pattern]:
-    """Return the patterns that `patterns` name; the library where they name none. Raises PatternError, QueryError, UsageError."""
+def chosen_patterns(patterns: Patterns, *, islands: bool = True) -> list[Pattern]:
+    """Return the patterns that `patterns` name; where they name none the library, and with `islands` the quantised ones.
+
+    Raises PatternError, QueryError, UsageError.
+    """
     chosen: list[Pattern] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         chosen += [pattern] if isinstance(pattern, Pattern) else _selected(pattern)
-    return pattern_files.require_distinct(chosen) or pattern_files.pattern_set()
+    quantised = pattern_files.pattern_set("quantised") if islands and not chosen else []
+    return pattern_files.require_distinct(chosen) or [*pattern_files.pattern_set(), *quantised]
 
 
 def _selected(pattern: str | tuple[str, str]) -> list[Pattern]:

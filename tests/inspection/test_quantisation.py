@@ -1,0 +1,78 @@
+"""What inspect says of quantised models: element types of products, scales, zero points and axes."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxtile import api
+
+
+def _linear(form: str) -> onnx.ModelProto:
+    """Return x (2×8, uint8) times w (8×4, int8, a scale for each column), as QDQ or QLinearMatMul nodes."""
+    held = [
+        numpy_helper.from_array(np.asarray(0.5, np.float32), "xs"),
+        numpy_helper.from_array(np.asarray(128, np.uint8), "xz"),
+        numpy_helper.from_array(np.ones((8, 4), np.int8), "w"),
+        numpy_helper.from_array(np.asarray([1, 2, 3, 4], np.float32), "ws"),
+        numpy_helper.from_array(np.zeros(4, np.int8), "wz"),
+    ]
+    if form == "qdq":
+        nodes = [
+            helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["xf"]),
+            helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wf"], axis=1),
+            helper.make_node("MatMul", ["xf", "wf"], ["yf"]),
+            helper.make_node("QuantizeLinear", ["yf", "xs", "xz"], ["y"]),
+        ]
+    else:
+        nodes = [helper.make_node("QLinearMatMul", ["x", "xs", "xz", "w", "ws", "wz", "xs", "xz"], ["y"])]
+    given = [helper.make_tensor_value_info("x", TensorProto.UINT8, [2, 8])]
+    made = [helper.make_tensor_value_info("y", TensorProto.UINT8, [2, 4])]
+    graph = helper.make_graph(nodes, "g", given, made, held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def _inspected(model: Any) -> dict[str, Any]:
+    return api.inspect(model).to_dict()
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_products_are_counted_by_the_stored_types_of_their_factors(form: str) -> None:
+    assert _inspected(_linear(form))["macs"]["by_operand_types"] == {"uint8 x int8": 2 * 8 * 4}
+
+
+def test_a_fused_model_tells_the_same_of_its_kernels() -> None:
+    before, after = _inspected(_linear("qdq")), _inspected(api.fuse(_linear("qdq"), ["quantised"]).model)
+    assert after["macs"]["by_operand_types"] == before["macs"]["by_operand_types"]
+    assert sorted(map(str, after["quantisation"])) == sorted(map(str, before["quantisation"]))
+
+
+def test_each_tensor_has_its_scales_zero_points_and_axis() -> None:
+    found = {one["tensor"]: one for one in _inspected(_linear("qdq"))["quantisation"]}
+    assert found["x"] == {
+        "tensor": "x", "dtype": "uint8", "scale": [0.5], "zero_point": [128.0], "axis": None, "block_size": None,
+    }  # fmt: skip
+    assert found["w"]["scale"] == [1, 2, 3, 4]
+    assert (found["w"]["dtype"], found["w"]["axis"]) == ("int8", 1)
+    assert found["y"]["scale"] == [0.5]
+
+
+def test_packed_weights_are_named_with_their_bits_and_blocks() -> None:
+    held = [
+        numpy_helper.from_array(np.zeros((4, 1, 16), np.uint8), "w"),
+        numpy_helper.from_array(np.full(4, 0.25, np.float32), "s"),
+    ]
+    node = helper.make_node(
+        "MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=32, N=4, bits=4, block_size=32
+    )
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 32])]
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "g", given, made, held)
+    told = _inspected(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    assert told["macs"]["by_operand_types"] == {"float x int4": 2 * 32 * 4}
+    assert (told["quantisation"][0]["dtype"], told["quantisation"][0]["block_size"]) == ("int4", 32)
+    # Two operations a product, and one for each weight that is scaled.
+    assert told["flops"]["total"] == 2 * 2 * 32 * 4 + 32 * 4
