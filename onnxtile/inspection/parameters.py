@@ -128,4 +128,4 @@ def _in_functions(model: ir.Model) -> Iterator[ir.TensorProtocol]:
         for node in function.all_nodes():
             attribute = node.attributes.get("value")
             if node.op_type == "Constant" and attribute is not None and not attribute.is_ref():
-                yield attribute.as_tensor()
+                yield attribute.value

@@ -19,7 +19,7 @@ from onnxtile.model.copied_tensor import copied_tensor, without_second_props
 from onnxtile.model.mapped import MappedModel, read_mapped
 from onnxtile.model.training import note_training
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
-from onnxtile.model.walk import all_nodes, all_values
+from onnxtile.model.walk import all_nodes, all_values, tensors_of
 from onnxtile.paths import real, require_readable
 
 Source: TypeAlias = str | Path | onnx.ModelProto | ir.Model
@@ -168,17 +168,7 @@ def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Yield every tensor of the model: initializers, and attributes of nodes (of Constant, above all)."""
     for graph in model.graphs():
         yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
-    yield from (tensor for node in all_nodes(model) for tensor in _attribute_tensors(node))
-
-
-def _attribute_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol]:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.TENSOR:
-            yield attribute.as_tensor()
-        elif attribute.type == ir.AttributeType.TENSORS:
-            yield from attribute.as_tensors()
+    yield from (tensor for node in all_nodes(model) for tensor in tensors_of(node))
 
 
 def _require_bytes(tensor: ir.TensorProtocol) -> None:
@@ -292,10 +282,10 @@ def _own_tensors(model: ir.Model) -> None:
     for node in all_nodes(model):
         for attribute in [one for one in node.attributes.values() if not one.is_ref()]:
             if attribute.type == ir.AttributeType.TENSOR:
-                own = ir.AttrTensor(attribute.name, _own(attribute.as_tensor()), doc_string=attribute.doc_string)
+                own = ir.AttrTensor(attribute.name, _own(attribute.value), doc_string=attribute.doc_string)
                 node.attributes[attribute.name] = own
             elif attribute.type == ir.AttributeType.TENSORS:
-                all_own = [_own(tensor) for tensor in attribute.as_tensors()]
+                all_own = [_own(tensor) for tensor in attribute.value]
                 node.attributes[attribute.name] = ir.AttrTensors(
                     attribute.name, all_own, doc_string=attribute.doc_string
                 )

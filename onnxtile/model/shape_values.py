@@ -176,7 +176,7 @@ class Propagation:
     def _visit_kernel(self, node: ir.Node, standard: bool) -> None:
         if standard and node.op_type == "Constant":
             attribute = node.attributes.get("value")
-            self._hold(node.outputs[0], None if attribute is None else attribute.as_tensor())
+            self._hold(node.outputs[0], None if attribute is None else attribute.value)
         elif standard and node.op_type in {"Shape", "Size"}:
             self._measure(node)
         else:

@@ -139,7 +139,7 @@ def _constant(node: ir.Node) -> ir.TensorProtocol | None:
     if node.op_type != "Constant" or node.domain not in {"", "ai.onnx"} or len(node.outputs) != 1:
         return None
     attribute = node.attributes.get("value")
-    return None if attribute is None or attribute.is_ref() else attribute.as_tensor()
+    return None if attribute is None or attribute.is_ref() else attribute.value
 
 
 def _stand_in(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
