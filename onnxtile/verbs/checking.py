@@ -1,4 +1,4 @@
-"""Check a plan that stands in a file against its model."""
+"""Check a plan against its model."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def check_plan(
     ranges: Ranges | None = None,
     progress: Progress = silent,
 ) -> Audit:
-    """Return what is wrong with `plan`, a plan of `model`: a result, a file of the JSON that `to_dict` makes, or a planned model.
+    """Return the faults of `plan`, a plan of `model`: a result, a JSON file, or a planned model.
 
-    Dimensions and bounds are bound as the plan says, beside `dims`, `shapes` and `bounds`. `inputs` (an .npz file) and `ranges` are what a
-    model is run on where no inference knows a shape. Raises ModelError, and UsageError where `plan` is none.
+    Dimensions and bounds are bound as in the plan, and by `dims`, `shapes` and `bounds`. The model runs on `inputs` (an .npz file) or
+    within `ranges` where no inference knows a shape. Raises ModelError, and UsageError where `plan` is not a plan.
     """
     from onnxtile.planning.proof.published.audit import check
     from onnxtile.planning.proof.published.claims import Claims

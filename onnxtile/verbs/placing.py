@@ -1,4 +1,4 @@
-"""Plan a problem that comes without a model, as MiniMalloc's are."""
+"""Plan a problem without a model, such as MiniMalloc's."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def plan_problem(
 ) -> PlanResult:
     """Give every buffer of the problem in the CSV `file` (columns id, lower, upper, size) an offset in an arena.
 
-    `alignment` and `capacity` are in bytes; a mapping gives several arenas their capacities, the first the fastest. Raises UsageError for
-    what is no problem, Infeasible over `capacity`.
+    `alignment` and `capacity` are in bytes; a mapping gives the capacities of several arenas, the fastest first. Raises UsageError for
+    a file that is not a problem, Infeasible over `capacity`.
     """
     from onnxtile.planning.offsets.csv_problem import read_problem
     from onnxtile.planning.offsets.effort import NORMAL
@@ -45,7 +45,7 @@ def plan_problem(
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{file}: this is no text ({error.reason} at byte {error.start})") from error
+        raise UsageError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start})") from error
     try:
         problem = read_problem(text, alignment=alignment)
     except UsageError as error:

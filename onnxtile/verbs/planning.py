@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """The annotated model, its plan, and the verdict of the run inside the arena (None where verification was off)."""
+    """The annotated model, its plan, and the verdict of the run inside the arena (None without verification)."""
 
     model: ir.Model = field(repr=False)
     plan: PlanResult
@@ -63,15 +63,14 @@ def plan(  # noqa: PLR0913 - the options of the command
 ) -> PlannedModel:
     """Give every activation of `model` an offset in an arena, and annotate the model with it.
 
-    `bounds` say how large dimensions that depend on the data may become, by the name of a dimension, a value or a node.
-    `alignment` and `capacity` are in bytes; a mapping gives several arenas their capacities, the first the fastest. `effort` is how long
-    the planner may search. `order` says in which order nodes run, `streams` how many that do not depend on each other
-    may run in one step. `io` says whether graph inputs and outputs lie in the arena, `overwrite_inputs` that
-    inputs there may be lost. `workspaces` says by operator how many bytes its kernels need beside operands and results (see
-    model.size_rule), `share_workspaces` that they have one together, the largest. `inputs` is an .npz file with what to run on,
-    `ranges` limit the numbers of random inputs.
-    The result is checked against the model by code that shares nothing with what plans (see `check_plan`); with `verify`, the model is also
-    run with every tensor at its planned address. Raises ModelError, UsageError; Infeasible over `capacity`; CheckFailed where the check
+    `bounds` are upper bounds of data-dependent dimensions, by the name of a dimension, a value or a node. `alignment` and `capacity` are in
+    bytes; a mapping gives the capacities of several arenas, the fastest first. `effort` is the budget of the planner. `order` names the
+    order of nodes, `streams` is the number of independent nodes that may run in one step. `io` places graph inputs and outputs inside or
+    outside the arena; `overwrite_inputs` allows inputs inside it to be overwritten. `workspaces` has the bytes that kernels need beside
+    operands and results, by operator (see model.size_rule); with `share_workspaces` all kernels use one. `inputs` is an .npz file of inputs
+    to run on; `ranges` limit the numbers of random inputs.
+    An independent check compares the plan with the model (see `check_plan`). With `verify`, the model also runs with every tensor at its
+    planned address. Raises ModelError, UsageError; Infeasible over `capacity`; CheckFailed where the check
     says no; Mismatch where the run inside the arena differs.
     """
     from onnxtile.planning.annotate import annotate

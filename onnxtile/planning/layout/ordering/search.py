@@ -1,7 +1,7 @@
-"""Searches the order of least peak: best first as long as that ends, then along a beam.
+"""Searches the order of least peak: best first within a budget, else along a beam.
 
-Best first: of all beginnings of an order the one with the lowest peak is continued, so the first complete one is the best. Beginnings of
-the same nodes are one; what can only do good runs at once. The idea is that of Ahn et al., "Ordering Chaos:
+Best first: the prefix with the lowest peak is continued, so the first complete order is the best. Prefixes of the same nodes are one search
+node, and safe nodes run at once. The idea is that of Ahn et al., "Ordering Chaos:
 Memory-Aware Scheduling of Irregularly Wired Neural Networks for Edge Devices", MLSys 2020, with a priority queue in place of its layers.
 """
 
@@ -16,15 +16,15 @@ from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
 from onnxtile.planning.layout.ordering.schedule_prefix import SchedulePrefix
 
 BUDGET = 60_000
-"""Steps, of which each runs one node after some beginning: about two seconds."""
+"""The default budget in steps; a step runs one node after a prefix. It takes about two seconds."""
 
 _BROAD = 12
-"""Of so many ready nodes, those that come first in the model, and the last that became ready, one is chosen outside of the exact search."""
+"""Outside the exact search, the number of ready nodes to choose from: the first of the model, besides those that became ready last."""
 
 
 @dataclass(frozen=True)
 class FoundOrder:
-    """The best order found, its peak in bytes, and whether there is none better (`exact`)."""
+    """The best order found, its peak in bytes, and whether it is proved to be the least (`exact`)."""
 
     order: tuple[int, ...]
     peak: int
@@ -32,7 +32,7 @@ class FoundOrder:
 
 
 def search(problem: OrderingProblem, budget: int = BUDGET) -> FoundOrder:
-    """Return an order of `work` whose peak is not above that of the order in which it is given; the same one every time."""
+    """Return an order of `problem` whose peak is at most the one of the given order; the result is deterministic."""
     given = _given(problem)
     found = _best_first(problem, given, budget) if given.peak > problem.floor else given
     if found is not None:
@@ -82,7 +82,7 @@ def _best_first(problem: OrderingProblem, given: FoundOrder, budget: int) -> Fou
 
 
 def _greedily(problem: OrderingProblem) -> FoundOrder:
-    """Return the order in which, of the first few nodes that may, always the one runs that leaves the peak lowest, then the least live."""
+    """Return a greedy order: of the first few ready nodes, the one with the lowest peak runs next, of equals the least live bytes."""
     prefix = SchedulePrefix.start(problem)
     queue = sorted(node for node in prefix.run_safely(prefix.ready, problem.floor) if node in prefix.ready)
     while prefix.ready:
@@ -112,7 +112,7 @@ def _first(queue: list[int], ready: set[int]) -> Iterator[int]:
 
 
 def _along_a_beam(problem: OrderingProblem, peak: int, width: int) -> Iterator[FoundOrder]:
-    """Yield the best order among those of which, at each length, the `width` best beginnings are continued."""
+    """Yield the best order of a beam search that continues the `width` best prefixes of each length."""
     start = SchedulePrefix.start(problem)
     start.run_safely(start.ready, problem.floor)
     beams: dict[int, dict[frozenset[int], SchedulePrefix]] = {start.done: {frozenset(start.ready): start}}
@@ -130,7 +130,7 @@ def _along_a_beam(problem: OrderingProblem, peak: int, width: int) -> Iterator[F
 
 
 def _continued(prefix: SchedulePrefix, peak: int, width: int) -> Iterator[SchedulePrefix]:
-    """Yield `progress` continued by one node, in the `width` best ways that stay below `peak`."""
+    """Yield `prefix` continued by one node, in the `width` best ways with a peak below `peak`."""
     recent = (node for node in prefix.recent if node in prefix.ready)
     near = {*heapq.nsmallest(_BROAD, prefix.ready), *recent}
     ways = sorted(_cost(prefix, node) for node in near)

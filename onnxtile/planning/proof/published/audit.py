@@ -64,7 +64,7 @@ def check(
     claims = plan if isinstance(plan, Claims) else Claims.of(plan)
     known = GraphFacts(*unfold(model, shapes, constants))
     if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
-        return _refused(PlanFailure(f"alignment is a power of two, not {claims.alignment}"))
+        return _refused(PlanFailure(f"the alignment must be a power of two, not {claims.alignment}"))
     if claims.overwrite_inputs and claims.io != "inside":
         return _refused(PlanFailure(f"inputs cannot be overwritten with io {claims.io!r}"))
     arenas = {arena.name: arena for arena in claims.arenas}
@@ -74,7 +74,9 @@ def check(
     seen = walk.graph(known.model.graph, main, claims.io, claims.overwrite_inputs, "")
     failures = walk.failures
     if None not in (digest, claims.digest) and digest != claims.digest:
-        failures.insert(0, PlanFailure(f"the plan is one of another file: its digest is {claims.digest}, not {digest}"))
+        failures.insert(
+            0, PlanFailure(f"the plan belongs to another file: its digest is {claims.digest}, not {digest}")
+        )
     if seen is not None and not walk.is_partial:
         failures += compare(walk.listing, claims, known)
         used = None if seen.shared is None else seen.shared.links

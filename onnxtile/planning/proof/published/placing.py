@@ -180,7 +180,7 @@ def _address_failures(
         arena = terms.arenas.get(row.arena)
         if arena is None and (row.size or row.arena):
             yield PlanFailure(
-                f"{row.name!r} lies in {row.arena!r}, which is no arena of the plan", (row.name,), holder.first
+                f"{row.name!r} lies in {row.arena!r}, which is not an arena of the plan", (row.name,), holder.first
             )
         elif arena is not None and (row.offset < 0 or (row.size and row.end > arena.size)):
             yield PlanFailure(

@@ -26,14 +26,14 @@ def from_json(data: bytes, where: str) -> Claims:
     try:
         found = json.loads(data, parse_int=_number)
         if not isinstance(found, dict) or found.get("version") != 1:
-            raise UsageError(f"{where} is no plan: version is not 1", hint=_HINT)
+            raise UsageError(f"{where} is not a plan: version is not 1", hint=_HINT)
         return _adapter().validate_json(data, strict=True)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{where} is no plan: {field + ': ' if field else ''}{first['msg']}", hint=_HINT) from None
+        raise UsageError(f"{where} is not a plan: {field + ': ' if field else ''}{first['msg']}", hint=_HINT) from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is no JSON: {error}", hint=_HINT) from None
+        raise UsageError(f"{where} is not JSON: {error}", hint=_HINT) from None
 
 
 @cache
@@ -55,7 +55,7 @@ def from_marks(model: ir.Model, where: str) -> Claims:
     """
     text = model.graph.metadata_props.get(keys.PLAN)
     if text is None:
-        raise UsageError(f"{where} is no planned model: its graph has no {keys.PLAN!r}", hint=_HINT)
+        raise UsageError(f"{where} is not a planned model: its graph has no {keys.PLAN!r}", hint=_HINT)
     try:
         summary = dict(json.loads(text, parse_int=_number))
         main = _marked(model, model.graph, "", None)
@@ -67,7 +67,9 @@ def from_marks(model: ir.Model, where: str) -> Claims:
         }
         return _adapter().validate_python(whole)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is no planned model: its metadata is not that of a plan ({_short(error)})") from None
+        raise UsageError(
+            f"{where} is not a planned model: its metadata is not that of a plan ({_short(error)})"
+        ) from None
 
 
 def _short(error: Exception) -> str:

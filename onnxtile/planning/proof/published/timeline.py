@@ -101,7 +101,9 @@ def timeline(
     missing = [name for name, left in waiting.items() if left]
     failures = []
     if unknown:
-        failures.append(PlanFailure(f"the schedule has {_listed(unknown)}, which the graph has not, or not so often"))
+        failures.append(
+            PlanFailure(f"the schedule has {_listed(unknown)}, which the graph does not have, or has fewer times")
+        )
     if missing:
         failures.append(PlanFailure(f"the schedule lacks {_listed(missing)}"))
     if len(steps) != len(schedule):
@@ -131,7 +133,7 @@ def _disorder(line: RunOrder) -> Iterator[PlanFailure]:
             if maker is None or maker not in place:
                 continue
             if place[maker] >= number or line.steps[place[maker]] >= line.steps[number]:
-                reason = f"{line.names[number]!r} reads {value.name!r}, which {line.names[place[maker]]!r} has not made by then"
+                reason = f"{line.names[number]!r} reads {value.name!r}, which {line.names[place[maker]]!r} makes later"
                 yield PlanFailure(reason, (value.name or "",), line.steps[number])
 
 
