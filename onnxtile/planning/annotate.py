@@ -36,7 +36,7 @@ def _graphs(graph: ir.Graph, plan: PlanResult | PlannedBody) -> Iterator[tuple[i
     yield graph, plan
     nodes = dict(zip(plan.schedule, named(graph, plan.schedule, plan.steps).nodes, strict=True))
     for body in plan.bodies:
-        # A function has one graph for all its calls: their plans stand in the JSON only.
+        # A function has one graph for all its calls, so only the JSON has their plans.
         if body.attribute is not None:
             yield from _graphs(nodes[body.node].attributes[body.attribute].as_graph(), body)
 

@@ -81,7 +81,7 @@ class TensorMemory:
         return Binding(self.address, self.shape, self.dtype.value)
 
     def equals(self, other: TensorMemory) -> bool:
-        """Return whether both hold the same bits in the same shape; what fills up the last byte of packed elements is nobody's."""
+        """Return whether both hold the same bits in the same shape; the unused bits of the last byte do not count."""
         if (self.dtype, self.shape) != (other.dtype, other.shape):
             return False
         used = math.prod(self.shape) * self.dtype.bitwidth % 8
