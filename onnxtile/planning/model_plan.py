@@ -88,7 +88,8 @@ def plan_model(  # noqa: PLR0913 - the options of the command
     if told.unplanned:
         proof = replace(proof, ended="unplanned tensors")
     optimal = allocation.size == proof.lower_bound and not told.unplanned
-    least = any_order_bound(layout, facts, with_least_bodies(needs, inside))
+    # Each layout bounds every order: the largest bound counts.
+    least = max(any_order_bound(one, facts, with_least_bodies(needs, inside)) for one in found)
     return PlanResult(
         digest=digest,
         dims=dict(dims or {}),

@@ -83,7 +83,7 @@ def _body(name: str | None, graph: ir.Graph, terms: Terms) -> BodyPlan:
     assert plan.proof is not None
     proof = with_bodies(problem, plan.proof, layout.workspaces, inside)
     alignment = max(problem.alignments, default=terms.alignment)
-    least = any_order_bound(layout, terms.facts, with_least_bodies(needs, inside))
+    least = max(any_order_bound(one, terms.facts, with_least_bodies(needs, inside)) for one in found)
     return BodyPlan(name, layout, plan.offsets, plan.size, alignment, proof, least, inside)
 
 

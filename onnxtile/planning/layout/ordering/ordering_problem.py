@@ -52,7 +52,11 @@ class OrderingProblem:
     @cached_property
     def floor(self) -> int:
         """The bytes that are live in some step of every order: the largest sum of buffers that one node touches."""
-        return max((self._least(node) for node in range(len(self.after))), default=0)
+        return self.floor_of(range(len(self.after)))
+
+    def floor_of(self, nodes: Iterable[int]) -> int:
+        """Return the largest sum of bytes of the buffers that one of `nodes` touches."""
+        return max((self._least(node) for node in nodes), default=0)
 
     def _least(self, node: int) -> int:
         saved = max((self.sizes[made] for made, _ in self.overwrites(node)), default=0)

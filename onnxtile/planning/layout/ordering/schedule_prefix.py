@@ -18,7 +18,8 @@ class SchedulePrefix:
 
     `ready` nodes may run next; they determine the set: every node that is not one of them, nor after one, has run. `waiting` counts
     the predecessors left, for nodes of which some have run; `left` counts the nodes that still touch a live buffer. `live` bytes are in
-    use between two steps, `peak` in the largest step so far. `recent` are the last few nodes that became ready.
+    use between two steps, `peak` in the largest step so far. `recent` are the last few nodes that became ready. With `limit`, only these
+    nodes are to run.
     """
 
     problem: OrderingProblem
@@ -30,6 +31,7 @@ class SchedulePrefix:
     done: int = 0
     trail: Trail = None
     recent: tuple[int, ...] = ()
+    limit: frozenset[int] | None = None
 
     @classmethod
     def start(cls, problem: OrderingProblem) -> SchedulePrefix:
@@ -48,11 +50,20 @@ class SchedulePrefix:
             self.done,
             self.trail,
             self.recent,
+            self.limit,
         )
+
+    def limited(self, nodes: Iterable[int]) -> SchedulePrefix:
+        """Return the start of a search for an order of `nodes` only, which come next; their peak counts from here."""
+        found = self.copy()
+        found.limit = frozenset(nodes)
+        found.ready &= found.limit
+        found.peak, found.done, found.trail, found.recent = 0, 0, None, ()
+        return found
 
     @property
     def is_complete(self) -> bool:
-        """Whether every node has run."""
+        """Whether every node (of the limit) has run."""
         return not self.ready
 
     def price(self, node: int) -> tuple[int, int]:
@@ -93,7 +104,7 @@ class SchedulePrefix:
             count = self.waiting.pop(follower, len(problem.after[follower])) - 1
             if count:
                 self.waiting[follower] = count
-            else:
+            elif self.limit is None or follower in self.limit:
                 freed.append(follower)
         self.ready.update(freed)
         self.recent = (*freed, *self.recent)[:_RECENT]
