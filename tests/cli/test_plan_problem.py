@@ -55,7 +55,7 @@ def test_no_file_and_no_text(run: Run, tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_bytes(b"id,lower,upper,size\n\xff")
     done = run("plan", "p.csv")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "p.csv: this is no text" in done.err
+    assert "p.csv: not UTF-8 text" in done.err
 
 
 @pytest.mark.parametrize(("capacity", "shortfall"), [("200", "200"), ("399", "1")])

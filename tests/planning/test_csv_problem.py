@@ -39,11 +39,11 @@ def test_bytes_moved() -> None:
         ("id,lower,upper,size\na,0,1,1e3\n", "line 2: size must be a whole number, not '1e3'"),
         ("id,lower,upper,size\na,0\n", "line 2: upper must be a whole number, not ''"),
         ("id,lower,upper,size\n,0,1,4\n", "line 2: the id is empty"),
-        ("id,lower,upper,size\na,-2,1,4\n", "line 2: steps are counted from 0"),
+        ("id,lower,upper,size\na,-2,1,4\n", "line 2: steps must be between 0 and"),
         ("id,lower,upper,size,size\na,0,1,4,4\n", "line 1: column 'size' is repeated"),
         ("id,lower,upper,size\na,0,1,9007199254740993\n", "the sizes add up to more than"),
         ("id,lower,upper,size,moved\na,0,1,4,-1\n", "line 2: the buffer 'a' moves a negative number of bytes"),
-        ('id,lower,upper,size\n"a,0,1,4\n' + "x" * 200_000, "line 3: this is no CSV"),
+        ('id,lower,upper,size\n"a,0,1,4\n' + "x" * 200_000, "line 3: not CSV"),
         ("id,lower,upper,size,alignment\na,0,1,4,3\n", "line 2: the alignment must be a power of two, not 3"),
     ],
 )
