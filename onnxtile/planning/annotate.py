@@ -1,4 +1,4 @@
-"""A plan written into its model, as metadata that other tools read or pass on."""
+"""Writes a plan into its model, as metadata that other tools read or keep."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from onnxtile.planning.result import VERSION, PlannedBody, PlanResult
 
 
 def annotate(model: ir.Model, result: PlanResult) -> None:
-    """Mark each value and node of `model` and of its bodies, and its graph, with what `result` says of it, in place of what was there.
+    """Write `result` into the metadata of each value and node of `model` and its bodies, and of its graph; older marks are removed.
 
-    The marks are written only by IR version 10 and later. Raises UsageError where `result` is the plan of another model.
+    Only files of IR version 10 and later keep the metadata. Raises UsageError where `result` is the plan of another model.
     """
     graphs = list(_graphs(model.graph, result))
     clear_plan(model)
@@ -29,14 +29,14 @@ def annotate(model: ir.Model, result: PlanResult) -> None:
 
 
 def _graphs(graph: ir.Graph, plan: PlanResult | PlannedBody) -> Iterator[tuple[ir.Graph, PlanResult | PlannedBody]]:
-    """Yield `graph` and the bodies in it, at any depth, each with its plan. Raises UsageError where one is the plan of another."""
+    """Yield `graph` and its bodies, at any depth, each with its plan. Raises UsageError for the plan of another model."""
     names = {value.name for value in _values(graph)}
     if not {buffer.name for buffer in plan.tensors} <= names:
-        raise UsageError("the plan is not one of this model")
+        raise UsageError("the plan belongs to another model")
     yield graph, plan
     nodes = dict(zip(plan.schedule, named(graph, plan.schedule, plan.steps).nodes, strict=True))
     for body in plan.bodies:
-        # A function has one graph for all its calls: their plans stand in the JSON only.
+        # A function has one graph for all its calls, so only the JSON has their plans.
         if body.attribute is not None:
             yield from _graphs(nodes[body.node].attributes[body.attribute].as_graph(), body)
 

@@ -1,4 +1,4 @@
-"""From a model to a plan: schedule, lives and aliases, problem, planner. The check of plans is in planning.proof.published."""
+"""Plans a model: schedule, live ranges and aliases, problem, planner. The check of plans is in planning.proof.published."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from onnxtile.planning.result import Constant, Excluded, PlanResult
 from onnxtile.planning.rows import Address, all_roles, constant_nodes, inputs, operators, planned, planned_bodies
 
 SHARING = ("view", "in place", "cut", "join")
-"""The rules by which tensors may share bytes."""
+"""The rules of aliases, by which tensors share bytes."""
 
 
 def plan_model(  # noqa: PLR0913 - the options of the command
@@ -53,17 +53,15 @@ def plan_model(  # noqa: PLR0913 - the options of the command
     overwrite_inputs: bool = False,
     workspaces: WorkspaceRules = NO_RULES,
 ) -> PlanResult:
-    """Give every tensor of `model`, which stays as it is, an address in an arena.
+    """Give every tensor of `model`, which stays unchanged, an address in an arena.
 
-    `alignment` and `capacity` (None: no limit) are in bytes; a mapping gives several arenas their capacities, the first the fastest.
-    `effort` is how long `planner` may search. `digest` and `name` (of the input file), `dims` (the bound dimensions) and
-    `bounds` (of `shapes`) are copied into the result.
-    `order` names the order in which nodes run, of which up to `streams` that do not depend on each other run in one step.
-    `share` names the rules by which tensors may share bytes, all by default; views always do.
-    `io` says whether graph inputs and outputs lie in the arena, `overwrite_inputs` that inputs there may be lost.
-    `workspaces` says what kernels need beside their operands and results.
-    Raises UsageError for an alignment that is no power of two or an unknown planner or order, OverCapacity (an Infeasible) where an
-    arena would be larger than its capacity, Infeasible where a tensor without a size leaves that open.
+    `alignment` and `capacity` (None: no limit) are in bytes; a mapping gives the capacities of several arenas, the fastest first. `effort`
+    is the budget of `planner`. `digest` and `name` (of the input file), `dims` (the bound dimensions) and `bounds` (of `shapes`) are
+    copied into the result. `order` names the order of nodes; up to `streams` independent nodes run in one step. `share` names the rules of aliases in use,
+    all by default; views are always in use. `io` places graph inputs and outputs inside or outside the arena; `overwrite_inputs` allows
+    inputs inside it to be overwritten. `workspaces` has the bytes that kernels need beside their operands and results.
+    Raises UsageError for an alignment that is not a power of two, or an unknown planner or order; OverCapacity (an Infeasible) where an
+    arena exceeds its capacity; Infeasible where a tensor of unknown size makes that undecidable.
     """
     chosen = find_planner(planner)
     model, shapes, constants = unfold(model, shapes, constants)
@@ -91,7 +89,8 @@ def plan_model(  # noqa: PLR0913 - the options of the command
     if told.unplanned:
         proof = replace(proof, ended="unplanned tensors")
     optimal = allocation.size == proof.lower_bound and not told.unplanned
-    least = any_order_bound(layout, facts, with_least_bodies(needs, inside))
+    # Each layout bounds every order: the largest bound counts.
+    least = max(any_order_bound(one, facts, with_least_bodies(needs, inside)) for one in found)
     return PlanResult(
         digest=digest,
         dims=dict(dims or {}),
@@ -129,17 +128,17 @@ def plan_model(  # noqa: PLR0913 - the options of the command
 
 
 def _unplanned(reasons: Mapping[ir.Value, str], facts: ModelFacts) -> Infeasible:
-    """Return the error that tensors without a size leave open whether the arena fits its capacity."""
+    """Return the error for tensors of unknown size, with which no arena is known to fit its capacity."""
     value, reason = next(iter(reasons.items()))
     more = f" and {len(reasons) - 1:,} more" if len(reasons) > 1 else ""
     return Infeasible(
-        f"whether the arena fits its capacity is not known: {_name(value)!r}{more} without a size cannot be planned: {reason}",
-        hint=None if facts.unbound.options else "--bound NAME=N says how large a size that the data decide may become",
+        f"cannot tell whether the arena fits its capacity: the size of {_name(value)!r}{more} is not known: {reason}",
+        hint=None if facts.unbound.options else "give --bound NAME=N, the upper bound of a data-dependent dimension",
     )
 
 
 def _placed_in_order(values: Iterable[ir.Value], shapes: Shapes, alignment: int) -> tuple[Constant, ...]:
-    """Return the constants one behind the other, in a region of their own; those without fixed bytes have no place there."""
+    """Return the constants with consecutive offsets outside the arena; constants without fixed bytes have no offset."""
     placed, end = [], 0
     for value in values:
         size = tensor_bytes(value, shapes)

@@ -1,4 +1,4 @@
-"""What an order is, and how one is chosen by its name."""
+"""Orders of nodes, found by name."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from onnxtile.registry import discover
 
 @dataclass(frozen=True)
 class SchedulingContext:
-    """What an order is chosen by: the model's own, the number of streams, and what orders cost.
+    """The inputs of an order: the model's own schedule, the number of streams, and the problem to search.
 
-    `work` returns what to search in, given the rules by which tensors may share bytes whatever the order.
+    `ordering_problem` returns the problem, given the rules of aliases that it may assume.
     """
 
     own: Schedule
@@ -23,7 +23,7 @@ class SchedulingContext:
     ordering_problem: Callable[[Collection[str]], OrderingProblem]
 
     def packed(self, schedule: Schedule) -> Schedule:
-        """Return `schedule` in as many streams as there are."""
+        """Return `schedule` in steps of up to `streams` nodes."""
         return in_streams(schedule, self.streams)
 
 
@@ -31,9 +31,8 @@ class SchedulingContext:
 class Order:
     """A way to put the nodes of a model in order.
 
-    `candidates` returns schedules of which the one with the smallest arena is taken, of equals the first. It is a pure function, and the
-    same ground gets the same schedules every time. `every` says that a plan must hold for every order that the graph allows; the schedule
-    is then one of them.
+    `candidates` returns schedules, of which the one with the smallest arena is taken, of equals the first. It is a pure function. `every`
+    says that a plan must hold for every order that the graph allows; the schedule is then one of them.
     """
 
     name: str
@@ -43,7 +42,7 @@ class Order:
 
 
 def orders() -> dict[str, Order]:
-    """Return every order there is, by name."""
+    """Return all orders by name."""
     return discover("onnxtile.planning.orders", Order)
 
 

@@ -1,4 +1,4 @@
-"""What a planner is, and how one is found by its name."""
+"""Planners, found by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxtile.registry import discover
 
 @dataclass(frozen=True)
 class Placement:
-    """An offset in bytes for each buffer of a problem, in its order, and what is known of a smaller arena."""
+    """An offset in bytes for each buffer of a problem, in its order, and a bound on the smallest arena."""
 
     offsets: tuple[int, ...]
     proof: OptimalityProof
@@ -21,10 +21,10 @@ class Placement:
 
 @dataclass(frozen=True)
 class Planner:
-    """A way to give offsets to buffers.
+    """A method that gives offsets to buffers.
 
-    `place` is a pure function: the same problem gets the same offsets every time, unless the effort has an end in seconds. It need
-    not keep to the capacity, but may stop as soon as it does.
+    `place` is a pure function, unless the effort has a limit in seconds. Its arena may exceed the capacity; it may stop at the first
+    that does not.
     """
 
     name: str
@@ -32,10 +32,7 @@ class Planner:
     place: Callable[[Problem, Effort], Placement]
 
     def plan(self, problem: Problem, effort: Effort = NORMAL) -> OffsetPlan:
-        """Return the plan of this planner for `problem`, whether it fits the capacity or not.
-
-        In which order the buffers stand in the problem makes no difference.
-        """
+        """Return the plan for `problem`, whether it fits the capacity or not. The order of the buffers makes no difference."""
         order = sorted(range(len(problem.buffers)), key=lambda i: _standing(problem.buffers[i]))
         placement = self.place(replace(problem, buffers=tuple(problem.buffers[i] for i in order)), effort)
         offsets = dict(zip(order, placement.offsets, strict=True))
@@ -47,7 +44,7 @@ def _standing(buffer: Buffer) -> tuple[int, int, int, int, str]:
 
 
 def heuristic(place: Callable[[Problem], Sequence[int]]) -> Callable[[Problem, Effort], Placement]:
-    """Return the `Planner.place` of a planner that takes every buffer once, and looks for nothing better."""
+    """Return the `Planner.place` of a planner that places every buffer once, without a search."""
 
     def placed(problem: Problem, _effort: Effort) -> Placement:
         offsets = tuple(place(problem))
@@ -61,7 +58,7 @@ def heuristic(place: Callable[[Problem], Sequence[int]]) -> Callable[[Problem, E
 
 
 def planners() -> dict[str, Planner]:
-    """Return every planner there is, by name."""
+    """Return all planners by name."""
     return discover("onnxtile.planning.planners", Planner)
 
 

@@ -1,4 +1,4 @@
-"""Plans a problem that comes without a model."""
+"""Plans a problem without a model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def plan_buffers(
 ) -> PlanResult:
     """Give every buffer of `problem` an offset in an arena; the plan has passed the check.
 
-    `capacity` (None: no limit) is in bytes; a mapping gives several arenas their capacities, the first the fastest. `digest` is the SHA-256
-    of the file of the problem, for the result. Raises UsageError for an unknown planner, OverCapacity (an Infeasible) where an arena would
-    be larger than its capacity, CheckFailed where the planner is at fault.
+    `capacity` (None: no limit) is in bytes; a mapping gives the capacities of several arenas, the fastest first. `digest` (of the file of
+    the problem) is copied into the result. Raises UsageError for an unknown planner, OverCapacity (an Infeasible) where an arena exceeds
+    its capacity, CheckFailed for a fault of the planner.
     """
     chosen = find_planner(planner)
     allocation = allocate(problem, memories(capacity), chosen, effort)

@@ -1,4 +1,4 @@
-"""What a plan says, as plain data that `--json` writes and the reports draw."""
+"""The result of planning, as plain data that `--json` writes and the reports draw."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from onnxtile.result import VerbResult
 
 VERSION = 1
-"""Of the JSON that `PlanResult.to_dict` makes; docs/plan.schema.json describes it."""
+"""The version of the JSON of `PlanResult.to_dict`; docs/plan.schema.json describes it."""
 
 
 _LISTS = ("inputs", "buffers", "bodies")
@@ -33,12 +33,12 @@ class PlannedInput:
 
 @dataclass(frozen=True)
 class PlannedBuffer:
-    """A tensor at an address: `size` bytes from `offset` of the arena `arena`, in use from `first` to `last` inclusive.
+    """A tensor at an address: `size` bytes from `offset` of the arena `arena`, live from step `first` to step `last` inclusive.
 
-    `kind` is "output" or "input" for what the caller reads or writes, "workspace" for bytes that a node needs beside its operands and
-    results, else "activation". `alias` names the tensor that owns the bytes, where it is another; a tensor that owns its bytes has the life
-    of all that lies in them. `node` is what makes it, by its name in the schedule; `shape` its sizes, `dtype` its element type as onnx
-    names it ("FLOAT").
+    `kind` is "output" or "input" for tensors that the caller reads or writes, "workspace" for bytes that a node needs beside its operands
+    and results, else "activation". `alias` names the tensor that owns the bytes, if it is another; the live range of an owner covers all
+    tensors in its bytes. `node` is the node that makes it, by its name in the schedule; `shape` has its sizes, `dtype` its element type in
+    onnx's spelling ("FLOAT").
     """
 
     name: str
@@ -60,12 +60,12 @@ class PlannedBuffer:
 
 @dataclass(frozen=True)
 class PlannedBody:
-    """The plan of a body of the node `node`, the one that `attribute` holds, in `size` bytes of the node's workspace.
+    """The plan of the body in `attribute` of the node `node`, in `size` bytes of the node's workspace.
 
-    An `attribute` of None is the body of the function that the node calls; its values and nodes are named as inside of that.
+    An `attribute` of None is the body of the function that the node calls; its values and nodes have their names in the function.
 
-    `schedule`, `steps`, `operators`, `constant_nodes`, `buffers` and `bodies` are as those of a whole plan; offsets count from the start of
-    the arena, steps from that of the body.
+    `schedule`, `steps`, `operators`, `constant_nodes`, `buffers` and `bodies` are as in a whole plan. Offsets count from the start of the
+    arena, steps from the start of the body.
     """
 
     node: str
@@ -92,9 +92,9 @@ class PlannedBody:
 
 @dataclass(frozen=True)
 class Arena:
-    """One block of memory: its bytes in this plan, and how many there may be (None: no limit).
+    """One block of memory: its size in this plan, and its capacity (None: no limit), in bytes.
 
-    `peak` is the largest sum of bytes that are live in it in one step.
+    `peak` is the largest sum of its live bytes in one step.
     """
 
     name: str
@@ -105,9 +105,9 @@ class Arena:
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant that a step reads: its bytes, and where it starts in the region of the constants.
+    """A constant that a step reads: its bytes, and its offset in the block of constants.
 
-    None where its elements have no fixed size, as strings.
+    Both are None for elements without a fixed size, such as strings.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Excluded:
-    """A value without an address in the arena, and why."""
+    """A value without an address in the arena, with the reason."""
 
     name: str
     reason: str
@@ -125,10 +125,10 @@ class Excluded:
 
 @dataclass(frozen=True)
 class Inside:
-    """The `bytes` that the nodes of a meta-op need between each other, were they run one by one: the peak of its own plan.
+    """The `bytes` that the nodes inside a meta-op need between them, run one by one: the peak of its own plan.
 
-    None where a shape in it is not known. `node` is its call by the way to it, `operator` what it calls. With `in_arena` a workspace in
-    the arena stands for it; else they are not part of the plan.
+    None where a shape inside is not known. `node` is the call, with the path to it; `operator` is the meta-op. With `in_arena` a workspace
+    in the arena holds these bytes; otherwise they are not part of the plan.
     """
 
     node: str
@@ -139,7 +139,7 @@ class Inside:
 
 @dataclass(frozen=True)
 class CopyCount:
-    """Copies of tensors from one place to another, and their bytes: made unnecessary by the plan (`avoided`), or still to be made."""
+    """The number of copies of tensors, and their bytes: those that the plan avoids, and those that remain."""
 
     avoided: int
     avoided_bytes: int
@@ -149,19 +149,19 @@ class CopyCount:
 
 @dataclass(frozen=True, repr=False)
 class PlanResult(VerbResult):
-    """Where every tensor of a model lies while it runs. Sizes and offsets are bytes, steps count from 0.
+    """The addresses of all tensors of a model in a run. Sizes and offsets are in bytes, steps count from 0.
 
-    `io` says whether inputs and outputs are in the arena, `overwrite_inputs` whether inputs there may be lost.
-    `order` is the name of the order, `schedule` lists the nodes in it, and `steps` has the step of each.
-    `peak` is the largest sum of live bytes in one step, each buffer rounded up to the alignment; `peak_step` is the first such step.
-    `lower_bound` bounds every plan of this schedule and these aliases from below. `optimal` says that this plan meets it, `bound` how it
-    is known, and `ended` why the search for a smaller arena ended. `any_order_bound` bounds the plans of all orders and aliases (None
-    without a graph). `optimal_over` is "order" for a plan that is the smallest of this schedule and these aliases. It is "any order" for
-    the smallest of all, else None.
-    `activation_bytes` is the sum of all buffers if each had bytes of its own. `in_place` tensors are written over an operand.
-    `bodies` are the plans of the bodies of If, Loop, Scan and functions. `bounds` are the upper bounds of data-dependent dimensions.
-    `insides` are the meta-ops whose own nodes need bytes. `kernels` counts the quantised "islands" that run as kernels and the
-    "float_tensors" inside of them, which have no address; None without islands.
+    `io` places inputs and outputs inside or outside the arena (see layout.scope); `overwrite_inputs` says whether inputs inside it may be
+    overwritten. `order` is the name of the order, `schedule` has the names of the nodes in it, `steps` the step of each. `peak` is the
+    largest sum of live bytes in one step, each buffer rounded up to the alignment, `peak_step` the first such step. No plan of this
+    schedule and these aliases is smaller than `lower_bound`; `optimal` says that this plan is as small. `bound` is the kind of proof of the
+    bound (see offsets.problem.Bound), `ended` the reason why the search ended (see offsets.problem.Ended). No plan of any order and any
+    aliases is smaller than `any_order_bound` (None without a graph). `optimal_over` is "any order" if an optimal plan is as small as that,
+    else "order"; None for a plan that is not optimal. `activation_bytes` is the sum of all tensors, each with bytes of its own. `bodies`
+    are the plans of the bodies of If, Loop, Scan and functions, `bounds` the upper bounds of data-dependent dimensions. `in_place` is the
+    number of tensors written over an operand. `insides` are the meta-ops whose nodes need bytes between them.
+    `kernels` counts the quantised "islands" that run as kernels and the "float_tensors" inside of them, which have no address; None
+    without islands.
     `model` is the name of the model's file without its ending (None for a model in memory), `inputs` are the inputs of its graph.
     `operators` has the operator of each node of `schedule`, with its domain where that is not the standard one. `constant_nodes` are the
     nodes that depend on constants alone: they may run once, before the first inference.

@@ -1,4 +1,4 @@
-"""The rows of a result: each tensor and workspace of a graph with its address, and those of its bodies."""
+"""The rows of a result: each tensor and workspace of a graph and its bodies, with its address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlannedInput
 
 @dataclass(frozen=True)
 class Address:
-    """Where a buffer starts: `offset` bytes from the start of `arena`."""
+    """The start of a buffer: `offset` bytes from the start of `arena`."""
 
     arena: str
     offset: int
@@ -72,7 +72,7 @@ def planned_bodies(layout: Layout, inside: BodyPlans, facts: ModelFacts, places:
         workspace.nodes[0]: workspace.buffer.name for workspace in layout.workspaces if workspace.buffer.name != SHARED
     }
     for node, bodies in inside.items():
-        # A body without a byte may lie anywhere.
+        # A body without bytes has no workspace.
         start = places[workspaces[node]] if node in workspaces else Address("", 0)
         found.extend(_placed(ids[node], body, facts, start) for body in bodies)
     return tuple(found)
@@ -128,7 +128,7 @@ def all_roles(layout: Layout, inside: BodyPlans) -> Roles:
         for kind in ("tensors", "constants", "outside", "unplanned"):
             getattr(found, kind).update(getattr(one.roles, kind))
         todo.extend((body.layout, body.inside) for planned in bodies.values() for body in planned)
-    # A constant that is an output of the graph around is made there, also for the bodies that read it.
+    # A constant that is a graph output is made in the graph, also for the bodies that read it.
     for value in (*found.tensors, *found.outside):
         found.constants.pop(value, None)
     return found

@@ -71,7 +71,7 @@ def test_a_plan_of_another_file(run: Run, plan: dict[str, Any], tmp_path: Path) 
     (tmp_path / "plan.json").write_text(json.dumps({**plan, "digest": "0" * 64}))
     done = run("plan", "small.onnx", "--check", "plan.json")
     assert done.code == 1
-    assert done.out.startswith("the plan is one of another file: its digest is 000")
+    assert done.out.startswith("the plan belongs to another file: its digest is 000")
 
 
 @pytest.mark.usefixtures("plan")
@@ -79,9 +79,9 @@ def test_a_plan_of_another_file(run: Run, plan: dict[str, Any], tmp_path: Path) 
     ("arguments", "words"),
     [
         (("--check", "nope.json"), "nope.json: No such file"),
-        (("--check", "small.onnx"), "small.onnx is no planned model"),
-        (("--check", "text.json"), "text.json is no JSON"),
-        (("--check", "empty.json"), "empty.json is no plan: alignment: Field required"),
+        (("--check", "small.onnx"), "small.onnx is not a planned model"),
+        (("--check", "text.json"), "text.json is not JSON"),
+        (("--check", "empty.json"), "empty.json is not a plan: alignment: Field required"),
         (("--check", "plan.json", "--emit", "x.csv"), "--emit is for planning, and --check plans nothing"),
         (("--check", "plan.json", "--order", "any"), "--order is for planning"),
         (("--check", "plan.json", "-o", "x.onnx"), "--output is for planning"),

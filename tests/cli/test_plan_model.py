@@ -48,13 +48,13 @@ def small(tmp_path: Path) -> str:
         (("--dim", "batch=4", "--bound", "found=0"), ("invalid --bound found=0: give a whole number of at least 1",)),
         (("--dim", "batch=4", "--bound", "y=24"), ("'y' has no dimension that is open",)),
         (("--dim", "batch=4", "--alignment", "0"), ("invalid --alignment 0: a size in bytes is at least 1",)),
-        (("--dim", "batch=4", "--alignment", "3"), ("an alignment is a power of two, not 3",)),
+        (("--dim", "batch=4", "--alignment", "3"), ("the alignment must be a power of two, not 3",)),
         (
             ("--dim", "batch=4", "--workspace", "Exp"),
             ("invalid --workspace 'Exp': this is not of the form OPERATOR=BYTES",),
         ),
         (("--dim", "batch=4", "--workspace", "Exp=much"), ("not a number of bytes: 'much'",)),
-        (("--dim", "batch=4", "--workspace", "Exq=4"), ("there is no operator 'Exq'", "did you mean 'Exp'?")),
+        (("--dim", "batch=4", "--workspace", "Exq=4"), ("unknown operator 'Exq'", "did you mean 'Exp'?")),
         (("--dim", "batch=4", "--workspace", "Exp=inputs[3].bytes"), ("of the node 'a': it has no inputs[3]",)),
         (
             ("--dim", "batch=4", "--workspace", "Exp=4", "--share-workspaces", "--order", "any"),

@@ -16,17 +16,17 @@ GOOD = "id,lower,upper,size\na,0,3,100\nb,1,2,300\nc,2,4,100\n"
 @pytest.mark.parametrize(
     ("text", "arguments", "words"),
     [
-        ("", (), ("p.csv: line 1: there is no column 'id'", "the columns are id, lower, upper, size")),
-        ("id,lower,size\na,0,4\n", (), ("p.csv: line 1: there is no column 'upper'",)),
-        (GOOD + "a,8,9,4\n", (), ("p.csv: line 5: the id 'a' is there twice",)),
+        ("", (), ("p.csv: line 1: missing column 'id'", "the columns are id, lower, upper, size")),
+        ("id,lower,size\na,0,4\n", (), ("p.csv: line 1: missing column 'upper'",)),
+        (GOOD + "a,8,9,4\n", (), ("p.csv: line 5: the id 'a' is repeated",)),
         (GOOD + "d,8,9,-4\n", (), ("p.csv: line 5", "'d' has a negative size: -4")),
-        (GOOD + "d,8,8,4\n", (), ("p.csv: line 5", "'d' has an empty life: [8, 8)")),
-        (GOOD + "d,9,8,4\n", (), ("p.csv: line 5", "'d' has an empty life: [9, 8)")),
-        (GOOD + "d,8,9,four\n", (), ("p.csv: line 5: size is a whole number, not 'four'",)),
-        (GOOD + "d,8,9.5,4\n", (), ("p.csv: line 5: upper is a whole number, not '9.5'",)),
-        (GOOD + "d,8\n", (), ("p.csv: line 5: upper is a whole number, not ''",)),
+        (GOOD + "d,8,8,4\n", (), ("p.csv: line 5", "'d' has an empty live range: [8, 8)")),
+        (GOOD + "d,9,8,4\n", (), ("p.csv: line 5", "'d' has an empty live range: [9, 8)")),
+        (GOOD + "d,8,9,four\n", (), ("p.csv: line 5: size must be a whole number, not 'four'",)),
+        (GOOD + "d,8,9.5,4\n", (), ("p.csv: line 5: upper must be a whole number, not '9.5'",)),
+        (GOOD + "d,8\n", (), ("p.csv: line 5: upper must be a whole number, not ''",)),
         (GOOD, ("--alignment", 0), ("invalid --alignment 0",)),
-        (GOOD, ("--alignment", 3), ("an alignment is a power of two, not 3",)),
+        (GOOD, ("--alignment", 3), ("the alignment must be a power of two, not 3",)),
         (GOOD, ("--planner", "exakt"), ("invalid --planner 'exakt'", "did you mean 'exact'?")),
         (GOOD, ("--effort", "much"), ("invalid --effort 'much'", "low, normal, high, or a number of steps")),
         (GOOD, ("--time", "soon"), ("invalid --time 'soon'", "5s")),
@@ -55,7 +55,7 @@ def test_no_file_and_no_text(run: Run, tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_bytes(b"id,lower,upper,size\n\xff")
     done = run("plan", "p.csv")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "p.csv: this is no text" in done.err
+    assert "p.csv: not UTF-8 text" in done.err
 
 
 @pytest.mark.parametrize(("capacity", "shortfall"), [("200", "200"), ("399", "1")])

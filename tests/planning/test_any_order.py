@@ -172,3 +172,37 @@ def test_the_arena_of_min_peak_is_never_larger(planner: str, model: onnx.ModelPr
 def test_over_capacity_is_said_where_no_order_fits() -> None:
     with pytest.raises(Infeasible, match="more than its capacity of 64"):
         Case.of(RESIDUAL).plan(order="min-peak", capacity=64)
+
+
+WIDE = """
+wide (float[64] x) => (float[1] y) {
+  a = Concat<axis = 0>(x, x, x, x)
+  b = Concat<axis = 0>(x, x, x, x)
+  c = ReduceMax<keepdims = 1>(a)
+  d = ReduceMax<keepdims = 1>(b)
+  y = Add(c, d)
+}
+"""
+"""Each Concat is needed by one ReduceMax only: one after the other takes half the bytes."""
+
+
+@pytest.mark.parametrize("text", [RESIDUAL, WIDE])
+def test_auto_is_never_larger_than_the_models_order_and_min_peak(text: str) -> None:
+    case = Case.of(text)
+    sizes = {name: case.plan(order=name).arena_size for name in ("auto", "model", "min-peak")}
+    assert sizes["auto"] == min(sizes.values())
+
+
+def test_auto_takes_the_models_order_of_a_very_large_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case.of(WIDE)
+    own, least = (case.plan(order=name) for name in ("model", "min-peak"))
+    assert least.schedule != own.schedule
+    monkeypatch.setattr("onnxtile.planning.orders.auto.LARGEST", len(own.schedule) - 1)
+    assert case.plan(order="auto").schedule == own.schedule
+
+
+@pytest.mark.parametrize("order", ["model", "min-peak"])
+def test_the_bound_of_any_order_is_the_largest_of_all_candidates(order: str) -> None:
+    result = Case.of(WIDE).plan(order=order)
+    assert result.any_order_bound is not None
+    assert result.any_order_bound <= min(Case.of(WIDE).plan(order=one).arena_size for one in ("model", "min-peak"))

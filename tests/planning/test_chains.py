@@ -54,7 +54,7 @@ def test_nodes_in_a_row_take_one_chain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "words"), [("MOST_NUMBERS", "stand on 2 chains"), ("MOST_PAIRS", "in no order with so many others")]
+    ("limit", "words"), [("MOST_NUMBERS", "form 2 chains"), ("MOST_PAIRS", "too many unordered pairs")]
 )
 def test_a_graph_that_is_too_wide_is_refused(limit: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chains, limit, 6)
@@ -85,7 +85,7 @@ def test_conflicts_are_the_buffers_in_no_order_that_never_meet(model: onnx.Model
 
 def test_too_many_conflicts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(every_order, "MOST_CONFLICTS", 3)
-    with pytest.raises(UsageError, match="more than 3 pairs of buffers are in no order"):
+    with pytest.raises(UsageError, match="more than 3 pairs of buffers are unordered"):
         Case.of(ISLANDS).plan(order="any")
 
 

@@ -34,7 +34,7 @@ def test_a_sound_plan() -> None:
         (moved(SOUND, "b", -64), "'b' starts at -64, before the arena (step 2)"),
         (moved(SOUND, "b", 192), "'b' ends at 256, beyond the arena of 192 bytes (step 2)"),
         (OffsetPlan({"a": 0, "b": 128}, 192), "'c' has no offset (step 3)"),
-        (moved(SOUND, "d", 0), "the plan places 'd', which is no buffer"),
+        (moved(SOUND, "d", 0), "the plan places 'd', which is not a buffer"),
     ],
 )
 def test_what_is_wrong_with_a_plan_is_named(plan: OffsetPlan, reason: str) -> None:

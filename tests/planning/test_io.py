@@ -93,7 +93,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     graph = Case.of(CHAIN).model.graph
     with pytest.raises(UsageError, match="cannot be overwritten"):
         PlanScope(graph, "outputs", overwrite_inputs=True)
-    with pytest.raises(UsageError, match="there is no placing 'insides'"):
+    with pytest.raises(UsageError, match="invalid io 'insides'"):
         PlanScope(graph, "insides")
 
 

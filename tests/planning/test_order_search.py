@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
+from onnxtile.planning.layout.ordering.schedule_prefix import SchedulePrefix
 from onnxtile.planning.layout.ordering.search import FoundOrder, search
 
 WIDE_FIRST = OrderingProblem(
@@ -103,3 +104,67 @@ def test_the_order_of_wide_and_long_graphs_is_found_without_trying_all() -> None
     found = search(work, budget=10_000)
     assert not found.exact
     assert found.peak < 4 * 8 + 1 < 400 * 8
+
+
+def in_parallel(blocks: int, wide: int) -> OrderingProblem:
+    """Return WIDE_FIRST several times, one after the other, with `sizes` of the branches up to `wide` in the middle block."""
+    after: list[tuple[int, ...]] = []
+    touches, makes, sizes = [], [], []
+    for block in range(blocks):
+        at = len(after)
+        size = wide if block == blocks // 2 else 100
+        before = (at - 1,) if at else ()
+        after += [before, (at,), (at,), (at + 1,), (at + 2,), (at + 3, at + 4)]
+        touches += [
+            (at, *before),
+            (at + 1, at),
+            (at + 2, at),
+            (at + 3, at + 1),
+            (at + 4, at + 2),
+            (at + 5, at + 3, at + 4),
+        ]
+        makes += [(at + n,) for n in range(6)]
+        sizes += [1, size, size, 1, 1, 1]
+    return OrderingProblem(tuple(after), tuple(touches), tuple(makes), tuple(sizes), frozenset({len(after) - 1}))
+
+
+def test_before_and_after_the_peak_the_order_is_searched_too() -> None:
+    problem = in_parallel(5, wide=1000)
+    found = search(problem)
+    assert found.peak == peak(problem, found.order) < 1200
+    for block in (0, 1, 3, 4):
+        nodes = range(6 * block, 6 * block + 6)
+        order = tuple(node for node in found.order if node in nodes)
+        assert found.order[6 * block : 6 * block + 6] == order
+        alone = OrderingProblem(
+            tuple(tuple(n - 6 * block for n in problem.after[node] if n in nodes) for node in nodes),
+            tuple(tuple(b - 6 * block for b in problem.touches[node] if b in nodes) for node in nodes),
+            tuple((n,) for n in range(6)),
+            (1, 100, 100, 1, 1, 1),
+        )
+        assert peak(alone, tuple(node - 6 * block for node in order)) < 200
+
+
+@settings(deadline=None)
+@given(works())
+def test_the_nodes_before_the_peak_have_the_least_peak_of_all_their_orders(problem: OrderingProblem) -> None:
+    found = search(problem)
+    at = _first_peak(problem, found.order)
+    heights = [_height(problem, order, at) for order in orders(problem) if set(order[:at]) == set(found.order[:at])]
+    assert at < 3 or _height(problem, found.order, at) == min(heights)
+
+
+def _first_peak(problem: OrderingProblem, order: tuple[int, ...]) -> int:
+    during = list(_during(problem, order))
+    return during.index(max(during))
+
+
+def _height(problem: OrderingProblem, order: tuple[int, ...], end: int) -> int:
+    return max(list(_during(problem, order))[:end], default=0)
+
+
+def _during(problem: OrderingProblem, order: tuple[int, ...]) -> Iterator[int]:
+    prefix = SchedulePrefix.start(problem)
+    for node in order:
+        yield prefix.price(node)[0]
+        prefix.run(node)

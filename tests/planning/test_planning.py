@@ -142,10 +142,10 @@ def test_every_planner_plans_every_graph(text: str, planner: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alignment": 0}, "an alignment is a power of two, not 0"),
-        ({"alignment": 3}, "an alignment is a power of two, not 3"),
+        ({"alignment": 0}, "the alignment must be a power of two, not 0"),
+        ({"alignment": 3}, "the alignment must be a power of two, not 3"),
         ({"planner": "worst"}, "unknown planner 'worst'"),
-        ({"capacity": -1}, "a capacity cannot be negative: -1"),
+        ({"capacity": -1}, "the capacity must not be negative: -1"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:

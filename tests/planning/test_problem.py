@@ -15,8 +15,8 @@ from tests.planning.conftest import problems
     ("make", "message"),
     [
         (lambda: Buffer("a", -1, 0, 1), "negative size: -1"),
-        (lambda: Buffer("a", 1, 2, 2), "empty life: [2, 2)"),
-        (lambda: Buffer("a", 1, 3, 2), "empty life: [3, 2)"),
+        (lambda: Buffer("a", 1, 2, 2), "empty live range: [2, 2)"),
+        (lambda: Buffer("a", 1, 3, 2), "empty live range: [3, 2)"),
         (lambda: Buffer("a", 1, 0, 1, alignment=3), "power of two, not 3"),
         (lambda: Buffer("a", 1, 0, 1, alignment=0), "power of two, not 0"),
         (lambda: Problem((), alignment=0), "power of two, not 0"),

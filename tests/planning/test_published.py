@@ -181,7 +181,7 @@ def test_every_row_that_is_missing_or_there_twice_is_refused(name: str) -> None:
 def test_every_key_that_says_where_values_lie_is_required(name: str) -> None:
     case, document = planned(name)
     for key in ("version", "alignment", "arenas", "schedule", "steps", "buffers", "io"):
-        with pytest.raises(UsageError, match=rf"plan.json is no plan: {key}"):
+        with pytest.raises(UsageError, match=rf"plan.json is not a plan: {key}"):
             audit(case, {k: v for k, v in document.items() if k != key})
 
 
@@ -202,11 +202,11 @@ def test_figures_that_are_left_out_are_not_checked() -> None:
     [
         ("[]", "version is not 1"),
         ('{"version": 2}', "version is not 1"),
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ('{"version": 1, "alignment": 1e3}', "alignment: "),
         ('{"version": 1, "alignment": 99999999999999999999999999}', "a number is larger"),
-        ('{"version": 1, "alignment": NaN}', "is no plan"),
+        ('{"version": 1, "alignment": NaN}', "is not a plan"),
     ],
 )
 def test_what_is_no_plan_is_refused_in_one_line(text: str, reason: str) -> None:
@@ -216,7 +216,7 @@ def test_what_is_no_plan_is_refused_in_one_line(text: str, reason: str) -> None:
 
 
 def test_a_model_without_a_plan_is_refused() -> None:
-    with pytest.raises(UsageError, match="is no planned model"):
+    with pytest.raises(UsageError, match="is not a planned model"):
         from_marks(Case.of(MIXED).model, "model.onnx")
 
 
@@ -225,7 +225,7 @@ def test_metadata_that_is_no_plan_is_refused(wrong: str) -> None:
     case = Case.of(MIXED)
     annotate(case.model, case.plan())
     case.model.graph.metadata_props["pkg.onnxtile.plan"] = wrong
-    with pytest.raises(UsageError, match="is no planned model"):
+    with pytest.raises(UsageError, match="is not a planned model"):
         from_marks(case.model, "model.onnx")
 
 

@@ -154,7 +154,7 @@ def test_a_rule_that_does_not_fit_names_the_node(text: str) -> None:
 
 
 def test_a_rule_for_an_unknown_operator_is_refused() -> None:
-    with pytest.raises(UsageError, match="there is no operator 'Convv'") as refused:
+    with pytest.raises(UsageError, match="unknown operator 'Convv'") as refused:
         Case.of(CHAIN).plan(**rules(Convv="1"))
     assert refused.value.hint == "did you mean 'Conv'?"
 

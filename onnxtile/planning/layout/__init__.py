@@ -1,1 +1,1 @@
-"""What a plan places: the order of the nodes, live ranges, aliases, and the buffers that these make."""
+"""The layout of a graph: the order of its nodes, live ranges, aliases, and the buffers to be placed."""

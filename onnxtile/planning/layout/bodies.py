@@ -1,8 +1,8 @@
-"""Plans of the bodies of If, Loop and Scan, and of functions that are called, inside the arena of the graph around them.
+"""Plans of the bodies of If, Loop and Scan, and of called functions, inside the arena of the graph around them.
 
-While its node runs, a body has a workspace in that arena; the branches of an If have the same one, each call of a function its own. A
-body's inputs (what a loop carries, the slices of a Scan) lie there from its first step on, its outputs to its last, so that what is
-carried is moved from the outputs to the inputs, and no output is lost before all are moved. A function reads its operands where they are.
+While its node runs, a body has a workspace in that arena. The branches of an If share one; each call of a function has its own. The inputs
+of a body (carried values, slices of a Scan) are live from its first step, its outputs to its last: carried values are moved from the
+outputs to the inputs, and no output may be overwritten before all are moved. A function reads its operands in place.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from onnxtile.planning.order import Order
 
 @dataclass(frozen=True)
 class BodyPlan:
-    """The plan of one body, that of the `attribute` of its node (None: of its function): its layout, and the offsets of its buffers.
+    """The plan of the body in the `attribute` of a node (None: of the function that it calls): its layout, and the offsets of its buffers.
 
-    They count from the start of its workspace of `size` bytes, which is a multiple of `alignment`; `proof` says how far that is from the
-    best, `least` which bytes it takes in every order of its nodes. `inside` are the bodies of its own nodes.
+    Offsets count from the start of a workspace of `size` bytes, which starts at a multiple of `alignment`. `proof` bounds the smallest size
+    in this order, `least` the smallest in every order, in bytes. `inside` are the bodies of its own nodes.
     """
 
     attribute: str | None
@@ -42,12 +42,12 @@ class BodyPlan:
 
 
 BodyPlans = Mapping[ir.Node, tuple[BodyPlan, ...]]
-"""The bodies of each node that has some."""
+"""The plans of the bodies, by node."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How bodies are planned: as the graph around them is. `inside_kernel` tells the bytes that the nodes of a meta-op need."""
+    """The terms on which bodies are planned, those of the graph around them. `inside_kernel` returns the bytes inside a meta-op."""
 
     facts: ModelFacts
     order: Order
@@ -58,7 +58,7 @@ class Terms:
     inside_kernel: Callable[[ir.Node], int]
 
     def needs(self, graph: ir.Graph, inside: BodyPlans) -> Needs:
-        """Return what the nodes of `graph` need beside their operands and results, of which `inside` are the bodies."""
+        """Return the workspace bytes of the nodes of `graph`; `inside` are the plans of their bodies."""
         bodies = {node: size for node, planned in inside.items() if (size := max(body.size for body in planned))}
         units = {node: max(body.alignment for body in planned) for node, planned in inside.items()}
         own = {node: unit for node, unit in units.items() if unit > self.alignment}
@@ -83,21 +83,21 @@ def _body(name: str | None, graph: ir.Graph, terms: Terms) -> BodyPlan:
     assert plan.proof is not None
     proof = with_bodies(problem, plan.proof, layout.workspaces, inside)
     alignment = max(problem.alignments, default=terms.alignment)
-    least = any_order_bound(layout, terms.facts, with_least_bodies(needs, inside))
+    least = max(any_order_bound(one, terms.facts, with_least_bodies(needs, inside)) for one in found)
     return BodyPlan(name, layout, plan.offsets, plan.size, alignment, proof, least, inside)
 
 
 def with_least_bodies(needs: Needs, inside: BodyPlans) -> Needs:
-    """Return `needs` with the bodies `inside` as small as they are in the best of all orders."""
+    """Return `needs` with the least size of each body in `inside` over all orders."""
     return replace(needs, bodies={node: max(body.least for body in inside[node]) for node in needs.bodies})
 
 
 def with_bodies(
     problem: Problem, proof: OptimalityProof, workspaces: Iterable[WorkspaceBuffer], inside: BodyPlans
 ) -> OptimalityProof:
-    """Return what is known of plans that take fewer bytes than that of `problem`, if the bodies in its `rooms` might, too.
+    """Return the bound of `problem` where the bodies in its `workspaces` may have smaller plans, too.
 
-    `proof` is what is known if they do not.
+    `proof` is the bound for workspaces of their present size.
     """
     spare: dict[str, int] = {}
     ended = proof.ended

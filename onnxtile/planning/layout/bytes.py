@@ -1,4 +1,4 @@
-"""How many bytes a tensor takes, and where it may begin."""
+"""The bytes of a tensor, and the alignment of its elements."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ __all__ = ["granule", "tensor_bytes"]
 
 
 def granule(dtype: ir.DataType) -> int:
-    """Return what the address of an element of `dtype` must be a multiple of, in bytes: its own size, at least 1."""
+    """Return the alignment of an element of `dtype` in bytes: its own size, at least 1."""
     return max(1, dtype.bitwidth // 8)

@@ -1,4 +1,4 @@
-"""What a plan is made of, up to the offsets: a schedule, who lives when, and who shares bytes with whom."""
+"""The layout of a graph, before offsets: schedule, live ranges, aliases, and the buffers to be placed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from onnxtile.planning.offsets.problem import Buffer, Problem, align
 from onnxtile.planning.order import Order, SchedulingContext
 
 _MOST = 2**53
-"""Bytes that all buffers of a graph may have together: sums of them fit in 64 bits, and JSON's readers know them exactly."""
+"""The largest sum of the bytes of all buffers: it fits in 64 bits, and readers of JSON keep it exact."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A schedule, the role of each value, the lives, and the regions in which values lie; `order` says who is before whom.
+    """A schedule, the role and live range of each value, and the alias sets; `order` says which value is dead before another is made.
 
-    `buffers` are what is to be placed: one for each region, and the workspaces, which are the `rooms`.
+    `buffers` are to be placed: one for each alias set, and one for each of the `workspaces`.
     """
 
     scope: PlanScope
@@ -46,22 +46,22 @@ class Layout:
 
     @cached_property
     def problem(self) -> Problem:
-        """What is to be placed, and what may not share bytes."""
+        """The buffers to be placed, and the conflicts between them."""
         return Problem(self.buffers, self.alignment, conflicts=self.conflicts, clique=self.clique)
 
     @property
     def holds_always(self) -> bool:
-        """Whether what it says is true of every order that the graph allows."""
+        """Whether the layout holds in every order that the graph allows."""
         return isinstance(self.order, InEveryOrder)
 
     @cached_property
     def conflicts(self) -> frozenset[tuple[str, str]]:
-        """Names of buffers that must not share bytes although no step of the schedule has both: another order might."""
+        """Pairs of buffers that share no step of this schedule, but may in another order, by name."""
         return conflicts(self._claims, self.order) if isinstance(self.order, InEveryOrder) else frozenset()
 
     @cached_property
     def clique(self) -> frozenset[str]:
-        """Names of the heaviest buffers of which no two may share a byte, where what is said is true of every order; else none."""
+        """The names of the heaviest set of buffers that pairwise share no byte in some order; empty for a layout of one order."""
         if not isinstance(self.order, InEveryOrder):
             return frozenset()
         size = {buffer.name: align(buffer.size, self.alignment) for buffer in self.buffers}
@@ -90,17 +90,21 @@ def layouts(
     rules: Collection[str],
     needs: Needs = NO_NEEDS,
 ) -> tuple[Layout, ...]:
-    """Return the layouts of the graph of `scope` in the candidates of `order`, in steps of up to `streams` nodes.
+    """Return a layout for each candidate schedule of `order`, with up to `streams` nodes in one step.
 
-    `rules` name how bytes may be shared, `needs` says which nodes have a workspace.
+    `rules` name the kinds of aliases in use, `needs` the bytes of workspaces.
 
-    Raises ModelError where the graph has a cycle or needs more bytes than can be counted, UsageError for less than one stream, or several
-    with an order for all, and where nodes that might run at once are to share one workspace.
+    Raises ModelError for a cycle, or more bytes than can be counted. Raises UsageError for fewer than one stream, for several streams with
+    the order "any", and where nodes that may run at the same time are to share one workspace.
     """
     if order.every and streams > 1:
-        raise UsageError(f"the order {order.name!r} holds for any number of streams", hint="leave --streams out")
+        raise UsageError(
+            f"the order {order.name!r} already holds for any number of streams", hint="leave --streams out"
+        )
     if needs.shared and (order.every or streams > 1):
-        raise UsageError("nodes that may run at once cannot share one workspace", hint="leave --share-workspaces out")
+        raise UsageError(
+            "nodes that may run at the same time cannot share one workspace", hint="leave --share-workspaces out"
+        )
     terms = _Terms(facts, scope, alignment, frozenset(rules), order.every, needs)
     own = own_order(scope.graph)
     return tuple(
@@ -110,7 +114,7 @@ def layouts(
 
 @dataclass(frozen=True)
 class _Terms:
-    """What a layout is made by, whatever its schedule."""
+    """The inputs of a layout apart from its schedule."""
 
     facts: ModelFacts
     scope: PlanScope
@@ -156,7 +160,7 @@ class _Terms:
 
 
 def _buffers(sharing: Sharing, facts: ModelFacts, alignment: int) -> tuple[Buffer, ...]:
-    """Return a buffer for each region; no element is split by a small alignment."""
+    """Return a buffer for each alias set, aligned at least to its elements."""
     found: dict[ir.Value, Buffer] = {}
     for value, alias_set in sharing.alias_sets.of.items():
         dtype = facts.shapes.dtype(value)

@@ -1,4 +1,4 @@
-"""Which nodes have bodies that are planned inside the arena of the graph around them."""
+"""The bodies that are planned inside the arena of the graph around them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _WITH_BODIES = frozenset({"If", "Loop", "Scan"})
 
 
 def bodies(node: ir.Node, facts: ModelFacts) -> Iterator[tuple[str | None, ir.Graph]]:
-    """Yield the bodies of `node` that are planned, each with the name of its attribute; None for that of the function that it calls."""
+    """Yield the planned bodies of `node` with the name of the attribute; None is the body of the function that it calls."""
     inside = inside_of(node)
     if inside is not None:
         yield None, inside
         return
     if node.op_type == "Scan" and facts.opset() < 9:
-        return  # it ran over a batch then: it is one kernel
+        return  # such a Scan runs over a batch, as one kernel
     if node.op_type in _WITH_BODIES and facts.is_standard(node):
         yield from ((body.attribute, body.graph) for body in bodies_of(node) if body.position is None)

@@ -1,7 +1,7 @@
-"""What kernels would need inside: the peak of a meta-op's own nodes, planned alone.
+"""The bytes inside a meta-op: the peak of its own nodes, planned by themselves.
 
-To the plan a meta-op is one kernel, and what its nodes hand each other takes no bytes. Whoever runs it node by node needs them; whoever
-writes a kernel may use less.
+In a plan a meta-op is one kernel, and the tensors between its nodes take no bytes. Running it node by node needs these bytes; a kernel may
+need fewer.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from onnxtile.planning.planner import find_planner
 from onnxtile.planning.result import Inside
 
 _SMALL = 64
-"""Elements of a constant operand whose numbers may decide a shape inside."""
+"""The largest number of elements of a constant operand that may decide a shape inside."""
 
 
 @dataclass(frozen=True)
 class Insides:
-    """The bytes that the meta-ops of a model need inside. Calls of one function with equal operands are planned once.
+    """The bytes inside the meta-ops of a model. Calls of one function with equal operands are planned once.
 
-    `alignment` and `rules` are those of the plan around them.
+    `alignment` and `rules` are those of the plan of the model.
     """
 
     facts: ModelFacts
@@ -44,25 +44,25 @@ class Insides:
     _known: dict[Hashable, int | None] = field(default_factory=dict)
 
     def of(self, node: ir.Node) -> int:
-        """Return the bytes inside `node`. Raises LookupError where it is no meta-op, or some shape in it is not known."""
+        """Return the bytes inside `node`. Raises LookupError for a node that is not a meta-op, or with an unknown shape inside."""
         if not self._is_kernel(node):
-            raise LookupError("it is no meta-op, and has no inside")
+            raise LookupError("it is not a meta-op, and has no nodes inside")
         found = self.known(node)
         if found is None:
-            raise LookupError("not all shapes inside of it are known")
+            raise LookupError("some shapes inside it are not known")
         return found
 
     def known(self, node: ir.Node) -> int | None:
-        """Return the bytes inside the meta-op `node`; None where some shape in it is not known."""
+        """Return the bytes inside the meta-op `node`; None where a shape inside is not known."""
         key = (node.op_identifier(), *(None if value is None else self._signature(value) for value in node.inputs))
         if key not in self._known:
             self._known[key] = self._planned(node)
         return self._known[key]
 
     def rows(self, layout: Layout, bodies: BodyPlans, path: str = "") -> tuple[Inside, ...]:
-        """Return what the meta-ops of `layout` and of the `bodies` of its nodes need inside, but for those that need nothing.
+        """Return the meta-ops of `layout`, and of the `bodies` of its nodes, that need bytes inside.
 
-        `path` leads to a body, from node to node.
+        `path` is the path to a body, from node to node.
         """
         found = []
         counted = {
@@ -105,7 +105,7 @@ class Insides:
         try:
             shapes = resolve(alone, run=True)
         except ModelError:
-            return None  # shapes in it contradict each other, or random operands keep onnxruntime from running it
+            return None  # shapes inside contradict each other, or onnxruntime refuses random operands
         model, shapes, constants = unfold(alone, shapes, Constants(alone))
         inner = ModelFacts(model, shapes, constants)
         planner, order = find_planner("greedy-by-size"), find_order("model")

@@ -1,8 +1,8 @@
-"""A lower bound of every plan of a graph: in whichever order its nodes run, and whatever shares bytes.
+"""A lower bound of every plan of a graph, over all orders of its nodes and all lawful aliases.
 
-While a node runs, some tensors hold bytes in every order: its operands, its results, and what is made before it and read after it, on
-paths through it. Of these, only bytes of one content can be one (views, and parts of one whole), and a result can lie on an operand that
-nobody reads later. All aliases that are lawful count as taken, also where they exclude each other, so the bound may be too low, never too
+While a node runs, some tensors are live in every order: its operands, its results, and tensors made on a path to it and read on a path from
+it. They share bytes only where they have the same content (views, and parts of one whole), or where a result is written over an operand
+that no later node reads. Every lawful alias counts as taken, also where two exclude each other, so the bound may be too low, never too
 high.
 """
 
@@ -22,14 +22,14 @@ from onnxtile.planning.layout.workspaces import Needs
 from onnxtile.planning.offsets.problem import align
 
 _MOST_STEPS = 8
-"""Steps at the peak of the schedule that are looked at; each takes two passes over the graph."""
+"""The steps at the peak of the schedule that are examined, at most; each takes two passes over the graph."""
 
 
 def any_order_bound(layout: Layout, facts: ModelFacts, needs: Needs) -> int:
-    """Return the bytes that no arena can do without, whatever the order of the nodes and the aliases.
+    """Return a number of bytes that every arena needs, over all orders of the nodes and all aliases.
 
-    `layout` is one of the graph's; the bound can be its arena's size only at a peak of its schedule, and is sought there. `needs` says the
-    workspaces, those of bodies as small as they can be.
+    `layout` is any layout of the graph. The bound can equal the size of its arena only at a peak of its schedule: only peaks are examined.
+    `needs` are the workspaces, with the least bytes of bodies.
     """
     scope, tensors = layout.scope, layout.roles.tensors
     paths = _Paths(layout.schedule)
@@ -57,7 +57,7 @@ def _workspace(node: ir.Node, needs: Needs, alignment: int) -> int:
 
 
 class _Paths:
-    """Which nodes run before or after one in every order, and what each reads."""
+    """The nodes that run before or after a node in every order, and the values that each reads."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.reads = {node: tuple(dict.fromkeys(dependencies(node))) for node in schedule.nodes}
@@ -82,7 +82,7 @@ class _Paths:
 
 
 class _Distinct:
-    """What lies in each tensor, and which tensors may lie in one buffer at all."""
+    """The content of each tensor, and the groups of tensors that may lie in one buffer."""
 
     def __init__(self, layout: Layout, facts: ModelFacts) -> None:
         self._alignment = layout.alignment
@@ -102,7 +102,7 @@ class _Distinct:
         self._in_parts.update(self._group(alias.value) for alias in parts)
 
     def _group(self, value: ir.Value) -> ir.Value:
-        """Return the one that stands for all tensors that aliases connect with `value`."""
+        """Return the representative of all tensors that aliases connect with `value`."""
         path = []
         while value in self._groups and self._groups[value] is not value:
             path.append(value)
@@ -111,9 +111,9 @@ class _Distinct:
         return value
 
     def bytes(self, values: Iterable[ir.Value]) -> int:
-        """Return the bytes that `values` take at least where all of them are live: those of different content.
+        """Return the least bytes of `values` while all of them are live: equal content counts once.
 
-        A buffer is rounded up to the alignment, and two tensors of different content may lie in one only as parts of a whole.
+        Buffers are rounded up to the alignment. Tensors of different content lie in one buffer only as parts of a whole.
         """
         spans: dict[ir.Value, list[tuple[int, int]]] = {}
         for value in dict.fromkeys(values):
@@ -128,7 +128,7 @@ class _Distinct:
 
 
 def _lengths(spans: Mapping[ir.Value, list[tuple[int, int]]]) -> Iterator[tuple[ir.Value, int]]:
-    """Yield for each origin the bytes that its spans cover."""
+    """Yield each origin with the number of bytes that its spans cover."""
     for origin, pieces in spans.items():
         covered = end = 0
         for start, stop in sorted(pieces):

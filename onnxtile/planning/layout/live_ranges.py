@@ -1,4 +1,4 @@
-"""Live ranges: from which step to which a value's bytes must be kept."""
+"""Live ranges: the steps in which the bytes of a value must be kept."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LiveRange = tuple[int, int]
 
 
 def find_live_ranges(scope: PlanScope, schedule: Schedule) -> dict[ir.Value, LiveRange]:
-    """Return the life of each value that is given in `scope` or that a node makes, in the order in which they are made.
+    """Return the live range of each input in `scope` and of each value that a node makes, in the order in which they are made.
 
-    It begins with the step that makes the value and ends after the last step that reads it, or after its own where none does. A node
-    reads what its bodies capture. Inputs are there from the first step on. What is kept lives to the end.
+    It starts with the step that makes the value, and ends after the last step that reads it, or after its own if none does. A node also
+    reads the values that its bodies capture. Inputs are live from the first step on, kept values to the last.
     """
     live_ranges: dict[ir.Value, LiveRange] = {value: (0, 1) for value in scope.given}
     for node, step in schedule.steps.items():
@@ -30,5 +30,5 @@ def find_live_ranges(scope: PlanScope, schedule: Schedule) -> dict[ir.Value, Liv
 
 
 def merged(first: LiveRange, second: LiveRange) -> LiveRange:
-    """Return the life of bytes that two values share."""
+    """Return the live range of bytes that two values share."""
     return min(first[0], second[0]), max(first[1], second[1])

@@ -1,4 +1,4 @@
-"""Which values are no tensors: sequences, optionals and maps have no fixed bytes."""
+"""Values that are not tensors: sequences, optionals and sparse tensors have no fixed bytes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from onnxtile.model.validity import skeleton
 def containers(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtocol]:
     """Return the type of each value that is a sequence, an optional or a sparse tensor.
 
-    Where the file says nothing about a value, onnx's type inference is asked; what it does not know either is not in the table.
-    Other engines take an optional for the tensor in it: where the model makes one, onnx is asked about every value.
+    A type that is missing in the file comes from onnx's type inference; a value that this does not know either is left out. Other
+    engines treat an optional as the tensor in it, so for a model with optionals onnx infers every type.
     """
     values = [value for graph in model.graphs() for value in _values(graph)]
     found = {value: value.type for value in values if _is_container(value.type)}
@@ -64,6 +64,6 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def kind_name(type_: ir.TypeProtocol) -> str:
-    """Return what a type is called in a sentence: "sequence", "optional", "sparse tensor"."""
+    """Return the name of a type for a message: "sequence", "optional", "sparse tensor"."""
     name = type(type_).__name__.removesuffix("Type")
     return "sparse tensor" if name == "SparseTensor" else name.lower()

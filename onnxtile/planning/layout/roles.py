@@ -1,4 +1,4 @@
-"""The role of each value of a model: it lies in the arena, or outside, and why."""
+"""The role of each value of a model: in the arena, constant, outside, or unplanned, with the reason."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from onnxtile.planning.layout.scope import PlanScope
 
 @dataclass(frozen=True)
 class Roles:
-    """A role for each value.
+    """The role of each value.
 
-    `tensors` lie in the arena, in the order in which they are made. `constants` are those that a step or the world outside reads.
-    `outside` and `unplanned` give the reason.
+    `tensors` lie in the arena, in the order in which they are made. `constants` are read by a step, or are graph outputs. `outside` and
+    `unplanned` give the reason.
     """
 
     tensors: dict[ir.Value, None] = field(default_factory=dict)
@@ -33,11 +33,11 @@ class Roles:
 
 
 def assign(schedule: Schedule, scope: PlanScope, facts: ModelFacts) -> Roles:
-    """Return the role of every value of a graph that is read or made in a step of `schedule`, and of what its bodies make."""
+    """Return the role of every value that a step of `schedule` reads or makes, and of values made inside kernels."""
     roles = Roles()
     outputs = set(scope.graph.outputs)
     no_tensors = containers(facts.model, facts.shapes)
-    # A constant that is an output leaves the run as every output does: outside of the arena, if outputs lie there.
+    # A constant that is a graph output is treated as any output: outside the arena, if outputs are.
     outside = {
         value: reason
         for value, reason in scope.outside()
@@ -49,7 +49,7 @@ def assign(schedule: Schedule, scope: PlanScope, facts: ModelFacts) -> Roles:
             _place(value, None, value in outputs, facts, roles, _no_fixed_bytes(value, facts, no_tensors))
     for node in schedule.nodes:
         roles.constants.update((value, None) for value in _constants_read(node, outputs, facts))
-        # What lies around the body of an If, Loop or Scan is not the body's to share: a view of that is a copy.
+        # A body of If, Loop or Scan shares no bytes with the graph around it: a view of a value there is a copy.
         found = (alias for alias in facts.lawful(node) if alias.rule in {"view", "cut"})
         possible = {alias.value: alias for alias in found if scope.borrows or _is_here(alias.source, scope.graph)}
         for value in node.outputs:
@@ -73,7 +73,7 @@ def _is_here(value: ir.Value, graph: ir.Graph) -> bool:
 
 
 def _constants_read(node: ir.Node, outputs: set[ir.Value], facts: ModelFacts) -> Iterator[ir.Value]:
-    """Yield the constants that `node` reads, unless it is itself one of those that are computed before the run."""
+    """Yield the constants that `node` reads, unless `node` itself is computed before the run."""
     if all(value in facts.constants and value not in outputs for value in node.outputs):
         return
     yield from (v for v in dependencies(node) if v in facts.constants and (v not in outputs or v.producer() is None))
@@ -98,7 +98,7 @@ def _place(
     elif tensor_bytes(value, facts.shapes) is None:
         roles.unplanned[value] = _why_unknown(value, facts)
     elif alias is None or is_output or alias.source in roles.tensors or alias.source in facts.constants:
-        # An output lies inside also where what it is a view of does not: it gets a copy.
+        # A view that is a graph output lies inside the arena even if its source does not: it is a copy.
         roles.tensors[value] = None
     else:
         kind = "view" if alias.rule == "view" else "part"

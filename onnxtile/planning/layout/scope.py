@@ -1,4 +1,4 @@
-"""Which graph is planned, and what of its inputs and outputs lies in the arena."""
+"""The graph that is planned, and the place of its inputs and outputs: in the arena or outside."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import onnx_ir as ir
 from onnxtile.errors import UsageError
 
 PLACINGS = ("outputs", "inside", "outside")
-"""What lies in the arena: the graph's outputs, its inputs and outputs, or neither."""
+"""The part of the interface that lies in the arena: outputs, both inputs and outputs (inside), or neither (outside)."""
 
 
 @dataclass(frozen=True)
 class PlanScope:
-    """A graph whose outputs, and inputs, lie in the arena, as `io` says.
+    """A graph, with `io` for the place of its inputs and outputs.
 
-    What the caller reads lives to the end of the run. So do inputs, unless `overwrite_inputs` gives their bytes away after the last step
-    that reads them. With `borrows`, it is the body of a function, which sees views and parts of its operands where these lie: the caller
-    keeps them until the function ends. Raises UsageError for an `io` that is none, and for inputs outside that are to be overwritten.
+    Outputs are live to the end of the run. So are inputs, unless `overwrite_inputs` frees their bytes after the last step that reads them.
+    `borrows` marks the body of a function: views and parts of its operands stay in place, because the caller keeps the operands until the
+    function ends. Raises UsageError for an invalid `io`, and for `overwrite_inputs` with inputs outside the arena.
     """
 
     graph: ir.Graph
@@ -30,25 +30,23 @@ class PlanScope:
 
     def __post_init__(self) -> None:
         if self.io not in PLACINGS:
-            raise UsageError(
-                f"there is no placing {self.io!r} of inputs and outputs", hint=f"there are {', '.join(PLACINGS)}"
-            )
+            raise UsageError(f"invalid io {self.io!r} (choose {', '.join(PLACINGS)})")
         if self.overwrite_inputs and self.io != "inside":
-            raise UsageError("inputs outside of the arena cannot be overwritten", hint="add --io inside")
+            raise UsageError("inputs outside the arena cannot be overwritten", hint="add --io inside")
 
     @cached_property
     def kept(self) -> frozenset[ir.Value]:
-        """What must outlive the run in the arena."""
+        """The values that must outlive the run in the arena."""
         outputs = () if self.io == "outside" else self.graph.outputs
         return frozenset((*outputs, *(() if self.overwrite_inputs else self.given)))
 
     @cached_property
     def given(self) -> tuple[ir.Value, ...]:
-        """The inputs that may lie in the arena, where they are before the first step."""
+        """The inputs in the arena; they are there before the first step."""
         return tuple(self.graph.inputs) if self.io == "inside" else ()
 
     def outside(self) -> Iterator[tuple[ir.Value, str]]:
-        """Yield the inputs and outputs that lie outside, and why."""
+        """Yield the inputs and outputs outside the arena, each with the reason."""
         if self.io != "inside":
             yield from ((value, "a graph input") for value in self.graph.inputs)
         if self.io == "outside":

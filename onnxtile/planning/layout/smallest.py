@@ -1,4 +1,4 @@
-"""Of several layouts of one graph, the one whose arena is the smallest."""
+"""The layout with the smallest arena, of several layouts of one graph."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Placed = TypeVar("Placed", bound=_Sized)
 
 
 def smallest(layouts: Sequence[Layout], place: Callable[[Problem], Placed]) -> tuple[Layout, Placed]:
-    """Return the layout of the smallest arena, and what `place` makes of its problem; of equals, the first one.
+    """Return the layout with the smallest arena and the result of `place` for its problem; of equals, the first.
 
-    A layout whose lower bound shows that it cannot be smaller is not placed. Raises OverCapacity where no arena fits its capacity.
+    A layout whose lower bound is no smaller is not placed. Raises OverCapacity where no arena fits its capacity.
     """
-    # Peaks are no arenas: gaps between buffers may cost more than another order saves.
+    # A smaller peak need not be a smaller arena: gaps between buffers may cost more than the order saves.
     ranked = layouts if len(layouts) == 1 else sorted(layouts, key=lambda layout: layout.problem.lower_bound)
     best: tuple[Layout, Placed] | None = None
     over: OverCapacity | None = None

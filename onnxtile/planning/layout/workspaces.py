@@ -18,15 +18,15 @@ from onnxtile.planning.layout.ordering.schedule import Schedule
 from onnxtile.planning.offsets.problem import Buffer
 
 SHARED = "(workspace)"
-"""What the one workspace of all kernels is called."""
+"""The name of the one workspace of all kernels."""
 
 
 @dataclass(frozen=True)
 class WorkspaceRules:
-    """How many bytes kernels need, by operator ("Conv", "onnxtile::Linear"); a meta-op that is not named, what its pattern declares.
+    """The bytes of workspaces by operator ("Conv", "onnxtile::Linear"). A meta-op without a rule needs the bytes its pattern declares.
 
-    `shared`: they have one workspace, the largest; else each has one of its own in its step. `insides`: a meta-op of which neither says
-    anything needs what its own nodes do.
+    `shared`: all kernels use one workspace, as large as the largest; otherwise each has its own in its step. `insides`: a meta-op without
+    any rule needs the bytes of its own nodes.
     """
 
     rules: Mapping[str, SizeRule] = field(default_factory=dict)
@@ -35,25 +35,25 @@ class WorkspaceRules:
 
     @classmethod
     def of(cls, texts: Mapping[str, str], shared: bool) -> WorkspaceRules:
-        """Return the rules that `texts` say by operator. Raises UsageError where one cannot be read."""
+        """Return the rules in `texts`, by operator. Raises UsageError for an invalid one."""
         return cls({name: SizeRule(text) for name, text in texts.items()}, shared)
 
     def require_known(self, model: ir.Model) -> None:
-        """Raise UsageError for a rule about an operator that neither `model` nor ONNX knows."""
+        """Raise UsageError for a rule of an operator that neither `model` nor ONNX has."""
         known = {schema.name for schema in onnx.defs.get_all_schemas()}
         known |= {name for node in model.graph.all_nodes() for name in _names(node)}
         for name in self.rules:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 raise UsageError(
-                    f"there is no operator {name!r} to have a workspace",
+                    f"unknown operator {name!r} of a workspace",
                     hint=f"did you mean {near[0]!r}?" if near else None,
                 )
 
     def of_nodes(self, graph: ir.Graph, facts: ModelFacts, inside: Callable[[ir.Node], int]) -> dict[ir.Node, int]:
-        """Return the bytes of each node of `graph` that needs some; `inside` tells those that the nodes of a meta-op need.
+        """Return the workspace bytes of each node of `graph` that has any; `inside` returns the bytes inside a meta-op.
 
-        Raises ModelError where a rule asks for a shape that is not known.
+        Raises ModelError where a rule needs a shape that is not known.
         """
         rules = {node: rule for node in graph if (rule := self._rule(node, facts)) is not None}
         found = {node: rule.bytes(node, facts.shapes, inside) for node, rule in rules.items()}
@@ -73,18 +73,18 @@ class WorkspaceRules:
 
 
 NO_RULES = WorkspaceRules()
-"""What patterns declare, and nothing else."""
+"""Only the rules that patterns declare."""
 
 
 def _names(node: ir.Node) -> tuple[str, ...]:
-    """Return what a rule may call `node`: of meta-ops with different bodies the number is left out."""
+    """Return the names that a rule may have for `node`; the number of a meta-op with several bodies is left out."""
     operator = keys.meta_op(node.op_type) if node.domain == keys.DOMAIN else node.op_type
     return (f"{node.domain}::{operator}", operator) if node.domain else (operator,)
 
 
 @dataclass(frozen=True)
 class WorkspaceBuffer:
-    """The buffer of a workspace, and the nodes that use it, of which no two run at once."""
+    """The buffer of a workspace, and the nodes that use it; no two of them run at the same time."""
 
     buffer: Buffer
     nodes: tuple[ir.Node, ...]
@@ -92,9 +92,9 @@ class WorkspaceBuffer:
 
 @dataclass(frozen=True)
 class Needs:
-    """The bytes of workspaces: of nodes with `bodies`, each always its own, and of other `kernels`.
+    """The bytes of workspaces, by node: of nodes with `bodies`, which never share one, and of other `kernels`.
 
-    A workspace with bodies starts at a multiple of its `alignments`, where the alignment of the plan is smaller than what they need.
+    `alignments` has the alignment of a workspace whose bodies need a larger one than the plan's.
     """
 
     bodies: Mapping[ir.Node, int] = field(default_factory=dict)
@@ -124,4 +124,4 @@ class Needs:
 
 
 NO_NEEDS = Needs()
-"""No workspace at all."""
+"""No workspaces."""

@@ -1,4 +1,4 @@
-"""Modules of plain functions compiled by numba, where that is installed: the same functions, the same plans, many times faster."""
+"""Modules of plain functions, compiled by numba if it is installed: the same plans, many times faster."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def is_available() -> bool:
 
 @cache
 def function(module: ModuleType, name: str, *, allocates: bool = True) -> Any:
-    """Return the function `name` of `module`, compiled with all of its functions when it is first called, which takes seconds.
+    """Return the function `name` of `module`, compiled with all functions of the module at its first call, which takes seconds.
 
-    numba keeps the result beside the source. Where nothing in it `allocates`, numba need not count references, which would double the
-    time of functions that take very many arrays.
+    numba keeps the result beside the source. For functions that `allocates` nothing, numba need not count references; that would double the
+    time of functions with very many arrays.
     """
     numba: Any = importlib.import_module("numba")
     _drop_stale(module)
-    # Compiled functions call one another: they find each other's names in a module's worth of globals of their own.
+    # Compiled functions call one another, so they share a copy of the module's globals.
     space: dict[str, Any] = dict(vars(module))
     for key, value in vars(module).items():
         if isinstance(value, FunctionType) and value.__module__ == module.__name__:
@@ -50,5 +50,5 @@ def _drop_stale(module: ModuleType) -> None:
 
 
 def _can_keep(module: ModuleType) -> bool:
-    """Return whether numba finds a folder for compiled code: the one of the module, unless it says otherwise."""
+    """Return whether numba can keep compiled code: in NUMBA_CACHE_DIR, or beside the module."""
     return bool(os.environ.get("NUMBA_CACHE_DIR")) or os.access(Path(module.__file__ or "").parent, os.W_OK)

@@ -1,4 +1,4 @@
-"""Which buffers may not share a byte: those that live at the same time, and those in conflict."""
+"""Conflicts between buffers: pairs that must share no byte, because both are live in a step or the problem says so."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnxtile.planning.offsets.problem import Ints, Problem
 
 
 class ConflictIndex:
-    """The lives of a problem's buffers, sorted once: n buffers of which each meets d others take n searches of about d each."""
+    """The live ranges of a problem, sorted once: n buffers with d conflicts each take n searches of about d steps."""
 
     def __init__(self, problem: Problem) -> None:
         buffers = problem.buffers
@@ -16,12 +16,12 @@ class ConflictIndex:
         self._order = np.argsort(self._lower, kind="stable")
         self._births = self._lower[self._order]
         self._deaths = self._upper[self._order]
-        # Lives before this one in the order of their births have all ended by the latest death so far.
+        # The latest end of the live ranges so far, in the order of their starts.
         self._latest = np.maximum.accumulate(self._deaths) if len(buffers) else self._deaths
         self._extra_conflicts = {i: np.array(others, np.int64) for i, others in problem.extra_conflicts.items()}
 
     def of(self, i: int) -> Ints:
-        """Return the others that buffer `i` may share no byte with, by their places in the problem; itself is among them."""
+        """Return the numbers of the buffers in conflict with buffer `i`, itself included."""
         lower, upper = self._lower[i], self._upper[i]
         first = int(np.searchsorted(self._latest, lower, side="right"))
         last = int(np.searchsorted(self._births, upper, side="left"))

@@ -1,6 +1,6 @@
-"""Reads a bare problem from CSV with MiniMalloc's columns: id, lower, upper (half-open life) and size, in any order.
+"""Reads a problem without a model from CSV, with MiniMalloc's columns in any order: id, lower, upper (half-open live range), size.
 
-(https://github.com/google/minimalloc, "Input format".)
+Source: https://github.com/google/minimalloc, "Input format".
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 _NEEDED = ("id", "lower", "upper", "size")
 _OWN = ("alignment", "moved")
 _MOST = 2**53
-"""No step and no sum of sizes may be larger: so far every tool that reads JSON or floating-point numbers counts exactly."""
+"""The largest step, and the largest sum of sizes: up to here tools that read numbers as floating point are exact."""
 
 _DIGITS = 30
-"""Of a number, at most: longer ones are a mistake, and take Python long."""
+"""Digits of a number, at most: Python takes long to read very long ones."""
 
 
 def read_problem(text: str, *, alignment: int = 1) -> Problem:
-    """Return the problem that `text` describes; other columns are passed over.
+    """Return the problem in `text`; unknown columns are ignored.
 
-    The columns "alignment" and "moved" (bytes read and written in a run) are a buffer's own, where they are there and not empty. Raises
-    UsageError with the line for a missing column or what is no whole number, an id given twice, a negative size, an empty life.
+    The optional columns "alignment" and "moved" (bytes read and written in a run) apply to one buffer. Raises UsageError with the line for
+    a missing or repeated column, a cell that is not a whole number, a repeated id, a negative size, or an empty live range.
     """
     text = text.removeprefix("\ufeff")
     buffers = _plain(_rows(text))
@@ -41,9 +41,9 @@ def read_problem(text: str, *, alignment: int = 1) -> Problem:
         try:
             buffers = _read(rows)
         except csv.Error as error:
-            raise UsageError(f"line {rows.line_num}: this is no CSV ({error})") from error
+            raise UsageError(f"line {rows.line_num}: not CSV ({error})") from error
     if sum(buffer.size for buffer in buffers) > _MOST:
-        raise UsageError(f"the sizes sum up to more than {_MOST:,} bytes")
+        raise UsageError(f"the sizes add up to more than {_MOST:,} bytes")
     return Problem(buffers, alignment)
 
 
@@ -52,9 +52,9 @@ def _rows(text: str) -> Reader:
 
 
 def _plain(rows: Reader) -> tuple[Buffer, ...] | None:
-    """Return the buffers of a table without gaps, which has the needed columns and nothing but digits in them, column by column.
+    """Return the buffers of a complete table with only digits in the needed columns, read column by column in a third of the time.
 
-    That takes a third of the time. None where it takes a closer look, if only to say what is wrong.
+    None for any other table, which `_read` reads row by row to name the line of a fault.
     """
     try:
         header = next(rows, [])
@@ -85,10 +85,10 @@ def _read(rows: Reader) -> tuple[Buffer, ...]:
     header = [name.strip() for name in next(rows, [])]
     for name in _NEEDED:
         if name not in header:
-            raise UsageError(f"line 1: there is no column {name!r}", hint=f"the columns are {', '.join(_NEEDED)}")
+            raise UsageError(f"line 1: missing column {name!r}", hint=f"the columns are {', '.join(_NEEDED)}")
     for name in (*_NEEDED, *_OWN):
         if header.count(name) > 1:
-            raise UsageError(f"line 1: there are two columns {name!r}")
+            raise UsageError(f"line 1: column {name!r} is repeated")
     columns = {name: header.index(name) for name in (*_NEEDED, *_OWN) if name in header}
     buffers: dict[str, Buffer] = {}
     for row in rows:
@@ -96,18 +96,18 @@ def _read(rows: Reader) -> tuple[Buffer, ...]:
             continue
         buffer = _buffer({name: row[at] for name, at in columns.items() if at < len(row)}, rows.line_num)
         if buffer.name in buffers:
-            raise UsageError(f"line {rows.line_num}: the id {buffer.name!r} is there twice")
+            raise UsageError(f"line {rows.line_num}: the id {buffer.name!r} is repeated")
         buffers[buffer.name] = buffer
     return tuple(buffers.values())
 
 
 def _buffer(row: dict[str, str], line: int) -> Buffer:
     if not row.get("id"):
-        raise UsageError(f"line {line}: there is no id")
+        raise UsageError(f"line {line}: the id is empty")
     lower, upper, size = (_number(row, name, line) for name in _NEEDED[1:])
     own = {name: _number(row, name, line) for name in _OWN if row.get(name, "").strip()}
     if lower < 0 or upper > _MOST:
-        raise UsageError(f"line {line}: steps are counted from 0 to {_MOST:,} at most")
+        raise UsageError(f"line {line}: steps must be between 0 and {_MOST:,}")
     try:
         return Buffer(text_of(row["id"]), size, lower, upper, **own)
     except UsageError as error:
@@ -119,5 +119,5 @@ def _number(row: dict[str, str], name: str, line: int) -> int:
     digits = text[1:] if text.startswith(("+", "-")) else text
     number = whole(digits)
     if number is None:
-        raise UsageError(f"line {line}: {name} is a whole number, not {text!r}")
+        raise UsageError(f"line {line}: {name} must be a whole number, not {text!r}")
     return -number if text.startswith("-") else number

@@ -1,4 +1,4 @@
-"""How long a planner may search: in steps, so that a problem has the same plan everywhere, or in seconds."""
+"""The effort of a search: in steps, so that a problem has the same plan on every machine, or in seconds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from onnxtile.sizes import whole
 
 @dataclass(frozen=True)
 class Effort:
-    """What a search may take.
+    """The budget of a planner.
 
-    `steps` (looks at a buffer; a million take a fifth of a second, a hundredth with numba) are for an arena smaller than the best one found
-    so far, `fitting` steps for one that fits the capacity, as long as none does. `seconds` end either, where they are given.
-    `progress` receives the share that is used up.
+    `steps` are for an arena smaller than the best one found so far, `fitting` steps for one that fits the capacity while none does. A step
+    is a look at a buffer: a million take a fifth of a second, a hundredth with numba. `seconds`, if given, end either search. `progress`
+    receives the steps or seconds used.
     """
 
     steps: int
@@ -27,16 +27,16 @@ class Effort:
 
     @property
     def budget(self) -> SearchBudget:
-        """What a search for a smaller arena may take."""
+        """The budget of a search for a smaller arena."""
         return SearchBudget(self.steps, self.seconds, self.progress)
 
     @property
     def budget_to_fit(self) -> SearchBudget:
-        """What a search for an arena that fits the capacity may take."""
+        """The budget of a search for an arena that fits the capacity."""
         return SearchBudget(self.fitting, self.seconds, self.progress)
 
     def after(self, budget: SearchBudget) -> Effort:
-        """Return what is left of it, where the time that `budget` has taken is over."""
+        """Return the effort left after the seconds that `budget` has taken."""
         return self if self.seconds is None else replace(self, seconds=max(0.0, self.seconds - budget.taken))
 
 
@@ -55,7 +55,7 @@ _LONGEST = 30
 
 @dataclass
 class SearchBudget:
-    """The steps that a search may still take, and the end of its time; what it takes is counted down."""
+    """The steps left to a search, counted down as it takes them, and the end of its time."""
 
     looks: int
     seconds: float | None = None
@@ -66,7 +66,7 @@ class SearchBudget:
         self._all = self.looks
 
     def take(self, looks: int) -> None:
-        """Count down by `looks`, and say how far it is."""
+        """Count down by `looks`, and report the progress."""
         self.looks -= looks
         if self.seconds is None:
             self.progress("searching", self._all - self.looks, self._all)
@@ -85,14 +85,14 @@ class SearchBudget:
 
     @property
     def taken(self) -> float:
-        """The seconds since it began."""
+        """The seconds since the start."""
         return time.monotonic() - self._start
 
 
 def parse_effort(level: str | None = None, seconds: str | None = None) -> Effort:
     """Return the effort that `level` ("low", "normal", "high", or a number of steps) and `seconds` ("5s", "0.5") ask for.
 
-    With seconds and no level, only they end the search. Raises UsageError for what is neither.
+    With seconds and no level, only the clock ends the search. Raises UsageError for an invalid level or time.
     """
     limit = None if seconds is None else _seconds(seconds)
     if level is None:
@@ -101,12 +101,12 @@ def parse_effort(level: str | None = None, seconds: str | None = None) -> Effort
         return Effort(LEVELS[level].steps, LEVELS[level].fitting, limit)
     steps = whole(level)
     if steps is None:
-        raise UsageError(f"{level!r} is no effort", hint=f"it is {', '.join(LEVELS)}, or a number of steps")
+        raise UsageError(f"invalid effort {level!r} (choose {', '.join(LEVELS)}, or a number of steps)")
     return Effort(steps, steps, limit)
 
 
 def _seconds(text: str) -> float:
     number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|ms|min)?", text, re.ASCII)
     if number is None or len(text) > _LONGEST:
-        raise UsageError(f"{text!r} is no time", hint="write it in seconds: 5s")
+        raise UsageError(f"invalid time {text!r}", hint="write it in seconds: 5s")
     return float(number[1]) * {"ms": 0.001, "min": 60.0}.get(number[2], 1.0)

@@ -1,4 +1,4 @@
-"""Places buffers one after the other, each into a gap that its live neighbours leave."""
+"""Places buffers one after the other, each into a gap between the buffers it is in conflict with."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from onnxtile.planning.offsets.conflicts import ConflictIndex
 from onnxtile.planning.offsets.problem import Ints, Problem
 
 Choose = Callable[[Ints, int], int]
-"""Given the gaps between the neighbours in bytes, from below, and the bytes wanted, says which to take; -1: the room above them."""
+"""Given the gaps in bytes, lowest first, and the bytes wanted, returns the index of the gap to take; -1 is the space above all."""
 
 
 class Fitter:
-    """The lives of a problem's buffers, sorted once for all orders in which they may be placed.
+    """Places the buffers of a problem in any order; their live ranges are sorted once.
 
-    With n buffers of which each meets d others, n searches over the lives that began before it ended: 10,000 buffers take about a second.
+    n buffers with d conflicts each take n searches of about d steps: about a second for 10,000 buffers.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -27,7 +27,7 @@ class Fitter:
         """Return an offset for each buffer, placed in the order of their numbers in `order`."""
         problem = self._problem
         start = np.zeros(len(order), np.int64)
-        # An end of 0 says: not placed yet, or without bytes; it is in nobody's way.
+        # An end of 0 means not placed yet, or without bytes.
         end = np.zeros(len(order), np.int64)
         for i in order:
             buffer = problem.buffers[i]

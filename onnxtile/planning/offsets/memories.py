@@ -1,7 +1,6 @@
-"""Several memories: which buffer goes to which, and each of them planned.
+"""Several memories: assigns each buffer to one, and plans each memory.
 
-Memories come in the order of their priority, the first the fastest. A buffer that moves many bytes (is read and written often) for the
-bytes that it takes is worth most there.
+Memories are listed by priority, the fastest first. Buffers that move the most bytes (by reads and writes) for their size go there.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from onnxtile.planning.planner import Planner
 from onnxtile.planning.result import Arena
 
 ARENA = "arena"
-"""What the arena is called where there is only one and nobody named it."""
+"""The name of a single arena without a name."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +38,11 @@ class Memory:
 
 
 Capacity: TypeAlias = int | Mapping[str, int] | None
-"""The bytes of the one arena, or of each of several by name, the first the fastest; None: one without a limit."""
+"""The capacity in bytes of one arena, or of several by name, the fastest first; None: one arena without a limit."""
 
 
 def memories(capacity: Capacity) -> tuple[Memory, ...]:
-    """Return the memories that `capacity` gives."""
+    """Return the memories of `capacity`."""
     if isinstance(capacity, Mapping):
         return tuple(Memory(name, size) for name, size in capacity.items()) or (Memory(),)
     return (Memory(capacity=capacity),)
@@ -51,7 +50,7 @@ def memories(capacity: Capacity) -> tuple[Memory, ...]:
 
 @dataclass(frozen=True)
 class Filled:
-    """A memory, the buffers that lie in it as a problem of their own, and its plan."""
+    """A memory, the problem of the buffers in it, and their plan."""
 
     memory: Memory
     problem: Problem
@@ -60,7 +59,7 @@ class Filled:
 
 @dataclass(frozen=True)
 class Allocation:
-    """Each memory with its plan, and what is known of plans that take fewer bytes in all memories together."""
+    """Each memory with its plan, and a bound on the bytes of all memories together."""
 
     arenas: tuple[Filled, ...]
     proof: OptimalityProof
@@ -72,12 +71,12 @@ class Allocation:
 
     @property
     def optimal(self) -> bool:
-        """Whether no plan takes fewer bytes, as far as is known."""
+        """Whether the plan is proved to take the fewest bytes."""
         return self.size == self.proof.lower_bound
 
     @property
     def summary(self) -> tuple[Arena, ...]:
-        """What the result says of each arena."""
+        """The arenas of a result."""
         return tuple(
             Arena(arena.memory.name, arena.memory.capacity, arena.plan.size, arena.problem.peak[0])
             for arena in self.arenas
@@ -95,15 +94,15 @@ class Allocation:
 
 
 def allocate(problem: Problem, memories: Sequence[Memory], planner: Planner, effort: Effort) -> Allocation:
-    """Give each buffer of `problem` (whose own capacity does not count) a memory, and an offset in it.
+    """Give each buffer of `problem` (whose own capacity is ignored) a memory, and an offset in it.
 
-    What fits the first memory lies there. Else it goes to those that move the most bytes for their size, as far as its capacity reaches;
-    what is left goes to the next in the same way. Raises OverCapacity (an Infeasible) where the last one cannot take the rest, UsageError
-    for two memories of one name, or one after a memory without a limit.
+    If all buffers fit the first memory, they lie there. Otherwise it takes those that move the most bytes for their size, up to its
+    capacity, and the next takes the rest in the same way. Raises OverCapacity (an Infeasible) where the rest exceeds the last memory.
+    Raises UsageError for two memories of one name, or one after a memory without a limit.
     """
     _require_sense(memories)
     over: OverCapacity | None = None
-    # The bytes that are moved count first; where they leave too much for the last memory, the room that is taken from it does.
+    # Moved bytes decide first. If the rest then exceeds the last memory, size times live range decides.
     for worth in (_moved_for_size, _occupancy) if len(memories) > 1 else (_moved_for_size,):
         try:
             return _summary(problem, _filled(problem, memories, planner, effort, worth))
@@ -132,9 +131,9 @@ def _filled(
 
 
 def _fill(left: Problem, memory: Memory, planner: Planner, effort: Effort, worth: _Worth) -> Filled:
-    """Fill `memory` with buffers of `left`: with all, or with those of the most worth; fewer as long as their plan does not fit."""
+    """Fill `memory` with buffers of `left`: all, or those of the most worth; fewer while their plan does not fit."""
     assert memory.capacity is not None
-    # Nothing is lost where a part does not fit by a hair: a smaller one is tried, rather than a long search made.
+    # A long search is not worth it: if a set of buffers does not fit, a smaller set is tried.
     brief, free = replace(effort, fitting=effort.steps), memory.capacity
     everything = replace(left, capacity=memory.capacity)
     if everything.lower_bound <= memory.capacity:
@@ -151,7 +150,7 @@ def _fill(left: Problem, memory: Memory, planner: Planner, effort: Effort, worth
 
 
 def _fitting(problem: Problem, ranked: Sequence[Buffer], free: int) -> list[Buffer]:
-    """Return the buffers, taken in the order of `ranked` where they fit, of which never more than `room` bytes are live."""
+    """Return buffers taken in the order of `ranked`, with never more than `free` live bytes."""
     steps = np.unique(np.array([b.lower for b in ranked], np.int64))
     live = np.zeros(len(steps), np.int64)
     taken = []
@@ -165,7 +164,7 @@ def _fitting(problem: Problem, ranked: Sequence[Buffer], free: int) -> list[Buff
 
 
 def _part(problem: Problem, buffers: Sequence[Buffer], capacity: int | None) -> Problem:
-    """Return the part of `problem` that has these buffers, in the order of the problem."""
+    """Return `problem` with only these buffers, in the order of the problem."""
     names = {buffer.name for buffer in buffers}
     return Problem(
         tuple(buffer for buffer in problem.buffers if buffer.name in names),
@@ -185,7 +184,7 @@ def _occupancy(buffer: Buffer) -> float:
 
 
 def _summary(problem: Problem, arenas: tuple[Filled, ...]) -> Allocation:
-    """Return the allocation with what is known of all arenas together, which never take less than all that is live at once."""
+    """Return the allocation of `arenas`, with the bound of all arenas together: at least the bytes live in one step."""
     used = [arena for arena in arenas if arena.plan.size]
     if len(used) <= 1:
         proof = (used or arenas)[0].plan.proof
@@ -205,4 +204,4 @@ def _require_sense(memories: Sequence[Memory]) -> None:
             raise UsageError(f"two arenas are named {name!r}")
     for memory in memories[:-1]:
         if memory.capacity is None:
-            raise UsageError(f"the arena {memory.name!r} has no limit, so that nothing is left for those after it")
+            raise UsageError(f"the arena {memory.name!r} has no limit, so the arenas after it would stay empty")

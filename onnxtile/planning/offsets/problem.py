@@ -1,4 +1,4 @@
-"""The planning problem as plain data: buffers with sizes and lives, and the offsets that a planner gives them."""
+"""The planning problem as plain data: buffers with sizes and live ranges, and the offsets that a planner gives them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnxtile.errors import Infeasible, UsageError
 Ints = npt.NDArray[np.int64]
 
 _LISTED = 20
-"""Live buffers that a message names."""
+"""The most live buffers in a message."""
 
 DEFAULT_ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register in use."""
@@ -24,10 +24,10 @@ DEFAULT_ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory of `size` bytes that is in use in the steps [`lower`, `upper`).
+    """A buffer of `size` bytes that is live in the steps [`lower`, `upper`).
 
-    `alignment` in bytes is its own, where the problem's does not apply. `moved` are the bytes that are read and written in it during a
-    run (None: as many as it has); of several arenas, the one of the highest priority goes to those that move the most.
+    `alignment` in bytes replaces the alignment of the problem. `moved` is the number of bytes read and written in it in a run (None: its
+    size); of several arenas, the fastest takes the buffers that move the most.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Buffer:
         if self.size < 0:
             raise UsageError(f"the buffer {self.name!r} has a negative size: {self.size}")
         if self.lower >= self.upper:
-            raise UsageError(f"the buffer {self.name!r} has an empty life: [{self.lower}, {self.upper})")
+            raise UsageError(f"the buffer {self.name!r} has an empty live range: [{self.lower}, {self.upper})")
         if self.alignment is not None:
             require_alignment(self.alignment)
         if self.moved is not None and self.moved < 0:
@@ -52,11 +52,11 @@ class Buffer:
 class Problem:
     """Buffers to be placed in one arena: offsets are multiples of `alignment`, no byte beyond `capacity` (None: no limit).
 
-    Two buffers share no byte where their lives meet, nor where `conflicts` has their names as a pair (in any order): an executor that may
-    run the graph in another order needs both at once, although no step of this one does. Of the buffers that `crowd` names no two share a
-    byte, for the one reason or the other: together they are a lower bound.
+    Two buffers share no byte where their live ranges overlap, nor where `conflicts` has their names as a pair: another order
+    of the graph needs both at the same time. The buffers named in `clique` are pairwise in conflict for either reason, so the sum of
+    their bytes is a lower bound.
 
-    Raises UsageError for two buffers of one name, a negative capacity, an alignment that is no power of two, or a conflict of what is no
+    Raises UsageError for two buffers of one name, a negative capacity, an alignment that is not a power of two, or a conflict of an unknown
     buffer.
     """
 
@@ -69,22 +69,24 @@ class Problem:
     def __post_init__(self) -> None:
         require_alignment(self.alignment)
         if self.capacity is not None and self.capacity < 0:
-            raise UsageError(f"a capacity cannot be negative: {self.capacity}")
+            raise UsageError(f"the capacity must not be negative: {self.capacity}")
         seen = {buffer.name for buffer in self.buffers}
         if len(seen) < len(self.buffers):
             counts = Counter(buffer.name for buffer in self.buffers)
             raise UsageError(f"two buffers are named {counts.most_common(1)[0][0]!r}")
         for pair in self.conflicts:
             if pair[0] == pair[1] or not seen.issuperset(pair):
-                raise UsageError(f"{pair[0]!r} and {pair[1]!r} are no two buffers that could be in conflict")
+                raise UsageError(
+                    f"{pair[0]!r} and {pair[1]!r} are not two buffers of the problem, and cannot be in conflict"
+                )
 
     def alignment_of(self, buffer: Buffer) -> int:
-        """Return what the offset of `buffer` must be a multiple of, in bytes."""
+        """Return the alignment of `buffer` in bytes."""
         return buffer.alignment or self.alignment
 
     @cached_property
     def granule(self) -> int:
-        """The smallest alignment of all buffers, in bytes: the unit in which bytes of the arena are given away."""
+        """The smallest alignment of all buffers, in bytes: the unit of offsets."""
         return min(self.alignments, default=self.alignment)
 
     @cached_property
@@ -93,7 +95,7 @@ class Problem:
         return frozenset(b.alignment or self.alignment for b in self.buffers)
 
     def footprint(self, buffer: Buffer) -> int:
-        """Return the bytes that `buffer` takes from the others: its size, rounded up to where the next one can start."""
+        """Return the bytes that `buffer` occupies: its size, rounded up to the next possible start of another."""
         return align(buffer.size, self.granule)
 
     @cached_property
@@ -104,7 +106,7 @@ class Problem:
 
     @cached_property
     def extra_conflicts(self) -> Mapping[int, tuple[int, ...]]:
-        """The conflicts as places in `buffers`: of each buffer that has some, those whose lives do not meet its own anyway."""
+        """The conflicts beyond overlapping live ranges: for each buffer that has any, the numbers of the others."""
         if not self.conflicts:
             return {}
         at = {buffer.name: i for i, buffer in enumerate(self.buffers)}
@@ -118,13 +120,13 @@ class Problem:
 
     @cached_property
     def live_ranges(self) -> tuple[Ints, Ints]:
-        """The step in which each buffer's life begins, and the one before which it ends."""
+        """The first step of each live range, and the step after its last."""
         buffers = self.buffers
         return np.array([b.lower for b in buffers], np.int64), np.array([b.upper for b in buffers], np.int64)
 
     @cached_property
     def _live(self) -> tuple[Ints, Ints]:
-        """The steps in which lives begin or end, and the sums of live footprints in bytes from each of them on."""
+        """The steps at which live ranges start or end, and the live footprints in bytes from each of them on."""
         sizes = np.array(self.footprints, np.int64)
         times, at = np.unique(np.concatenate(self.live_ranges), return_inverse=True)
         change = np.zeros(len(times) + 1, np.int64)
@@ -139,14 +141,14 @@ class Problem:
         return (int(live[highest]), int(times[highest])) if live[highest] > 0 else (0, 0)
 
     def peak_steps(self, most: int) -> tuple[int, ...]:
-        """Return the first steps at which live footprints come to the peak, `most` of them at most; none without bytes."""
+        """Return the first steps at which live footprints reach the peak, at most `most`; none without bytes."""
         times, live = self._live
         at = np.flatnonzero(live == self.peak[0])[:most] if self.peak[0] else ()
         return tuple(int(times[place]) for place in at)
 
     @cached_property
     def lower_bound(self) -> int:
-        """The bytes that no plan can do without: the peak, or those of the crowd."""
+        """The bytes that every plan needs: the peak, or the bytes of the conflict clique."""
         if not self.clique:
             return self.peak[0]
         clique = sum(size for b, size in zip(self.buffers, self.footprints, strict=True) if b.name in self.clique)
@@ -154,7 +156,7 @@ class Problem:
 
     @property
     def bound(self) -> Bound:
-        """How the lower bound is known."""
+        """The kind of proof of the lower bound."""
         return "peak" if self.lower_bound == self.peak[0] else "every order"
 
     def live_at(self, step: int) -> tuple[Buffer, ...]:
@@ -164,8 +166,8 @@ class Problem:
 
 
 Bound = Literal["peak", "every order", "search"]
-"""How a lower bound is known: as the peak, as what may be in use at once in some order, or as the size below which an exact search
-found that there is nothing."""
+"""The kind of proof of a lower bound: the peak, the bytes that some order needs at the same time, or an exact search that found no
+smaller arena."""
 
 Ended = Literal[
     "lower bound reached",
@@ -177,14 +179,14 @@ Ended = Literal[
     "heuristic",
     "unplanned tensors",
 ]
-"""What ended the search for a smaller arena: nothing smaller is possible ("search ended": an exact search says so), its budget of steps,
-its time, that the search does not take so many buffers, that there are several arenas, each planned by itself, that the planner
-does not search, or that tensors without a size are missing from the plan."""
+"""The reason why the search for a smaller arena ended: none exists ("search ended": by an exact search), the budget of steps or of time
+was used up, the problem has too many buffers, several arenas were planned each by itself, the planner does not search, or tensors
+without a size are missing from the plan."""
 
 
 @dataclass(frozen=True)
 class OptimalityProof:
-    """What is known of a smaller arena: none takes less than `lower_bound` bytes; how that is known, and why no more is known."""
+    """A lower bound on the arena in bytes, the kind of its proof, and the reason why the search ended."""
 
     lower_bound: int
     bound: Bound
@@ -193,9 +195,9 @@ class OptimalityProof:
 
 @dataclass(frozen=True)
 class OffsetPlan:
-    """Where each buffer of a problem starts, by name, in bytes from the start of the arena; the arena's size in bytes.
+    """The offset of each buffer of a problem, by name, in bytes from the start of the arena; the size of the arena in bytes.
 
-    `proof` says how far that is from the best, where its planner told.
+    `proof` bounds the smallest arena, where the planner gives one.
     """
 
     offsets: Mapping[str, int]
@@ -204,13 +206,13 @@ class OffsetPlan:
 
     @classmethod
     def of(cls, problem: Problem, offsets: Sequence[int], proof: OptimalityProof | None = None) -> OffsetPlan:
-        """Return the plan that gives the buffers of `problem` these offsets, in the same order."""
+        """Return the plan with these offsets of the buffers of `problem`, in the same order."""
         named = {b.name: int(offset) for b, offset in zip(problem.buffers, offsets, strict=True)}
         return cls(named, size_of(problem, offsets), proof)
 
     @property
     def optimal(self) -> bool:
-        """Whether no smaller arena is possible, as far as is known."""
+        """Whether the plan is proved to have the smallest arena."""
         return self.proof is not None and self.size == self.proof.lower_bound
 
 
@@ -221,7 +223,7 @@ def size_of(problem: Problem, offsets: Sequence[int]) -> int:
 
 
 class OverCapacity(Infeasible):
-    """The arena would be larger than its capacity by `shortfall` bytes, because of the buffers `live` at `step`."""
+    """The arena exceeds its capacity by `shortfall` bytes; the buffers `live` at `step` are the reason."""
 
     def __init__(self, problem: Problem, plan: OffsetPlan, arena: str | None = None) -> None:
         assert problem.capacity is not None
@@ -249,7 +251,7 @@ def require_capacity(problem: Problem, plan: OffsetPlan, arena: str | None = Non
 def require_alignment(alignment: int) -> None:
     """Raise UsageError unless `alignment` is a power of two."""
     if alignment < 1 or alignment & (alignment - 1):
-        raise UsageError(f"an alignment is a power of two, not {alignment}")
+        raise UsageError(f"the alignment must be a power of two, not {alignment}")
 
 
 def align(size: int, alignment: int) -> int:

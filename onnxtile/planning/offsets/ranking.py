@@ -1,4 +1,4 @@
-"""Orders in which planners place buffers: numbers of the buffers of a problem, the first to be placed first."""
+"""Orders in which planners place buffers, as numbers of buffers."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from onnxtile.planning.offsets.problem import Problem
 
 
 def by_size(problem: Problem) -> list[int]:
-    """Return the largest first; ties go to the earlier, then the longer life, then the name."""
+    """Return the largest first; ties go to the earlier, then the longer live range, then the name."""
     b = problem.buffers
     return sorted(range(len(b)), key=lambda i: (-b[i].size, b[i].lower, -b[i].upper, b[i].name))
 
 
 def by_birth(problem: Problem) -> list[int]:
-    """Return them as they come to be; of those of one step the largest first."""
+    """Return them by first step, of one step the largest first."""
     b = problem.buffers
     return sorted(range(len(b)), key=lambda i: (b[i].lower, -b[i].size, -b[i].upper, b[i].name))
 
 
 def by_breadth(problem: Problem) -> list[int]:
-    """Return those first that are live in the step with the most live bytes, then those of the next, each step's by size."""
+    """Return the buffers of the step with the most live bytes first, then those of the next fullest, in each step by size."""
     buffers = problem.buffers
     steps = sorted({b.lower for b in buffers})
     breadth = [0] * (len(steps) + 1)
@@ -37,7 +37,7 @@ def by_breadth(problem: Problem) -> list[int]:
 
 
 class _range_maximum:  # noqa: N801 - used as a function
-    """The largest of a range of numbers, by tables of powers of two."""
+    """The maximum of a range of numbers, by tables of powers of two."""
 
     def __init__(self, numbers: list[int]) -> None:
         self._tables = [numbers]

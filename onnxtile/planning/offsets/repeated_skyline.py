@@ -1,6 +1,6 @@
-"""Fills the skyline again and again: what ended up too high goes first the next time.
+"""Fills the skyline in rounds: buffers that ended too high are placed earlier in the next round.
 
-"Squeaky wheel" optimisation: Joslin and Clements, Journal of Artificial Intelligence Research 10 (1999).
+After Joslin and Clements, Journal of Artificial Intelligence Research 10 (1999), pages 353-373.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from onnxtile.planning.offsets.problem import Ints, Problem
 from onnxtile.planning.offsets.skyline import Floats, Strip
 
 STEPS_OF_A_PLACING = 12
-"""What placing one buffer counts, of the steps of an effort."""
+"""The steps of an effort that placing one buffer takes."""
 
 _COMPILE_FROM = 100_000
-"""Placings that take the plain code some seconds."""
+"""Placements from which compiling pays: plain code takes some seconds for them."""
 _PRIORITY_GROWTH = 1.5
 _SLACK = 1.002
-"""Buffers that end above so much of the peak have ended too high."""
+"""A buffer that ends above this multiple of the peak has ended too high."""
 _MOST = 48
-"""Rounds after which nothing more is to be expected."""
+"""The most rounds; later ones rarely improve."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Keys to begin with: the life, the size, and the most bytes that are live in that life, each to a power.
+    """The first keys of a round: length of the live range, size, and largest live bytes in the live range, each to the power given here.
 
-    `weight` is that of skyline.fill.
+    `weight` is the one of skyline.fill.
     """
 
     duration: float
@@ -49,7 +49,7 @@ class Start:
         return keys
 
 
-# Found by trying some hundreds on random problems; those that are best alone come first.
+# The best of some hundred tried on random problems, the best single one first.
 _STARTS = (
     Start(1.0, 0.0, 8.0, 50),
     Start(1.0, 1.0, 4.0, 15),
@@ -63,9 +63,9 @@ _STARTS = (
 
 
 def fillings(problem: Problem, steps: int) -> Iterator[list[int]]:
-    """Yield the offsets of one round after the other, at least of one, until all lie below the peak or `steps` are used up.
+    """Yield the offsets of one round after the other, at least one, until all buffers lie below the peak or `steps` are used up.
 
-    Conflicts beyond lives do not count.
+    Conflicts of buffers whose live ranges do not overlap are ignored.
     """
     strip = Strip.of(problem)
     count = len(strip.place)
@@ -81,7 +81,7 @@ def fillings(problem: Problem, steps: int) -> Iterator[list[int]]:
             start = _STARTS[turn]
             keys = start.keys(strip)
         else:
-            # The best so far goes on; ties go to the later one.
+            # The best round so far is continued; ties go to the later one.
             tries.sort(key=lambda tried: -tried[0])
             _, keys, start = tries.pop()
         found = fill(strip.waiting(keys), strip.soonest, strip.live, start.weight)

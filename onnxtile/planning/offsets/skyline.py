@@ -1,10 +1,10 @@
-"""Fills the arena from below, always where it is lowest: offsets for very many buffers in a few seconds.
+"""Fills the arena from below, always at its lowest stretch of time: offsets for very many buffers in a few seconds.
 
-After Burke, Kendall and Whitwell, "A New Placement Heuristic for the Orthogonal Stock-Cutting Problem", Operations Research 52 (2004): the
-skyline is how high the arena is filled at each step; its lowest stretch of time gets a buffer that lives inside of it, or, if there
-is none, is filled up to the lower of its neighbours. Here the step of that stretch at which most bytes are still to come is served
-first: a byte that is wasted there is one that the arena grows by. And stretches at which more is to come run ahead of the others, so
-that a buffer may also lie across lower ones beside them: what is lost below it, is lost where there are bytes to spare.
+After Burke, Kendall and Whitwell, "A New Placement Heuristic for the Orthogonal Stock-Cutting Problem", Operations Research 52 (2004). The
+skyline is the height to which the arena is filled at each step. Its lowest stretch gets a buffer whose live range lies inside it; if none
+does, it is filled up to the lower of its neighbours. Two rules are added. The step of the stretch with the most unplaced bytes is served
+first, because a byte wasted there makes the arena larger. And stretches with more unplaced bytes run ahead of others, so a buffer may lie
+across lower stretches beside them: the bytes lost below it are lost at steps with bytes to spare.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from onnxtile.planning.offsets.problem import Ints, Problem
 Floats = npt.NDArray[np.float64]
 
 _FEW = 500
-"""With fewer buffers left nothing is gained by taking out those that are placed."""
+"""With fewer unplaced buffers, removing the placed ones saves no time."""
 _NOTHING, _WAITS = -1, -2
 
 
 @dataclass(frozen=True)
 class Strip:
-    """The buffers of a problem that have bytes, sorted by birth, in sections: the stretches of time from one birth to the next.
+    """The buffers of a problem that have bytes, sorted by first step, in sections: stretches of time from one first step to the next.
 
-    `place` says which buffer of the problem each is. It lives in the sections [`lower`, `upper`), takes `size` bytes, and starts at a
-    multiple of `unit`; those from `first[k]` on are born in section k or later. `live` are the bytes that are live in each section.
+    `place` is the number of each buffer in the problem. A buffer is live in the sections [`lower`, `upper`), has `size` bytes, and
+    starts at a multiple of `unit`. Buffers from `first[k]` on start in section k or later. `live` are the live bytes of each section.
     """
 
     place: Ints
@@ -44,7 +44,7 @@ class Strip:
 
     @classmethod
     def of(cls, problem: Problem) -> Strip:
-        """Return the strip of `problem`, whose conflicts do not count."""
+        """Return the strip of `problem`; its conflicts are ignored."""
         lower, upper = problem.live_ranges
         size = np.array(problem.footprints, np.int64)
         place = np.argsort(lower, kind="stable")
@@ -59,17 +59,17 @@ class Strip:
         return cls(place, begin, end, size[place], unit[place], first, np.cumsum(change)[:-1])
 
     def waiting(self, keys: Floats) -> Waiting:
-        """Return all buffers as waiting with these keys."""
+        """Return all buffers as unplaced, with these keys."""
         return Waiting(np.arange(len(keys)), self.lower, self.upper, self.size, self.unit, keys.copy(), self.first)
 
     @cached_property
     def soonest(self) -> Ints:
-        """The first section by which one of those is dead that are born in a section or later."""
+        """By section, the first end of a live range that starts there or later."""
         earliest = np.minimum.accumulate(self.upper[::-1])[::-1]
         return np.append(earliest, len(self.live) + 1)[self.first]
 
     def fullest(self) -> Ints:
-        """Return for each buffer the most bytes that are live in a section of its life, itself included."""
+        """Return for each buffer the most live bytes in a section of its live range, itself included."""
         found = np.zeros(len(self.place), np.int64)
         table, width = self.live, 1
         length = self.upper - self.lower
@@ -80,7 +80,7 @@ class Strip:
         return found
 
     def offsets(self, found: Ints, count: int) -> list[int]:
-        """Return `found`, an offset for each buffer of the strip, as offsets of the `count` buffers of the problem."""
+        """Return the offsets `found` of the strip as offsets of the `count` buffers of the problem."""
         every = np.zeros(count, np.int64)
         every[self.place] = found
         offsets: list[int] = every.tolist()
@@ -88,9 +88,9 @@ class Strip:
 
 
 class Waiting(NamedTuple):
-    """Buffers of a strip, by birth, of which those that are placed have no key.
+    """Unplaced buffers of a strip, by first section; a buffer that has been placed has the key 0.
 
-    `place` is where each stands in the strip; `first[k]` is the first that is born in section k or later.
+    `place` is the number of each in the strip; `first[k]` is the first that starts in section k or later.
     """
 
     place: Ints
@@ -103,7 +103,7 @@ class Waiting(NamedTuple):
 
 
 class Skyline(NamedTuple):
-    """The stretches of equal height: where each ends and how high it is, by its first section; and which one ends before a section."""
+    """The stretches of equal height: end and height by first section, and the stretch that ends before a section."""
 
     end: Ints
     height: Ints
@@ -111,10 +111,10 @@ class Skyline(NamedTuple):
 
 
 def fill(waiting: Waiting, soonest: Ints, live: Ints, weight: int) -> Ints:
-    """Return offsets for the buffers of a strip; of those that could be next the one with the largest key, all positive, is.
+    """Return offsets for the buffers of a strip. Of the buffers that fit a stretch, the one with the largest (positive) key is placed.
 
-    Next is the stretch that is lowest, where `weight` bytes to come at its peak count as much as one of height less. Whatever is born in
-    section k or later lives till `soonest[k]` at least.
+    The lowest stretch is filled next; `weight` unplaced bytes at its peak count as one byte of height less. Buffers that start in section k
+    or later are live till `soonest[k]` at least.
     """
     offsets = np.zeros(len(waiting.lower), np.int64)
     unplaced, ends, left = live.copy(), len(live), len(offsets)
@@ -136,7 +136,7 @@ def fill(waiting: Waiting, soonest: Ints, live: Ints, weight: int) -> Ints:
         offsets[waiting.place[chosen]] = offset
         unplaced[low:high] -= size
         cover(sky, start, low, high, offset + size)
-        # What is beside it is shorter now, or may have waited for it; unless it is higher.
+        # The stretches beside it are shorter now, or waited for it, unless they are higher.
         for begin in (int(sky.before[low]), low, high):
             if 0 <= begin < ends and sky.height[begin] <= offset + size:
                 until, level = int(sky.end[begin]), int(sky.height[begin])
@@ -149,12 +149,12 @@ def fill(waiting: Waiting, soonest: Ints, live: Ints, weight: int) -> Ints:
 
 
 def urgency(unplaced: Ints, start: int, stop: int, base: int, weight: int) -> int:
-    """Return what a stretch has less of than all others when it is next."""
+    """Return the priority of a stretch; the least is filled next."""
     return weight * base - int(unplaced[start + int(unplaced[start:stop].argmax())])
 
 
 def compacted(waiting: Waiting) -> Waiting:
-    """Return `waiting` without those that are placed."""
+    """Return `waiting` without the placed buffers."""
     kept = waiting.keys > 0.0
     lower = waiting.lower[kept]
     first = np.searchsorted(lower, np.arange(len(waiting.first)))
@@ -170,10 +170,10 @@ def compacted(waiting: Waiting) -> Waiting:
 
 
 def choose(waiting: Waiting, unplaced: Ints, soonest: Ints, sky: Skyline, start: int, stop: int) -> int:
-    """Return the buffer that goes onto a stretch; or that there is nothing for it, or that it waits for what is beside it.
+    """Return the buffer to place on a stretch; or _NOTHING, or _WAITS where a stretch beside it has to be filled first.
 
-    That is the one with the largest key that is live at its peak, the section at which most is still to come, and rests on nothing that
-    is higher. What is lower beside the stretch may be covered: in a section where less is to come, bytes may be lost.
+    It is the buffer with the largest key that is live at the stretch's peak (the section with the most unplaced bytes) and covers no higher
+    section. It may cover lower sections beside the stretch, where fewer bytes are unplaced.
     """
     peak = start + int(unplaced[start:stop].argmax())
     low, high = basin(sky, start, stop)
@@ -189,7 +189,7 @@ def choose(waiting: Waiting, unplaced: Ints, soonest: Ints, sky: Skyline, start:
 
 
 def basin(sky: Skyline, start: int, stop: int) -> tuple[int, int]:
-    """Return the sections around a stretch of which none is higher."""
+    """Return the range of sections around a stretch that are not higher."""
     base, ends = sky.height[start], len(sky.end) - 1
     while start > 0 and sky.height[sky.before[start]] <= base:
         start = int(sky.before[start])
@@ -199,7 +199,7 @@ def basin(sky: Skyline, start: int, stop: int) -> tuple[int, int]:
 
 
 def best(waiting: Waiting, peak: int, start: int, stop: int) -> int:
-    """Return the buffer with the largest key that lives inside of [start, stop), and in section `peak` if that is one; or _NOTHING."""
+    """Return the buffer with the largest key whose sections lie in [start, stop) and include `peak`, if not -1; or _NOTHING."""
     low, high = int(waiting.first[start]), int(waiting.first[peak + 1 if peak >= 0 else stop])
     if low == high:
         return _NOTHING
@@ -210,7 +210,7 @@ def best(waiting: Waiting, peak: int, start: int, stop: int) -> int:
 
 
 def cover(sky: Skyline, start: int, low: int, high: int, level: int) -> None:
-    """Let [low, high), which touches the stretch that begins at `start`, be one stretch of this level; nothing in it is higher."""
+    """Make [low, high), which overlaps the stretch at `start` and is nowhere higher, one stretch of this level."""
     end, height, before = sky
     while start > low:
         start = int(before[start])
@@ -228,7 +228,7 @@ def cover(sky: Skyline, start: int, low: int, high: int, level: int) -> None:
 
 
 def lift(sky: Skyline, start: int, stop: int) -> tuple[int, int, int]:
-    """Fill the stretch [start, stop) up to the lower of its neighbours, and make it one with those of that height; return it."""
+    """Fill the stretch [start, stop) up to the lower of its neighbours, merge it with those of that height, and return it."""
     end, height, before = sky
     left = int(before[start]) if start > 0 else -1
     right = stop if stop < len(end) - 1 else -1

@@ -7,13 +7,13 @@ from onnxtile.planning.order import Order, SchedulingContext
 
 
 def candidates(context: SchedulingContext) -> tuple[Schedule, ...]:
-    """Return the model's own, by which steps are counted; what shares bytes does so in every other order, too."""
+    """Return the model's own order, whose steps are counted; the plan holds in every other order, too."""
     return (context.own,)
 
 
 order = Order(
     "any",
-    "whatever the graph allows: bytes are shared only where the graph itself says who is first",
+    "every order the graph allows: tensors share bytes only where the graph itself orders them",
     candidates,
     every=True,
 )

@@ -7,14 +7,14 @@ from onnxtile.planning.layout.ordering.search import search
 from onnxtile.planning.order import Order, SchedulingContext
 
 _RULES = (("view",), ("view", "cut", "join"))
-"""What the search takes for granted: first, that every part of a whole is a copy; then, that those are not that help the own order.
+"""The aliases that the search assumes: first none of the parts; then the parts chosen for the own order.
 
-What is written over an operand, the search finds out as it goes; what is a copy in the end is decided with the order known.
+The search itself decides which results are written over operands; parts are chosen again for the order that it finds.
 """
 
 
 def candidates(context: SchedulingContext) -> tuple[Schedule, ...]:
-    """Return the model's own order, and those of the lowest peaks that the searches find, each once."""
+    """Return the model's own order, and the orders of least peak that the searches find, each once."""
     orders = (search(context.ordering_problem(rules)).order for rules in _RULES)
     found = (Schedule(tuple(context.own.nodes[number] for number in order)) for order in orders)
     return tuple(context.packed(schedule) for schedule in dict.fromkeys((Schedule(context.own.nodes), *found)))
@@ -22,6 +22,6 @@ def candidates(context: SchedulingContext) -> tuple[Schedule, ...]:
 
 order = Order(
     "min-peak",
-    "the least memory: searched best first, then along a beam; no arena larger than in the model's",
+    "least memory: a best-first search, then a beam search; never a larger arena than the model's order",
     candidates,
 )

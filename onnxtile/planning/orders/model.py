@@ -7,8 +7,8 @@ from onnxtile.planning.order import Order, SchedulingContext
 
 
 def candidates(context: SchedulingContext) -> tuple[Schedule, ...]:
-    """Return the nodes as they stand in the model."""
+    """Return the order of the file."""
     return (context.packed(context.own),)
 
 
-order = Order("model", "as the nodes stand in the file", candidates)
+order = Order("model", "the order of the nodes in the file", candidates)

@@ -1,6 +1,6 @@
-"""The smallest arena: a search that ends with the best plan there is, or with its budget.
+"""The smallest arena: a search that ends with a proof, or with its budget.
 
-The idea is MiniMalloc's: Moffitt, ASPLOS 2023, doi 10.1145/3623278.3624752; planning.offsets.exact says what is done here.
+After MiniMalloc: Moffitt, ASPLOS 2023, doi 10.1145/3623278.3624752; see planning.offsets.exact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ENDED: dict[How, Ended] = {"optimal": "search ended", "effort": "effort", "time
 
 
 def improve(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placement:
-    """Return the best offsets that the search finds with `effort`, no worse than the sound ones of `start`."""
+    """Return the best offsets that the search finds within `effort`, no worse than `start`, which are free of overlaps."""
     solution = solve(problem, start, effort)
     if solution.lower_bound > problem.lower_bound:
         return Placement(solution.offsets, OptimalityProof(solution.lower_bound, "search", _ENDED[solution.ended]))
@@ -32,4 +32,4 @@ def _place(problem: Problem, effort: Effort) -> Placement:
     return improve(problem, GREEDY_BY_SIZE.place(problem, effort).offsets, effort)
 
 
-EXACT = Planner("exact", "the smallest arena, by a search that says when there is no smaller one", _place)
+EXACT = Planner("exact", "the smallest arena, by a search that proves it", _place)

@@ -1,4 +1,4 @@
-"""Buffers as they come to be, each into the lowest gap: what an allocator does that does not know what is to come."""
+"""Buffers in the order of their first step, each into the lowest gap: like an allocator without knowledge of the future."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ def _place(problem: Problem) -> list[int]:
     return Fitter(problem).place(by_birth(problem), lowest)
 
 
-FIRST_FIT = Planner("first-fit", "as they come to be, each into the lowest gap", heuristic(_place))
+FIRST_FIT = Planner("first-fit", "by first step, each into the lowest gap", heuristic(_place))

@@ -1,4 +1,4 @@
-"""The largest buffer first, each into the tightest gap that its live neighbours leave.
+"""The largest buffer first, each into the tightest gap between the buffers it is in conflict with.
 
 Algorithm 3 of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", arXiv 2001.03288.
 """

@@ -1,4 +1,4 @@
-"""Every buffer in bytes of its own: what a plan saves is measured against this."""
+"""Every buffer in bytes of its own: the baseline of all other planners."""
 
 from __future__ import annotations
 

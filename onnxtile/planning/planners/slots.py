@@ -1,7 +1,7 @@
 """Whole buffers instead of offsets: each slot is as large as the largest buffer that uses it, and holds one at a time.
 
-What Caffe2's memonger did (pytorch caffe2/python/memonger.py), and "shared objects" of Pisarchyk and Lee, arXiv 2001.03288. Executors that
-cannot give out parts of a block of memory need no more than this.
+As Caffe2's memonger did (pytorch caffe2/python/memonger.py), and as "shared objects" of Pisarchyk and Lee, arXiv 2001.03288. It suits
+executors that cannot use parts of a block of memory.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Slots = list[list[int]]
 
 
 def _place(problem: Problem) -> list[int]:
-    """Return the offsets of the fewest slots found; of as many, those that take less."""
+    """Return the offsets of the fewest slots found; of equals, those with fewer bytes."""
     tried = (_assign(problem, order(problem)) for order in (by_birth, by_size))
     return _offsets(problem, min(tried, key=lambda slots: (len(slots), _bytes(problem, slots))))
 
 
 def _assign(problem: Problem, order: Sequence[int]) -> Slots:
-    """Return who shares a slot, taking buffers in `order`: each into the free slot that has to grow least, of those the tightest.
+    """Return the buffers of each slot. Buffers go in `order`, each into the free slot that has to grow least, of equals the tightest.
 
-    In the order of their births that is the fewest slots there can be, since a new one is opened only where all others are in use.
+    In the order of first steps, the number of slots is the smallest possible: a new slot is opened only where all others are in use.
     """
     conflict_index = ConflictIndex(problem)
     slots: Slots = []

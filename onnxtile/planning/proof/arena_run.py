@@ -1,7 +1,7 @@
-"""The proof of a plan by execution: inside the arena the model must give what it gives anywhere else, bit for bit.
+"""The proof of a plan by execution: inside the arena the model must give the same bits as outside.
 
-It is evidence, beside the check and the table of lawful aliases: a wrong plan can pass by luck, so the run is repeated, on
-other inputs and over another pattern in the arena's bytes each time.
+It is evidence beside the check and the table of lawful aliases. A wrong plan can pass by luck, so the run is repeated, each time with other
+inputs and another pattern in the bytes of the arena.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Array
 
 _PATTERNS = (0xFF, 0xA5, 0x5A)
-"""What the arena holds before a run. As floats: NaN, a small negative number, a large positive one."""
+"""The bytes of the arena before a run. As floats: NaN, a small negative number, a large positive one."""
 
 
-_ROUNDED = "kernels round otherwise where a tensor is not at a multiple of 64 bytes; at such addresses the nodes give the same bits"
+_ROUNDED = "kernels round differently for a tensor not at a multiple of 64 bytes; at such addresses the nodes give the same bits"
 
 
 @dataclass(frozen=True)
 class ArenaVerdict:
-    """Whether a model gives in its arena what it gives in a plain run.
+    """Whether a model gives the same bits in its arena as in a plain run.
 
-    `runs` runs on different inputs compared every one of `outputs`, and every tensor of the arena whenever it was written or read;
-    they end with the first that differs. `differing` is the first tensor that had another bit, noticed at `step` (None: at
-    the end), `red_zones` whether nothing was written around the arena. `kernels` nodes were executed in the arena, in `sessions`
-    different sessions; `views` were not, as their bytes are already there. Every tensor had the bits of a run of the nodes one by one in
-    memory of their own; `excused` are the outputs that need not have those of the run of the whole model, by name with the reason.
+    `runs` runs on different inputs compared all `outputs`, and every tensor of the arena whenever it was written or read; they end with
+    the first difference. `differing` is the first tensor with another bit, noticed at `step` (None: at the end). `red_zones` is true if
+    nothing was written around the arena. `kernels` nodes ran in the arena, in `sessions` different sessions; `views` did not run, because
+    their bytes are in place. Every tensor is compared with a run of the nodes one by one in memory of their own. `excused` outputs need
+    not have the bits of the run of the whole model: by name, with the reason.
     """
 
     runs: int
@@ -79,11 +79,11 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
     seed: int = 0,
     progress: Progress = silent,
 ) -> ArenaVerdict:
-    """Run `model` in the arena that `result` plans, and plainly, on the same inputs, and compare all outputs bit for bit.
+    """Run `model` in the arena of `result` and outside it, on the same inputs, and compare all outputs bit for bit.
 
-    `feeds` are the inputs of each run; by default `repeats` sets, as `wanted`. Both ways run unoptimised kernels on one
-    thread. All runs but the first take the nodes in another order, where the plan is for more than one. Raises ModelError where
-    onnxruntime cannot run the model or one of its nodes at all, CheckFailed where the plan does not even stay inside the arena.
+    `feeds` are the inputs of each run; by default `repeats` random sets, as `wanted`. Both use unoptimised kernels on one thread. Runs
+    after the first take the nodes in another order, where the plan allows one. Raises ModelError where onnxruntime cannot run the model or
+    one of its nodes, CheckFailed where the plan leaves the arena.
     """
     inputs = feeds if feeds is not None else wanted.feeds(model, shapes.sizes, repeats, seed=seed)
     model, shapes, constants = unfold(model, shapes, constants)
@@ -125,7 +125,7 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
 
 
 def _arrays(feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `feeds` with numpy's scalars, which onnxruntime does not take, as arrays without dimensions."""
+    """Return `feeds` with numpy scalars, which onnxruntime does not accept, as arrays of rank 0."""
     return {name: np.asarray(value) if isinstance(value, np.generic) else value for name, value in feeds.items()}
 
 
@@ -135,10 +135,10 @@ def _differences(
     unsure: Unsure,
     elsewhere: Callable[[], Mapping[str, Any] | Corruption],
 ) -> dict[str, str | None]:
-    """Return the outputs of which `found` has other bits than `expected`, the run of the whole model, each with its excuse or None.
+    """Return the outputs that differ from `expected`, the run of the whole model, each with its excuse or None.
 
-    What follows from a random number is not asked. A float of 16 bits may have more in the whole run. The others must have the bits of
-    `expected` in a run of the nodes `elsewhere`.
+    Outputs that depend on random numbers are not compared. Floats of 16 bits may have more bits in the whole run. The others must have the
+    bits of `expected` in a run of the nodes `elsewhere`, outside the arena.
     """
     differing = [name for name, value in found.items() if name not in unsure.drawn and not same(value, expected[name])]
     if all(name in unsure.wider for name in differing):

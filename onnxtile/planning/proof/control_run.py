@@ -1,7 +1,7 @@
 """Runs If, Loop, Scan and calls of functions body by body, each tensor of a body at its planned address.
 
-What they hand in and out is moved, in both runs. The semantics are those of the ONNX specification; the plain run of the whole model, in
-which onnxruntime runs the bodies itself, shows whether they are kept.
+Values that enter and leave a body are moved, in both runs. The semantics are those of the ONNX specification. The plain run of the whole
+model, in which onnxruntime runs the bodies, verifies them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from onnxtile.run_limits import Clock
 from onnxtile.runtime import Array
 
 PlannedBodies: TypeAlias = Mapping[str | None, PlannedBody]
-"""Those of one node, by the attribute that holds them; None stands for the function that it calls."""
+"""The planned bodies of one node, by attribute; None is the function that it calls."""
 Prepare: TypeAlias = Callable[[PlannedBody], GraphRun]
 _Pair: TypeAlias = tuple[Any, Any]
-"""A value in the arena, and beside it."""
+"""A value in the arena, and in the reference run."""
 
 
 def controlled(node: ir.Node, around: GraphRun, bodies: PlannedBodies, prepare: Prepare) -> Controlled:
-    """Return `node`, an If, Loop, Scan or call of the graph of `around`, ready to be run; bodies are prepared when they are first run."""
+    """Return the runner of `node`, an If, Loop, Scan or call in the graph of `around`; bodies are prepared at their first run."""
     kinds: dict[str, type[_Control]] = {"If": _If, "Loop": _Loop, "Scan": _Scan}
     kind = _Call if None in bodies else kinds[node.op_type]
     return kind(node, around, bodies, prepare)
@@ -55,7 +55,7 @@ class _Control:
         return self._prepared[attribute]
 
     def _once(self, body: GraphRun, given: Sequence[_Pair], paired: PairedValues) -> Corruption | None:
-        """Run `body` once on what it is given."""
+        """Run `body` once on the values `given`."""
         for values in (paired.arena, paired.reference):
             values.update(body.held)
         for value, pair in zip(body.graph.inputs, given, strict=True):
@@ -153,7 +153,7 @@ class _Scan(_Control):
 
 
 def _stacked(rows: Sequence[_Pair], inner: ir.Value, outer: ir.Value) -> _Pair:
-    """Return what a Loop collected, one behind the other."""
+    """Return the values that a Loop collected, stacked."""
     if rows:
         return np.stack([_array(pair[0]) for pair in rows]), np.stack([_array(pair[1]) for pair in rows])
     dtype = next((v.dtype for v in (inner, outer) if v.dtype is not None), ir.DataType.FLOAT)
@@ -167,7 +167,7 @@ def _array(value: Any) -> Array:
 
 
 def _copy_of(value: ir.Value, paired: PairedValues) -> _Pair:
-    """Return what `value` is now, in memory of its own: nothing that is moved is lost to another that is."""
+    """Return a copy of `value`, so that moving one value cannot overwrite another that is still to be moved."""
     return _copied(paired.arena[value]), _copied(paired.reference[value])
 
 
@@ -180,7 +180,7 @@ def _copied(value: Any) -> Any:
 
 
 def _put(value: ir.Value, pair: _Pair, run: GraphRun, paired: PairedValues) -> None:
-    """Let `value`, of the graph of `run`, be what `pair` says: at its address in the arena, if it has one."""
+    """Set `value` of the graph of `run` to `pair`: at its address in the arena, if it has one."""
     targets = (run.sites.get(value), run.own_memory(value))
     for values, found, target in zip((paired.arena, paired.reference), pair, targets, strict=True):
         _write(values, value, found, target, run)

@@ -1,4 +1,4 @@
-"""Which nodes draw random numbers, and which outputs of a model need not have the same bits in two runs of it, and why."""
+"""Nodes that draw random numbers, and outputs of a model that may have other bits in a second run, with the reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDER = "onnxruntime keeps more than 16 bits of a float between two nodes"
 
 
 def draws(node: ir.Node, facts: ModelFacts) -> bool:
-    """Return whether `node`, a body of it, or a function that it calls may give something else each time it is run."""
+    """Return whether `node`, a body of it, or a function that it calls may give other results in each run."""
     own = (node, *nodes_inside(node))
     inner = (one for function in called_functions(own, facts.model) for one in nodes_in(function))
     return any(_is_random(one, facts) for one in (*own, *inner))
@@ -34,9 +34,9 @@ def _is_random(node: ir.Node, facts: ModelFacts) -> bool:
 
 @dataclass(frozen=True)
 class Unsure:
-    """The outputs of a model that a run of the whole model may give other bits than a run of its nodes, by name with the reason.
+    """Outputs that may differ between a run of the whole model and a run of its nodes, by name with the reason.
 
-    `drawn` follow from a random operator, `wider` from a float of 16 bits.
+    `drawn` outputs depend on a random operator, `wider` outputs on a float of 16 bits.
     """
 
     drawn: Mapping[str, str]
@@ -44,7 +44,7 @@ class Unsure:
 
     @classmethod
     def of(cls, facts: ModelFacts) -> Unsure:
-        """Return the outputs of the model of `facts` that follow from one or the other."""
+        """Return the unsure outputs of the model of `facts`."""
         outputs = [value for value in facts.model.graph.outputs if value.name]
         random = _followers(facts.model.graph, {node for node in facts.model.graph if draws(node, facts)})
         halves = _followers(facts.model.graph, set(_with_halves(facts)))
@@ -60,7 +60,7 @@ def _with_halves(facts: ModelFacts) -> Iterator[ir.Node]:
 
 
 def _followers(graph: ir.Graph, sources: set[ir.Node]) -> dict[ir.Value, dict[str, None]]:
-    """Return what follows from `sources`, each value with their names, as many as a reason has room for and one more."""
+    """Return the values that depend on `sources`, each with the names of some: one more than a reason lists."""
     found: dict[ir.Value, dict[str, None]] = {}
     for node in graph if sources else ():
         names = {node_id(node): None} if node in sources else {}

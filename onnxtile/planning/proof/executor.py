@@ -1,4 +1,4 @@
-"""Runs a model inside its arena node by node, the bodies of its nodes too, beside a run in which every tensor has memory of its own."""
+"""Runs a model inside its arena node by node, together with a reference run in which every tensor has memory of its own."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = ["ArenaExecutor", "Corruption"]
 
 
 class ArenaExecutor:
-    """`model`, ready to be run inside an arena that `result` plans.
+    """`model`, prepared to run inside the arena of `result`.
 
-    `blocks` are the arenas by name. Tensors that the plan places there are read and written there and nowhere else; graph inputs and
-    constants have memory of their own; what has no fixed bytes is an ordinary Python value. Raises CheckFailed where the plan
-    leaves the arena or does not give a tensor the bytes it has, ModelError where onnxruntime has no kernel for a node.
+    `blocks` are the arenas by name. Tensors with a planned address are read and written only there; other graph inputs and constants have
+    memory of their own; values without fixed bytes are Python values. Raises CheckFailed where the plan leaves the arena or gives a tensor
+    another size, ModelError where onnxruntime has no kernel for a node.
     """
 
     def __init__(self, model: ir.Model, result: PlanResult, shapes: Shapes, constants: Constants) -> None:
@@ -50,31 +50,31 @@ class ArenaExecutor:
 
     @property
     def addresses(self) -> dict[str, int]:
-        """Where the inputs of the model lie that the plan gives a place, by name."""
+        """The addresses of the model's inputs in the arena, by name."""
         sites = self._run.sites
         return {value.name or "": sites[value].address for value in self._model.graph.inputs if value in sites}
 
     @property
     def kernels(self) -> int:
-        """How many nodes of the main graph are run."""
+        """The number of nodes of the main graph that run."""
         return len(self._run.steps) - self.views
 
     @property
     def views(self) -> int:
-        """How many of them are not, since what they give is there already."""
+        """The number of nodes that do not run, because their results are in place."""
         return self._run.views
 
     @property
     def sessions(self) -> int:
-        """How many different kernels there are."""
+        """The number of different kernels."""
         return self._kernels.sessions
 
     def run(self, feeds: Mapping[str, Array], order: Iterable[int] | None = None) -> dict[str, Any] | Corruption:
         """Run once; return each graph output by name (a TensorMemory, or an ordinary value), or the first corruption.
 
-        `order` are places in the plan's schedule, where the nodes are to run in another order than that.
+        `order` has the nodes in another order than the plan's, by their places in it.
 
-        Raises ModelError where a kernel refuses what it is given outside of the arena, too.
+        Raises ModelError where a kernel refuses its inputs outside the arena, too.
         """
         run, graph = self._run, self._model.graph
         reference: ValueTable = {**self._fed(feeds), **run.held}
@@ -92,7 +92,7 @@ class ArenaExecutor:
         return {output.name or "": paired.arena[output] for output in graph.outputs}
 
     def elsewhere(self, feeds: Mapping[str, Array]) -> dict[str, Any] | Corruption:
-        """Run the nodes one by one, nothing in an arena; return each graph output by name, or where two such runs differ."""
+        """Run the nodes one by one outside the arena; return each graph output by name, or the first difference of two such runs."""
         graph, result = self._model.graph, self._result
         bodies = [_nowhere(body) for body in result.bodies]
         context = replace(self._context, shows_views=False)
@@ -110,12 +110,12 @@ class ArenaExecutor:
         return values
 
     def _fed_value(self, value: ir.Value, fed: Any) -> Any:
-        """Return the input `fed` as it lies outside of the arena: as far from a multiple of 64 as inside."""
+        """Return the input `fed` outside the arena, at the same distance from a multiple of 64 as inside."""
         found, site = self._context.held(fed, value), self._run.sites.get(value)
         return found.at(site.address if site is not None else 0) if isinstance(found, TensorMemory) else found
 
     def _last_reads(self, places: Iterable[int]) -> dict[int, list[ir.Value]]:
-        """Return by place what is read there for the last time in this order, so that the run beside the arena need not keep everything."""
+        """Return by place the values read there for the last time, which the reference run can release."""
         last: dict[ir.Value, int] = {}
         for number in places:
             step = self._run.steps[number]
@@ -131,5 +131,5 @@ class ArenaExecutor:
 
 
 def _nowhere(body: PlannedBody) -> PlannedBody:
-    """Return `body` with no place for anything."""
+    """Return `body` without any address."""
     return replace(body, buffers=(), bodies=tuple(map(_nowhere, body.bodies)))

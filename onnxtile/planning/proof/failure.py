@@ -1,4 +1,4 @@
-"""What a check of a plan answers."""
+"""The failures that a check of a plan returns."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PlanFailure:
-    """One thing that is wrong with a plan: the buffers or tensors concerned, and the step at which it shows (None: at all steps).
+    """One fault of a plan: the reason, the names of buffers or tensors, and the step at which it shows (None: at all steps).
 
-    `body` says which body it is in, as "node/attribute"; empty for the main graph.
+    `body` is the body that has the fault, as "node/attribute"; empty for the main graph.
     """
 
     reason: str

@@ -1,6 +1,6 @@
-"""Runs the nodes of one graph, twice in lockstep: with every tensor at its planned address, and with memory of its own for each.
+"""Runs the nodes of one graph twice in lockstep: with every tensor at its planned address, and with memory of its own for each.
 
-A clash is noticed when it happens, also where it would not reach an output: a softmax of equal numbers hides much.
+An overwritten tensor is noticed at once, also where it would not change an output: a softmax of equal numbers hides differences.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from onnxtile.planning.proof.places import planned_sites, workspaces
 from onnxtile.planning.result import PlannedBody, PlannedBuffer
 
 ValueTable: TypeAlias = dict[ir.Value, Any]
-"""Of each value a TensorMemory, or an ordinary Python value where it has no fixed bytes."""
+"""The TensorMemory of each value; a Python value where it has no fixed bytes."""
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """A tensor that does not hold what was written to it, or not what its node computes.
+    """A tensor whose bytes differ from the reference run.
 
-    `step` is that of the node that was to read it, or that has just written it; None after the last one.
+    `step` is the step of the node that reads it, or that has just written it; None after the last one.
     """
 
     name: str
@@ -40,22 +40,22 @@ class Corruption:
 
 @dataclass(frozen=True)
 class PairedValues:
-    """What both runs know of the values: in the `arena`, and beside it."""
+    """The values of both runs: in the `arena`, and of the `reference` run."""
 
     arena: ValueTable
     reference: ValueTable
 
     def agree(self, value: ir.Value) -> bool:
-        """Return whether `value` has in the arena the bits it should."""
+        """Return whether `value` has the same bits in both runs."""
         found, expected = self.arena[value], self.reference[value]
         return found is expected or same(found, expected)
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """What the runs of all graphs of a model share: what is known of it, the arenas by name, and the kernels.
+    """The common part of the runs of all graphs of a model: its facts, the arenas by name, and the kernels.
 
-    Without `shows_views` every node is run, whatever the plan says.
+    Without `shows_views` every node runs, also one whose results the plan takes for views.
     """
 
     facts: ModelFacts
@@ -64,9 +64,9 @@ class RunContext:
     shows_views: bool = True
 
     def held(self, found: Any, value: ir.Value) -> Any:
-        """Return `found` as the copy of `value` outside of the arena: a TensorMemory, unless it has no fixed bytes or is no tensor.
+        """Return `found` as the copy of `value` outside the arena: a TensorMemory, unless `value` has no fixed bytes.
 
-        It begins at a multiple of 64, as onnxruntime's own tensors do.
+        It starts at a multiple of 64, like onnxruntime's own tensors.
         """
         held = found if value in self.kernels.containers else TensorMemory.of(found, self.facts.shapes.dtype(value))
         return held.at(0) if isinstance(held, TensorMemory) else held
@@ -77,7 +77,7 @@ class Controlled(Protocol):
 
     @property
     def reads(self) -> tuple[ir.Value, ...]:
-        """The values that it and its bodies read of the graph around them."""
+        """The values of the graph around it that the node and its bodies read."""
         ...
 
     def run(self, paired: PairedValues) -> Corruption | None:
@@ -87,9 +87,9 @@ class Controlled(Protocol):
 
 @dataclass(frozen=True)
 class View:
-    """A node that is not run in the arena: each output is the input beside it under another shape, or a part of it.
+    """A node that does not run in the arena: each output is an input with another shape, or a part of it.
 
-    Beside the arena its kernel is run: that shows whether it is one.
+    In the reference run its kernel runs, which proves that.
     """
 
     kernel: Kernel
@@ -103,9 +103,9 @@ class View:
 
 @dataclass(frozen=True)
 class Moves:
-    """A node that moves bytes, of which some are there already: in the arena only the others are copied.
+    """A node that moves bytes, some of which are in place: in the arena only the others are copied.
 
-    `there` are those, by output the ranges of its bytes, from start to end.
+    `there` has the ranges of bytes in place, from start to end, by output.
     """
 
     kernel: Kernel
@@ -117,13 +117,13 @@ class Moves:
         return self.kernel.reads
 
     def is_needless(self, sites: Mapping[ir.Value, TensorMemory]) -> bool:
-        """Return whether every byte is there already."""
+        """Return whether every byte is in place."""
         return all(not _rest(self.there.get(v, ()), len(sites[v].data)) for _, v in self.kernel.outputs if v in sites)
 
 
 @dataclass(frozen=True)
 class Draws:
-    """A node that gives something else each time it is run: it is run once, beside the arena, and what it gives is copied there."""
+    """A node with random results: it runs once, in the reference run, and its results are copied into the arena."""
 
     kernel: Kernel
 
@@ -137,10 +137,10 @@ PreparedNode: TypeAlias = Kernel | View | Moves | Draws | Controlled
 
 
 class GraphRun:
-    """The nodes of `graph`, ready to be run where the plan says.
+    """The nodes of `graph`, prepared to run at the addresses of the plan.
 
     `buffers` are its tensors, `schedule` and `numbers` its nodes and their steps, `bodies` the plans of their bodies. Raises CheckFailed
-    where the plan leaves the arena or does not give a tensor the bytes it has, ModelError where onnxruntime has no kernel for a node.
+    where the plan leaves the arena or gives a tensor another size, ModelError where onnxruntime has no kernel for a node.
     """
 
     def __init__(
@@ -173,16 +173,16 @@ class GraphRun:
 
     @property
     def views(self) -> int:
-        """How many nodes are not run, since what they give is there already."""
+        """The number of nodes that do not run, because their results are in place."""
         moves = (step for step in self.steps.values() if isinstance(step, Moves))
         return sum(isinstance(s, View) for s in self.steps.values()) + sum(m.is_needless(self.sites) for m in moves)
 
     def run(
         self, paired: PairedValues, places: Iterable[int], dead_after: Mapping[int, list[ir.Value]] | None = None
     ) -> Corruption | None:
-        """Run the steps at `places`; return the first corruption. What is `dead_after` one is forgotten beside the arena.
+        """Run the steps at `places`; return the first corruption. The reference run releases the values `dead_after` a step.
 
-        Raises ModelError where a kernel refuses what it is given outside of the arena, too.
+        Raises ModelError where a kernel refuses its inputs outside the arena, too.
         """
         for place in places:
             corruption = self._run_step(place, paired)
@@ -193,7 +193,7 @@ class GraphRun:
         return None
 
     def _run_step(self, place: int, paired: PairedValues) -> Corruption | None:
-        """Run the step at `place`, with canaries in its workspaces, which none but its bodies may overwrite."""
+        """Run the step at `place`, with canaries in its workspaces that only its bodies may overwrite."""
         number, step, used = self.numbers[place], self.steps[place], self._workspaces.get(place, [])
         for workspace in used:
             workspace.fill()
@@ -221,7 +221,7 @@ class GraphRun:
         try:
             self._run_inside(step, paired)
         except ModelError:
-            # It has just run on the same inputs elsewhere: where it writes is at fault.
+            # The kernel has just run on the same inputs outside the arena, so the addresses are at fault.
             return Corruption(kernel.outputs[0][1].name or "", number)
         wrong = next((value for _, value in kernel.outputs if not paired.agree(value)), None)
         return None if wrong is None else Corruption(wrong.name or "", number)
@@ -229,7 +229,7 @@ class GraphRun:
     def _reference_memory(
         self, step: Kernel | Moves | Draws | View, value: ir.Value, arena: ValueTable
     ) -> TensorMemory | None:
-        """Return memory of its own for `value`, as far from a multiple of 64 as it lies in the arena, or the view of what lies outside."""
+        """Return memory for `value` in the reference run, at the same distance from a multiple of 64 as in the arena."""
         if not isinstance(step, View):
             return self.own_memory(value)
         shown = arena[value]
@@ -271,7 +271,7 @@ class GraphRun:
             arena[value] = arena[alias.source].part(alias.at, size, shape) if site is None else site
 
     def _run(self, kernel: Kernel, values: ValueTable, targets: Mapping[ir.Value, TensorMemory | None]) -> None:
-        """Run `kernel` on `values`, and put what it gives into `targets` and `values`."""
+        """Run `kernel` on `values`, and put its results into `targets` and `values`."""
         inputs = {name: values[value] for name, value in kernel.inputs}
         is_fixed = not any(self._shapes.is_bound(value) for _, value in kernel.outputs)
         if is_fixed and all(isinstance(site, TensorMemory) for site in (*inputs.values(), *targets.values())):
@@ -295,16 +295,16 @@ class GraphRun:
             ) from error
 
     def held_as(self, result: Any, value: ir.Value) -> Any:
-        """Return `result` as the copy of `value` outside of the arena."""
+        """Return `result` as the copy of `value` outside the arena."""
         return self._context.held(result, value)
 
     def own_memory(self, value: ir.Value) -> TensorMemory | None:
-        """Return memory of its own for what the arena has a place for."""
+        """Return new memory for `value`, if it has an address in the arena."""
         site = self.sites.get(value)
         return TensorMemory.empty(site.dtype, site.shape, len(site.data), site.address) if site is not None else None
 
     def _prepare(self, place: int, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
-        """Note how `node` is run, unless it is computed before the run."""
+        """Prepare the run of `node`, unless it is computed before the run."""
         outputs = [value for value in node.outputs if value.name]
         if all(value in self._facts.constants and value not in self.sites for value in outputs):
             return
@@ -315,7 +315,7 @@ class GraphRun:
         cuts = (a for a in parts(node, self._facts) if a.rule == "cut" and a.value not in self.sites)
         shared = {a.value: a for a in (*views(node, self._facts), *cuts) if self._shares(a)}
         if not self._context.shows_views or any(self._shapes.is_bound(value) for value in outputs):
-            shared = {}  # of bounds, how it is seen only a run tells
+            shared = {}  # the shape of a bounded view is known only in a run
         kernel = self._context.kernels.of(node)
         self._hold(kernel.reads)
         if shared.keys() == set(outputs):
@@ -327,13 +327,13 @@ class GraphRun:
             self.steps[place] = Moves(kernel, there) if there else kernel
 
     def _is_typed(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> bool:
-        """Return whether all that is made in the bodies of `node`, or moved into them, is a tensor: else it is run as one kernel."""
+        """Return whether all values in the bodies of `node` are tensors; otherwise it runs as one kernel."""
         graphs = [body_of(node, body.attribute) for body in bodies if body.attribute is not None]
         made = (value for graph in graphs for inner in graph.all_nodes() for value in inner.outputs if value.name)
         return all(self._shapes.dtype(value) is not None for value in made)
 
     def _controlled(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> Controlled:
-        from onnxtile.planning.proof.control_run import controlled  # it runs graphs in its turn
+        from onnxtile.planning.proof.control_run import controlled  # it runs graphs, so it imports this module
 
         def prepared(body: PlannedBody) -> GraphRun:
             graph = body_of(node, body.attribute)
@@ -342,7 +342,7 @@ class GraphRun:
         return controlled(node, self, {body.attribute: body for body in bodies}, prepared)
 
     def _there(self, node: ir.Node) -> dict[ir.Value, tuple[tuple[int, int], ...]]:
-        """Return which bytes of its outputs `node` need not move."""
+        """Return the ranges of bytes, by output, that `node` need not move."""
         found: dict[ir.Value, tuple[tuple[int, int], ...]] = {}
         for alias in parts(node, self._facts):
             if alias.value in self.sites and alias.source in self.sites and self._shares(alias):
@@ -352,19 +352,19 @@ class GraphRun:
         return found
 
     def _shares(self, alias: Alias) -> bool:
-        """Return whether the plan leaves both where they may share bytes: in their places in the arena, or both outside of it."""
+        """Return whether the plan keeps the alias: both at matching addresses in the arena, or both outside."""
         sites = self.sites
         if alias.value not in sites:
             return alias.source not in sites
         return alias.source in sites and sites[alias.value].address == sites[alias.source].address + alias.at
 
     def _hold(self, values: Iterable[ir.Value]) -> None:
-        """Note the constants among `values`, which are to be in memory for all runs."""
+        """Note the constants among `values`; they stay in memory for all runs."""
         constants = self._facts.constants
         self._constants.update((value, None) for value in values if value in constants and value not in self.sites)
 
     def _fetch(self) -> None:
-        """Get the constants that were noted; what operators make of constants is computed in one go."""
+        """Read the noted constants; those that operators compute are computed together."""
         constants = self._facts.constants
         constants.prepare(self._constants)
         self.held.update(
@@ -373,7 +373,7 @@ class GraphRun:
 
 
 def body_of(node: ir.Node, attribute: str | None) -> ir.Graph:
-    """Return the body that `attribute` of `node` holds; that of the function that `node` calls for None."""
+    """Return the body in `attribute` of `node`; for None, the body of the function that it calls."""
     graph = inside_of(node) if attribute is None else node.attributes[attribute].as_graph()
     assert graph is not None
     return graph

@@ -1,4 +1,4 @@
-"""Each node as a model of its own, loaded into onnxruntime once for all nodes that are equal."""
+"""Each node as a model of its own, loaded into onnxruntime once for all equal nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxtile.runtime import Session
 
 @dataclass(frozen=True)
 class Kernel:
-    """A node that can be run: its session, and what its inputs and outputs are called there, each with the value it stands for."""
+    """A node prepared to run: its session, and the names of its inputs and outputs there, each with its value."""
 
     session: Session
     inputs: tuple[tuple[str, ir.Value], ...]
@@ -25,7 +25,7 @@ class Kernel:
 
     @property
     def reads(self) -> tuple[ir.Value, ...]:
-        """The values that it reads."""
+        """The values that the node reads."""
         return tuple(value for _, value in self.inputs)
 
 
@@ -40,11 +40,11 @@ class Kernels:
 
     @property
     def sessions(self) -> int:
-        """How many sessions there are by now."""
+        """The number of sessions so far."""
         return len(self._sessions)
 
     def of(self, node: ir.Node) -> Kernel:
-        """Return `node` ready to run; what its bodies capture is among the inputs. Raises ModelError where onnxruntime refuses it."""
+        """Return `node` prepared to run; its inputs include captured values. Raises ModelError where onnxruntime refuses it."""
         inputs = list(dict.fromkeys(dependencies(node)))
         outputs = [value for value in node.outputs if value.name]
         names = self._names(node, inputs, outputs)

@@ -20,15 +20,15 @@ ByteArray = npt.NDArray[np.uint8]
 _NO_FIXED_SIZE = {ir.DataType.UNDEFINED, ir.DataType.STRING}
 
 VECTOR = 64
-"""Bytes of the widest vector register in use, and what onnxruntime aligns its own tensors to."""
+"""Bytes of the widest vector register in use, and the alignment of onnxruntime's own tensors."""
 
 _RED_ZONE = 4096
-"""Bytes before and after a block that nobody may write: a page, so that a stray vector or row still hits it."""
+"""Bytes before and after the arena that nothing may write: a page, so that a stray vector or row still hits it."""
 
 
 @dataclass(frozen=True)
 class TensorMemory:
-    """A tensor in memory: its bytes, where the first of them is, its element type and its shape."""
+    """A tensor in memory: its bytes, the address of the first, its element type and its shape."""
 
     data: ByteArray
     address: int
@@ -37,7 +37,7 @@ class TensorMemory:
 
     @classmethod
     def of(cls, value: Any, dtype: ir.DataType | None) -> Any:
-        """Return the array `value` as a tensor in memory; anything that has no fixed bytes (a list, strings) as it is."""
+        """Return the array `value` as a tensor in memory; a value without fixed bytes (a list, strings) unchanged."""
         if dtype is None or dtype in _NO_FIXED_SIZE or not isinstance(value, np.ndarray | np.generic):
             return value
         array = np.asarray(value)
@@ -46,9 +46,9 @@ class TensorMemory:
 
     @classmethod
     def empty(cls, dtype: ir.DataType, shape: tuple[int, ...], size: int, like: int = 0) -> TensorMemory:
-        """Return memory of its own for a tensor of `size` bytes, as far from a multiple of 64 as the address `like`.
+        """Return new memory for a tensor of `size` bytes, at the same distance from a multiple of 64 as the address `like`.
 
-        Some kernels compute the elements before the first whole vector in another way, and round otherwise: they see the same.
+        Some kernels compute the elements before the first whole vector in another way, and round them differently.
         """
         memory = np.zeros(size + VECTOR, np.uint8)
         start = (like - memory.ctypes.data) % VECTOR
@@ -56,7 +56,7 @@ class TensorMemory:
         return cls(data, int(memory.ctypes.data) + start, dtype, shape)
 
     def at(self, like: int) -> TensorMemory:
-        """Return it as far from a multiple of 64 as the address `like`: itself, or a copy."""
+        """Return the tensor at the same distance from a multiple of 64 as the address `like`: itself, or a copy."""
         if (self.address - like) % VECTOR == 0:
             return self
         copy = TensorMemory.empty(self.dtype, self.shape, len(self.data), like)
@@ -68,10 +68,7 @@ class TensorMemory:
         return TensorMemory(self.data[start : start + size], self.address + start, self.dtype, shape)
 
     def filled(self, array: Any) -> TensorMemory:
-        """Return the first of its bytes as the tensor `array`, whose bytes they now are; a tensor of other sizes is not larger.
-
-        Raises ValueError where it is.
-        """
+        """Copy `array` into the first bytes, and return these as a tensor. Raises ValueError where `array` is larger."""
         data = tensor_to_bytes(np.asarray(array), self.dtype)
         if len(data) > len(self.data):
             raise ValueError(f"{len(data)} bytes do not fit into {len(self.data)}")
@@ -80,11 +77,11 @@ class TensorMemory:
 
     @property
     def binding(self) -> Binding:
-        """The tensor as onnxruntime is told of it."""
+        """The binding of the tensor for onnxruntime."""
         return Binding(self.address, self.shape, self.dtype.value)
 
     def equals(self, other: TensorMemory) -> bool:
-        """Return whether both hold the same bits in the same shape; what fills up the last byte of packed elements is nobody's."""
+        """Return whether both hold the same bits in the same shape; the unused bits of the last byte do not count."""
         if (self.dtype, self.shape) != (other.dtype, other.shape):
             return False
         used = math.prod(self.shape) * self.dtype.bitwidth % 8

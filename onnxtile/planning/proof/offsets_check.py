@@ -1,7 +1,7 @@
-"""The independent check of offsets for a bare problem.
+"""The independent check of offsets for a problem without a model.
 
-It knows a plan as plain data and shares no computation with the planners: what a problem or a plan says about itself (bound, peak,
-footprints) is not asked. Like google/minimalloc's validator it names the failure. Plans of models are checked in proof.published.
+It shares no computation with the planners, and does not use the bound, peak or footprints of the problem. Like the validator of
+google/minimalloc it names the failure. Plans of models are checked in proof.published.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onnxtile.planning.proof.failure import PlanFailure
 
 
 def check(problem: Problem, plan: OffsetPlan) -> tuple[PlanFailure, ...]:
-    """Return everything that is wrong with `plan`; nothing, if it is sound.
+    """Return all faults of `plan`; none if it is sound.
 
     Every buffer has an offset, aligned, not negative, below the plan's size and the capacity; no two buffers that are live at one
     step, or are in conflict, share a byte.
@@ -30,7 +30,7 @@ def check(problem: Problem, plan: OffsetPlan) -> tuple[PlanFailure, ...]:
 
 
 def require(problem: Problem, plan: OffsetPlan) -> None:
-    """Raise CheckFailed with the first thing that is wrong with `plan`, if there is one."""
+    """Raise CheckFailed with the first fault of `plan`, if it has one."""
     failures = check(problem, plan)
     if failures:
         more = f", and {len(failures) - 1} more" if len(failures) > 1 else ""
@@ -41,7 +41,7 @@ def _placement_failures(problem: Problem, plan: OffsetPlan) -> Iterator[PlanFail
     names = {buffer.name for buffer in problem.buffers}
     for name in plan.offsets:
         if name not in names:
-            yield PlanFailure(f"the plan places {name!r}, which is no buffer", (name,))
+            yield PlanFailure(f"the plan places {name!r}, which is not a buffer", (name,))
     if problem.capacity is not None and plan.size > problem.capacity:
         yield PlanFailure(f"the arena of {plan.size} bytes is larger than its capacity of {problem.capacity}", ())
     for buffer in problem.buffers:
@@ -64,10 +64,10 @@ def _offset_failures(problem: Problem, plan: OffsetPlan, buffer: Buffer) -> list
 
 
 def _overlaps(placed: Sequence[tuple[int, Buffer]]) -> list[PlanFailure]:
-    """Return a failure for each buffer that is born onto live ones, by a sweep over the steps in O(n log n) comparisons.
+    """Return a failure for each buffer that overlaps a live one at its first step, by a sweep in O(n log n) comparisons.
 
-    The live buffers are kept in the order of where they start. As long as no two of them overlap, only the two next to a newborn
-    can touch it; one that does is reported and left out, so that this stays true.
+    The live buffers are sorted by offset. As long as no two of them overlap, a new one can overlap only its two neighbours. One that does
+    is reported and left out, so this stays true.
     """
     ranges = [(offset, offset + buffer.size) for offset, buffer in placed]
     live: list[int] = []
@@ -92,7 +92,7 @@ def _overlaps(placed: Sequence[tuple[int, Buffer]]) -> list[PlanFailure]:
 
 
 def _events(buffers: Sequence[Buffer]) -> Iterable[tuple[int, bool]]:
-    """Return who dies and who is born, of those that have bytes: step by step, in each the dead before the newborn."""
+    """Return the buffers with bytes by end and start of their live ranges, in the order of steps, ends before starts."""
     sized = [i for i, buffer in enumerate(buffers) if buffer.size]
     times = np.array([buffers[i].upper for i in sized] + [buffers[i].lower for i in sized], np.int64)
     is_born = np.arange(len(times)) >= len(sized)

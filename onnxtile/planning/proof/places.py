@@ -1,4 +1,4 @@
-"""Where the published rows of a plan put the tensors and workspaces of one graph: bytes of the blocks of memory of a run."""
+"""The memory of the tensors and workspaces of one graph in a run, at the addresses in the rows of a plan."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from onnxtile.planning.proof.memory import ArenaMemory, ByteArray, TensorMemory
 from onnxtile.planning.result import PlannedBody, PlannedBuffer
 
 _CANARY = 0xC3
-"""What a workspace holds while its node runs."""
+"""The byte that fills a workspace while its node runs."""
 
 
 def planned_sites(
     graph: ir.Graph, buffers: Iterable[PlannedBuffer], blocks: Mapping[str, ArenaMemory], shapes: Shapes
 ) -> dict[ir.Value, TensorMemory]:
-    """Return where `buffers` put the values of `graph`.
+    """Return the memory of the values of `graph`, at the addresses in `buffers`.
 
-    Raises CheckFailed where one lies outside of its arena, has other bytes than the tensor takes, or is not a value of the graph.
+    Raises CheckFailed for a buffer outside its arena, with another size than the tensor, or of a value that is not in the graph.
     """
     made = (value for node in graph for value in node.outputs)
     by_name = {value.name: value for value in (*graph.inputs, *made) if value.name}
@@ -36,7 +36,7 @@ def planned_sites(
             raise CheckFailed(f"the plan has a place for {buffer.name!r}, which is not a tensor of its graph")
         dtype, shape = shapes.dtype(value), shapes.sizes(value)
         if dtype is None or shape is None or tensor_bytes(value, shapes) != buffer.size:
-            raise CheckFailed(f"the plan gives {buffer.name!r} {buffer.size} bytes, which is not what it takes")
+            raise CheckFailed(f"the plan gives {buffer.name!r} {buffer.size} bytes, but the tensor has another size")
         if not buffer.size:
             sites[value] = TensorMemory.empty(dtype, shape, 0)
             continue
@@ -55,19 +55,19 @@ def _bytes(buffer: PlannedBuffer, blocks: Mapping[str, ArenaMemory]) -> ByteArra
 
 @dataclass(frozen=True)
 class Workspace:
-    """The bytes that a node has to itself while it runs, beside its operands and results; in the ranges `lodged`, its bodies write."""
+    """The workspace of a node while it runs; its bodies write in the ranges `used_by_bodies`."""
 
     name: str
     data: ByteArray
     used_by_bodies: tuple[tuple[int, int], ...] = ()
 
     def fill(self) -> None:
-        """Write canaries, over whatever lies there."""
+        """Fill the workspace with canaries."""
         self.data[:] = _CANARY
 
     @property
     def is_intact(self) -> bool:
-        """Whether nobody has written there who may not."""
+        """Whether all canaries outside the ranges of bodies are intact."""
         found = self.data == _CANARY
         for start, end in self.used_by_bodies:
             found[start:end] = True
@@ -81,9 +81,9 @@ def workspaces(
     bodies: Mapping[str, Sequence[PlannedBody]],
     blocks: Mapping[str, ArenaMemory],
 ) -> dict[int, list[Workspace]]:
-    """Return the workspaces in use at each place of `schedule`, whose nodes run in `steps`; one of several nodes in all steps of its life.
+    """Return the workspaces in use at each place of `schedule`, whose nodes run in `steps`; a shared one in all steps of its live range.
 
-    Raises CheckFailed where one lies outside of its arena, or a tensor of one of the `bodies` outside of its node's.
+    Raises CheckFailed for a workspace outside its arena, or a tensor of `bodies` outside the workspace of its node.
     """
     rows = [buffer for buffer in buffers if buffer.kind == "workspace"]
     own = {row.node: row for row in rows if row.node is not None}

@@ -1,4 +1,4 @@
-"""The run that a run inside the arena is compared with: the whole model at once, memory as onnxruntime likes it."""
+"""The plain run of the whole model in onnxruntime's own memory, to compare a run inside the arena with."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from onnxtile.runtime import Array
 
 
 class PlainRun:
-    """`model`, which stays as it is, loaded as a whole. Raises ModelError where onnxruntime refuses it.
+    """`model`, which stays unchanged, loaded as a whole. Raises ModelError where onnxruntime refuses it.
 
-    Some kernels round otherwise at another distance from a multiple of 64 bytes. `addresses` are those of inputs in the arena, by name:
-    they lie as far from such a multiple as there, all other inputs at one.
+    Some kernels round differently at another distance from a multiple of 64 bytes. `addresses` are those of inputs in the arena, by name:
+    such an input has the same distance here, all others are at a multiple.
     """
 
     def __init__(self, model: ir.Model, shapes: Shapes, addresses: Mapping[str, int] | None = None) -> None:

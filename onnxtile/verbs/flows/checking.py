@@ -1,4 +1,4 @@
-"""Check a plan that stands in a file against its model."""
+"""Check a plan against its model."""
 
 from __future__ import annotations
 

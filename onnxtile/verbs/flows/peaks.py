@@ -1,4 +1,4 @@
-"""What lives at once in a tiled model, for each way to add partial sums: planned as far as the lives of its tensors go."""
+"""The peak of a tiled model, for each way to add partial sums."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_NODES = 5_000
 def peaks(
     original: ir.Model, limits: Limits, options: TilingPolicy, *, run: bool, progress: Progress
 ) -> dict[str, dict[str, int]]:
-    """Return for each way to accumulate the bytes that live at once, at most: in the whole `model`, and inside `layers` that are tiled.
+    """Return for each way to accumulate the peak in bytes: of the whole `model`, and inside tiled `layers`.
 
     `original` is the model before it is tiled, with all its dimensions bound. Raises Infeasible where a way needs more nodes than allowed.
     """
@@ -97,7 +97,7 @@ def _peak(model: ir.Model, limits: Limits, options: TilingPolicy, run: bool) -> 
 
 
 def _with_tiles(model: ir.Model, known: Shapes) -> Shapes:
-    """Return what is known of `model`, now that it is tiled: what was known before, and what the tiles say of themselves."""
+    """Return the shapes of the tiled `model`: those known before, and those declared by the tiles."""
     rows = [(value, known.dtype(value) or value.dtype, known.dims(value)) for value in values(model)]
     dims = {value: size for value, _, size in rows if size is not None}
     for value, _, size in rows:

@@ -1,4 +1,4 @@
-"""Plan a problem that comes without a model, as MiniMalloc's are."""
+"""Plan a problem without a model, such as MiniMalloc's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plan_problem(options: ProblemOptions) -> PlanResult:
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{file}: this is no text ({error.reason} at byte {error.start})") from error
+        raise UsageError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start})") from error
     try:
         problem = read_problem(text, alignment=alignment)
     except UsageError as error:

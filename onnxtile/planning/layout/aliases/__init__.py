@@ -1,1 +1,1 @@
-"""Which tensors may share bytes, and which of them do."""
+"""Aliases: tensors that may share bytes by the rules of their operators, and those chosen to."""

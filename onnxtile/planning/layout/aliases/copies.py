@@ -1,4 +1,4 @@
-"""Counts the copies that a plan makes unnecessary, and those that stay."""
+"""Counts the copies that a plan avoids, and those that remain."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from onnxtile.planning.result import CopyCount
 
 
 def copies(schedule: Schedule, facts: ModelFacts, sharing: Sharing) -> CopyCount:
-    """Return the count over all nodes that only move bytes into a tensor of the arena: one copy for each tensor moved, of its bytes.
+    """Return the copies, and their bytes, of all nodes that only move bytes into a tensor of the arena.
 
-    They are the nodes whose result could be a view, each result of a Split or Slice, and each operand of a Concat.
+    One copy counts for each result that could be a view, each result of a Split or Slice, and each operand of a Concat.
     """
     counts = {True: [0, 0], False: [0, 0]}
     for node in schedule.nodes:
@@ -28,7 +28,7 @@ def copies(schedule: Schedule, facts: ModelFacts, sharing: Sharing) -> CopyCount
 
 
 def _moved(node: ir.Node, facts: ModelFacts, sharing: Sharing) -> Iterator[tuple[ir.Value, bool]]:
-    """Yield each tensor that `node` moves, and whether it is there already."""
+    """Yield each tensor that `node` moves, and whether an alias avoids that."""
     if not facts.is_standard(node):
         return
     results = [value for value in node.outputs if value in sharing.alias_sets.of]
@@ -37,7 +37,7 @@ def _moved(node: ir.Node, facts: ModelFacts, sharing: Sharing) -> Iterator[tuple
         for value in node.inputs:
             if value is not None:
                 yield value, value in there
-                # An operand that is given twice lies in one of its places only.
+                # An operand that is given twice is avoided once.
                 there = [other for other in there if other is not value]
     elif node.op_type in CUTS:
         yield from ((value, bool(sharing.shares.get(value))) for value in results)

@@ -1,7 +1,7 @@
-"""The aliases that a model allows: which results may share bytes with an operand, by the table in aliases.lawful.
+"""Finds the aliases that a model allows: results that may share bytes with an operand, by the table in aliases.lawful.
 
-The table is the authority; that a run inside the arena gives the right answer is evidence. An operator gives a view when its
-result is, by the ONNX specification, the same elements in the same order and of the same type.
+The table is the authority; a run inside the arena is evidence. A result is a view where the ONNX specification gives it the same elements
+in the same order and of the same type.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ _STANDARD = {"", "ai.onnx"}
 class Alias:
     """`value` may share bytes with `source`, an operand of the node that makes it, by `rule`: "view", "in place", "cut" or "join".
 
-    `at` says where `value` begins, in bytes from the beginning of `source`; it is negative for the result of a Concat, of which all
-    operands but the first begin later.
+    `at` is the start of `value` in bytes after the start of `source`. It is negative for the result of a Concat and its later operands.
     """
 
     value: ir.Value
@@ -42,7 +41,7 @@ class Alias:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What rules ask: shapes and types, and the constants that decide what an operator does."""
+    """A model with the facts that aliases depend on: shapes, element types, and constants."""
 
     model: ir.Model
     shapes: Shapes
@@ -51,11 +50,11 @@ class ModelFacts:
 
     @cached_property
     def unbound(self) -> Unbound:
-        """The sizes of the model's inputs that are still to be bound."""
+        """The unbound dimensions of the model's inputs."""
         return Unbound.of(free_inputs(self.model))
 
     def lawful(self, node: ir.Node) -> tuple[Alias, ...]:
-        """Return all aliases of outputs of `node`; they are found once, since several orders ask for them."""
+        """Return all aliases of outputs of `node`, found once for all orders."""
         if node not in self._lawful:
             self._lawful[node] = (*aliases(node, self), *overwrites(node, self))
         return self._lawful[node]
@@ -66,7 +65,7 @@ class ModelFacts:
         return imports.get("", imports.get("ai.onnx", 1))
 
     def is_standard(self, node: ir.Node) -> bool:
-        """Return whether `node` is what the ONNX specification says of its name."""
+        """Return whether `node` is an operator of the ONNX specification."""
         return node.domain in _STANDARD and node.op_identifier() not in self.model.functions
 
     def same_bytes(self, a: ir.Value, b: ir.Value) -> bool:
@@ -75,20 +74,20 @@ class ModelFacts:
         return size is not None and dtype == self.shapes.dtype(b) and size == tensor_bytes(b, self.shapes)
 
     def whole_numbers(self, value: ir.Value | None) -> list[int] | None:
-        """Return the elements of the constant `value`; None where it is none."""
+        """Return the elements of the constant `value`; None for a value that is not constant."""
         if value not in self.constants or value is None:
             return None
         return [int(number) for number in self.constants.array(value).ravel()]
 
 
 def aliases(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
-    """Yield what outputs of `node` are views of, or parts of, or made of: what node need not run at all if the plan allows it."""
+    """Yield the views and parts of `node`: if the plan keeps all of them, the node need not run."""
     yield from views(node, facts)
     yield from parts(node, facts)
 
 
 def views(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
-    """Yield the output of `node` that is a whole operand under another shape: of a meta-op, where fuse has seen it to be."""
+    """Yield the alias of an output that is a whole operand with another shape, also of a meta-op that fuse marked as a view."""
     function = facts.model.functions.get(node.op_identifier())
     if function is not None and keys.VIEW in function.metadata_props and node.inputs[0] is not None:
         if facts.same_bytes(node.outputs[0], node.inputs[0]):
@@ -104,11 +103,11 @@ def views(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
 
 
 def parts(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
-    """Yield the results of a Split or Slice that are contiguous bytes of its operand, the operands of a Concat that are of its result."""
+    """Yield the aliases of results of Split and Slice, and of operands of Concat, whose bytes are contiguous in the whole."""
     if not facts.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:
         return
     if any(facts.shapes.is_bound(value) for value in (*node.inputs, *node.outputs) if value is not None):
-        return  # where a part begins, only a run knows
+        return  # the start of a part is known only in a run
     if node.op_type in JOINS:
         yield from _joined(node, facts)
     elif node.op_type in CUTS:
@@ -119,16 +118,16 @@ def parts(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
 
 
 def cut_starts(node: ir.Node, facts: ModelFacts) -> dict[ir.Value, list[int]]:
-    """Return where each result of a Split or Slice begins in its operand, on each axis; nothing where it is not known."""
+    """Return the start of each result of a Split or Slice in its operand, on each axis; empty where it is not known."""
     if node.op_type not in CUTS or not facts.is_standard(node) or not node.inputs or node.inputs[0] is None:
         return {}
     return dict(_split(node, facts) if node.op_type == "Split" else _sliced(node, facts))
 
 
 def overwrites(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
-    """Yield which operands of `node` its results may be written over, once nobody reads them any more.
+    """Yield the in-place aliases of `node`: results that may be written over an operand that no later node reads.
 
-    A view writes nothing: a Cast to its own type is no such result.
+    A view writes nothing, so a Cast to its own type has none.
     """
     allowed = () if any(views(node, facts)) else overwritable(node, facts)
     forbidden = {v for place, v in enumerate(node.inputs) if place not in allowed}
@@ -139,7 +138,7 @@ def overwrites(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
 
 
 def overwritable(node: ir.Node, facts: ModelFacts) -> Collection[int]:
-    """Return the places of the operands of `node` that its results may be written over: of a meta-op, what its pattern declares."""
+    """Return the indices of the operands that results of `node` may be written over; the pattern declares those of a meta-op."""
     if not facts.is_standard(node):
         function = facts.model.functions.get(node.op_identifier())
         if function is None and node.domain == "com.microsoft":
@@ -153,7 +152,7 @@ def overwritable(node: ir.Node, facts: ModelFacts) -> Collection[int]:
 
 
 def _is_plain(node: ir.Node, facts: ModelFacts) -> bool:
-    """Return whether `node` has one result, and computes it in the way that the table means."""
+    """Return whether `node` has one result, and its attributes choose the form that is in the table."""
     if len([v for v in node.outputs if v.name]) != 1 or not node.outputs[0].name:
         return False
     if node.op_type == "Gelu":
@@ -176,9 +175,9 @@ def _same_elements(a: ir.Value, b: ir.Value, facts: ModelFacts) -> bool:
 
 
 def _is_sure_of_size(node: ir.Node, source: ir.Value, allowed: Collection[int], facts: ModelFacts) -> bool:
-    """Return whether `source` has the size of the result in every run: two sizes of one bound may differ, and one be broadcast.
+    """Return whether `source` has the size of the result in every run. Two sizes with one bound may differ, and one be broadcast.
 
-    Results of operators that write over operand 0 only have its shape; no other has more where each has one element.
+    A result that may be written over operand 0 only has its shape. Operands of one element never change the shape of a result.
     """
     if not any(facts.shapes.is_bound(value) for value in (*node.inputs, *node.outputs) if value is not None):
         return True
@@ -213,7 +212,7 @@ def _joined(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
 
 
 def _split(node: ir.Node, facts: ModelFacts) -> Iterator[tuple[ir.Value, list[int]]]:
-    """Yield each result of a Split with where it starts on each axis. Results without a name have their length, too."""
+    """Yield each result of a Split with its start on each axis. Results without a name count with their length, too."""
     assert node.inputs[0] is not None
     sizes = facts.shapes.sizes(node.inputs[0])
     axis = node.attributes.get_int("axis", 0)
@@ -233,7 +232,7 @@ def _split(node: ir.Node, facts: ModelFacts) -> Iterator[tuple[ir.Value, list[in
 
 
 def _sliced(node: ir.Node, facts: ModelFacts) -> Iterator[tuple[ir.Value, list[int]]]:
-    """Yield the result of a Slice whose steps are all 1, with where it starts on each axis."""
+    """Yield the result of a Slice whose steps are all 1, with its start on each axis."""
     assert node.inputs[0] is not None
     sizes = facts.shapes.sizes(node.inputs[0])
     bounds = _slice_bounds(node, facts)
@@ -266,9 +265,9 @@ def _slice_bounds(node: ir.Node, facts: ModelFacts) -> tuple[list[int], list[int
 
 
 def _bytes_before(whole: ir.Value, part: ir.Value, starts: Sequence[int], facts: ModelFacts) -> int | None:
-    """Return where the box `part` begins in `whole`, in bytes; None where its bytes are not contiguous, or it has none.
+    """Return the start of the box `part` in `whole`, in bytes; None where its bytes are not contiguous, or it has none.
 
-    They are if, up to the first axis on which the box is longer than 1, it may start anywhere, and all axes behind that one are whole.
+    They are contiguous if, after the first axis on which the box is longer than 1, it covers all axes completely.
     """
     outer, inner, dtype = facts.shapes.sizes(whole), facts.shapes.sizes(part), facts.shapes.dtype(whole)
     if outer is None or inner is None or dtype is None or dtype != facts.shapes.dtype(part) or len(outer) != len(inner):
@@ -282,9 +281,9 @@ def _bytes_before(whole: ir.Value, part: ir.Value, starts: Sequence[int], facts:
 
 
 def does_not_train(node: ir.Node, facts: ModelFacts) -> bool:
-    """Return whether the Dropout `node` passes its input on.
+    """Return whether the Dropout `node` returns its input unchanged.
 
-    That it trains is said by an attribute before opset 7, by an input from 12 on, and never in between.
+    Training mode is an attribute before opset 7, an input from opset 12 on, and does not exist in between.
     """
     if facts.opset() < 7:
         return node.attributes.get_int("is_test", 0) == 1

@@ -1,9 +1,9 @@
-"""The facts of lawful aliases, as data: which operators may write over an operand, and which only move bytes.
+"""The table of lawful aliases: operators that may write over an operand, and operators that only move bytes.
 
-What plans asks this table; what checks plans has one of its own. Every operator in it has also been run with its output at
-the address of its input in onnxruntime's CPU kernels, repeatedly, in several shapes and alignments (tests/planning/test_in_place.py).
-"Yes" there does not suffice: a kernel may have scratch memory where another has none. "No" there does: Hardmax and the tanh form of
-Gelu read elements that they have already overwritten, and are not in it. Nor is LRN, whose windows reach over what has been written.
+The planner uses this table; the check of plans has its own. Every operator in it has also been run with its output at the address of its
+input in onnxruntime's CPU kernels, repeatedly, in several shapes and alignments (tests/planning/test_in_place.py). Passing there is not
+enough, since one kernel may use scratch memory where another does not. Failing is: Hardmax and the tanh form of Gelu read elements that
+they have overwritten. LRN is not in the table either, because its windows reach into elements already written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ALONG_AXES = (
     "Softmax LogSoftmax LpNormalization MeanVarianceNormalization BatchNormalization GroupNormalization InstanceNormalization "
     "LayerNormalization RMSNormalization"
 )
-"""These read a row or a channel as a whole before they write it; scales, biases and statistics must lie elsewhere."""
+"""Operators that read a whole row or channel before they write it; scales, biases and statistics must not overlap the result."""
 
 _BINARY = (
     "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or PRelu "
@@ -34,8 +34,8 @@ IN_PLACE: Mapping[str, frozenset[int] | None] = {
     **dict.fromkeys(_BINARY.split()),
     "Where": _LAST_TWO,
 }
-"""By standard operator: which operands output 0 may be written over (None: any), if shape and element size are the same, nothing
-else lies in those bytes, and nobody reads them later."""
+"""By standard operator, the operands that output 0 may be written over (None: any). Shape and element size must be the same, no other
+tensor may lie in those bytes, and no later node may read them."""
 
 QUANTISED_IN_PLACE: Mapping[str, frozenset[int]] = {
     **dict.fromkeys(["QLinearAdd", "QLinearMul"], frozenset({0, 3})),
@@ -44,10 +44,10 @@ QUANTISED_IN_PLACE: Mapping[str, frozenset[int]] = {
 """The same by operator of onnxruntime's domain: the places of quantised operands, not those of scales and zero points."""
 
 VIEWS = frozenset({"Cast", "CastLike", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-"""Output 0 is operand 0 under another shape, where both have one element type and size; a Dropout only where it does not train."""
+"""Output 0 is operand 0 with another shape, where both have one element type and size; a Dropout only outside training."""
 
 CUTS = frozenset({"Split", "Slice"})
-"""Their results are parts of operand 0, read in place where the bytes are contiguous."""
+"""Operators whose results are parts of operand 0, read in place where the bytes are contiguous."""
 
 JOINS = frozenset({"Concat"})
-"""Their operands are parts of output 0, written straight into it where the bytes are contiguous."""
+"""Operators whose operands are parts of output 0, written directly into it where the bytes are contiguous."""

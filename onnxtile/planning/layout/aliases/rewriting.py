@@ -1,7 +1,7 @@
-"""Finds nodes that would write bytes which others are using, where the same bytes are there already.
+"""Finds nodes that would write into live bytes, even if they write the same content.
 
-Two Concats of one tensor may lie on each other, since they hold the same, as long as each finds it in its place. Where an operand is not
-in its place, its Concat copies it there: into bytes that may be in use by then, and be it with what they hold.
+Two Concats of one tensor may overlap, since they have the same content, as long as the tensor lies in place in both. Where an operand does
+not lie in place, its Concat copies it there, into bytes that may be live by then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Span = tuple[int, int]
 def rewriting(
     known: Mapping[ir.Value, Iterable[Alias]], alias_sets: AliasSets, order: Precedence
 ) -> frozenset[ir.Value]:
-    """Return which of the values that are `known` to share bytes with operands are written into bytes that are in use in `regions`."""
+    """Return the values with `known` views or parts that are written, at least partly, into live bytes of their alias set."""
     return frozenset(
         value
         for value, aliases in known.items()
@@ -30,7 +30,7 @@ def rewriting(
 
 
 def _written(value: ir.Value, aliases: Iterable[Alias], alias_sets: AliasSets) -> Iterator[_Span]:
-    """Yield the bytes of its region that the node of `value` writes: all but those that are in their place already."""
+    """Yield the bytes of the alias set that the node of `value` writes: all except those already in place."""
     alias_set = alias_sets.of[value]
     start = alias_set.start(value)
     end = start + alias_sets.size(value)
@@ -60,5 +60,5 @@ def _is_in_use(span: _Span, value: ir.Value, alias_sets: AliasSets, order: Prece
 
 
 def _is_read(other: ir.Value, value: ir.Value, order: Precedence) -> bool:
-    """Return whether `other` may be there, and be read later, when `value` is made."""
+    """Return whether `other` may be live when `value` is made."""
     return not (order.before(other, value) or order.made_before(value, other))

@@ -1,4 +1,4 @@
-"""Chooses which of the lawful aliases a plan uses, so that the peak falls and copies become unnecessary."""
+"""Chooses the aliases of a plan, to lower the peak and avoid copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from onnxtile.planning.offsets.problem import Buffer, Ints, align
 
 @dataclass(frozen=True)
 class Sharing:
-    """The regions, and for each tensor the aliases through which it shares bytes with operands of its node."""
+    """The alias sets, and for each tensor the aliases through which it shares bytes with operands of its node."""
 
     alias_sets: AliasSets
     shares: Mapping[ir.Value, tuple[Alias, ...]]
@@ -30,9 +30,9 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What happens when: the steps of `schedule`, the lives, and the workspaces of kernels and bodies.
+    """The steps of `schedule`, the live ranges, and the workspaces of kernels and bodies.
 
-    `order` says which tensors are dead before others are made, `kept` are never written over.
+    `order` says which tensors are dead before others are made; `kept` tensors are never written over.
     """
 
     schedule: Schedule
@@ -45,14 +45,14 @@ class Timeline:
 def choose(
     timeline: Timeline, facts: ModelFacts, tensors: Sequence[ir.Value], alignment: int, rules: frozenset[str]
 ) -> Sharing:
-    """Return which of `tensors`, in the order in which they are made, share bytes by one of `rules`.
+    """Return the aliases by `rules` of `tensors`, which are in the order in which they are made.
 
-    But for tiles, that never raises the peak, which is that of the schedule, workspaces included.
+    Apart from tiles, no alias raises the peak of the schedule, workspaces included.
 
-    A view always lies where its source does. A result is written over an operand wherever that is lawful: two buffers of one size become
-    one, which no step can lose by. Where tile has cut and joined, parts lie in their whole: tiles are addressed so. Other parts of a whole
-    are taken apart or put together in place where that lowers the peak, as long as it falls; then wherever it does not rise. What would
-    then be written into bytes that are in use is left apart, and all is chosen again.
+    A view always has the bytes of its source. A result is written over an operand wherever that is lawful: one buffer in place of two of
+    the same size adds live bytes to no step. Tiles are always parts of their whole, since they are addressed so. Other parts are
+    taken, first, while they lower the peak; then wherever they do not raise it. A value that would then be written into live bytes is
+    excluded, and the choice starts again.
     """
     sizes = {value: tensor_bytes(value, facts.shapes) or 0 for value in tensors}
     apart: frozenset[ir.Value] = frozenset()
@@ -107,7 +107,7 @@ class _Chooser:
             self._change[workspace.upper] -= align(workspace.size, alignment)
 
     def leave_apart(self, values: frozenset[ir.Value]) -> None:
-        """Let `values` be neither parts nor wholes of others, nor written over."""
+        """Exclude `values` from parts, wholes, and operands that are written over."""
         groups = ([a for a in group if values.isdisjoint((a.value, a.source))] for group in self._parts)
         self._parts = [group for group in groups if group]
         self._in_place = [alias for alias in self._in_place if alias.source not in values]
@@ -117,7 +117,7 @@ class _Chooser:
             self._join([alias])
 
     def share_in_place(self) -> None:
-        """Write results over operands; what is read longest over what was made first, so that a residual stream stays in its place."""
+        """Write results over operands: over the operand made first, so that a residual stream stays in one buffer."""
         for _, group in groupby(self._in_place, key=lambda alias: alias.value.producer()):
             for alias in sorted(group, key=self._since_and_until):
                 self._join([alias])
@@ -133,7 +133,7 @@ class _Chooser:
                 self._join(group)
 
     def lower_the_peak(self) -> None:
-        """Take what lowers the first highest step most, until nothing does."""
+        """Take the group that lowers the first step of the peak most, until none does."""
         while True:
             step = int(self._live().argmax())
             trials = [(self._height(group, step), i) for i, group in enumerate(self._choices())]
@@ -143,7 +143,7 @@ class _Chooser:
             self._join(list(self._choices())[best])
 
     def save_copies(self) -> None:
-        """Take all that does not raise the peak."""
+        """Take all groups that do not raise the peak."""
         peak = int(self._live().max())
         for group in self._choices():
             changed = self._tried(group)
@@ -159,7 +159,7 @@ class _Chooser:
         return {value: tuple(used) for value, used in found.items()}
 
     def rewriting(self) -> frozenset[ir.Value]:
-        """Return what would be written into bytes that are in use, and hold the same."""
+        """Return the values that would be written into live bytes of the same content."""
         return rewriting(self._known, self.alias_sets, self._order)
 
     def _is_used(self, alias: Alias) -> bool:
@@ -171,14 +171,14 @@ class _Chooser:
         return alias_sets.start(alias.value) == alias_sets.start(alias.source) + alias.at
 
     def _choices(self) -> Iterator[list[Alias]]:
-        """Yield what may be taken together: all parts of a node, then each alone."""
+        """Yield the groups that may be taken: all parts of a node, then each part by itself."""
         for group in self._parts:
             if len(group) > 1:
                 yield group
             yield from ([alias] for alias in group)
 
     def _height(self, group: list[Alias], step: int) -> int | None:
-        """Return the highest step that `group` leaves, of those it changes; None where it does not lower `step`."""
+        """Return the peak with `group`; None where it does not lower the live bytes of `step`, or raises others above them."""
         if not any(self._touches(alias, step) for alias in group):
             return None
         changed = self._tried(group)

@@ -1,1 +1,1 @@
-"""Which node runs when, and what that says of the lives of tensors."""
+"""Orders of nodes: schedules, precedence, and the search for the order of least peak."""

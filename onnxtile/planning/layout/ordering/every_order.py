@@ -1,4 +1,4 @@
-"""Who is before whom in every order that the graph allows, and which buffers some order needs at once."""
+"""Precedence in every order that the graph allows, and the buffers that some order needs at the same time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.offsets.problem import Ints
 
 MOST_CONFLICTS = 2_000_000
-"""Pairs of buffers that only another order needs at once, at most."""
+"""The largest number of conflicts: pairs of buffers that only another order needs at the same time."""
 
 
 class InEveryOrder:
-    """Precedence in every order that the graph allows: a node is before another where a path leads from it to that.
+    """Precedence in every order that the graph allows: a node is before another if a path leads from the first to the second.
 
-    The nodes `computed` run before all others, and use no bytes. `steps` are those of the schedule, by the numbers of the nodes in the
-    chains. Raises UsageError for a graph that is too wide (see layout.ordering.chains).
+    The nodes `computed` run before all others, and use no bytes of the arena. `steps` has the step of each node in the schedule, by its
+    number in the chains. Raises UsageError for a graph that is too wide (see layout.ordering.chains).
     """
 
     def __init__(self, scope: PlanScope, schedule: Schedule, computed: Collection[ir.Node] = ()) -> None:
@@ -43,7 +43,7 @@ class InEveryOrder:
         self._kept = scope.kept
 
     def claim(self, name: str, live_range: LiveRange, values: Iterable[ir.Value]) -> Claim:
-        """Return the claim of a buffer in which `values` lie."""
+        """Return the claim of a buffer that holds `values`."""
         values = list(values)
         makers = dict.fromkeys(value.producer() for value in values)
         numbers = tuple(None if maker is None else self._number[maker] for maker in makers)
@@ -81,10 +81,7 @@ class InEveryOrder:
 
 @dataclass(frozen=True)
 class Claim:
-    """Who wants bytes, and in which steps of the schedule: the nodes that `uses` them, and the first of these.
-
-    Of the `makers` None is the caller.
-    """
+    """The use of a buffer: its live range in the schedule, the nodes that use it, and those that make its values (None: the caller)."""
 
     name: str
     live_range: LiveRange
@@ -93,25 +90,25 @@ class Claim:
 
 
 def conflicts(claims: Sequence[Claim], order: InEveryOrder) -> frozenset[tuple[str, str]]:
-    """Return the names of which may want their bytes together in some order although they never do in the schedule's.
+    """Return the pairs of names of buffers that some order needs at the same time, but the schedule does not.
 
-    For c claims on k chains it looks at c·k numbers, and at each pair that it finds. Raises UsageError for too many pairs.
+    It takes c·k steps for c claims on k chains, and one for each pair. Raises UsageError for too many pairs.
     """
     found: list[tuple[str, str]] = []
     for one, others in _unordered(claims, order):
         found += ((claims[other].name, claims[one].name) for other in others.tolist())
         if len(found) > MOST_CONFLICTS:
             raise UsageError(
-                f"the graph is too wide for the order 'any': more than {MOST_CONFLICTS:,} pairs of buffers are in no order",
+                f"the graph is too wide for the order 'any': more than {MOST_CONFLICTS:,} pairs of buffers are unordered",
                 hint="plan for one order instead (--order model or min-peak)",
             )
     return frozenset(found)
 
 
 def _unordered(claims: Sequence[Claim], order: InEveryOrder) -> Iterator[tuple[int, Ints]]:
-    """Yield the claims with those that end before them in the schedule, and not in every order.
+    """Yield each claim with the claims that end before it in the schedule, but not in every order.
 
-    On some chain these use a node that runs before in the schedule, and stands behind all that are before the makers.
+    On some chain, such a claim has a user that runs earlier in the schedule, and comes after all nodes that are before the makers.
     """
     chains = order.chains
     sequence = np.lexsort((chains.place, chains.chain))
@@ -130,7 +127,7 @@ def _unordered(claims: Sequence[Claim], order: InEveryOrder) -> Iterator[tuple[i
             run[chains.chain[count]] += 1
             count += 1
         if not makers or None in claims[number].makers:
-            continue  # it is there before the first step, and nothing ends before it
+            continue  # it is live before the first step: no claim ends before it
         low, high = offsets[first + chains.before_all(makers)], offsets[first + run]
         spans = [flat[low[c] : high[c]] for c in np.flatnonzero(low < high)]
         if spans:
@@ -139,9 +136,9 @@ def _unordered(claims: Sequence[Claim], order: InEveryOrder) -> Iterator[tuple[i
 
 
 def clique(claims: Sequence[Claim], weights: Sequence[int], apart: Collection[tuple[str, str]]) -> frozenset[str]:
-    """Return the names of the heaviest claims of which any two may want their bytes together in some order.
+    """Return the names of the heaviest set of claims that pairwise need their bytes at the same time in some order.
 
-    `weights` are bytes, one of each claim; `apart` are the conflicts. Nothing for more than 4,000 claims: takes c³ steps of numpy's.
+    `weights` has the bytes of each claim; `apart` are the conflicts. Empty for more than 4,000 claims, because it takes c³ steps of numpy.
     """
     if not 0 < len(claims) <= MOST_ELEMENTS:
         return frozenset()

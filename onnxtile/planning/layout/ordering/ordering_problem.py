@@ -1,4 +1,4 @@
-"""What an order is searched in, as plain data: nodes that follow others, and the buffers that they write and read."""
+"""The problem of ordering as plain data: nodes, their predecessors, and the buffers that they touch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from onnxtile.planning.offsets.problem import align
 
 @dataclass(frozen=True)
 class OrderingProblem:
-    """Nodes and buffers by number, the nodes in an order that already is one.
+    """Nodes and buffers by number; the numbering of nodes is a valid order.
 
-    Node n comes after the nodes `after[n]` and touches the buffers `touches[n]`, of which it may be the first to write `makes[n]`. A
-    buffer of `sizes[b]` bytes is live from the first node that touches it to the last, or to the end of the run if it is in `kept`.
-    `over[n]` are the pairs of a buffer that n may be the first to write and one of the same size that it may write it over, once
-    nobody else touches that any more.
+    Node n comes after the nodes `after[n]` and touches the buffers `touches[n]`; it may be the first to write `makes[n]`. A buffer of
+    `sizes[b]` bytes is live from the first node that touches it to the last, or to the end of the run if it is in `kept`. `over[n]` are
+    pairs of buffers of one size: n may write the first over the second, if no other node touches the second afterwards.
     """
 
     after: tuple[tuple[int, ...], ...]
@@ -34,7 +33,7 @@ class OrderingProblem:
 
     @cached_property
     def followers(self) -> tuple[tuple[int, ...], ...]:
-        """By node, those that come after it."""
+        """The nodes directly after each node."""
         found: list[list[int]] = [[] for _ in self.after]
         for node, before in enumerate(self.after):
             for other in before:
@@ -43,7 +42,7 @@ class OrderingProblem:
 
     @cached_property
     def uses(self) -> tuple[int, ...]:
-        """By buffer, how many nodes touch it; one more than that if it is kept."""
+        """The number of nodes that touch each buffer; one more if it is kept."""
         counts = [0] * len(self.sizes)
         for touched in self.touches:
             for buffer in touched:
@@ -52,8 +51,12 @@ class OrderingProblem:
 
     @cached_property
     def floor(self) -> int:
-        """Bytes that are live in some step of every order: what the hungriest node touches."""
-        return max((self._least(node) for node in range(len(self.after))), default=0)
+        """The bytes that are live in some step of every order: the largest sum of buffers that one node touches."""
+        return self.floor_of(range(len(self.after)))
+
+    def floor_of(self, nodes: Iterable[int]) -> int:
+        """Return the largest sum of bytes of the buffers that one of `nodes` touches."""
+        return max((self._least(node) for node in nodes), default=0)
 
     def _least(self, node: int) -> int:
         saved = max((self.sizes[made] for made, _ in self.overwrites(node)), default=0)
@@ -73,9 +76,9 @@ class OrderingProblem:
         alignment: int,
         workspaces: Iterable[WorkspaceBuffer] = (),
     ) -> OrderingProblem:
-        """Return the work of `nodes`, in their order, on the buffers that `regions` give their values; `outputs` live to the end.
+        """Return the problem of `nodes`, in a valid order, with one buffer for each alias set; `outputs` are live to the end.
 
-        The workspaces `rooms` are buffers, too, which their nodes touch. Buffers take multiples of `alignment` bytes.
+        `workspaces` are buffers that their nodes touch. Buffers take multiples of `alignment` bytes.
         """
         numbers = {node: number for number, node in enumerate(nodes)}
         buffers: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Who is before whom: whether all uses of one value come before another is made."""
+"""Precedence: whether all uses of one value come before another value is made."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from onnxtile.planning.layout.ordering.schedule import Schedule
 
 
 class Precedence(Protocol):
-    """What two values that want the same bytes must be asked."""
+    """The questions about two values that may share bytes."""
 
     def before(self, a: ir.Value, b: ir.Value) -> bool:
-        """Return whether nobody uses `a` any more when `b` is made."""
+        """Return whether every use of `a` comes before `b` is made."""
         ...
 
     def until(self, a: ir.Value, b: ir.Value) -> bool:
-        """Return whether the last to use `a`, and the only one by then, is the node that makes `b`."""
+        """Return whether the node that makes `b` is the last to use `a`, and the only one in its step."""
         ...
 
     def made_before(self, a: ir.Value, b: ir.Value) -> bool:
@@ -30,7 +30,7 @@ class Precedence(Protocol):
 
 
 class InSteps:
-    """Precedence in one schedule, of whose steps `lives` tell."""
+    """Precedence in one schedule with known live ranges."""
 
     def __init__(self, schedule: Schedule, live_ranges: Mapping[ir.Value, LiveRange]) -> None:
         self._live_ranges = live_ranges
@@ -39,7 +39,7 @@ class InSteps:
             self._readers.update((v, step) for node, step in schedule.steps.items() for v in set(dependencies(node)))
 
     def before(self, a: ir.Value, b: ir.Value) -> bool:
-        """Return whether the life of `a` ends before that of `b` begins."""
+        """Return whether the live range of `a` ends before the one of `b` begins."""
         return self._live_ranges[a][1] <= self._live_ranges[b][0]
 
     def until(self, a: ir.Value, b: ir.Value) -> bool:
@@ -48,5 +48,5 @@ class InSteps:
         return self._live_ranges[a][1] == step + 1 and self._readers[a, step] <= 1
 
     def made_before(self, a: ir.Value, b: ir.Value) -> bool:
-        """Return whether the life of `a` begins before that of `b`."""
+        """Return whether the live range of `a` begins before the one of `b`."""
         return self._live_ranges[a][0] < self._live_ranges[b][0]

@@ -31,7 +31,7 @@ class Schedule:
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """What results call each node, in the order of the nodes."""
+        """The name of each node in a result, in the order of the nodes."""
         names = node_ids(self.nodes)
         return tuple(names[node] for node in self.nodes)
 
@@ -42,7 +42,7 @@ class Schedule:
 
 
 def own_order(graph: ir.Graph) -> Schedule:
-    """Return the order of the file. Raises ModelError where a node stands before one that it depends on."""
+    """Return the order of the file. Raises ModelError where a node comes before one that it depends on."""
     schedule = Schedule(tuple(graph))
     for node, step in schedule.steps.items():
         for producer in predecessors(node):
@@ -53,16 +53,15 @@ def own_order(graph: ir.Graph) -> Schedule:
 
 
 def named(graph: ir.Graph, ids: Sequence[str], numbers: Sequence[int]) -> Schedule:
-    """Return the schedule of the nodes of `graph` that results call `ids`, in steps `numbers`.
+    """Return the schedule of the nodes of `graph` with the names `ids` in a result, in the steps `numbers`.
 
-    Two nodes may share an identifier where a file repeats names; those keep their order. Raises UsageError where the names are not
-    those of this graph.
+    Nodes that share a name keep their order. Raises UsageError where the names are not those of this graph.
     """
     nodes: dict[str, list[ir.Node]] = {}
     for node, name in node_ids(graph).items():
         nodes.setdefault(name, []).append(node)
     if sorted(name for name, same in nodes.items() for _ in same) != sorted(ids):
-        raise UsageError("the plan is not one of this model")
+        raise UsageError("the plan belongs to another model")
     return Schedule(tuple(nodes[name].pop(0) for name in ids), tuple(numbers))
 
 
@@ -97,18 +96,18 @@ def shuffled(schedule: Schedule, *, freely: bool, seed: int) -> tuple[int, ...]:
 
 
 def predecessors(node: ir.Node) -> Iterable[ir.Node]:
-    """Return the nodes that make what `node` reads, each once; those of graphs around its own are among them."""
+    """Return the nodes that make the values `node` reads, each once, including nodes of the graphs around its own."""
     makers = (value.producer() for value in dependencies(node))
     return dict.fromkeys(maker for maker in makers if maker is not None)
 
 
 def in_streams(schedule: Schedule, streams: int) -> Schedule:
-    """Return `schedule` in steps of up to `streams` nodes that do not depend on each other; those that stand first run first.
+    """Return `schedule` in steps of up to `streams` independent nodes, earlier nodes first.
 
-    Takes O(n log n) steps. Raises UsageError for less than one stream.
+    Takes O(n log n) steps. Raises UsageError for fewer than one stream.
     """
     if streams < 1:
-        raise UsageError(f"the number of streams is at least 1, not {streams}")
+        raise UsageError(f"the number of streams must be at least 1, not {streams}")
     if streams == 1:
         return Schedule(schedule.nodes)
     place = {node: number for number, node in enumerate(schedule.nodes)}

@@ -1,4 +1,4 @@
-"""How far the work of an order has come: what may run next, what is live, and what it has cost."""
+"""A prefix of a schedule: the nodes that have run, the nodes that may run next, and the live bytes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import TypeAlias
 from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
 
 Trail: TypeAlias = "tuple[Trail, int] | None"
-"""Nodes that have run, the last one first."""
+"""The nodes that have run, the last one first."""
 
 
 @dataclass
 class SchedulePrefix:
-    """A set of nodes that have run. `ready` may run next, and tell which have: all that are not behind one of them.
+    """A set of nodes that have run.
 
-    `waiting` counts by node what it still waits for, where some of that has run; `left` by live buffer who is still to touch it.
-    `live` bytes are in use between two steps, `peak` were in the hungriest step so far. `recent` are the last few that became ready.
+    `ready` nodes may run next; they determine the set: every node that is not one of them, nor after one, has run. `waiting` counts
+    the predecessors left, for nodes of which some have run; `left` counts the nodes that still touch a live buffer. `live` bytes are in
+    use between two steps, `peak` in the largest step so far. `recent` are the last few nodes that became ready. With `limit`, only these
+    nodes are to run.
     """
 
     problem: OrderingProblem
@@ -29,14 +31,15 @@ class SchedulePrefix:
     done: int = 0
     trail: Trail = None
     recent: tuple[int, ...] = ()
+    limit: frozenset[int] | None = None
 
     @classmethod
     def start(cls, problem: OrderingProblem) -> SchedulePrefix:
-        """Return the progress before the first node."""
+        """Return the empty prefix."""
         return cls(problem, {node for node, before in enumerate(problem.after) if not before})
 
     def copy(self) -> SchedulePrefix:
-        """Return the same, to go another way from here."""
+        """Return a copy that can be continued in another way."""
         return SchedulePrefix(
             self.problem,
             set(self.ready),
@@ -47,11 +50,20 @@ class SchedulePrefix:
             self.done,
             self.trail,
             self.recent,
+            self.limit,
         )
+
+    def limited(self, nodes: Iterable[int]) -> SchedulePrefix:
+        """Return the start of a search for an order of `nodes` only, which come next; their peak counts from here."""
+        found = self.copy()
+        found.limit = frozenset(nodes)
+        found.ready &= found.limit
+        found.peak, found.done, found.trail, found.recent = 0, 0, None, ()
+        return found
 
     @property
     def is_complete(self) -> bool:
-        """Whether every node has run."""
+        """Whether every node (of the limit) has run."""
         return not self.ready
 
     def price(self, node: int) -> tuple[int, int]:
@@ -92,17 +104,17 @@ class SchedulePrefix:
             count = self.waiting.pop(follower, len(problem.after[follower])) - 1
             if count:
                 self.waiting[follower] = count
-            else:
+            elif self.limit is None or follower in self.limit:
                 freed.append(follower)
         self.ready.update(freed)
         self.recent = (*freed, *self.recent)[:_RECENT]
         return freed
 
     def run_safely(self, fresh: Iterable[int], floor: int) -> list[int]:
-        """Run whatever can only do good, of the nodes `fresh` and those that become ready; return all of these.
+        """Run every safe node, of `fresh` and of those that become ready; return all of them.
 
-        A node does no harm to any order that continues from here if it leaves no more live than before and the peak, of which `floor`
-        bytes cannot be avoided, where it is: whatever runs later meets no more live bytes than without it.
+        A node is safe if it leaves no more bytes live than before, and does not raise the peak (or `floor`, which no order avoids): no
+        later node then meets more live bytes than without it.
         """
         seen = sorted(fresh)
         todo = seen[::-1]
@@ -118,7 +130,7 @@ class SchedulePrefix:
         return seen
 
     def _neighbours(self, node: int) -> Iterator[int]:
-        """Yield the ready nodes that touch a buffer which, after `node`, one node only is still to touch."""
+        """Yield the ready nodes that touch a buffer which only one node is still to touch after `node`."""
         single = {b for b in self.problem.touches[node] if self.left.get(b) == 1}
         if single and len(self.ready) <= _FEW:
             yield from (other for other in self.ready if not single.isdisjoint(self.problem.touches[other]))
@@ -135,4 +147,4 @@ class SchedulePrefix:
 _RECENT = 12
 
 _FEW = 64
-"""Ready nodes that are looked through after each step; in wider graphs only what becomes ready is looked at."""
+"""The most ready nodes that are searched after each step; in wider graphs only nodes that become ready are."""

@@ -1,7 +1,7 @@
-"""The check of a published plan against its model: of every value, every row, every body and every figure.
+"""The check of a published plan against its model: every value, every row, every body and every figure.
 
-It starts from the graph and from what users get, and shares no code with what plans: only the reading of models and their shapes, and
-the type of a result. Takes about as many steps as the graph has nodes and values.
+It uses the graph and the published plan. It shares no code with the planner, except reading models and their shapes, and the type of a
+result. It takes about as many steps as the graph has nodes and values.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from onnxtile.result import VerbResult
 
 @dataclass(frozen=True, repr=False)
 class Audit(VerbResult):
-    """What the check found: the `failures`, none where the plan is sound, and how many things it looked at.
+    """The result of the check: the `failures`, none for a sound plan, and the numbers of things checked.
 
-    `values` have an address or are listed, `tensors` of them have an address, `aliases` of these lie in another's bytes.
+    `values` have an address or are listed, `tensors` have an address, `aliases` lie in the bytes of another tensor.
     """
 
     verb: ClassVar[str] = "check"
@@ -50,7 +50,7 @@ class Audit(VerbResult):
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong with the plan."""
+        """Whether the plan has no fault."""
         return not self.failures
 
     @property
@@ -67,14 +67,14 @@ class Audit(VerbResult):
 def check(
     model: ir.Model, plan: PlanResult | Claims, shapes: Shapes, constants: Constants, digest: str | None = None
 ) -> Audit:
-    """Return what is wrong with `plan`, the published plan of `model`, of which `shapes` and `constants` are known.
+    """Return the faults of `plan`, the published plan of `model` with these `shapes` and `constants`.
 
-    `digest` is that of the model's file, to be compared where both are known.
+    `digest` is the digest of the model's file, compared where the plan has one, too.
     """
     claims = plan if isinstance(plan, Claims) else Claims.of(plan)
     known = GraphFacts(*unfold(model, shapes, constants))
     if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
-        return _refused(PlanFailure(f"alignment is a power of two, not {claims.alignment}"))
+        return _refused(PlanFailure(f"the alignment must be a power of two, not {claims.alignment}"))
     if claims.overwrite_inputs and claims.io != "inside":
         return _refused(PlanFailure(f"inputs cannot be overwritten with io {claims.io!r}"))
     arenas = {arena.name: arena for arena in claims.arenas}
@@ -93,7 +93,9 @@ def check(
     seen = walk.graph(known.model.graph, main, claims.io, claims.overwrite_inputs, "")
     failures = walk.failures
     if None not in (digest, claims.digest) and digest != claims.digest:
-        failures.insert(0, PlanFailure(f"the plan is one of another file: its digest is {claims.digest}, not {digest}"))
+        failures.insert(
+            0, PlanFailure(f"the plan belongs to another file: its digest is {claims.digest}, not {digest}")
+        )
     if seen is not None and not walk.is_partial:
         failures += [*compare(walk.listing, claims, known), *wrong_inputs(claims, known)]
         used = None if seen.shared is None else seen.shared.links
@@ -106,7 +108,7 @@ def check(
 def require(
     model: ir.Model, plan: PlanResult, shapes: Shapes, constants: Constants, digest: str | None = None
 ) -> Audit:
-    """Return what the check found. Raises CheckFailed with the first thing that is wrong with `plan`, if there is one."""
+    """Return the result of the check. Raises CheckFailed with the first fault of `plan`, if it has one."""
     audit = check(model, plan, shapes, constants, digest)
     if audit.failures:
         more = f", and {len(audit.failures) - 1} more" if len(audit.failures) > 1 else ""
@@ -127,9 +129,9 @@ class _Seen:
 
 @dataclass
 class _Walk:
-    """Goes through the graphs of a model; `is_partial` says that one of them has a schedule that is none, and was left out.
+    """Checks the graphs of a model one by one; `is_partial` says that one has an invalid schedule, and was left out.
 
-    A plan that is not `is_whole`, as in metadata, has none for the calls of functions.
+    A plan that is not `is_whole`, as in metadata, has no plans of called functions.
     """
 
     terms: CheckTerms
@@ -143,7 +145,7 @@ class _Walk:
     bodies: int = 0
 
     def graph(self, graph: ir.Graph, claim: BodyClaim, io: str, overwrite: bool, path: str) -> _Seen | None:
-        """Check one graph and its bodies; return what is known of it, None where its schedule is none."""
+        """Check one graph and its bodies; return the values and addresses found, None for an invalid schedule."""
         outputs = () if io == "outside" else graph.outputs
         given = tuple(graph.inputs) if io == "inside" else ()
         kept = frozenset((*outputs, *(() if overwrite else given)))
@@ -176,7 +178,7 @@ class _Walk:
         self.workspaces += sum(not holder.members for holder in found.holders)
 
     def _bodies(self, line: RunOrder, found: Placing, claim: BodyClaim, path: str) -> set[ir.Node]:
-        """Check the bodies of the nodes of `line`; return the nodes that have some in the plan."""
+        """Check the bodies of the nodes of `line`; return the nodes with bodies in the plan."""
         open_: dict[tuple[str, str | None], list[BodyClaim]] = {}
         for body in claim.bodies:
             open_.setdefault((body.node, body.attribute), []).append(body)
@@ -202,7 +204,7 @@ class _Walk:
 
 
 def _outside_workspace(body: BodyClaim, workspace: ClaimedRow | None, alignment: int) -> Iterator[PlanFailure]:
-    """Yield what of `body` lies outside of `room`, the workspace of its node, or makes it larger than that."""
+    """Yield each row of `body` outside the workspace of its node, and a size of the body larger than that."""
     rows = [row for row in body.buffers if row.size]
     if not rows:
         if body.size not in {UNSAID, 0}:
@@ -226,4 +228,4 @@ def _outside_workspace(body: BodyClaim, workspace: ClaimedRow | None, alignment:
 
 
 _ELEMENTS = (2, 4, 8, 16)
-"""Bytes of elements, to a multiple of which buffers may be rounded up where the alignment of the plan is smaller."""
+"""Element sizes in bytes, to which buffers may be rounded up where the alignment of the plan is smaller."""

@@ -1,4 +1,4 @@
-"""What a published plan claims, as plain data; a claim that is left out is not checked."""
+"""The claims of a published plan, as plain data; a missing claim is not checked."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Literal
 from onnxtile.planning.result import PlannedBody, PlanResult
 
 UNSAID = -(2**63)
-"""Stands for a number that is left out; larger than what a file may hold."""
+"""The value of a missing number, outside the range of numbers in a file."""
 NO_SHAPE = (UNSAID,)
-"""Stands for a shape that is left out."""
+"""The value of a missing shape."""
 
 
 @dataclass(frozen=True)
 class ClaimedRow:
-    """A buffer of the plan: see plan.result.PlannedBuffer. Texts that are left out are empty."""
+    """A buffer of the plan: see planning.result.PlannedBuffer. Texts that are left out are empty."""
 
     name: str
     arena: str
@@ -43,7 +43,7 @@ class ClaimedRow:
 
 @dataclass(frozen=True)
 class BodyClaim:
-    """The plan of a body: see plan.result.PlannedBody."""
+    """The plan of a body: see planning.result.PlannedBody."""
 
     node: str
     attribute: str | None
@@ -57,7 +57,7 @@ class BodyClaim:
 
     @classmethod
     def of(cls, body: PlannedBody) -> BodyClaim:
-        """Return what `body` claims."""
+        """Return the claims of `body`."""
         rows, inner = _rows(body.buffers), tuple(map(cls.of, body.bodies))
         nodes = (body.operators, body.constant_nodes)
         return cls(body.node, body.attribute, body.schedule, body.steps, rows, inner, body.size, *nodes)
@@ -74,7 +74,7 @@ class InputClaim:
 
 @dataclass(frozen=True)
 class ArenaClaim:
-    """An arena: see plan.result.Arena."""
+    """An arena: see planning.result.Arena."""
 
     name: str
     size: int
@@ -84,7 +84,7 @@ class ArenaClaim:
 
 @dataclass(frozen=True)
 class ConstantClaim:
-    """A constant in its region: see plan.result.Constant."""
+    """A constant in its region: see planning.result.Constant."""
 
     name: str
     size: int | None
@@ -101,7 +101,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class CopyClaim:
-    """How many copies the plan avoids, and how many stay: see plan.result.Copies."""
+    """The copies that the plan avoids, and those that remain: see planning.result.CopyCount."""
 
     avoided: int
     avoided_bytes: int
@@ -111,7 +111,7 @@ class CopyClaim:
 
 @dataclass(frozen=True)
 class Claims:
-    """A published plan: see plan.result.PlanResult. Lists that are left out are None."""
+    """A published plan: see planning.result.PlanResult. Lists that are left out are None."""
 
     alignment: int
     arenas: tuple[ArenaClaim, ...]
@@ -148,7 +148,7 @@ class Claims:
 
     @classmethod
     def of(cls, plan: PlanResult) -> Claims:
-        """Return what `plan` claims."""
+        """Return the claims of `plan`."""
         return cls(
             alignment=plan.alignment,
             arenas=tuple(ArenaClaim(a.name, a.size, a.capacity, a.peak) for a in plan.arenas),

@@ -1,4 +1,4 @@
-"""What the check knows of a model, read from the graph, its shapes and its constants."""
+"""The facts of a model for the check: its graph, shapes and constants."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class GraphFacts:
         return opset(self.model)
 
     def is_standard(self, node: ir.Node) -> bool:
-        """Return whether the ONNX specification says what `node` computes."""
+        """Return whether `node` is an operator of the ONNX specification."""
         return node.domain in STANDARD and node.op_identifier() not in self.model.functions
 
     def bytes(self, value: ir.Value) -> int | None:
@@ -72,19 +72,19 @@ class GraphFacts:
         return any(value is not None and self.shapes.is_bound(value) for value in values)
 
     def numbers(self, value: ir.Value | None) -> list[int] | None:
-        """Return the elements of the constant `value`; None where it is none."""
+        """Return the elements of the constant `value`; None for a value that is not constant."""
         if value is None or value not in self.constants:
             return None
         return [int(number) for number in self.constants.array(value).reshape(-1)]
 
     def declared_over(self, node: ir.Node) -> frozenset[int]:
-        """Return the places of the operands that the pattern of a meta-op lets it write over."""
+        """Return the indices of the operands that a meta-op may write over, as its pattern declares."""
         function = self.model.functions.get(node.op_identifier())
         text = "" if function is None else function.metadata_props.get(keys.IN_PLACE, "")
         return frozenset(json.loads(text)) if text else frozenset()
 
     def container(self, value: ir.Value) -> str | None:
-        """Return what `value` is called where it is no tensor: "sequence", "optional", "sparse tensor"."""
+        """Return the kind of a `value` that is not a tensor: "sequence", "optional", "sparse tensor"; None for a tensor."""
         if value.type is not None:
             return _container(value.type)
         is_untold = self.shapes.dtype(value) is None or self._makes_optionals
@@ -99,7 +99,7 @@ class GraphFacts:
 
     @cached_property
     def _inferred(self) -> dict[str, str]:
-        """What onnx's type inference finds that is no tensor, by name."""
+        """The values that are not tensors by onnx's type inference: kinds by name."""
         try:
             graph = onnx.shape_inference.infer_shapes(skeleton(self.model)).graph
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
@@ -118,7 +118,7 @@ class GraphFacts:
 
 
 def entered_bodies(node: ir.Node, model: ir.Model) -> dict[str | None, ir.Graph]:
-    """Return the bodies of `node` that a plan goes into, by the attribute that holds them; None stands for that of an open call."""
+    """Return the planned bodies of `node`, by attribute; None is the body of the function that it calls."""
     inside = inside_of(node)
     if inside is not None:
         return {None: inside}
@@ -127,7 +127,7 @@ def entered_bodies(node: ir.Node, model: ir.Model) -> dict[str | None, ir.Graph]
     if node.op_type not in WITH_BODIES or node.domain not in STANDARD:
         return {}
     if node.op_type == "Scan" and opset(model) < 9:
-        return {}  # it ran over a batch then: it is one kernel
+        return {}  # such a Scan runs over a batch, as one kernel
     return {name: body for name, body in graphs_of(node) if name is not None}
 
 
@@ -171,7 +171,7 @@ def reads(node: ir.Node) -> dict[ir.Value, None]:
 
 
 def names_of(nodes: Iterable[ir.Node]) -> dict[ir.Node, str]:
-    """Return what a plan calls each of `nodes`: its name, or its first output where the name is empty or repeated."""
+    """Return the name of each of `nodes` in a plan: its name, or its first output where that is empty or repeated."""
     nodes = list(nodes)
     seen: set[str | None] = set()
     repeated = {node.name for node in nodes if node.name in seen or seen.add(node.name)}  # type: ignore[func-returns-value]

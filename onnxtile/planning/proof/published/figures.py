@@ -20,7 +20,7 @@ Links = dict[ir.Value, list[Link]]
 def figures(
     claims: Claims, placing: Placing, used: Links | None, line: RunOrder, known: GraphFacts
 ) -> Iterator[PlanFailure]:
-    """Yield each figure of `claims` that is not so; one that is left out is not asked for, nor are aliases where `used` is not known."""
+    """Yield each wrong figure of `claims`. A missing figure is not checked, nor are aliases where `used` is not known."""
     yield from _arenas(claims, placing)
     peaks = _peaks(placing.holders, claims.alignment)
     peak, step = next((one for one in peaks if one == (claims.peak, claims.peak_step)), peaks[0])
@@ -93,7 +93,7 @@ def _rounded(size: int, unit: int) -> int:
 
 
 def _bound(claims: Claims) -> Iterator[PlanFailure]:
-    """Yield how size, lower bound, peak and gap contradict each other."""
+    """Yield contradictions between size, lower bound, peak and gap."""
     size, bound = sum(arena.size for arena in claims.arenas), claims.lower_bound
     if bound == UNSAID:
         return
@@ -107,7 +107,7 @@ def _bound(claims: Claims) -> Iterator[PlanFailure]:
 
 
 def _optimality(claims: Claims, size: int, bound: int) -> Iterator[PlanFailure]:
-    """Yield how what is said of smaller arenas contradicts the `size` of these."""
+    """Yield contradictions between the claims of optimality and the `size` of the arenas."""
     optimal, over, least = claims.optimal, claims.optimal_over, claims.any_order_bound
     if optimal and size != bound:
         yield PlanFailure(f"optimal is said of {size} bytes, with a lower bound of {bound}")
@@ -127,7 +127,7 @@ def _optimality(claims: Claims, size: int, bound: int) -> Iterator[PlanFailure]:
 
 
 def _in_place(placing: Placing, used: Links) -> tuple[int, int]:
-    """Return how many tensors are written over an operand, at least and at most: of those without bytes nobody can say."""
+    """Return the least and the greatest number of tensors written over an operand; those without bytes are undecided."""
     found = [value for value, links in used.items() if not any(link.holds for link in links)]
     return sum(placing.rows[value].size > 0 for value in found), len(found)
 

@@ -1,4 +1,4 @@
-"""Who wrote each byte last."""
+"""The last writer of each byte."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 WrittenRange: TypeAlias = tuple[int, int, int]
-"""The bytes from start to end, and the number of what wrote them."""
+"""The bytes from start to end, and the number of their last writer."""
 
 NOBODY = -1
 
 
 class Ledger:
-    """Ranges of bytes, in order and without gaps, each with the number of what wrote it last; NOBODY at first."""
+    """Ranges of bytes, in order and without gaps, each with the number of its last writer; NOBODY at first."""
 
     def __init__(self) -> None:
         self._starts = [-(2**62)]
         self._writers = [NOBODY]
 
     def of(self, start: int, end: int) -> list[WrittenRange]:
-        """Return who wrote the bytes from `start` to `end`."""
+        """Return the writers of the bytes from `start` to `end`."""
         first, found = bisect_right(self._starts, start) - 1, []
         if first + 1 == len(self._starts) or self._starts[first + 1] >= end:
             return [(start, end, self._writers[first])] if start < end else []
@@ -35,7 +35,7 @@ class Ledger:
         return joint(found)
 
     def write(self, start: int, end: int, writer: int) -> list[WrittenRange]:
-        """Note that `writer` wrote the bytes from `start` to `end`; return who had written them."""
+        """Note that `writer` wrote the bytes from `start` to `end`; return the writers before."""
         before = self.of(start, end)
         first, last = bisect_right(self._starts, start) - 1, bisect_right(self._starts, end) - 1
         after = self._writers[last]
@@ -47,7 +47,7 @@ class Ledger:
 
 
 def joint(pieces: Iterable[WrittenRange]) -> list[WrittenRange]:
-    """Return `pieces`, which are in order, with neighbours of one writer made one."""
+    """Return `pieces`, which are in order, with adjacent ranges of one writer merged."""
     found: list[WrittenRange] = []
     for start, end, writer in pieces:
         if found and found[-1][1:] == (start, writer):

@@ -1,4 +1,4 @@
-"""Which results of a node may share bytes with which of its operands, by what the operator computes."""
+"""Results of a node that may share bytes with its operands, by the definition of the operator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxtile.planning.proof.published.operators import JOINS, QUANTISED_OVER, S
 class Link:
     """`result` may lie `at` bytes behind the start of `operand`: as a "view" or "part" of it, "joined" of it, or written "over" it.
 
-    A view or part, and what is joined in place, holds the bytes of the operand: nothing is written there.
+    A view, a part, or a joined operand holds the bytes of the operand: nothing is written there.
     """
 
     result: ir.Value
@@ -50,7 +50,7 @@ def held(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     if operator in SAME_ELEMENTS and not (operator == "Dropout" and _may_drop(node, known)):
         yield from _seen(node.outputs[0], node.inputs[0], known)
     elif known.is_bound((*node.inputs, *node.outputs)):
-        return  # where a box begins, only a run shows
+        return  # the start of a box is known only in a run
     elif operator in TAKES_PARTS:
         for result, corner in _corners(node, known):
             at = _distance(node.inputs[0], result, corner, known)
@@ -88,7 +88,7 @@ def _written_over(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
 
 
 def _places_over(node: ir.Node, known: GraphFacts) -> frozenset[int]:
-    """Return the places of the operands of `node` that it may write over."""
+    """Return the indices of the operands that `node` may write over."""
     if node.domain == "com.microsoft" and node.op_identifier() not in known.model.functions:
         return QUANTISED_OVER.get(node.op_type, frozenset())
     if not known.is_standard(node):
@@ -101,7 +101,7 @@ def _places_over(node: ir.Node, known: GraphFacts) -> frozenset[int]:
 
 
 def _is_by_element(node: ir.Node, known: GraphFacts) -> bool:
-    """Return whether the attributes of `node` leave it what its entry in the table says."""
+    """Return whether the attributes of `node` choose the form that is in the table."""
     if node.op_type == "Gelu":  # kernels of the tanh form read elements that they have written
         return node.attributes.get_string("approximate", "none") == "none"
     if node.op_type == "BatchNormalization":
@@ -120,9 +120,9 @@ def _is_as_large(result: ir.Value, operand: ir.Value, known: GraphFacts) -> bool
 
 
 def _stays_so(node: ir.Node, operand: ir.Value, places: frozenset[int], known: GraphFacts) -> bool:
-    """Return whether result and `operand` have one shape in every run, also where data decide a size.
+    """Return whether result and `operand` have one shape in every run, also with data-dependent sizes.
 
-    Two sizes of one bound may differ in a run, and one be repeated to the size of the other; an operand of one element changes no shape.
+    Two sizes with one bound may differ in a run, and one be broadcast to the other. An operand of one element never changes a shape.
     """
     if not known.is_bound((*node.inputs, *node.outputs)):
         return True
@@ -182,7 +182,7 @@ def _axis(node: ir.Node, default: int, sizes: Sequence[int] | None) -> int | Non
 
 
 def _slice_corner(node: ir.Node, whole: Sequence[int], known: GraphFacts) -> list[int] | None:
-    """Return where a Slice with steps of 1 begins; None where a step is another, or what says so is not constant."""
+    """Return the start of a Slice with steps of 1; None for other steps, or where starts, axes or steps are not constant."""
     if known.opset < 10:
         starts = [*node.attributes.get_ints("starts", [])]
         axes: list[int] | None = [*node.attributes.get_ints("axes", range(len(starts)))]
@@ -207,9 +207,9 @@ def _slice_corner(node: ir.Node, whole: Sequence[int], known: GraphFacts) -> lis
 
 
 def _distance(whole: ir.Value, box: ir.Value, corner: Sequence[int], known: GraphFacts) -> int | None:
-    """Return how many bytes behind the start of `whole` the `box` with that first element begins; None where it is not in one piece.
+    """Return the start in bytes of the `box` with that first element in `whole`; None where it is not contiguous.
 
-    It is where the elements from its first to its last are as many as it has.
+    It is contiguous if the distance from its first to its last element equals their number.
     """
     outer, inner, dtype = known.shapes.sizes(whole), known.shapes.sizes(box), known.shapes.dtype(whole)
     if outer is None or inner is None or dtype is None or dtype != known.shapes.dtype(box) or len(outer) != len(inner):

@@ -1,4 +1,4 @@
-"""Every value stands in the plan exactly once: with an address, as a constant, outside, or unplanned, and for a reason that is so."""
+"""Checks that every value is in the plan exactly once: with an address, or as constant, outside or unplanned, with a true reason."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from onnxtile.planning.proof.published.timeline import RunOrder
 
 @dataclass
 class ExpectedLists:
-    """What must stand in the lists of a plan, of all its graphs: `outside` with the reason.
+    """The values that must be in the lists of a plan, of all graphs; `outside` with the reason.
 
-    `tolerated` may stand there too: what a function makes that runs as one kernel.
+    `tolerated` values may be in `outside`, too: those inside a function that runs as one kernel.
     """
 
     constants: dict[ir.Value, None] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class ExpectedLists:
 def note(
     line: RunOrder, placing: Placing, io: str, planned: Collection[ir.Node], known: GraphFacts, found: ExpectedLists
 ) -> Iterator[PlanFailure]:
-    """Add to `found` what of the graph of `line` has no address for a lawful reason; yield what has none for no reason, or one for none.
+    """Add to `found` the values of the graph of `line` without an address, for a lawful reason; yield a failure for any other.
 
     `planned` are the nodes whose bodies have plans of their own.
     """
@@ -88,7 +88,7 @@ def _role(
     known: GraphFacts,
     found: ExpectedLists,
 ) -> Iterator[PlanFailure]:
-    """Note where `value` must be listed; yield a failure where it has an address and may not, or the other way around."""
+    """Note the list that `value` must be in; yield a failure for an address it may not have, or does not have."""
     reason = outside or known.shapes.never(value) or _no_fixed_bytes(value, known)
     name = value.name or ""
     if value in placing.rows:
@@ -112,7 +112,7 @@ def _no_fixed_bytes(value: ir.Value, known: GraphFacts) -> str | None:
 
 
 def _seen_outside(value: ir.Value, placing: Placing, known: GraphFacts) -> str | None:
-    """Return why `value` needs no bytes: it has those of an operand that has no address in this graph."""
+    """Return the reason why `value` needs no bytes: it shares those of an operand outside the arena of this graph."""
     maker = value.producer()
     for link in held(maker, known) if maker is not None else ():
         source = link.operand
@@ -124,12 +124,12 @@ def _seen_outside(value: ir.Value, placing: Placing, known: GraphFacts) -> str |
 
 
 def _may_borrow(node: ir.Node | None, source: ir.Value, known: GraphFacts) -> bool:
-    """Return whether `node` may leave a view of `source` where that lies: both are of one graph, or `node` is inside an open call."""
+    """Return whether `node` may leave a view of `source` in place: both are of one graph, or `node` is inside a planned call."""
     return node is not None and (home(source) is node.graph or node.graph in known.open_calls)
 
 
 def compare(found: ExpectedLists, claims: Claims, known: GraphFacts) -> Iterator[PlanFailure]:
-    """Yield how the lists of a plan differ from what must stand there. A list that is left out is not asked for."""
+    """Yield the differences between the lists of a plan and the expected ones. A missing list is not checked."""
     if claims.outside is not None:
         wanted = Counter((value.name or "", _plain(reason)) for value, reason in found.outside.items())
         listed = Counter((row.name, _plain(row.reason)) for row in claims.outside)
@@ -165,7 +165,7 @@ def _plain(reason: str) -> str:
 
 
 def _region(constants: tuple[ConstantClaim, ...], alignment: int, units: dict[str, int]) -> Iterator[PlanFailure]:
-    """Yield which constants overlap in their region, or are not aligned."""
+    """Yield the constants that overlap or are not aligned."""
     for row in constants:
         if (row.size is None) != (row.offset is None):
             yield PlanFailure(f"the constant {row.name!r} of {row.size} bytes lies at {row.offset}", (row.name,))

@@ -1,7 +1,7 @@
-"""Facts of ONNX operators that decide who may share bytes with whom, written from the specification for this check alone.
+"""The table of ONNX operators whose results may share bytes with operands, written from the specification for this check alone.
 
-An operator may write over an operand where each element of its result depends, of that operand, on the element in the same place only, or
-where it reads a whole row or channel before it writes that one. Operators whose results need neighbours of an element (convolutions,
+An operator may write over an operand if each element of its result depends only on the same element of that operand, or if it reads a whole
+row or channel before it writes it. Operators whose results need neighbours of an element (convolutions,
 pooling, LRN, Hardmax), or move elements (Transpose, Gather, Tile), may not.
 """
 
@@ -33,7 +33,7 @@ WRITES_OVER: Mapping[str, frozenset[int] | None] = {
     **dict.fromkeys([*_ARITHMETIC, *_COMPARING, *_LOGICAL], ANY_OPERAND),
     "Where": frozenset({1, 2}),
 }
-"""By operator the places of the operands that output 0 may be written over, where shapes and element sizes are the same."""
+"""By operator, the indices of the operands that output 0 may be written over, where shapes and element sizes are equal."""
 
 QUANTISED_OVER: Mapping[str, frozenset[int]] = {
     "QLinearAdd": frozenset({0, 3}),

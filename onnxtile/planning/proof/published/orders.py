@@ -1,4 +1,4 @@
-"""A plan for every order: whoever shares bytes is kept apart by the graph itself."""
+"""The check of a plan for every order: the graph itself orders all tensors that share bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxtile.planning.proof.published.replay import OrderRule
 from onnxtile.planning.proof.published.timeline import RunOrder
 
 _AT_ONCE = 4096
-"""Nodes whose predecessors are found together: one bit of each for every node."""
+"""The number of nodes whose predecessors are found together, one bit each."""
 
 
 def disorders(
@@ -22,8 +22,8 @@ def disorders(
 ) -> Iterator[PlanFailure]:
     """Yield a failure for each two tensors that some order lets overwrite each other.
 
-    `rules` are those of tensors in one holder. Of two holders on one byte, every node that uses the first must run before each that begins
-    to fill the second; it suffices to ask this of those that follow each other on a byte, since it holds through any third between them.
+    `rules` are the rules of tensors in one holder. Of two holders on one byte, every user of the first must run before every first writer
+    of the second. It suffices to check holders that follow each other on a byte, since the rule is transitive.
     """
     for holder in holders:
         if holder.row.name == SHARED and not holder.members:
@@ -45,7 +45,7 @@ def _between(holders: Sequence[Holder], used: dict[ir.Value, list[Link]], line: 
 
 
 def _starts(holder: Holder, used: dict[ir.Value, list[Link]]) -> list[ir.Node]:
-    """Return the nodes that begin to fill `holder`: all others that do depend on one of them."""
+    """Return the first nodes that write to `holder`: every other writer comes after one of them."""
     if holder.user is not None:
         return [holder.user]
     makers = (value.producer() for value in holder.members if value not in used)
@@ -53,7 +53,7 @@ def _starts(holder: Holder, used: dict[ir.Value, list[Link]]) -> list[ir.Node]:
 
 
 def _ends(holder: Holder, line: RunOrder) -> list[ir.Node]:
-    """Return the nodes after which nobody uses `holder`: on each other that does, one of them depends."""
+    """Return the last users of `holder`: every other user comes before one of them."""
     if holder.user is not None:
         return [holder.user]
     found: dict[ir.Node, None] = {}

@@ -1,4 +1,4 @@
-"""No two buffers that are live at one step share a byte: a sweep over the steps."""
+"""Checks that no two buffers live at one step share a byte, by a sweep over the steps."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from onnxtile.planning.proof.published.placing import Holder
 
 
 def overlaps(holders: Iterable[Holder]) -> Iterator[PlanFailure]:
-    """Yield a failure for each of `holders` that comes to be on bytes of one that is live.
+    """Yield a failure for each of `holders` that overlaps a live one at its first step.
 
-    The live ones are kept in the order of their addresses; as long as none overlap, a new one can only touch its two neighbours. One that
-    does is left out, so that this stays true. Takes about n log n steps.
+    The live ones are sorted by address. As long as none overlap, a new one can overlap only its two neighbours. One that does is left out,
+    so this stays true. It takes about n log n steps.
     """
     by_arena: dict[str, list[Holder]] = {}
     for holder in holders:

@@ -1,4 +1,4 @@
-"""The rows of one graph, each held against the value that it is about."""
+"""The rows of one graph, each compared with its value."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SHARED = "(workspace)"
 
 @dataclass(frozen=True)
 class Holder:
-    """A row that owns its bytes, the `members` that lie in them (itself first), and the steps from `first` to `last` in which one is live.
+    """A row that owns its bytes, the `members` in them (itself first), and the steps from `first` to `last` in which one is live.
 
-    A workspace has no members; `user` is the node that it is for, None where it is for several. `unit` is what its offset is a multiple of.
+    A workspace has no members; `user` is its node, None for one of several nodes. `unit` is its alignment in bytes.
     """
 
     row: ClaimedRow
@@ -34,7 +34,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class Placing:
-    """Where the values of a graph lie: their `rows`, and what owns the bytes."""
+    """The addresses of the values of a graph: their `rows`, and the owners of bytes."""
 
     rows: Mapping[ir.Value, ClaimedRow]
     holders: tuple[Holder, ...]
@@ -43,7 +43,7 @@ class Placing:
 
 @dataclass(frozen=True)
 class CheckTerms:
-    """What holds in all graphs of a plan: the model, the alignment, the arenas by name, and whether the order is left open."""
+    """The common terms of all graphs of a plan: the model, the alignment, the arenas by name, and whether the plan is for every order."""
 
     known: GraphFacts
     alignment: int
@@ -52,7 +52,7 @@ class CheckTerms:
 
 
 def placing(rows: Sequence[ClaimedRow], line: RunOrder, terms: CheckTerms) -> tuple[Placing, list[PlanFailure]]:
-    """Return where the values of the graph of `line` lie, as far as `rows` make sense, and what is wrong with them."""
+    """Return the addresses of the values of the graph of `line`, as far as `rows` are valid, and their faults."""
     made = (value for node in line.graph for value in node.outputs if value.name)
     values = {value.name: value for value in (*line.graph.inputs, *made)}
     tensors, workspaces, failures = {}, [], []
@@ -96,7 +96,7 @@ def _holders(tensors: Mapping[ir.Value, ClaimedRow], line: RunOrder, terms: Chec
 def _workspace_holders(
     rows: Iterable[ClaimedRow], line: RunOrder, alignment: int, failures: list[PlanFailure]
 ) -> Iterator[Holder]:
-    """Yield the workspaces; what is wrong with one goes to `failures`."""
+    """Yield the workspaces; faults are added to `failures`."""
     users = {f"{name} {SHARED}": node for node, name in line.name_of.items()}
     named = {name: node for node, name in line.name_of.items()}
     seen: set[str] = set()
@@ -116,7 +116,7 @@ def _workspace_holders(
 
 
 def _wrong(value: ir.Value, row: ClaimedRow, line: RunOrder, known: GraphFacts) -> Iterator[str]:
-    """Yield which fields of `row` are not what the graph says of `value`."""
+    """Yield the fields of `row` that differ from the graph."""
     dtype, maker = known.shapes.dtype(value), value.producer()
     size = known.bytes(value)
     if size is None:
@@ -180,7 +180,7 @@ def _address_failures(
         arena = terms.arenas.get(row.arena)
         if arena is None and (row.size or row.arena):
             yield PlanFailure(
-                f"{row.name!r} lies in {row.arena!r}, which is no arena of the plan", (row.name,), holder.first
+                f"{row.name!r} lies in {row.arena!r}, which is not an arena of the plan", (row.name,), holder.first
             )
         elif arena is not None and (row.offset < 0 or (row.size and row.end > arena.size)):
             yield PlanFailure(

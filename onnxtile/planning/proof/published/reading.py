@@ -18,22 +18,22 @@ from onnxtile.planning.proof.published.placing import SHARED, WORKSPACE
 _HINT = "onnxtile plan MODEL --emit plan.json writes a plan; docs/plan.schema.json describes it"
 
 _LARGEST = 2**53
-"""So far every reader of JSON counts exactly."""
+"""The largest number that every reader of JSON keeps exact."""
 
 
 def from_json(data: bytes, where: str) -> Claims:
-    """Return the plan in the JSON text `data` of the file `where`. Raises UsageError with the first field that is wrong."""
+    """Return the plan in the JSON text `data` of the file `where`. Raises UsageError with the first invalid field."""
     try:
         found = json.loads(data, parse_int=_number)
         if not isinstance(found, dict) or found.get("version") != 1:
-            raise UsageError(f"{where} is no plan: version is not 1", hint=_HINT)
+            raise UsageError(f"{where} is not a plan: version is not 1", hint=_HINT)
         return _adapter().validate_json(data, strict=True)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{where} is no plan: {field + ': ' if field else ''}{first['msg']}", hint=_HINT) from None
+        raise UsageError(f"{where} is not a plan: {field + ': ' if field else ''}{first['msg']}", hint=_HINT) from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is no JSON: {error}", hint=_HINT) from None
+        raise UsageError(f"{where} is not JSON: {error}", hint=_HINT) from None
 
 
 @cache
@@ -51,11 +51,11 @@ def _number(text: str) -> int:
 def from_marks(model: ir.Model, where: str) -> Claims:
     """Return the plan in the metadata of `model`, of the file `where`.
 
-    It has addresses, aliases, steps and arenas; the rest of a plan is left out. Raises UsageError where there is none.
+    It has addresses, aliases, steps and arenas; other claims are missing. Raises UsageError for a model without a plan.
     """
     text = model.graph.metadata_props.get(keys.PLAN)
     if text is None:
-        raise UsageError(f"{where} is no planned model: its graph has no {keys.PLAN!r}", hint=_HINT)
+        raise UsageError(f"{where} is not a planned model: its graph has no {keys.PLAN!r}", hint=_HINT)
     try:
         summary = dict(json.loads(text, parse_int=_number))
         main = _marked(model, model.graph, "", None)
@@ -67,7 +67,7 @@ def from_marks(model: ir.Model, where: str) -> Claims:
         }
         return _adapter().validate_python(whole)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is no planned model: its metadata is not that of a plan ({_short(error)})") from None
+        raise UsageError(f"{where} is not a planned model: its metadata is not a plan ({_short(error)})") from None
 
 
 def _short(error: Exception) -> str:
@@ -78,7 +78,7 @@ def _short(error: Exception) -> str:
 
 
 def _marked(model: ir.Model, graph: ir.Graph, name: str, attribute: str | None) -> BodyClaim:
-    """Return what the marks on `graph` and on the bodies in it say."""
+    """Return the claims in the metadata of `graph` and of its bodies."""
     rows = [row for value in graph.inputs if (row := _row(value)) is not None]
     rows += [row for node in graph for value in node.outputs if (row := _row(value)) is not None]
     order = sorted(graph, key=lambda node: int(node.metadata_props[keys.STEP]))

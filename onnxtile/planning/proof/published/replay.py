@@ -1,7 +1,7 @@
-"""The bytes that several tensors share, step by step: every read of bytes that have changed, and every alias without a lawful reason.
+"""Replays the writes and reads of bytes that several tensors share, and finds overwritten tensors and unlawful aliases.
 
-A view, and a part that is taken or joined in place, writes nothing: it holds what its operand's node wrote. Everything else writes all its
-bytes, which is lawful over an operand that the operator may write over and nobody else is reading.
+A view, and a part that is taken or joined in place, writes nothing: it holds the bytes that the node of its operand wrote. Any other tensor
+writes all its bytes. That is lawful over an operand that the operator may write over and no other node still reads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class OrderRule:
 
 @dataclass
 class Shared:
-    """What the replay of a graph finds: the links that the plan uses, what is wrong, and the rules that orders must keep."""
+    """The result of a replay: the links that the plan uses, the failures, and the rules for plans of every order."""
 
     links: dict[ir.Value, list[Link]] = field(default_factory=dict)
     failures: list[PlanFailure] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Shared:
 
 
 def replay(placing: Placing, line: RunOrder, terms: CheckTerms) -> Shared:
-    """Return what becomes of the bytes of each of the holders of `placing` in which several tensors lie."""
+    """Replay each holder of `placing` that has several tensors."""
     shared = Shared()
     rules = shared.rules if terms.every_order else None
     for holder in placing.holders:
@@ -111,7 +111,7 @@ class _Replay:
         self._expected: dict[int, list[WrittenRange]] = {}
         self._writes = [self._written(i) for i in range(len(self._rows))]
         self._holding: dict[int, list[int]] = {}
-        """Of each writer the members that hold what it wrote, where the plan is for every order."""
+        """By writer, the members that hold its bytes; only for plans of every order."""
 
     def run(self) -> Iterator[PlanFailure]:
         born: dict[int, list[int]] = {}
@@ -130,7 +130,7 @@ class _Replay:
         )
 
     def _changed(self, numbers: Iterable[int], step: int | None) -> Iterator[PlanFailure]:
-        """Yield which members do not find their bytes as they were when they came to be."""
+        """Yield the members whose bytes have changed since they were written."""
         for i in numbers:
             row = self._rows[i]
             found, expected = self._ledger.of(row.offset, row.end), self._expected.get(i, [])
@@ -143,7 +143,7 @@ class _Replay:
             yield PlanFailure(f"{row.place} is overwritten {when}, by {other!r}", (row.name, other), step)
 
     def _write(self, born: Sequence[int], read: Sequence[int], step: int) -> Iterator[PlanFailure]:
-        """Let the members `born` come to be in one step, in which `read` are read."""
+        """Write the members `born` in one step, in which `read` are read."""
         for i in born:
             for start, end in self._writes[i]:
                 yield from self._over_what_is_read(i, start, end, read, step)
@@ -159,7 +159,7 @@ class _Replay:
                 yield PlanFailure(f"{row.place} is written over in the step that makes it", (row.name,), step)
 
     def _should(self, i: int) -> list[WrittenRange]:
-        """Return what member `i` holds: what the links say is there already, and what its node writes."""
+        """Return the expected writers of the bytes of member `i`: those in place by its links, and its own node."""
         row, pieces = self._rows[i], []
         for link in (link for link in self._used.get(self._members[i], ()) if link.holds):
             pieces += clipped(self._expected.get(self._place[link.operand], []), row.offset, row.end)
@@ -174,7 +174,7 @@ class _Replay:
         return joint(found)
 
     def _written(self, i: int) -> list[tuple[int, int]]:
-        """Return which bytes the node of member `i` writes: all but those that hold its elements already."""
+        """Return the bytes that the node of member `i` writes: all except those already in place."""
         row, there = self._rows[i], []
         if not row.size:
             return []
@@ -190,7 +190,7 @@ class _Replay:
         return found
 
     def _over_what_is_read(self, i: int, start: int, end: int, read: Sequence[int], step: int) -> Iterator[PlanFailure]:
-        """Yield which of `read` the bytes that member `i` writes belong to, unless only its own node reads it, and may write over it."""
+        """Yield the members in `read` whose bytes member `i` overwrites, unless only its own node reads them and may write over them."""
         value, maker = self._members[i], self._members[i].producer()
         over = {link.operand for link in self._used.get(value, ()) if not link.holds}
         for k in read:
@@ -204,7 +204,7 @@ class _Replay:
             yield PlanFailure(reason, (self._rows[i].name, row.name), step)
 
     def _note_order(self, i: int, before: Iterable[WrittenRange], rules: list[OrderRule]) -> None:
-        """Note that whoever uses what member `i` is written over, the bytes `before`, must have run by then."""
+        """Note that every user of the bytes `before`, which member `i` overwrites, must run before its node."""
         maker = self._members[i].producer()
         for start, end, writer in before if maker is not None else ():
             for k in self._holding.get(writer, ()):

@@ -12,14 +12,14 @@ from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.evidence import names_of, reads
 
 _NAMED = 3
-"""Nodes that a message names."""
+"""The most nodes in a message."""
 
 
 @dataclass(frozen=True)
 class RunOrder:
-    """The nodes of `graph` in the order in which they run, the step of each, and what the plan calls it.
+    """The nodes of `graph` in the order in which they run, the step of each, and its name in the plan.
 
-    `kept` are the values that must outlive the run, `given` those that are there before it.
+    `kept` values must outlive the run, `given` values exist before it.
     """
 
     graph: ir.Graph
@@ -36,12 +36,12 @@ class RunOrder:
 
     @cached_property
     def name_of(self) -> dict[ir.Node, str]:
-        """What the plan calls each node."""
+        """The name of each node in the plan."""
         return dict(zip(self.nodes, self.names, strict=True))
 
     @cached_property
     def reads(self) -> dict[ir.Node, dict[ir.Value, None]]:
-        """What each node reads, also in its bodies."""
+        """The values that each node reads, also in its bodies."""
         return {node: reads(node) for node in self.nodes}
 
     @cached_property
@@ -59,7 +59,7 @@ class RunOrder:
         return frozenset(self.graph.outputs)
 
     def users(self, value: ir.Value) -> list[ir.Node]:
-        """Return the nodes after which nobody uses `value`: its readers, or what makes it where there are none."""
+        """Return the last users of `value`: its readers, or its producer if it has none."""
         maker = value.producer()
         return self.readers.get(value) or ([] if maker is None else [maker])
 
@@ -69,12 +69,12 @@ class RunOrder:
         return self.steps[-1] if self.steps else 0
 
     def first(self, value: ir.Value) -> int:
-        """Return the first step of the life of `value`, which this graph makes or is given."""
+        """Return the first step of the live range of `value`, which this graph makes or is given."""
         maker = value.producer()
         return 0 if maker is None else self.step_of[maker]
 
     def last(self, value: ir.Value) -> int:
-        """Return the last step of the life of `value`."""
+        """Return the last step of the live range of `value`."""
         if value in self.kept:
             return self.end
         readers = self.readers.get(value)
@@ -88,7 +88,7 @@ def timeline(
     kept: frozenset[ir.Value],
     given: tuple[ir.Value, ...],
 ) -> RunOrder | list[PlanFailure]:
-    """Return when the nodes of `graph` run; what is wrong with `schedule` and `steps` where they are no order of its nodes."""
+    """Return the order in which the nodes of `graph` run, or the faults of `schedule` and `steps` that are not an order of them."""
     waiting: dict[str, list[ir.Node]] = {}
     for node, name in names_of(graph).items():
         waiting.setdefault(name, []).append(node)
@@ -101,7 +101,9 @@ def timeline(
     missing = [name for name, left in waiting.items() if left]
     failures = []
     if unknown:
-        failures.append(PlanFailure(f"the schedule has {_listed(unknown)}, which the graph has not, or not so often"))
+        failures.append(
+            PlanFailure(f"the schedule has {_listed(unknown)}, which the graph does not have, or has fewer times")
+        )
     if missing:
         failures.append(PlanFailure(f"the schedule lacks {_listed(missing)}"))
     if len(steps) != len(schedule):
@@ -113,7 +115,7 @@ def timeline(
 
 
 def _disorder(line: RunOrder) -> Iterator[PlanFailure]:
-    """Yield each step that does not follow on the one before, and each node that runs before what it reads is made."""
+    """Yield each step that does not follow the one before, and each node that runs before a value it reads is made."""
     before = -1
     for name, step in zip(line.names, line.steps, strict=True):
         if step not in {before, before + 1} or step < 0:
@@ -131,7 +133,7 @@ def _disorder(line: RunOrder) -> Iterator[PlanFailure]:
             if maker is None or maker not in place:
                 continue
             if place[maker] >= number or line.steps[place[maker]] >= line.steps[number]:
-                reason = f"{line.names[number]!r} reads {value.name!r}, which {line.names[place[maker]]!r} has not made by then"
+                reason = f"{line.names[number]!r} reads {value.name!r}, which {line.names[place[maker]]!r} makes later"
                 yield PlanFailure(reason, (value.name or "",), line.steps[number])
 
 
