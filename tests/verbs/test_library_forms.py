@@ -14,6 +14,7 @@ from onnxtile import api
 from onnxtile.errors import UsageError
 
 GRAPH = '<ir_version: 10, opset_import: ["": 17]> g (float[N, 64] x, float[64, 64] w) => (float[N, 64] y) '
+TEXT: Any = "64"
 BODY = "{ h = MatMul(x, w)  i = Add(h, x)  y = Relu(i) }"
 
 
@@ -59,7 +60,7 @@ def test_a_lone_pattern_is_one(model: onnx.ModelProto) -> None:
         (lambda m: onnxtile.plan(m, capacity={"sram": "lots"}), "invalid capacity={'sram': 'lots'}", "write 262144"),
         (lambda m: onnxtile.plan(m, dims={"N": 0}), "invalid dims={'N': 0}: give a whole number", None),
         (lambda m: onnxtile.plan(m, effort="foo"), "invalid effort='foo'", "or a number of steps"),
-        (lambda m: onnxtile.tile(m, **{"max": "64"}), "invalid max='64': give a whole number of at least 1", None),
+        (lambda m: onnxtile.tile(m, max=TEXT), "invalid max='64': give a whole number of at least 1", None),
         (lambda m: onnxtile.fuse(m, lower="torch"), "invalid lower='torch'", "choose none, onnx, ort"),
         (lambda m: onnxtile.fuse(m, [("no name", "Add")]), "invalid patterns='no name'", None),
         (lambda m: onnxtile.verify(m, m, runs=0), "invalid runs=0: give a whole number from 1 to 1,000,000", None),
