@@ -28,6 +28,7 @@ ROOMS = [
         "model",
         "graph",
         "values",
+        "wording",
         "option",
         "verb",
         "common_options",

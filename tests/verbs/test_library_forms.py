@@ -12,6 +12,7 @@ import pytest
 import onnxtile
 from onnxtile import api
 from onnxtile.errors import UsageError
+from onnxtile.tiling.limits import Limits
 
 GRAPH = '<ir_version: 10, opset_import: ["": 17]> g (float[N, 64] x, float[64, 64] w) => (float[N, 64] y) '
 TEXT: Any = "64"
@@ -71,6 +72,25 @@ def test_errors_speak_of_parameters(model: onnx.ModelProto, call: Any, message: 
         call(model)
     assert str(caught.value).startswith(message)
     assert hint is None or hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (onnxtile.tile, ("no limit is given", "max=64, or one of max_m, max_k, max_n, memory and target")),
+        (lambda m: onnxtile.plan(m, dims={"N": 4}, overwrite_inputs=True), ("add io='inside'",)),
+        (
+            lambda m: onnxtile.tile(m, Limits(k=128, multiples=(1, 64, 1)), max_k=48),
+            ("max_k=48 is not a multiple of 64",),
+        ),
+        (lambda m: onnxtile.verify(m, m, inputs="x.npz", ranges={"x": 1}), ("from ranges",)),  # type: ignore[dict-item]
+    ],
+)
+def test_errors_of_the_work_speak_of_parameters_too(model: onnx.ModelProto, call: Any, words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as caught:
+        call(model)
+    said = f"{caught.value} ({caught.value.hint})"
+    assert all(word in said for word in words) and "--" not in said, said
 
 
 def test_an_unknown_keyword_names_the_function(model: onnx.ModelProto) -> None:
