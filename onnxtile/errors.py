@@ -58,6 +58,11 @@ class OnnxtileError(Exception):
         shown = {name: wording(name, value) for name, value in self.given.items()}
         return _filled(self._message, shown), None if self._hint is None else _filled(self._hint, shown)
 
+    def say(self, message: str, hint: str | None) -> None:
+        """Let the error have another message and hint."""
+        self._message, self._hint, self.hint, self.given = message, hint, hint, {}
+        self.args = (message,)
+
 
 class ModelError(OnnxtileError):
     """A model that cannot be read, is not valid ONNX, or that onnxruntime refuses."""

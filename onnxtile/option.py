@@ -24,8 +24,9 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
-from onnxtile.errors import NAME_ONLY, Entry, UsageError, invalid
+from onnxtile.errors import NAME_ONLY, Entry, OnnxtileError, UsageError, in_python, invalid
 from onnxtile.values import ANY, COUNT, FILE, FLAG, TEXT, Unreadable, ValueKind
+from onnxtile.wording import reword
 
 OPTIONS = "Options"
 SIZES = "Sizes and inputs"
@@ -116,6 +117,10 @@ class VerbParameter:
         """Its value as help shows it."""
         listed = "|".join(self.choices.names()) if self.choices is not None and not self.choices.home else ""
         return self.about.metavar or listed or self.kind.pair
+
+    def has_choice(self, text: str) -> bool:
+        """Return whether `text` is one of the names that it takes."""
+        return self.choices is not None and text in self.choices.names()
 
     @property
     def shown_default(self) -> str:
@@ -222,7 +227,12 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], Callab
                 bound = own.bind(*args, **given)
             except TypeError as error:
                 raise TypeError(f"{body.__name__}() {error}") from None
-            return body(read(declaration, bound.arguments))
+            settings = read(declaration, bound.arguments)
+            try:
+                return body(settings)
+            except OnnxtileError as error:
+                reword(error, options(declaration), in_python)  # type: ignore[arg-type]
+                raise
 
         returned = body.__annotations__.get("return", own.empty)
         call.__signature__ = own.replace(return_annotation=returned)  # type: ignore[attr-defined]

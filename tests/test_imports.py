@@ -30,6 +30,7 @@ ROOMS = [
         "result",
         "graph",
         "values",
+        "wording",
         "option",
         "verb",
         "common_options",

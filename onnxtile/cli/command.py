@@ -182,7 +182,7 @@ def worded(commands: Callable[[], Iterable[type]]) -> Callable[[str, object], st
     def option(name: str, value: object) -> str:
         flag = next(
             (
-                known[name].flags[-1]
+                known[name].flags[-1].partition("/")[0]
                 for known in map(parameters, commands())
                 if name in known and isinstance(known[name].about, Option)
             ),

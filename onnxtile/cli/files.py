@@ -10,11 +10,11 @@ from typing import Any
 from onnxtile.errors import ModelError, UsageError
 from onnxtile.paths import real, require_readable
 
-_WRITTEN = {"as_json": "--json", "emit": "--emit", "output": "-o"}
+_WRITTEN = {"as_json": "--json", "emit": "--emit", "junit": "--junit", "markdown": "--markdown", "output": "-o"}
 """The parameters that name files to write, and what a user calls them. -o over IN is judged with --force elsewhere."""
 
 
-_READ = ("model", "other", "pipeline")
+_READ = ("model", "other", "pipeline", "baseline")
 _TEXT_FILE = ".toml"
 """A text that is read and ends so names a file; any other is a name or a query, which no file system need take."""
 _MODELS = ("model", "other", "models")

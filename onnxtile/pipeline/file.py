@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import pydantic
 
-from onnxtile.errors import UsageError
+from onnxtile.errors import UsageError, nearest
 from onnxtile.paths import is_file_name
+from onnxtile.pipeline.baseline import Baseline
 from onnxtile.pipeline.budgets import Budgets
 from onnxtile.pipeline.fields import SecondsField, SizeField
 from onnxtile.pipeline.step import PipelineStep, step_at
@@ -56,6 +57,7 @@ class Pipeline:
     models: tuple[Path, ...]
     output: str
     limits: RunLimits = field(default_factory=RunLimits)
+    baseline: Baseline = field(default_factory=Baseline)
 
 
 def from_file(path: Path) -> Pipeline:
@@ -68,12 +70,27 @@ def from_file(path: Path) -> Pipeline:
         if not needed & {step.name for step in steps}:
             where = source.place(("budgets", name))
             raise UsageError(f"{where}: the budget {name!r} needs a step {' or '.join(sorted(needed))}")
+    _require_meta_ops(source, file.budgets, steps)
     output = file.output or f"{{name}}.{path.stem}.onnx"
     if "{name}" not in output or not is_file_name(output) or not output.endswith(".onnx"):
         raise UsageError(f"{source.place(('output',))}: the output is a file's name such as '{{name}}.deployed.onnx'")
     models = tuple(found for pattern in file.models for found in _named(source, pattern))
     limits = RunLimits(file.limits.run_seconds, file.limits.run_memory)
     return Pipeline(path.stem, steps, file.budgets, models, output, limits)
+
+
+def _require_meta_ops(source: TomlFile, budgets: Budgets, steps: Sequence[PipelineStep]) -> None:
+    """Raise UsageError where `min_fused` names a meta-op that no step makes."""
+    if not budgets.min_fused:
+        return
+    from onnxtile.api import chosen_patterns
+
+    patterns = (chosen_patterns(step.options.patterns) for step in steps if step.name == "fuse")
+    made = [pattern.name for chosen in patterns for pattern in chosen]
+    for name in budgets.min_fused:
+        if name not in made:
+            where = source.place(("budgets", "min_fused", name))
+            raise UsageError(f"{where}: no step fuses {name!r}", hint=nearest(name, sorted(made)))
 
 
 def _require_files_apart(source: TomlFile, steps: Sequence[PipelineStep]) -> None:

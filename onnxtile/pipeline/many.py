@@ -14,6 +14,7 @@ from onnxtile.errors import OnnxtileError, UsageError
 from onnxtile.pipeline.file import Pipeline
 from onnxtile.pipeline.place import Destination, apart, make_folders
 from onnxtile.pipeline.run import Report, run_one
+from onnxtile.pipeline.stale import remove_stale
 from onnxtile.pipeline.workers import Workers
 
 
@@ -59,6 +60,7 @@ def run(
         raise UsageError(
             "there is no model to work on", hint="name some, or list them as `models` in the pipeline file"
         )
+    pipeline.baseline.require(models)
     if workers.are_a_cluster:  # whose processes may stand in another folder
         models = [model.absolute() for model in models]
         place = replace(place, folder=place.folder and place.folder.absolute())
@@ -107,5 +109,7 @@ def _alone(pipeline: Pipeline, model: Path, place: Destination, lost: str) -> Re
         # With two jobs for one model, joblib takes a process for it even so.
         return next(Workers(2).each(partial(_one, pipeline, place), [model]))
     except BrokenProcessPool:
+        if not place.dry_run:
+            remove_stale(place.files(pipeline, model), model)
         reason = f"the process that worked on it died ({lost}), perhaps for want of memory"
         return Report(model, error=f"{reason}; fewer --jobs take less")

@@ -18,6 +18,7 @@ from onnxtile.pipeline.budgets import Judged
 from onnxtile.pipeline.figures import figures
 from onnxtile.pipeline.file import REPORT, Pipeline
 from onnxtile.pipeline.place import Destination
+from onnxtile.pipeline.stale import remove_stale
 from onnxtile.pipeline.step import ModelSoFar, StepResult
 from onnxtile.printable import error_line
 
@@ -61,7 +62,7 @@ def run_one(pipeline: Pipeline, source: Path, place: Destination, progress: Prog
     """Take the model `source` through `pipeline`. A failure is in the report, not an error, so that other models go on.
 
     The model and its files are written at the end, whole or not at all, and only where every step ran and every check said yes; the
-    report always is.
+    report always is. Where one said no, the files that an earlier run wrote for this model are removed.
     """
     target = place.model(pipeline, source)
     results: list[tuple[str, Mapping[str, Any]]] = []
@@ -71,6 +72,8 @@ def run_one(pipeline: Pipeline, source: Path, place: Destination, progress: Prog
         report = Report(source, tuple(results), error=_line(error))
     if place.dry_run or not target.parent.is_dir():
         return report
+    if not report.passed:
+        remove_stale(place.files(pipeline, source), source)
     try:
         write_whole(target.with_suffix(REPORT), as_json(report.to_dict()).encode())
     except OnnxtileError as error:
@@ -107,7 +110,8 @@ def _applied(
         if done.reason is not None:
             return Report(source, tuple(results), error=f"{step.name}: {done.reason}")
         state = _after(state, done)
-    budgets = tuple(pipeline.budgets.judged(figures(results)))
+    reached = figures(results)
+    budgets = (*pipeline.budgets.judged(reached), *pipeline.baseline.judged(source, reached))
     report = Report(source, tuple(results), budgets)
     if not report.passed or place.dry_run:
         return report

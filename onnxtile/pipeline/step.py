@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from onnxtile.common_options import Source
-from onnxtile.errors import NAME_ONLY, Entry, UsageError, nearest
+from onnxtile.errors import NAME_ONLY, Entry, OnnxtileError, UsageError, nearest
 from onnxtile.option import options, read, with_progress
 from onnxtile.pipeline.emitted import asked_for
 from onnxtile.progress import Progress
 from onnxtile.registry import discover
 from onnxtile.toml_file import Location, TomlFile
 from onnxtile.verb import Verb
+from onnxtile.wording import reword, reworded
 
 DO = "do"
 """The key of a step that names its verb."""
@@ -69,7 +70,11 @@ class PipelineStep:
     def apply(self, so_far: ModelSoFar) -> StepResult:
         """Do the step. Raises OnnxtileError."""
         settings = replace(self.options, **self.verb.operands(so_far.source, so_far.model))
-        outcome = self.verb.run(with_progress(settings, so_far.progress))
+        try:
+            outcome = self.verb.run(with_progress(settings, so_far.progress))
+        except OnnxtileError as error:
+            reword(error, options(type(self.options)), in_toml)
+            raise
         content = outcome.result.to_dict()
         shown = content if outcome.emitted is None else outcome.emitted
         paths = {form: Path(f"{so_far.source.stem}{form}") for form in self.emitted.values()}
@@ -139,8 +144,12 @@ def _options(source: TomlFile, at: Location, verb: Verb, content: Mapping[str, A
 
 def _located(source: TomlFile, at: Location, content: Mapping[str, Any], error: UsageError) -> UsageError:
     """Return `error` with the file and the line of the option that it is about."""
-    message, hint = error.worded(in_toml)
-    return UsageError(f"{source.place((*at, *_blamed(content, error, message)))}: {message}", hint=hint)
+    said, hint = error.worded(in_toml)
+    place = source.place((*at, *_blamed(content, error, said)))
+    step: Any = verbs()[content[DO]].step
+    known = options(step)
+    message = f"{place}: {reworded(said, known, in_toml)}"
+    return UsageError(message, hint=None if hint is None else reworded(hint, known, in_toml))
 
 
 def _blamed(content: Mapping[str, Any], error: UsageError, message: str) -> tuple[str, ...]:

@@ -55,11 +55,12 @@ def plan_model(  # noqa: PLR0913 - the options of the command
 ) -> PlanResult:
     """Give every tensor of `model`, which stays unchanged, an address in an arena.
 
-    `alignment` and `capacity` (None: no limit) are in bytes; a mapping gives the capacities of several arenas, the fastest first. `effort`
-    is the budget of `planner`. `digest` and `name` (of the input file), `dims` (the bound dimensions) and `bounds` (of `shapes`) are
-    copied into the result. `order` names the order of nodes; up to `streams` independent nodes run in one step. `share` names the rules of aliases in use,
-    all by default; views are always in use. `io` places graph inputs and outputs inside or outside the arena; `overwrite_inputs` allows
-    inputs inside it to be overwritten. `workspaces` has the bytes that kernels need beside their operands and results.
+    `alignment` and `capacity` (None: no limit) are in bytes; a mapping gives the capacities of several arenas, the fastest first.
+    `effort` is the budget of `planner`. `digest` and `name` (of the input file), `dims` (the bound dimensions) and `bounds` (of
+    `shapes`) are copied into the result. `order` names the order of nodes; up to `streams` independent nodes run in one step.
+    `share` names the rules of aliases in use, all by default; views are always in use. `io` places graph inputs and outputs inside
+    or outside the arena; `overwrite_inputs` allows inputs inside it to be overwritten. `workspaces` has the bytes that kernels need
+    beside their operands and results.
     Raises UsageError for an alignment that is not a power of two, or an unknown planner or order; OverCapacity (an Infeasible) where an
     arena exceeds its capacity; Infeasible where a tensor of unknown size makes that undecidable.
     """

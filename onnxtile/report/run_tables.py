@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.table import Table
@@ -13,43 +13,57 @@ from onnxtile.report.table import ResultJson, line, table
 _FIGURES = {"nodes": ",", "fused": ",", "tiles": ",", "arena": ",", "error": ".1e"}
 _NONE = {"arena": "unplanned", "error": "∞"}
 """By figure, the word for None: an arena without some tensors has no size, an error without a bound is infinite."""
+_WORDS = {
+    **{"min": "at least ", "max": "at most ", "baseline.fused": "at least ", "baseline.arena": "at most "},
+    **{"baseline.tiles": "at most ", "baseline.nodes": "at most "},
+}
+"""By budget, or the beginning of its name: whether the limit is a least or a most."""
 
 
 def for_run(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `run` result."""
-    used = [name for name in _FIGURES if any(name in model["figures"] for model in result["models"])]
+    used = figures_of(result["models"])
     rows = [
-        (model["model"], "passed" if model["passed"] else "FAILED", *(_figure(model["figures"], name) for name in used))
+        (model["model"], "passed" if model["passed"] else "FAILED", *(figure(model["figures"], name) for name in used))
         for model in result["models"]
     ]
     parts: list[Table | Text] = [table(f"pipeline {result['pipeline']}", ("model", "", *used), rows)]
-    failures = [(model["model"], reason) for model in result["models"] for reason in _reasons(model)]
+    failures = [(model["model"], reason) for model in result["models"] for reason in reasons(model)]
     if failures:
         parts.append(table("failed", ("model", "reason"), failures))
     parts.append(line(f"{result['passed']} passed, {result['failed']} failed"))
     return parts
 
 
-def _figure(figures: Mapping[str, Any], name: str) -> str:
+def figures_of(models: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the figures that any of `models` has, in the order of the columns."""
+    known = {name for model in models for name in model["figures"]}
+    return [name for name in _FIGURES if name in known]
+
+
+def figure(figures: Mapping[str, Any], name: str) -> str:
+    """Return the text of a figure; empty where there is none."""
     if name not in figures:
         return ""
     return _NONE[name] if figures[name] is None else format(figures[name], _FIGURES[name])
 
 
-def _reasons(model: Mapping[str, Any]) -> list[str]:
+def reasons(model: Mapping[str, Any]) -> list[str]:
+    """Return why a model failed: its error, and each budget that it does not meet."""
     budgets = [one for one in model["budgets"] if not one["met"]]
     lines = [f"{one['budget']}: {_judged(one)}, and is to be {_bound(one)}" for one in budgets]
     return [model["error"], *lines] if model["error"] else lines
 
 
 def _judged(budget: Mapping[str, Any]) -> str:
-    value, figure = budget["value"], budget["budget"].removeprefix("max_")
+    value, figure = budget["value"], budget["budget"].removeprefix("max_").removeprefix("baseline.")
     return _NONE.get(figure, "None") if value is None else _shown(value)
 
 
 def _bound(budget: Mapping[str, Any]) -> str:
     """Return the limit of a budget in words: "at least" or "at most", by the name of the budget."""
-    word = {"min": "at least ", "max": "at most "}.get(budget["budget"].partition("_")[0], "")
+    name = budget["budget"]
+    word = _WORDS.get(name, _WORDS.get(name.partition("_")[0], ""))
     return f"{word}{_shown(budget['limit'])}"
 
 

@@ -287,6 +287,14 @@ def test_dry_run_writes_nothing(run: Run, folder: Path, line: tuple[str, ...]) -
     assert files(folder) == before
 
 
+def test_a_dry_run_writes_what_emit_asks_for_and_no_model(run: Run, folder: Path) -> None:
+    before = files(folder).keys()
+    assert run("plan", "m.onnx", "--dim", "N=4", "--dry-run", "--emit", "plan.json", "--json", "r.json").code == 0
+    assert files(folder).keys() - before == {"plan.json", "r.json"}
+    done = run("plan", "m.onnx", "--dim", "N=4", "--dry-run", "--capacity", "64", "--emit", "small.json")
+    assert done.code == 1 and not (folder / "small.json").exists()
+
+
 def test_quiet_prints_nothing(run: Run, folder: Path, line: tuple[str, ...]) -> None:
     done = run(*line, "-q", "-o", "out.onnx")
     assert (done.code, done.out, done.err) == (0, b"", "")

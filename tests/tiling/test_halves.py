@@ -75,7 +75,7 @@ def test_what_overflows_on_the_way_fails_and_float32_helps(way: Accumulation) ->
     model = scaled(Case(m=4, k=4096, n=16, op="MatMul", constants="b", dtype=np.float16), 700)
     with pytest.raises(Mismatch) as failed:
         api.tile(model, Limits.of(max=64), accumulate=way)
-    assert failed.value.hint is not None and "--accumulate-type float32" in failed.value.hint
+    assert failed.value.hint is not None and "accumulate_type='float32'" in failed.value.hint
     wide = api.tile(model, Limits.of(max=64), accumulate=way, accumulate_type="float32")
     assert all(site.passed for site in wide.sites)
     assert wide.result.to_dict()["tiled"][0]["accumulate_type"] == "float32"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from onnxtile import values
 from onnxtile.common_options import ReportOptions
-from onnxtile.option import WRITING, Choices, Option, Positional
+from onnxtile.option import REPORTING, WRITING, Choices, Option, Positional
 from onnxtile.run_limits import RunLimits
-from onnxtile.verb import Outcome, Verb
+from onnxtile.verb import Content, Emits, Outcome, Verb
 
 _WORKERS = "Workers"
+_CHECKS = "Checks"
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class RunCommand(ReportOptions):
     Examples:
         onnxtile run deploy.toml models/*.onnx --jobs 2
         onnxtile run deploy.toml model.onnx -o build --json summary.json
+        onnxtile run deploy.toml models/*.onnx --baseline summary.json --junit run.xml --markdown run.md
         onnxtile run deploy.toml models/*.onnx --backend dask --scheduler tcp://host:8786
     """
 
@@ -46,23 +49,44 @@ class RunCommand(ReportOptions):
     scheduler: Annotated[
         str | None, Option("address of the cluster, for dask and ray", "ADDRESS", heading=_WORKERS)
     ] = None
+    baseline: Annotated[
+        Path | None, Option("earlier --json summary; exit 1 when a figure is worse", "FILE", heading=_CHECKS)
+    ] = None
+    junit: Annotated[Path | None, Option("write the summary as JUnit XML", "FILE.xml", heading=REPORTING)] = None
+    markdown: Annotated[Path | None, Option("write the summary as Markdown", "FILE.md", heading=REPORTING)] = None
     force: Annotated[bool, Option("allow a model to be written over itself", heading=WRITING)] = False
-    dry_run: Annotated[bool, Option("write nothing", heading=WRITING)] = False
+    dry_run: Annotated[bool, Option("write no models and reports", heading=WRITING)] = False
 
 
 def _run(options: RunCommand) -> Outcome:
+    from onnxtile.pipeline.baseline import Baseline, read_baseline
     from onnxtile.pipeline.file import from_file
     from onnxtile.pipeline.many import run as run_all
     from onnxtile.pipeline.place import Destination
     from onnxtile.pipeline.workers import Workers
 
     steps = from_file(options.pipeline)
-    steps = replace(steps, limits=RunLimits(options.run_seconds, options.run_memory).or_else(steps.limits))
+    limits = RunLimits(options.run_seconds, options.run_memory).or_else(steps.limits)
+    baseline = Baseline() if options.baseline is None else read_baseline(options.baseline)
+    steps = replace(steps, limits=limits, baseline=baseline)
     workers = Workers(options.jobs, options.backend, options.scheduler)
-    reserved = [options.pipeline, *([Path(options.as_json)] if options.as_json not in {None, "-"} else [])]
+    summaries = [Path(options.as_json)] if options.as_json not in {None, "-"} else []
+    used = (options.pipeline, options.baseline, options.junit, options.markdown)
+    reserved = [*summaries, *(path for path in used if path is not None)]
     place = Destination(options.output, options.force, options.dry_run)
     result = run_all(steps, options.models, place, workers, options.progress, reserved)
     return Outcome(result, "run", reason=None if result.passed else "a model failed")
 
 
-RUN = Verb("run", RunCommand, _run)
+def _prepare(options: RunCommand, _paths: Sequence[Path]) -> Callable[[Content], Mapping[Path, bytes]]:
+    """Return what renders the summaries; they are written in a dry run, too."""
+    from onnxtile.model.whole import require_writable
+    from onnxtile.report.run_files import to_junit, to_markdown
+
+    asked = {path: render for path, render in ((options.junit, to_junit), (options.markdown, to_markdown)) if path}
+    for path in asked:
+        require_writable(path)
+    return lambda content: {path: render(content) for path, render in asked.items()}
+
+
+RUN = Verb("run", RunCommand, _run, emits=Emits(prepare=_prepare))

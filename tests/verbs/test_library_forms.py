@@ -1,0 +1,135 @@
+"""How Python gives options: as numbers, texts and tables, read as on the command line, with errors in Python's words."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+import onnxtile
+from onnxtile import api
+from onnxtile.errors import UsageError
+from onnxtile.tiling.limits import Limits
+
+GRAPH = '<ir_version: 10, opset_import: ["": 17]> g (float[N, 64] x, float[64, 64] w) => (float[N, 64] y) '
+TEXT: Any = "64"
+BODY = "{ h = MatMul(x, w)  i = Add(h, x)  y = Relu(i) }"
+
+
+@pytest.fixture(name="model")
+def _model() -> onnx.ModelProto:
+    return onnx.parser.parse_model(GRAPH + BODY)
+
+
+def test_limits_are_keywords(model: onnx.ModelProto) -> None:
+    tiled = onnxtile.tile(model, max=32, dims={"N": 4}, verify=False)
+    same = onnxtile.tile(model, onnxtile.Limits.of(max=32), dims={"N": 4}, verify=False)
+    assert tiled.to_dict() == same.to_dict() and tiled.result.matmuls == 4
+    ready = onnxtile.tile(model, target="64x64x64", max_k=32, shapes={"x": "4x64"}, accumulate="chain", verify=False)
+    assert {site.grid.shape for site in ready.result.tiled} == {(1, 2, 1)}
+    held = onnxtile.tile(model, memory="4k", dims={"N": 4}, verify=False)
+    assert held.to_dict() == onnxtile.tile(model, memory=4096, dims={"N": 4}, verify=False).to_dict()
+
+
+@pytest.mark.parametrize("capacity", ["256KiB", "256k", 2**18, {"arena": "256KiB"}, {"arena": 2**18}])
+def test_capacities_have_units(model: onnx.ModelProto, capacity: Any) -> None:
+    planned = onnxtile.plan(model, dims={"N": 4}, capacity=capacity, verify=False)
+    assert [arena.capacity for arena in planned.plan.arenas] == [2**18]
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    ["Linear=MatMul-*>Add", [("Linear", "MatMul-*>Add")], ["Linear=MatMul-*>Add"], (("Linear", "MatMul-*>Add"),)],
+)
+def test_a_query_has_a_name(model: onnx.ModelProto, patterns: Any) -> None:
+    fused = onnxtile.fuse(model, patterns, verify=False)
+    assert [(one.name, len(one.calls)) for one in fused.patterns] == [("Linear", 1)]
+
+
+def test_a_lone_pattern_is_one(model: onnx.ModelProto) -> None:
+    assert [one.name for one in onnxtile.fuse(model, "LayerNorm", verify=False).patterns] == ["LayerNorm"]
+    assert onnxtile.fuse(model, "Add->Relu", verify=False).fused == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message", "hint"),
+    [
+        (lambda m: onnxtile.plan(m, io="foo"), "invalid io='foo'", "choose outputs, inside, outside"),
+        (lambda m: onnxtile.plan(m, capacity={"sram": "lots"}), "invalid capacity={'sram': 'lots'}", "write 262144"),
+        (lambda m: onnxtile.plan(m, dims={"N": 0}), "invalid dims={'N': 0}: give a whole number", None),
+        (lambda m: onnxtile.plan(m, effort="foo"), "invalid effort='foo'", "or a number of steps"),
+        (lambda m: onnxtile.tile(m, max=TEXT), "invalid max='64': give a whole number of at least 1", None),
+        (lambda m: onnxtile.fuse(m, lower="torch"), "invalid lower='torch'", "choose none, onnx, ort"),
+        (lambda m: onnxtile.fuse(m, [("no name", "Add")]), "invalid patterns='no name'", None),
+        (lambda m: onnxtile.verify(m, m, runs=0), "invalid runs=0: give a whole number from 1 to 1,000,000", None),
+    ],
+)
+def test_errors_speak_of_parameters(model: onnx.ModelProto, call: Any, message: str, hint: str | None) -> None:
+    with pytest.raises(UsageError) as caught:
+        call(model)
+    assert str(caught.value).startswith(message)
+    assert hint is None or hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (onnxtile.tile, ("no limit is given", "max=64, or one of max_m, max_k, max_n, memory and target")),
+        (lambda m: onnxtile.plan(m, dims={"N": 4}, overwrite_inputs=True), ("add io='inside'",)),
+        (
+            lambda m: onnxtile.tile(m, Limits(k=128, multiples=(1, 64, 1)), max_k=48),
+            ("max_k=48 is not a multiple of 64",),
+        ),
+        (lambda m: onnxtile.verify(m, m, inputs="x.npz", ranges={"x": 1}), ("from ranges",)),  # type: ignore[dict-item]
+    ],
+)
+def test_errors_of_the_work_speak_of_parameters_too(model: onnx.ModelProto, call: Any, words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as caught:
+        call(model)
+    said = f"{caught.value} ({caught.value.hint})"
+    assert all(word in said for word in words) and "--" not in said, said
+
+
+def test_an_unknown_keyword_names_the_function(model: onnx.ModelProto) -> None:
+    with pytest.raises(TypeError, match=r"plan\(\) got an unexpected keyword argument 'alignmnt'"):
+        onnxtile.plan(model, alignmnt=64)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("verb", ["fuse", "unfuse", "match", "tile", "plan", "inspect", "verify", "check_plan"])
+def test_the_signature_shows_the_options(verb: str) -> None:
+    function = getattr(onnxtile, verb)
+    parameters = inspect.signature(function).parameters
+    assert next(iter(parameters)) == "model"
+    assert all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    assert all(f"{name}: " in (function.__doc__ or "") for name in parameters if name not in {"progress", "limits"})
+
+
+@pytest.mark.slow  # mypy reads the whole package
+def test_a_script_of_a_user_passes_mypy(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(
+        "import onnxtile\n"
+        "fused = onnxtile.fuse('m.onnx', 'LayerNorm', lower='onnx')\n"
+        "tiled = onnxtile.tile(fused.model, max=64, memory='256KiB')\n"
+        "planned = onnxtile.plan(tiled.model, capacity={'sram': '256KiB'}, dims={'N': 4}, effort=10)\n"
+        "size: int = planned.plan.arenas[0].size\n"
+    )
+    (tmp_path / "bad.py").write_text(
+        "import onnxtile\nonnxtile.tile('m.onnx', max='64')\nonnxtile.plan('m.onnx', alignmnt=64)\n"
+    )
+    config = ["--strict", "--config-file", "", "--cache-dir", str(tmp_path / "cache"), "--follow-imports", "silent"]
+    command = [sys.executable, "-m", "mypy", *config, str(tmp_path / "good.py"), str(tmp_path / "bad.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "good.py" not in done.stdout, done.stdout
+    assert done.stdout.count("bad.py:2: error") == done.stdout.count("bad.py:3: error") == 1, done.stdout
+
+
+def test_every_keyword_of_the_library_is_an_option_of_its_command() -> None:
+    from onnxtile.cli.app import verbs
+    from onnxtile.option import options
+
+    for name in ("fuse", "unfuse", "tile", "plan", "inspect", "verify"):
+        keywords = set(inspect.signature(getattr(api, name)).parameters) - {"model", "other", "limits", "progress"}
+        assert keywords <= set(options(verbs()[name].command)), name
