@@ -17,10 +17,8 @@ from onnxtile import keys
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.region import FusedRegion
 from onnxtile.model.constants import Constants
+from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises
 
-QUANTISING, DEQUANTISING = "QuantizeLinear", "DequantizeLinear"
-
-_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 _GRAPHS = frozenset({ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS})
 _MOVES = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """What may stand between the DequantizeLinear of a constant and the operator that reads it."""
@@ -49,16 +47,6 @@ class Island:
 def is_quantised(model: ir.Model) -> bool:
     """Return whether any graph of `model` has a node that quantises or dequantises."""
     return any(quantises(node) or dequantises(node) for graph in model.graphs() for node in graph)
-
-
-def quantises(node: ir.Node | None) -> bool:
-    """Return whether `node` is a QuantizeLinear."""
-    return node is not None and node.op_type == QUANTISING and node.domain in _DOMAINS
-
-
-def dequantises(node: ir.Node | None) -> bool:
-    """Return whether `node` is a DequantizeLinear."""
-    return node is not None and node.op_type == DEQUANTISING and node.domain in _DOMAINS
 
 
 def islands(model: ir.Model, graph: ir.Graph, rule: IslandRule, constants: Constants) -> Iterator[Island]:
@@ -150,7 +138,7 @@ class _Finder:
         if len(readers) != 1 or value.is_graph_output() or readers[0].graph is not self._graph:
             return None
         reader = readers[0]
-        fits = reader.op_type in self._rule.epilogues and reader.domain in _DOMAINS and reader not in self._taken
+        fits = reader.op_type in self._rule.epilogues and reader.domain in OWN_DOMAINS and reader not in self._taken
         others = [one for one in reader.inputs if one is not None and one is not value]
         known = all(one in self._constants or dequantises(one.producer()) for one in others)
         return reader if fits and known and self._may_be_inside(reader) else None
@@ -164,7 +152,7 @@ class _Finder:
                 return ()
             if dequantises(maker):
                 return (maker, *reversed(found))
-            if maker.op_type not in _MOVES or maker.domain not in _DOMAINS or value not in self._constants:
+            if maker.op_type not in _MOVES or maker.domain not in OWN_DOMAINS or value not in self._constants:
                 return ()
             found.append(maker)
             value = maker.inputs[0]

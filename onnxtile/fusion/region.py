@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxtile.fusion.pattern import EVERY_NODE
 from onnxtile.graph import dependencies, node_id
 from onnxtile.model.constants import Constants, constant_array
+from onnxtile.model.quantising import dequantises
 from onnxtile.model.walk import has_body
 from onnxtile.query.match import Match
 
@@ -33,6 +34,10 @@ class FusedRegion:
     outputs: tuple[ir.Value, ...]
     constants: tuple[ir.Value, ...]
     copied: frozenset[ir.Node] = frozenset()
+
+    def may_be_copied(self, node: ir.Node) -> bool:
+        """Return whether `node` dequantises for this region, and may do so for others: of the last reader it is no copy any more."""
+        return node in self.copied or (dequantises(node) and node.outputs[0] not in self.outputs)
 
     @property
     def own(self) -> tuple[ir.Node, ...]:
@@ -83,7 +88,17 @@ def region(matched: Sequence[ir.Node], constants: Constants) -> FusedRegion | Re
     if not outputs:
         return Refusal("nothing reads what it computes")
     inputs = tuple(value for value in read if value not in inside)
-    return FusedRegion(tuple(_sorted(outputs, nodes)), inputs, outputs, inside)
+    copied = _copied(nodes, outputs)
+    outputs = tuple(value for value in outputs if value.producer() not in copied)
+    return FusedRegion(tuple(_sorted(outputs, nodes)), inputs, outputs, inside, copied)
+
+
+def _copied(nodes: Sequence[ir.Node], outputs: Iterable[ir.Value]) -> frozenset[ir.Node]:
+    """Return the nodes that dequantise for others, too: each reader may have its own, as a kernel dequantises what it reads."""
+    shared = frozenset(maker for value in outputs if (maker := value.producer()) is not None and dequantises(maker))
+    return (
+        shared if len(shared) < len(nodes) and any(value.producer() not in shared for value in outputs) else frozenset()
+    )
 
 
 def overwritable(part: FusedRegion, match: Match, anchors: Collection[str]) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from onnxtile import keys
 from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError, PatternError, QueryError
 from onnxtile.fusion.island_rule import IslandRule
-from onnxtile.fusion.islands import DEQUANTISING, QUANTISING, is_quantised, island_region, islands, overwritten
+from onnxtile.fusion.islands import is_quantised, island_region, islands, overwritten
 from onnxtile.fusion.library import Pattern, pattern_set, set_names
 from onnxtile.fusion.metaop import OPSET_VERSION, Functions, Unified
 from onnxtile.fusion.record import (
@@ -32,6 +32,7 @@ from onnxtile.fusion.region import FusedRegion, Refusal, overwritable, region
 from onnxtile.fusion.through import region_through, without_quantisation
 from onnxtile.graph import TopologicalOrder, node_id
 from onnxtile.model.constants import Constants, constant_attribute
+from onnxtile.model.quantising import DEQUANTISING, QUANTISING
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes
 from onnxtile.progress import Progress, counted, silent
@@ -318,7 +319,7 @@ class _Fuser:
 
     def _call(self, part: FusedRegion, function: ir.Function, places: _Places) -> ir.Node:
         nodes = tuple(
-            of_node(node, places.original.get(node), self.run, copied=node in part.copied) for node in part.nodes
+            of_node(node, places.original.get(node), self.run, copied=part.may_be_copied(node)) for node in part.nodes
         )
         constants = tuple(self._constant_record(value, places.original) for value in part.constants)
         record = Record(self.run, "", nodes, constants)

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnxtile.fusion.islands import dequantises, quantises
 from onnxtile.fusion.region import FusedRegion, Refusal, region
 from onnxtile.model.constants import Constants
+from onnxtile.model.quantising import dequantises, quantises
 
 
 def without_quantisation(model: ir.Model) -> tuple[ir.Model, dict[ir.Node, ir.Node]]:

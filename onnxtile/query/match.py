@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.opset import Opsets
+from onnxtile.model.quantising import dequantises
 from onnxtile.model.shapes import Shapes
 from onnxtile.query.evaluate import TestContext, holds
 from onnxtile.query.index import Scan, VertexIndex
@@ -159,12 +160,13 @@ def disjoint(matches: Iterable[Match], constants: Constants) -> list[Match]:
 def with_rivals(matches: Iterable[Match], constants: Constants) -> list[tuple[Match, Match | None]]:
     """Return `matches`, the longest first, each with the one before it that has a node of it, or None where `disjoint` chooses it.
 
-    A match of constants only is its own rival: nothing can be chosen of it.
+    A match of constants only is its own rival: nothing can be chosen of it. Matches may share nodes that dequantise: each has its copy.
     """
     taken: dict[Vertex, Match] = {}
     ranked: list[tuple[Match, Match | None]] = []
     for match in sorted(matches, key=lambda m: (-len(m.vertices), _names(m))):
         nodes = [vertex for vertex in match.vertices if not is_constant(vertex, constants)]
+        nodes = [one for one in nodes if not (isinstance(one, ir.Node) and dequantises(one))] or nodes
         rival = next((taken[node] for node in nodes if node in taken), None if nodes else match)
         if rival is None:
             taken |= dict.fromkeys(nodes, match)

@@ -185,3 +185,15 @@ def test_a_value_that_is_also_read_outside_keeps_the_pattern_from_being_fused() 
     result = api.fuse(proto)
     assert not any(one.calls for one in result.patterns if one.name == "GeLU")
     assert {value.name for value in result.model.graph.outputs} == {"gelu_q_d", "total_q"}
+
+
+def test_a_query_copies_a_dequantiser_that_others_read() -> None:
+    """Both products read one DequantizeLinear: neither match takes it from the other, and unfuse makes one node of both copies."""
+    net = _Quantised()
+    shared = net.dq(net.q("x"))
+    left, right = net.add("Sigmoid", [shared], "left"), net.add("Sigmoid", [shared], "right")
+    proto = net.model(net.add("Add", [left, right], "sum"), [1, 4, 8, 8])
+    before = ir.to_proto(load(proto)).SerializeToString(deterministic=True)
+    result = api.fuse(proto, ["DequantizeLinear~>Sigmoid"])
+    assert [node.op_type for node in result.model.graph] == ["QuantizeLinear", "MetaOp", "MetaOp", "Add"]
+    assert ir.to_proto(api.unfuse(result.model).model).SerializeToString(deterministic=True) == before
