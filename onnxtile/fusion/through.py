@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Sequence
 
 import onnx_ir as ir
 
-from onnxtile.fusion.islands import dequantises, quantises
 from onnxtile.fusion.region import FusedRegion, Refusal, region
 from onnxtile.model.constants import Constants
 from onnxtile.model.quantising import dequantises, quantises

@@ -53,12 +53,15 @@ class _ScheduledJson(_StrictJson):
     buffers: list[_BufferJson]
     schedule: list[str] | None = None
     steps: list[_Step] | None = None
+    operators: list[str] | None = None
+    constant_nodes: list[str] | None = None
     bodies: list[_BodyJson] | None = None
 
     @pydantic.model_validator(mode="after")
-    def _has_a_step_for_each_node(self) -> Self:
-        if self.steps is not None and len(self.steps) != len(self.schedule or ()):
-            raise ValueError("steps and schedule have different lengths")
+    def _has_a_step_and_an_operator_for_each_node(self) -> Self:
+        for name, entries in (("steps", self.steps), ("operators", self.operators)):
+            if entries is not None and len(entries) != len(self.schedule or ()):
+                raise ValueError(f"{name} and schedule have different lengths")
         return self
 
     @pydantic.model_validator(mode="after")

@@ -59,6 +59,9 @@ BUFFER = '{"name": "b", "arena": "a", "offset": 0, "size": 8, "kind": "activatio
         ('{"arenas": [{"name": "a"}], "buffers": []}', "is not a plan: arenas.0.size: Field required"),
         ('{"arenas": [], "buffers": [], "alignment": 0}', "is not a plan: alignment: "),
         ('{"arenas": [], "buffers": [], "schedule": ["n"], "steps": []}', "steps and schedule have different lengths"),
+        ('{"arenas": [], "buffers": [], "operators": ["Conv"]}', "operators and schedule have different lengths"),
+        ('{"arenas": [], "buffers": [], "operators": 3}', "is no plan: operators: "),
+        ('{"arenas": [], "buffers": [], "constant_nodes": [1]}', "is no plan: constant_nodes.0: "),
         (
             '{"arenas": [], "buffers": [' + BUFFER % '"1", "last": 2' + "]}",
             "buffers.0.first: Input should be a valid integer",
