@@ -36,7 +36,7 @@ _ORDER: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
 }
 _FIELDS = ("constant", "dtype", "node", "op", "rank", "shape", "size", "value")
-WORDS = (*_FIELDS, *_WORDS, "inputs", "outputs", "data", "share")
+WORDS = (*_FIELDS, *_WORDS, "inputs", "outputs", "data", "share", "count")
 """What a test may ask of every node."""
 
 TestSubject: TypeAlias = Vertex | Mapping[str, Vertex]
@@ -152,11 +152,14 @@ def _named(name: Name, vertex: Vertex, facts: TestContext) -> Any:
         return list(vertex.outputs)
     if word in {"constant", "data"}:
         return _operand(vertex, facts, constant=word == "constant")
-    return _share(vertex, facts) if word == "share" else _attribute(vertex, name, facts)
+    if word not in {"share", "count"}:
+        return _attribute(vertex, name, facts)
+    count = _count(vertex, facts)
+    return 1.0 / count if word == "share" and isinstance(count, int) else count
 
 
-def _share(node: ir.Node, facts: TestContext) -> float | Unknown:
-    """Return 1 / n, where `node` reduces n elements to each of its results: a sum times that is a mean."""
+def _count(node: ir.Node, facts: TestContext) -> int | Unknown:
+    """Return how many elements `node` reduces to each of its results: a sum divided by that, or times its share, is a mean."""
     source = node.inputs[0] if node.inputs and node.op_type.startswith("Reduce") else None
     if source is None:
         return Unknown(f"{node.op_type} {node.name!r} reduces nothing")
@@ -170,7 +173,7 @@ def _share(node: ir.Node, facts: TestContext) -> float | Unknown:
     sizes = [dims[place] for place in places]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         return Unknown(f"how many elements {node.op_type} {node.name!r} reduces is not known")
-    return 1.0 / prod(size for size in sizes if isinstance(size, int))
+    return prod(size for size in sizes if isinstance(size, int))
 
 
 def _of_initializer(name: Name, value: ir.Value, facts: TestContext) -> Any:

@@ -145,6 +145,37 @@ w = Softmax<axis=-1>(r)
 n = Where(m, 0.0, w)
 y = MatMul(n, v)
 """
+COLUMNS = """
+t = Transpose<perm=[0, 2, 1]>(k)
+r = MatMul(q, t)
+w = Softmax<axis=-1>(r)
+u = Transpose<perm=[0, 2, 1]>(w)
+y = MatMul(v, u)
+"""
+TALKING = """
+t = Transpose<perm=[0, 1, 3, 2]>(k)
+r = MatMul(q, t)
+a = Transpose<perm=[0, 2, 3, 1]>(r)
+b = MatMul(a, W_2_2)
+c = Transpose<perm=[0, 3, 1, 2]>(b)
+w = Softmax<axis=-1>(c)
+g = Transpose<perm=[0, 2, 3, 1]>(w)
+h = MatMul(g, W_2_2)
+i = Transpose<perm=[0, 3, 1, 2]>(h)
+y = MatMul(i, v)
+"""
+TWICE = "d = Div(x, 1.4142135)\ne = Erf(d)\na = Add(e, 1.0)\ny = Mul(x, a)"
+BY_SUMS = """
+s = ReduceSum<keepdims=1>(x, [2])
+m = Mul(s, 0.125)
+c = Sub(x, m)
+p = Mul(c, c)
+q = ReduceSum<keepdims=1>(p, [2])
+v = Mul(q, 0.125)
+e = Add(v, 0.00001)
+d = Sqrt(e)
+y = Div(c, d)
+"""
 L2_NORM = "l = ReduceL2<axes=[-1], keepdims=1>(x)\nb = Clip(l, 0.000001)\ny = Div(x, b)"
 SOFTMAX = "m = ReduceMax<axes=[-1], keepdims=1>(x)\nc = Sub(x, m)\ne = Exp(c)\ns = ReduceSum<keepdims=1>(e, [-1])\ny = Div(e, s)"
 SWIGLU = "g = MatMul(x, W_8_8)\nu = MatMul(x, W_8_8)\ns = Sigmoid(g)\nf = Mul(g, s)\ny = Mul(f, u)"
@@ -267,12 +298,34 @@ MISSES = {
     "attention: weights on the right": ("ScaledDotProductAttention", ATTENTION, "MatMul(w, v)", "MatMul(v, w)"),
     "attention: sigmoid between": ("ScaledDotProductAttention", ATTENTION, "Mul(r, 0.25)", "Sigmoid(r)"),
     "attention: divided by the scores": ("ScaledDotProductAttention", ATTENTION, "Mul(r, 0.25)", "Div(4.0, r)"),
-    "attention: turned between": (
+    "attention: turned between, over the batch": (
         "ScaledDotProductAttention",
-        ATTENTION,
+        ATTENTION.replace("[0, 2, 1]", "[0, 1, 3, 2]"),
         "Mul(r, 0.25)",
-        "Transpose<perm=[0, 2, 1]>(r)",
+        "Transpose<perm=[1, 0, 2, 3]>(r)",
     ),
+    "attention by columns: turned over the batch": (
+        "ScaledDotProductAttention",
+        COLUMNS.replace("[0, 2, 1]", "[0, 1, 3, 2]"),
+        "[0, 1, 3, 2]>(w)",
+        "[1, 0, 3, 2]>(w)",
+    ),
+    "attention by columns: a weight after softmax": (
+        "ScaledDotProductAttention",
+        COLUMNS,
+        "MatMul(v, u)",
+        "MatMul(W_8_8, u)",
+    ),
+    "attention by columns: softmax over another axis": ("ScaledDotProductAttention", COLUMNS, "axis=-1", "axis=1"),
+    "talking heads: another axis mixed": ("ScaledDotProductAttention", TALKING, "[0, 2, 3, 1]>(w)", "[0, 3, 2, 1]>(w)"),
+    "talking heads: tanh between": ("ScaledDotProductAttention", TALKING, "MatMul(g, W_2_2)", "Tanh(g)"),
+    "twice GELU: √2 is off by 1e-3": ("TwiceGeLU", TWICE, "1.4142135", "1.4152135"),
+    "twice GELU: 2 added": ("TwiceGeLU", TWICE, "Add(e, 1.0)", "Add(e, 2.0)"),
+    "twice GELU: another value gated": ("TwiceGeLU", TWICE, "Mul(x, a)", "Mul(z, a)"),
+    "layer norm by sums: no mean": ("LayerNorm", BY_SUMS, "m = Mul(s, 0.125)", "m = Mul(s, 0.25)"),
+    "layer norm by sums: divided by the share": ("LayerNorm", BY_SUMS, "m = Mul(s, 0.125)", "m = Div(s, 0.125)"),
+    "layer norm by sums: multiplied by the count": ("LayerNorm", BY_SUMS, "v = Mul(q, 0.125)", "v = Mul(q, 8.0)"),
+    "layer norm by sums: of another value": ("LayerNorm", BY_SUMS, "keepdims=1>(x, [2])", "keepdims=1>(z, [2])"),
     "attention: the shape of the scores is read outside": (
         "ScaledDotProductAttention",
         MEASURED,

@@ -83,6 +83,16 @@ y = Mul(f, u)
 
 _SCORES = "t = Transpose<perm=[0, 2, 1]>(k)\nr = MatMul(q, t)\n"
 _WEIGHTS = "w = Softmax<axis=-1>(r)\ny = MatMul(w, v)"
+_COLUMNS = "vt = Transpose<perm=[0, 2, 1]>(v)\nwt = Transpose<perm=[0, 2, 1]>(w)\ny = MatMul(vt, wt)"
+_FOUR = "q = Reshape(x, [2, 2, 3, 8])\nk = Reshape(z, [2, 2, 3, 8])\nt = Transpose<perm=[0, 1, 3, 2]>(k)\nr = MatMul(q, t)\n"
+_MIX = """
+{0}a = Transpose<perm=[0, 2, 3, 1]>({1})
+{0}b = MatMul({0}a, W_2_2)
+{0}c = Add({0}b, W_2)
+{0} = Transpose<perm=[0, 3, 1, 2]>({0}c)
+"""
+_SUM = "s = ReduceSum<keepdims=1>(x, [2])\nm = {0}\nc = Sub(x, m)\n"
+_SUM_OF_SQUARES = "p = Mul(c, c)\nu = ReduceSum<keepdims=1>(p, [2])\nv = {0}\n"
 _HEADS = "{0}a = MatMul(x, W_8_8)\n{0}b = Reshape({0}a, [2, 6, 2, 4])\n{0} = Transpose<perm=[0, 2, 1, 3]>({0}b)\n"
 _MERGED = "j = Transpose<perm=[0, 2, 1, 3]>(i)\nl = Reshape(j, [2, 6, 8])\ny = MatMul(l, W_8_8)"
 _CORE = "t = Transpose<perm=[0, 1, 3, 2]>(k)\nr = MatMul(q, t)\nw = Softmax<axis=-1>(r)\ni = MatMul(w, v)\n"
@@ -310,6 +320,36 @@ CASES: dict[tuple[str, int], list[str]] = {
     ],
     ("SkipRMSNorm", 1): [
         "x = Add(a, b)\n" + _MEAN_SQUARE + _DEVIATION + "n = Div(x, d)\ny = Mul(n, W_8)",
+    ],
+    ("TwiceGeLU", 1): [f"{erf}\ne = Erf(a)\nf = Add(e, 1.0)\ny = Mul(x, f)" for erf in _ERF],
+    ("LayerNorm", 9): [
+        _SUM.format(mean) + _SUM_OF_SQUARES.format(variance) + _DEVIATION + end + _SCALED
+        for (mean, variance), end in product(
+            (("Mul(s, 0.125)", "Mul(u, 0.125)"), ("Div(s, 8.0)", "Div(u, 8.0)")),
+            ("n = Div(c, d)\n", "i = Reciprocal(d)\nn = Mul(c, i)\n"),
+        )
+    ],
+    ("LayerNorm", 10): [
+        _SUM.format("Mul(s, 0.125)")
+        + "mm = Mul(m, m)\np = Mul(x, x)\nu = ReduceSum<keepdims=1>(p, [2])\nf = Mul(u, 0.125)\nv = Sub(f, mm)\n"
+        + _DEVIATION
+        + end
+        + _SCALED
+        for end in ("n = Div(c, d)\n", "i = Reciprocal(d)\nn = Mul(c, i)\n")
+    ],
+    ("ScaledDotProductAttention", 11): [
+        _SCORES + "a = Mul(r, 0.25)\nw = Softmax<axis=-1>(a)\n" + _COLUMNS,
+        _SCORES + "a = Add(r, W_6_6)\nw = Softmax<axis=2>(a)\n" + _COLUMNS,
+    ],
+    ("ScaledDotProductAttention", 12): [
+        _SCORES + "a = Mul(r, 0.25)\nb = Transpose<perm=[0, 2, 1]>(a)\nw = Softmax<axis=-1>(b)\ny = MatMul(w, v)",
+        _SCORES + "a = Transpose<perm=[0, 2, 1]>(r)\nb = Add(a, W_6_6)\nw = Softmax<axis=-1>(b)\n" + _COLUMNS,
+    ],
+    ("ScaledDotProductAttention", 13): [
+        _FOUR + _MIX.format("e", "r") + "w = Softmax<axis=-1>(e)\n" + _MIX.format("f", "w") + "y = MatMul(f, q)",
+        _FOUR
+        + "e = Conv<kernel_shape=[1, 1]>(r, W_2_2_1_1)\nw = Softmax<axis=-1>(e)\n"
+        + "f = Conv<kernel_shape=[1, 1]>(w, W_2_2_1_1)\ny = MatMul(f, q)",
     ],
     ("ScaledDotProductAttention", 2): [
         _SCORES + "a = Add(r, W_6_6)\nw = Softmax<axis=-1>(a)\nb = IsNaN(w)\ng = Where(b, 0.0, w)\ny = MatMul(g, v)"
