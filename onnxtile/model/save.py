@@ -1,4 +1,4 @@
-"""From a graph to a file that appears whole or not at all, with its weights where they were if they did not change."""
+"""Saves a model: the file appears whole or not at all, and unchanged weights stay where they are."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _save_with_weights(draft: ir.Model | Draft, external: list[ir.ExternalTensor
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells one file at `path` from the next; None where there is none."""
+    """Return inode and time of the file at `path`, which identify it; None where no file exists."""
     try:
         state = path.stat()
     except FileNotFoundError:

@@ -55,7 +55,7 @@ def verify(
     """
     how = how or Comparing()
     if how.inputs is not None and how.ranges and not how.edge:
-        raise UsageError("inputs are given, so nothing is drawn from a range", hint="leave out one of the two")
+        raise UsageError("ranges have no effect on inputs that are given", hint="leave out one of the two")
     progress("reading the models")
     first, second = load(model), load(other)
     _bind_both(first, second, dims or {}, shapes or {})

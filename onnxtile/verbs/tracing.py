@@ -32,7 +32,7 @@ def trace(
     Raises ModelError, UsageError, QueryError.
     """
     if inputs is not None and ranges:
-        raise UsageError("inputs are given, so nothing is drawn from a range", hint="leave out one of the two")
+        raise UsageError("ranges have no effect on inputs that are given", hint="leave out one of the two")
     progress("reading the model")
     graph = load(model)
     bind(graph, dims or {}, shapes or {})
