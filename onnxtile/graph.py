@@ -1,4 +1,4 @@
-"""Orders and convexity on an onnx_ir graph, and antichains of any order (the only module that imports networkx)."""
+"""Topological order, convexity and antichains of a graph. No other module imports networkx."""
 
 from __future__ import annotations
 

@@ -57,4 +57,4 @@ def _mode(path: Path, kind: type[OnnxtileError]) -> int | None:
     except OSError as error:
         raise kind(f"{path}: {error.strerror or error}") from None
     except ValueError:
-        raise kind(f"{str(path)!r} is no path: it has a character that no path may have") from None
+        raise kind(f"{str(path)!r} is not a valid path: it has a character that no path may have") from None

@@ -1,4 +1,4 @@
-"""onnxruntime: sessions, runs, and runs with tensors at given addresses (the only module that imports onnxruntime).
+"""Sessions and runs of onnxruntime, also with tensors at given addresses. No other module imports onnxruntime.
 
 Everything here runs with graph optimisation and prepacking off and a fixed number of threads, so that a model computes
 exactly the kernels it is written with, and two runs of the same kernels give the same bits.

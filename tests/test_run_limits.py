@@ -90,7 +90,7 @@ def test_a_model_within_its_limits_runs() -> None:
 
 
 def test_a_loop_without_nodes_which_nothing_could_stop_is_refused() -> None:
-    with pytest.raises(ModelError, match="no node in its body"):
+    with pytest.raises(ModelError, match="an empty body"):
         api.inspect(looping(ENDLESS, nodes=False))
 
 

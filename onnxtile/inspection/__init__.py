@@ -1,1 +1,1 @@
-"""What a model is made of and what it costs: operators, parameters, work and traffic, layer by layer, and real activations."""
+"""Contents and cost of a model: operators, parameters, work and memory traffic, layer by layer, and activations of a run."""

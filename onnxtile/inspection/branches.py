@@ -1,4 +1,4 @@
-"""Branches of If nodes written out: those that a run takes, so that what is in them can be seen."""
+"""Branches of If nodes moved into the main graph: the branches that a run takes, so that their values can be traced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values the gradient of an operator is computed from: the derivative written with as few values as will do.
+"""The values that the gradient of an operator reads: the derivative written with as few values as possible.
 
 y = f(x): where f' is a function of y the output is kept (relu, sigmoid, softmax), else the input; a product needs the other operand;
 what is linear (sums, views, copies, averages) needs nothing. (A. Griewank, A. Walther, "Evaluating Derivatives", SIAM 2008,
@@ -110,7 +110,7 @@ def needed(node: ir.Node, varying: Container[ir.Value]) -> list[ir.Value] | None
 
 
 def _of_operands(node: ir.Node, inputs: list[ir.Value], varying: Container[ir.Value]) -> list[ir.Value] | None:
-    """Return what an operator needs whose operands differ in kind."""
+    """Return the values that the gradient reads for an operator with operands of different kinds."""
     first, second = inputs[0], inputs[1] if len(inputs) > 1 else inputs[0]
     match node.op_type:
         case "Div" | "Pow":

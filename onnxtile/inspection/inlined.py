@@ -1,4 +1,4 @@
-"""The work of every node of a model, also of calls of local functions: what their bodies do with the shapes of the call."""
+"""The work of every node of a model. The work of a call is the work of the function's body at the shapes of the call."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _of_bodies(node: ir.Node, found: Mapping[ir.Node, NodeWork], times: Mapping[
     """Return the work of all passes of the bodies of `node`, which run as often as `times` says, by the attribute's name."""
     inner = {body.key: _sum([found[one] for one in body.graph]) for body in bodies_of(node)}
     if times is None:
-        reason = "how often its bodies run shows in a run only"
+        reason = "the number of runs of its bodies is known only in a run"
         no_products, no_flops = (
             all(count == 0 for count in counts)
             for counts in zip(*((work.total, work.operations) for work in inner.values()), strict=True)
@@ -121,9 +121,7 @@ def _calls(model: ir.Model) -> dict[ir.Node, NodeWork]:
         nodes[place].metadata_props[_CALL] = str(place)
     refusal = write_out_calls(copy)
     if refusal:
-        return {
-            originals[place]: NodeWork(unknown=f"its function cannot be looked into: {refusal}") for place in places
-        }
+        return {originals[place]: NodeWork(unknown=f"its function cannot be inlined: {refusal}") for place in places}
     found = _works(copy, resolve(copy), Constants(copy), {})
     parts: dict[int, list[NodeWork]] = {place: [] for place in places}
     for node in _outermost(copy.graph):

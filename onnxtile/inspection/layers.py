@@ -1,4 +1,4 @@
-"""What each node reads, writes and computes."""
+"""The cost of each node: bytes read and written, and operations."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def layers(model: ir.Model, shapes: Shapes, constants: Constants) -> tuple[Layer
 
 
 def tensor(value: ir.Value, shapes: Shapes, constants: Constants) -> Tensor:
-    """Return what is known of `value`."""
+    """Return name, element type, dimensions and bytes of `value`, as far as they are known."""
     dtype = shapes.dtype(value)
     name = None if dtype is None else dtype.name.lower()
     return Tensor(value.name or "", name, shapes.dims(value), tensor_bytes(value, shapes), value in constants)

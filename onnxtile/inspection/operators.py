@@ -1,4 +1,4 @@
-"""Which operators a model uses, how often, and with which attributes."""
+"""The operators of a model: how often each is used, and with which attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parameters of a model: what it has learnt, apart from the constants that only steer it."""
+"""The parameters of a model: learnt constants, counted apart from constants that only control the computation."""
 
 from __future__ import annotations
 

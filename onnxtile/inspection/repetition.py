@@ -1,4 +1,4 @@
-"""How often the bodies of a node run, where the graph alone tells."""
+"""Number of runs of the bodies of a node, where the graph determines it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that can be said of a model without running it."""
+"""The summary of a model, made without running it."""
 
 from __future__ import annotations
 

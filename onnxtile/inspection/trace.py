@@ -96,7 +96,7 @@ def choose(model: ir.Model, wanted: Sequence[str]) -> dict[ir.Node, str]:
         found = {by_name[text]} if text in by_name else _matching(model, text)
         seen = found & names.keys()
         if not seen:
-            where = "only in bodies of loops, where no run shows it" if found else "nowhere in the model"
+            where = "only in bodies of loops, whose values cannot be traced" if found else "nowhere in the model"
             raise UsageError(f"{text!r} is {where}", hint="give the name of a node, an operator or a query")
         chosen |= seen
     return {node: name for node, name in names.items() if node in chosen}
@@ -141,7 +141,7 @@ def trace(
     def attempt(feeds: Feeds) -> dict[ir.Node, dict[str, Any]]:
         opened, nodes = with_branches(model, chosen, feeds)
         if not nodes:
-            raise UsageError("the run takes none of the branches that have these nodes", hint="give other --inputs")
+            raise UsageError("the run does not reach the branches that hold these nodes", hint="give other --inputs")
         names = {node: [value.name for value in made.outputs if value.name] for node, made in nodes.items()}
         session = exposing(opened, [name for made in names.values() for name in made])
         results = session.run(feeds)

@@ -80,7 +80,7 @@ class Kept:
 
 
 def kept_for_training(model: ir.Model) -> Kept:
-    """Return what a backward pass of `model` keeps when every parameter is trained and the inputs are not.
+    """Return the activations that a backward pass of `model` keeps when every parameter is trained and no input is.
 
     A parameter is a floating-point constant of more than one element. A call of a local function keeps what its nodes do, a meta-op
     that frameworks have as one operator what that keeps. A value and its views are kept once. Statistics that a normalisation keeps

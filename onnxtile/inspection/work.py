@@ -1,4 +1,4 @@
-"""The work of an operator in multiply-accumulates and FLOPs, by rules that are found by their existence in `onnxtile.inspection.macs`."""
+"""The work of an operator in multiply-accumulates and FLOPs. Each module in `onnxtile.inspection.macs` holds one rule."""
 
 from __future__ import annotations
 
@@ -130,15 +130,15 @@ def work_of(node: ir.Node, shapes: Shapes) -> OperationCount:
         return _without_products(rule, site)
     if node.domain in _STANDARD:
         return OperationCount(0)
-    raise NotKnown(f"nothing is known of the operator {operator_name(node)}")
+    raise NotKnown(f"no rule counts the operator {operator_name(node)}")
 
 
 def _counted(count: Callable[[CountedNode], Counted], site: CountedNode) -> Counted:
-    """Return what a rule counts. Raises NotKnown also where ranks or attributes are not those that its operator has."""
+    """Return the count of a rule. Raises NotKnown also where ranks or attributes do not fit the operator."""
     try:
         return count(site)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise NotKnown(f"the operands or attributes of this {site.operator} are not those of the operator") from error
+        raise NotKnown(f"the operands or attributes of this {site.operator} do not fit the operator") from error
 
 
 def _without_products(rule: FlopRule, site: CountedNode) -> OperationCount:

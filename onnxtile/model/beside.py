@@ -86,7 +86,7 @@ def _has(file: Path, text: re.Pattern[bytes]) -> bool:
 
 
 def _name(path: Path, folder: Path, data: Path) -> str:
-    """Return what the file `data` is to be called beside `path`."""
+    """Return the name for the file `data` beside `path`."""
     plain = f"{path.name}.data"
     if _fits(folder / plain, data) and (not data_of(path) or (folder / plain).exists()):
         return plain

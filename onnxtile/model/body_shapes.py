@@ -55,7 +55,7 @@ class Table(Protocol):
 
 
 def after_loops(model: ir.Model) -> set[ir.Value]:
-    """Return what Loops of `model` make, in their bodies too, and all that depends on it.
+    """Return the values computed by Loops of `model`, in their bodies too, and all values that depend on them.
 
     onnx-shape-inference takes it that a loop carries one shape, and runs as often as it may: both need not be so.
     """
@@ -196,7 +196,7 @@ def _note_common(table: Table, value: ir.Value, made: Sequence[ir.Value]) -> Non
 
 
 def _common(one: Dims | None, other: Dims | None) -> Dims | None:
-    """Return what is true of both."""
+    """Return the dimensions that are equal in both; None for the others."""
     if one is None or other is None or len(one) != len(other):
         return None
     return tuple(a if a == b else None for a, b in zip(one, other, strict=True))

@@ -17,14 +17,14 @@ _LISTED = 8
 def bounded(
     model: ir.Model, dtypes: Mapping[ir.Value, ir.DataType], dims: Mapping[ir.Value, Dims], bounds: Mapping[str, int]
 ) -> Propagation:
-    """Return what is known of `model` if no open dimension is larger than its bound; `upper` are the values whose sizes are bounds.
+    """Return the shapes of `model` with each open dimension at its bound; `upper` holds the values whose sizes are upper bounds.
 
     A name is that of a dimension, or of a value or a node, all of whose open dimensions it bounds. Raises UsageError for a bound below 1,
     a name that none of the values of unknown size has, and two bounds for one dimension that differ.
     """
     for name, most in bounds.items():
         if most < 1:
-            raise UsageError(f"{name!r} cannot be bound to {most}: a dimension may have one element at least")
+            raise UsageError(f"invalid bound {name!r}={most}: the upper bound of a dimension is at least 1")
     named: dict[str, list[tuple[ir.Value, int]]] = {}
     for value in values(model):
         for name, axis in _names(value, dims.get(value)):
@@ -49,7 +49,7 @@ def bounded(
 
 
 def _names(value: ir.Value, dims: Dims | None) -> Iterator[tuple[str, int]]:
-    """Yield what each open dimension of `value` may be called, with its axis."""
+    """Yield the names of each open dimension of `value`, with its axis."""
     node, declared = value.producer(), value.shape
     for axis, dim in enumerate(dims or ()):
         if not isinstance(dim, int):
@@ -63,9 +63,9 @@ def _places(name: str, named: Mapping[str, list[tuple[ir.Value, int]]], model: i
     if name in named:
         return named[name]
     if any(name in {value.name, node.name} for node in model.graph.all_nodes() for value in node.outputs):
-        raise UsageError(f"{name!r} has no dimension that is open, or its rank is not known: there is nothing to bound")
+        raise UsageError(f"invalid bound {name!r}: all its dimensions are static, or its rank is not known")
     near = difflib.get_close_matches(name, named, n=1)
     listed = ", ".join(list(named)[:_LISTED])
     others = f"those that depend on the data are {listed}" if named else "every size is known, leave --bound out"
     hint = f"did you mean {near[0]!r}?" if near else others
-    raise UsageError(f"there is no open dimension, value or node {name!r}", hint=hint)
+    raise UsageError(f"invalid bound {name!r}: no open dimension, value or node has this name", hint=hint)

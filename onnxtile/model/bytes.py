@@ -1,4 +1,4 @@
-"""How many bytes a tensor takes."""
+"""The size of a tensor in bytes."""
 
 from __future__ import annotations
 

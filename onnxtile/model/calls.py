@@ -1,4 +1,4 @@
-"""How far the local functions of a model expand: counted over the calls, without writing out any of them."""
+"""Limits on calls of local functions: the nodes that they expand to are counted without inlining any call."""
 
 from __future__ import annotations
 
@@ -38,17 +38,15 @@ def require_bounded_calls(proto: onnx.ModelProto) -> None:
         expanded[key] = contents[key].nodes + sum(expanded[called] for called in calls)
         depth[key] = 1 + max((depth[called] for called in calls), default=0)
         if depth[key] > MOST_NESTED:
-            raise ModelError(f"calls of functions lie more than {MOST_NESTED} deep in one another ({_shown(key)})")
+            raise ModelError(f"function calls are nested more than {MOST_NESTED} deep ({_shown(key)})")
     total = sum(expanded[called] for called in main.calls)
     most = max(MOST_EXPANDED, MOST_TIMES * (main.nodes + sum(content.nodes for content in contents.values())))
     if total > most:
-        raise ModelError(
-            f"its calls of functions stand for more than {most:,} nodes, the limit for a model of its size"
-        )
+        raise ModelError(f"its function calls expand to more than {most:,} nodes, the limit for a model of its size")
 
 
 def _content(nodes: Sequence[onnx.NodeProto], functions: Collection[_Key], *, refers: bool = True) -> _Content:
-    """Return what `nodes` hold; whether an attribute of theirs `refers` to one of the caller is up to where they are.
+    """Count `nodes` and their calls. `refers` says whether their attributes may refer to attributes of a caller.
 
     Raises ModelError for bodies that lie too deep in one another, and for references where nobody calls.
     """
@@ -57,14 +55,14 @@ def _content(nodes: Sequence[onnx.NodeProto], functions: Collection[_Key], *, re
     while todo:
         level, depth = todo.pop()
         if depth > MOST_NESTED:
-            raise ModelError(f"bodies of nodes lie more than {MOST_NESTED} deep in one another")
+            raise ModelError(f"bodies of nodes are nested more than {MOST_NESTED} deep")
         count += len(level)
         for node in level:
             key = node.domain, node.op_type, node.overload
             if key in functions:
                 calls.append(key)
             if not refers and any(attribute.ref_attr_name for attribute in node.attribute):
-                raise ModelError(f"a {node.op_type} outside of all functions has an attribute of its caller")
+                raise ModelError(f"a {node.op_type} outside of any function refers to an attribute of a caller")
             for body in _bodies(node):
                 _require_fitting(node, body)
                 todo.append((body.node, depth + 1))
@@ -82,7 +80,7 @@ def _require_fitting(node: onnx.NodeProto, body: onnx.GraphProto) -> None:
     if taken is None or node.domain not in {"", "ai.onnx"}:
         return
     if node.op_type == "Loop" and not body.node:
-        raise ModelError("a Loop has no node in its body: onnxruntime could not be stopped there")
+        raise ModelError("a Loop has an empty body: onnxruntime cannot be stopped there")
     if len(body.input) not in taken or len(body.output) < made + (node.op_type == "Loop"):
         raise ModelError(
             f"a {node.op_type} has {given} inputs and {made} outputs, its body {len(body.input)} and {len(body.output)}"

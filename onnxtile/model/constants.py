@@ -1,4 +1,4 @@
-"""Which values are constant, however the exporter wrote them, and what they are."""
+"""The constant values of a model, in whatever form the exporter wrote them, and their elements."""
 
 from __future__ import annotations
 

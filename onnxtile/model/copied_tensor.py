@@ -1,4 +1,4 @@
-"""Tensors like others."""
+"""Copies of tensors under another name, written in the same form as the original."""
 
 from __future__ import annotations
 

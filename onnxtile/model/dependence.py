@@ -1,4 +1,4 @@
-"""Which shapes depend on the data: no sample run can tell their sizes, however many agree."""
+"""Shapes that depend on the data: sample runs cannot determine them, however many agree."""
 
 from __future__ import annotations
 

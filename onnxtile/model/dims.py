@@ -121,7 +121,7 @@ def _bound_dim(dim: int | ir.SymbolicDim, bound: Mapping[str, int]) -> int | ir.
 
 
 def _evaluated(dim: ir.SymbolicDim, bound: Mapping[str, int]) -> int | ir.SymbolicDim | None:
-    """Return what an expression such as "2*seq" of bound symbols comes to; None, for inference to find, where it cannot be read."""
+    """Return the value of an expression of bound symbols, such as "2*seq"; None where it cannot be read, so that inference decides."""
     try:
         return dim.evaluate(bound)
     except (ValueError, ArithmeticError, TypeError):

@@ -1,4 +1,4 @@
-"""The numbers that an input may have, and how some of them are drawn."""
+"""The range of numbers that an input may hold, and random draws from it."""
 
 from __future__ import annotations
 

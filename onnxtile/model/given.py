@@ -114,7 +114,7 @@ def _require_fitting(
             _require_type(headers[name].dtype, _element_type(value), place)
         return
     if value.type is not None and not isinstance(value.type, ir.TensorType):
-        raise UsageError(f"{place} is neither a tensor nor a sequence of tensors, and an .npz can give no other")
+        raise UsageError(f"{place} is neither a tensor nor a sequence of tensors: an .npz file can hold nothing else")
     _require_type(headers[named].dtype, value.dtype, place)
     _require_shape(value, headers[named].shape, bound, place)
 

@@ -1,4 +1,4 @@
-"""What each engine of shape inference knows about the values of a model, in one form."""
+"""Results of the engines of shape inference for the values of a model, in one form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _graph_values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def infer(model: ir.Model) -> tuple[list[Known], list[Known]]:
-    """Return what onnx-shape-inference and what onnx infer for `values(model)`; `model` is used up.
+    """Return the results of onnx-shape-inference and of onnx for `values(model)`. `model` is changed and must not be used afterwards.
 
     What the file declares is forgotten first, save for outputs of operators that no engine knows. An engine that stumbles leaves what
     follows unknown. Raises ModelError where the shapes contradict each other.
@@ -74,7 +74,7 @@ def _sane(shape: ir.Shape | None) -> ir.Shape | None:
 
 
 def _infer_symbolic(model: ir.Model) -> str | None:
-    """Infer in place. Return what the engine stumbled over, None where it came to the end.
+    """Infer in place. Return the error of the engine, None where it finished.
 
     Its last pass, which traces its own names of unknown dimensions back to declared ones, is left out where nothing is declared: it
     finds no sizes, and took three quarters of the time.

@@ -1,4 +1,4 @@
-"""Numbers of which only the least and the most are known: what the operators of shape arithmetic make of them.
+"""Interval arithmetic: the operators of shape arithmetic on numbers whose lowest and highest value alone are known.
 
 An operator that nothing makes larger where an operand gets smaller has its least result from the least operands, and its most from the
 most; where it falls with an operand (the second of Sub), from the most of that one. Booleans count as 0 and 1.

@@ -23,7 +23,7 @@ NOTHING = Known(None, None)
 
 
 def declared(value: ir.Value) -> Known:
-    """Return what the file says of `value`, or its constant."""
+    """Return type and dimensions of `value` as the file declares them, or those of its constant."""
     return Known(_dtype(value), _dims(value))
 
 

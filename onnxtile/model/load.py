@@ -1,4 +1,4 @@
-"""From a path, a ModelProto or an onnx_ir.Model to a graph that may be edited freely."""
+"""Loads a path, a ModelProto or an onnx_ir.Model as a graph that may be edited freely."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def _require_data(tensor: ir.ExternalTensor, model: str) -> None:
     if not file.is_file():
         raise ModelError(
             f"{model}: the external data file {str(tensor.location)!r} of {tensor.name!r} is missing",
-            hint=f"it belongs into {file.parent}",
+            hint=f"put it in {file.parent}",
         )
     start, length = tensor.offset or 0, tensor.length if tensor.length is not None else tensor.nbytes
     if start < 0 or length != tensor.nbytes:

@@ -64,7 +64,7 @@ class Npz:
             start = member.tell()
         if header.dtype.hasobject:
             raise UsageError(
-                f"{self._path}: {name!r} is pickled, and a pickle may run any code: it is refused",
+                f"{self._path}: {name!r} is pickled: it is refused, because a pickle can run code",
                 hint="strings are arrays of NumPy's text type: array.astype(str)",
             )
         if any(size < 0 for size in header.shape) or self._members[name].file_size - start != header.nbytes:
@@ -76,7 +76,7 @@ class Npz:
             raise UsageError(f"{self._path}: {name!r} is not an array")
         version = tuple(member.read(2))
         if version not in _HEADERS:
-            raise UsageError(f"{self._path}: {name!r} has fields with names, and an input has none")
+            raise UsageError(f"{self._path}: {name!r} is a structured array, which no input takes")
         shape, _, dtype = _HEADERS[version](member)
         return ArrayHeader(shape, dtype)
 

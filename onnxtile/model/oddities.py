@@ -1,4 +1,4 @@
-"""What ONNX's checker minds in a model and onnxruntime does not: operators and attributes that the opset lacks."""
+"""Faults that ONNX's checker finds and onnxruntime accepts: operators and attributes that the opset lacks."""
 
 from __future__ import annotations
 

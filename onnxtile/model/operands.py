@@ -1,4 +1,4 @@
-"""What operators ask of the numbers in their operands: indices below an axis, shapes that fit, lengths, axes, counts."""
+"""Requirements of operators on the numbers in their operands: indices below an axis size, valid shapes, lengths, axes, counts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _told(name: str, ends: tuple[float, float], inputs: Mapping[str, ir.Value]) 
         raise UsageError(f"the model has no input {name!r}", hint=hint)
     low, high = ends
     if high < low:
-        raise UsageError(f"the range {low:g}:{high:g} of {name!r} has nothing in it")
+        raise UsageError(f"the range {low:g}:{high:g} of {name!r} is empty")
     dtype = inputs[name].dtype
     if not math.isfinite(high - low) or (dtype is not None and not holds(dtype, low, high)):
         raise UsageError(f"the range {low:g}:{high:g} of {name!r} is wider than its element type")
@@ -64,7 +64,7 @@ def _told(name: str, ends: tuple[float, float], inputs: Mapping[str, ir.Value]) 
 
 
 def allowed(value: ir.Value, model: ir.Model, sizes: Sizes) -> Domain:
-    """Return what all operators that `value`, or a rearrangement of it, reaches allow; where they disagree, the narrowest."""
+    """Return the narrowest range that operators which read `value`, or a rearrangement of it, allow."""
     shape = sizes(value) or ()
     found = [one for use in _uses(value, model, sizes, shape) if (one := _of_use(use)) is not None]
     fixed = next((one.fixed for one in found if one.fixed is not None), None)

@@ -1,4 +1,4 @@
-"""Ranges as users write them: "0:100" is from 0 to below 100, "16000" that number alone."""
+"""Ranges as users write them: "0:100" means 0 to below 100, "16000" means exactly 16000."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def parse_range(text: str) -> tuple[float, float]:
     if not math.isfinite(ends[1] - ends[0]):
         raise UsageError(f"the range {text} is too wide", hint="its ends, and the difference of both, are numbers")
     if colon and not ends[0] < ends[1]:
-        raise UsageError(f"the range {text} has nothing in it", hint="HIGH is not in the range, as in Python")
+        raise UsageError(f"the range {text} is empty", hint="HIGH is not in the range, as in Python")
     return ends

@@ -1,4 +1,4 @@
-"""Shapes read off runs on sample inputs: the last resort, for what no inference knows and the data does not decide."""
+"""Shapes measured in runs on sample inputs: the last resort, for shapes that no inference finds and no data decide."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAMPLES = 2
 
 @dataclass
 class Samples:
-    """What the runs show: element types and shapes of values, or why a value has none; `refuted` are those whose shape was not the same."""
+    """Results of the runs: element type and shape of each value, or the reason why it has none. `refuted` values differed between runs."""
 
     known: dict[ir.Value, Known] = field(default_factory=dict)
     reasons: dict[ir.Value, str] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Samples:
 
 
 def sampled(model: ir.Model, values: Iterable[ir.Value], sizes: Sizes, wanted: Wanted = ANYTHING) -> Samples:
-    """Return what runs of `model`, which stays as it is, show of the values `values` of its main graph, on inputs as `wanted`.
+    """Return the types and shapes that runs of `model` on inputs as `wanted` give to `values` of its main graph. `model` is not changed.
 
     Raises ModelError where onnxruntime refuses the model.
     """
@@ -53,7 +53,7 @@ def sampled(model: ir.Model, values: Iterable[ir.Value], sizes: Sizes, wanted: W
 
 def _compare(value: ir.Value, seen: list[Any], found: Samples) -> None:
     if not all(hasattr(array, "shape") for array in seen):
-        found.reasons[value] = "it is no tensor"
+        found.reasons[value] = "it is not a tensor"
         return
     shapes = {tuple(int(size) for size in array.shape): None for array in seen}
     if len(shapes) > 1:

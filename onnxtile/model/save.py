@@ -1,4 +1,4 @@
-"""From a graph to a file that appears whole or not at all, with its weights where they were if they did not change."""
+"""Saves a model: the file appears whole or not at all, and unchanged weights stay where they are."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _save_with_weights(draft: ir.Model | Draft, external: list[ir.ExternalTensor
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return an identity that a new file at `path` would not have; None where no file is there."""
+    """Return inode and time of the file at `path`, which identify it; None where no file exists."""
     try:
         state = path.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A model in memory, loaded into onnxruntime without further copies of its weights."""
+"""Sessions of models in memory, without further copies of the weights."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ class Propagation:
         return self._least.get(value, most), most
 
     def _evaluate(self, node: ir.Node, numbers: Sequence[Array | None]) -> list[Array]:
-        """Return what `node` makes of `numbers`, one array for each input; nothing where it cannot be computed."""
+        """Return the outputs of `node` on `numbers`, one array for each input; an empty list where it cannot be computed."""
         proto, names = _with_names(node)
         given = zip(node.inputs, numbers, strict=True)
         feeds = {names[value]: array for value, array in given if value is not None and array is not None}
@@ -357,7 +357,7 @@ class Propagation:
 
 
 def _inferred(model: onnx.ModelProto) -> dict[str, Known] | None:
-    """Return what onnx infers for the outputs of `model`, of one node, by name; None where it stumbles."""
+    """Return onnx's inferred types of the outputs of `model`, which has one node, by name; None where inference fails."""
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
@@ -373,7 +373,7 @@ def _inferred(model: onnx.ModelProto) -> dict[str, Known] | None:
 
 
 def _measured(node: ir.Node, sizes: Sequence[int]) -> Array:
-    """Return what `node`, a Shape or a Size, gives of a tensor of these `sizes`."""
+    """Return the output of `node`, a Shape or a Size, for a tensor of these `sizes`."""
     end = node.attributes.get("end")
     part = sizes[node.attributes.get_int("start", 0) : None if end is None else end.as_int()]
     return np.asarray(math.prod(sizes) if node.op_type == "Size" else part, np.int64)
@@ -387,7 +387,7 @@ def _with_names(node: ir.Node) -> tuple[onnx.NodeProto, dict[ir.Value, str]]:
 
 
 def _evaluated(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Any]:
-    """Return what the reference implementation computes; nothing where it refuses."""
+    """Return the results of onnx's reference implementation; an empty list where it fails."""
     from onnx.reference import ReferenceEvaluator
 
     try:

@@ -1,4 +1,4 @@
-"""What a model file says of training, which onnx_ir does not read, taken along from the file that is read to the one that is written."""
+"""Training information of a model file, which onnx_ir does not read: copied from the file read to the file written."""
 
 from __future__ import annotations
 

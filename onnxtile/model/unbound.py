@@ -1,4 +1,4 @@
-"""What of a model's input shapes is still to be bound, and the options that bind it."""
+"""Open dimensions of a model's inputs, and the options that give them sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Unbound:
 
     @classmethod
     def of(cls, inputs: Iterable[ir.Value]) -> Unbound:
-        """Return what is open in the shapes of `inputs`. A name without a letter, such as "?", is none: several sizes may have it."""
+        """Return the open dimensions of `inputs`. A name without a letter or digit, such as "?", counts as no name."""
         known = [(value.name or "", value.shape) for value in inputs if value.shape is not None]
         named = {name: sorted(_symbols(shape)) for name, shape in known if not _has_nameless(shape)}
         shapes = [_shape(name, shape) for name, shape in known if _has_nameless(shape)]

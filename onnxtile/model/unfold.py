@@ -1,4 +1,4 @@
-"""Calls of local functions opened: each call with a copy of its function's graph, in which everything is known that a plan asks.
+"""Opened calls: each call of a local function holds a copy of the function's graph, whose shapes and constants are known.
 
 The copy of the model that is made here has the graph in an attribute of the call. It reads the operands of the call where these are, as a
 branch of an If does. Inside a function shapes depend on the call, so that each call has a graph of its own.
@@ -71,7 +71,7 @@ def unfold(model: ir.Model, shapes: Shapes, constants: Constants) -> Unfolded:
 
 
 def written_out(call: ir.Node, model: ir.Model, shapes: Shapes, constants: Constants) -> ir.Model:
-    """Return what the meta-op `call` of `model` does as a model: its inputs are the operands, those that are small or weights as constants.
+    """Return the meta-op `call` of `model` as a model of its own. Its inputs are the operands; small operands and weights are constants.
 
     `model` stays as it is.
     """
@@ -139,7 +139,7 @@ class _Opening:
         function = self._model.functions[call.op_identifier()]
         self._count += sum(1 for _ in function.all_nodes())
         if self._count > _MOST:
-            raise ModelError(f"the calls of local functions have more than {_MOST:,} nodes in them", hint="inline them")
+            raise ModelError(f"the calls of local functions expand to more than {_MOST:,} nodes", hint="inline them")
         operands = [*call.inputs, *[None] * (len(function.inputs) - len(call.inputs))]
         given = {a.name: a for a in function.attributes.values() if a.is_ref() or a.value is not None}
         given |= {a.name: a for a in call.attributes.values()}
@@ -152,7 +152,7 @@ class _Opening:
 
 
 def _inferred(model: ir.Model, calls: Iterable[ir.Node], shapes: Shapes, constants: Constants) -> Shapes:
-    """Return what can be known inside `calls`, which are open, given the `shapes` around them.
+    """Return the shapes inside the open `calls`, given the `shapes` around them.
 
     All that is in them is inferred as one model, whose inputs are their operands. Read off a run where inference does not suffice, and
     random operands do not keep onnxruntime from running it.

@@ -1,4 +1,4 @@
-"""On what inputs a model is to be run: given ones, or random ones of which the user may limit the numbers."""
+"""Inputs for runs of a model: given arrays, or random ones inside ranges that the user may set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two models compute the same, found out by running both in onnxruntime on the same inputs."""
+"""Comparison of two models: both run in onnxruntime on the same inputs, and every output is compared."""
 
 from onnxtile.verification.rounding import excused, judge
 from onnxtile.verification.sizes import bound_copy

@@ -102,10 +102,10 @@ def _found(
     unpaired = _unpaired(other, new, {one.second for one in pairs})
     made = _mark(other, new) or _mark(original, old)
     if unpaired and not made and all(one.second.is_graph_output() for one in pairs):
-        reason = "not known: nothing inside the two models could be paired, neither by name nor by structure"
+        reason = "not known: no inner values of the two models could be paired, neither by name nor by structure"
         return Bisection(error, None, None, None, None, reason, place, layers)
     if unpaired and not made:
-        made = f"not known: {', '.join(map(repr, unpaired))}, which it reads, could not be paired; the first may be before it"
+        made = f"not known: {', '.join(map(repr, unpaired))}, an input of the node, has no counterpart; the first difference may be earlier"
     rewrite = made or _difference((original, old), (other, new))
     ids = node_ids(other.graph)[new], node_ids(original.graph)[old]
     return Bisection(error, ids[0], new.op_type, ids[1], old.op_type, rewrite, place, layers)
@@ -119,7 +119,7 @@ def _unpaired(model: ir.Model, node: ir.Node, pairs: set[ir.Value]) -> list[str]
 
 
 def _mark(model: ir.Model, node: ir.Node) -> str:
-    """Return what onnxtile noted on `node` when it wrote it; empty where it did not."""
+    """Return the rewrite that wrote `node`, from its metadata; empty where no rewrite of onnxtile did."""
     notes = node.metadata_props
     if keys.TILE in notes:
         return f"tile: a part of {_source(notes[keys.TILE])}"
@@ -140,10 +140,10 @@ def _source(mark: str) -> str:
 
 
 def _difference(first: tuple[ir.Model, ir.Node], second: tuple[ir.Model, ir.Node]) -> str:
-    """Say how two nodes differ that make the same value from values that agree."""
+    """Describe the difference of two nodes that compute paired values from inputs that agree."""
     (original, old), (other, new) = first, second
     if old.op_type != new.op_type:
-        return f"{old.op_type} became {new.op_type}, by no rewrite of onnxtile"
+        return f"{old.op_type} became {new.op_type}, not by a rewrite of onnxtile"
     changed = [name for name in old.attributes if repr(old.attributes[name]) != repr(new.attributes.get(name))]
     if changed or old.attributes.keys() != new.attributes.keys():
         return f"the attribute {', '.join(changed or sorted(new.attributes.keys() - old.attributes.keys()))} differs"
@@ -153,4 +153,4 @@ def _difference(first: tuple[ir.Model, ir.Node], second: tuple[ir.Model, ir.Node
             continue
         if not np.array_equal(constants[0].array(before), constants[1].array(after)):
             return f"the constant {after.name!r}, its input {position}, differs"
-    return "it stands alike in both models: what it reads differs within the tolerance, or its function does"
+    return "the node is the same in both models: its inputs differ within the tolerance, or its function differs"

@@ -1,4 +1,4 @@
-"""Inputs at the edge of what is lawful: zeros, ones, large, small and negative numbers, NaN and infinity."""
+"""Edge inputs: zeros, ones, large, small and negative numbers, NaN and infinity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnxtile.runtime import Array
 from onnxtile.verification.sizes import Assignment
 
 Fill = Callable[[Array, Domain], Array]
-"""Makes an edge input of a random one and of what its consumers allow."""
+"""Makes an edge input from a random input and the range that its consumers allow."""
 
 
 def _constant(number: float) -> Fill:

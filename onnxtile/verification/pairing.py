@@ -1,4 +1,4 @@
-"""Which value of one model is which of another: by name, and where names changed by what computes it from what."""
+"""Pairs values of two models: by name, and where names changed, by operator and operands."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Side:
         self.nodes = [node for node in self.model.graph if not all(v in self.constants for v in node.outputs)]
 
     def made(self) -> dict[str, ir.Value]:
-        """Return what the nodes compute, by name."""
+        """Return the outputs of the nodes, by name."""
         return {value.name: value for node in self.nodes for value in node.outputs if value.name}
 
     def free(self) -> dict[str, ir.Value]:

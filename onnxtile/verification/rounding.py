@@ -1,4 +1,4 @@
-"""Judges a whole rewritten model beside the original, by what rounding does to the original itself.
+"""Judges a rewritten model by the effect that rounding has on the original model.
 
 A sum in another order, or another formula for the same function, rounds otherwise, and some models make much of that: near 0 a sigmoid in
 float32 knows steps of 6e-8 only, however small its result. So where an output is further off than the usual tolerance, it is held

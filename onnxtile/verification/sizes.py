@@ -1,4 +1,4 @@
-"""Sizes for dimensions that nobody bound: a few are tried until the model runs."""
+"""Sizes for open dimensions: a few are tried until the model runs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def assignments(model: ir.Model) -> Iterator[Assignment]:
 
 
 def sizes_given(model: ir.Model, given: Feeds) -> dict[str, int]:
-    """Return what size each free dimension has in `given`."""
+    """Return the size of each free dimension in `given`."""
     shapes = given_shapes(given)
     return {
         _symbol(value, axis, dim): shapes[value.name or ""][axis]

@@ -118,7 +118,7 @@ def run_original(
 
 
 def first_that_runs(model: ir.Model, attempt: Callable[[Assignment], T]) -> tuple[T, dict[str, int]]:
-    """Return what `attempt` gives for the first sizes with which it raises no ModelError, and these sizes."""
+    """Return the result of `attempt` for the first sizes with which it raises no ModelError, and these sizes."""
     failure: OnnxtileError | None = None
     for assignment in assignments(model):
         try:

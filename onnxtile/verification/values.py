@@ -1,4 +1,4 @@
-"""How far two values are apart, and how far they may be."""
+"""The difference of two values, and the tolerance for it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import numpy as np
 from onnxtile.runtime import Array
 
 RELATIVE = 1e-4
-"""How far a float32 may be off, relative to its own size.
+"""Relative tolerance of a float32.
 
 Coarser element types may be off by more, in proportion to the square root of their precision (0.9 % for float16, 2.6 % for
 bfloat16), and by one unit in the last place at least: in proportion to the precision itself anything would pass.
 """
 
 ABSOLUTE = 1e-5
-"""How far it may be off besides, relative to the largest value of the output: small values come from cancelling large ones.
+"""Absolute tolerance as a share of the largest value of the output: small values come from cancelling large ones.
 
 For coarser element types four units in the last place of the largest value, at most half of what is relative.
 """
 
-_EXACT = "equality is asked for: these are no floats"
-_SAME_FORM = "the same element type, shape and number of tensors is asked for"
+_EXACT = "exact equality is required: the values are not floats"
+_SAME_FORM = "the same element type, shape and number of tensors are required"
 
 
 @dataclass(frozen=True)
 class ElementError:
-    """An element: its index (for a sequence the number of the tensor first), and what was expected and found there."""
+    """An element that differs: its index (in a sequence, the tensor's number first), the expected and the computed value."""
 
     index: tuple[int, ...]
     expected: str
@@ -104,7 +104,7 @@ def _of_another_form(name: str, reason: str) -> OutputError:
 
 
 def badness(error: OutputError) -> tuple[bool, float, float]:
-    """Return what orders errors: unequal ones last, then by size."""
+    """Return the sort key of errors: equal outputs first, then by absolute and relative difference."""
     return (not error.equal, error.max_abs, error.max_rel)
 
 
@@ -124,7 +124,7 @@ def _compare_floats(name: str, expected: Array, got: Array) -> OutputError:
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     if not same[~finite].all() or not np.isfinite(b[finite]).all():
         wrong = np.where(finite, ~np.isfinite(b), ~same)
-        reason = "it is not finite where it should be, or the reverse"
+        reason = "an element is finite in one of the models only"
         where = _place(wrong, expected, got)
         return OutputError(name, np.inf, np.inf, tolerance, equal=False, reason=reason, why=why, where=where)
     size = np.abs(np.where(finite, a, 0))

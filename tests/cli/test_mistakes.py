@@ -45,7 +45,7 @@ def files(folder: Path) -> dict[str, bytes]:
             ("plan", "m.onnx", "--capacity", "a=1KiB", "--capacity", "a=2KiB"),
             ("invalid --capacity a=2KiB", "'a' is given twice"),
         ),
-        (("plan", "m.onnx", "--range", "image=5:1"), ("--range image=5:1", "nothing in it")),
+        (("plan", "m.onnx", "--range", "image=5:1"), ("--range image=5:1", "is empty")),
         (("plan", "m.onnx", "--range", "image=many"), ("--range image=many", "LOW:HIGH")),
         (("plan", "m.onnx", "--inputs", "m.onnx"), ("m.onnx is not an .npz file",)),
         (("plan", "m.onnx", "--range", "image=-1e308:1e308"), ("too wide",)),

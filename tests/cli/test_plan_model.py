@@ -38,7 +38,7 @@ def small(tmp_path: Path) -> str:
         (("--dim", "batch=4", "--shape", "x=5x6"), ("the dimension 'batch' is bound to 4 and to 5",)),
         (
             ("--dim", "batch=4", "--bound", "fund=9"),
-            ("no open dimension, value or node 'fund'", "did you mean 'found'?"),
+            ("invalid bound 'fund'", "did you mean 'found'?"),
         ),
         (
             ("--dim", "batch=4", "--bound", "found=9", "--bound", "found=8"),
@@ -46,7 +46,7 @@ def small(tmp_path: Path) -> str:
         ),
         (("--dim", "batch=4", "--bound", "found=9", "--bound", "i=8"), ("bound to 9 and, as 'i', to 8",)),
         (("--dim", "batch=4", "--bound", "found=0"), ("invalid --bound found=0: give a whole number of at least 1",)),
-        (("--dim", "batch=4", "--bound", "y=24"), ("'y' has no dimension that is open",)),
+        (("--dim", "batch=4", "--bound", "y=24"), ("invalid bound 'y': all its dimensions are static",)),
         (("--dim", "batch=4", "--alignment", "0"), ("invalid --alignment 0: a size in bytes is at least 1",)),
         (("--dim", "batch=4", "--alignment", "3"), ("the alignment must be a power of two, not 3",)),
         (

@@ -84,7 +84,7 @@ def test_every_step_takes_no_option_that_it_does_not_have(tmp_path: Path, name: 
         ('output = "{name}\\u0000.onnx"\n[[steps]]\ndo = "fuse"', 1, "a file's name"),
         ('[[steps]]\ndo = "plan"\nemit = ["a\\u0000.json"]', 3, "emit"),
         ('[[steps]]\ndo = "inspect"\nemit = ["a\\u0000.json"]', 3, "emit"),
-        ('[[steps]]\ndo = "verify"\ninputs = "a\\u0000.npz"', 3, "is no path"),
+        ('[[steps]]\ndo = "verify"\ninputs = "a\\u0000.npz"', 3, "is not a valid path"),
         (f'[[steps]]\ndo = "tile"\nmax = {"9" * 5000}', 3, "too many digits"),
         (f'[[steps]]\ndo = "plan"\nshapes = {{x = "{"9" * 5000}x1"}}', 3, "not a shape"),
         (f'[[steps]]\ndo = "plan"\neffort = "{"9" * 5000}"', 3, "invalid effort = "),

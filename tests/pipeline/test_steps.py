@@ -141,7 +141,7 @@ def test_patterns_and_limits_are_found_from_the_folder_of_the_file(
         ('do = "plan"\ncapacity = {sram = true}', 3, "not a size in bytes"),
         ('do = "plan"\nnames = true\nemit = ["json"]', 3, "names is about pictures"),
         ('do = "plan"\nemit = ["svg"]\ncompare = "no.json"', 1, "no.json"),
-        ('do = "plan"\nranges = {x = "5:1"}', 3, "has nothing in it"),
+        ('do = "plan"\nranges = {x = "5:1"}', 3, "is empty"),
         ('do = "plan"\nranges = {x = [0, 1, 2]}', 3, "is not a range"),
         ('do = "plan"\nstreams = 0', 3, "give a whole number of at least 1"),
         ('do = "verify"\nruns = 0', 3, "from 1 to 1,000,000"),

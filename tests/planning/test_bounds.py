@@ -176,9 +176,9 @@ def test_a_branch_that_the_data_choose_is_not_chosen_before() -> None:
 @pytest.mark.parametrize(
     ("bounds", "message"),
     [
-        ({"n": 4}, "there is no open dimension, value or node 'n'"),
-        ({"a": 4}, "'a' has no dimension that is open"),
-        ({"i": 0}, "'i' cannot be bound to 0"),
+        ({"n": 4}, "invalid bound 'n': no open dimension, value or node has this name"),
+        ({"a": 4}, "invalid bound 'a': all its dimensions are static"),
+        ({"i": 0}, "invalid bound 'i'=0"),
         ({"i": 4, "f": 5, "t": 6}, None),
     ],
 )

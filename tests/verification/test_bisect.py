@@ -193,7 +193,7 @@ def test_it_says_where_nothing_could_be_paired() -> None:
     two = text("g (float[4] x) => (float[4] y) { c = Abs(x)  d = Cos(c)  y = Tanh(d) }")
     bisection = found(one, two)
     assert (bisection.node, bisection.op, bisection.original, bisection.original_op) == (None, None, None, None)
-    assert "nothing inside the two models could be paired" in bisection.rewrite
+    assert "no inner values of the two models could be paired" in bisection.rewrite
     said = bisection.to_dict()
     assert said["node"] is None and [layer["name"] for layer in said["layers"]] == ["y"]
 
@@ -203,7 +203,7 @@ def test_it_says_what_the_first_difference_reads_that_has_no_partner() -> None:
     two = text("g (float[4] x) => (float[4] y) { c = Exp(x)  d = Cos(c)  y = Tanh(d) }")
     bisection = found(one, two)
     assert (bisection.node, bisection.agreeing) == ("y", 1)
-    assert "'d', which it reads, could not be paired" in bisection.rewrite
+    assert "'d', an input of the node, has no counterpart" in bisection.rewrite
 
 
 def test_a_constant_is_no_first_difference() -> None:

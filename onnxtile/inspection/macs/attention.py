@@ -40,7 +40,7 @@ def _count_fused(site: CountedNode) -> OperationCount:
     """Count com.microsoft::Attention: it projects its input (batch, length, width) to queries, keys and values first."""
     (batch, length, width), weight = site.input(0), site.input(1)
     if site.has(4):
-        raise NotKnown("how far the past of an Attention is filled shows in a run only")
+        raise NotKnown("the filled length of an Attention cache is known only in a run")
     out = site.output()[-1]
     projections = batch * length * width * weight[1]
     keys = (weight[1] - out) // 2
@@ -52,10 +52,10 @@ def _count_fused(site: CountedNode) -> OperationCount:
 def _count_multi_head(site: CountedNode) -> OperationCount:
     """Count com.microsoft::MultiHeadAttention of separate queries, keys and values (batch, length, width)."""
     if not (site.has(1) and site.has(2)) or site.has(6):
-        raise NotKnown("packed or cached operands of a MultiHeadAttention are not looked into")
+        raise NotKnown("packed or cached operands of MultiHeadAttention are not counted")
     query, key, value = site.input(0), site.input(1), site.input(2)
     if not len(query) == len(key) == len(value) == 3:
-        raise NotKnown("packed operands of a MultiHeadAttention are not looked into")
+        raise NotKnown("packed operands of MultiHeadAttention are not counted")
     biases = query[0] * (query[1] * query[2] + key[1] * (key[2] + value[2])) if site.has(3) else 0
     pairs = query[0] * query[1] * key[1]
     return OperationCount(pairs * (query[2] + value[2]), biases, _on(pairs * site.number("num_heads"), site, 4, 5))

@@ -27,7 +27,7 @@ def _count_scatter(site: CountedNode) -> int:
 def _count_dropout(site: CountedNode) -> int:
     """Count nothing where the node copies its input: only one with a third input can be in training mode."""
     if site.has(2):
-        raise NotKnown("the training mode of a Dropout shows in a run only")
+        raise NotKnown("the training mode of Dropout is known only in a run")
     return 0
 
 

@@ -8,7 +8,7 @@ from onnxtile.inspection.work import CountedNode, NotKnown, Rule
 
 
 def _count(site: CountedNode) -> NoReturn:
-    raise NotKnown(f"how many products a {site.node.op_type} takes depends on how it is computed")
+    raise NotKnown(f"the number of products of {site.node.op_type} depends on its algorithm")
 
 
 RULE = Rule("not counted", frozenset({"DFT", "STFT", "ai.onnx.ml::SVMClassifier", "ai.onnx.ml::SVMRegressor"}), _count)

@@ -15,7 +15,7 @@ def _count(site: CountedNode) -> int:
         or site.number("antialias", 0)
         or site.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     ):
-        raise NotKnown(f"the points that a {site.operator} reads in this mode are its kernel's own affair")
+        raise NotKnown(f"the number of points that {site.operator} reads in this mode depends on its kernel")
     changed = sum(before != after for before, after in zip(site.input(0), site.output(), strict=True))
     around = points**changed
     return site.elements() * (2 * around - 1) if around > 1 else 0
