@@ -50,7 +50,7 @@ class TomlFile:
             name, location = ".".join(str(part) for part in location), (*at, *location)
             hint = None
             if first["type"] == "extra_forbidden":
-                message, hint = f"there is no field {name!r}", _nearest(str(location[-1]), _fields(schema))
+                message, hint = f"unknown key {name!r}", _nearest(str(location[-1]), _fields(schema))
             elif first["type"] == "missing":
                 message = f"the field {name!r} is missing"
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from onnxtile.errors import UsageError
+from onnxtile.errors import invalid
 from onnxtile.paths import is_file_name
 
 
@@ -19,6 +19,6 @@ def asked_for(emit: Iterable[str], step: str, known: Collection[str]) -> dict[st
         fitting = [ending for ending in known if name.endswith(ending)]
         if not fitting or not is_file_name(name):
             endings = ", ".join(ending.removeprefix(".") for ending in sorted(known))
-            raise UsageError(f"emit: {entry!r} is the ending of no format", hint=f"there is {endings}")
+            raise invalid("emit", entry, hint=f"choose {endings}, or a name before one of them")
         found[f".{step}{name}" if name in known else name] = max(fitting, key=len)
     return found

@@ -57,9 +57,7 @@ def run(
     place, workers = place or Destination(), workers or Workers()
     models = list(models or pipeline.models)
     if not models:
-        raise UsageError(
-            "there is no model to work on", hint="name some, or list them as `models` in the pipeline file"
-        )
+        raise UsageError("no model is given", hint="name models, or list them as `models` in the pipeline file")
     pipeline.baseline.require(models)
     if workers.are_a_cluster:  # whose processes may stand in another folder
         models = [model.absolute() for model in models]

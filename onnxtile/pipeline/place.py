@@ -49,9 +49,7 @@ def apart(place: Destination, pipeline: Pipeline, models: Sequence[Path], reserv
         place = replace(place, root=Path(os.path.commonpath([_folder_of(model) for model in models])))
     clash = _clash(place, pipeline, models)
     if clash is not None:
-        raise UsageError(
-            f"{clash[0]} and {clash[1]} would be written to one file", hint="give one of them another name"
-        )
+        raise UsageError(f"{clash[0]} and {clash[1]} would be written to one file", hint="rename one of them")
     sources = {real(model): model for model in models}
     taken = {real(file): file for file in (*reserved, *_read_by_steps(pipeline))}
     written = [(source, file) for source in models for file in place.files(pipeline, source)]

@@ -131,9 +131,7 @@ def _options(source: TomlFile, at: Location, verb: Verb, content: Mapping[str, A
     given = {name: value for name, value in content.items() if name != DO}
     alien = next((name for name in given if name not in fields), None)
     if alien is not None:
-        raise UsageError(
-            f"{source.place((*at, alien))}: there is no field {alien!r}", hint=nearest(alien, sorted(fields))
-        )
+        raise UsageError(f"{source.place((*at, alien))}: unknown key {alien!r}", hint=nearest(alien, sorted(fields)))
     try:
         settings = read(declaration, {**verb.operands(None, None), **given})
     except UsageError as error:

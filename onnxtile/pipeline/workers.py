@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from logging import CRITICAL
 from typing import Any, TypeVar
 
-from onnxtile.errors import UsageError
+from onnxtile.errors import NAME_ONLY, UsageError, invalid
 from onnxtile.pipeline.parent import end_with
 from onnxtile.quiet import silence_libraries
 
@@ -44,13 +44,14 @@ class Workers:
 
     def __post_init__(self) -> None:
         if self.jobs < 1:
-            raise UsageError(f"--jobs {self.jobs}: at least one model is worked on at a time")
+            raise invalid("jobs", self.jobs, reason="at least one model is worked on at a time")
         if self.backend not in BACKENDS:
-            raise UsageError(f"there is no backend {self.backend!r}", hint=f"there is {', '.join(BACKENDS)}")
+            raise invalid("backend", self.backend, BACKENDS)
         if self.scheduler is not None and self.backend not in _OF_CLUSTERS:
             raise UsageError(
-                f"--scheduler {self.scheduler}: the backend {self.backend} has none",
-                hint="--backend dask or ray has one",
+                "{scheduler} needs a cluster",
+                hint="add {backend} dask or ray",
+                given={"scheduler": self.scheduler, "backend": NAME_ONLY},
             )
 
     @property

@@ -62,7 +62,7 @@ class ExplainOptions(WatchOptions):
 
 @dataclass(frozen=True)
 class FuseCommand(WriteOptions, FuseOptions):
-    """Fuse subgraphs into meta-ops: calls of functions that the model brings along.
+    """Fuse subgraphs into meta-ops: calls of functions inside the model.
 
     Examples:
         onnxtile fuse model.onnx
@@ -75,7 +75,7 @@ class FuseCommand(WriteOptions, FuseOptions):
     explain: Annotated[
         str | None,
         Option(
-            "explain where this pattern stopped instead, and write nothing",
+            "explain where this pattern stopped; write nothing",
             "NAME",
             choices=Choices("onnxtile.verbs.flows.listing:pattern_names", open=True),
         ),

@@ -28,7 +28,7 @@ class InspectOptions(SizeOptions):
     model: ModelArgument
     _: KW_ONLY
     training: Annotated[bool, Option("list the activations that a backward pass keeps")] = False
-    tree: Annotated[bool, Option("sum over the modules that node names tell")] = False
+    tree: Annotated[bool, Option("sums over modules, as the names of nodes nest them")] = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class InspectCommand(ReportOptions, InputOptions, InspectStep):
     _: KW_ONLY
     trace: Annotated[
         tuple[str, ...],
-        Option("run instead, and show the outputs of these nodes", "NODE|OP|QUERY", kind=values.TEXTS),
+        Option("run the model, and show the outputs of these nodes", "NODE|OP|QUERY", kind=values.TEXTS),
     ] = ()
     output: Annotated[str | None, Option("write the traced outputs", "FILE.npz", ("-o", "--output"), WRITING)] = None
 

@@ -191,7 +191,7 @@ class PlanOutput:
         Option("label tensors in pictures", flags=("--names/--no-names",), heading=WRITING, default="where they fit"),
     ] = None
     compare: Annotated[
-        Path | None, Option("second plan, drawn beside this one in pictures", "PLAN.json", heading=WRITING)
+        Path | None, Option("second plan, drawn beside the first in pictures", "PLAN.json", heading=WRITING)
     ] = None
     color_by: Annotated[
         str | None,
@@ -220,7 +220,7 @@ class PlanCommand(WriteOptions, PlanStep):
     """
 
     _: KW_ONLY
-    check: Annotated[Path | None, Option("check this plan instead: a .json file or a planned model", "PLAN")] = None
+    check: Annotated[Path | None, Option("check this plan, a .json file or a planned model", "PLAN")] = None
 
 
 @declared(PlanOptions)

@@ -37,7 +37,7 @@ class TileOptions(VerifyOptions, SizeOptions):
     target: Annotated[
         str | None,
         Option(
-            "limits of a hardware target, from a file or shipped: 64x64x64 ...",
+            "limits of the hardware, a file or a name: 64x64x64 ...",
             "FILE|NAME",
             heading=_LIMITS,
             choices=Choices("onnxtile.tiling.target:ready_made", open=True),
@@ -46,7 +46,7 @@ class TileOptions(VerifyOptions, SizeOptions):
     memory: Annotated[
         int | str | None,
         Option(
-            "memory of one tile; selects the tile that moves the fewest bytes",
+            "memory for one tile; the tile moves the fewest bytes",
             "256KiB",
             heading=_LIMITS,
             kind=values.SIZE,
@@ -57,7 +57,7 @@ class TileOptions(VerifyOptions, SizeOptions):
     ] = None
     conv: Annotated[
         bool,
-        Option("tile convolutions too: M pixels, K channels × kernel, N filters", heading=_CONVOLUTIONS),
+        Option("tile convolutions too", heading=_CONVOLUTIONS),
     ] = False
     max_rows: Annotated[int | None, Option("output rows of a tile", "N", heading=_CONVOLUTIONS)] = None
     max_columns: Annotated[int | None, Option("output columns of a tile", "N", heading=_CONVOLUTIONS)] = None

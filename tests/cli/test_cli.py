@@ -576,8 +576,8 @@ def test_run_takes_models_through_a_pipeline(run: Run, folder: Path) -> None:
     ("text", "arguments", "message"),
     [
         ('[[steps]]\ndo = "fuze"', ("m.onnx",), "p.toml:2: invalid do = \"fuze\" (did you mean 'fuse'?)"),
-        ('[[steps]]\ndo = "fuse"\nmax = 3', ("m.onnx",), "p.toml:3: there is no field 'max'"),
-        ('[[steps]]\ndo = "fuse"', (), "there is no model to work on"),
+        ('[[steps]]\ndo = "fuse"\nmax = 3', ("m.onnx",), "p.toml:3: unknown key 'max'"),
+        ('[[steps]]\ndo = "fuse"', (), "no model is given"),
         ('[[steps]]\ndo = "fuse"', ("m.onnx", "--jobs", "0"), "--jobs 0"),
         (
             '[[steps]]\ndo = "fuse"',

@@ -40,7 +40,10 @@ def files(folder: Path) -> dict[str, bytes]:
         (("run", "m.onnx", "m.onnx"), ("m.onnx:1: this is not UTF-8 text",)),
         (("run", "p.toml", "m.onnx", "-o", "m.onnx"), ("-o names a folder",)),
         (("run", "p.toml", "m.onnx", "m.onnx"), ("written to one file",)),
-        (("run", "p.toml", "m.onnx", "--scheduler", "x"), ("--backend dask or ray",)),
+        (
+            ("run", "p.toml", "m.onnx", "--scheduler", "x"),
+            ("--scheduler 'x' needs a cluster (add --backend dask or ray)",),
+        ),
         (
             ("plan", "m.onnx", "--capacity", "a=1KiB", "--capacity", "a=2KiB"),
             ("invalid --capacity a=2KiB", "'a' is given twice"),
@@ -58,7 +61,7 @@ def files(folder: Path) -> dict[str, bytes]:
         (("plan", "m.onnx", "--run-memory", "lots"), ("invalid --run-memory 'lots'", "not a size")),
         (("fuse", "."), (".: Is a directory",)),
         (("verify", "m.onnx", "m.onnx", "--runs", "0"), ("invalid --runs 0", "from 1 to 1,000,000")),
-        (("tile", "m.onnx", "--target", "p.toml"), ("p.toml:1", "no field 'steps'")),
+        (("tile", "m.onnx", "--target", "p.toml"), ("p.toml:1", "unknown key 'steps'")),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

@@ -79,7 +79,7 @@ AT_FAULT = [
     ("[lower.onnx]\nop = 'Softmax'\n[lower.onnx.attributes]\naxis = 'x'\n", 9, "is of type int, not 'x'"),
     ("[lower.onnx]\nop = 'GroupNormalization'\ninputs = [0, 1, 2]\n", 6, "needs the attribute 'num_groups'"),
     ("[lower.onnx]\nop = 'TopK'\ninputs = [0, 1]\n", 7, "TopK has 2 outputs, the meta-op 1"),
-    ("[lower.onnx]\nop = 'Swish'\nspeed = 3\n", 8, "no field 'lower.onnx.speed'"),
+    ("[lower.onnx]\nop = 'Swish'\nspeed = 3\n", 8, "unknown key 'lower.onnx.speed'"),
     ("[lower.tensorrt]\nop = 'Swish'\n", 6, "tensorrt"),
     ("[lower.onnx]\nop = 3\n", 7, "op"),
 ]

@@ -24,12 +24,12 @@ CASES: dict[str, tuple[str, int, str]] = {
     "a string is not closed": ('name = "Mine\ndoc = "x"\n', 1, "illegal character"),
     "three quotes are not closed": (HEAD + "[[variants]]\nquery = '''\nMul->Relu\n", 5, "expected"),
     "a key twice": (HEAD + 'doc = "y"\n', 3, "cannot overwrite"),
-    "unknown field": (HEAD + 'speed = 3\n[[variants]]\nquery = "Mul->Relu"\n', 3, "no field 'speed'"),
+    "unknown field": (HEAD + 'speed = 3\n[[variants]]\nquery = "Mul->Relu"\n', 3, "unknown key 'speed'"),
     "unknown field of the second variant": (
         HEAD
         + '\n[[variants]]\nquery = "Mul->Relu"\n\n# a comment\n[[variants]]\nquery = """\nMul->Tanh"""\n\nquary = 3\n',
         12,
-        "no field 'variants.1.quary'",
+        "unknown key 'variants.1.quary'",
     ),
     "no name": ('doc = "x"\n[[variants]]\nquery = "Mul->Relu"\n', 1, "'name' is missing"),
     "a variant without a query": (HEAD + '[[variants]]\nquery = "Mul->Relu"\n\n[[variants]]\nnote = "n"\n', 6, "query"),

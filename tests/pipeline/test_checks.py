@@ -110,7 +110,7 @@ def test_a_file_that_no_earlier_run_wrote_stays(run: Run, tmp_path: Path) -> Non
     [
         ("min_fused = {LayerNrm = 1}", "p.toml:10: no step fuses 'LayerNrm' (did you mean 'LayerNorm'?)"),
         ("min_fused = {GeLU = 1}", "p.toml:10: no step fuses 'GeLU' (choose LayerNorm)"),
-        ("max_arean = 1", "p.toml:10: there is no field 'budgets.max_arean' (did you mean 'max_arena'?)"),
+        ("max_arean = 1", "p.toml:10: unknown key 'budgets.max_arean' (did you mean 'max_arena'?)"),
         ('max_arena = "lots"', "p.toml:10: field 'budgets.max_arena': 'lots': this is not a size in bytes"),
     ],
 )

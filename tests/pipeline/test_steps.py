@@ -130,8 +130,8 @@ def test_patterns_and_limits_are_found_from_the_folder_of_the_file(
 @pytest.mark.parametrize(
     ("step", "line", "message"),
     [
-        ('do = "plan"\nemit = ["docx"]', 3, "'docx' is the ending of no format"),
-        ('do = "plan"\nplaner = "best"', 3, "there is no field 'planer'"),
+        ('do = "plan"\nemit = ["docx"]', 3, 'invalid emit = "docx"'),
+        ('do = "plan"\nplaner = "best"', 3, "unknown key 'planer'"),
         ('do = "plan"\nplanner = "wizard"', 3, 'invalid planner = "wizard"'),
         ('do = "plan"\norder = "alphabetical"', 3, 'invalid order = "alphabetical"'),
         ('do = "plan"\neffort = "huge"', 3, 'invalid effort = "huge"'),
@@ -147,8 +147,8 @@ def test_patterns_and_limits_are_found_from_the_folder_of_the_file(
         ('do = "verify"\nruns = 0', 3, "from 1 to 1,000,000"),
         ('do = "tile"\nmax_rows = 0', 3, "give a whole number of at least 1"),
         ('do = "tile"\nmax = 8\naccumulate = "slowly"', 4, "slowly"),
-        ('do = "inspect"\nemit = ["xlsx"]', 3, "'xlsx'"),
-        ('do = "plan"\nemit = ["../x.json"]', 3, "'../x.json'"),
+        ('do = "inspect"\nemit = ["xlsx"]', 3, 'emit = "xlsx"'),
+        ('do = "plan"\nemit = ["../x.json"]', 3, 'emit = "../x.json"'),
     ],
 )
 def test_bad_options_get_the_line(
