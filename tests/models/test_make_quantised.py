@@ -1,0 +1,57 @@
+"""The script that quantises models, and what plan makes of a model in each of its forms."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxtile import api
+from tests.conftest import MODELS
+
+
+def _script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_quantised", MODELS / "make_quantised.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _network(file: Path) -> Path:
+    """Write Conv, Relu, a residual Add, GlobalAveragePool and MatMul."""
+    generator = np.random.default_rng(0)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array((generator.standard_normal(shape) / 4).astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["c"], pads=[1, 1, 1, 1], name="conv"),
+        helper.make_node("Relu", ["c"], ["r"], name="relu"),
+        helper.make_node("Conv", ["r", "b"], ["d"], pads=[1, 1, 1, 1], name="conv2"),
+        helper.make_node("Add", ["d", "r"], ["s"], name="add"),
+        helper.make_node("GlobalAveragePool", ["s"], ["p"], name="pool"),
+        helper.make_node("Flatten", ["p"], ["f"], name="flat"),
+        helper.make_node("MatMul", ["f", "w"], ["y"], name="product"),
+    ]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])]
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10])]
+    held = [weight("a", 32, 3, 3, 3), weight("b", 32, 32, 3, 3), weight("w", 32, 10)]
+    graph = helper.make_graph(nodes, "g", given, made, held)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
+    return file
+
+
+@pytest.mark.parametrize("form", ["qdq", "qdq-u8s8", "qoperator", "dynamic", "int4", "int4-qdq"])
+def test_a_model_in_each_form_is_planned_and_run(form: str, tmp_path: Path) -> None:
+    source, target = _network(tmp_path / "float.onnx"), tmp_path / "quantised.onnx"
+    _script().quantise(source, form, target)
+    planned, floats = api.plan(target), api.plan(source)
+    assert planned.verdict is not None and planned.verdict.equal
+    assert planned.plan.unplanned == ()
+    assert planned.plan.constant_bytes < floats.plan.constant_bytes
+    if form.startswith("q"):
+        assert planned.plan.arena_size <= floats.plan.arena_size / 4 + 64
