@@ -1,4 +1,4 @@
-"""The rooms import one way, and third-party packages stay in the room that knows them."""
+"""Packages of onnxtile import one way, and each third-party package is imported by one of them."""
 
 import ast
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "onnxtile"
 
-# Upper rooms first. A room imports only from rooms above it.
-ROOMS = [
+# In order: each imports only from those above it.
+PACKAGES = [
     *(
         "printable",
         "errors",
@@ -85,7 +85,7 @@ def imported_modules(file: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def room_of(file: Path) -> str:
+def package_of(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -93,28 +93,28 @@ FILES = sorted(f for f in PACKAGE.rglob("*.py") if f != PACKAGE / "__init__.py")
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE)))
-def test_a_room_imports_only_from_rooms_above_it(file: Path) -> None:
-    room = room_of(file)
-    assert room in ROOMS, f"{room} has no place in the list of rooms"
+def test_a_package_imports_only_from_packages_above_it(file: Path) -> None:
+    own = package_of(file)
+    assert own in PACKAGES, f"{own} is not in the list of packages"
     for module in imported_modules(file):
         parts = module.split(".")
         if parts[0] != "onnxtile" or len(parts) == 1:
             continue
         other = parts[1]
-        if other == room:
+        if other == own:
             continue
-        assert other in ROOMS[: ROOMS.index(room)], f"{file} imports {module}"
-        assert not {room, other} <= SIBLINGS, f"{file} imports {module}"
+        assert other in PACKAGES[: PACKAGES.index(own)], f"{file} imports {module}"
+        assert not {own, other} <= SIBLINGS, f"{file} imports {module}"
 
 
 @pytest.mark.parametrize("package", OWNERS)
-def test_a_third_party_package_is_known_to_one_room(package: str) -> None:
-    users = {room_of(f) for f in FILES if any(m.split(".")[0] == package for m in imported_modules(f))}
+def test_a_third_party_package_is_imported_by_one_package(package: str) -> None:
+    users = {package_of(f) for f in FILES if any(m.split(".")[0] == package for m in imported_modules(f))}
     assert users <= OWNERS[package]
 
 
 @pytest.mark.parametrize("place", PURE)
-def test_pure_rooms_know_no_onnx(place: str) -> None:
+def test_pure_packages_import_no_onnx(place: str) -> None:
     path = PACKAGE / place
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     assert files
