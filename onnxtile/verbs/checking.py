@@ -14,7 +14,7 @@ from onnxtile.model.given import given_shapes, read_inputs
 from onnxtile.model.load import Source, digest, load
 from onnxtile.model.shapes import resolve
 from onnxtile.model.wanted import Wanted
-from onnxtile.verbs.kernels import Kernels, choose_kernels
+from onnxtile.verbs.kernels import KernelChoice, choose_kernels
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def check_plan(
     claims = _read(plan) if isinstance(plan, Path | str) else Claims.of(plan)
     progress("reading the model")
     checked = load(model)
-    choose_kernels(checked, Kernels.NODES if claims.kernels is None else Kernels.ISLANDS)
+    choose_kernels(checked, KernelChoice.NODES if claims.kernels is None else KernelChoice.ISLANDS)
     given = None if inputs is None else read_inputs(inputs, checked)
     open_ = set(symbols(free_inputs(checked)))
     told = {name: size for name, size in claims.dims.items() if name in open_}

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxtile.errors import UsageError
 
 
-class Kernels(StrEnum):
+class KernelChoice(StrEnum):
     """What a plan takes for one kernel."""
 
     ISLANDS = "islands"
@@ -34,11 +34,11 @@ def choose_kernels(model: ir.Model, kernels: str) -> KernelCount | None:
 
     Raises UsageError for kernels of another name.
     """
-    if kernels not in set(Kernels):
-        raise UsageError(f"invalid kernels {kernels!r} (choose {', '.join(Kernels)})")
+    if kernels not in set(KernelChoice):
+        raise UsageError(f"invalid kernels {kernels!r} (choose {', '.join(KernelChoice)})")
     from onnxtile.fusion.islands import is_quantised
 
-    if kernels == Kernels.NODES or not is_quantised(model):
+    if kernels == KernelChoice.NODES or not is_quantised(model):
         return None
     from onnxtile.fusion.library import select
     from onnxtile.fusion.rewrite import fuse
