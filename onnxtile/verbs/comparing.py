@@ -13,6 +13,7 @@ from onnxtile.model.dims import bind, free_inputs, symbols
 from onnxtile.model.feeds import Ranges
 from onnxtile.model.given import read_inputs
 from onnxtile.model.load import Source, load
+from onnxtile.model.session import session_of
 from onnxtile.sizes import MOST_RUNS
 from onnxtile.verbs.stage import Dims, InputShapes, Progress, silent
 from onnxtile.verification.bisect import bisect
@@ -61,10 +62,11 @@ def verify(
     _bind_both(first, second, dims or {}, shapes or {})
     given = None if how.inputs is None else read_inputs(os.fspath(how.inputs), first)
     progress("running the first model")
+    runner = session_of(first)
     trials, assigned = run_original(
-        first, runs=how.runs, seed=how.seed, given=given, ranges=how.ranges, progress=progress
+        first, runs=how.runs, seed=how.seed, given=given, ranges=how.ranges, runner=runner, progress=progress
     )
-    edges, skipped = run_edges(first, trials[0].feeds, ranges=how.ranges) if how.edge else ([], {})
+    edges, skipped = run_edges(first, trials[0].feeds, runner, ranges=how.ranges) if how.edge else ([], {})
     progress("running the second model")
     verdict = replace(compare_with([*trials, *edges], second, assigned, progress), skipped=skipped)
     if verdict.equal or not how.bisect:
