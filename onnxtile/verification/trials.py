@@ -17,6 +17,7 @@ from onnxtile.model.session import session_of
 from onnxtile.model.unbound import example
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.result import VerbResult
+from onnxtile.runtime import Session
 from onnxtile.verification.bisect import Bisection
 from onnxtile.verification.edges import edge_feeds
 from onnxtile.verification.sizes import Assignment, assignments, open_inputs, sizes_given
@@ -96,14 +97,15 @@ def run_original(
     seed: int = 0,
     given: Feeds | None = None,
     ranges: Ranges | None = None,
+    runner: Session | None = None,
     progress: Progress = silent,
 ) -> tuple[list[Trial], dict[str, int]]:
     """Return trials of `model`, and the sizes its free dimensions were given for them.
 
     One trial on the inputs `given` (as `onnxtile.model.given.read_inputs` returns them), else `runs` trials on random ones, whose numbers
-    lie in `ranges` where these name an input.
+    lie in `ranges` where these name an input. `runner` is a session of `model`, made here where none is given.
     """
-    runner = session_of(model)
+    runner = session_of(model) if runner is None else runner
     if given is not None:
         return [Trial(given, runner.run(given), "given")], sizes_given(model, given)
 
@@ -131,9 +133,13 @@ def first_that_runs(model: ir.Model, attempt: Callable[[Assignment], T]) -> tupl
     raise ModelError(str(failure), hint=failure.hint or hint)
 
 
-def run_edges(model: ir.Model, near: Feeds, *, ranges: Ranges | None = None) -> tuple[list[Trial], dict[str, str]]:
-    """Return trials of `model` on edge inputs of the shapes that `near` has, and which edges it does not take, with the reason."""
-    runner = session_of(model)
+def run_edges(
+    model: ir.Model, near: Feeds, runner: Session, *, ranges: Ranges | None = None
+) -> tuple[list[Trial], dict[str, str]]:
+    """Return trials of `model` on edge inputs of the shapes that `near` has, and the edges that it refuses, with the reason.
+
+    `runner` is a session of `model`.
+    """
     trials, skipped = [], {}
     for name, feeds in edge_feeds(model, near, ranges=ranges):
         try:

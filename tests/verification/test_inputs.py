@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxtile import api
+from onnxtile import api, runtime
 from onnxtile.errors import ModelError, UsageError
 
 INF = float("inf")
@@ -228,3 +228,16 @@ def test_the_tolerance_says_why() -> None:
     half = compare_values("y", np.ones(2, np.float16), np.ones(2, np.float16))
     assert half.why.startswith("float16: 0.009")
     assert "equality" in compare_values("y", np.ones(2, np.int8), np.ones(2, np.int8)).why
+
+
+def test_each_model_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+    build = runtime.Session.__init__
+
+    def spy(self: runtime.Session, *args: Any, **how: Any) -> None:
+        loaded.append(self)
+        build(self, *args, **how)
+
+    monkeypatch.setattr(runtime.Session, "__init__", spy)
+    assert api.verify(unary("Relu"), unary("Relu"), how=EDGE).equal
+    assert len(loaded) == 2

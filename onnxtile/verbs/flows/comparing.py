@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxtile.model.dims import bind, free_inputs, symbols
-from onnxtile.model.given import read_inputs
+from onnxtile.model.given import Feeds, read_inputs
 from onnxtile.model.load import load
+from onnxtile.model.session import session_of
 from onnxtile.verbs.flows.stage import Dims, InputShapes, not_both
+from onnxtile.verbs.stage import Dims, InputShapes, Progress
 from onnxtile.verification.bisect import bisect
 from onnxtile.verification.trials import Trial, Verdict, compare_with, run_edges, run_original
 
@@ -30,16 +32,25 @@ def verify(how: CompareOptions) -> Verdict:
     _bind_both(first, second, how.dims or {}, how.whole_shapes)
     given = None if how.inputs is None else read_inputs(os.fspath(how.inputs), first)
     progress("running the first model")
-    trials, assigned = run_original(
-        first, runs=how.runs, seed=how.seed, given=given, ranges=how.ranges, progress=progress
-    )
-    edges, skipped = run_edges(first, trials[0].feeds, ranges=how.ranges) if how.edge else ([], {})
+    trials, assigned, skipped = _run_first(first, how, given, progress)
     progress("running the second model")
-    verdict = replace(compare_with([*trials, *edges], second, assigned, progress), skipped=skipped)
+    verdict = replace(compare_with(trials, second, assigned, progress), skipped=skipped)
     if verdict.equal or not how.bisect:
         return verdict
     progress("looking for the first value that differs")
-    return replace(verdict, bisection=bisect(first, second, _worst(verdict, [*trials, *edges]).feeds, progress))
+    return replace(verdict, bisection=bisect(first, second, _worst(verdict, trials).feeds, progress))
+
+
+def _run_first(
+    model: ir.Model, how: Comparing, given: Feeds | None, progress: Progress
+) -> tuple[list[Trial], dict[str, int], dict[str, str]]:
+    """Return the trials of the first model, its sizes, and the edges it refuses. Its session ends here: two would double the memory."""
+    runner = session_of(model)
+    trials, assigned = run_original(
+        model, runs=how.runs, seed=how.seed, given=given, ranges=how.ranges, runner=runner, progress=progress
+    )
+    edges, skipped = run_edges(model, trials[0].feeds, runner, ranges=how.ranges) if how.edge else ([], {})
+    return [*trials, *edges], assigned, skipped
 
 
 def _worst(verdict: Verdict, trials: list[Trial]) -> Trial:
