@@ -12,7 +12,7 @@ from onnxtile.registry import data_folder
 __all__ = ["LIBRARY", "Pattern", "from_file", "from_query", "in_order", "pattern_set", "select", "set_names"]
 
 LIBRARY = "library"
-"""The name of the set that stands in `patterns/` itself; other sets are folders of it."""
+"""The name of the set in `patterns/` itself; other sets are its subfolders."""
 
 
 def set_names() -> list[str]:

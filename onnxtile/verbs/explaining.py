@@ -127,7 +127,7 @@ def explain(
 ) -> Explanation:
     """Fuse `model` in memory with `patterns` (the library by default) up to `pattern`, and say where that one stopped, and why.
 
-    `pattern` is a name among `patterns`, or what `fuse` takes for one, which then stands alone. Raises as `fuse` does.
+    `pattern` is a name among `patterns`, or what `fuse` takes for one, which is then the only one. Raises as `fuse` does.
     """
     chosen = chosen_patterns(patterns)
     if pattern not in [one.name for one in chosen]:

@@ -104,7 +104,7 @@ def fuse(
 def _lowered(original: ir.Model, chosen: list[Pattern], lower: str, verify: bool, progress: Progress) -> FuseResult:
     names = [target.value for target in Target]
     if lower not in names:
-        raise UsageError(f"there is no lowering {lower!r}", hint=f"there is none, {', '.join(names)}")
+        raise UsageError(f"invalid lower {lower!r} (choose none, {', '.join(names)})")
     progress("matching")
     lowered = lower_graph(original, chosen, Target(lower), progress=progress)
     verdict: Verdict | None = None
