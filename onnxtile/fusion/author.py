@@ -118,7 +118,7 @@ def _written(walks: list[list[tuple[ir.Node, _Edge | None]]], constants: Constan
 
 
 def _anchors(places: list[ir.Node]) -> dict[ir.Node, str]:
-    """Return an anchor for each node that stands in more than one place."""
+    """Return an anchor for each node that occurs more than once."""
     counts: dict[str, int] = {}
     anchors: dict[ir.Node, str] = {}
     for node in dict.fromkeys(places):

@@ -12,7 +12,7 @@ from onnxtile.registry import contributed_folders, data_folder
 __all__ = ["LIBRARY", "Pattern", "from_file", "from_query", "in_order", "pattern_set", "select", "set_names"]
 
 LIBRARY = "library"
-"""The name of the set in `patterns/` itself; other sets are folders of it, and packages of others."""
+"""The name of the set in `patterns/` itself; other sets are its subfolders, and packages of others."""
 
 
 def set_names() -> list[str]:

@@ -83,7 +83,7 @@ class Replacement:
     """What a call becomes: `steps` in order, and which of their results its outputs are. `main` is the step that it is named for.
 
     `plain` says that the steps are the nodes of the body: nothing is gained but the call. `twice` are inputs of which is proved that
-    their last axis is one vector twice: whoever runs the call alone has to feed such.
+    their last axis is one vector twice: a run of the call alone must feed such inputs.
     """
 
     steps: tuple[NewNode, ...]
@@ -221,7 +221,7 @@ def require_shape(result: Argument, argument: Argument) -> Dims:
 
 
 def shown(dims: Dims) -> str:
-    """Return dimensions for a reason; what an engine named because nobody else did is a question mark."""
+    """Return dimensions for a reason; a symbol that a shape engine invented is a question mark."""
     return f"[{', '.join('?' if dim is None or _is_invented(dim) else str(dim) for dim in dims)}]"
 
 

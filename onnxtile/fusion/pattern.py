@@ -183,7 +183,7 @@ def _require_anchors(names: tuple[str, ...], program: Program, source: TomlFile)
         if name != EVERY_NODE and name not in known:
             place = source.place(("in_place", i))
             raise PatternError(
-                f"{place}: in_place: there is no anchor {name!r} in the query {program.query.text.strip()!r}"
+                f"{place}: in_place: unknown anchor {name!r} in the query {program.query.text.strip()!r}"
             )
 
 

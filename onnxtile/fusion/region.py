@@ -168,7 +168,7 @@ def _sorted(outputs: Iterable[ir.Value], nodes: Sequence[ir.Node]) -> list[ir.No
     """Return `nodes` producers first, in the order in which a walk up from the outputs meets them: the same for any file order."""
     members = set(nodes)
     done: dict[ir.Node, None] = {}
-    # What leads to no output (a result that nobody reads) comes last, in the order of the match as far as it can.
+    # What leads to no output (a result without readers) comes last, in the order of the match as far as it can.
     starts = [*(producer for value in outputs if (producer := value.producer()) is not None), *nodes]
     stack = [(node, False) for node in reversed(starts)]
     while stack:

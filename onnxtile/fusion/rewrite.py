@@ -46,7 +46,7 @@ FUSED, REFUSED, OVERLAPPED = "fused", "refused", "overlapped"
 
 @dataclass(frozen=True)
 class Refused:
-    """A match that was left alone: the name of its root, and why."""
+    """A match that was not fused: the name of its root, and the reason."""
 
     root: str
     reason: str

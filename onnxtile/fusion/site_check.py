@@ -1,4 +1,4 @@
-"""Local verification: each different site alone, the nodes as they were beside the call that stands for them."""
+"""Local verification: each different site alone, the original nodes beside the call that replaces them."""
 
 from __future__ import annotations
 

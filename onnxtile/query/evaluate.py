@@ -201,7 +201,7 @@ def _operand(node: ir.Node, facts: TestContext, *, constant: bool) -> Any:
 def _property(value: ir.Value, reference: PropertyOf, facts: TestContext) -> Any:
     word, known = reference.name, value in facts.constants
     if word not in _FIELDS:
-        raise QueryError(f"there is no {word!r}; there are {', '.join(_FIELDS)}", facts.text, reference.span)
+        raise QueryError(f"unknown property {word!r} (choose {', '.join(_FIELDS)})", facts.text, reference.span)
     if word == "constant":
         return known
     if word in {"node", "op"}:

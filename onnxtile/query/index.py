@@ -33,7 +33,7 @@ class Scan:
         self._graphs: dict[ir.Graph, tuple[list[ir.Node], list[ir.Graph]]] = {}
 
     def vertices(self) -> list[Vertex]:
-        """Return the vertices of the model as it is now, in the order of the file; a body follows the graph it stands in."""
+        """Return the vertices of the model as it is now, in the order of the file; a body follows the graph that contains it."""
         found: list[Vertex] = []
         functions = (function.graph for function in self._model.functions.values())
         todo = [self._model.graph, *(graph for graph in functions if graph not in self._closed)]

@@ -87,7 +87,7 @@ _FAIL = -1
 class Machine:
     """Runs a program at one root after the other.
 
-    `neighbours`, `accepts` and `holds` say what the graph is; `observe` is called with the end of each way that leads to no match.
+    `neighbours`, `accepts` and `holds` say what the graph is; `observe` is called where a search that leads to no match ends.
     """
 
     def __init__(

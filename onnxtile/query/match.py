@@ -66,7 +66,7 @@ def compiled(query: str, known: Collection[str] = ()) -> Program:
 class Matcher:
     """Finds programs in one model. What they need to know of it is gathered once.
 
-    Graphs may be edited between two searches, as long as `constants` still holds, `replaced` is called with new values, and
+    Graphs may be edited between two searches, as long as `constants` still holds, `replaced` is called for new values, and
     `refresh` is called after. Nothing is looked for in the graphs in `closed`. `shapes` gives the shapes of `model` as it is now.
     """
 
@@ -88,7 +88,7 @@ class Matcher:
         """Return the matches of `program` in all graphs of the model, root by root in the order of the file.
 
         Matches may overlap. Each way over a `~` edge makes a match of its own; a set of vertices with its anchors is listed once.
-        `observe` is called with the end of each way that leads to no match. Raises QueryError where the search would take too long.
+        `observe` is called where a search that leads to no match ends. Raises QueryError where the search would take too long.
         """
         index, around = self.index(), self._around
         roots = index.candidates(program, around) if observe is None else index.roots(program)
@@ -113,7 +113,7 @@ class Matcher:
         return self._index
 
     def replaced(self, old: ir.Value, new: ir.Value) -> None:
-        """Hear that `new` has taken the place of `old`, whose type it has."""
+        """Note that `new` has replaced `old` and has its type."""
         self._shapes.replaced(old, new)
 
     @property

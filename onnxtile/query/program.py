@@ -185,7 +185,7 @@ class _Compiler:
             self._turned_clause(clause)
 
     def _turned_clause(self, clause: Clause) -> None:
-        """Emit a clause whose anchor stands further on: what stands before it, turned round, and what follows."""
+        """Emit a clause whose anchor comes later: the part before it, turned round, and the part after it."""
         position = _position_of_anchor(clause, self._known)
         if position is None or not isinstance(clause, Sequence):
             reason = "this clause is not connected to the ones before it"
@@ -312,7 +312,7 @@ def _first_nodes(clause: Clause) -> Iterator[Node | None]:
 
 
 def _last(clause: Clause) -> Node | End:
-    """Return where the walk stands after `clause`."""
+    """Return the last node of `clause`, or its `$`."""
     match clause:
         case QueryBlock():
             return _last(clause.body)

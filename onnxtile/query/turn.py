@@ -1,4 +1,4 @@
-"""Clauses read from their far end, for those whose anchor stands there: `Relu->Add#1` is `Add#1<-Relu`."""
+"""Clauses read from their far end, for clauses whose anchor is there: `Relu->Add#1` is `Add#1<-Relu`."""
 
 from __future__ import annotations
 

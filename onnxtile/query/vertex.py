@@ -15,7 +15,7 @@ Vertex: TypeAlias = ir.Node | ir.Value
 """A node, or the initializer that is a constant without a node."""
 
 Uses: TypeAlias = Sequence[tuple[ir.Node, int]]
-"""The nodes that read a value, each with the position of the input; a node that reads it twice stands here twice."""
+"""The nodes that read a value, each with the position of the input; a node that reads it twice occurs twice."""
 
 _T = TypeVar("_T")
 

@@ -113,7 +113,7 @@ def test_what_the_converter_forgets_is_restored(transformer: Path) -> None:
 
 
 def test_an_unknown_target_is_a_usage_error(transformer: Path) -> None:
-    with pytest.raises(UsageError, match="no lowering"):
+    with pytest.raises(UsageError, match="invalid lower"):
         api.fuse(transformer, lower="tensorrt")
 
 

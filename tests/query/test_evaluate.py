@@ -108,7 +108,7 @@ ERRORS = [
     ("Softmax[axes == 1]", "axes", "Softmax has no 'axes'", "axis"),
     ("Gemm[transb == 1]", "transb", "Gemm has no 'transb'", "transB"),
     ("Relu[axis == 1]", "axis", "Relu has no 'axis'", None),
-    ("Softmax[inputs[0].shap == [1]]", "inputs[0].shap", "there is no 'shap'", None),
+    ("Softmax[inputs[0].shap == [1]]", "inputs[0].shap", "unknown property 'shap'", None),
     ("Softmax[axis in 3]", "axis in 3", "what follows 'in' must be a list", None),
     ("Softmax[axis < 'a']", "axis < 'a'", "these cannot be compared", None),
     ("Softmax[shape < 3]", "shape < 3", "these cannot be compared", None),

@@ -239,5 +239,5 @@ def test_each_model_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
         build(self, *args, **how)
 
     monkeypatch.setattr(runtime.Session, "__init__", spy)
-    assert api.verify(unary("Relu"), unary("Relu"), how=EDGE).equal
+    assert api.verify(unary("Relu"), unary("Relu"), **EDGE).equal
     assert len(loaded) == 2

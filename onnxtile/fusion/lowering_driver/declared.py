@@ -85,7 +85,7 @@ class DeclaredLowering(Lowering):
 def checked(name: str, kinds: dict[TargetName, Declared], outputs: int, file: TomlFile) -> DeclaredLowering | None:
     """Return the lowering that a file declares, None where it declares none.
 
-    Raises PatternError with file and line where there is no such operator, or it does not take what it is given.
+    Raises PatternError with file and line where the operator is unknown, or does not take its inputs, outputs or attributes.
     """
     if not kinds:
         return None
@@ -100,7 +100,7 @@ def _signature(declared: Declared, file: TomlFile, kind: TargetName) -> _SchemaS
     schemas: list[Any] = contrib_schemas(declared.op, declared.domain) if declared.domain else _standard(declared)
     if not schemas:
         version = f" in opset {declared.since}" if declared.since else ""
-        raise PatternError(f"{file.place(('lower', kind, 'op'))}: lower.{kind}: there is no operator {shown}{version}")
+        raise PatternError(f"{file.place(('lower', kind, 'op'))}: lower.{kind}: unknown operator {shown}{version}")
     schema = max(schemas, key=lambda s: int(s.since_version))
     constraints = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
     own = [str(getattr(formal, "type_str", "") or getattr(formal, "typeStr", "")) for formal in schema.inputs]

@@ -29,7 +29,7 @@ class ModelFacts(FactsTable):
         for graph in model.graphs():
             made = (value for node in graph for value in node.outputs if value.name)
             for value in dict.fromkeys((*graph.inputs, *graph.initializers.values(), *made)):
-                # A name that stands in two graphs says nothing.
+                # A name that two graphs use identifies no value.
                 self._values[value.name or ""] = None if value.name in self._values else value
 
     def argument(self, value: ir.Value) -> Argument:

@@ -25,7 +25,7 @@ def inlined(site: CallSite, since: Mapping[str, int], *, main: int) -> Replaceme
             operands[node.outputs[0]] = Literal(array, ir.DataType.from_numpy(array.dtype), "constant")
             continue
         if node.op_type not in since or node.domain not in {"", "ai.onnx"}:
-            raise NotLowered(f"{node.op_type} stands in its body")
+            raise NotLowered(f"its body contains {node.op_type}")
         inputs = tuple(operands[value] for value in node.inputs)
         steps.append(
             NewNode(node.op_type, inputs, settings(node), since=since[node.op_type], outputs=len(node.outputs))

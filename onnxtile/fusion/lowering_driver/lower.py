@@ -42,7 +42,7 @@ class Target(Enum):
 
 @dataclass(frozen=True)
 class LoweredSite:
-    """What became of one call: the operator it is now, or the reason why it stays. An opened call gave way to its parts."""
+    """The outcome for one call: the operator it became, or the reason why it stays a call. An opened call was replaced by its nodes."""
 
     call: str
     meta_op: str
@@ -81,12 +81,12 @@ def lower(
     Where the model cannot be raised, or not that far, what needs more stays a call, and says so. So do the calls named in `unfit`, for the
     reasons given there.
     """
-    plan = _Plan(list(patterns), target, unfit, progress)
-    run = _Run(original, resolved(original), plan)
+    request = _Request(list(patterns), target, unfit, progress)
+    run = _Run(original, resolved(original), request)
     wanted = {proof.opset for decision in run.decide(_ALL_OPSETS, "") for proof in decision.proofs()}
     source, refusal = _raise(original, wanted)
     if source is not original:
-        run = _Run(source, _carried(original, run.shapes, source), plan)
+        run = _Run(source, _carried(original, run.shapes, source), request)
     version = opset_of(source)
     run.apply(run.decide(version, refusal or f"the model has {version}"))
     return Lowered(
@@ -95,7 +95,7 @@ def lower(
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Request:
     """What is asked of one lowering: patterns, target, and the calls that must stay, with reasons."""
 
     patterns: list[Pattern]
@@ -140,16 +140,18 @@ def _raise(original: ir.Model, opsets: Iterable[int]) -> tuple[ir.Model, str]:
 class _Run:
     """A fused copy of one model, the decisions on its calls, and their application."""
 
-    def __init__(self, source: ir.Model, shapes: Shapes, plan: _Plan) -> None:
+    def __init__(self, source: ir.Model, shapes: Shapes, request: _Request) -> None:
         self.shapes = shapes
         self.fused = source.clone()
         counterparts = dict(zip(values(source), values(self.fused), strict=True))
-        self.results = fuse(self.fused, plan.patterns, plan.progress, shapes=lambda: shapes.of_copies(counterparts))
+        self.results = fuse(
+            self.fused, request.patterns, request.progress, shapes=lambda: shapes.of_copies(counterparts)
+        )
         facts = ModelFacts(source, shapes)
         known = discover("onnxtile.fusion.lowerings", Lowering)  # type: ignore[type-abstract]
-        declared = {pattern.name: pattern.lowering for pattern in plan.patterns if pattern.lowering is not None}
+        declared = {pattern.name: pattern.lowering for pattern in request.patterns if pattern.lowering is not None}
         lowerings: Mapping[str, Lowering] = {**known, **declared}
-        self._decider = Decider(self.fused, facts, lowerings, plan.unfit, for_ort=plan.target is Target.ORT)
+        self._decider = Decider(self.fused, facts, lowerings, request.unfit, for_ort=request.target is Target.ORT)
         self.evidence = Evidence(self.fused, facts)
         self.sites: list[LoweredSite] = []
 
@@ -158,7 +160,7 @@ class _Run:
         return self._decider.decide(limit, why)
 
     def apply(self, decisions: Iterable[Decision]) -> None:
-        """Write what was decided into the fused model, and remove what nobody needs any more."""
+        """Write what was decided into the fused model, and remove values and functions that are no longer used."""
         emitter = Emitter(self.fused)
         for decision in decisions:
             self._apply(decision, emitter)

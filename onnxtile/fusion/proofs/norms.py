@@ -208,7 +208,7 @@ def _variable(squares: Poly) -> tuple[int, int]:
         return index, 0
     cast = casts.pop()
     if next(operands(cast)) != variable(index):
-        raise NotLowered("a Cast stands inside of the normalisation")
+        raise NotLowered("the normalisation contains a Cast")
     return index, int(cast[1])  # type: ignore[call-overload]
 
 
@@ -261,7 +261,7 @@ def _source(site: CallSite, x: Argument, parts: _NormTerms, narrowed: int) -> tu
         if ir.DataType(parts.widened) != ir.DataType.FLOAT or not narrowed:
             raise NotLowered("a Cast changes the precision in which it computes")
         return x, ir.DataType.FLOAT
-    # The Cast to float stands before the call.
+    # The Cast to float precedes the call.
     producer = x.value.producer() if x.value is not None else None
     if known_dtype(x) != ir.DataType.FLOAT or ir.DataType(narrowed) not in HALVES:
         raise NotLowered("a Cast changes the precision in which it computes")

@@ -13,7 +13,6 @@ from onnxtile.model.load import digest, load
 from onnxtile.model.shapes import resolve
 from onnxtile.model.wanted import Wanted
 from onnxtile.verbs.flows.kernels import KernelChoice, choose_kernels
-from onnxtile.verbs.kernels import KernelChoice, choose_kernels
 
 if TYPE_CHECKING:
     from onnxtile.planning.proof.published.audit import Audit

@@ -13,8 +13,7 @@ from onnxtile.model.dims import bind, free_inputs, symbols
 from onnxtile.model.given import Feeds, read_inputs
 from onnxtile.model.load import load
 from onnxtile.model.session import session_of
-from onnxtile.verbs.flows.stage import Dims, InputShapes, not_both
-from onnxtile.verbs.stage import Dims, InputShapes, Progress
+from onnxtile.verbs.flows.stage import Dims, InputShapes, Progress, not_both
 from onnxtile.verification.bisect import bisect
 from onnxtile.verification.trials import Trial, Verdict, compare_with, run_edges, run_original
 
@@ -42,7 +41,7 @@ def verify(how: CompareOptions) -> Verdict:
 
 
 def _run_first(
-    model: ir.Model, how: Comparing, given: Feeds | None, progress: Progress
+    model: ir.Model, how: CompareOptions, given: Feeds | None, progress: Progress
 ) -> tuple[list[Trial], dict[str, int], dict[str, str]]:
     """Return the trials of the first model, its sizes, and the edges it refuses. Its session ends here: two would double the memory."""
     runner = session_of(model)
