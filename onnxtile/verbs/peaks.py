@@ -1,4 +1,4 @@
-"""What lives at once in a tiled model, for each way to add partial sums: planned as far as the lives of its tensors go."""
+"""The bytes that live at once in a tiled model, for each way to accumulate, and its arena before and after."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _peak(model: ir.Model, limits: Limits, options: TileOptions, run: bool) -> d
 
 
 def _with_tiles(model: ir.Model, known: Shapes) -> Shapes:
-    """Return what is known of `model`, now that it is tiled: what was known before, and what the tiles say of themselves."""
+    """Return the shapes of `model` after tiling: the shapes known before, and the declared shapes of the tiles."""
     rows = [(value, known.dtype(value) or value.dtype, known.dims(value)) for value in values(model)]
     dims = {value: size for value, _, size in rows if size is not None}
     for value, _, size in rows:

@@ -40,9 +40,9 @@ _PLANNED = 1_000
 
 @dataclass(frozen=True)
 class TiledModel:
-    """The tiled model, what became of each product, and the verdict of the runs (None where verification was off).
+    """The tiled model, the report on each product, and the verdict of the runs (None where verification was off).
 
-    `draft` is what `save` writes in little memory: unless the model was verified, most tiles are made only then.
+    `draft` is the form that `save` writes in little memory: unless the model was verified, most tiles are made only then.
     """
 
     draft: Draft = field(repr=False)
@@ -56,11 +56,11 @@ class TiledModel:
     arena: ArenaChange = field(default_factory=ArenaChange)
     """The bytes of the arena before and after."""
     warnings: tuple[str, ...] = ()
-    """What a user should see: nothing was tiled, nodes exceed the limits, the arena grew."""
+    """One line for each of: nothing was tiled, nodes exceed the limits, the arena grew."""
 
     @cached_property
     def model(self) -> ir.Model:
-        """The tiled model with all its tiles, each of which takes kilobytes. From then on it is what is to be written, not `draft`."""
+        """The tiled model with all its tiles, each of which takes kilobytes. From then on write it, not `draft`."""
         for late in reversed(list(self.result.late.values())):
             late.rewrite()
         return self.draft.model
@@ -90,15 +90,14 @@ def tile(
     verify: bool = True,
     progress: Progress = silent,
 ) -> TiledModel:
-    """Split every matrix product of `model` into MatMul, Sum and Concat nodes within `limits`; convolutions where these ask for it.
+    """Split every matrix product of `model` into MatMul, Sum and Concat nodes within `limits`; convolutions on request.
 
-    Where `limits` name a memory, the tile is chosen that moves the fewest bytes. `options` say how partial sums are added.
+    Where `limits` name a memory, each node gets the grid with the fewest nodes within 5 % of the fewest bytes moved.
     A node of which no tile meets the limits is left as it is, unless the options are strict.
-    With `peaks`, the model is tiled once for each of them, to show what lives at once; None asks for that where it takes little time.
-    With `verify`, each different product alone is judged against a float64 run, and the whole model is run beside the original.
+    With `peaks`, the model is tiled in each way to accumulate, to find the bytes that live at once; None does so where it is quick.
+    With `verify`, each different product is compared with a float64 run, and the whole model is run beside the original.
     Raises ModelError, UsageError; Infeasible where all tiles need more nodes than allowed, or, with strict options, no tile of a
-    node meets the limits;
-    Mismatch where a result is further off than rounding explains.
+    node meets the limits; Mismatch where a result is further off than rounding explains.
     """
     options = options or TileOptions()
     progress("reading the model")
@@ -119,7 +118,7 @@ def tile(
     planned = None
     if wanted and result.tiled:
         source = original if verify else _read(model, dims, shapes)
-        # A plan that nobody asked for is left out where it fails.
+        # A plan that was not requested is left out where it fails.
         with suppress(OnnxtileError) if peaks is None else nullcontext():
             planned = _peaks(source, limits, options, run=verify, progress=progress)
     nodes = tiled.graph.num_nodes() + sum(site.nodes - 1 for site in result.tiled if not site.emitted)
@@ -174,7 +173,7 @@ def _warnings(result: TileResult, arena: ArenaChange) -> tuple[str, ...]:
 
 
 def _hints(result: TileResult) -> dict[str, str]:
-    """Return what may help where partial sums of 16 bits overflow or lose digits."""
+    """Return hints for partial sums of 16 bits that overflow or lose digits."""
     halves = [site for site in result.tiled if site.contraction.dtype in HALVES and site.grid.shape[1] > 1]
     return {
         site.node: "its partial sums leave the range or the digits of "
@@ -185,15 +184,15 @@ def _hints(result: TileResult) -> dict[str, str]:
 
 
 def _declared(model: ir.Model) -> dict[str | None, ir.Shape | None]:
-    """Return the shapes that the model itself gives to what its nodes make, by name."""
+    """Return the shapes that the model declares for the outputs of its nodes, by name."""
     return {value.name: value.shape for node in all_nodes(model) for value in node.outputs}
 
 
 def _keep_to(declared: Mapping[str | None, ir.Shape | None], result: TileResult) -> None:
-    """Let the new nodes say no more of shapes than the model did.
+    """Keep of the shapes of new values only the shapes that the model declared.
 
     onnxruntime infers shapes in every branch, also in one that is never taken at these sizes, and refuses the model where they do not
-    fit there; what it cannot infer itself must not be told to it.
+    fit there; so shapes that it cannot infer itself must be left out.
     """
     for value in (value for site in result.tiled for node in site.emitted for value in node.outputs):
         value.shape = declared.get(value.name)
