@@ -60,7 +60,7 @@ def _warnings(result: ResultJson) -> list[Table | Text]:
 
 
 def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
-    """Return what was chosen within a memory, and for the layer that moves most what else there was; nothing where no limit asks."""
+    """Return the tiles chosen within a memory, and the other choices of the layer that moves most; nothing without a choice."""
     chosen = [t for t in tiled if t.get("choice")]
     if not chosen:
         return []

@@ -36,7 +36,7 @@ class Accumulation(StrEnum):
 def fitting(wanted: Accumulation, contraction: Contraction) -> Accumulation:
     """Return `wanted`, or `chain` where the operator that it takes has no such operands.
 
-    Gemm multiplies matrices of floats only: onnxruntime has no kernel for integers; and what it adds is of its own type. Sum takes
+    Gemm multiplies matrices of floats only: onnxruntime has no kernel for integers; and its C has the type of its result. Sum takes
     no integers in any opset; Add does, and integer addition is exact in any order.
     """
     floats = contraction.dtype in FLOATS
@@ -77,20 +77,20 @@ class PartialSums(ABC):
 
     @abstractmethod
     def multiply(self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr] = ()) -> None:
-        """Write the product of stretch `k`, a node with such attributes, and what can be added by now."""
+        """Write the product of stretch `k`, a node with these attributes, and the sums whose terms are there."""
 
     @abstractmethod
     def total(self) -> ir.Value:
-        """Write what is left to add; return the sum of all products, in the type in which they are added."""
+        """Write the sums that are left; return the sum of all products, in the type in which they are added."""
 
     def result(self) -> ir.Value:
-        """Write what is left to add; return the sum of all products."""
+        """Write the sums that are left; return the sum of all products, in the type of the contraction."""
         total = self.total()
         return self._cast(total, "narrow", self.place, self.writer.contraction.dtype) if self._is_wide else total
 
     @property
     def _is_wide(self) -> bool:
-        """Whether products are added in another type than their own: one alone is not added."""
+        """Whether products are added in another type than their own; a single product is not added."""
         return self.writer.contraction.sums is not None and self.writer.grid.shape[1] > 1
 
     def _product(

@@ -10,7 +10,7 @@ from onnxtile.tiling.limits import Limits, WindowBounds
 
 @dataclass(frozen=True)
 class AxisBounds:
-    """Bounds and multiples in elements; None where there is no bound.
+    """Bounds and multiples in elements; None means no bound.
 
     `pixels` bounds the product of all `sliding` axes. `multiples` are for those axes, channels and filters. With `fills`, zeros fill up
     the last stretch of an axis to a multiple.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -31,7 +31,7 @@ class Cutting:
     columns: Axis
     letters: tuple[str, str, str]
     scale: float = 1.0
-    """What the blocks of a constant are multiplied by when they are written."""
+    """The factor that multiplies the blocks of a constant when they are written."""
 
     @property
     def is_cut(self) -> bool:
@@ -44,7 +44,7 @@ class Cutting:
         return self.rows.fills or self.columns.fills
 
     def dims(self, row: int | None, column: int | None) -> TensorDims:
-        """Return the dimensions of a block; None stands for the whole side."""
+        """Return the dimensions of a block; None means the whole side."""
         dims = list(self.operand.dims)
         for axis, cuts, index in zip(self.operand.axes, (self.rows, self.columns), (row, column), strict=True):
             if axis is not None and (cuts.is_cut or cuts.fills):
@@ -69,7 +69,7 @@ class Cutting:
 
 
 class Blocks(ABC):
-    """Gives the value that holds a block, and writes what it takes to make it when it is first asked for."""
+    """Gives the value that holds a block, and writes the nodes that make it at its first use."""
 
     @abstractmethod
     def block(self, row: int, column: int) -> ir.Value:
@@ -107,6 +107,73 @@ class ConstantBlocks(Blocks):
         if any(after for _, after in missing):
             view = np.pad(view, missing, constant_values=self.fill)
         return ir.Tensor(view if cut.scale == 1.0 else times(view, cut.scale, dtype), dtype)
+
+
+@dataclass
+class QuantizedBlocks(Blocks):
+    """Blocks of a quantized constant: its initializer is cut when it is saved, and each block has a DequantizeLinear of its own.
+
+    A scale and a zero point for each index of one axis are cut along that axis; single ones serve all blocks.
+    """
+
+    cutting: Cutting
+    writer: Writer
+    node: ir.Node
+    _made: dict[tuple[int, int], ir.Value] = field(default_factory=dict)
+    _parameters: dict[tuple[int, int], ir.Value] = field(default_factory=dict)
+
+    def block(self, row: int, column: int) -> ir.Value:
+        """Return the output of the DequantizeLinear that makes the block."""
+        if (row, column) not in self._made:
+            self._made[row, column] = self._write(row, column)
+        return self._made[row, column]
+
+    def _write(self, row: int, column: int) -> ir.Value:
+        cut = self.cutting
+        name, first, second = cut.letters
+        place, dims = {first: row, second: column}, cut.dims(row, column)
+        quantized = self._constant(self.node.inputs[0], cut.slices(row, column), f"{label(name, place)}_quantized")
+        rest = [self._parameter(at, place, cut.slices(row, column)) for at in range(1, len(self.node.inputs))]
+        attributes = [attribute for key, attribute in self.node.attributes.items() if key != "axis"]
+        attributes += [] if self._axis is None else [ir.AttrInt64("axis", self._axis)]
+        return self.writer.node(
+            "DequantizeLinear", [quantized, *rest], name, place, dims, attributes, cut.operand.dtype
+        )
+
+    @property
+    def _axis(self) -> int | None:
+        """The axis of the blocks that has a scale for each index; None where one scale serves all."""
+        scale, rank = self.node.inputs[1], len(self.cutting.operand.dims)
+        if scale is None or scale.const_value is None or scale.const_value.size == 1:
+            return None
+        axis = self.node.attributes.get_int("axis", 1) % rank
+        return rank - 1 - axis if self.cutting.operand.transposed else axis
+
+    def _parameter(self, at: int, place: Mapping[str, int], slices: tuple[slice, ...]) -> ir.Value:
+        """Return the part of the scale or zero point, input `at`, that belongs to a block."""
+        value = self.node.inputs[at]
+        assert value is not None
+        stretch = slice(None) if self._axis is None else slices[self._axis]
+        if stretch == slice(None):
+            return value
+        key = at, stretch.start
+        if key not in self._parameters:
+            name = f"{label(self.cutting.letters[0], dict(place))}_{('', 'scale', 'zero_point')[at]}"
+            self._parameters[key] = self._constant(value, (stretch,), name)
+        return self._parameters[key]
+
+    def _constant(self, value: ir.Value | None, index: tuple[slice, ...], stem: str) -> ir.Value:
+        assert value is not None and value.const_value is not None
+        tensor = value.const_value
+        turned = self.cutting.operand.transposed and len(index) > 1
+        dims = tensor.shape.numpy()[::-1] if turned else tensor.shape.numpy()
+        shape = ir.Shape([len(range(size)[part]) for size, part in zip(dims, index, strict=True)])
+
+        def cut() -> ir.TensorProtocol:
+            array = self.writer.reader.array(tensor)
+            return ir.Tensor(np.ascontiguousarray((array.T if turned else array)[index]), tensor.dtype)
+
+        return self.writer.constant(ir.LazyTensor(cut, tensor.dtype, shape), stem)
 
 
 @dataclass
@@ -193,8 +260,10 @@ def blocks_of(
         return WholeBlock(operand.value)
     if not operand.constant:
         return SplitBlocks(cutting, writer, outer)
+    if operand.dequantize is not None and cutting.scale == 1.0 and not cutting.fills:
+        return QuantizedBlocks(cutting, writer, operand.dequantize)
     key = (operand.value, operand.transposed, cutting.scale, cutting.rows, cutting.columns, graph)
-    # A zero point is taken off what fills up, too: with itself there, nothing is left.
+    # The zero point is subtracted from the filling too, so filling with the zero point itself gives zeros.
     zero = operand.zero if cutting.fills and operand.zero is not None and operand.zero.axes == (None, None) else None
     fill = 0 if zero is None or zero.value not in constants else int(constants.array(zero.value).reshape(()))
     held = operand.value.const_value
@@ -203,7 +272,7 @@ def blocks_of(
 
 
 def scaled(cutting: Cutting, scale: float, constants: ConstantTable, dtype: ir.DataType) -> Cutting | None:
-    """Return `cutting` with its constant multiplied by `scale`; None where it is no constant or would lose digits by it.
+    """Return `cutting` with its constant multiplied by `scale`; None where it is not a constant or would lose digits.
 
     Digits are lost where an element would leave the range of normal numbers, upwards or downwards.
     """

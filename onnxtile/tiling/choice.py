@@ -35,7 +35,7 @@ class TileChoice:
     """The bytes that a full tile holds at once."""
 
     def to_dict(self, axes: slice = slice(None)) -> dict[str, Any]:
-        """Return the fields, ready for JSON; of the tile only those of `axes`."""
+        """Return the fields, ready for JSON; of the tile only the sizes of `axes`."""
         return {**vars(self), "tile": list(self.tile[axes])}
 
 
@@ -104,7 +104,7 @@ def share(fronts: Sequence[Sequence[TileChoice]], nodes_at_most: int | None) -> 
             f"no tiling has {nodes_at_most:,} nodes at most: the fewest are {nodes_at_most - left:,}",
             hint="raise --nodes-at-most, or the limits",
         )
-    # What a step saves only falls as nodes are used up, so one found before is looked at anew when its turn comes.
+    # The saving of a step only falls as nodes are used up, so an earlier value is computed again when its turn comes.
     waiting = [(float("-inf"), site) for site in range(len(fronts))]
     while waiting:
         saved, site = heappop(waiting)

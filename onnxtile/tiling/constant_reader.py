@@ -17,7 +17,7 @@ class ConstantReader:
         self._array: Array | None = None
 
     def array(self, tensor: ir.TensorProtocol) -> Array:
-        """Return the elements of `tensor`, until those of another are asked for; a file that was mapped for the last is let go."""
+        """Return the elements of `tensor`, and keep them until another constant is read; the mapped file of the last one is closed."""
         if self._array is None or self._tensor is not tensor:
             self._let_go()
             self._tensor, self._array = tensor, tensor.numpy()
@@ -26,6 +26,6 @@ class ConstantReader:
     def _let_go(self) -> None:
         self._array = None
         if isinstance(self._tensor, ir.ExternalTensor):
-            # Where somebody else still reads from the mapped file it stays, and goes with the last reader.
+            # A mapped file with other readers stays open until the last of them ends.
             with suppress(BufferError):
                 self._tensor.release()

@@ -37,6 +37,8 @@ class TensorOperand:
     dtype: ir.DataType
     zero: TensorOperand | None = None
     """The zero point that is taken off each element: a single one without axes, or one for each column."""
+    dequantize: ir.Node | None = field(default=None, compare=False, repr=False)
+    """The DequantizeLinear that makes a constant operand from initializers, so that its blocks can stay quantized."""
 
     @property
     def stored(self) -> TensorDims:
@@ -51,7 +53,7 @@ class TensorOperand:
 
     @property
     def batch(self) -> TensorDims:
-        """The dimensions before those of the matrix or vector."""
+        """The dimensions before the matrix or vector."""
         return self.dims[: -sum(axis is not None for axis in self.axes)]
 
     def size(self, side: int) -> AxisSize:
@@ -62,7 +64,7 @@ class TensorOperand:
 
 @dataclass(frozen=True)
 class Bias:
-    """A tensor that is added to the whole result, `beta` times; its dimensions broadcast to those of the result."""
+    """A tensor that is added to the whole result, `beta` times; its dimensions broadcast to the result."""
 
     value: ir.Value
     dims: TensorDims
@@ -150,7 +152,7 @@ class Contraction:
 
     @property
     def result_dtype(self) -> ir.DataType:
-        """The element type of the result, which is that of the partial sums unless it is quantized."""
+        """The element type of the result: the type of the partial sums unless it is quantized."""
         return self.dtype if self.requantize is None else self.requantize.dtype
 
     @property
@@ -209,6 +211,25 @@ class Contraction:
     def n(self) -> AxisSize:
         """The columns of a product, the output channels of a group of a convolution."""
         return self.filters
+
+
+def with_quantized(contraction: Contraction) -> Contraction:
+    """Return `contraction` with the DequantizeLinear of each operand that one makes from initializers."""
+    bias = contraction.tile_bias
+    return replace(
+        contraction,
+        left=_quantized(contraction.left),
+        right=_quantized(contraction.right),
+        tile_bias=None if bias is None else _quantized(bias),
+    )
+
+
+def _quantized(operand: TensorOperand) -> TensorOperand:
+    node = operand.value.producer() if operand.constant else None
+    if node is None or node.op_type != "DequantizeLinear" or node.domain or "block_size" in node.attributes:
+        return operand
+    held = all(value is not None and value.is_initializer() for value in node.inputs)
+    return replace(operand, dequantize=node) if held else operand
 
 
 def matrix_product(

@@ -1,4 +1,4 @@
-"""Element types of factors and sums, and what numbers they hold."""
+"""Element types of factors and sums, and the numbers that they hold."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def examine(
     if not limits.asks_for_choice:
         grid = TileGrid.fullest(contraction, bounds)
         _require_tiles(contraction, grid, facts)
-        # One choice, which costs what it costs.
+        # The limits leave one choice.
         number = most_nodes(contraction, grid, how) if grid.is_cut else 1
         return Candidate(node, name, contraction, (TileChoice((), grid.order, number, 0, 0),), lambda _: grid)
     if bounds.fills:
@@ -59,7 +59,7 @@ def examine(
 
 
 def _require_tiles(contraction: Contraction, grid: TileGrid, facts: ModelFacts) -> None:
-    """Raise NotTiled where a tile of `grid` cannot be filled up, or would read padding alone."""
+    """Raise NotTiled where a tile of `grid` cannot be filled up, or would read padding only."""
     require_fillable(contraction, (any(axis.fills for axis in grid.sliding), grid.k.fills, grid.n.fills), facts)
     for axis, cuts in zip(contraction.sliding, grid.sliding, strict=True):
         axis.require_input(cuts.stretch(index) for index in range(cuts.count if cuts.is_cut else 0))

@@ -1,6 +1,6 @@
 """A local function whose calls have different sizes becomes one for each, since each of them is cut differently.
 
-Names tell the copies apart, as those of meta-ops with different bodies: Linear, Linear.2, Linear.3 ...
+Copies get numbers, like meta-ops with different bodies: Linear, Linear.2, Linear.3 ...
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _named(function: ir.Function, name: str) -> ir.Function:
 
 
 def _content(function: ir.Function) -> tuple[object, ...]:
-    """Return what tells copies of one function apart: which nodes they have, by operator and name."""
+    """Return the content of a copy of a function: its nodes, by operator and name."""
     return tuple((node.op_identifier(), node.name) for node in function)
 
 
@@ -84,7 +84,7 @@ def _callees(model: ir.Model, function: ir.Function) -> list[ir.OperatorIdentifi
 
 
 def _callers_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
-    """Return the functions so that each stands behind all that call it. Functions do not call themselves, not by others either."""
+    """Return the functions, each after all functions that call it. Functions are not recursive."""
     done: dict[ir.OperatorIdentifier, None] = {}
 
     def visit(key: ir.OperatorIdentifier) -> None:

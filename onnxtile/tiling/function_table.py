@@ -1,4 +1,4 @@
-"""What is known inside local functions: the sizes that their call sites agree on, and the small constants that these give."""
+"""Shapes inside local functions: the sizes that their call sites agree on, and the small constants that these give."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onnxtile.tiling.tensors import ConstantTable, NotTiled, ShapeTable, TensorD
 
 _IR_VERSION = 10
 _MOST = 64
-"""Elements of a constant that may say something about shapes: what Reshape, Slice, Split or Expand take has about one an axis."""
+"""Most elements of a constant that may decide shapes: the inputs of Reshape, Slice, Split or Expand have about one an axis."""
 Signature = tuple[tuple[ir.DataType | None, TensorDims | None] | None, ...]
 """Element type and dimensions of each input of a call; None for one that is left out."""
 
@@ -33,7 +33,7 @@ class FunctionShapes:
     shapes: ShapeTable
     _stand_ins: Mapping[ir.Value, ir.Value]
     given: Mapping[ir.Value, Array] = field(default_factory=dict)
-    """What those inputs hold that are the same small constant in all calls."""
+    """The elements of the inputs that are the same small constant in all calls."""
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         """Return the element type, None where it is unknown."""
@@ -78,7 +78,7 @@ class FunctionTable:
         return found
 
     def of(self, function: ir.Function) -> FunctionShapes:
-        """Return what is known inside `function`. Raises NotTiled with the reason where its calls do not tell."""
+        """Return the shapes inside `function`. Raises NotTiled with the reason where its calls do not decide them."""
         key = function.identifier()
         if key not in self._known:
             try:
@@ -87,7 +87,7 @@ class FunctionTable:
                 self._known[key] = str(reason)
         body = self._known[key]
         if isinstance(body, str):
-            raise NotTiled(f"it stands inside the local function {function.domain}::{function.name}, {body}")
+            raise NotTiled(f"it is inside the local function {function.domain}::{function.name}, {body}")
         return body
 
     def _register(self, function: ir.Function) -> None:
@@ -114,7 +114,7 @@ class FunctionTable:
         return table.dtype(value), table.dims(value)
 
     def _given(self, calls: Sequence[ir.Node], count: int) -> list[Array | None]:
-        """Return for each input of a function what all its calls give there, None where they differ or it is no small constant."""
+        """Return for each input of a function the small constant that all its calls give, None where they differ or give another value."""
         found: list[Array | None] = []
         for index in range(count):
             arrays = [self._held(call.inputs[index]) if index < len(call.inputs) else None for call in calls]
@@ -151,7 +151,7 @@ class FunctionTable:
 def _inferred(
     model: ir.Model, function: ir.Function, signature: Signature, given: Sequence[Array | None]
 ) -> FunctionShapes:
-    """Infer the body of `function` as a graph whose inputs are those of its calls; what these give as constants is constant there."""
+    """Infer the body of `function` as a graph whose inputs have the sizes of its calls; constants that these give are constants there."""
     copy = function.clone()
     stand_ins = dict(zip(_values(function), _values(copy), strict=True))
     held = {value: array for value, array in zip(function.inputs, given, strict=True) if array is not None}
@@ -171,7 +171,7 @@ def _inferred(
 
 
 def _resolved(shell: ir.Model) -> ShapeTable:
-    """Return what can be known of a body; read off a run where inference does not suffice and onnxruntime has the operators."""
+    """Return the shapes of a body, from a run where inference is not enough and onnxruntime has the operators."""
     try:
         return resolve(shell, run=True)
     except ModelError:

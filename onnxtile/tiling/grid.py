@@ -1,4 +1,4 @@
-"""How a contraction is cut: full tiles of the bound, then one ragged tile for what is left over."""
+"""How a contraction is cut: full tiles of the bound, then one smaller tile for the rest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Axis:
 
     The size is None where it is known only when the model runs; such an axis is one stretch. Zeros fill up the
     last stretch to a multiple of `quantum`.
-    Full tiles first is what hardware with a fixed tile size runs fastest; balanced cuts would make every tile a partial one.
+    Hardware with a fixed tile size runs full tiles fastest; balanced cuts would make every tile a partial one.
     """
 
     size: int | None
@@ -59,7 +59,7 @@ class Axis:
 
     @property
     def total(self) -> int | None:
-        """The size, with what fills up the last stretch."""
+        """The size, with the zeros that fill up the last stretch."""
         return None if self.size is None else -(-self.size // self.quantum) * self.quantum
 
     @property
@@ -68,14 +68,14 @@ class Axis:
         return self.total != self.size
 
     def stretch(self, index: int) -> slice:
-        """Return the half-open range of elements in stretch `index`, without what fills it up."""
+        """Return the half-open range of elements in stretch `index`, without the zeros that fill it up."""
         if self.size is None or self.step is None:
             return slice(None)
         start = index * self.step
         return slice(start, min(start + self.step, self.size))
 
     def width(self, index: int) -> int:
-        """Return the number of elements in stretch `index` of an axis whose size is known, with what fills it up."""
+        """Return the number of elements in stretch `index` of an axis whose size is known, with the zeros that fill it up."""
         assert self.total is not None and self.step is not None
         return min(self.step, self.total - index * self.step)
 
@@ -138,7 +138,7 @@ class TileGrid:
     """The cuts of a contraction; each combination of stretches is one tile.
 
     `sliding` are the cuts of the axes that make up M: the rows of a product, the rows and columns of a convolution's output. `k`
-    and `n` are those of the channels and filters of one group; where either is cut, a tile has one group. `order` names the
+    and `n` are the cuts of the channels and filters of one group; where either is cut, a tile has one group. `order` names the
     loops inside each set of groups, outermost first; m counts the stretches of `sliding`, row by row.
     """
 
@@ -240,7 +240,7 @@ class TileGrid:
                 yield group, m, k, n
 
     def along(self, m: int) -> tuple[int, ...]:
-        """Return the number of the stretch along each sliding axis that stretch `m` of M stands for."""
+        """Return for stretch `m` of M the number of the stretch along each sliding axis."""
         found: list[int] = []
         for axis in reversed(self.sliding):
             m, index = divmod(m, axis.count)

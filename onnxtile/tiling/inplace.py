@@ -25,7 +25,7 @@ from onnxtile.tiling.writer import Writer
 
 @dataclass(frozen=True)
 class Writing:
-    """What all sites of one model are written with."""
+    """The model, names, constants and options that all sites of one model are written with."""
 
     model: ir.Model
     names: Names
@@ -42,7 +42,7 @@ class Writing:
 
 
 def emitted(site: TileSite, writing: Writing) -> tuple[Writer, ir.Value]:
-    """Return what stands for the node of `site`, and its result, which is the output of the last node; the graph is not touched."""
+    """Return the nodes that replace the node of `site`, and its result, the output of the last node; the graph is not changed."""
     graph = site.node.graph
     assert isinstance(graph, ir.Graph)
     opset = writing.model.graph.opset_imports.get("", 0)
@@ -78,7 +78,7 @@ def rewrite(site: TileSite, writing: Writing, original: onnx.NodeProto | None = 
 def report(
     site: TileSite, writing: Writing, original: onnx.NodeProto, made: tuple[ir.Node, ...], count: int
 ) -> TiledNode:
-    """Return what became of the node of `site`."""
+    """Return the report on the node of `site`."""
     how = fitting(writing.options.accumulate, site.contraction)
     return TiledNode(
         site.name, site.node.op_type, site.contraction, site.grid, original, made, how, site.chosen, nodes=count
@@ -96,14 +96,14 @@ def _insert_constants(graph: ir.Graph, constants: Sequence[ir.Value]) -> None:
 
 
 def _fold(contraction: Contraction, constants: ConstantTable) -> None:
-    """Compute the constants of `contraction` that operators make, which may be tiled next, while those still stand."""
+    """Compute the constants of `contraction` that operators make, before those operators are tiled themselves."""
     for value in contraction.values:
         if value in constants and value.producer() is not None:
             constants.array(value)
 
 
 def describe(old: ir.Node, last: ir.Node, result: ir.Value) -> None:
-    """Let `last`, which makes `result`, say what `old` and its output say."""
+    """Give `last`, which makes `result`, the type, shape, documentation and metadata of `old` and its output."""
     value = old.outputs[0]
     result.type, result.shape, result.doc_string = (
         value.type or result.type,
@@ -119,7 +119,7 @@ def describe(old: ir.Node, last: ir.Node, result: ir.Value) -> None:
 
 
 def _take_over(old: ir.Node, last: ir.Node, result: ir.Value) -> None:
-    """Let `result`, made by `last`, stand wherever the output of `old` stood, under its name."""
+    """Replace the output of `old` by `result`, the output of `last`, under the same name."""
     describe(old, last, result)
     old.outputs[0].replace_all_uses_with(result, replace_graph_outputs=True)
     result.name = old.outputs[0].name

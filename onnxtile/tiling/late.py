@@ -1,4 +1,4 @@
-"""Tiles that are made when they are written and then let go: one takes kilobytes, and a large model has hundreds of thousands."""
+"""Tiles that are made when they are written and then freed: one takes kilobytes, and a large model has hundreds of thousands."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LateSite:
 
 
 def _let_go(writer: Writer, cache: BlockCache) -> None:
-    """Free what was made, although somebody may still hold one constant of it, which knows where it was cut."""
+    """Free the nodes and constants, although a caller may still hold one of the constants."""
     for node in writer.nodes:
         node.resize_inputs(0)
     writer.nodes.clear()
@@ -59,17 +59,17 @@ def _let_go(writer: Writer, cache: BlockCache) -> None:
     for blocks in cache.values():
         blocks.clear()
     del node
-    gc.collect(0)  # a node and its outputs hold each other; the youngest generation is what was made here
+    gc.collect(0)  # a node and its outputs hold each other; the youngest generation holds them
 
 
 def may_wait(sites: Sequence[TileSite], writing: Writing) -> list[ir.Node]:
     """Return the nodes whose tiles can be made late: of the main graph, whose constants are held and read by no other site.
 
-    Names of what they are made of begin with their own, which no other has, so that none depends on the others.
+    Names of new values begin with the unique name of their node, so that no node depends on the others.
     """
     graph, constants = writing.model.graph, writing.constants
     if writing.options.wrap or any(node.op_type == "If" for node in graph.all_nodes()):
-        return []  # wrappers are functions of the model; what branches say of shapes is taken back
+        return []  # wrappers are functions of the model; shapes inside branches are removed afterwards
     names = Counter(site.name for site in sites)
     held = [{value for value in site.contraction.values if value in constants} for site in sites]
     readers = Counter(value for values in held for value in values)
@@ -84,7 +84,7 @@ def may_wait(sites: Sequence[TileSite], writing: Writing) -> list[ir.Node]:
 
 
 def defer(site: TileSite, writing: Writing) -> tuple[TiledNode, LateSite]:
-    """Take from the graph the constants that only the tiles of `site` need; return what becomes of the node, and its tiles to be."""
+    """Take from the graph the constants that only the tiles of `site` need; return the report on the node, and its tiles to make."""
     late = LateSite(site, writing, ir.to_proto(site.node))
     with late() as written:
         count = len(written.nodes)

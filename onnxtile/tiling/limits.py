@@ -1,4 +1,4 @@
-"""What the hardware can take in one matrix product."""
+"""The limits of the hardware on one tile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_MEMORY = 2**50
 
 @dataclass(frozen=True)
 class WindowBounds:
-    """What holds for one tile of a convolution besides: output rows and columns, and input and output channels of all its groups."""
+    """Further bounds on one tile of a convolution: output rows and columns, and input and output channels of all its groups."""
 
     rows: int | None = None
     columns: int | None = None
@@ -32,7 +32,7 @@ class WindowBounds:
         return any(bound is not None for bound in vars(self).values())
 
     def over(self, other: WindowBounds) -> WindowBounds:
-        """Return these bounds, and where there is none that of `other`."""
+        """Return these bounds, and the bounds of `other` where these have none."""
         return WindowBounds(
             **{name: other_ if (ours := getattr(self, name)) is None else ours for name, other_ in vars(other).items()}
         )
@@ -40,15 +40,14 @@ class WindowBounds:
 
 @dataclass(frozen=True)
 class Limits:
-    """What holds for one product, (M × K) times (K × N); None where there is no limit.
+    """The limits on one tile, (M × K) times (K × N); None means no limit.
 
-    `m`, `k`, `n` bound the sizes in elements. `multiples` are what the stretches of M, K and N are multiples of, save the one
-    that is left over at the end of an axis. With `pad` none is left over: an axis that has a bound is cut into stretches of
-    exactly that size, another into multiples, and zeros fill up the last. `largest_elements` and `largest_bytes`
-    bound each block that a tile reads or makes, `memory` all blocks of one tile together, in bytes; both count the whole batch.
-    `dtypes` are the element types of factors that the hardware takes, as numpy calls them. `window` asks for convolutions to be
-    cut, too, and bounds their tiles; None leaves them whole. `operators` are the limits of
-    operators that have their own.
+    `m`, `k`, `n` bound the sizes in elements. Stretches of M, K and N are multiples of `multiples`, except the last one of an axis.
+    With `pad` the last one is filled up with zeros: an axis with a bound is cut into stretches of exactly that size, another axis into
+    multiples. `largest_elements` and `largest_bytes` bound each block that a tile reads or makes, `memory` all blocks of one tile
+    together, in bytes; all count the whole batch. `dtypes` are the element types of factors that the hardware takes, with numpy's names.
+    `window` requests that convolutions are cut, and bounds their tiles; None leaves them whole. `operators` are the limits of single
+    operators.
     """
 
     m: int | None = None
@@ -86,13 +85,13 @@ class Limits:
 
         A `window` has convolutions cut within the same limits, and its own.
 
-        Raises UsageError for a bound that is no whole number, is below 1, or is absurdly large, and where there is none at all.
+        Raises UsageError for a bound that is not a whole number, below 1, or larger than any tensor, and where no bound is given.
         """
         if max is not None:
             _require_bound(max, "max")
         if base is None and max is m is k is n is memory is None and not (window and window.asks):
             raise UsageError(
-                "no limit is given", hint="say --max 64, or one of --max-m, --max-k, --max-n, --memory and --target"
+                "no limit is given", hint="give --max 64, or one of --max-m, --max-k, --max-n, --memory and --target"
             )
         m, k, n = (max if bound is None else bound for bound in (m, k, n))
         return (base or cls())._but((m, k, n), memory, window)

@@ -1,4 +1,4 @@
-"""Names for what tile writes, and for the nodes it speaks about."""
+"""Names for the nodes and values that tile writes, and for the nodes that it reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxtile.model.walk import all_nodes, all_values
 
 
 class Names:
-    """The names of a model: which node is called what, and which names are still free.
+    """The names of a model: the name of each node, and the names that are still free.
 
     Values and nodes of all graphs count, since a body sees the values of the graphs around it.
     """
@@ -35,7 +35,7 @@ class Names:
         return next((value.name for value in node.outputs if value.name), "")
 
     def within(self, node: ir.Node) -> str:
-        """Return the name of `node` for a reader who knows the function that it stands in."""
+        """Return the name of `node` within its function."""
         return node.name or next((value.name for value in node.outputs if value.name), "")
 
     def fresh(self, wanted: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs a node, or the tiles that stand for it, outside its model; constants are fed, so that no weight is copied into a file."""
+"""Runs a node, or the tiles that replace it, outside its model; constants are fed, so that no weight is copied into a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ piece, 0.9 s in pieces of 1,000, 0.7 s in pieces of 500 or less."""
 
 @dataclass(frozen=True)
 class _NodeSession:
-    """Consecutive nodes in a session of their own, and the constants among what they read."""
+    """Consecutive nodes in a session of their own, and the constants among their inputs."""
 
     session: Session
     constants: tuple[ir.Value, ...] = ()
@@ -31,7 +31,7 @@ class _NodeSession:
     """Its Sums of 16 bits."""
 
     def run(self, trials: Iterable[dict[str, Array]]) -> None:
-        """Add what this part makes to what each trial knows. The blocks of constants are cut once for all of them."""
+        """Add the results of these nodes to the values of each trial. The blocks of constants are cut once for all of them."""
         held = {name_of(value): np.asarray(held_by(value), order="C") for value in self.constants}
         names = [feed.name for feed in self.session.inputs]
         for known in trials:
@@ -57,9 +57,9 @@ class NodeRun:
 
     @classmethod
     def of_tiles(cls, site: TiledNode, opset: int) -> NodeRun:
-        """Return what stands for the node. Raises ModelError where onnxruntime has no kernel for it.
+        """Return the tiles that replace the node. Raises ModelError where onnxruntime has no kernel for one.
 
-        Of 16 bits, no node stands in one session with another that it reads: onnxruntime computes in float32, and would not round or
+        With 16 bits, no node is in one session with a node that it reads: onnxruntime computes in float32, and would not round or
         overflow between the two, as hardware does that keeps each tensor in the type that the model says.
         """
         levels = _levels(site.emitted) if site.contraction.dtype in HALVES else [list(site.emitted)]
@@ -78,7 +78,7 @@ class NodeRun:
 
 @dataclass
 class _Cutter:
-    """Makes parts of the nodes of a site; what a later part reads is an output of the part that makes it."""
+    """Makes sessions of the nodes of a site; a value that a later session reads is an output of the one that makes it."""
 
     site: TiledNode
     opset: int
@@ -93,7 +93,7 @@ class _Cutter:
         self._last_read[nodes[-1].outputs[0]] = len(self.runs)
         self._made = {value for node in nodes for value in node.outputs}
         self._outer = outer_values(self.site.contraction)
-        # Split and Slice take their sizes from the model, as hardware compilers ask for.
+        # The sizes for Split and Slice are initializers, as hardware compilers need.
         self._sizes = {
             value
             for node in nodes
@@ -186,7 +186,7 @@ def name_of(value: ir.Value) -> str:
 
 
 def _levels(nodes: Sequence[ir.Node]) -> list[list[ir.Node]]:
-    """Return `nodes` in groups, none of which reads what it makes, each as early as can be."""
+    """Return `nodes` in groups, each node as early as possible; no node of a group reads another one of it."""
     level: dict[ir.Node | None, int] = {}
     groups: list[list[ir.Node]] = []
     for node in nodes:
@@ -197,7 +197,7 @@ def _levels(nodes: Sequence[ir.Node]) -> list[list[ir.Node]]:
 
 
 def _in_range(total: Array, terms: Sequence[Array]) -> Array:
-    """Return a Sum of 16 bits, rounded once, but where adding one term after another leaves the range: there what that comes to."""
+    """Return a Sum of 16 bits, rounded once; where adding term after term leaves the range, the result of that."""
     with np.errstate(over="ignore", invalid="ignore"):
         running = terms[0]
         for term in terms[1:]:
@@ -213,7 +213,7 @@ def _session(model: onnx.ModelProto) -> Session:
     try:
         return Session(model.SerializeToString())
     except ModelError as error:
-        raise ModelError(str(error), hint="what cannot be run here is tiled with --no-verify") from None
+        raise ModelError(str(error), hint="to tile without running, use --no-verify") from None
 
 
 def _opsets(opset: int) -> dict[str, int]:

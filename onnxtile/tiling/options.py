@@ -35,13 +35,9 @@ class TilingPolicy:
 
     def __post_init__(self) -> None:
         if self.nodes_at_most is not None and self.nodes_at_most < 1:
-            raise UsageError(
-                f"--nodes-at-most {self.nodes_at_most}: a tiling has at least one node", hint="give 1 or more"
-            )
+            raise UsageError(f"invalid --nodes-at-most {self.nodes_at_most}: give 1 or more")
         if not 1 <= self.runs <= MOST_RUNS:
-            raise UsageError(
-                f"--runs {self.runs}: a product is judged on one set of inputs at least", hint=f"up to {MOST_RUNS:,}"
-            )
+            raise UsageError(f"invalid --runs {self.runs}: give 1 or more, up to {MOST_RUNS:,}")
 
     @classmethod
     def of(
@@ -57,7 +53,7 @@ class TilingPolicy:
     ) -> TilingPolicy:
         """Return the options. Raises UsageError for a way to accumulate or a type that does not exist, and numbers below 1."""
         if accumulate not in set(Accumulation):
-            raise UsageError(f"--accumulate {accumulate} is not known", hint=f"there is {', '.join(Accumulation)}")
+            raise UsageError(f"invalid --accumulate {accumulate!r} (choose {', '.join(Accumulation)})")
         if accumulate_type not in {None, *SUM_TYPES}:
             raise UsageError(f"invalid --accumulate-type {accumulate_type!r} (choose {', '.join(SUM_TYPES)})")
         sums = None if accumulate_type is None else SUM_TYPES[accumulate_type]

@@ -1,4 +1,4 @@
-"""Removes constants that nobody uses any more."""
+"""Removes constants without uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnxtile.tiling.tensors import ConstantTable
 
 
 def prune(values: Iterable[ir.Value], constants: ConstantTable) -> None:
-    """Remove those of `values` that are constant and unused from their graphs, with the operators of constants behind them."""
+    """Remove from their graphs the `values` that are constant and unused, and the operators that compute them."""
     pending = [value for value in values if value in constants]
     while pending:
         value = pending.pop()

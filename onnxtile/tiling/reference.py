@@ -1,4 +1,4 @@
-"""What a product or a convolution comes to in float64, or exactly, computed by numpy."""
+"""The result of a contraction in float64, or exact for integers, computed by numpy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxtile.tiling.convolve import convolve
 from onnxtile.tiling.node_run import name_of
 
 ConstantFactors: TypeAlias = dict[tuple[str, bool], tuple[Array, Array]]
-"""Constant factors in float64, and their squares, by name and whether they are transposed: what one trial leaves for the next."""
+"""Constant factors in float64, and their squares, by name and whether they are transposed; one trial keeps them for the next."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def require_cuttable(contraction: Contraction, limits: Limits, facts: ModelFacts
 
 
 def _require_asked(contraction: Contraction, limits: Limits) -> None:
-    """Raise NotTiled for a convolution where the limits do not ask for convolutions to be cut."""
+    """Raise NotTiled for a convolution where the limits do not request that convolutions are cut."""
     if limits.window is not None:
         return
     sizes = (contraction.m, contraction.k, contraction.n)
@@ -40,7 +40,7 @@ def _require_asked(contraction: Contraction, limits: Limits) -> None:
 
 
 def _require_window_limits(contraction: Contraction, limits: Limits) -> None:
-    """Raise NotTiled where the limits ask for tiles that no convolution can be cut into."""
+    """Raise NotTiled where the limits need tiles that a convolution cannot be cut into."""
     if limits.pad:
         raise NotTiled(
             "a convolution is not filled up to tiles of one size (pad = true): "
@@ -61,7 +61,7 @@ def _require_dtypes(factors: Iterable[TensorOperand], limits: Limits) -> None:
 
 
 def _require_batch(contraction: Contraction, facts: ModelFacts) -> None:
-    """Raise NotTiled, and say what to bind, where the size of a batch is no number, and so no memory that it takes."""
+    """Raise NotTiled, with the dimension to bind, where the size of a batch, and so its memory, is not known."""
     for operand, batch in zip((contraction.left, contraction.right), contraction.batches, strict=False):
         for axis, size in enumerate(batch):
             if not isinstance(size, int):
@@ -69,7 +69,7 @@ def _require_batch(contraction: Contraction, facts: ModelFacts) -> None:
 
 
 def _require_known(contraction: Contraction, limits: Limits, facts: ModelFacts) -> None:
-    """Raise NotTiled, and say what to bind, where a limit holds for an axis whose size is no number."""
+    """Raise NotTiled, with the dimension to bind, where a limit holds for an axis of unknown size."""
     left, right = contraction.left, contraction.right
     bounds = contraction.bounds(limits)
     cut = [bound is not None or limits.needs_size(0) for bound in bounds.sliding]
@@ -98,12 +98,12 @@ def require_fillable(contraction: Contraction, filled: tuple[bool, bool, bool], 
             raise NotTiled(f"the vector {operand.value.name!r} cannot be filled up to a matrix")
         if fills and not operand.constant and operand.dtype not in FLOATS and facts.opset < 11:
             raise NotTiled(
-                f"opset {facts.opset} cannot fill up {operand.value.name!r}, which is no float: raise the model to 11"
+                f"opset {facts.opset} cannot fill up {operand.value.name!r}, which is not a float: raise the model to 11"
             )
     if not k or a.zero is None:
         return
     # Where both factors are filled up, one of them must be so with its zero point for the product to stay as it is.
     if a.constant and not a.zero.constant:
         raise NotTiled(
-            f"{a.value.name!r} cannot be filled up with the zero point {a.zero.value.name!r}: that is no constant"
+            f"{a.value.name!r} cannot be filled up with the zero point {a.zero.value.name!r}, which is not a constant"
         )

@@ -1,4 +1,4 @@
-"""What tile did."""
+"""The result of tile: tiled nodes, and nodes left as they are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from onnxtile.tiling.tensors import AxisSize
 
 @dataclass(frozen=True)
 class TiledNode:
-    """A node that became a grid of tiles, and what it takes to judge that by running: the node as it was and what stands for it."""
+    """A node that became a grid of tiles, with the original node and the new nodes, so that both can be run."""
 
     node: str
     op: str
@@ -32,7 +32,7 @@ class TiledNode:
     chosen: Chosen | None = None
     """How the tile was chosen; None where the limits leave no choice."""
     nodes: int = 0
-    """How many nodes stand for it. Where they are made only when they are written, `emitted` has none of them."""
+    """The number of nodes that replace it. Where they are made only when they are written, `emitted` is empty."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return sizes in elements, the grid as stretches along M, K and N, how it is written, and how it was chosen."""
@@ -77,7 +77,7 @@ class LateTiles(Protocol):
     """The tiles of a node that are made when they are asked for."""
 
     def __call__(self) -> AbstractContextManager[Written]:
-        """Make them, to be let go afterwards."""
+        """Make them; they are freed afterwards."""
 
     def rewrite(self) -> TiledNode | SkippedNode:
         """Put them into the graph."""
@@ -94,7 +94,7 @@ class TileResult:
 
     @property
     def matmuls(self) -> int:
-        """How many products and convolutions stand for the tiled nodes."""
+        """The number of products and convolutions that replace the tiled nodes."""
         return sum(site.grid.matmuls for site in self.tiled)
 
     @property

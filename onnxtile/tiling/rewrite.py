@@ -1,4 +1,4 @@
-"""Tiles every product of a model: find them all, refuse what would explode, then rewrite the graph in place."""
+"""Tiles every contraction of a model: find them all, refuse more than a million nodes, then rewrite the graph in place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxtile.model.save import raise_ir_version
 from onnxtile.model.unbound import Unbound
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.registry import discover
-from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.contraction import Contraction, with_quantized
 from onnxtile.tiling.element_types import HALVES
 from onnxtile.tiling.examine import examine
 from onnxtile.tiling.function_copies import FunctionCopies
@@ -43,7 +43,7 @@ def tile(
     *,
     late: bool = False,
 ) -> TileResult:
-    """Cut every tileable node of `model`, in place, into products within `limits`; with `late`, leave to the result what can wait.
+    """Cut every tileable node of `model`, in place, into tiles within `limits`; with `late`, the result makes the tiles that can wait.
 
     `shapes` and `constants` describe the model as it comes in. Values keep their names, types and roles; constants that
     only the old nodes used are removed. The IR version becomes 10 at least where anything is tiled, for the marks on the
@@ -65,7 +65,7 @@ def tile(
     _refuse_explosion(sites, options)
     if sites:
         raise_ir_version(model)
-    # From the last node to the first: a constant that is the result of a product may be read while that product still stands.
+    # From the last node to the first: a constant that is the result of a product is read before that product is replaced.
     done: dict[ir.Node, TiledNode | SkippedNode] = {}
     writing = Writing(model, names, constants, options, bodies=frozenset(f.graph for f in model.functions.values()))
     waiting = set(may_wait(sites, writing) if late else ())
@@ -84,7 +84,7 @@ def tile(
 
 
 def _require_names(names: Iterable[str], found: Iterable[TileSite | SkippedNode]) -> None:
-    """Raise UsageError where one of `names` is not that of a node that tile could cut."""
+    """Raise UsageError where one of `names` is not the name of a node that tile could cut."""
     known = {entry.name if isinstance(entry, TileSite) else entry.node for entry in found}
     for name in names:
         if name not in known:
@@ -108,7 +108,7 @@ class _Search:
     options: TilingPolicy
 
     def all(self) -> Iterator[Candidate | SkippedNode]:
-        """Yield what can be tiled and what cannot."""
+        """Yield the nodes that can be tiled, and the nodes that cannot, with the reason."""
         for node in self.model.graph.all_nodes():
             if _is_tileable(node, self.operators):
                 yield self._examine(node, self.facts, self.names.of(node))
@@ -126,7 +126,7 @@ class _Search:
         overload = f":{function.overload}" if function.overload else ""
         name = f"{function.name}{overload}/{self.names.within(node)}"
         if function.opset_imports.get("", 0) != self.facts.opset:
-            return SkippedNode(name, f"it stands inside {function.domain}::{function.name}, which has another opset")
+            return SkippedNode(name, f"it is inside {function.domain}::{function.name}, which has another opset")
         try:
             facts = replace(self.facts, shapes=self.table.of(function), constants=NoConstants())
         except NotTiled as reason:
@@ -141,7 +141,7 @@ class _Search:
         limits = self.limits.of_operator(node.op_type)
         sizes: tuple[AxisSize, AxisSize, AxisSize] | None = None
         try:
-            contraction: Contraction = self.operators[node.op_type].restate(node, facts)
+            contraction: Contraction = with_quantized(self.operators[node.op_type].restate(node, facts))
             if contraction.dtype in HALVES:
                 contraction = replace(contraction, sums=self.options.sums)
             sizes = (contraction.m, contraction.k, contraction.n)
@@ -160,7 +160,7 @@ def _is_tileable(node: ir.Node, operators: Mapping[str, Tileable]) -> bool:
 
 
 def _refuse_explosion(sites: list[TileSite], options: TilingPolicy) -> None:
-    """Raise UsageError, with what to raise, where tiling would write more than a million nodes."""
+    """Raise UsageError, with the limit to raise, where tiling would write more than a million nodes."""
     counts = [most_nodes(site.contraction, site.grid, options.accumulate) for site in sites]
     total = sum(counts)
     if total <= MOST_NODES:

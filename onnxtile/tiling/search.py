@@ -1,8 +1,8 @@
 """An exact search for the tiles that move the fewest bytes with so many nodes (the cost model: onnxtile.tiling.cost).
 
-Bytes depend on the number of stretches alone, so of all steps that give as many only the shortest counts; for each step along the
+Bytes depend only on the number of stretches, so of all steps that give as many only the shortest counts; for each step along the
 sliding axes and N the longest K that fits is the best in any order. That leaves about 4·√(M·N) pairs times six orders for a matrix
-product. Tiles of several whole groups are searched beside those of one.
+product. Tiles of several whole groups are searched beside tiles of one group.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onnxtile.tiling.grid import ORDERS
 from onnxtile.tiling.limits import Limits
 
 NodeCount = Callable[..., Any]
-"""How many nodes stand for so many stretches along groups, each sliding axis, K and N, arrays, in an order of loops, which comes last."""
+"""The number of nodes for so many stretches along groups, each sliding axis, K and N (arrays), in an order of loops (the last argument)."""
 
 
 def front(workload: Workload, limits: Limits, bounds: AxisBounds, nodes: NodeCount) -> tuple[TileChoice, ...]:

@@ -10,7 +10,7 @@ from onnxtile.tiling.tensors import AxisSize, NotTiled
 
 @dataclass(frozen=True)
 class InputWindow:
-    """What one stretch of the output reads: input elements from `start` to `stop` with `before` and `after` of padding.
+    """The inputs that one stretch of the output reads: elements from `start` to `stop` with `before` and `after` of padding.
 
     `extra` is ConvTranspose's output_padding: elements at the end of the output that no input reaches.
     """
@@ -44,7 +44,7 @@ class SlidingAxis:
     output_padding: int = 0
     auto: str = "NOTSET"
     wanted: int | None = None
-    """What ConvTranspose's output_shape asks for."""
+    """The size in ConvTranspose's output_shape."""
     transposed: bool = False
     size: AxisSize = None
     out: AxisSize = None
@@ -67,7 +67,7 @@ class SlidingAxis:
     def over(self, size: AxisSize) -> SlidingAxis:
         """Return the same over an input of `size`, with the padding and the size of the output that follow where that is a number.
 
-        Raises NotTiled where output_shape asks for more than there is.
+        Raises NotTiled where output_shape is larger than the input reaches.
         """
         if not isinstance(size, int):
             return replace(self, size=size, out=self.wanted)
@@ -104,7 +104,7 @@ class SlidingAxis:
         return (outputs - 1) * self.stride + self.reach
 
     def window(self, stretch: slice) -> InputWindow:
-        """Return what the outputs of a stretch read. Both sizes must be known."""
+        """Return the inputs that the outputs of a stretch read. Both sizes must be known."""
         assert isinstance(self.size, int)
         return self._scattered(stretch, self.size) if self.transposed else self._gathered(stretch, self.size)
 
@@ -123,13 +123,13 @@ class SlidingAxis:
         return InputWindow(start, stop, first - start * self.stride, max(spare, 0), max(-spare, 0))
 
     def require_reachable(self) -> None:
-        """Raise NotTiled where a stretch of the output could lie in the padding alone, and so read nothing."""
+        """Raise NotTiled where a stretch of the output could read padding only."""
         if not self.transposed and max(self.before, self.after) >= self.reach:
             raise NotTiled(
-                f"a tile could lie in its padding of {max(self.before, self.after)} alone, as wide as its kernel, {self.reach}"
+                f"a tile could read padding only: its padding is {max(self.before, self.after)}, its kernel reaches over {self.reach}"
             )
 
     def require_input(self, stretches: Iterable[slice]) -> None:
-        """Raise NotTiled where one of these stretches of the output lies in the padding alone."""
+        """Raise NotTiled where one of these stretches of the output reads padding only."""
         if any(self.window(stretch).width < 1 for stretch in stretches):
             self.require_reachable()

@@ -25,7 +25,7 @@ DType = Literal[
 
 
 def _in_bytes(value: object) -> object:
-    """Return the bytes that a text means; what is no text is returned as it is."""
+    """Return the bytes that a text means; any other value is returned as it is."""
     if not isinstance(value, str):
         return value
     size = bytes_of(value)
@@ -52,7 +52,7 @@ class _Axis(_Table):
         if isinstance(value, int):
             return {"max": value}
         if not isinstance(value, dict):
-            raise ValueError(f"{value!r} is no whole number: write 64, or {{ max = 64, multiple = 8 }}")
+            raise ValueError(f"{value!r} is not a whole number: write 64, or {{ max = 64, multiple = 8 }}")
         return value
 
     @pydantic.model_validator(mode="after")
@@ -68,7 +68,7 @@ class _Largest(_Table):
 
 
 class _Rules(_Table):
-    """What may differ from operator to operator."""
+    """The fields that may differ from operator to operator."""
 
     m: _Axis = _Axis()
     k: _Axis = _Axis()
@@ -104,13 +104,13 @@ class _LimitsFile(_Rules):
     operator: dict[str, _Rules] = {}
 
     def limits(self) -> Limits:
-        """Return the limits; an operator takes from the file what its own table leaves out."""
+        """Return the limits; fields that the table of an operator leaves out come from the file."""
         common = super().limits()
         own = [(name, self._with(rules, name).limits()) for name, rules in self.operator.items()]
         return replace(common, operators=tuple(sorted(own, key=lambda pair: pair[0])))
 
     def _with(self, rules: _Rules, operator: str) -> _Rules:
-        """Return `rules`, and what the file says where they say nothing. A table of a convolution's own asks for it to be cut."""
+        """Return `rules`, with missing fields from the file. A table of a convolution requests that it is cut."""
         common = {name: getattr(self, name) for name in self.model_fields_set & _Rules.model_fields.keys()}
         own = {name: getattr(rules, name) for name in rules.model_fields_set}
         return _Rules.model_construct(**{**common, **own, "conv": _operators()[operator].windows})
@@ -138,12 +138,14 @@ def _require_operators(file: TomlFile, content: _LimitsFile) -> None:
         if name not in known:
             raise UsageError(
                 f"{file.place(at)}: field 'operator.{name}': tile cuts no such operator",
-                hint=f"there is {', '.join(known)}",
+                hint=f"choose {', '.join(known)}",
             )
         alien = rules.model_fields_set & _OF_CONVOLUTIONS
         if alien and not known[name].windows:
             field = min(alien)
-            raise UsageError(f"{file.place((*at, field))}: field 'operator.{name}.{field}': {name} is no convolution")
+            raise UsageError(
+                f"{file.place((*at, field))}: field 'operator.{name}.{field}': {name} is not a convolution"
+            )
 
 
 def ready_made() -> list[str]:

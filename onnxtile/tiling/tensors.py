@@ -20,7 +20,7 @@ class NotTiled(Exception):
 
 
 class ShapeTable(Protocol):
-    """What is known of values beside the model (onnxtile.model.shapes.Shapes)."""
+    """Element types and shapes of values, beside the model (onnxtile.model.shapes.Shapes)."""
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         """Return the element type, None where it is unknown."""

@@ -35,7 +35,7 @@ class ModelFacts:
         return tuple(self._dim(dim) for dim in dims)
 
     def known_dims(self, value: ir.Value) -> tuple[int, ...]:
-        """Return the dimensions of `value`. Raises NotTiled, and says what to bind, where one is no number."""
+        """Return the dimensions of `value`. Raises NotTiled, with the dimension to bind, where one is not known."""
         dims = self.dims(value)
         sizes = tuple(dim for dim in dims if isinstance(dim, int))
         if len(sizes) < len(dims):
@@ -43,7 +43,7 @@ class ModelFacts:
         return sizes
 
     def unknown(self, value: ir.Value, axis: int) -> str:
-        """Return why `axis` of `value`, whose size is no number, cannot be cut, and what to bind."""
+        """Return why `axis` of `value`, whose size is not known, cannot be cut, and the dimension to bind."""
         dim = (self.shapes.dims(value) or ())[axis]
         bindable = self.unbound.bindable(dim)
         if bindable:
@@ -86,7 +86,7 @@ class Tileable(ABC):
     domain: str = ""
     """Its domain, empty for ONNX's own."""
     windows: bool = False
-    """Whether its tiles read windows, as those of a convolution. Such operators are cut only where the limits ask for it."""
+    """Whether its tiles read windows, as a convolution does. Such operators are cut only where the limits request it."""
 
     @abstractmethod
     def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:

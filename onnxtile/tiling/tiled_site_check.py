@@ -1,4 +1,4 @@
-"""Judges each tiled node alone, by running it and the node it stands for on random inputs.
+"""Verifies each tiled node by running it, and the node that it replaces, on random inputs.
 
 A sum in another order rounds otherwise, so the two are not compared with each other: both are compared with a float64
 contraction, and the tiles may be no more than twice as far from it as the original is. One set of inputs on which they are further off is
@@ -31,10 +31,10 @@ from onnxtile.tiling.tensors import ConstantTable
 _SLACK = 4
 """Units in the last place by which tiles may be off where the original happens to be exact."""
 _TOGETHER = 16
-"""Trials that run side by side, so that the blocks of constants are cut once for all of them. What they make is alive together."""
+"""Trials that run side by side, so that the blocks of constants are cut once for all of them. Their results are in memory together."""
 
 _Outcome: TypeAlias = tuple[float, float, float]
-"""The error of the tiles, that of the original, and what the former may be."""
+"""The error of the tiles, the error of the original, and the largest error allowed for the tiles."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _outcomes(
     kept: ConstantFactors,
     slack: float,
 ) -> Iterator[_Outcome]:
-    """Run a few trials; yield for each the error of the tiles, the error of the original, and what is tolerated."""
+    """Run a few trials; yield for each the error of the tiles, the error of the original, and the largest error allowed for the tiles."""
     found = tiled.run(trials)
     if original is None:
         yield from (_equal(got, exact(contraction, feeds)) for got, feeds in zip(found, trials, strict=True))
@@ -176,7 +176,7 @@ def _held(contraction: Contraction, constants: ConstantTable) -> dict[str, Array
 
 
 def _feeds(contraction: Contraction, held: Mapping[str, Array], random: np.random.Generator) -> dict[str, Array]:
-    """Return what the operands hold: constants as they are, the others at random."""
+    """Return the elements of the operands: constants as they are, the others at random."""
     feeds: dict[str, Array] = {
         name: held[name] if name in held else _random(random, dims, dtype)
         for name, (_, dtype, dims) in outer_values(contraction).items()

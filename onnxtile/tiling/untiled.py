@@ -1,4 +1,4 @@
-"""Operators that multiply matrices or convolve, and that tile leaves as they are: users are told, not left to find out."""
+"""Operators that multiply matrices or convolve, and that tile leaves as they are; the report lists them with the reason."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A tiled layer in a local function of its own, so that no converter merges what was split.
+"""A tiled layer in a local function of its own, so that no converter merges its tiles.
 
-The function reads what the tiles read: operands, blocks of constants, bias. Sizes that Split, Pad and Slice take stand inside it, as
-Constants, since hardware compilers ask for them inline.
+The function has the inputs of the tiles: operands, blocks of constants, bias. The sizes for Split, Pad and Slice are Constants inside it,
+since hardware compilers need them inline.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def wrap(model: ir.Model, writer: Writer, result: ir.Value) -> tuple[ir.Node, li
 
 
 def _read(nodes: Sequence[ir.Node], sizes: dict[ir.Value, ir.Node]) -> list[ir.Value]:
-    """Return what `nodes` read from outside, in the order of first use."""
+    """Return the values that `nodes` read from outside, in the order of first use."""
     made = {value for node in nodes for value in node.outputs}
     read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
     return [value for value in read if value not in made and value not in sizes]
 
 
 def _inside(value: ir.Value) -> ir.Value:
-    """Return the function's input that stands for `value`. It knows what a constant holds: the function is called once."""
+    """Return the input of the function for `value`. It keeps the elements of a constant, since the function is called once."""
     return ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
 
 

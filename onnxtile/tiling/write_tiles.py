@@ -36,8 +36,8 @@ def write_tiles(
 ) -> ir.Value:
     """Write the tiled contraction; return its result, which is the output of the last node of `writer`.
 
-    The nodes stand in loop order, K innermost unless the grid says otherwise; each Split where its first part is needed,
-    each sum as soon as its partial sums are there, each Concat as soon as its blocks are.
+    The nodes are in loop order, with K innermost unless the grid differs. Each Split comes before the first use of a part, each sum
+    after its last partial sum, each Concat after its last block.
     """
     contraction, grid = writer.contraction, writer.grid
     cut = _CutOperands.of(writer, constants, cache, graph)
@@ -58,7 +58,7 @@ def write_tiles(
 
 
 def _finished(writer: Writer, value: ir.Value, alpha: float, constants: ConstantTable) -> ir.Value:
-    """Write the steps on the whole result: cut off what filled it up, times `alpha`, plus the bias, quantized."""
+    """Write the steps on the whole result: cut off the zeros that filled it up, multiply by `alpha`, add the bias, quantize."""
     contraction = writer.contraction
     result = writer.cut_off(value, _dims(writer, (None,) * len(writer.grid.sliding), None))
     if alpha != 1.0:
@@ -106,14 +106,16 @@ def _once(contraction: Contraction, columns: Any) -> Any:
     cut += [] if contraction.tile_bias is None else [contraction.tile_bias]
     quantized = 0 if contraction.requantize is None else QUANTIZED
     whole = quantized + (contraction.alpha != 1.0) + (1 + beta if contraction.adds_bias else 0)
-    return (columns > 1) * sum(not operand.constant for operand in cut) + whole
+    return sum(_splits(operand, (1, columns), 1) for operand in cut) + whole
 
 
 def _splits(operand: TensorOperand, counts: tuple[Any, Any], outer: int) -> Any:
     """Return how many nodes cut an operand into as many rows and columns of blocks as `counts` says."""
-    if operand.constant:
-        return 0
     first, second = counts[outer], counts[1 - outer]
+    if operand.constant:
+        # Each block of a quantized constant has a DequantizeLinear of its own.
+        blocks = first * second
+        return 0 if operand.dequantize is None else ((blocks > 1) | operand.transposed) * blocks
     return operand.transposed + (first > 1) * 1 + (second > 1) * first
 
 

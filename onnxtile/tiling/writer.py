@@ -18,7 +18,7 @@ from onnxtile.tiling.tensors import TensorDims
 SplitPart = tuple[str, TensorDims]
 """The stem of an output's name, and its dimensions."""
 GridPlace = dict[str, int]
-"""Where in the grid a node belongs: the number of the stretch along those of "m", "k" and "n" that it has one of."""
+"""The place of a node in the grid: the number of the stretch along "m", "k" and "n", as far as the node has one."""
 
 
 def label(stem: str, place: GridPlace) -> str:
@@ -28,7 +28,7 @@ def label(stem: str, place: GridPlace) -> str:
 
 @dataclass
 class Writer:
-    """Collects what one site becomes, in the order in which it is made; the graph is not touched."""
+    """Collects the nodes and constants that replace one site, in the order in which they are made; the graph is not changed."""
 
     site: str
     op: str
@@ -167,7 +167,7 @@ class Writer:
         return self.names.fresh(f"{self.site}/{stem}")
 
     def mark(self, part: str, place: GridPlace) -> str:
-        """Return the mark of a node: where it comes from, and what part of it it is (JSON)."""
+        """Return the mark of a node: the original node, and the part of it that the new node computes (JSON)."""
         at = ", ".join(f'"{axis}": {index}' for axis, index in place.items())
         return f'{self._mark[:-1]}, "part": "{part}", "at": {{{at}}}}}'
 

@@ -1,4 +1,4 @@
-"""Models of one product, and the ways to tile and judge them that all tests of this room share."""
+"""Models of one product, and the ways to tile and judge them that the tests of tiling share."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Tiled:
         return Session(to_bytes(self.model)).run(feeds)
 
     def verdicts(self, runs: int = 1) -> tuple[TileVerdict, ...]:
-        """Judge each tiled node alone."""
+        """Run each tiled node and its original."""
         opset = self.model.graph.opset_imports[""]
         return check_tiles(self.result.tiled, self.constants, opset, runs=runs)
 

@@ -1,4 +1,4 @@
-"""Makes the products of decoder layers of a Llama, their weights in an external file that takes little room on disk.
+"""Makes the products of decoder layers of a Llama, their weights in an external file that takes little space on disk.
 
     python tests/tiling/decoder_layer.py FOLDER [HIDDEN FFN [LAYERS]]
 

@@ -98,6 +98,5 @@ def test_integers_and_batches_are_added_in_a_chain(bench: Bench, dtype: Any) -> 
 
 
 def test_a_way_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^--accumulate pairs is not known$") as error:
+    with pytest.raises(UsageError, match=r"^invalid --accumulate 'pairs' \(choose sum, chain, tree, gemm\)$"):
         TilingPolicy.of(accumulate="pairs")
-    assert error.value.hint == "there is sum, chain, tree, gemm"

@@ -114,7 +114,7 @@ def test_a_type_without_kernels_is_said_to_be_so(bench: Bench) -> None:
     assert tiled.result.matmuls == 12
     with pytest.raises(ModelError, match="onnxruntime cannot load") as error:
         tiled.verdicts()
-    assert error.value.hint == "what cannot be run here is tiled with --no-verify"
+    assert error.value.hint == "to tile without running, use --no-verify"
 
 
 def test_what_a_verdict_says(bench: Bench) -> None:

@@ -179,14 +179,14 @@ def fewest(m: int, k: int, n: int, held: int) -> int:
         if (there, done) in seen:
             continue
         seen.add((there, done))
-        rooms = [(0, there)]
+        states = [(0, there)]
         if there.bit_count() == held:
             lying = [element for element in bit.values() if there & element]
-            rooms = [(int(bool(done & sums.get(element, 0))), there & ~element) for element in lying]
-        for left, room in rooms:
+            states = [(int(bool(done & sums.get(element, 0))), there & ~element) for element in lying]
+        for left, kept in states:
             for element in bit.values():
                 if not there & element and done & sums.get(element, 0) != sums.get(element, -1):
-                    cost, now, finished = read(element, room, done)
+                    cost, now, finished = read(element, kept, done)
                     heappush(waiting, (moved + left + cost, now, finished))
 
 

@@ -202,7 +202,7 @@ def test_only_rows_or_only_columns(bench: Bench, op: str, window: WindowBounds) 
     ]
 
 
-def test_an_output_shape_beyond_the_input_is_left_alone(bench: Bench) -> None:
+def test_an_output_shape_beyond_the_input_is_not_tiled(bench: Bench) -> None:
     conv = Conv((11,), (2,), op="ConvTranspose", attributes=(("strides", (3,)), ("output_shape", (33,))), constants="w")
     (skipped,) = judge(bench, conv, Limits(window=WindowBounds(filters=2))).result.skipped
     assert skipped.reason == "its output_shape asks for 33 elements where its input reaches 32"
@@ -222,7 +222,7 @@ def test_padding_as_wide_as_the_kernel(bench: Bench, kernel: int) -> None:
     assert judge(bench, conv, Limits(n=3, window=WindowBounds(rows=5))).result.matmuls > 4, (
         "all of its tiles reach the input"
     )
-    reason = f"a tile could lie in its padding of 2 alone, as wide as its kernel, {kernel}"
+    reason = f"a tile could read padding only: its padding is 2, its kernel reaches over {kernel}"
     for limits in (Limits(window=WindowBounds(rows=1)), Limits(memory=2000, window=WindowBounds())):
         skipped = judge(bench, conv, limits).result.skipped
         assert [skip.reason for skip in skipped] == [reason]

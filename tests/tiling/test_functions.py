@@ -123,11 +123,11 @@ def test_functions_of_which_too_little_is_known(bench: Bench) -> None:
     graph = "(float[5,8] x, float[8,6] w, float[6] b) => (float[5,6] y) { y = f.Linear(x, w, b) }"
     result = bench.tile(source(graph, LINEAR, unused), FOUR).result
     assert [skip.reason for skip in result.skipped] == [
-        "it stands inside the local function f::Other, which is called nowhere"
+        "it is inside the local function f::Other, which is called nowhere"
     ]
     newer = LINEAR.replace('"" : 17', '"" : 18')
     (skip,) = bench.tile(source(graph, newer), FOUR).result.skipped
-    assert skip.reason == "it stands inside f::Linear, which has another opset"
+    assert skip.reason == "it is inside f::Linear, which has another opset"
 
 
 def test_a_branch_that_is_never_taken_contradicts_nothing() -> None:

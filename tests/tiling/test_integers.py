@@ -130,6 +130,6 @@ def test_before_opset_11_only_floats_are_filled_up(bench: Bench, zeros: Any, con
     arrays = operands((3, 9, 10), (), zeros, (np.uint8, np.int8))
     limits = Limits(4, 4, 4, pad=True)
     (skip,) = bench.tile(matmul_integer(arrays, constants, opset=10), limits).result.skipped
-    assert skip.reason == f"opset 10 cannot fill up {what!r}, which is no float: raise the model to 11"
+    assert skip.reason == f"opset 10 cannot fill up {what!r}, which is not a float: raise the model to 11"
     tiled = bench.tile(matmul_integer(arrays, constants, opset=11), limits)
     assert tiled.result.tiled and all(verdict.passed for verdict in tiled.verdicts())

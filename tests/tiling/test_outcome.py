@@ -84,7 +84,7 @@ def test_nodes_are_left_out_by_name() -> None:
 
 
 def test_a_node_that_cannot_meet_the_limits_does_not_stop_the_others() -> None:
-    # A weight of two bytes an element leaves room where one of eight bytes does not.
+    # A tile holds three elements at least: 12 bytes of float, 24 of double.
     text = f"""{HEADER} g (float[8,8] x, double[8,8] z) => (float[8,8] y, double[8,8] u)
         {{ y = MatMul(x, x) u = MatMul(z, z) }}"""
     model = parser.parse_model(text)

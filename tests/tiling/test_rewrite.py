@@ -1,4 +1,4 @@
-"""What tiling leaves alone: names, roles, marks, shared weights; and what it says about the nodes that it skips."""
+"""Names, roles, marks and shared weights after tiling, and the reasons for skipped nodes."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_every_field(tmp_path: Path) -> None:
     [
         ("m = 0", "field 'm.max'"),
         ("m = -3", "field 'm.max'"),
-        ("m = 1.5", "field 'm': 1.5 is no whole number: write 64, or { max = 64, multiple = 8 }"),
+        ("m = 1.5", "field 'm': 1.5 is not a whole number: write 64, or { max = 64, multiple = 8 }"),
         ("m = true", "field 'm.max'"),
         ("m = 9999999999", "field 'm.max'"),
         ("k = { max = 100, multiple = 16 }", "field 'k': max = 100 is not a multiple of 16"),
@@ -187,7 +187,7 @@ def test_what_no_tile_can_meet_is_refused(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("bias", "least"), [((9,), 16), ((1, 9), 16), ((9, 1), 16), ((), 12), ((1, 1), 12), ((9, 9), 12), (None, 12)]
 )
-def test_a_bias_takes_room_beside_a_tile(bench: Bench, bias: tuple[int, ...] | None, least: int) -> None:
+def test_a_bias_takes_memory_beside_a_tile(bench: Bench, bias: tuple[int, ...] | None, least: int) -> None:
     # One of 9 × 9 elements is what the block of the result begins as.
     source = bench.case(m=9, k=9, n=9, bias=bias, constants="bc").model()
     with pytest.raises(Infeasible, match=f"holds {least} bytes, and the memory is {least - 1}") as error:
@@ -199,7 +199,7 @@ def test_a_bias_takes_room_beside_a_tile(bench: Bench, bias: tuple[int, ...] | N
     assert bench.tile(free, Limits(memory=12)).result.tiled, "a bias that is not read takes none"
 
 
-def test_other_element_types_are_left_alone(bench: Bench) -> None:
+def test_other_element_types_are_not_tiled(bench: Bench) -> None:
     limits = Limits(4, dtypes=frozenset({"float16"}))
     (skipped,) = bench.tile(bench.case(m=9).model(), limits).result.skipped
     assert skipped.reason == "the limits are for float16, and 'a' is float32"

@@ -29,7 +29,7 @@ class Conv(Tileable):
 
 
 def convolution(node: ir.Node, facts: ModelFacts, *, transposed: bool) -> Contraction:
-    """Return what `node` computes. Raises NotTiled with the reason where it cannot be cut."""
+    """Return the contraction that `node` computes. Raises NotTiled with the reason where it cannot be cut."""
     x_value, w_value = required_input(node, 0), required_input(node, 1)
     dtype = facts.dtype(x_value, node.op_type, FLOATS)
     facts.require_dtype(w_value, dtype)

@@ -33,7 +33,7 @@ class Gemm(Tileable):
 def factor(
     node: ir.Node, index: int, attribute: str, facts: ModelFacts, taken: Set[ir.DataType] = FLOATS | INTEGERS
 ) -> TensorOperand:
-    """Return input `index` as a factor, transposed where `attribute` says so. Raises NotTiled where it is no matrix."""
+    """Return input `index` as a factor, transposed where `attribute` says so. Raises NotTiled where it is not a matrix."""
     value = required_input(node, index)
     dims = facts.dims(value)
     if len(dims) != 2:
@@ -59,7 +59,7 @@ def bias(node: ir.Node, dims: TensorDims, dtype: ir.DataType, facts: ModelFacts,
         require_factor("beta", beta, dtype)
     facts.require_dtype(value, dtype)
     sizes = facts.dims(value)
-    # Aligned at the last axis, each size must be 1 or that of the result.
+    # Aligned at the last axis, each size must be 1 or the size of the result.
     pairs = list(zip(range(len(sizes))[::-1], sizes[::-1], dims[::-1], strict=False))
     for axis, size, full in pairs:
         if not isinstance(size, int) and (size is None or size != full):

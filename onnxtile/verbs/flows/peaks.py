@@ -1,4 +1,4 @@
-"""The peak of a tiled model, for each way to add partial sums."""
+"""The bytes that live at once in a tiled model, for each way to accumulate, and its arena before and after."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _peak(model: ir.Model, limits: Limits, options: TilingPolicy, run: bool) -> 
 
 
 def _with_tiles(model: ir.Model, known: Shapes) -> Shapes:
-    """Return the shapes of the tiled `model`: those known before, and those declared by the tiles."""
+    """Return the shapes of `model` after tiling: the shapes known before, and the declared shapes of the tiles."""
     rows = [(value, known.dtype(value) or value.dtype, known.dims(value)) for value in values(model)]
     dims = {value: size for value, _, size in rows if size is not None}
     for value, _, size in rows:

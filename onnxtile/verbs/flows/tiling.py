@@ -43,9 +43,9 @@ _PLANNED = 1_000
 
 @dataclass(frozen=True, repr=False)
 class TiledModel(RewrittenModel):
-    """The tiled model, what became of each product, and the verdict of the runs (None where verification was off).
+    """The tiled model, the report on each product, and the verdict of the runs (None where verification was off).
 
-    `draft` is what `save` writes in little memory: unless the model was verified, most tiles are made only then.
+    `draft` is the form that `save` writes in little memory: unless the model was verified, most tiles are made only then.
     """
 
     verb: ClassVar[str] = "tile"
@@ -61,7 +61,7 @@ class TiledModel(RewrittenModel):
     arena: ArenaChange = field(default_factory=ArenaChange)
     """The bytes of the arena before and after."""
     warnings: tuple[str, ...] = ()
-    """What a user should see: nothing was tiled, nodes exceed the limits, the arena grew."""
+    """One line for each of: nothing was tiled, nodes exceed the limits, the arena grew."""
 
     @property
     def summary(self) -> str:
@@ -71,7 +71,7 @@ class TiledModel(RewrittenModel):
 
     @cached_property
     def model(self) -> ir.Model:
-        """The tiled model with all its tiles, each of which takes kilobytes. From then on it is what is to be written, not `draft`."""
+        """The tiled model with all its tiles, each of which takes kilobytes. From then on write it, not `draft`."""
         for late in reversed(list(self.result.late.values())):
             late.rewrite()
         return self.draft.model
@@ -115,7 +115,7 @@ def tile(settings: TileOptions) -> TiledModel:
     planned = None
     if wanted and result.tiled:
         source = original if verify else _read(settings.model, dims, shapes)
-        # A plan that nobody asked for is left out where it fails.
+        # A plan that was not requested is left out where it fails.
         with suppress(OnnxtileError) if peaks is None else nullcontext():
             planned = _peaks(source, limits, options, run=verify, progress=progress)
     nodes = tiled.graph.num_nodes() + sum(site.nodes - 1 for site in result.tiled if not site.emitted)
@@ -181,7 +181,7 @@ def _warnings(result: TileResult, arena: ArenaChange) -> tuple[str, ...]:
 
 
 def _hints(result: TileResult) -> dict[str, str]:
-    """Return what may help where partial sums of 16 bits overflow or lose digits."""
+    """Return hints for partial sums of 16 bits that overflow or lose digits."""
     halves = [site for site in result.tiled if site.contraction.dtype in HALVES and site.grid.shape[1] > 1]
     return {
         site.node: "its partial sums leave the range or the digits of "
@@ -192,15 +192,15 @@ def _hints(result: TileResult) -> dict[str, str]:
 
 
 def _declared(model: ir.Model) -> dict[str | None, ir.Shape | None]:
-    """Return the shapes that the model itself gives to what its nodes make, by name."""
+    """Return the shapes that the model declares for the outputs of its nodes, by name."""
     return {value.name: value.shape for node in all_nodes(model) for value in node.outputs}
 
 
 def _keep_to(declared: Mapping[str | None, ir.Shape | None], result: TileResult) -> None:
-    """Let the new nodes say no more of shapes than the model did.
+    """Keep of the shapes of new values only the shapes that the model declared.
 
     onnxruntime infers shapes in every branch, also in one that is never taken at these sizes, and refuses the model where they do not
-    fit there; what it cannot infer itself must not be told to it.
+    fit there; so shapes that it cannot infer itself must be left out.
     """
     for value in (value for site in result.tiled for node in site.emitted for value in node.outputs):
         value.shape = declared.get(value.name)
