@@ -42,7 +42,7 @@ def in_python(name: str, value: object) -> str:
 class OnnxtileError(Exception):
     """Bad input or usage. `hint` says what to do next; the command line ends with exit code 2.
 
-    With `given`, the message and the hint name parameters of a verb as {name}, and `given` has their values (or NAME_ONLY): the library
+    With `given`, the message and the hint name parameters of a verb as {name}, and `given` has their values (or NAME_ONLY). The library
     shows them as a call in Python has them, the command line as options, a pipeline as keys of its file.
     """
 

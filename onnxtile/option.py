@@ -253,5 +253,5 @@ def _said_default(parameter: VerbParameter) -> str:
 
 
 def with_progress(settings: O, progress: Any) -> O:
-    """Return `settings` with what hears of the stages of long work, where its verb takes that."""
+    """Return `settings` with the receiver of the stages of long work, where its verb takes one."""
     return replace(settings, progress=progress) if hasattr(settings, "progress") else settings  # type: ignore[type-var]

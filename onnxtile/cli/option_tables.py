@@ -62,9 +62,9 @@ def _steps(known: Iterable[Verb]) -> Iterable[str]:
 def main(folder: Path) -> None:
     """Write the tables of every page in `folder` anew."""
     for path in sorted(folder.glob("*.md")):
-        text = path.read_text()
+        text = path.read_text("utf-8")
         if filled(text) != text:
-            path.write_text(filled(text))
+            path.write_text(filled(text), "utf-8")
 
 
 if __name__ == "__main__":

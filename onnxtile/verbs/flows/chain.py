@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,13 +13,13 @@ from onnxtile.model.stream import Draft
 from onnxtile.result import VerbResult
 
 if TYPE_CHECKING:
-    from onnxtile.fusion.pattern import Pattern
     from onnxtile.inspection.summary import Inspection
     from onnxtile.verbs.flows.fusing import FuseResult
     from onnxtile.verbs.flows.matching import MatchResult
     from onnxtile.verbs.flows.planning import PlannedModel
     from onnxtile.verbs.flows.tiling import TiledModel
     from onnxtile.verbs.flows.unfusing import UnfuseResult
+    from onnxtile.verbs.fuse import Patterns
     from onnxtile.verification import Verdict
 
 
@@ -74,11 +73,11 @@ class ModelResult(VerbResult):
 class RewrittenModel(ModelResult):
     """A result whose model the next verb may rewrite or plan: `onnxtile.fuse(model).tile(max=64).plan()`."""
 
-    def fuse(self, patterns: str | Iterable[str | Pattern] = (), **options: Any) -> FuseResult:
+    def fuse(self, patterns: Patterns = (), **options: Any) -> FuseResult:
         """Fuse subgraphs of the model; the arguments are those of `onnxtile.fuse`."""
         from onnxtile.verbs.fuse import fuse
 
-        return self._next(fuse(self.model, [patterns] if isinstance(patterns, str) else patterns, **options))
+        return self._next(fuse(self.model, patterns, **options))
 
     def unfuse(self, **options: Any) -> UnfuseResult:
         """Undo what fuse did to the model; `options` are those of `onnxtile.unfuse`."""
