@@ -568,4 +568,4 @@ def test_nodes_that_round_otherwise_are_excused_only_where_they_agree_elsewhere(
     monkeypatch.setattr(ArenaExecutor, "elsewhere", lambda run, feeds: other(PlainRun(run._model, run._shapes), feeds))
     verdict = case.run(result)
     assert verdict.equal
-    assert "round otherwise" in verdict.excused["y"]
+    assert "round differently" in verdict.excused["y"]

@@ -174,7 +174,7 @@ def test_a_pattern_may_count_the_inside_of_its_meta_op(tmp_path: Path) -> None:
 
 def test_the_inside_of_an_operator_that_is_no_meta_op_is_refused() -> None:
     case = fused(ATTENTION, "ScaledDotProductAttention")
-    with pytest.raises(ModelError, match=r"the workspace 'inside' of the node .* it is no meta-op"):
+    with pytest.raises(ModelError, match=r"the workspace 'inside' of the node .* it is not a meta-op"):
         case.plan(workspaces=WorkspaceRules.of({"Neg": "inside"}, shared=False))
 
 

@@ -176,10 +176,10 @@ def test_a_plan_without_all_tensors_is_not_optimal() -> None:
 
 
 def test_whether_all_tensors_fit_a_capacity_is_not_known_without_their_sizes() -> None:
-    with pytest.raises(Infeasible, match=r"not known: 'a' and 1 more without a size .* bind it with --dim N=N"):
+    with pytest.raises(Infeasible, match=r"the size of 'a' and 1 more is not known: .* bind it with --dim N=N"):
         Case.of(OPEN).plan(capacity=2**30)
     data = "found (float[4] x) => (int64[1,M] y) { y = NonZero(x) }"
-    with pytest.raises(Infeasible, match=r"'y' without a size .* depends on the data \(NonZero\)") as raised:
+    with pytest.raises(Infeasible, match=r"the size of 'y' is not known: .* depends on the data \(NonZero\)") as raised:
         Case.of(data).plan(capacity={"fast": 64, "slow": 2**30})
     assert "--bound" in (raised.value.hint or "")
 
@@ -245,7 +245,7 @@ def test_nodes_of_one_name_are_all_marked() -> None:
 
 def test_the_plan_of_another_model_is_refused() -> None:
     case = Case.of(RESIDUAL)
-    with pytest.raises(UsageError, match="not one of this model"):
+    with pytest.raises(UsageError, match="belongs to another model"):
         annotate(case.model, Case.of(VIEWS).plan())
     assert not any(marks(case).values())
 
