@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.flows.matching import MatchResult
     from onnxtile.verbs.flows.planning import PlannedModel
     from onnxtile.verbs.flows.saving import save
-    from onnxtile.verbs.flows.stage import Dims, InputShapes, Progress, silent
+    from onnxtile.verbs.flows.stage import BoundDims, InputShapes, Progress, silent
     from onnxtile.verbs.flows.tiling import TiledModel
     from onnxtile.verbs.flows.unfusing import UnfuseResult
     from onnxtile.verbs.fuse import explain, fuse
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.verify import verify
 
 __all__ = [
-    "Dims",
+    "BoundDims",
     "Explanation",
     "FuseResult",
     "InputShapes",
@@ -78,7 +78,7 @@ _HOMES = {
     "onnxtile.verbs.flows.matching": ("MatchResult",),
     "onnxtile.verbs.flows.planning": ("PlannedModel",),
     "onnxtile.verbs.flows.saving": ("save",),
-    "onnxtile.verbs.flows.stage": ("Dims", "InputShapes", "Progress", "silent"),
+    "onnxtile.verbs.flows.stage": ("BoundDims", "InputShapes", "Progress", "silent"),
     "onnxtile.verbs.flows.tiling": ("TiledModel",),
     "onnxtile.verbs.flows.unfusing": ("UnfuseResult",),
     "onnxtile.verbs.fuse": ("explain", "fuse"),

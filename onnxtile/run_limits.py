@@ -163,7 +163,7 @@ class _Watchdog:
                     watch.look(now)
 
 
-class _Memory:
+class _MemoryWatch:
     """The limit on the memory of this process: that of the block entered last, until it is left."""
 
     def __init__(self) -> None:
@@ -212,4 +212,4 @@ def _available() -> int | None:
 
 
 _WATCHDOG = _Watchdog()
-_MEMORY = _Memory()
+_MEMORY = _MemoryWatch()

@@ -17,7 +17,7 @@ _TELLING = {"axis", "axes", "perm", "group", "kernel_shape", "to", "approximate"
 
 
 @dataclass(frozen=True)
-class _Edge:
+class _QueryEdge:
     """Output `output` of `source` feeds input `input` of `target`."""
 
     source: ir.Node
@@ -60,10 +60,10 @@ def write_query(nodes: Sequence[ir.Node], constants: Constants) -> str:
 class _Walker:
     """Cuts a connected set of edges into walks, the first from the root, each further one from a node already met."""
 
-    edges: list[_Edge]
+    edges: list[_QueryEdge]
     seen: dict[ir.Node, None] = field(default_factory=dict)
 
-    def walks(self, root: ir.Node) -> Iterator[list[tuple[ir.Node, _Edge | None]]]:
+    def walks(self, root: ir.Node) -> Iterator[list[tuple[ir.Node, _QueryEdge | None]]]:
         self.seen[root] = None
         yield self._walk(root)
         while start := next((node for node in self.seen if self._way_on(node) is not None), None):
@@ -72,8 +72,8 @@ class _Walker:
             edge = self.edges.pop(0)
             yield [(edge.source, None), (edge.target, edge)]
 
-    def _walk(self, start: ir.Node) -> list[tuple[ir.Node, _Edge | None]]:
-        walk: list[tuple[ir.Node, _Edge | None]] = [(start, None)]
+    def _walk(self, start: ir.Node) -> list[tuple[ir.Node, _QueryEdge | None]]:
+        walk: list[tuple[ir.Node, _QueryEdge | None]] = [(start, None)]
         while edge := self._way_on(walk[-1][0]):
             self.edges.remove(edge)
             following = edge.target if edge.source is walk[-1][0] else edge.source
@@ -81,21 +81,21 @@ class _Walker:
             walk.append((following, edge))
         return walk
 
-    def _way_on(self, node: ir.Node) -> _Edge | None:
+    def _way_on(self, node: ir.Node) -> _QueryEdge | None:
         """Return an edge to a node not met yet, forward if there is one."""
         ahead = (edge for edge in self.edges if edge.source is node and edge.target not in self.seen)
         behind = (edge for edge in self.edges if edge.target is node and edge.source not in self.seen)
         return next(ahead, None) or next(behind, None)
 
 
-def _edges_into(node: ir.Node, chosen: Collection[ir.Node]) -> Iterator[_Edge]:
+def _edges_into(node: ir.Node, chosen: Collection[ir.Node]) -> Iterator[_QueryEdge]:
     for position, value in enumerate(node.inputs):
         producer = value.producer() if value is not None else None
         if value is not None and producer is not None and producer in chosen:
-            yield _Edge(producer, value.index() or 0, node, position)
+            yield _QueryEdge(producer, value.index() or 0, node, position)
 
 
-def _written(walks: list[list[tuple[ir.Node, _Edge | None]]], constants: Constants) -> str:
+def _written(walks: list[list[tuple[ir.Node, _QueryEdge | None]]], constants: Constants) -> str:
     places = [node for walk in walks for node, _ in walk]
     anchors = _anchors(places)
     tested: set[ir.Node] = set()
@@ -128,7 +128,7 @@ def _anchors(places: list[ir.Node]) -> dict[ir.Node, str]:
     return anchors
 
 
-def _arrow(edge: _Edge, *, forward: bool) -> str:
+def _arrow(edge: _QueryEdge, *, forward: bool) -> str:
     sign = "-" if len(edge.source.outputs[edge.output].uses()) == 1 else "~"
     free = edge.target.op_type in _COMMUTATIVE and _is_only_one(edge)
     position = "*" if free else "" if edge.input == 0 else str(edge.input)
@@ -137,7 +137,7 @@ def _arrow(edge: _Edge, *, forward: bool) -> str:
     return f"{sign}{edge.output}-{position or 0}>" if forward else f"<{position or 0}-{edge.output}{sign}"
 
 
-def _is_only_one(edge: _Edge) -> bool:
+def _is_only_one(edge: _QueryEdge) -> bool:
     """Tell whether the source is the only one of its operator that feeds the target, and so is found whichever input it is."""
     makers = [value.producer() for value in edge.target.inputs if value is not None]
     return sum(maker is not None and maker.op_type == edge.source.op_type for maker in makers) == 1

@@ -153,7 +153,7 @@ class _Places:
 
 
 @dataclass(frozen=True)
-class _Contraction:
+class _MadeCall:
     """A call that was made, the function it calls at first, the constants in that, and the number of its record."""
 
     call: ir.Node
@@ -187,7 +187,7 @@ class _Fuser:
         self.names = {node.name for graph in (*self.model.graphs(), *self.users) for node in graph}
         self.counts: dict[str, int] = {}
         self.fused = 0
-        self.made: list[_Contraction] = []
+        self.made: list[_MadeCall] = []
 
     def apply(self, pattern: Pattern) -> PatternResult:
         fates = [] if pattern.island is None else self._islands(pattern, pattern.island)
@@ -281,7 +281,7 @@ class _Fuser:
             if place is not None:
                 note_place(node, self.run, place)
         self._replace(part, call, places.order, after)
-        self.made.append(_Contraction(call, function, part.constants, len(self.records) - 1))
+        self.made.append(_MadeCall(call, function, part.constants, len(self.records) - 1))
         return call
 
     def unify(self) -> None:

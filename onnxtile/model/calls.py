@@ -19,7 +19,7 @@ MOST_NESTED = 100
 _Key: TypeAlias = tuple[str, str, str]
 
 
-class _Content(NamedTuple):
+class _FunctionContent(NamedTuple):
     """How many nodes a graph or a function holds, those of bodies too, and the functions that they call."""
 
     nodes: int
@@ -45,7 +45,7 @@ def require_bounded_calls(proto: onnx.ModelProto) -> None:
         raise ModelError(f"its function calls expand to more than {most:,} nodes, the limit for a model of its size")
 
 
-def _content(nodes: Sequence[onnx.NodeProto], functions: Collection[_Key], *, refers: bool = True) -> _Content:
+def _content(nodes: Sequence[onnx.NodeProto], functions: Collection[_Key], *, refers: bool = True) -> _FunctionContent:
     """Count `nodes` and their calls. `refers` says whether their attributes may refer to attributes of a caller.
 
     Raises ModelError for bodies that lie too deep in one another, and for references where nobody calls.
@@ -66,7 +66,7 @@ def _content(nodes: Sequence[onnx.NodeProto], functions: Collection[_Key], *, re
             for body in _bodies(node):
                 _require_fitting(node, body)
                 todo.append((body.node, depth + 1))
-    return _Content(count, calls)
+    return _FunctionContent(count, calls)
 
 
 def _require_fitting(node: onnx.NodeProto, body: onnx.GraphProto) -> None:
@@ -94,7 +94,7 @@ def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from attribute.graphs
 
 
-def _callees_first(contents: Mapping[_Key, _Content]) -> Iterator[_Key]:
+def _callees_first(contents: Mapping[_Key, _FunctionContent]) -> Iterator[_Key]:
     """Yield each function after those that it calls. Raises ModelError where one calls itself, through others or not."""
     done: set[_Key] = set()
     for start in contents:

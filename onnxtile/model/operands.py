@@ -36,7 +36,7 @@ class _Use:
         return None if value is None else self.sizes(value)
 
 
-_Rule: TypeAlias = Callable[[_Use], Domain | None]
+_OperandRule: TypeAlias = Callable[[_Use], Domain | None]
 
 
 def domains(model: ir.Model, sizes: Sizes, ranges: Ranges | None = None) -> dict[str, Domain]:
@@ -191,7 +191,7 @@ def _even_parts(use: _Use) -> Domain | None:
     return Domain(fixed=(*(part,) * (use.length - 1), shape[axis] - part * (use.length - 1)))
 
 
-def _steps(axis: int) -> _Rule:
+def _steps(axis: int) -> _OperandRule:
     """Allow lengths of sequences that lie along `axis` of the first operand."""
 
     def rule(use: _Use) -> Domain | None:
@@ -205,19 +205,19 @@ def _time(use: _Use) -> Domain | None:
     return _steps(use.node.attributes.get_int("time_axis", 0))(use)
 
 
-def _always(*numbers: float) -> _Rule:
+def _always(*numbers: float) -> _OperandRule:
     return lambda _use: Domain(fixed=numbers)
 
 
-def _repeated(number: float) -> _Rule:
+def _repeated(number: float) -> _OperandRule:
     return lambda use: Domain(fixed=(number,) * use.length)
 
 
-def _between(low: float, high: float) -> _Rule:
+def _between(low: float, high: float) -> _OperandRule:
     return lambda _use: Domain(low, high)
 
 
-_RULES: Mapping[tuple[str, int], _Rule] = {
+_RULES: Mapping[tuple[str, int], _OperandRule] = {
     **{(op, 1): _index for op in ("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND")},
     **{("Equal", position): _compared for position in (0, 1)},
     ("Reshape", 1): _one_rest,

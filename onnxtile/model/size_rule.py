@@ -46,7 +46,7 @@ class SizeRule:
         Raises ModelError where `node` has no such input or output or no inside, a shape is not known, or the bytes would be negative.
         """
         try:
-            found = _value(_Filled(node, inside).visit(_tree(self.text)), node, shapes)
+            found = _value(_FilledRule(node, inside).visit(_tree(self.text)), node, shapes)
         except (ArithmeticError, LookupError) as error:
             raise ModelError(f"the workspace {self.text!r} of the node {_name(node)!r}: {error}") from error
         if found < 0:
@@ -54,7 +54,7 @@ class SizeRule:
         return found
 
 
-class _Filled(ast.NodeTransformer):
+class _FilledRule(ast.NodeTransformer):
     """Puts a number in the place of the name `inside`."""
 
     def __init__(self, node: ir.Node, inside: Callable[[ir.Node], int] | None) -> None:

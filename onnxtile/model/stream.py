@@ -81,7 +81,7 @@ class Draft:
         yield some
 
 
-class _Entry(NamedTuple):
+class _StreamEntry(NamedTuple):
     """An initializer: its bytes up to its content, how many bytes that is in this file, and the tensor that has it."""
 
     start: bytes
@@ -145,7 +145,7 @@ def _write_nodes(nodes: Sequence[ir.Node], ir_version: int, file: BinaryIO, fact
     facts.write(proto.SerializeToString(deterministic=True))
 
 
-def _entries(draft: Draft, beside: str) -> Iterator[_Entry]:
+def _entries(draft: Draft, beside: str) -> Iterator[_StreamEntry]:
     """Yield the initializers of the file in their order, each made anew, so that not all tensors are in memory."""
     offset = 0
     for value, tensor in draft.constants():
@@ -162,7 +162,7 @@ def _entries(draft: Draft, beside: str) -> Iterator[_Entry]:
             size = 0
         start: bytes = entry.SerializeToString(deterministic=True)
         start += head(RAW_DATA, size) if size else b""
-        yield _Entry(facts + head(INITIALIZER, len(start) + size) + start, size, tensor)
+        yield _StreamEntry(facts + head(INITIALIZER, len(start) + size) + start, size, tensor)
 
 
 def _large_bytes(tensor: ir.TensorProtocol) -> int:

@@ -59,13 +59,13 @@ def unfold(model: ir.Model, shapes: Shapes, constants: Constants) -> Unfolded:
     bodies of other operators than If, Loop and Scan, and what only makes constants. Raises ModelError where all copies together have
     too many nodes.
     """
-    opening = _Opening(model, constants)
+    opening = _CallOpening(model, constants)
     if not any(opening.is_open(node) for node in _nodes(model.graph)):
         return Unfolded(model, shapes, constants)
     copy = model.clone()
     known = shapes.of_copies(dict(zip(values(model), values(copy), strict=True)))
     held = Constants(copy)
-    calls = _Opening(copy, held).open(copy.graph)
+    calls = _CallOpening(copy, held).open(copy.graph)
     found = Constants(copy)
     return Unfolded(copy, known.with_those_of(_inferred(copy, calls, known, found)), found)
 
@@ -95,7 +95,7 @@ def _control_flow(node: ir.Node) -> list[HeldGraph]:
     return bodies_of(node) if node.op_type in _BODIES and node.domain in _STANDARD else []
 
 
-class _Opening:
+class _CallOpening:
     """Opens the calls of one model."""
 
     def __init__(self, model: ir.Model, constants: Constants) -> None:

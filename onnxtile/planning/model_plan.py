@@ -12,7 +12,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.unfold import unfold
 from onnxtile.planning.layout.aliases.copies import copies
-from onnxtile.planning.layout.aliases.find import ModelFacts
+from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.bodies import Terms, plan_bodies, with_bodies, with_least_bodies
 from onnxtile.planning.layout.bytes import granule, tensor_bytes
 from onnxtile.planning.layout.graph_layout import layouts
@@ -66,7 +66,7 @@ def plan_model(  # noqa: PLR0913 - the options of the command
     """
     chosen = find_planner(planner)
     model, shapes, constants = unfold(model, shapes, constants)
-    facts = ModelFacts(model, shapes, constants)
+    facts = LayoutFacts(model, shapes, constants)
     scope = PlanScope(model.graph, io, overwrite_inputs)
     chosen_order = find_order(order)
 
@@ -128,7 +128,7 @@ def plan_model(  # noqa: PLR0913 - the options of the command
     )
 
 
-def _unplanned(reasons: Mapping[ir.Value, str], facts: ModelFacts) -> Infeasible:
+def _unplanned(reasons: Mapping[ir.Value, str], facts: LayoutFacts) -> Infeasible:
     """Return the error for tensors of unknown size, with which no arena is known to fit its capacity."""
     value, reason = next(iter(reasons.items()))
     more = f" and {len(reasons) - 1:,} more" if len(reasons) > 1 else ""

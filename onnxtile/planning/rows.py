@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxtile.inspection.work import operator_name
-from onnxtile.planning.layout.aliases.find import ModelFacts
+from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.layout.roles import Roles
@@ -28,7 +28,7 @@ Addresses = Mapping[str, Address]
 """By the name of the buffer."""
 
 
-def planned(layout: Layout, facts: ModelFacts, places: Addresses) -> tuple[PlannedBuffer, ...]:
+def planned(layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[PlannedBuffer, ...]:
     """Return the rows of the tensors of `layout` in the order in which they are made, then those of its workspaces."""
     makers = dict(zip(layout.schedule.nodes, layout.schedule.ids, strict=True))
     kinds = dict.fromkeys(layout.scope.given, "input") | dict.fromkeys(layout.scope.graph.outputs, "output")
@@ -64,7 +64,7 @@ def _row(workspace: WorkspaceBuffer, ids: Mapping[ir.Node, str], places: Address
     return PlannedBuffer(buffer.name, place.arena, place.offset, buffer.size, *span, "workspace", node=user)
 
 
-def planned_bodies(layout: Layout, inside: BodyPlans, facts: ModelFacts, places: Addresses) -> tuple[PlannedBody, ...]:
+def planned_bodies(layout: Layout, inside: BodyPlans, facts: LayoutFacts, places: Addresses) -> tuple[PlannedBody, ...]:
     """Return the plans of the bodies of the nodes of `layout`, at their addresses in the arena."""
     ids = dict(zip(layout.schedule.nodes, layout.schedule.ids, strict=True))
     found: list[PlannedBody] = []
@@ -78,7 +78,7 @@ def planned_bodies(layout: Layout, inside: BodyPlans, facts: ModelFacts, places:
     return tuple(found)
 
 
-def _placed(node: str, body: BodyPlan, facts: ModelFacts, start: Address) -> PlannedBody:
+def _placed(node: str, body: BodyPlan, facts: LayoutFacts, start: Address) -> PlannedBody:
     places = {name: Address(start.arena, start.offset + offset) for name, offset in body.offsets.items()}
     return PlannedBody(
         node=node,
@@ -98,7 +98,7 @@ def operators(layout: Layout) -> tuple[str, ...]:
     return tuple(map(operator_name, layout.schedule.nodes))
 
 
-def constant_nodes(layout: Layout, facts: ModelFacts) -> tuple[str, ...]:
+def constant_nodes(layout: Layout, facts: LayoutFacts) -> tuple[str, ...]:
     """Return the identifiers of the nodes of which every result is constant, and none an output of the graph."""
     outputs, schedule = frozenset(layout.scope.graph.outputs), layout.schedule
     return tuple(
@@ -108,13 +108,13 @@ def constant_nodes(layout: Layout, facts: ModelFacts) -> tuple[str, ...]:
     )
 
 
-def inputs(model: ir.Model, facts: ModelFacts) -> tuple[PlannedInput, ...]:
+def inputs(model: ir.Model, facts: LayoutFacts) -> tuple[PlannedInput, ...]:
     """Return the inputs of the graph of `model`, but for those that are constants."""
     given = (value for value in model.graph.inputs if value not in facts.constants)
     return tuple(PlannedInput(_name(value), _dtype(value, facts), facts.shapes.sizes(value)) for value in given)
 
 
-def _dtype(value: ir.Value, facts: ModelFacts) -> str | None:
+def _dtype(value: ir.Value, facts: LayoutFacts) -> str | None:
     dtype = facts.shapes.dtype(value)
     return None if dtype is None else dtype.name
 

@@ -263,7 +263,7 @@ def _attribute(node: ir.Node, name: Name, facts: TestContext) -> Any:
 
 
 @dataclass(frozen=True)
-class _Parameters:
+class _TestParameters:
     """The attributes of an operator with their default values (None: no default), and the names of its inputs."""
 
     attributes: Mapping[str, Any]
@@ -271,7 +271,7 @@ class _Parameters:
 
 
 @cache
-def _signature(domain: str, op_type: str, version: int) -> _Parameters | None:
+def _signature(domain: str, op_type: str, version: int) -> _TestParameters | None:
     """Return what the schema says of an operator; None where no schema knows it."""
     try:
         schema = onnx.defs.get_schema(op_type, version, domain)
@@ -281,7 +281,7 @@ def _signature(domain: str, op_type: str, version: int) -> _Parameters | None:
     for name, attribute in schema.attributes.items():
         given = attribute.default_value.name
         found[name] = _plain(onnx.helper.get_attribute_value(attribute.default_value)) if given else None
-    return _Parameters(found, tuple(parameter.name for parameter in schema.inputs))
+    return _TestParameters(found, tuple(parameter.name for parameter in schema.inputs))
 
 
 @cache

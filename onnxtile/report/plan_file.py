@@ -23,7 +23,7 @@ class _StrictJson(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(strict=True)
 
 
-class _BufferJson(_StrictJson):
+class _BufferRowJson(_StrictJson):
     name: str
     arena: str
     offset: _Bytes
@@ -50,7 +50,7 @@ class _ArenaJson(_StrictJson):
 
 
 class _ScheduledJson(_StrictJson):
-    buffers: list[_BufferJson]
+    buffers: list[_BufferRowJson]
     schedule: list[str] | None = None
     steps: list[_Step] | None = None
     operators: list[str] | None = None

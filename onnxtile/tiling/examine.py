@@ -17,12 +17,12 @@ from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.requirements import require_cuttable, require_fillable
 from onnxtile.tiling.search import front, smallest
 from onnxtile.tiling.sites import Candidate
-from onnxtile.tiling.tileable import ModelFacts
+from onnxtile.tiling.tileable import TilingFacts
 from onnxtile.tiling.write_tiles import count_nodes, most_nodes
 
 
 def examine(
-    name: str, node: ir.Node, contraction: Contraction, limits: Limits, facts: ModelFacts, how: Accumulation
+    name: str, node: ir.Node, contraction: Contraction, limits: Limits, facts: TilingFacts, how: Accumulation
 ) -> Candidate:
     """Return the choices for a contraction. Raises NotTiled with the reason where it cannot be cut, Infeasible where nothing fits."""
     require_cuttable(contraction, limits, facts)
@@ -58,7 +58,7 @@ def examine(
     return Candidate(node, name, contraction, choices, grid_of, True, bound)
 
 
-def _require_tiles(contraction: Contraction, grid: TileGrid, facts: ModelFacts) -> None:
+def _require_tiles(contraction: Contraction, grid: TileGrid, facts: TilingFacts) -> None:
     """Raise NotTiled where a tile of `grid` cannot be filled up, or would read padding only."""
     require_fillable(contraction, (any(axis.fills for axis in grid.sliding), grid.k.fills, grid.n.fills), facts)
     for axis, cuts in zip(contraction.sliding, grid.sliding, strict=True):

@@ -10,10 +10,10 @@ from onnxtile.tiling.contraction import Contraction, TensorOperand
 from onnxtile.tiling.element_types import FLOATS
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.tensors import WITHIN, NotTiled
-from onnxtile.tiling.tileable import ModelFacts
+from onnxtile.tiling.tileable import TilingFacts
 
 
-def require_cuttable(contraction: Contraction, limits: Limits, facts: ModelFacts) -> None:
+def require_cuttable(contraction: Contraction, limits: Limits, facts: TilingFacts) -> None:
     """Raise NotTiled, with the reason, where `contraction` cannot be cut within `limits`, whatever the tile."""
     if contraction.windows:
         _require_asked(contraction, limits)
@@ -60,7 +60,7 @@ def _require_dtypes(factors: Iterable[TensorOperand], limits: Limits) -> None:
             )
 
 
-def _require_batch(contraction: Contraction, facts: ModelFacts) -> None:
+def _require_batch(contraction: Contraction, facts: TilingFacts) -> None:
     """Raise NotTiled, with the dimension to bind, where the size of a batch, and so its memory, is not known."""
     for operand, batch in zip((contraction.left, contraction.right), contraction.batches, strict=False):
         for axis, size in enumerate(batch):
@@ -68,7 +68,7 @@ def _require_batch(contraction: Contraction, facts: ModelFacts) -> None:
                 raise NotTiled(facts.unknown(operand.value, axis))
 
 
-def _require_known(contraction: Contraction, limits: Limits, facts: ModelFacts) -> None:
+def _require_known(contraction: Contraction, limits: Limits, facts: TilingFacts) -> None:
     """Raise NotTiled, with the dimension to bind, where a limit holds for an axis of unknown size."""
     left, right = contraction.left, contraction.right
     bounds = contraction.bounds(limits)
@@ -86,7 +86,7 @@ def _require_known(contraction: Contraction, limits: Limits, facts: ModelFacts) 
         raise NotTiled(facts.unknown(right.value, right.stored_axis(1)))
 
 
-def require_fillable(contraction: Contraction, filled: tuple[bool, bool, bool], facts: ModelFacts) -> None:
+def require_fillable(contraction: Contraction, filled: tuple[bool, bool, bool], facts: TilingFacts) -> None:
     """Raise NotTiled where a tile cannot be filled up with zeros; `filled` says along which of M, K and N it would be."""
     m, k, n = filled
     a, b = contraction.left, contraction.right

@@ -27,7 +27,7 @@ from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.result import SkippedNode, TiledNode, TileResult
 from onnxtile.tiling.sites import MOST_NODES, Candidate, TileSite, choose
 from onnxtile.tiling.tensors import AxisSize, ConstantTable, NoConstants, NotTiled, ShapeTable
-from onnxtile.tiling.tileable import FIRST_OPSET, ModelFacts, Tileable
+from onnxtile.tiling.tileable import FIRST_OPSET, Tileable, TilingFacts
 from onnxtile.tiling.untiled import reason_untiled
 from onnxtile.tiling.write_tiles import most_nodes
 
@@ -53,7 +53,7 @@ def tile(
     """
     options = options or TilingPolicy()
     names = Names(model)
-    facts = ModelFacts(shapes, constants, _opset(model), Unbound.of(free_inputs(model)))
+    facts = TilingFacts(shapes, constants, _opset(model), Unbound.of(free_inputs(model)))
     operators = discover("onnxtile.tiling.operators", Tileable)  # type: ignore[type-abstract]
     table = FunctionTable(model, shapes, constants)
     copies = FunctionCopies(model, table)
@@ -101,7 +101,7 @@ class _Search:
 
     model: ir.Model
     limits: Limits
-    facts: ModelFacts
+    facts: TilingFacts
     names: Names
     operators: Mapping[str, Tileable]
     table: FunctionTable
@@ -133,7 +133,7 @@ class _Search:
             return SkippedNode(name, str(reason))
         return self._examine(node, facts, name)
 
-    def _examine(self, node: ir.Node, facts: ModelFacts, name: str) -> Candidate | SkippedNode:
+    def _examine(self, node: ir.Node, facts: TilingFacts, name: str) -> Candidate | SkippedNode:
         if facts.opset < FIRST_OPSET:
             return SkippedNode(name, f"opset {facts.opset} is too old: raise the model to {FIRST_OPSET} at least")
         if name in self.options.skip:

@@ -37,11 +37,11 @@ def _in_bytes(value: object) -> object:
 MemorySize = Annotated[int, pydantic.Field(strict=True, ge=1, le=MOST_MEMORY), pydantic.BeforeValidator(_in_bytes)]
 
 
-class _Table(pydantic.BaseModel):
+class _TargetTable(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
 
-class _Axis(_Table):
+class _AxisLimits(_TargetTable):
     max: Size | None = None
     multiple: Size = 1
 
@@ -56,23 +56,23 @@ class _Axis(_Table):
         return value
 
     @pydantic.model_validator(mode="after")
-    def _fit(self) -> _Axis:
+    def _fit(self) -> _AxisLimits:
         if self.max is not None and self.max % self.multiple:
             raise ValueError(f"max = {self.max} is not a multiple of {self.multiple}")
         return self
 
 
-class _Largest(_Table):
+class _Largest(_TargetTable):
     elements: Annotated[int, pydantic.Field(strict=True, ge=1, le=MOST_MEMORY)] | None = None
     bytes: MemorySize | None = None
 
 
-class _Rules(_Table):
+class _Rules(_TargetTable):
     """The fields that may differ from operator to operator."""
 
-    m: _Axis = _Axis()
-    k: _Axis = _Axis()
-    n: _Axis = _Axis()
+    m: _AxisLimits = _AxisLimits()
+    k: _AxisLimits = _AxisLimits()
+    n: _AxisLimits = _AxisLimits()
     largest: _Largest = _Largest()
     memory: MemorySize | None = None
     dtypes: Annotated[tuple[DType, ...], pydantic.Field(min_length=1)] | None = None

@@ -18,7 +18,7 @@ FIRST_OPSET = 7
 
 
 @dataclass(frozen=True)
-class ModelFacts:
+class TilingFacts:
     """The facts that a plug-in may ask for; nothing in them changes the model."""
 
     shapes: ShapeTable = field(repr=False)
@@ -89,7 +89,7 @@ class Tileable(ABC):
     """Whether its tiles read windows, as a convolution does. Such operators are cut only where the limits request it."""
 
     @abstractmethod
-    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
+    def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
         """Return the contraction that `node` computes. Raises NotTiled with the reason where it cannot be cut."""
 
 

@@ -33,7 +33,7 @@ _SLACK = 4
 _TOGETHER = 16
 """Trials that run side by side, so that the blocks of constants are cut once for all of them. Their results are in memory together."""
 
-_Outcome: TypeAlias = tuple[float, float, float]
+_SiteOutcome: TypeAlias = tuple[float, float, float]
 """The error of the tiles, the error of the original, and the largest error allowed for the tiles."""
 
 
@@ -104,7 +104,7 @@ def _check(
     random = np.random.default_rng(seed)
     held, kept = _held(contraction, constants), ConstantFactors()
 
-    def outcomes(count: int) -> Iterator[_Outcome]:
+    def outcomes(count: int) -> Iterator[_SiteOutcome]:
         for start in range(0, count, _TOGETHER):
             few = [_feeds(contraction, held, random) for _ in range(min(_TOGETHER, count - start))]
             yield from _outcomes(contraction, tiled, original, few, kept, slack)
@@ -119,12 +119,12 @@ def _check(
     return TileVerdict(site.node, error, original_error, tolerance, error <= tolerance, len(found), also)
 
 
-def _excess(outcome: _Outcome) -> float:
+def _excess(outcome: _SiteOutcome) -> float:
     error, _, tolerance = outcome
     return error - tolerance
 
 
-def _all_together(outcomes: Sequence[_Outcome], slack: float) -> _Outcome:
+def _all_together(outcomes: Sequence[_SiteOutcome], slack: float) -> _SiteOutcome:
     """Return the worst of the tiles beside the worst of the original: on one set of inputs it may have been right by luck."""
     error, original_error = (max(column) for column in tuple(zip(*outcomes, strict=True))[:2])
     return error, original_error, 2 * original_error + slack
@@ -150,7 +150,7 @@ def _outcomes(
     trials: Sequence[Mapping[str, Array]],
     kept: ConstantFactors,
     slack: float,
-) -> Iterator[_Outcome]:
+) -> Iterator[_SiteOutcome]:
     """Run a few trials; yield for each the error of the tiles, the error of the original, and the largest error allowed for the tiles."""
     found = tiled.run(trials)
     if original is None:
@@ -165,7 +165,7 @@ def _outcomes(
         yield error, original_error, 2 * original_error + slack
 
 
-def _equal(got: Array, expected: Array) -> _Outcome:
+def _equal(got: Array, expected: Array) -> _SiteOutcome:
     return (0.0 if np.array_equal(got, expected) else float("inf")), 0.0, 0.0
 
 

@@ -41,7 +41,7 @@ def write_tiles(
     """
     contraction, grid = writer.contraction, writer.grid
     cut = _CutOperands.of(writer, constants, cache, graph)
-    result = _Result(writer)
+    result = _TiledValue(writer)
     way = fitting(how, contraction)
     blocks: dict[tuple[int, int, int], PartialSums] = {}
     for group, m, k, n in grid.places():
@@ -194,7 +194,7 @@ class _CutOperands:
 
 
 @dataclass
-class _Result:
+class _TiledValue:
     """The blocks of the result that are there, put together along N, then along M from its last axis, as soon as they can be."""
 
     writer: Writer

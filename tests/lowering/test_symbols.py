@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxtile.fusion.lowering_driver.facts import ModelFacts
+from onnxtile.fusion.lowering_driver.facts import LoweringFacts
 from onnxtile.model.shapes import resolve
 
 HEAD = '<ir_version: 10, opset_import: ["": 17]> g (float[batch, seq, 64] x) => (float[a, b, c, d] y) '
@@ -20,10 +20,10 @@ DIMS = (
 )
 
 
-def facts_of(body: str) -> tuple[ModelFacts, dict[str, ir.Value]]:
+def facts_of(body: str) -> tuple[LoweringFacts, dict[str, ir.Value]]:
     model = ir.from_proto(onnx.parser.parse_model(HEAD + SIZES + "{ " + body + " }"))
     values = {v.name or "": v for node in model.graph for v in node.outputs}
-    return ModelFacts(model, resolve(model)), values
+    return LoweringFacts(model, resolve(model)), values
 
 
 def test_what_is_left_of_the_elements_is_a_number() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import Shapes, resolve
-from onnxtile.planning.layout.aliases.find import ModelFacts
+from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.model_plan import plan_model
 from onnxtile.planning.offsets.problem import Buffer, Problem
 from onnxtile.planning.proof.arena_run import ArenaVerdict, arena_run
@@ -52,9 +52,9 @@ class Case:
         return cls(model, resolve(model, run=True), Constants(model))
 
     @property
-    def facts(self) -> ModelFacts:
+    def facts(self) -> LayoutFacts:
         """What rules ask about the model."""
-        return ModelFacts(self.model, self.shapes, self.constants)
+        return LayoutFacts(self.model, self.shapes, self.constants)
 
     def plan(self, **options: Any) -> PlanResult:
         """Return the plan of the model, which has passed the check of what is published."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.errors import Infeasible
-from onnxtile.planning.layout.aliases.find import ModelFacts
+from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.graph_layout import Layout, layouts
 from onnxtile.planning.layout.joint_bound import any_order_bound
 from onnxtile.planning.layout.ordering.schedule import Schedule, predecessors
@@ -43,7 +43,7 @@ def all_candidates(context: SchedulingContext) -> tuple[Schedule, ...]:
 EVERY = Order("each", "all orders, one by one", all_candidates)
 
 
-def with_fewer_aliases(facts: ModelFacts, scope: PlanScope) -> Iterator[ModelFacts]:
+def with_fewer_aliases(facts: LayoutFacts, scope: PlanScope) -> Iterator[LayoutFacts]:
     """Yield `facts` in which only some aliases are known, in every way that leaves out one or two, or all but one or two."""
     known = {node: facts.lawful(node) for node in scope.graph}
     everything = [alias for same in known.values() for alias in same]
@@ -54,7 +54,7 @@ def with_fewer_aliases(facts: ModelFacts, scope: PlanScope) -> Iterator[ModelFac
         yield fewer
 
 
-def laid_out(facts: ModelFacts, scope: PlanScope, alignment: int, needs: Needs = NO_NEEDS) -> tuple[Layout, ...]:
+def laid_out(facts: LayoutFacts, scope: PlanScope, alignment: int, needs: Needs = NO_NEEDS) -> tuple[Layout, ...]:
     return layouts(facts, scope, EVERY, 1, alignment, SHARING, needs)
 
 

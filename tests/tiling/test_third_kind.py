@@ -12,7 +12,7 @@ from onnxtile.tiling import untiled
 from onnxtile.tiling.contraction import Contraction, matrix_product
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.operators.gemm import factor
-from onnxtile.tiling.tileable import ModelFacts, Tileable
+from onnxtile.tiling.tileable import Tileable, TilingFacts
 
 
 class FusedMatMul(Tileable):
@@ -21,7 +21,7 @@ class FusedMatMul(Tileable):
     name = "FusedMatMul"
     domain = "com.microsoft"
 
-    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
+    def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
         a, b = factor(node, 0, "transA", facts), factor(node, 1, "transB", facts)
         alpha = node.attributes.get_float("alpha", 1.0)
         return matrix_product(a, b, (a.size(0), b.size(1)), (0, 1), a.dtype, alpha=alpha)

@@ -17,7 +17,7 @@ _MOST_ELEMENTS = 16
 """Constants of no more elements than this are looked into: numbers, axes."""
 
 
-class ModelFacts(FactsTable):
+class LoweringFacts(FactsTable):
     """What is known of the values of a model, by name: fused and opened, a model keeps the names of what it was."""
 
     def __init__(self, model: ir.Model, shapes: Shapes) -> None:

@@ -15,7 +15,7 @@ from onnxtile.fusion.library import Pattern
 from onnxtile.fusion.lowering import Lowering
 from onnxtile.fusion.lowering_driver.decide import Decider, Decision
 from onnxtile.fusion.lowering_driver.evidence import Evidence, SitePair
-from onnxtile.fusion.lowering_driver.facts import ModelFacts
+from onnxtile.fusion.lowering_driver.facts import LoweringFacts
 from onnxtile.fusion.lowering_driver.widen import is_narrow
 from onnxtile.fusion.lowering_driver.write import Emitter
 from onnxtile.fusion.record import dumps, past_of
@@ -147,7 +147,7 @@ class _Run:
         self.results = fuse(
             self.fused, request.patterns, request.progress, shapes=lambda: shapes.of_copies(counterparts)
         )
-        facts = ModelFacts(source, shapes)
+        facts = LoweringFacts(source, shapes)
         known = discover("onnxtile.fusion.lowerings", Lowering)  # type: ignore[type-abstract]
         declared = {pattern.name: pattern.lowering for pattern in request.patterns if pattern.lowering is not None}
         lowerings: Mapping[str, Lowering] = {**known, **declared}

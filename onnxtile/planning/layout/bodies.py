@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from onnxtile.planning.layout.aliases.find import ModelFacts
+from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.graph_layout import Layout, layouts
 from onnxtile.planning.layout.inner import bodies
 from onnxtile.planning.layout.joint_bound import any_order_bound
@@ -49,7 +49,7 @@ BodyPlans = Mapping[ir.Node, tuple[BodyPlan, ...]]
 class Terms:
     """The terms on which bodies are planned, those of the graph around them. `inside_kernel` returns the bytes inside a meta-op."""
 
-    facts: ModelFacts
+    facts: LayoutFacts
     order: Order
     alignment: int
     rules: Collection[str]

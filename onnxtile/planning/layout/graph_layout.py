@@ -9,7 +9,7 @@ from functools import cached_property, partial
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError, UsageError
-from onnxtile.planning.layout.aliases.find import ModelFacts
+from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.aliases.sharing import Sharing, Timeline, choose
 from onnxtile.planning.layout.bytes import granule, tensor_bytes
 from onnxtile.planning.layout.live_ranges import LiveRange, find_live_ranges
@@ -82,7 +82,7 @@ class Layout:
 
 
 def layouts(
-    facts: ModelFacts,
+    facts: LayoutFacts,
     scope: PlanScope,
     order: Order,
     streams: int,
@@ -105,7 +105,7 @@ def layouts(
         raise UsageError(
             "nodes that may run at the same time cannot share one workspace", hint="leave --share-workspaces out"
         )
-    terms = _Terms(facts, scope, alignment, frozenset(rules), order.every, needs)
+    terms = _LayoutTerms(facts, scope, alignment, frozenset(rules), order.every, needs)
     own = own_order(scope.graph)
     return tuple(
         map(terms.layout, order.candidates(SchedulingContext(own, streams, partial(terms.ordering_problem, own))))
@@ -113,10 +113,10 @@ def layouts(
 
 
 @dataclass(frozen=True)
-class _Terms:
+class _LayoutTerms:
     """The inputs of a layout apart from its schedule."""
 
-    facts: ModelFacts
+    facts: LayoutFacts
     scope: PlanScope
     alignment: int
     rules: frozenset[str]
@@ -159,7 +159,7 @@ class _Terms:
         )
 
 
-def _buffers(sharing: Sharing, facts: ModelFacts, alignment: int) -> tuple[Buffer, ...]:
+def _buffers(sharing: Sharing, facts: LayoutFacts, alignment: int) -> tuple[Buffer, ...]:
     """Return a buffer for each alias set, aligned at least to its elements."""
     found: dict[ir.Value, Buffer] = {}
     for value, alias_set in sharing.alias_sets.of.items():

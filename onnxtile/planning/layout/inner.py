@@ -8,12 +8,12 @@ import onnx_ir as ir
 
 from onnxtile.model.unfold import inside_of
 from onnxtile.model.walk import bodies_of
-from onnxtile.planning.layout.aliases.find import ModelFacts
+from onnxtile.planning.layout.aliases.find import LayoutFacts
 
 _WITH_BODIES = frozenset({"If", "Loop", "Scan"})
 
 
-def bodies(node: ir.Node, facts: ModelFacts) -> Iterator[tuple[str | None, ir.Graph]]:
+def bodies(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[str | None, ir.Graph]]:
     """Yield the planned bodies of `node` with the name of the attribute; None is the body of the function that it calls."""
     inside = inside_of(node)
     if inside is not None:

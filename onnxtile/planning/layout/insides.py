@@ -17,7 +17,7 @@ from onnxtile.errors import ModelError
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import resolve
 from onnxtile.model.unfold import is_kernel, unfold, written_out
-from onnxtile.planning.layout.aliases.find import ModelFacts
+from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.bodies import BodyPlans, Terms, plan_bodies
 from onnxtile.planning.layout.graph_layout import Layout, layouts
 from onnxtile.planning.layout.scope import PlanScope
@@ -38,7 +38,7 @@ class Insides:
     `alignment` and `rules` are those of the plan of the model.
     """
 
-    facts: ModelFacts
+    facts: LayoutFacts
     alignment: int
     rules: Collection[str]
     _known: dict[Hashable, int | None] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Insides:
         except ModelError:
             return None  # shapes inside contradict each other, or onnxruntime refuses random operands
         model, shapes, constants = unfold(alone, shapes, Constants(alone))
-        inner = ModelFacts(model, shapes, constants)
+        inner = LayoutFacts(model, shapes, constants)
         planner, order = find_planner("greedy-by-size"), find_order("model")
         nested = Insides(inner, self.alignment, self.rules, self._known)
         if any(nested._is_kernel(one) and nested.known(one) is None for one in model.graph.all_nodes()):

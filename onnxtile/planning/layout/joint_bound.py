@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnxtile.graph import dependencies
 from onnxtile.planning.layout.aliases.alias_sets import Contents
-from onnxtile.planning.layout.aliases.find import Alias, ModelFacts
+from onnxtile.planning.layout.aliases.find import Alias, LayoutFacts
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.layout.ordering.schedule import Schedule
@@ -25,7 +25,7 @@ _MOST_STEPS = 8
 """The steps at the peak of the schedule that are examined, at most; each takes two passes over the graph."""
 
 
-def any_order_bound(layout: Layout, facts: ModelFacts, needs: Needs) -> int:
+def any_order_bound(layout: Layout, facts: LayoutFacts, needs: Needs) -> int:
     """Return a number of bytes that every arena needs, over all orders of the nodes and all aliases.
 
     `layout` is any layout of the graph. The bound can equal the size of its arena only at a peak of its schedule: only peaks are examined.
@@ -84,7 +84,7 @@ class _Paths:
 class _Distinct:
     """The content of each tensor, and the groups of tensors that may lie in one buffer."""
 
-    def __init__(self, layout: Layout, facts: ModelFacts) -> None:
+    def __init__(self, layout: Layout, facts: LayoutFacts) -> None:
         self._alignment = layout.alignment
         self._sizes = {value: tensor_bytes(value, facts.shapes) or 0 for value in layout.roles.tensors}
         self._groups: dict[ir.Value, ir.Value] = {}

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxtile.graph import dependencies, node_id
 from onnxtile.model.unbound import binding
 from onnxtile.model.walk import bodies_of, values_in
-from onnxtile.planning.layout.aliases.find import Alias, ModelFacts
+from onnxtile.planning.layout.aliases.find import Alias, LayoutFacts
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.inner import bodies
 from onnxtile.planning.layout.non_tensors import containers, kind_name
@@ -32,7 +32,7 @@ class Roles:
     unplanned: dict[ir.Value, str] = field(default_factory=dict)
 
 
-def assign(schedule: Schedule, scope: PlanScope, facts: ModelFacts) -> Roles:
+def assign(schedule: Schedule, scope: PlanScope, facts: LayoutFacts) -> Roles:
     """Return the role of every value that a step of `schedule` reads or makes, and of values made inside kernels."""
     roles = Roles()
     outputs = set(scope.graph.outputs)
@@ -72,14 +72,14 @@ def _is_here(value: ir.Value, graph: ir.Graph) -> bool:
     return (value.graph if maker is None else maker.graph) is graph
 
 
-def _constants_read(node: ir.Node, outputs: set[ir.Value], facts: ModelFacts) -> Iterator[ir.Value]:
+def _constants_read(node: ir.Node, outputs: set[ir.Value], facts: LayoutFacts) -> Iterator[ir.Value]:
     """Yield the constants that `node` reads, unless `node` itself is computed before the run."""
     if all(value in facts.constants and value not in outputs for value in node.outputs):
         return
     yield from (v for v in dependencies(node) if v in facts.constants and (v not in outputs or v.producer() is None))
 
 
-def _no_fixed_bytes(value: ir.Value, facts: ModelFacts, no_tensors: dict[ir.Value, ir.TypeProtocol]) -> str | None:
+def _no_fixed_bytes(value: ir.Value, facts: LayoutFacts, no_tensors: dict[ir.Value, ir.TypeProtocol]) -> str | None:
     if facts.shapes.never(value) is not None:
         return facts.shapes.never(value)
     if value in no_tensors:
@@ -91,7 +91,7 @@ def _no_fixed_bytes(value: ir.Value, facts: ModelFacts, no_tensors: dict[ir.Valu
 
 
 def _place(
-    value: ir.Value, alias: Alias | None, is_output: bool, facts: ModelFacts, roles: Roles, outside: str | None
+    value: ir.Value, alias: Alias | None, is_output: bool, facts: LayoutFacts, roles: Roles, outside: str | None
 ) -> None:
     if outside is not None:
         roles.outside[value] = outside
@@ -105,7 +105,7 @@ def _place(
         roles.outside[value] = f"a {kind} of {alias.source.name!r}, which lies outside"
 
 
-def _why_unknown(value: ir.Value, facts: ModelFacts) -> str:
+def _why_unknown(value: ir.Value, facts: LayoutFacts) -> str:
     if facts.shapes.sizes(value) is not None:
         return "its element type is not known"
     bindable = [symbol for dim in facts.shapes.dims(value) or () for symbol in facts.unbound.bindable(dim)]

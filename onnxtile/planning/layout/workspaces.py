@@ -13,7 +13,7 @@ from onnxtile import keys
 from onnxtile.errors import UsageError
 from onnxtile.model.size_rule import SizeRule
 from onnxtile.model.unfold import is_kernel
-from onnxtile.planning.layout.aliases.find import ModelFacts
+from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.ordering.schedule import Schedule
 from onnxtile.planning.offsets.problem import Buffer
 
@@ -50,7 +50,7 @@ class WorkspaceRules:
                     hint=f"did you mean {near[0]!r}?" if near else None,
                 )
 
-    def of_nodes(self, graph: ir.Graph, facts: ModelFacts, inside: Callable[[ir.Node], int]) -> dict[ir.Node, int]:
+    def of_nodes(self, graph: ir.Graph, facts: LayoutFacts, inside: Callable[[ir.Node], int]) -> dict[ir.Node, int]:
         """Return the workspace bytes of each node of `graph` that has any; `inside` returns the bytes inside a meta-op.
 
         Raises ModelError where a rule needs a shape that is not known.
@@ -59,7 +59,7 @@ class WorkspaceRules:
         found = {node: rule.bytes(node, facts.shapes, inside) for node, rule in rules.items()}
         return {node: size for node, size in found.items() if size}
 
-    def _rule(self, node: ir.Node, facts: ModelFacts) -> SizeRule | None:
+    def _rule(self, node: ir.Node, facts: LayoutFacts) -> SizeRule | None:
         if all(value in facts.constants for value in node.outputs):
             return None
         named = next((self.rules[name] for name in _names(node) if name in self.rules), None)

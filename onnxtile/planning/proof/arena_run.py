@@ -18,7 +18,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.unfold import unfold
 from onnxtile.model.wanted import ANYTHING, Wanted
-from onnxtile.planning.layout.aliases.find import ModelFacts
+from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.ordering.schedule import named, shuffled
 from onnxtile.planning.order import find_order
 from onnxtile.planning.proof.draws import Unsure
@@ -92,7 +92,7 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
     schedule = named(model.graph, result.schedule, result.steps)
     every = find_order(result.order).every
     corruption, intact, runs = None, True, 0
-    unsure = Unsure.of(ModelFacts(model, shapes, constants))
+    unsure = Unsure.of(LayoutFacts(model, shapes, constants))
     excused = dict(unsure.drawn)
     prepared = [_arrays(fed) for fed in inputs]
     for runs, fed in enumerate(counted(prepared, "running inside the arena", progress), start=1):

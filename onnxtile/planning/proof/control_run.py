@@ -23,13 +23,13 @@ from onnxtile.runtime import Array
 PlannedBodies: TypeAlias = Mapping[str | None, PlannedBody]
 """The planned bodies of one node, by attribute; None is the function that it calls."""
 Prepare: TypeAlias = Callable[[PlannedBody], GraphRun]
-_Pair: TypeAlias = tuple[Any, Any]
+_ArrayPair: TypeAlias = tuple[Any, Any]
 """A value in the arena, and in the reference run."""
 
 
 def controlled(node: ir.Node, around: GraphRun, bodies: PlannedBodies, prepare: Prepare) -> Controlled:
     """Return the runner of `node`, an If, Loop, Scan or call in the graph of `around`; bodies are prepared at their first run."""
-    kinds: dict[str, type[_Control]] = {"If": _If, "Loop": _Loop, "Scan": _Scan}
+    kinds: dict[str, type[_Control]] = {"If": _If, "Loop": _Loop, "Scan": _ScanRun}
     kind = _Call if None in bodies else kinds[node.op_type]
     return kind(node, around, bodies, prepare)
 
@@ -54,7 +54,7 @@ class _Control:
             self._prepared[attribute] = self.prepare(self.bodies[attribute])
         return self._prepared[attribute]
 
-    def _once(self, body: GraphRun, given: Sequence[_Pair], paired: PairedValues) -> Corruption | None:
+    def _once(self, body: GraphRun, given: Sequence[_ArrayPair], paired: PairedValues) -> Corruption | None:
         """Run `body` once on the values `given`."""
         for values in (paired.arena, paired.reference):
             values.update(body.held)
@@ -65,7 +65,7 @@ class _Control:
             return corruption
         return next((Corruption(v.name or "", None) for v in body.graph.outputs if not paired.agree(v)), None)
 
-    def _hand_out(self, results: Sequence[_Pair], paired: PairedValues) -> Corruption | None:
+    def _hand_out(self, results: Sequence[_ArrayPair], paired: PairedValues) -> Corruption | None:
         for value, pair in zip(self.node.outputs, results, strict=False):
             if value.name:
                 _put(value, pair, self.around, paired)
@@ -96,7 +96,7 @@ class _Loop(_Control):
         limit = None if most is None else int(most.reshape(()))
         goes_on = condition is None or bool(condition.all())
         carried = [_copy_of(value, paired) for value in self.node.inputs[2:] if value is not None]
-        collected: list[list[_Pair]] = [[] for _ in body.graph.outputs[1 + len(carried) :]]
+        collected: list[list[_ArrayPair]] = [[] for _ in body.graph.outputs[1 + len(carried) :]]
         turn, clock = 0, Clock()
         while goes_on and (limit is None or turn < limit):
             clock.check()
@@ -113,7 +113,7 @@ class _Loop(_Control):
         return self._hand_out([*carried, *map(_stacked, collected, inner, self.node.outputs[len(carried) :])], paired)
 
 
-class _Scan(_Control):
+class _ScanRun(_Control):
     def run(self, paired: PairedValues) -> Corruption | None:
         body, count = self._body("body"), self.node.attributes.get_int("num_scan_inputs", 0)
         given = [_copy_of(value, paired) for value in self.node.inputs if value is not None]
@@ -125,7 +125,7 @@ class _Scan(_Control):
         backwards = self._ints("scan_input_directions", count)
         length = scanned[0][0].shape[axes[0]]
         handed_out = body.graph.outputs[len(states) :]
-        collected: list[list[_Pair]] = [[] for _ in handed_out]
+        collected: list[list[_ArrayPair]] = [[] for _ in handed_out]
         clock = Clock()
         for turn in range(length):
             clock.check()
@@ -152,7 +152,7 @@ class _Scan(_Control):
         return list(self.node.attributes.get_ints(name, [0] * count))
 
 
-def _stacked(rows: Sequence[_Pair], inner: ir.Value, outer: ir.Value) -> _Pair:
+def _stacked(rows: Sequence[_ArrayPair], inner: ir.Value, outer: ir.Value) -> _ArrayPair:
     """Return the values that a Loop collected, stacked."""
     if rows:
         return np.stack([_array(pair[0]) for pair in rows]), np.stack([_array(pair[1]) for pair in rows])
@@ -166,7 +166,7 @@ def _array(value: Any) -> Array:
     return value.array() if isinstance(value, TensorMemory) else np.asarray(value)
 
 
-def _copy_of(value: ir.Value, paired: PairedValues) -> _Pair:
+def _copy_of(value: ir.Value, paired: PairedValues) -> _ArrayPair:
     """Return a copy of `value`, so that moving one value cannot overwrite another that is still to be moved."""
     return _copied(paired.arena[value]), _copied(paired.reference[value])
 
@@ -179,7 +179,7 @@ def _copied(value: Any) -> Any:
     return copy
 
 
-def _put(value: ir.Value, pair: _Pair, run: GraphRun, paired: PairedValues) -> None:
+def _put(value: ir.Value, pair: _ArrayPair, run: GraphRun, paired: PairedValues) -> None:
     """Set `value` of the graph of `run` to `pair`: at its address in the arena, if it has one."""
     targets = (run.sites.get(value), run.own_memory(value))
     for values, found, target in zip((paired.arena, paired.reference), pair, targets, strict=True):

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxtile.graph import dependencies, node_id
 from onnxtile.model.constants import RANDOM
 from onnxtile.model.walk import called_functions, nodes_in, nodes_inside
-from onnxtile.planning.layout.aliases.find import ModelFacts, does_not_train
+from onnxtile.planning.layout.aliases.find import LayoutFacts, does_not_train
 
 _HALVES = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 _NAMED = 3
@@ -19,14 +19,14 @@ _NAMED = 3
 WIDER = "onnxruntime keeps more than 16 bits of a float between two nodes"
 
 
-def draws(node: ir.Node, facts: ModelFacts) -> bool:
+def draws(node: ir.Node, facts: LayoutFacts) -> bool:
     """Return whether `node`, a body of it, or a function that it calls may give other results in each run."""
     own = (node, *nodes_inside(node))
     inner = (one for function in called_functions(own, facts.model) for one in nodes_in(function))
     return any(_is_random(one, facts) for one in (*own, *inner))
 
 
-def _is_random(node: ir.Node, facts: ModelFacts) -> bool:
+def _is_random(node: ir.Node, facts: LayoutFacts) -> bool:
     if node.op_type not in RANDOM or not facts.is_standard(node):
         return False
     return node.op_type != "Dropout" or not does_not_train(node, facts)
@@ -43,7 +43,7 @@ class Unsure:
     wider: Mapping[str, str]
 
     @classmethod
-    def of(cls, facts: ModelFacts) -> Unsure:
+    def of(cls, facts: LayoutFacts) -> Unsure:
         """Return the unsure outputs of the model of `facts`."""
         outputs = [value for value in facts.model.graph.outputs if value.name]
         random = _followers(facts.model.graph, {node for node in facts.model.graph if draws(node, facts)})
@@ -52,7 +52,7 @@ class Unsure:
         return cls(drawn, {value.name or "": WIDER for value in outputs if value in halves})
 
 
-def _with_halves(facts: ModelFacts) -> Iterator[ir.Node]:
+def _with_halves(facts: LayoutFacts) -> Iterator[ir.Node]:
     for node in facts.model.graph:
         inner = (value for one in nodes_inside(node) for value in one.outputs)
         if any(facts.shapes.dtype(value) in _HALVES for value in (*dependencies(node), *node.outputs, *inner)):

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
-from onnxtile.planning.layout.aliases.find import ModelFacts
+from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.proof.graph_run import (
     Corruption,
     Draws,
@@ -44,7 +44,7 @@ class ArenaExecutor:
         self._kernels = Kernels(model, shapes)
         self.blocks = {arena.name: ArenaMemory(arena.size, result.alignment) for arena in result.arenas}
         self._result = result
-        self._context = RunContext(ModelFacts(model, shapes, constants), self.blocks, self._kernels)
+        self._context = RunContext(LayoutFacts(model, shapes, constants), self.blocks, self._kernels)
         self._run = GraphRun(model.graph, self._context, result.buffers, result.schedule, result.steps, result.bodies)
         self._kept_inputs = [v for v in model.graph.inputs if v in self._run.sites and not result.overwrite_inputs]
 

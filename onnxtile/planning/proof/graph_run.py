@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.graph import dependencies
 from onnxtile.model.unfold import inside_of
-from onnxtile.planning.layout.aliases.find import Alias, ModelFacts, parts, views
+from onnxtile.planning.layout.aliases.find import Alias, LayoutFacts, parts, views
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.ordering.schedule import named
 from onnxtile.planning.proof.draws import draws
@@ -58,7 +58,7 @@ class RunContext:
     Without `shows_views` every node runs, also one whose results the plan takes for views.
     """
 
-    facts: ModelFacts
+    facts: LayoutFacts
     blocks: Mapping[str, ArenaMemory]
     kernels: Kernels
     shows_views: bool = True

@@ -8,7 +8,7 @@ from onnxtile.tiling.contraction import Contraction, TensorOperand
 from onnxtile.tiling.element_types import FLOATS
 from onnxtile.tiling.sliding import SlidingAxis
 from onnxtile.tiling.tensors import NotTiled, TensorDims, times_sign
-from onnxtile.tiling.tileable import ModelFacts, Tileable, required_input
+from onnxtile.tiling.tileable import Tileable, TilingFacts, required_input
 
 _PADDING = ("auto_pad", "pads", "output_padding", "output_shape")
 _SPATIAL_AXES = (1, 2)
@@ -23,12 +23,12 @@ class Conv(Tileable):
     name = "Conv"
     windows = True
 
-    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
+    def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
         """Return the contraction. Each tile is a Conv of some groups, rows, columns, input and output channels."""
         return convolution(node, facts, transposed=False)
 
 
-def convolution(node: ir.Node, facts: ModelFacts, *, transposed: bool) -> Contraction:
+def convolution(node: ir.Node, facts: TilingFacts, *, transposed: bool) -> Contraction:
     """Return the contraction that `node` computes. Raises NotTiled with the reason where it cannot be cut."""
     x_value, w_value = required_input(node, 0), required_input(node, 1)
     dtype = facts.dtype(x_value, node.op_type, FLOATS)
@@ -115,7 +115,7 @@ def _slides(node: ir.Node, kernel: tuple[int, ...], *, transposed: bool) -> list
     ]
 
 
-def _result(node: ir.Node, facts: ModelFacts, slides: tuple[SlidingAxis, ...], first: TensorDims) -> TensorDims:
+def _result(node: ir.Node, facts: TilingFacts, slides: tuple[SlidingAxis, ...], first: TensorDims) -> TensorDims:
     """Return the dimensions of the result, symbols where the shapes' table has them."""
     table = facts.shapes.dims(node.outputs[0]) or ()
     known = table[2:] if len(table) == 2 + len(slides) else (None,) * len(slides)
@@ -123,7 +123,7 @@ def _result(node: ir.Node, facts: ModelFacts, slides: tuple[SlidingAxis, ...], f
     return (*first, *sizes)
 
 
-def _bias(node: ir.Node, facts: ModelFacts, filters: int, dtype: ir.DataType) -> TensorOperand | None:
+def _bias(node: ir.Node, facts: TilingFacts, filters: int, dtype: ir.DataType) -> TensorOperand | None:
     value = node.inputs[2] if len(node.inputs) > 2 else None
     if value is None:
         return None

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.operators.conv import convolution
-from onnxtile.tiling.tileable import ModelFacts, Tileable
+from onnxtile.tiling.tileable import Tileable, TilingFacts
 
 
 class ConvTranspose(Tileable):
@@ -18,7 +18,7 @@ class ConvTranspose(Tileable):
     name = "ConvTranspose"
     windows = True
 
-    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
+    def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
         """Return the contraction. Each tile is a ConvTranspose of some groups, rows, columns, input and output channels."""
         return convolution(node, facts, transposed=True)
 

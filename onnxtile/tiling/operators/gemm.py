@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxtile.tiling.contraction import Bias, Contraction, TensorOperand, matrix_product
 from onnxtile.tiling.element_types import FLOATS, INTEGERS
 from onnxtile.tiling.tensors import NotTiled, TensorDims, times_sign
-from onnxtile.tiling.tileable import ModelFacts, Tileable, require_factor, required_input
+from onnxtile.tiling.tileable import Tileable, TilingFacts, require_factor, required_input
 
 
 class Gemm(Tileable):
@@ -17,7 +17,7 @@ class Gemm(Tileable):
 
     name = "Gemm"
 
-    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
+    def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
         """Return the product, with the bias where there is one."""
         a = factor(node, 0, "transA", facts)
         b = factor(node, 1, "transB", facts)
@@ -31,7 +31,7 @@ class Gemm(Tileable):
 
 
 def factor(
-    node: ir.Node, index: int, attribute: str, facts: ModelFacts, taken: Set[ir.DataType] = FLOATS | INTEGERS
+    node: ir.Node, index: int, attribute: str, facts: TilingFacts, taken: Set[ir.DataType] = FLOATS | INTEGERS
 ) -> TensorOperand:
     """Return input `index` as a factor, transposed where `attribute` says so. Raises NotTiled where it is not a matrix."""
     value = required_input(node, index)
@@ -49,7 +49,7 @@ def factor(
     )
 
 
-def bias(node: ir.Node, dims: TensorDims, dtype: ir.DataType, facts: ModelFacts, index: int = 2) -> Bias | None:
+def bias(node: ir.Node, dims: TensorDims, dtype: ir.DataType, facts: TilingFacts, index: int = 2) -> Bias | None:
     """Return input `index` as the bias, None where it is missing. Raises NotTiled where it does not broadcast to `dims`."""
     value = node.inputs[index] if len(node.inputs) > index else None
     beta = node.attributes.get_float("beta", 1.0)

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxtile.tiling.contraction import Axes, Contraction, TensorOperand, matrix_product
 from onnxtile.tiling.tensors import NotTiled, TensorDims, broadcast
-from onnxtile.tiling.tileable import ModelFacts, Tileable, required_input
+from onnxtile.tiling.tileable import Tileable, TilingFacts, required_input
 
 
 class MatMul(Tileable):
@@ -14,7 +14,7 @@ class MatMul(Tileable):
 
     name = "MatMul"
 
-    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
+    def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
         """Return the product. A vector on the left is one row, on the right one column, and the result lacks that axis.
 
         The axes before the last two are a batch, which broadcasts and is not cut.
@@ -31,7 +31,7 @@ def placed(a: TensorOperand, b: TensorOperand) -> tuple[TensorDims, Axes]:
     return batch + rows + columns, (len(batch) if rows else None, len(batch) + len(rows) if columns else None)
 
 
-def factor(node: ir.Node, side: int, facts: ModelFacts, dtype: ir.DataType, index: int | None = None) -> TensorOperand:
+def factor(node: ir.Node, side: int, facts: TilingFacts, dtype: ir.DataType, index: int | None = None) -> TensorOperand:
     """Return the left (0) or right (1) factor, of elements of `dtype`; it is input `side` unless `index` is given.
 
     Raises NotTiled for a scalar.

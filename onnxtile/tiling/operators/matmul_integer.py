@@ -10,7 +10,7 @@ from onnxtile.tiling.contraction import Axes, Contraction, TensorOperand, matrix
 from onnxtile.tiling.element_types import BYTES
 from onnxtile.tiling.operators.matmul import factor, placed
 from onnxtile.tiling.tensors import NotTiled, times_sign
-from onnxtile.tiling.tileable import ModelFacts, Tileable, required_input
+from onnxtile.tiling.tileable import Tileable, TilingFacts, required_input
 
 
 class MatMulInteger(Tileable):
@@ -18,7 +18,7 @@ class MatMulInteger(Tileable):
 
     name = "MatMulInteger"
 
-    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
+    def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
         """Return the product. Each tile is a MatMulInteger with the zero points that belong to it."""
         types = [facts.dtype(required_input(node, index), self.name, BYTES) for index in (0, 1)]
         a, b = (factor(node, index, facts, dtype) for index, dtype in enumerate(types))
@@ -26,7 +26,9 @@ class MatMulInteger(Tileable):
         return matrix_product(a, b, *placed(a, b), ir.DataType.INT32, tile=self.name)
 
 
-def zero_point(node: ir.Node, operand: TensorOperand, side: int, index: int, facts: ModelFacts) -> TensorOperand | None:
+def zero_point(
+    node: ir.Node, operand: TensorOperand, side: int, index: int, facts: TilingFacts
+) -> TensorOperand | None:
     """Return input `index` as the zero point of the left (0) or right (1) factor, None where it is missing.
 
     Raises NotTiled unless it is a single number, or for the right factor one for each column.

@@ -12,7 +12,7 @@ from onnxtile.tiling.operators.gemm import bias, factor
 from onnxtile.tiling.operators.matmul_integer import zero_point
 from onnxtile.tiling.operators.qlinear_matmul import parameter
 from onnxtile.tiling.tensors import NotTiled
-from onnxtile.tiling.tileable import ModelFacts, Tileable
+from onnxtile.tiling.tileable import Tileable, TilingFacts
 
 
 class QGemm(Tileable):
@@ -21,7 +21,7 @@ class QGemm(Tileable):
     name = "QGemm"
     domain = "com.microsoft"
 
-    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
+    def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
         """Return the product. Each tile is a MatMulInteger; the bias is added to their sum, then all is scaled."""
         if facts.opset < 10:
             raise NotTiled(f"opset {facts.opset} has no MatMulInteger: raise the model to 10 at least")

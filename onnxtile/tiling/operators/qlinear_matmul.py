@@ -11,7 +11,7 @@ from onnxtile.tiling.element_types import BYTES
 from onnxtile.tiling.operators.matmul import factor, placed
 from onnxtile.tiling.operators.matmul_integer import zero_point
 from onnxtile.tiling.tensors import NotTiled, times_sign
-from onnxtile.tiling.tileable import ModelFacts, Tileable, required_input
+from onnxtile.tiling.tileable import Tileable, TilingFacts, required_input
 
 
 class QLinearMatMul(Tileable):
@@ -19,7 +19,7 @@ class QLinearMatMul(Tileable):
 
     name = "QLinearMatMul"
 
-    def restate(self, node: ir.Node, facts: ModelFacts) -> Contraction:
+    def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
         """Return the product. Each tile is a MatMulInteger; the result is quantized as a whole."""
         a, b = (
             factor(node, side, facts, facts.dtype(required_input(node, 3 * side), self.name, BYTES), 3 * side)
@@ -35,7 +35,7 @@ class QLinearMatMul(Tileable):
 
 
 def parameter(
-    node: ir.Node, index: int, columns: TensorOperand | None, product: Contraction, facts: ModelFacts
+    node: ir.Node, index: int, columns: TensorOperand | None, product: Contraction, facts: TilingFacts
 ) -> Parameter:
     """Return a scale or zero point: a single number, or with `columns` one for each. Raises NotTiled for any other."""
     value = required_input(node, index)

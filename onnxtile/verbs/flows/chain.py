@@ -97,12 +97,12 @@ class RewrittenModel(ModelResult):
 
         return self._next(plan(self.model, **options))
 
-    def _next(self, result: _Result) -> _Result:
+    def _next(self, result: _Chained) -> _Chained:
         """Return `result` with the file that the first verb read."""
         return replace(result, source=self.source)
 
 
-_Result = TypeVar("_Result", bound=ModelResult)
+_Chained = TypeVar("_Chained", bound=ModelResult)
 
 
 def verified(verdict: object | None) -> str:

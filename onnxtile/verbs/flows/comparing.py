@@ -13,7 +13,7 @@ from onnxtile.model.dims import bind, free_inputs, symbols
 from onnxtile.model.given import Feeds, read_inputs
 from onnxtile.model.load import load
 from onnxtile.model.session import session_of
-from onnxtile.verbs.flows.stage import Dims, InputShapes, Progress, not_both
+from onnxtile.verbs.flows.stage import BoundDims, InputShapes, Progress, not_both
 from onnxtile.verification.bisect import bisect
 from onnxtile.verification.trials import Trial, Verdict, compare_with, run_edges, run_original
 
@@ -58,7 +58,7 @@ def _worst(verdict: Verdict, trials: list[Trial]) -> Trial:
     return next((named[one.inputs] for one in verdict.outputs if not one.equal and one.inputs in named), trials[0])
 
 
-def _bind_both(first: ir.Model, second: ir.Model, dims: Dims, shapes: InputShapes) -> None:
+def _bind_both(first: ir.Model, second: ir.Model, dims: BoundDims, shapes: InputShapes) -> None:
     """Bind the sizes in both models, then give each the input sizes that only the other fixes."""
     mine, others = symbols(free_inputs(first)), symbols(free_inputs(second))
     # A symbol that neither has is an error of the first.

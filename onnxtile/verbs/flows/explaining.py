@@ -158,7 +158,7 @@ def explain(options: ExplainOptions) -> Explanation:
     attempts = sorted(best.values(), key=lambda attempt: -len(attempt.stopped.nodes))
     owners = _owners(earlier)
     matches = (*done.fates, *_taken(might, owners))
-    inside = _Inside(VertexIndex(list(owners), constants), owners)
+    inside = _NodesInside(VertexIndex(list(owners), constants), owners)
     beginnings = tuple(_beginning(i + 1, program, matcher.index(), inside) for i, program in enumerate(wanted.programs))
     return Explanation(wanted.name, len(done.calls), done.refused, tuple(attempts), matches, beginnings)
 
@@ -190,14 +190,14 @@ def _taken(might: Iterable[tuple[int, str, Match]], owners: Mapping[Vertex, tupl
 
 
 @dataclass(frozen=True)
-class _Inside:
+class _NodesInside:
     """The nodes inside calls, and the pattern and call of each."""
 
     index: VertexIndex
     owners: Mapping[Vertex, tuple[str, str]]
 
 
-def _beginning(variant: int, program: Program, index: VertexIndex, inside: _Inside) -> Beginning:
+def _beginning(variant: int, program: Program, index: VertexIndex, inside: _NodesInside) -> Beginning:
     roots = tuple(dict.fromkeys(node.type for node in program.roots))
     named = dict.fromkeys(node.type for clause in program.query.clauses for node in nodes_of(clause))
     others = {name: len(index.of(name)) for name in named if name not in {*roots, ANY_NODE, PRODUCER}}

@@ -14,7 +14,7 @@ from onnxtile.errors import invalid
 from onnxtile.fusion import library as pattern_files
 from onnxtile.fusion.library import Pattern
 from onnxtile.fusion.lowering_driver.evidence import SitePair
-from onnxtile.fusion.lowering_driver.facts import ModelFacts
+from onnxtile.fusion.lowering_driver.facts import LoweringFacts
 from onnxtile.fusion.lowering_driver.lower import Lowered, LoweredSite, Target, resolved
 from onnxtile.fusion.lowering_driver.lower import lower as lower_graph
 from onnxtile.fusion.lowering_driver.lowered_site_check import check_parts
@@ -29,7 +29,7 @@ from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.validity import check
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
-from onnxtile.verbs.flows.stage import Dims, Progress, agreeing, require_sites
+from onnxtile.verbs.flows.stage import BoundDims, Progress, agreeing, require_sites
 from onnxtile.verification import Verdict, bound_copy, compare_with, excused, run_original
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _lowered(original: ir.Model, chosen: list[Pattern], lower: str, verify: bool
 
 
 def _with_fit_sites(
-    original: ir.Model, chosen: list[Pattern], lowered: Lowered, dims: Dims, progress: Progress
+    original: ir.Model, chosen: list[Pattern], lowered: Lowered, dims: BoundDims, progress: Progress
 ) -> tuple[Lowered, tuple[SiteVerdict, ...]]:
     """Return `lowered`, and the verdicts on its sites run alone; made anew without the sites that do not compute what they replace.
 
@@ -169,12 +169,12 @@ def _why_unfit(verdict: SiteVerdict) -> str:
 
 
 def _lowered_sites(
-    lowered: Lowered, dims: Dims, progress: Progress
+    lowered: Lowered, dims: BoundDims, progress: Progress
 ) -> tuple[tuple[SiteVerdict, ...], tuple[SiteVerdict, ...]]:
     """Run each different call that stayed, and each different lowered site, alone."""
     bound, model = bound_copy(lowered.source, dims), lowered.model
     shapes = _bound_shapes(lowered.source, lambda: lowered.shapes, bound)
-    facts = ModelFacts(bound, shapes)
+    facts = LoweringFacts(bound, shapes)
     if is_narrow(bound):
         bound, model = widened(bound), widened(model)
         shapes = resolve(bound, run=True)

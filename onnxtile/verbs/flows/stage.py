@@ -9,9 +9,9 @@ from onnxtile.errors import NAME_ONLY, Mismatch, UsageError
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.verification import Verdict
 
-__all__ = ["Dims", "InputShapes", "Progress", "agreeing", "counted", "not_both", "require_sites", "silent"]
+__all__ = ["BoundDims", "InputShapes", "Progress", "agreeing", "counted", "not_both", "require_sites", "silent"]
 
-Dims: TypeAlias = Mapping[str, int]
+BoundDims: TypeAlias = Mapping[str, int]
 """Sizes of symbolic dimensions, by name."""
 InputShapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """Whole shapes of inputs, by name."""

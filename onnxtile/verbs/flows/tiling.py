@@ -31,7 +31,7 @@ from onnxtile.tiling.tiled_site_check import TileVerdict, check_tiles
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
 from onnxtile.verbs.flows.peaks import ArenaChange, arena_change, arena_size
 from onnxtile.verbs.flows.peaks import peaks as _peaks
-from onnxtile.verbs.flows.stage import Dims, InputShapes, Progress, agreeing, require_sites
+from onnxtile.verbs.flows.stage import BoundDims, InputShapes, Progress, agreeing, require_sites
 from onnxtile.verification import Verdict, judge
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _keep_to(declared: Mapping[str | None, ir.Shape | None], result: TileResult)
         value.shape = declared.get(value.name)
 
 
-def _read(model: Source, dims: Dims | None, shapes: InputShapes | None) -> ir.Model:
+def _read(model: Source, dims: BoundDims | None, shapes: InputShapes | None) -> ir.Model:
     """Return `model`, its dimensions bound, and without the marks of a plan."""
     read = load(model)
     clear_plan(read)

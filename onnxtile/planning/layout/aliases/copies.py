@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxtile.planning.layout.aliases.find import ModelFacts, parts
+from onnxtile.planning.layout.aliases.find import LayoutFacts, parts
 from onnxtile.planning.layout.aliases.lawful import CUTS, JOINS, VIEWS
 from onnxtile.planning.layout.aliases.sharing import Sharing
 from onnxtile.planning.layout.bytes import tensor_bytes
@@ -14,7 +14,7 @@ from onnxtile.planning.layout.ordering.schedule import Schedule
 from onnxtile.planning.result import CopyCount
 
 
-def copies(schedule: Schedule, facts: ModelFacts, sharing: Sharing) -> CopyCount:
+def copies(schedule: Schedule, facts: LayoutFacts, sharing: Sharing) -> CopyCount:
     """Return the copies, and their bytes, of all nodes that only move bytes into a tensor of the arena.
 
     One copy counts for each result that could be a view, each result of a Split or Slice, and each operand of a Concat.
@@ -27,7 +27,7 @@ def copies(schedule: Schedule, facts: ModelFacts, sharing: Sharing) -> CopyCount
     return CopyCount(*counts[True], *counts[False])
 
 
-def _moved(node: ir.Node, facts: ModelFacts, sharing: Sharing) -> Iterator[tuple[ir.Value, bool]]:
+def _moved(node: ir.Node, facts: LayoutFacts, sharing: Sharing) -> Iterator[tuple[ir.Value, bool]]:
     """Yield each tensor that `node` moves, and whether an alias avoids that."""
     if not facts.is_standard(node):
         return

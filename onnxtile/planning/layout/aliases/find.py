@@ -40,7 +40,7 @@ class Alias:
 
 
 @dataclass(frozen=True)
-class ModelFacts:
+class LayoutFacts:
     """A model with the facts that aliases depend on: shapes, element types, and constants."""
 
     model: ir.Model
@@ -80,13 +80,13 @@ class ModelFacts:
         return [int(number) for number in self.constants.array(value).ravel()]
 
 
-def aliases(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
+def aliases(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     """Yield the views and parts of `node`: if the plan keeps all of them, the node need not run."""
     yield from views(node, facts)
     yield from parts(node, facts)
 
 
-def views(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
+def views(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     """Yield the alias of an output that is a whole operand with another shape, also of a meta-op that fuse marked as a view."""
     function = facts.model.functions.get(node.op_identifier())
     if function is not None and keys.VIEW in function.metadata_props and node.inputs[0] is not None:
@@ -102,7 +102,7 @@ def views(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
         yield Alias(value, source, "view")
 
 
-def parts(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
+def parts(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     """Yield the aliases of results of Split and Slice, and of operands of Concat, whose bytes are contiguous in the whole."""
     if not facts.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:
         return
@@ -117,14 +117,14 @@ def parts(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
                 yield Alias(value, node.inputs[0], "cut", at)
 
 
-def cut_starts(node: ir.Node, facts: ModelFacts) -> dict[ir.Value, list[int]]:
+def cut_starts(node: ir.Node, facts: LayoutFacts) -> dict[ir.Value, list[int]]:
     """Return the start of each result of a Split or Slice in its operand, on each axis; empty where it is not known."""
     if node.op_type not in CUTS or not facts.is_standard(node) or not node.inputs or node.inputs[0] is None:
         return {}
     return dict(_split(node, facts) if node.op_type == "Split" else _sliced(node, facts))
 
 
-def overwrites(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
+def overwrites(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     """Yield the in-place aliases of `node`: results that may be written over an operand that no later node reads.
 
     A view writes nothing, so a Cast to its own type has none.
@@ -137,7 +137,7 @@ def overwrites(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
                 yield Alias(value, source, "in place")
 
 
-def overwritable(node: ir.Node, facts: ModelFacts) -> Collection[int]:
+def overwritable(node: ir.Node, facts: LayoutFacts) -> Collection[int]:
     """Return the indices of the operands that results of `node` may be written over; the pattern declares those of a meta-op."""
     if not facts.is_standard(node):
         function = facts.model.functions.get(node.op_identifier())
@@ -151,7 +151,7 @@ def overwritable(node: ir.Node, facts: ModelFacts) -> Collection[int]:
     return range(len(node.inputs)) if allowed is None else allowed
 
 
-def _is_plain(node: ir.Node, facts: ModelFacts) -> bool:
+def _is_plain(node: ir.Node, facts: LayoutFacts) -> bool:
     """Return whether `node` has one result, and its attributes choose the form that is in the table."""
     if len([v for v in node.outputs if v.name]) != 1 or not node.outputs[0].name:
         return False
@@ -164,7 +164,7 @@ def _is_plain(node: ir.Node, facts: ModelFacts) -> bool:
     return True
 
 
-def _same_elements(a: ir.Value, b: ir.Value, facts: ModelFacts) -> bool:
+def _same_elements(a: ir.Value, b: ir.Value, facts: LayoutFacts) -> bool:
     first, second = facts.shapes.dtype(a), facts.shapes.dtype(b)
     sizes = facts.shapes.sizes(a)
     if first is None or second is None or sizes is None:
@@ -174,7 +174,7 @@ def _same_elements(a: ir.Value, b: ir.Value, facts: ModelFacts) -> bool:
     return first.bitwidth == second.bitwidth >= 8 and sizes == facts.shapes.sizes(b)
 
 
-def _is_sure_of_size(node: ir.Node, source: ir.Value, allowed: Collection[int], facts: ModelFacts) -> bool:
+def _is_sure_of_size(node: ir.Node, source: ir.Value, allowed: Collection[int], facts: LayoutFacts) -> bool:
     """Return whether `source` has the size of the result in every run. Two sizes with one bound may differ, and one be broadcast.
 
     A result that may be written over operand 0 only has its shape. Operands of one element never change the shape of a result.
@@ -187,12 +187,12 @@ def _is_sure_of_size(node: ir.Node, source: ir.Value, allowed: Collection[int], 
     return set(allowed) == {0} or all(_is_single(v, facts) for v in others)
 
 
-def _is_single(value: ir.Value, facts: ModelFacts) -> bool:
+def _is_single(value: ir.Value, facts: LayoutFacts) -> bool:
     sizes = facts.shapes.sizes(value)
     return sizes is not None and set(sizes) <= {1} and not facts.shapes.is_bound(value)
 
 
-def _joined(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
+def _joined(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     result = node.outputs[0]
     sizes = facts.shapes.sizes(result)
     lengths = [facts.shapes.sizes(v) if v is not None else None for v in node.inputs]
@@ -211,7 +211,7 @@ def _joined(node: ir.Node, facts: ModelFacts) -> Iterator[Alias]:
         start += length[axis]
 
 
-def _split(node: ir.Node, facts: ModelFacts) -> Iterator[tuple[ir.Value, list[int]]]:
+def _split(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[ir.Value, list[int]]]:
     """Yield each result of a Split with its start on each axis. Results without a name count with their length, too."""
     assert node.inputs[0] is not None
     sizes = facts.shapes.sizes(node.inputs[0])
@@ -231,7 +231,7 @@ def _split(node: ir.Node, facts: ModelFacts) -> Iterator[tuple[ir.Value, list[in
         yield value, [start if place == axis else 0 for place in range(len(sizes))]
 
 
-def _sliced(node: ir.Node, facts: ModelFacts) -> Iterator[tuple[ir.Value, list[int]]]:
+def _sliced(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[ir.Value, list[int]]]:
     """Yield the result of a Slice whose steps are all 1, with its start on each axis."""
     assert node.inputs[0] is not None
     sizes = facts.shapes.sizes(node.inputs[0])
@@ -250,7 +250,7 @@ def _sliced(node: ir.Node, facts: ModelFacts) -> Iterator[tuple[ir.Value, list[i
     yield node.outputs[0], starts
 
 
-def _slice_bounds(node: ir.Node, facts: ModelFacts) -> tuple[list[int], list[int], list[int]] | None:
+def _slice_bounds(node: ir.Node, facts: LayoutFacts) -> tuple[list[int], list[int], list[int]] | None:
     """Return starts, axes and steps: inputs from opset 10 on, attributes before. None where they are not constant."""
     if facts.opset() < 10:
         first = list(node.attributes.get_ints("starts", []))
@@ -264,7 +264,7 @@ def _slice_bounds(node: ir.Node, facts: ModelFacts) -> tuple[list[int], list[int
     return None if axes is None or steps is None else (starts, axes, steps)
 
 
-def _bytes_before(whole: ir.Value, part: ir.Value, starts: Sequence[int], facts: ModelFacts) -> int | None:
+def _bytes_before(whole: ir.Value, part: ir.Value, starts: Sequence[int], facts: LayoutFacts) -> int | None:
     """Return the start of the box `part` in `whole`, in bytes; None where its bytes are not contiguous, or it has none.
 
     They are contiguous if, after the first axis on which the box is longer than 1, it covers all axes completely.
@@ -280,7 +280,7 @@ def _bytes_before(whole: ir.Value, part: ir.Value, starts: Sequence[int], facts:
     return sum(start * math.prod(outer[axis + 1 :]) for axis, start in enumerate(starts)) * dtype.bitwidth // 8
 
 
-def does_not_train(node: ir.Node, facts: ModelFacts) -> bool:
+def does_not_train(node: ir.Node, facts: LayoutFacts) -> bool:
     """Return whether the Dropout `node` returns its input unchanged.
 
     Training mode is an attribute before opset 7, an input from opset 12 on, and does not exist in between.

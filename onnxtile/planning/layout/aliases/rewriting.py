@@ -14,7 +14,7 @@ from onnxtile.planning.layout.aliases.alias_sets import AliasSet, AliasSets
 from onnxtile.planning.layout.aliases.find import Alias
 from onnxtile.planning.layout.ordering.precedence import Precedence
 
-_Span = tuple[int, int]
+_ByteSpan = tuple[int, int]
 
 
 def rewriting(
@@ -29,7 +29,7 @@ def rewriting(
     )
 
 
-def _written(value: ir.Value, aliases: Iterable[Alias], alias_sets: AliasSets) -> Iterator[_Span]:
+def _written(value: ir.Value, aliases: Iterable[Alias], alias_sets: AliasSets) -> Iterator[_ByteSpan]:
     """Yield the bytes of the alias set that the node of `value` writes: all except those already in place."""
     alias_set = alias_sets.of[value]
     start = alias_set.start(value)
@@ -42,7 +42,9 @@ def _written(value: ir.Value, aliases: Iterable[Alias], alias_sets: AliasSets) -
         yield start, end
 
 
-def _in_place(value: ir.Value, aliases: Iterable[Alias], alias_set: AliasSet, alias_sets: AliasSets) -> Iterator[_Span]:
+def _in_place(
+    value: ir.Value, aliases: Iterable[Alias], alias_set: AliasSet, alias_sets: AliasSets
+) -> Iterator[_ByteSpan]:
     at = alias_set.start(value)
     for alias in aliases:
         place = alias_set.start(alias.source) if alias.source in alias_set.tensors else None
@@ -50,7 +52,7 @@ def _in_place(value: ir.Value, aliases: Iterable[Alias], alias_set: AliasSet, al
             yield max(at, place), min(at + alias_sets.size(value), place + alias_sets.size(alias.source))
 
 
-def _is_in_use(span: _Span, value: ir.Value, alias_sets: AliasSets, order: Precedence) -> bool:
+def _is_in_use(span: _ByteSpan, value: ir.Value, alias_sets: AliasSets, order: Precedence) -> bool:
     alias_set = alias_sets.of[value]
     starts = ((other, alias_set.start(other)) for other in alias_set.tensors if other is not value)
     return any(

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.planning.layout.aliases.alias_sets import AliasSet, AliasSets, Contents, Merged
-from onnxtile.planning.layout.aliases.find import Alias, ModelFacts
+from onnxtile.planning.layout.aliases.find import Alias, LayoutFacts
 from onnxtile.planning.layout.aliases.rewriting import rewriting
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.live_ranges import LiveRange
@@ -43,7 +43,7 @@ class Timeline:
 
 
 def choose(
-    timeline: Timeline, facts: ModelFacts, tensors: Sequence[ir.Value], alignment: int, rules: frozenset[str]
+    timeline: Timeline, facts: LayoutFacts, tensors: Sequence[ir.Value], alignment: int, rules: frozenset[str]
 ) -> Sharing:
     """Return the aliases by `rules` of `tensors`, which are in the order in which they are made.
 
@@ -74,7 +74,7 @@ class _Chooser:
     def __init__(
         self,
         timeline: Timeline,
-        facts: ModelFacts,
+        facts: LayoutFacts,
         sizes: Mapping[ir.Value, int],
         alignment: int,
         rules: frozenset[str],

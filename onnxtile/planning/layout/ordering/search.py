@@ -43,12 +43,12 @@ def search(problem: OrderingProblem, budget: int = BUDGET) -> FoundOrder:
     Before and after the peak, the order has the least peak there, too, as far as the budget reaches: the same holds recursively.
     """
     nodes = range(len(problem.after))
-    best = _least(_Start(SchedulePrefix.start(problem), problem.floor), nodes, budget)
+    best = _least(_SearchStart(SchedulePrefix.start(problem), problem.floor), nodes, budget)
     return replace(best, order=_refined(problem, best.order, budget))
 
 
 @dataclass(frozen=True)
-class _Start:
+class _SearchStart:
     """The prefix that a search starts from, and the bytes that no order from there avoids."""
 
     prefix: SchedulePrefix
@@ -68,7 +68,7 @@ class _Start:
         return FoundOrder(tuple(prefix.order()), prefix.peak, exact=prefix.peak <= self.floor)
 
 
-def _least(start: _Start, nodes: Sequence[int], budget: int) -> FoundOrder:
+def _least(start: _SearchStart, nodes: Sequence[int], budget: int) -> FoundOrder:
     """Return the order of least peak that is found from `start`, at most the peak of the order `nodes`."""
     given = start.given(nodes)
     found = _best_first(start, given, budget) if given.peak > start.floor else given
@@ -96,7 +96,7 @@ def _refined(problem: OrderingProblem, order: Sequence[int], budget: int) -> tup
             for node in nodes:
                 done.run(node)
             continue
-        start = _Start(done.limited(nodes), problem.floor_of(nodes))
+        start = _SearchStart(done.limited(nodes), problem.floor_of(nodes))
         if not is_least:
             nodes = _least(start, nodes, min(budget, _BUDGET_OF_A_STRETCH * len(nodes))).order
         at = _peak_at(start.prefix.copy(), nodes)
@@ -116,7 +116,7 @@ def _peak_at(prefix: SchedulePrefix, nodes: Sequence[int]) -> int:
     return found
 
 
-def _best_first(start: _Start, given: FoundOrder, budget: int) -> FoundOrder | None:
+def _best_first(start: _SearchStart, given: FoundOrder, budget: int) -> FoundOrder | None:
     """Return the order of least peak; None where `budget` steps do not suffice to find it."""
     numbers = count()
     first = start.fresh()
@@ -144,7 +144,7 @@ def _best_first(start: _Start, given: FoundOrder, budget: int) -> FoundOrder | N
     return replace(given, exact=True)
 
 
-def _greedily(start: _Start) -> FoundOrder:
+def _greedily(start: _SearchStart) -> FoundOrder:
     """Return a greedy order: of the first few ready nodes, the one with the lowest peak runs next, of equals the least live bytes."""
     prefix = start.prefix.copy()
     queue = sorted(node for node in prefix.run_safely(prefix.ready, start.floor) if node in prefix.ready)
@@ -174,7 +174,7 @@ def _first(queue: list[int], ready: set[int]) -> Iterator[int]:
             yield node
 
 
-def _along_a_beam(start: _Start, peak: int, width: int) -> Iterator[FoundOrder]:
+def _along_a_beam(start: _SearchStart, peak: int, width: int) -> Iterator[FoundOrder]:
     """Yield the best order of a beam search that continues the `width` best prefixes of each length."""
     first = start.fresh()
     beams: dict[int, dict[frozenset[int], SchedulePrefix]] = {first.done: {frozenset(first.ready): first}}
