@@ -126,12 +126,12 @@ def test_a_kept_input_that_is_written_over_is_refused(monkeypatch: pytest.Monkey
     from onnxtile.planning.layout.scope import PlanScope
 
     case = Case.of(CHAIN)
-    laid = graph_layout._Terms.layout
+    laid = graph_layout._LayoutTerms.layout
 
-    def careless(self: graph_layout._Terms, schedule: object) -> graph_layout.Layout:
+    def careless(self: graph_layout._LayoutTerms, schedule: object) -> graph_layout.Layout:
         return laid(replace(self, scope=PlanScope(self.scope.graph, "inside", overwrite_inputs=True)), schedule)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(graph_layout._Terms, "layout", careless)
+    monkeypatch.setattr(graph_layout._LayoutTerms, "layout", careless)
     with pytest.raises(CheckFailed, match="the plan is not sound"):
         case.plan(io="inside")
 
