@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -180,3 +181,8 @@ def test_oldest_dependencies_are_stated_as_their_own_dependencies_need_them(inst
     ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     (rich,) = (line for line in ours if line.startswith("rich"))
     assert Version(rich.partition(">=")[2]) >= Version(typer.partition(">=")[2])
+
+
+def test_the_readme_has_no_links_that_break_on_the_package_index() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [link for link in re.findall(r"\]\(([^)]+)\)", readme) if not link.startswith(("https://", "#"))] == []
