@@ -164,7 +164,7 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
         str,
         Option(
             "execution order of the nodes",
-            "model|min-peak|any",
+            "auto|model|min-peak|any",
             heading=_SEARCH,
             choices=Choices("onnxtile.planning.order:orders"),
         ),

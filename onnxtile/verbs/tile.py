@@ -46,7 +46,7 @@ class TileOptions(VerifyOptions, SizeOptions):
     memory: Annotated[
         int | str | None,
         Option(
-            "memory for one tile; the tile moves the fewest bytes",
+            "memory for one tile; selects a tile that moves few bytes",
             "256KiB",
             heading=_LIMITS,
             kind=values.SIZE,
