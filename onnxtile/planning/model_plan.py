@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
@@ -33,58 +33,66 @@ SHARING = ("view", "in place", "cut", "join")
 """The rules of aliases, by which tensors share bytes."""
 
 
-def plan_model(  # noqa: PLR0913 - the options of the command
-    model: ir.Model,
-    shapes: Shapes,
-    constants: Constants,
-    *,
-    alignment: int = DEFAULT_ALIGNMENT,
-    planner: str = "best",
-    effort: Effort = NORMAL,
-    order: str = "model",
-    streams: int = 1,
-    capacity: Capacity = None,
-    digest: str | None = None,
-    name: str | None = None,
-    dims: Mapping[str, int] | None = None,
-    bounds: Mapping[str, int] | None = None,
-    share: Collection[str] = SHARING,
-    io: str = "outputs",
-    overwrite_inputs: bool = False,
-    workspaces: WorkspaceRules = NO_RULES,
-) -> PlanResult:
-    """Give every tensor of `model`, which stays unchanged, an address in an arena.
+@dataclass(frozen=True)
+class PlanSettings:
+    """The settings of one plan.
 
     `alignment` and `capacity` (None: no limit) are in bytes; a mapping gives the capacities of several arenas, the fastest first.
-    `effort` is the budget of `planner`. `digest` and `name` (of the input file), `dims` (the bound dimensions) and `bounds` (of
-    `shapes`) are copied into the result. `order` names the order of nodes; up to `streams` independent nodes run in one step.
+    `effort` is the budget of `planner`. `order` names the order of nodes; up to `streams` independent nodes run in one step.
     `share` names the rules of aliases in use, all by default; views are always in use. `io` places graph inputs and outputs inside
     or outside the arena; `overwrite_inputs` allows inputs inside it to be overwritten. `workspaces` has the bytes that kernels need
-    beside their operands and results.
+    beside their operands and results. `digest` and `name` (of the input file), `dims` (the bound dimensions) and `bounds` (of the
+    shapes) are copied into the result.
+    """
+
+    alignment: int = DEFAULT_ALIGNMENT
+    planner: str = "best"
+    effort: Effort = NORMAL
+    order: str = "model"
+    streams: int = 1
+    capacity: Capacity = None
+    share: Collection[str] = SHARING
+    io: str = "outputs"
+    overwrite_inputs: bool = False
+    workspaces: WorkspaceRules = NO_RULES
+    digest: str | None = None
+    name: str | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)
+
+
+_DEFAULT = PlanSettings()
+
+
+def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: PlanSettings = _DEFAULT) -> PlanResult:
+    """Give every tensor of `model`, which stays unchanged, an address in an arena.
+
     Raises UsageError for an alignment that is not a power of two, or an unknown planner or order; OverCapacity (an Infeasible) where an
     arena exceeds its capacity; Infeasible where a tensor of unknown size makes that undecidable.
     """
-    chosen = find_planner(planner)
+    chosen = find_planner(settings.planner)
     model, shapes, constants = unfold(model, shapes, constants)
     facts = LayoutFacts(model, shapes, constants)
-    scope = PlanScope(model.graph, io, overwrite_inputs)
-    chosen_order = find_order(order)
+    scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs)
+    chosen_order = find_order(settings.order)
 
     def solve(problem: Problem) -> OffsetPlan:
-        return chosen.plan(problem, effort)
+        return chosen.plan(problem, settings.effort)
 
-    workspaces.require_known(model)
-    kernels = Insides(facts, alignment, share)
-    terms = Terms(facts, chosen_order, alignment, share, solve, workspaces, kernels.of)
+    settings.workspaces.require_known(model)
+    kernels = Insides(facts, settings.alignment, settings.share)
+    terms = Terms(facts, chosen_order, settings.alignment, settings.share, solve, settings.workspaces, kernels.of)
     inside = plan_bodies(model.graph, terms)
     needs = terms.needs(model.graph, inside)
-    found = layouts(facts, scope, chosen_order, streams, alignment, share, needs)
-    layout, allocation = smallest(found, lambda problem: allocate(problem, memories(capacity), chosen, effort))
+    found = layouts(facts, scope, chosen_order, settings.streams, settings.alignment, settings.share, needs)
+    layout, allocation = smallest(
+        found, lambda problem: allocate(problem, memories(settings.capacity), chosen, settings.effort)
+    )
     problem, schedule, sharing, roles = layout.problem, layout.schedule, layout.sharing, layout.roles
     places = {name: Address(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
     told = all_roles(layout, inside)
     peak, peak_step = problem.peak
-    if told.unplanned and capacity is not None:
+    if told.unplanned and settings.capacity is not None:
         raise _unplanned(told.unplanned, facts)
     proof = with_bodies(problem, allocation.proof, layout.workspaces, inside)
     if told.unplanned:
@@ -93,10 +101,10 @@ def plan_model(  # noqa: PLR0913 - the options of the command
     # Each layout bounds every order: the largest bound counts.
     least = max(any_order_bound(one, facts, with_least_bodies(needs, inside)) for one in found)
     return PlanResult(
-        digest=digest,
-        dims=dict(dims or {}),
-        bounds=dict(bounds or {}),
-        alignment=alignment,
+        digest=settings.digest,
+        dims=dict(settings.dims),
+        bounds=dict(settings.bounds),
+        alignment=settings.alignment,
         planner=chosen.name,
         arenas=allocation.summary,
         peak=peak,
@@ -107,22 +115,22 @@ def plan_model(  # noqa: PLR0913 - the options of the command
         any_order_bound=least,
         bound=proof.bound,
         ended=proof.ended,
-        activation_bytes=sum(align(_bytes(value, shapes), alignment) for value in roles.tensors),
+        activation_bytes=sum(align(_bytes(value, shapes), settings.alignment) for value in roles.tensors),
         in_place=sum(alias.rule == "in place" for used in sharing.shares.values() for alias in used[:1]),
         copies=copies(schedule, facts, sharing),
-        io=io,
-        overwrite_inputs=overwrite_inputs,
-        order=order,
+        io=settings.io,
+        overwrite_inputs=settings.overwrite_inputs,
+        order=settings.order,
         schedule=schedule.ids,
         steps=tuple(schedule.steps.values()),
         buffers=planned(layout, facts, places),
         bodies=planned_bodies(layout, inside, facts, places),
         insides=kernels.rows(layout, inside),
-        model=name,
+        model=settings.name,
         inputs=inputs(model, facts),
         operators=operators(layout),
         constant_nodes=constant_nodes(layout, facts),
-        constants=_placed_in_order(told.constants, shapes, alignment),
+        constants=_placed_in_order(told.constants, shapes, settings.alignment),
         outside=_excluded(told.outside),
         unplanned=_excluded(told.unplanned),
     )

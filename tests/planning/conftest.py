@@ -13,7 +13,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.planning.layout.aliases.find import LayoutFacts
-from onnxtile.planning.model_plan import plan_model
+from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import Buffer, Problem
 from onnxtile.planning.proof.arena_run import ArenaVerdict, arena_run
 from onnxtile.planning.proof.published.audit import Audit, check, require
@@ -64,7 +64,7 @@ class Case:
 
     def unchecked(self, **options: Any) -> PlanResult:
         """Return the plan of the model, which may be wrong."""
-        return plan_model(self.model, self.shapes, self.constants, **options)
+        return plan_model(self.model, self.shapes, self.constants, PlanSettings(**options))
 
     def audit(self, result: PlanResult) -> Audit:
         """Return what the check of published plans finds."""

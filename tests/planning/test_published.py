@@ -21,7 +21,7 @@ from onnxtile.planning.layout.aliases import find
 from onnxtile.planning.layout.aliases.lawful import IN_PLACE, VIEWS
 from onnxtile.planning.layout.roles import Roles, assign
 from onnxtile.planning.layout.workspaces import Needs, WorkspaceRules
-from onnxtile.planning.model_plan import plan_model
+from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.proof.published.audit import Audit, check, require
 from onnxtile.planning.proof.published.claims import Claims
 from onnxtile.planning.proof.published.reading import from_json, from_marks
@@ -233,7 +233,7 @@ def test_metadata_that_is_no_plan_is_refused(wrong: str) -> None:
 
 
 def refusal(case: Case, **options: Any) -> str:
-    found = plan_model(case.model, case.shapes, case.constants, **options)
+    found = plan_model(case.model, case.shapes, case.constants, PlanSettings(**options))
     with pytest.raises(CheckFailed) as refused:
         require(case.model, found, case.shapes, case.constants)
     return str(refused.value)

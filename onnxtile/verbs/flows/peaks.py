@@ -76,14 +76,14 @@ def arena_change(before: int | str, after: int | str) -> ArenaChange:
 
 
 def _peak(model: ir.Model, limits: Limits, options: TilingPolicy, run: bool) -> dict[str, int]:
-    from onnxtile.planning.model_plan import plan_model
+    from onnxtile.planning.model_plan import PlanSettings, plan_model
     from onnxtile.planning.proof.published.audit import require
 
     known = resolve(model, run=run)
     tile(model, limits, known, Constants(model), options)
     inside = {node.name for node in model.graph if keys.TILE in node.metadata_props}
     shapes, constants = _with_tiles(model, known), Constants(model)
-    planned = plan_model(model, shapes, constants, planner="first-fit")
+    planned = plan_model(model, shapes, constants, PlanSettings(planner="first-fit"))
     require(model, planned, shapes, constants)
     live = [0] * (max(planned.steps, default=0) + 2)
     for buffer in planned.buffers:

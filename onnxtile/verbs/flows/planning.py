@@ -56,7 +56,7 @@ def plan(options: PlanOptions) -> PlannedModel:
     """Plan a model as `onnxtile.plan` says."""
     from onnxtile.planning.annotate import annotate
     from onnxtile.planning.layout.workspaces import WorkspaceRules
-    from onnxtile.planning.model_plan import plan_model
+    from onnxtile.planning.model_plan import PlanSettings, plan_model
     from onnxtile.planning.proof.arena_run import arena_run
     from onnxtile.planning.proof.published.audit import require
 
@@ -73,8 +73,7 @@ def plan(options: PlanOptions) -> PlannedModel:
     known = resolve(planned, run=True, wanted=wanted, bounds=bounds)
     opened = unfold(planned, known, Constants(planned))
     progress("planning")
-    result = plan_model(
-        *opened,
+    settings = PlanSettings(
         alignment=64 if options.alignment is None else options.alignment,
         planner=options.planner,
         order=options.order,
@@ -87,8 +86,9 @@ def plan(options: PlanOptions) -> PlannedModel:
         digest=digest(options.model),
         name=file_name(options.model),
         dims=bound,
-        bounds=bounds,
+        bounds=bounds or {},
     )
+    result = plan_model(*opened, settings)
     result = replace(result, kernels=None if counted is None else counted.to_dict())
     require(opened.model, result, opened.shapes, opened.constants, result.digest)
     verdict = None
