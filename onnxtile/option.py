@@ -244,8 +244,14 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], Callab
 
 def _doc(text: str, declaration: Any) -> str:
     """Return the docstring of a function with a line for each option."""
-    rows = [f"    {name}: {one.about.help}{_said_default(one)}" for name, one in parameters(declaration).items()]
+    rows = [f"    {name}: {_meaning(one)}{_said_default(one)}" for name, one in parameters(declaration).items()]
     return inspect.cleandoc(text) + "\n\nArguments and options:\n" + "\n".join(rows) + "\n"
+
+
+def _meaning(parameter: VerbParameter) -> str:
+    """Return the help of a parameter; that of a flag such as --no-verify describes the parameter `verify` when it is False."""
+    negated = any(flag == f"--no-{parameter.name}" for flag in parameter.flags)
+    return f"if False, {parameter.about.help}" if negated else parameter.about.help
 
 
 def _said_default(parameter: VerbParameter) -> str:

@@ -54,7 +54,7 @@ class TomlFile:
             elif first["type"] == "missing":
                 message = f"the field {name!r} is missing"
             else:
-                message = f"field {name!r}: {first['msg'].removeprefix('Value error, ')}"
+                message = (f"field {name!r}: " if name else "") + first["msg"].removeprefix("Value error, ")
             raise self.kind(f"{self.place(location)}: {message}", hint=hint) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -64,7 +65,19 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _type(annotation: Any) -> str:
-    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    """Return an annotation as text: the type alone where it is Annotated."""
+    if not isinstance(annotation, str):
+        return getattr(annotation, "__name__", str(annotation))
+    if annotation == "ModelArgument":
+        return "Source"
+    parsed = ast.parse(annotation, mode="eval").body
+    if (
+        isinstance(parsed, ast.Subscript)
+        and ast.unparse(parsed.value) == "Annotated"
+        and isinstance(parsed.slice, ast.Tuple)
+    ):
+        return ast.unparse(parsed.slice.elts[0])
+    return annotation
 
 
 def _text(value: Any) -> str:

@@ -18,8 +18,8 @@ from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.region import FusedRegion
 from onnxtile.model.constants import Constants
 from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises
+from onnxtile.model.walk import has_body
 
-_GRAPHS = frozenset({ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS})
 _MOVES = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """What may stand between the DequantizeLinear of a constant and the operator that reads it."""
 
@@ -105,7 +105,7 @@ class _Finder:
             return False
         if any(value in self._constants for value in node.outputs):
             return False
-        if any(attribute.is_ref() or attribute.type in _GRAPHS for attribute in node.attributes.values()):
+        if has_body(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
             return False
         function = self._model.functions.get(node.op_identifier())
         return function is None or keys.META_OP in function.metadata_props

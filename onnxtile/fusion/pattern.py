@@ -58,7 +58,9 @@ class _PatternFile(pydantic.BaseModel):
     @pydantic.model_validator(mode="after")
     def _has_sites(self) -> _PatternFile:
         if bool(self.variants) == (self.island is not None):
-            raise ValueError("a pattern has variants, or an island")
+            raise ValueError(
+                "'variants' is missing" if self.island is None else "a pattern has variants or an island, not both"
+            )
         return self
 
 

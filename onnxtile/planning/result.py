@@ -204,6 +204,11 @@ class PlanResult(VerbResult):
     kernels: Mapping[str, int] | None = None
 
     @property
+    def totals(self) -> dict[str, int]:
+        """The bytes of all arenas together, and of the constants as stored."""
+        return {"arenas": self.arena_size, "constants": self.constant_bytes}
+
+    @property
     def constant_bytes(self) -> int:
         """The bytes of the constants that steps read, as stored: what lies in flash or beside the arenas."""
         return sum(constant.size or 0 for constant in self.constants)
@@ -237,5 +242,5 @@ class PlanResult(VerbResult):
         plain |= {"gap": self.gap, **{key: list(getattr(self, key)) for key in _NODES}}
         plain |= {key: [row.to_dict() for row in getattr(self, key)] for key in _LISTS}
         plain |= {"kernels": self.kernels and dict(self.kernels)}
-        plain |= {"totals": {"arenas": self.arena_size, "constants": self.constant_bytes}}
+        plain |= {"totals": self.totals}
         return {"version": VERSION, **plain, **{key: [dict(vars(row)) for row in getattr(self, key)] for key in rows}}

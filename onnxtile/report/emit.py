@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxtile.errors import NAME_ONLY, UsageError
-from onnxtile.report.format import Format, PlanJson, RenderOptions, format_of
+from onnxtile.errors import NAME_ONLY, UsageError, invalid
+from onnxtile.report.format import COLOR_BY, Format, PlanJson, RenderOptions, format_of
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Emission:
     ) -> Emission:
         """Return the emission to `paths`. `compare` is the JSON file of a plan to draw beside this one. Raises UsageError."""
         files = {path: format_of(path) for path in paths}
+        if color_by is not None and color_by not in COLOR_BY:
+            raise invalid("color_by", color_by, COLOR_BY)
         given = {"compare": compare, "names": names, "color_by": color_by}
         asked = next((option for option, value in given.items() if value is not None), None)
         if asked is not None and not any(form.picture for form in files.values()):

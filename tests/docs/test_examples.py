@@ -134,5 +134,6 @@ def test_the_reference_has_every_name_of_the_library() -> None:
     for name in set(onnxtile.__all__) - {"Source", "__version__"}:
         assert f"### {name}\n" in page, name
     assert "fuse(\n    model: Source,\n" in page
+    assert "Annotated[" not in page
     assert " at 0x" not in page and hook.MARK not in page
     assert page == hook.on_page_markdown((ROOT / "docs" / "reference.md").read_text())

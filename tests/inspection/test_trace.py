@@ -175,7 +175,7 @@ def test_ranges_bound_the_random_inputs() -> None:
     assert all(-3 <= one.low <= one.high <= -2 for one in result.activations if one.low is not None and one.high)
     with pytest.raises(UsageError, match="no input 'z'"):
         api.trace(CHAIN, ["Neg"], ranges={"z": (2, 3)})
-    with pytest.raises(UsageError, match="no effect on inputs"):
+    with pytest.raises(UsageError, match="nothing is drawn"):
         api.trace(CHAIN, ["Neg"], ranges={"x": (2, 3)}, inputs="x.npz")
 
 

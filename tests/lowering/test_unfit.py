@@ -95,7 +95,7 @@ def test_without_verification_nothing_is_run(bench: Any, monkeypatch: pytest.Mon
 def test_a_fused_model_that_differs_is_still_refused(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only sites are given up: where every site agrees and the whole does not, the model is not written."""
     monkeypatch.setattr("onnxtile.fusion.lowering_driver.lower.discover", lambda *_: {"SiLU": Wrong("Softsign")})
-    monkeypatch.setattr("onnxtile.verbs.fusing.check_parts", lambda *_, **__: ())
-    monkeypatch.setattr("onnxtile.verbs.fusing._failed", lambda *_: [])
+    monkeypatch.setattr("onnxtile.verbs.flows.fusing.check_parts", lambda *_, **__: ())
+    monkeypatch.setattr("onnxtile.verbs.flows.fusing._failed", lambda *_: [])
     with pytest.raises(Mismatch, match="lowered model"):
         bench.lower(bench.model("s = Sigmoid (x) y = Mul (x, s)", {}), "SiLU")

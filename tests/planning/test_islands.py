@@ -97,7 +97,7 @@ def test_the_check_refuses_a_view_between_different_scales(tmp_path: Path) -> No
 
 
 def test_kernels_of_another_name_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"invalid kernels 'all' \(choose islands, nodes\)"):
+    with pytest.raises(UsageError, match="invalid kernels='all'"):
         api.plan(_residual(), kernels="all")
 
 

@@ -174,6 +174,7 @@ def test_only_roots_without_a_match_are_explained_the_furthest_first(graph: Grap
         "root": "d",
         "nodes": ["d", "e"],
         "clause": "Relu->Tanh->Exp",
+        "part": "Exp",
         "span": [12, 15],
         "node": "e",
         "reason": "Sqrt 'f' is not Exp",

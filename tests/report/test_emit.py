@@ -33,7 +33,7 @@ def test_options_of_pictures_need_one(names: bool | None, compare: Path | None) 
 
 
 def test_an_unknown_colouring_is_refused() -> None:
-    with pytest.raises(UsageError, match="invalid --color-by 'size' \\(choose operator, layer, kind\\)"):
+    with pytest.raises(UsageError, match="invalid color_by='size'"):
         Emission.of([Path("plan.html")], color_by="size")
 
 

@@ -167,6 +167,7 @@ class Claims:
             bounds=plan.bounds,
             gap=plan.gap,
             kernels=plan.kernels,
+            totals=plan.totals,
             copies=CopyClaim(**vars(plan.copies)),
             inputs=tuple(InputClaim(one.name, one.dtype, one.shape) for one in plan.inputs),
             operators=plan.operators,

@@ -28,6 +28,7 @@ def figures(
     yield from _unlike("peak", claims.peak, peak)
     yield from _unlike("peak_step", claims.peak_step, step)
     yield from _unlike("activation_bytes", claims.activation_bytes, tensors)
+    yield from _totals(claims)
     yield from _bound(claims)
     if used is not None and claims.in_place != UNSAID:
         least, most = _in_place(placing, used)
@@ -47,6 +48,17 @@ def figures(
 def _unlike(name: str, claimed: int, right: int) -> Iterator[PlanFailure]:
     if claimed not in {UNSAID, right}:
         yield PlanFailure(f"{name} is {claimed}, not {right}")
+
+
+def _totals(claims: Claims) -> Iterator[PlanFailure]:
+    """Yield a wrong sum of the arenas or of the constants."""
+    if claims.totals is None:
+        return
+    right = {"arenas": sum(arena.size for arena in claims.arenas)}
+    if claims.constants is not None:
+        right["constants"] = sum(constant.size or 0 for constant in claims.constants)
+    for name, total in right.items():
+        yield from _unlike(f"totals.{name}", claims.totals.get(name, UNSAID), total)
 
 
 def _arenas(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
