@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from onnxtile.errors import UsageError
-from onnxtile.sizes import whole
 
 
 def bind(model: ir.Model, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -51,14 +50,6 @@ def symbols(values: Iterable[ir.Value]) -> list[str]:
     """Return the names of the symbolic dimensions of `values`, each once, in order of appearance."""
     dims = (dim for value in values for dim in (value.shape or ()))
     return list(dict.fromkeys(d.value for d in dims if isinstance(d, ir.SymbolicDim) and d.value))
-
-
-def parse_shape(text: str) -> tuple[int, ...]:
-    """Return the shape that "1x3x224x224" means. Raises UsageError."""
-    sizes = [whole(size) for size in text.split("x")]
-    if None in sizes:
-        raise UsageError(f"not a shape: {text!r}", hint="sizes with an x between them, as in 1x3x224x224")
-    return tuple(size for size in sizes if size is not None)
 
 
 def _input(inputs: Mapping[str, ir.Value], name: str) -> ir.Value:

@@ -151,11 +151,6 @@ class Contraction:
     """The attributes that say how the whole node is padded."""
 
     @property
-    def result_dtype(self) -> ir.DataType:
-        """The element type of the result: the type of the partial sums unless it is quantized."""
-        return self.dtype if self.requantize is None else self.requantize.dtype
-
-    @property
     def operands(self) -> list[TensorOperand]:
         """The two factors, their zero points, and the bias of the tiles."""
         more = (self.left.zero, self.right.zero, self.tile_bias)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile.errors import UsageError
-from onnxtile.model.dims import bind, free_inputs, parse_shape, symbols
+from onnxtile.model.dims import bind, free_inputs, symbols
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
 
@@ -118,14 +118,3 @@ def test_initializers_are_no_free_inputs(text: Text) -> None:
 
 def test_symbols_come_once_in_order(two: ir.Model) -> None:
     assert symbols(two.graph.inputs) == ["batch", "seq"]
-
-
-@pytest.mark.parametrize(("said", "meant"), [("1x3x224x224", (1, 3, 224, 224)), ("7", (7,)), ("0", (0,))])
-def test_a_shape_is_read(said: str, meant: tuple[int, ...]) -> None:
-    assert parse_shape(said) == meant
-
-
-@pytest.mark.parametrize("said", ["", "x", "1x", "x1", "1,2", "-1x2", "1 x 2", "1x2\n", "٣"])
-def test_what_is_no_shape_is_refused(said: str) -> None:
-    with pytest.raises(UsageError):
-        parse_shape(said)

@@ -5,9 +5,10 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile.errors import ModelError
-from onnxtile.model.dims import bind, parse_shape
+from onnxtile.model.dims import bind
 from onnxtile.model.feeds import sample_feeds
 from onnxtile.model.unbound import Unbound, example, missing_sizes
+from onnxtile.values import read_shapes
 
 
 def unbound(**shapes: list[int | str | None]) -> Unbound:
@@ -68,5 +69,6 @@ def test_the_line_to_paste_binds_all_that_is_open() -> None:
     with pytest.raises(ModelError) as raised:
         sample_feeds(model, lambda value: value.shape.numpy() if value.shape and value.shape.is_static() else None)
     line = (raised.value.hint or "").partition("for example ")[2].split()
-    bind(model, {}, {name: parse_shape(size) for name, _, size in (word.partition("=") for word in line[1::2])})
+    given = {name: size for name, _, size in (word.partition("=") for word in line[1::2])}
+    bind(model, {}, read_shapes(given))
     assert all(value.shape and value.shape.is_static() for value in model.graph.inputs)

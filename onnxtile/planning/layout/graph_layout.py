@@ -49,11 +49,6 @@ class Layout:
         """The buffers to be placed, and the conflicts between them."""
         return Problem(self.buffers, self.alignment, conflicts=self.conflicts, clique=self.clique)
 
-    @property
-    def holds_always(self) -> bool:
-        """Whether the layout holds in every order that the graph allows."""
-        return isinstance(self.order, InEveryOrder)
-
     @cached_property
     def conflicts(self) -> frozenset[tuple[str, str]]:
         """Pairs of buffers that share no step of this schedule, but may in another order, by name."""
