@@ -1,4 +1,4 @@
-"""How results are written as CSV: a spreadsheet takes no name of a model for a formula, and each name can be read back."""
+"""Writes results as CSV: no name of a model becomes a formula in a spreadsheet, and each name can be read back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
-"""What a spreadsheet computes or sends on (https://owasp.org/www-community/attacks/CSV_Injection), and what looks quoted already."""
+"""First characters of a formula in a spreadsheet (https://owasp.org/www-community/attacks/CSV_Injection), and the quote."""
 _SPECIAL = re.compile(r'^\s|[",\r\n]')
 _QUOTED = re.compile(r"'+[=+\-@\t\r]")
 

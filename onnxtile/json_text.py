@@ -1,4 +1,4 @@
-"""How results are written as JSON: a line for each part, so that files can be searched and compared by line."""
+"""Writes results as JSON: a line for each part, so that files can be searched and compared by line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 _UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What JSON allows as it is, and a terminal obeys, an editor hides or UTF-8 cannot say."""
+"""Characters that JSON allows, and that terminals obey, editors hide or UTF-8 cannot encode."""
 
 
 def as_json(content: Mapping[str, Any]) -> str:

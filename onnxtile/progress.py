@@ -1,4 +1,4 @@
-"""How far long work is: said to whoever listens, shown by nobody but the command line."""
+"""Progress of long work: reported to a callable, shown by the command line."""
 
 from __future__ import annotations
 

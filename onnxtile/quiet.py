@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 _WARNINGS = "PYTHONWARNINGS"
-"""What Python reads at its start, and hands on to the processes that work for this one."""
+"""Environment variable that Python reads at its start and passes on to worker processes."""
 
 
 def silence_libraries() -> None:

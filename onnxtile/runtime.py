@@ -195,13 +195,13 @@ def inferred_results(model: bytes) -> list[Feed]:
 _OTHER_SHAPE = re.compile(
     r"\((?P<operator>\w+)\) has shape \{(?P<given>[\d,]*)\} but the computed output shape for this run is \{(?P<computed>[\d,]*)\}"
 )
-"""What onnxruntime says where an output does not fit the memory that it was given."""
+"""Message of onnxruntime for an output that does not fit its memory."""
 
 
 _ITERATING = (b"\x22\x04Loop", b"\x22\x04Scan")
 """The field `op_type` of a node in a file."""
 _NO_MEMORY = re.compile("Failed to allocate memory|bad_alloc")
-"""What onnxruntime says where memory is short."""
+"""Message of onnxruntime for a failed allocation."""
 
 
 class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")

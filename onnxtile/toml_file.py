@@ -16,7 +16,7 @@ from onnxtile.errors import OnnxtileError
 from onnxtile.paths import require_readable
 
 Location = Sequence[str | int]
-"""Where something stands in the content of a file: keys of tables, positions in arrays."""
+"""The path of a value in a file: keys of tables, positions in arrays."""
 
 _Model = TypeVar("_Model", bound=pydantic.BaseModel)
 

@@ -1,4 +1,4 @@
-"""What can be said of the files of a command before any work is done: the input is there, and nothing is written over it, or twice."""
+"""Checks the files of a command before any work: inputs exist, and no file is overwritten or written twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How help looks: options under headings, examples on lines of their own; plain text, so that nothing heavy is loaded for it."""
+"""The layout of help: options under headings, examples on lines of their own; plain text, so that nothing heavy is loaded for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command reports: progress on stderr, results on stdout, files whole or not at all."""
+"""Reports of a command: progress on stderr, results on stdout, files whole or not at all."""
 
 from __future__ import annotations
 

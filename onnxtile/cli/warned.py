@@ -1,4 +1,4 @@
-"""What the library warns of, as lines on stderr."""
+"""Prints warnings of the library, a line each, on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pattern file says of quantised islands."""
+"""The rule of quantised islands in a pattern file."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises
 from onnxtile.model.walk import has_body
 
 _MOVES = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-"""What may stand between the DequantizeLinear of a constant and the operator that reads it."""
+"""Operators allowed between the DequantizeLinear of a constant and its reader."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a plug-in that lowers a meta-op is given, and what it gives back."""
+"""The interface of plug-ins that lower a meta-op."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PRECISION = {
     ir.DataType.FLOAT: 2 * float(np.finfo(np.float32).eps),
     ir.DataType.DOUBLE: 2 * float(np.finfo(np.float64).eps),
 }
-"""How far the product of two rounded constants may be off; finer than 1.7 and 1.702 are apart, save in bfloat16, where they are equal."""
+"""Relative tolerance of a product of two rounded constants; it separates 1.7 from 1.702, except in bfloat16, where both are equal."""
 
 
 class NotLowered(Exception):

@@ -1,4 +1,4 @@
-"""What a call of a meta-op keeps so that unfuse can restore its nodes: places, names, doc strings, metadata, value_info.
+"""The record from which unfuse restores the nodes of a meta-op: places, names, doc strings, metadata, value_info.
 
 All records are kept together in the metadata of the model's graph, as packed JSON: they share most of their words. A call has the number of
 its record. A meta-op inside a meta-op has its number in the outer record, since a function's body is shared by sites whose names differ.
@@ -20,7 +20,7 @@ from onnxtile.fusion.packed import packed, unpacked
 from onnxtile.model.copied_tensor import copied_tensor
 
 _QUANTIZATION = "quant_parameter_tensor_names"
-"""Where onnx_ir keeps what a quantization annotation says of a value."""
+"""Key under which onnx_ir keeps the quantization annotation of a value."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ SMALL_BYTES = 16
 
 _MEASURES = {"Shape", "Size"}
 _MOST_MEASURING = 256
-"""How many nodes that compute with the shapes of a region's values are looked at, at most."""
+"""Largest number of examined nodes that compute with the shapes of a region's values."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from onnxtile.query.names import require_known
 from onnxtile.query.vertex import Vertex, identify
 
 FUSED, REFUSED, OVERLAPPED = "fused", "refused", "overlapped"
-"""What may become of a match."""
+"""The fates of a match."""
 
 
 @dataclass(frozen=True)

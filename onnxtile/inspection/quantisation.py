@@ -1,4 +1,4 @@
-"""How tensors of a model are quantised: element type, scales, zero points, axis and block, and in which types products are computed."""
+"""The quantisation of tensors (element type, scales, zero points, axis, block), and the element types of products."""
 
 from __future__ import annotations
 

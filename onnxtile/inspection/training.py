@@ -26,7 +26,7 @@ _BESIDE = {
     "LayerNormalization": ("statistics", 8, True),
     ATTENTION: ("scores", 4, True),
 }
-"""What is kept, and the bytes of it for each element or each row (along the last axis) of the result."""
+"""The kept values, with their bytes for each element or each row (along the last axis) of the result."""
 _VIEWS = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 """Frameworks make these without a copy."""
 

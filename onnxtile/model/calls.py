@@ -14,7 +14,7 @@ MOST_EXPANDED = 20_000
 MOST_TIMES = 20
 """Times as many nodes as are written in the file: a large model may expand to more. Inlining takes quadratic time."""
 MOST_NESTED = 100
-"""How deep calls of functions, or bodies of nodes, may lie in one another; the onnx checker allows as many calls."""
+"""Largest depth of nested calls and bodies; the onnx checker allows as many calls."""
 
 _Key: TypeAlias = tuple[str, str, str]
 

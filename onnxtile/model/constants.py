@@ -26,9 +26,9 @@ RANDOM = {
 
 
 _NO_TENSORS = ("Sequence", "SplitToSequence", "Optional")
-"""What these make has no array, even of constants."""
+"""Operators whose results have no array, even from constants."""
 _PURE_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
-"""What an operator of any other domain computes, and whether twice the same, only its own runtime knows."""
+"""Domains whose operators are computed; the results of other operators are known to their own runtime only."""
 
 
 class Constants:

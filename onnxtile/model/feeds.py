@@ -17,7 +17,7 @@ from onnxtile.runtime import Array
 __all__ = ["Ranges", "Sizes", "draw", "sample_feeds"]
 
 _ELEMENTS = 2
-"""How many tensors a sequence gets."""
+"""Number of tensors in a random sequence."""
 
 
 def sample_feeds(model: ir.Model, sizes: Sizes, *, seed: int = 0, ranges: Ranges | None = None) -> dict[str, Any]:

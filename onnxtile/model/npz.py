@@ -24,7 +24,7 @@ _BROKEN = (
     *(ValueError, TypeError, EOFError, OSError, MemoryError, SyntaxError, NotImplementedError, RuntimeError),
     *(zlib.error, lzma.LZMAError, zipfile.BadZipFile, struct.error, tokenize.TokenError),
 )
-"""What numpy and zipfile raise on a file that is damaged, encrypted, or says what is not so."""
+"""Exceptions of numpy and zipfile for a file that is damaged, encrypted or inconsistent."""
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _ENDING = ".npy"
 

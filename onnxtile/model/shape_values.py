@@ -38,7 +38,7 @@ _ARITHMETIC = {
     *("ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Round", "ScatterElements", "ScatterND", "Sign", "Slice"),
     *("Split", "Sqrt", "Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"),
 }
-"""What shapes are computed with."""
+"""Operators that compute sizes and shapes."""
 
 _GROWING_BY = {
     "ConstantOfShape": 0,

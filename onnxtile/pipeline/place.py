@@ -1,4 +1,4 @@
-"""Where the files of a run go, and that no two models are written to one."""
+"""Chooses the files of a run, and refuses two models with one output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes models through a pipeline: the threads or processes of this machine, by joblib, or of a cluster."""
+"""Workers of a pipeline: threads or processes of this machine, by joblib, or of a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_CLUSTERS = ("dask", "ray")
 _PATIENCE = 5.0
 """Seconds in which a scheduler has to answer."""
 _ON_LOOPBACK = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
-"""Where a Dask cluster of our own listens: its HTTP server, which cannot be left out, at a free port. Without one it is 8787."""
+"""Address of the HTTP server of our own Dask cluster: a free port of the loopback interface, not 8787."""
 _WITHOUT_PAGES = {
     "distributed.scheduler.allowed-failures": 0,  # what killed a worker is not tried again on the next
     "distributed.scheduler.http.routes": [],

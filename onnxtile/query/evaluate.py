@@ -37,10 +37,10 @@ _ORDER: dict[str, Callable[[Any, Any], Any]] = {
 }
 _FIELDS = ("constant", "dtype", "node", "op", "rank", "shape", "size", "value")
 WORDS = (*_FIELDS, *_WORDS, "inputs", "outputs", "data", "share", "count")
-"""What a test may ask of every node."""
+"""Properties that a test may read of every node."""
 
 TestSubject: TypeAlias = Vertex | Mapping[str, Vertex]
-"""What the names of an expression mean: properties of one vertex, or anchors."""
+"""The names in an expression: properties of one vertex, or anchors."""
 
 
 @dataclass(frozen=True)

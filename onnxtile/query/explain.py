@@ -1,4 +1,4 @@
-"""How far a query got where it does not match, at which of its words it stopped, and why."""
+"""Partial matches of a query: the part of the query where each stopped, and the reason."""
 
 from __future__ import annotations
 

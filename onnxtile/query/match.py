@@ -1,4 +1,4 @@
-"""Where a query matches in a model."""
+"""Finds the matches of a query in a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a test says no, with the values it saw."""
+"""Reasons why a test is false, with the values it read."""
 
 from __future__ import annotations
 

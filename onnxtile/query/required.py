@@ -1,4 +1,4 @@
-"""What every match of a program must have: its nodes outside alternatives and optional parts, and how they hang together.
+"""The part that every match of a program must have: its nodes outside alternatives and optional parts, and how they hang together.
 
 A search need only begin where the rarest of them can be reached from.
 """

@@ -1,4 +1,4 @@
-"""What a query is made of, once it is read: clauses of nodes, edges, blocks and quantifiers, each with its span in the text.
+"""The parts of a parsed query: clauses of nodes, edges, blocks and quantifiers, each with its span in the text.
 
 The language is Eclipse Aidge's graph query language (https://eclipse.dev/aidge, "Graph matching"), with expressions as tests.
 """

@@ -20,7 +20,7 @@ _LARGEST, _SMALL, _SMALLEST = 7.0, 4.5, 2.5
 
 
 _HEADROOM = 1.07
-"""How much higher than the largest address a map is, for a text above the line there."""
+"""Ratio of the height of a map to its largest address; the rest holds the text above the arena line."""
 
 _HAIR = 0.2
 """Points by which a rectangle without an outline is drawn wider, so that it does not vanish."""

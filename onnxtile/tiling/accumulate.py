@@ -1,4 +1,4 @@
-"""How the partial sums of one block of the result are added: all at once, one after another, in a tree, or in Gemm's C."""
+"""Adds the partial sums of one block of the result: all at once, one after another, in a tree, or in Gemm's C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a contraction is cut: full tiles of the bound, then one smaller tile for the rest."""
+"""The grid of a contraction: full tiles of the bound, then one smaller tile for the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a kernel slides along one axis of the output, and which inputs a stretch of the output reads. A matrix product has a kernel of 1."""
+"""The windows of a kernel along one axis of the output, and the inputs that they read. A matrix product has a kernel of 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an InstanceNormalization and the nodes around it compute: groups or channels normalised, scaled and shifted."""
+"""Proofs about InstanceNormalization and the nodes around it: groups or channels normalised, scaled and shifted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hides scores from a softmax, and guards against rows of which all are hidden."""
+"""Masks that hide scores from a softmax, and guards for rows that are hidden whole."""
 
 from __future__ import annotations
 

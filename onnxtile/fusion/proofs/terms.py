@@ -1,4 +1,4 @@
-"""What a function body computes, as a polynomial in its inputs, so that every way to write a formula reads the same.
+"""The result of a function body as a polynomial in its inputs, so that every way to write a formula reads the same.
 
 Sums and products are multiplied out; square roots, reciprocals and quotients are powers; a factor that is no number and no power
 is an atom: an input, a constant tensor, or an operator applied to polynomials. Two bodies that compute the same by the laws of

@@ -1,1 +1,1 @@
-"""How multiply-accumulates and other operations are counted, one family of operators a file."""
+"""Rules that count multiply-accumulates and other operations, one family of operators a file."""

@@ -1,1 +1,1 @@
-"""How results are shown in notebooks and written to files: the views of each verb, found by their existence."""
+"""Views of results in notebooks and files, one for each verb, found by their existence."""

@@ -1,4 +1,4 @@
-"""Why a pattern did not match, and what became of each of its matches."""
+"""Explains a pattern: the fate of each match, and the reason where it did not match."""
 
 from __future__ import annotations
 

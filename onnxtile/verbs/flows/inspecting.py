@@ -1,4 +1,4 @@
-"""What a model is made of and what it costs."""
+"""Counts the operators, parameters, work and traffic of a model."""
 
 from __future__ import annotations
 

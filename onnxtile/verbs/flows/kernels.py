@@ -1,4 +1,4 @@
-"""What runs as one kernel when a model is planned: each node, or each quantised island."""
+"""Chooses the kernels of a plan: each node, or each quantised island."""
 
 from __future__ import annotations
 

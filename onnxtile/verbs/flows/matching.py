@@ -1,4 +1,4 @@
-"""Where a query matches."""
+"""Finds the matches of a query."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class MatchResult(VerbResult):
-    """Where a query matches."""
+    """Finds the matches of a query."""
 
     verb: ClassVar[str] = "match"
 

@@ -1,4 +1,4 @@
-"""What every verb shares: the words for its arguments, and the judgement of its runs."""
+"""Types and checks that all verbs share."""
 
 from __future__ import annotations
 
