@@ -131,7 +131,7 @@ class VerbParameter:
         return "" if self.default == () else str(self.default)
 
     def read(self, value: Any) -> Any:
-        """Return what `value` means. Raises UsageError that names the parameter."""
+        """Return the value that `value` stands for. Raises UsageError that names the parameter."""
         if value is None and self.optional:
             return None
         try:

@@ -62,7 +62,7 @@ class VerbResult(ABC):
         return f"<{type(self).__name__}: {capped(self.summary, _LONGEST)}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML for a notebook."""
         return _view(self.verb).html(self.to_dict())
 
 

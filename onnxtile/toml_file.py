@@ -85,7 +85,7 @@ def _line_of_long_number(text: str) -> int:
 
 
 def _syntax_error(message: str, text: str) -> tuple[str, int]:
-    """Return what tomllib says, and the line where it says so: "Invalid value (at line 2, column 8)", or at the end."""
+    """Return the message of tomllib, and its line: "Invalid value (at line 2, column 8)", or at the end."""
     reason, _, where = message.rpartition(" (at ")
     words = where.removesuffix(")").replace(",", "").split()
     line = int(words[1]) if words[:1] == ["line"] else text.count("\n") + (not text.endswith("\n"))

@@ -67,7 +67,7 @@ def _run() -> int:
 
 
 def _said(error: Exception) -> tuple[str, str | None, int]:
-    """Return what is wrong, what to do, and the exit code. The last is the line of defence: a traceback is no message for a user."""
+    """Return the message, the hint and the exit code. Any other exception is caught here, since a traceback is not a message for a user."""
     if isinstance(error, OnnxtileError):
         message, hint = error.worded(worded(lambda: (verb.command for verb in verbs().values())))
         return message, hint, error.exit_code

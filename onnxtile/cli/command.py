@@ -73,7 +73,7 @@ def _settings(verb: Verb, texts: Mapping[str, Any]) -> Any:
 
 
 def _value(parameter: VerbParameter, text: Any) -> Any:
-    """Return what `read` of a parameter takes, from the texts of the command line."""
+    """Return the input of a parameter's `read`, from the texts of the command line."""
     kind = parameter.kind
     if kind.flag:
         return text != parameter.flags[-1].startswith("--no-")
@@ -156,7 +156,7 @@ def _target(verb: Verb, settings: Any) -> str | None:
 
 
 def _emission(verb: Verb, settings: Any) -> Rendered:
-    """Return what renders the files of --emit, checked before any work is done."""
+    """Return the function that renders the files of --emit, which are checked before any work."""
     paths = [Path(file) for file in getattr(settings, "emit", ())]
     render = verb.emits.prepare(settings, paths)
     if paths:

@@ -12,7 +12,7 @@ Complete = Callable[[str], list[str]]
 
 
 def complete(parameter: VerbParameter) -> Complete | None:
-    """Return what completes the value of an option or argument; None where nothing is known of it."""
+    """Return the function that completes the value of an option or argument; None without known values."""
     choices, about = parameter.choices, parameter.about
     if choices is not None:
         return lambda incomplete: [name for name in choices.names() if name.startswith(incomplete)]

@@ -16,7 +16,7 @@ _EXAMPLES = "Examples:"
 
 
 def split(doc: str | None) -> tuple[str, str]:
-    """Return what a docstring says, and the command lines below its "Examples:"."""
+    """Return the text of a docstring, and the command lines below its "Examples:"."""
     text, _, examples = inspect.cleandoc(doc or "").partition(f"\n\n{_EXAMPLES}\n")
     return text, inspect.cleandoc(f"\n{examples}")
 

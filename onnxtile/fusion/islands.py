@@ -182,7 +182,7 @@ class _Finder:
 
 
 def island_region(island: Island) -> FusedRegion:
-    """Return what becomes one meta-op: every operand is an input, constants too, so that islands of one structure share a function."""
+    """Return the region of one meta-op. Every operand is an input, also a constant, so that islands of one structure share a function."""
     members = set(island.nodes)
     made = {value for node in island.nodes for value in node.outputs}
     read = dict.fromkeys(

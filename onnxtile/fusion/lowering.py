@@ -177,7 +177,7 @@ class FactsTable(ABC):
 
     @abstractmethod
     def argument(self, value: ir.Value) -> Argument:
-        """Return what is known of `value`."""
+        """Return the facts known of `value`."""
 
     @abstractmethod
     def elements(self, value: ir.Value) -> Array:

@@ -151,7 +151,7 @@ def _body(region: FusedRegion) -> tuple[list[ir.Node], list[ir.Value], list[ir.V
 
 
 def digest(function: ir.Function) -> str:
-    """Return what identifies the body of `function`: the same for the same operators, attributes, constants and wiring."""
+    """Return the identity of the body of `function`: the same for the same operators, attributes, constants and wiring."""
     return hashlib.sha256(repr(_function_key(function)).encode()).hexdigest()[:16]
 
 

@@ -18,7 +18,7 @@ def packed(text: bytes) -> str:
 
 
 def unpacked(text: str) -> bytes:
-    """Return what `packed` was given. Raises ValueError for anything else, and where it takes more than 256 MiB."""
+    """Return the text that `packed` was given. Raises ValueError for anything else, and where it takes more than 256 MiB."""
     decompressor = bz2.BZ2Decompressor()
     try:
         data = decompressor.decompress(base64.b85decode(text), max_length=_MOST_BYTES)

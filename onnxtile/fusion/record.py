@@ -135,7 +135,7 @@ class Past:
 
 
 def past_of(model: ir.Model) -> Past:
-    """Return what fuse did to `model`. Raises ValueError where the record of that is damaged."""
+    """Return the record that fuse left on `model`. Raises ValueError where it is damaged."""
     text = model.graph.metadata_props.get(keys.ORIGINAL)
     return Past() if text is None else loads(text)
 

@@ -109,7 +109,7 @@ def overwritable(part: FusedRegion, match: Match, anchors: Collection[str]) -> t
 
 
 def _measuring(nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """Return what reads the shapes of inner values of `nodes`, and what is computed from these for `nodes` alone."""
+    """Return the nodes that read shapes of inner values of `nodes`, and later nodes whose results only `nodes` and these read."""
     members = set(nodes)
     found = dict.fromkeys(reader for node in nodes for value in node.outputs for reader in _measures(value, members))
     waiting = list(found)

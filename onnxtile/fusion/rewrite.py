@@ -404,7 +404,7 @@ class _Mirror:
 
 
 def _finder(fuser: _Fuser) -> _Fuser:
-    """Return what finds matches for `fuser` in a copy of its model, in which nothing is quantised between operators."""
+    """Return a fuser that finds matches for `fuser` in a copy of its model without quantisation between operators."""
     copy, originals = without_quantisation(fuser.model)
     return _Fuser(copy, mirror=_Mirror(fuser, originals))
 
@@ -418,7 +418,7 @@ def _overlap(match: Match, rival: Match, fate: Fate) -> str:
 
 
 def _past(model: ir.Model) -> Past:
-    """Return what earlier runs of fuse left on `model`. Raises ModelError where that is damaged."""
+    """Return the records of earlier runs of fuse on `model`. Raises ModelError where that is damaged."""
     try:
         return past_of(model)
     except ValueError:

@@ -95,7 +95,7 @@ class _Sites:
             self.scopes[path] = self.scopes[path[:-1]].new_child(own) if path else ChainMap(own)
 
     def signature(self, call: ir.Node, scope: ValuesByName) -> tuple[object, ...]:
-        """Return what decides the outcome of a run besides the numbers fed."""
+        """Return the key of a run: all that decides its outcome besides the numbers fed."""
         reads = [None if value is None else scope.get(value.name or "") for value in call.inputs]
         known = tuple(v and (self._shapes.dtype(v), self._shapes.dims(v), v in self._constants) for v in reads)
         return (call.op_identifier(), known)

@@ -289,7 +289,7 @@ def _is_loose(value: ir.Value) -> bool:
 
 
 def called_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
-    """Return what the model's graphs call, directly or by way of functions."""
+    """Return the functions that the model's graphs call, directly or by way of functions."""
     called = {node.op_identifier() for graph in _graphs(model) for node in graph}
     todo = list(called)
     while todo:

@@ -56,7 +56,7 @@ def left_over(path: Path) -> frozenset[Path]:
 
 
 def _own(path: Path, digest: str) -> re.Pattern[str]:
-    """Return what the names of data of `path` match; `digest` says how often it stands there, as in a regular expression."""
+    """Return the pattern of names of data files of `path`; `digest` is its quantifier for the digest, as in a regular expression."""
     return re.compile(rf"{re.escape(path.name)}\.data(\.[0-9a-f]{{16}}(\.\d+)?){digest}")
 
 

@@ -71,7 +71,7 @@ def _is_standard(op_type: str, domain: str, version: int) -> bool:
 
 
 def results(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapping[str, int]) -> list[Known]:
-    """Return what onnxruntime infers for the outputs of `node` from its `operands`, one for each of its inputs.
+    """Return the types and shapes that onnxruntime infers for the outputs of `node` from its `operands`, one for each of its inputs.
 
     Where it refuses the node, as where it has no kernel for it on this processor, only element types are known, by the operator's schema.
     """
@@ -152,7 +152,7 @@ def _names(letter: str, values: Sequence[ir.Value | None]) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def _inferred(model: bytes) -> Mapping[str, Known] | None:
-    """Return what onnxruntime infers for the outputs of `model`, of one node, by name; None where it refuses it."""
+    """Return the types and shapes that onnxruntime infers for the outputs of `model`, of one node, by name; None where it refuses it."""
     try:
         found = inferred_results(model)
         without_rank = _without_rank([one.name for one in found if one.shape == ()], model)

@@ -21,7 +21,7 @@ _FREE_INITIALIZERS = 4
 
 
 def runnable_oddities(proto: onnx.ModelProto) -> list[str]:
-    """Return what ONNX's checker minds in `proto`, one line for each operator; nothing where more is wrong, or onnxruntime minds it too."""
+    """Return the objections of ONNX's checker to `proto`, a line an operator; none where more is wrong or onnxruntime objects too."""
     excused = onnx.ModelProto()
     excused.CopyFrom(proto)
     found = dict.fromkeys(_excuse(excused))
@@ -67,7 +67,7 @@ def _excuse_nodes(nodes: Iterable[onnx.NodeProto], versions: Mapping[str, int]) 
 
 
 def _oddity(node: onnx.NodeProto, versions: Mapping[str, int]) -> str | None:
-    """Return what is odd about `node`; None where it is of a domain that the checker does not know."""
+    """Return the oddity of `node`; None where its domain is unknown to the checker."""
     domain = "" if node.domain in _STANDARD else node.domain
     version = versions.get(domain, 0)
     if not version or domain not in _CHECKED:

@@ -72,7 +72,7 @@ class Shapes:
         copies: Mapping[ir.Value, ir.Value | Iterable[ir.Value]],
         upper: Collection[ir.Value] = (),
     ) -> Shapes:
-        """Return what is known of these values as what is known of their `copies`, one or several each; those in `upper` are bounds."""
+        """Return the shapes of these values for their `copies`, one or several each; the copies in `upper` have upper bounds."""
         pairs = [(v, copy) for v, same in copies.items() for copy in ([same] if isinstance(same, ir.Value) else same)]
         return Shapes(
             {copy: self._dtypes[value] for value, copy in pairs if value in self._dtypes},
@@ -83,7 +83,7 @@ class Shapes:
         )
 
     def with_those_of(self, other: Shapes) -> Shapes:
-        """Return what is known of the values of both, which are different ones."""
+        """Return the shapes of the values of both, which have no value in common."""
         return Shapes(
             {**self._dtypes, **other._dtypes},
             {**self._dims, **other._dims},
@@ -97,7 +97,7 @@ class Shapes:
 def resolve(
     model: ir.Model, *, run: bool = False, wanted: Wanted = ANYTHING, bounds: Mapping[str, int] | None = None
 ) -> Shapes:
-    """Return what can be known of the values of `model`, which stays as it is.
+    """Return the types and shapes of the values of `model`, which stays unchanged.
 
     With `run`, and every input's shape known, shapes that inference left open are read off runs on inputs as `wanted`, unless they depend
     on the data: then `Shapes.reason` names the operator, unless `bounds` say how large the dimension may become (see model.bounds).
@@ -246,7 +246,7 @@ def _listed(known: Known) -> list[Dim]:
 
 
 def _merge_dims(first: Dims | None, second: Dims | None) -> Dims | None:
-    """Return what both know; `first` where they contradict each other."""
+    """Return the dimensions that either has; `first` counts where they contradict each other."""
     if first is None or second is None:
         return second if first is None else first
     if len(first) != len(second) or _differ(first, second):

@@ -95,7 +95,7 @@ def _require_readable(tree: ast.expr, text: str) -> None:
 
 
 def _operand(tree: ast.expr) -> tuple[str, int] | None:
-    """Return what `inputs[0]` or `outputs[1]` names."""
+    """Return the tensor that `inputs[0]` or `outputs[1]` names."""
     if not isinstance(tree, ast.Subscript) or not isinstance(tree.value, ast.Name):
         return None
     at = _whole(tree.slice)

@@ -195,7 +195,7 @@ def _full_entry(value: ir.Value, tensor: ir.TensorProtocol, size: int) -> tuple[
 
 
 def _around(model: ir.Model) -> tuple[bytes, bytes]:
-    """Return what is written of `model` beside its main graph, and of that beside nodes, initializers and what is said of them."""
+    """Return the fields of `model` beside its main graph, and the fields of that graph beside nodes, initializers and their annotations."""
     graph = model.graph
     view = ir.GraphView(
         graph.inputs,

@@ -65,7 +65,7 @@ class Workers:
         return self.backend in _OF_CLUSTERS
 
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """Yield what `work` makes of each of `items`, as it comes.
+        """Yield the result of `work` for each of `items`, in the order of completion.
 
         Raises UsageError where the backend is not installed or cannot be reached; another error, at the end, where a worker died:
         what has not come by then is lost.
@@ -88,7 +88,7 @@ def _begin(parent: int) -> None:
 
 
 def _each_on_dask(workers: Workers, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Yield what comes from a Dask cluster, to which joblib 1.6 cannot be the way: it waits forever for what a worker took with it."""
+    """Yield the results of a Dask cluster. joblib 1.6 is not used: it waits forever for the results of a worker that died."""
     with _client(workers) as client:
         from distributed import as_completed
 
@@ -146,7 +146,7 @@ def _require_answer(address: str | None) -> None:
 
 
 def _each_on_ray(workers: Workers, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Yield what comes from a Ray cluster; its backend for joblib cannot give results as they come."""
+    """Yield the results of a Ray cluster; its backend for joblib cannot give results in the order of completion."""
     with _ray(workers) as ray:
 
         def worked(item: T) -> R:

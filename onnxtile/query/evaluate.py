@@ -75,7 +75,7 @@ def _truth(result: Any) -> bool:
 
 
 def evaluate(test: Expression, scope: TestSubject, facts: TestContext) -> Any:
-    """Return what `test` stands for in `scope`, or Unknown. Raises QueryError for a name that the operator does not have."""
+    """Return the value of `test` in `scope`, or Unknown. Raises QueryError for a name that the operator does not have."""
     match test:
         case Number() | Text():
             return test.value
@@ -272,7 +272,7 @@ class _TestParameters:
 
 @cache
 def _signature(domain: str, op_type: str, version: int) -> _TestParameters | None:
-    """Return what the schema says of an operator; None where no schema knows it."""
+    """Return the schema of an operator; None without one."""
     try:
         schema = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:

@@ -80,7 +80,7 @@ class _Explainer:
         self._around = Surroundings(matcher.constants)
 
     def stopped(self, failure: MatchFailure, failures: Sequence[MatchFailure]) -> Stopped:
-        """Return what `failure` says, and the others at the same node, which are other ways on that failed as well."""
+        """Return the reason of `failure`, and the reasons of other continuations that failed at the same node."""
         same = [other for other in failures if other.at is failure.at]
         reasons = dict.fromkeys(self._reason(other) for other in sorted(same, key=lambda other: other.place))
         clause, span, part = _place(failure, self._program.query)

@@ -122,7 +122,7 @@ class Matcher:
         return self._constants
 
     def facts(self, text: str, node: Node | None = None) -> TestContext:
-        """Return what a test in `text` may ask about; where `node` may stand for any operator, more names are allowed."""
+        """Return the names that a test in `text` may use; where `node` may stand for any operator, more names are allowed."""
         strict = node is None or node.type not in {ANY_NODE, PRODUCER}
         return TestContext(self._constants, self._shapes, self._opsets, text, strict)
 

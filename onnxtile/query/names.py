@@ -121,7 +121,7 @@ def _require_known_words(node: Node, text: str) -> None:
 
 
 def _nearest(name: str, known: Collection[str]) -> str | None:
-    """Return what `name` may have been meant to be: the shortest of those that begin with it, else the most alike."""
+    """Return the nearest known name to `name`: the shortest that begins with it, else the most similar."""
     by_folded = {one.lower(): one for one in sorted(known)}
     folded = name.lower()
     begun = sorted((one for one in by_folded if folded and one.startswith(folded)), key=lambda one: (len(one), one))
@@ -131,7 +131,7 @@ def _nearest(name: str, known: Collection[str]) -> str | None:
 
 @cache
 def _words(type_: str) -> frozenset[str] | None:
-    """Return what a test may ask of a node called `type_`; None where no schema says what it has."""
+    """Return the attributes that a test may read of a node of type `type_`; None without a schema."""
     if type_ in {ANY_NODE, PRODUCER}:
         return None
     names = [names_of(domain, op_type) for domain, op_type in meanings(type_) if (domain, op_type) in _with_schema()]

@@ -249,7 +249,7 @@ def plan_problem(options: ProblemOptions) -> PlanResult:
 
 @declared(CheckOptions)
 def check_plan(options: CheckOptions) -> Audit:
-    """Return what is wrong with `plan`, a plan of `model`.
+    """Return the faults of `plan`, a plan of `model`.
 
     Dimensions and bounds are bound as the plan says, beside `dims`, `shapes` and `bounds`. `inputs` and `ranges` are for models that are
     run where no inference knows a shape. Raises ModelError, and UsageError where `plan` is none.

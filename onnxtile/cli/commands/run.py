@@ -79,7 +79,7 @@ def _run(options: RunCommand) -> Outcome:
 
 
 def _prepare(options: RunCommand, _paths: Sequence[Path]) -> Callable[[Content], Mapping[Path, bytes]]:
-    """Return what renders the summaries; they are written in a dry run, too."""
+    """Return the function that renders the summaries; a dry run writes them, too."""
     from onnxtile.model.whole import require_writable
     from onnxtile.report.run_files import to_junit, to_markdown
 

@@ -33,7 +33,7 @@ class LoweringFacts(FactsTable):
                 self._values[value.name or ""] = None if value.name in self._values else value
 
     def argument(self, value: ir.Value) -> Argument:
-        """Return what is known of a value of the fused model."""
+        """Return the type and shape of a value of the fused model."""
         known = self._values.get(value.name or "")
         if known is None:
             return Argument(value, value.dtype, None)

@@ -105,7 +105,7 @@ class _Request:
 
 
 def resolved(model: ir.Model) -> Shapes:
-    """Return what is known of the shapes of `model`; no run helps where onnxruntime lacks kernels."""
+    """Return the shapes of `model`; no run helps where onnxruntime lacks kernels."""
     return resolve(model, run=not is_narrow(model))
 
 

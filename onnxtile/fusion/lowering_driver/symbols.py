@@ -114,7 +114,7 @@ def _is_whole(dims: Dims | None) -> bool:
 
 
 def _left(before: Dims, others: list[Dim]) -> Dim:
-    """Return what is left of the elements of `before` when `others` are taken: a number where the symbols are the same in both."""
+    """Return the elements of `before` divided by `others`: a number where the symbols are the same in both."""
     symbols = sorted(str(dim) for dim in before if not isinstance(dim, int))
     if None in before or None in others or symbols != sorted(str(dim) for dim in others if not isinstance(dim, int)):
         return None

@@ -44,7 +44,7 @@ class Linear(Lowering):
 
 
 def _parts(site: CallSite) -> tuple[Argument, Argument, Argument]:
-    """Return what is multiplied, and what is added. Raises NotLowered."""
+    """Return the factors and the addend. Raises NotLowered."""
     form = site.forms[0]
     found = [base for monomial, _ in form for base, _ in monomial if base[0] == "MatMul"]
     if len(form) != 2 or len(found) != 1:

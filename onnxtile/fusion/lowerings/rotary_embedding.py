@@ -94,7 +94,7 @@ def _inputs(monomial: Monomial, count: int) -> list[int]:
 
 
 def _slices(turned: Atom) -> Iterator[Poly]:
-    """Yield what the halves are cut from."""
+    """Yield the vectors from which the halves are cut."""
     for half in operands(turned):
         for monomial, _ in half:
             for base, _ in monomial:

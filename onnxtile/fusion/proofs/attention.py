@@ -91,7 +91,7 @@ def _matmul(poly: Poly, wanted: float, what: str) -> tuple[Poly, Poly]:
 
 
 def _scores(site: CallSite, weights: Poly) -> tuple[Poly, bool, bool]:
-    """Return what softmax is taken of, whether that is in float while the site is of half precision, and whether it is guarded."""
+    """Return the scores of the softmax, whether they are float in a site of half precision, and whether they are guarded."""
     base, guarded = atom_of(weights), False
     narrowed = base is not None and base[0] == "Cast"
     if narrowed and base is not None:

@@ -50,7 +50,7 @@ def chosen(scores: Atom) -> tuple[Poly, MaskChoice]:
 
 
 def unguarded(weights: Poly) -> tuple[Poly, bool]:
-    """Return what a guard of the weights protects, and whether there is one: NaN becomes 0, as in nan_to_num; weights are never infinite.
+    """Return the weights behind a guard, and whether a guard exists: NaN becomes 0, as in nan_to_num; weights are never infinite.
 
     Raises NotLowered where a Where does something else.
     """

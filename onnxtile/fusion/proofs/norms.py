@@ -231,7 +231,7 @@ def _affine(site: CallSite, result: Poly, parts: _NormTerms, *, centred: bool) -
 
 
 def _candidates(site: CallSite, result: Poly, parts: _NormTerms) -> Iterator[tuple[Poly, Part]]:
-    """Yield what scale or bias may be: inputs and constants that stand outside of all operators."""
+    """Yield candidates for scale and bias: inputs and constants outside of all operators."""
     outer = sorted({base for monomial, _ in result for base, exponent in monomial if exponent == 1}, key=repr)
     for base in outer:
         if base[0] == "input" and base[1] != parts.x:

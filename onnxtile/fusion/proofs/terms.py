@@ -207,7 +207,7 @@ class Reader:
         self._loose = loose
 
     def read(self, function: ir.Function, arguments: Sequence[Poly], known: Sequence[Array | None]) -> list[Poly]:
-        """Return what the outputs of `function` are, given what its inputs are and, where these are constant, their elements.
+        """Return the terms of the outputs of `function`, from the terms of its inputs and the elements of constant ones.
 
         Raises TermsTooLarge.
         """

@@ -47,7 +47,7 @@ class ModelResult(VerbResult):
         save(self._written(), path, source=self.source, force=force)
 
     def _written(self) -> ir.Model | Draft:
-        """Return what `save` writes."""
+        """Return the model that `save` writes."""
         return self.model
 
     def inspect(self, **options: Any) -> Inspection:
