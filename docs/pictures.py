@@ -30,7 +30,7 @@ LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 class Picture:
     """A picture to draw: its file, the model, what tensors are coloured by, and whether the model is fused before it is planned.
 
-    With `compared` the plan of the model as it is stands beside that of the fused one.
+    With `compared`, the picture shows the plan of the original model beside the plan of the fused model.
     """
 
     file: str

@@ -15,6 +15,7 @@ from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.islands import is_quantised, island_region, islands, overwritten
 from onnxtile.fusion.library import Pattern, pattern_set, set_names
 from onnxtile.fusion.metaop import OPSET_VERSION, Functions, Unified
+from onnxtile.fusion.outcome import FUSED, OVERLAPPED, REFUSED, Fate, PatternResult, Refused
 from onnxtile.fusion.record import (
     ConstantRecord,
     History,
@@ -38,61 +39,7 @@ from onnxtile.model.shapes import Shapes
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.query.match import Match, Matcher, with_rivals
 from onnxtile.query.names import require_known
-from onnxtile.query.vertex import Vertex, identify
-
-FUSED, REFUSED, OVERLAPPED = "fused", "refused", "overlapped"
-"""The fates of a match."""
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A match that was not fused: the name of its root, and the reason."""
-
-    root: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Fate:
-    """What became of one match: it is "fused", "refused", or "overlapped" by another match of its pattern, with which it shares a node.
-
-    `variant` counts from 1; `detail` is the name of the call, the reason, or which match it is and what became of that one.
-    """
-
-    root: str
-    variant: int
-    fate: str
-    detail: str
-    vertices: tuple[Vertex, ...] = field(default=(), repr=False, compare=False)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the JSON of one match."""
-        return {"root": self.root, "variant": self.variant, "fate": self.fate, "detail": self.detail}
-
-
-@dataclass(frozen=True)
-class PatternResult:
-    """What one pattern did: how often it matched, the names of the calls it made, and the matches it had to leave alone.
-
-    `fates` has every match.
-    """
-
-    name: str
-    matches: int
-    calls: tuple[str, ...]
-    refused: tuple[Refused, ...] = ()
-    fates: tuple[Fate, ...] = field(default=(), repr=False)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the JSON of one pattern."""
-        refused = [{"root": r.root, "reason": r.reason} for r in self.refused]
-        return {
-            "name": self.name,
-            "matches": self.matches,
-            "fused": len(self.calls),
-            "calls": list(self.calls),
-            "refused": refused,
-        }
+from onnxtile.query.vertex import identify
 
 
 @collector_paused()

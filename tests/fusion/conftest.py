@@ -14,7 +14,7 @@ import pytest
 
 from onnxtile import api
 from onnxtile.fusion.library import Pattern, from_file
-from onnxtile.fusion.rewrite import PatternResult
+from onnxtile.fusion.outcome import PatternResult
 from onnxtile.model.load import external_tensors, load
 from onnxtile.model.save import to_bytes
 from onnxtile.model.session import session_of

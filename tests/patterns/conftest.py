@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 from onnxtile import api
 from onnxtile.fusion.library import Pattern, pattern_set
-from onnxtile.fusion.rewrite import PatternResult
+from onnxtile.fusion.outcome import PatternResult
 
 LIBRARY = {pattern.name: pattern for pattern in pattern_set()}
 ZOO = Path(__file__).parents[3] / "shared" / "zoo"

@@ -220,7 +220,7 @@ FOUND = bare(
 
 
 def typed(page: Any, *keys: str) -> str:
-    """Type into the field and return what stands beside it."""
+    """Type into the find field and return the text beside it."""
     page.find_element("id", "find").send_keys(*keys)
     settled(page)
     return str(page.execute_script("return document.getElementById('count').value"))

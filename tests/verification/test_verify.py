@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from onnxtile import api
 from onnxtile.errors import Mismatch, ModelError
 from onnxtile.fusion.library import Pattern, from_query
-from onnxtile.fusion.rewrite import PatternResult
+from onnxtile.fusion.outcome import PatternResult
 from onnxtile.fusion.rewrite import fuse as fuse_graph
 from onnxtile.fusion.site_check import check_sites
 from onnxtile.model.load import load

@@ -18,8 +18,9 @@ from onnxtile.fusion.lowering_driver.evidence import Evidence, SitePair
 from onnxtile.fusion.lowering_driver.facts import LoweringFacts
 from onnxtile.fusion.lowering_driver.widen import is_narrow
 from onnxtile.fusion.lowering_driver.write import Emitter
+from onnxtile.fusion.outcome import PatternResult
 from onnxtile.fusion.record import dumps, past_of
-from onnxtile.fusion.rewrite import PatternResult, fuse
+from onnxtile.fusion.rewrite import fuse
 from onnxtile.fusion.unfuse import called_functions
 from onnxtile.model.constants import Constants
 from onnxtile.model.infer import values

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxtile.fusion.library import Pattern
 from onnxtile.fusion.metaop import Functions
-from onnxtile.fusion.rewrite import FUSED, Fate, PatternResult, Refused
+from onnxtile.fusion.outcome import FUSED, Fate, PatternResult, Refused
 from onnxtile.fusion.rewrite import fuse as fuse_graph
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load

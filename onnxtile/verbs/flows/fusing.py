@@ -19,7 +19,7 @@ from onnxtile.fusion.lowering_driver.lower import Lowered, LoweredSite, Target, 
 from onnxtile.fusion.lowering_driver.lower import lower as lower_graph
 from onnxtile.fusion.lowering_driver.lowered_site_check import check_parts
 from onnxtile.fusion.lowering_driver.widen import is_narrow, widened
-from onnxtile.fusion.rewrite import PatternResult
+from onnxtile.fusion.outcome import PatternResult
 from onnxtile.fusion.rewrite import fuse as fuse_graph
 from onnxtile.fusion.site_check import SiteVerdict, check_sites
 from onnxtile.model.dims import free_inputs
