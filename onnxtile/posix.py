@@ -1,10 +1,11 @@
 """Calls that POSIX systems have and Windows, or macOS, lacks: each says what is done without it.
 
-No other module uses `fcntl`, `resource`, `os.pread`, `os.SEEK_DATA` or `mmap.madvise`.
+No other module uses `fcntl`, `resource`, `os.pread`, `os.SEEK_DATA`, `mmap.madvise` or `malloc_trim`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -134,3 +135,10 @@ def data_bytes() -> int | None:
     except OSError:
         return None
     return None if resource is None else int(pages) * resource.getpagesize()
+
+
+def return_free_memory() -> None:
+    """Give memory that the C library holds free back to the system; nothing is done without glibc's malloc_trim(3)."""
+    trim = None if os.name == "nt" else getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

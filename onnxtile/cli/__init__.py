@@ -13,6 +13,7 @@ import typer
 
 from onnxtile.cli.app import build, verbs
 from onnxtile.cli.command import worded
+from onnxtile.cli.deferred import defer
 from onnxtile.cli.signals import Signals
 from onnxtile.cli.streams import leads_nowhere, open_streams, say
 from onnxtile.cli.warned import show_warnings
@@ -22,6 +23,9 @@ from onnxtile.quiet import silence_libraries
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as typer gives it and shells have it: 128 and the number of the signal."""
+
+_DEFERRED = ("sympy", "onnx_ir._symbolic_shapes")
+"""Modules that are executed at their first use: onnx_ir imports them for expressions of symbols, which most models do not have."""
 
 _NEW_OBJECTS = 50_000
 """Python looks for cycles of garbage after so many new objects: a graph has very many, and none of them is garbage."""
@@ -33,6 +37,7 @@ def main() -> None:
     silence_libraries()
     show_warnings()
     gc.set_threshold(_NEW_OBJECTS)
+    defer(*_DEFERRED)
     atexit.register(gc.freeze)  # nor need it look through all that is left when the process ends
     signals = Signals()
     signals.heed()

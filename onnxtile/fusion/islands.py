@@ -44,11 +44,6 @@ class Island:
         return (keys.ISLAND, keys.VIEW) if self.is_view else (keys.ISLAND,)
 
 
-def is_quantised(model: ir.Model) -> bool:
-    """Return whether any graph of `model` has a node that quantises or dequantises."""
-    return any(quantises(node) or dequantises(node) for graph in model.graphs() for node in graph)
-
-
 def islands(model: ir.Model, graph: ir.Graph, rule: IslandRule, constants: Constants) -> Iterator[Island]:
     """Yield the islands of `graph`, no two of which share a node that is not copied, in the order of the file."""
     finder = _Finder(model, graph, rule, constants)

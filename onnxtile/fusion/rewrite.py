@@ -12,7 +12,7 @@ from onnxtile import keys
 from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError, PatternError, QueryError
 from onnxtile.fusion.island_rule import IslandRule
-from onnxtile.fusion.islands import is_quantised, island_region, islands, overwritten
+from onnxtile.fusion.islands import island_region, islands, overwritten
 from onnxtile.fusion.library import Pattern, pattern_set, set_names
 from onnxtile.fusion.metaop import OPSET_VERSION, Functions, Unified
 from onnxtile.fusion.outcome import FUSED, OVERLAPPED, REFUSED, Fate, PatternResult, Refused
@@ -33,7 +33,7 @@ from onnxtile.fusion.region import FusedRegion, Refusal, overwritable, region
 from onnxtile.fusion.through import region_through, without_quantisation
 from onnxtile.graph import TopologicalOrder, node_id
 from onnxtile.model.constants import Constants, constant_attribute
-from onnxtile.model.quantising import DEQUANTISING, QUANTISING
+from onnxtile.model.quantising import DEQUANTISING, QUANTISING, is_quantised
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes
 from onnxtile.progress import Progress, counted, silent

@@ -8,11 +8,9 @@ from collections.abc import Collection, Iterator
 
 import onnx
 import onnx_ir as ir
-import onnx_shape_inference
 
 from onnxtile.errors import ModelError
 from onnxtile.model.contributed import contributed_operators
-from onnxtile.model.engine_rules import correct
 from onnxtile.model.known import NOTHING, Dim, Dims, Known, declared
 from onnxtile.model.validity import skeleton
 from onnxtile.model.walk import all_nodes
@@ -31,11 +29,12 @@ def _graph_values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def infer(model: ir.Model) -> tuple[list[Known], list[Known]]:
+def infer(model: ir.Model, *, once: bool = False) -> tuple[list[Known], list[Known]]:
     """Return the results of onnx-shape-inference and of onnx for `values(model)`. `model` is changed and must not be used afterwards.
 
     What the file declares is forgotten first, save for outputs of operators that no engine knows. An engine that stumbles leaves what
-    follows unknown. Raises ModelError where the shapes contradict each other.
+    follows unknown. With `once`, the results of onnx count as those of both where they leave no size open: a run will prove them.
+    Raises ModelError where the shapes contradict each other.
     """
     everything = values(model)
     contributed = contributed_operators(model)
@@ -49,13 +48,22 @@ def infer(model: ir.Model) -> tuple[list[Known], list[Known]]:
     functions = [one for one in proto.functions if (one.domain, one.name) not in contributed]
     del proto.functions[:]
     proto.functions.extend(functions)
-    correct(contributed)
-    symbolic_error = _infer_symbolic(model)
+    graphs = list(model.graphs())
+    if once and not contributed:
+        from_onnx = _infer_onnx(proto, graphs)
+        if all(map(_is_closed, everything, from_onnx)):
+            return from_onnx, from_onnx
+    symbolic_error = _infer_symbolic(model, contributed)
     symbolic = [declared(value) for value in everything]
     if symbolic_error is not None:
         _require_consistent(proto, symbolic_error)
-    graphs = list(model.graphs())
     return symbolic, _infer_onnx(proto, graphs)
+
+
+def _is_closed(value: ir.Value, known: Known) -> bool:
+    """Return whether all sizes of `value` are known: from the file where no node makes it."""
+    dims = known.dims if value.producer() is not None else declared(value).dims
+    return not value.name or (dims is not None and all(isinstance(dim, int) and dim > 0 for dim in dims))
 
 
 def _inferable(model: ir.Model, contributed: Collection[tuple[str, str]]) -> Iterator[ir.Value]:
@@ -73,12 +81,17 @@ def _sane(shape: ir.Shape | None) -> ir.Shape | None:
     return ir.Shape(list(dims))
 
 
-def _infer_symbolic(model: ir.Model) -> str | None:
+def _infer_symbolic(model: ir.Model, contributed: Collection[tuple[str, str]]) -> str | None:
     """Infer in place. Return the error of the engine, None where it finished.
 
     Its last pass, which traces its own names of unknown dimensions back to declared ones, is left out where nothing is declared: it
     finds no sizes, and took three quarters of the time.
     """
+    import onnx_shape_inference  # it imports sympy, which takes longer than most models do
+
+    from onnxtile.model.engine_rules import correct
+
+    correct(contributed)
     named = any(isinstance(dim, ir.SymbolicDim) for value in model.graph.inputs for dim in value.shape or ())
     logger = logging.getLogger("onnx_shape_inference")
     level = logger.level

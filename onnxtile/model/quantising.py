@@ -18,3 +18,8 @@ def quantises(node: ir.Node | None) -> bool:
 def dequantises(node: ir.Node | None) -> bool:
     """Return whether `node` is a DequantizeLinear."""
     return node is not None and node.op_type == DEQUANTISING and node.domain in OWN_DOMAINS
+
+
+def is_quantised(model: ir.Model) -> bool:
+    """Return whether any graph of `model` has a node that quantises or dequantises."""
+    return any(quantises(node) or dequantises(node) for graph in model.graphs() for node in graph)

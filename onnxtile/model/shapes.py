@@ -95,19 +95,25 @@ class Shapes:
 
 @collector_paused()
 def resolve(
-    model: ir.Model, *, run: bool = False, wanted: Wanted = ANYTHING, bounds: Mapping[str, int] | None = None
+    model: ir.Model,
+    *,
+    run: bool = False,
+    wanted: Wanted = ANYTHING,
+    bounds: Mapping[str, int] | None = None,
+    proved: bool = False,
 ) -> Shapes:
     """Return the types and shapes of the values of `model`, which stays unchanged.
 
     With `run`, and every input's shape known, shapes that inference left open are read off runs on inputs as `wanted`, unless they depend
     on the data: then `Shapes.reason` names the operator, unless `bounds` say how large the dimension may become (see model.bounds).
-    Where two engines contradict each other neither is believed: without a run it is open, and so is all that depends on it. A shape that
+    Where two engines contradict each other neither is believed: without a run it is open, and so is all that depends on it. One engine is
+    enough where it leaves nothing open and the caller will run each node with these shapes (`proved`). A shape that
     the file declares counts where nothing else says one; of an output declared wrongly, it is a ModelWarning. Raises ModelError where
     onnxruntime refuses the model in a run, and UsageError for bounds that make no sense.
     """
     originals = values(model)
     from_file = dict(zip(originals, map(declared, originals), strict=True))
-    symbolic, from_onnx = infer(model.clone())
+    symbolic, from_onnx = infer(model.clone(), once=proved)
     looped = after_loops(model)
     main = {value for node in model.graph for value in node.outputs}
     inputs = set(model.graph.inputs)

@@ -60,7 +60,9 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     verdict = result.get("verdict")
     if verdict:
         state = "equal bit for bit" if verdict["equal"] else "DIFFERS"
-        tables.append(line(f"run inside the arena: {state} ({verdict['runs']} run{'s' * (verdict['runs'] != 1)})"))
+        runs, repeated = verdict["runs"], verdict.get("repeated", 0)
+        further = f", {repeated:,} kernels that share bytes on other values" if repeated else ""
+        tables.append(line(f"run inside the arena: {state} ({runs} run{'s' * (runs != 1)}{further})"))
         tables += _excused(verdict.get("excused") or {})
     return tables
 

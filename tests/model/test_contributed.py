@@ -161,7 +161,7 @@ def test_open_dimensions_go_through_and_what_the_runtime_does_not_say_stays_open
 def test_what_another_engine_knows_of_the_operands_is_told_to_the_runtime(
     text: Text, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "_infer_symbolic", lambda _: None)
+    monkeypatch.setattr(engines, "_infer_symbolic", lambda *_: None)
     proto = text("g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) i = com.microsoft.Gelu(h) y = Transpose(i) }")
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     model = load(proto)

@@ -103,7 +103,7 @@ def test_of_engines_that_contradict_each_other_none_is_believed(text: Text, monk
 def test_a_declaration_that_a_run_contradicts_is_not_believed(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     """No engine follows it; without a run it is all that is known, with one it is a warning."""
     nothing = lambda _, graphs: [engines.NOTHING for g in graphs for _ in engines._graph_values(g)]  # noqa: E731
-    monkeypatch.setattr(engines, "_infer_symbolic", lambda _: None)
+    monkeypatch.setattr(engines, "_infer_symbolic", lambda *_: None)
     monkeypatch.setattr(engines, "_infer_onnx", nothing)
     monkeypatch.setattr("onnxtile.model.shapes._with_computed", lambda _, shapes, __=(): shapes)
     model = load(text("g (float[2, 3] x) => (float[2, 4] y) { y = Relu(x) }"))
@@ -304,7 +304,7 @@ def test_without_sizes_of_the_inputs_nothing_is_run(text: Text) -> None:
 
 def test_external_weights_are_read_for_a_run(external: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(external)
-    monkeypatch.setattr(engines, "_infer_symbolic", lambda _: None)
+    monkeypatch.setattr(engines, "_infer_symbolic", lambda *_: None)
     monkeypatch.setattr(
         engines, "_infer_onnx", lambda _, graphs: [engines.NOTHING for g in graphs for _ in engines._graph_values(g)]
     )

@@ -1,7 +1,7 @@
 """The proof of a plan by execution: inside the arena the model must give the same bits as outside.
 
-It is evidence beside the check and the table of lawful aliases. A wrong plan can pass by luck, so the run is repeated, each time with other
-inputs and another pattern in the bytes of the arena.
+It is evidence beside the check and the table of lawful aliases. A wrong plan can pass by luck, so kernels that share bytes run on
+several values; a whole run is repeated, with other inputs and another pattern in the bytes of the arena, where runs may differ.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ from onnxtile.planning.proof.executor import ArenaExecutor, Corruption
 from onnxtile.planning.proof.memory import same
 from onnxtile.planning.proof.plain import PlainRun
 from onnxtile.planning.result import PlanResult
+from onnxtile.posix import return_free_memory
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Array
+
+SEVERAL = 3
+"""The whole runs where one run may differ from another."""
 
 _PATTERNS = (0xFF, 0xA5, 0x5A)
 """The bytes of the arena before a run. As floats: NaN, a small negative number, a large positive one."""
@@ -43,8 +47,9 @@ class ArenaVerdict:
     `runs` runs on different inputs compared all `outputs`, and every tensor of the arena whenever it was written or read; they end with
     the first difference. `differing` is the first tensor with another bit, noticed at `step` (None: at the end). `red_zones` is true if
     nothing was written around the arena. `kernels` nodes ran in the arena, in `sessions` different sessions; `views` did not run, because
-    their bytes are in place. Every tensor is compared with a run of the nodes one by one in memory of their own. `excused` outputs need
-    not have the bits of the run of the whole model: by name, with the reason.
+    their bytes are in place. `repeated` kernels, which share bytes, ran on other values as well. Every tensor is compared with a run of
+    the nodes one by one in memory of their own. `excused` outputs need not have the bits of the run of the whole model: by name, with the
+    reason.
     """
 
     runs: int
@@ -53,6 +58,7 @@ class ArenaVerdict:
     step: int | None
     red_zones: bool
     kernels: int
+    repeated: int
     sessions: int
     views: int
     excused: Mapping[str, str] = field(default_factory=dict)
@@ -75,37 +81,40 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
     *,
     feeds: Sequence[Mapping[str, Array]] | None = None,
     wanted: Wanted = ANYTHING,
-    repeats: int = 3,
+    repeats: int | None = None,
     seed: int = 0,
     progress: Progress = silent,
 ) -> ArenaVerdict:
     """Run `model` in the arena of `result` and outside it, on the same inputs, and compare all outputs bit for bit.
 
-    `feeds` are the inputs of each run; by default `repeats` random sets, as `wanted`. Both use unoptimised kernels on one thread. Runs
-    after the first take the nodes in another order, where the plan allows one. Raises ModelError where onnxruntime cannot run the model or
+    `feeds` are the inputs of each run; by default `repeats` random sets, as `wanted`. By default there is one run in which kernels that
+    share bytes are repeated on other values; several where the plan allows another order of the nodes, or data decide which nodes run
+    or how large a tensor is. All use unoptimised kernels on one thread. Raises ModelError where onnxruntime cannot run the model or
     one of its nodes, CheckFailed where the plan leaves the arena.
     """
-    inputs = feeds if feeds is not None else wanted.feeds(model, shapes.sizes, repeats, seed=seed)
     model, shapes, constants = unfold(model, shapes, constants)
-    executor = ArenaExecutor(model, result, shapes, constants)
-    plain = PlainRun(model, shapes, executor.addresses)
+    executor = ArenaExecutor(model, result, shapes, constants, repeats=repeats is None)
+    counted_runs = repeats if repeats is not None else SEVERAL if executor.may_differ else 1
+    inputs = feeds if feeds is not None else wanted.feeds(model, shapes.sizes, counted_runs, seed=seed)
+    prepared = [_arrays(fed) for fed in inputs]
+    # The session of the whole model is gone before the nodes run, which read the weights once more.
+    expected = _plain_runs(PlainRun(model, shapes, executor.addresses), prepared, progress)
+    return_free_memory()
     schedule = named(model.graph, result.schedule, result.steps)
     every = find_order(result.order).every
     corruption, intact, runs = None, True, 0
     unsure = Unsure.of(LayoutFacts(model, shapes, constants))
     excused = dict(unsure.drawn)
-    prepared = [_arrays(fed) for fed in inputs]
     for runs, fed in enumerate(counted(prepared, "running inside the arena", progress), start=1):
         pattern = _PATTERNS[(runs - 1) % len(_PATTERNS)]
         for block in executor.blocks.values():
             block.fill(pattern)
         order = shuffled(schedule, freely=every, seed=seed + runs) if runs > 1 else None
-        expected = plain.run(fed)
         found = executor.run(fed, order)
         if isinstance(found, Corruption):
             corruption = found
         else:
-            told = _differences(found, expected, unsure, partial(executor.elsewhere, fed))
+            told = _differences(found, expected[runs - 1], unsure, partial(executor.elsewhere, fed))
             corruption = next((Corruption(name, None) for name, reason in told.items() if reason is None), None)
             excused |= {name: reason for name, reason in told.items() if reason is not None}
         intact = all(block.is_intact(pattern) for block in executor.blocks.values())
@@ -118,10 +127,16 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
         step=corruption.step if corruption is not None else None,
         red_zones=intact,
         kernels=executor.kernels,
+        repeated=executor.repeated,
         sessions=executor.sessions,
         views=executor.views,
         excused=excused,
     )
+
+
+def _plain_runs(plain: PlainRun, inputs: Sequence[Mapping[str, Array]], progress: Progress) -> list[dict[str, Any]]:
+    """Return the outputs of a plain run on each of the inputs."""
+    return [plain.run(fed) for fed in counted(inputs, "running the model", progress)]
 
 
 def _arrays(feeds: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,9 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.walk import has_body
 from onnxtile.planning.layout.aliases.find import LayoutFacts
+from onnxtile.planning.order import find_order
 from onnxtile.planning.proof.graph_run import (
     Corruption,
     Draws,
@@ -37,14 +39,16 @@ class ArenaExecutor:
     another size, ModelError where onnxruntime has no kernel for a node.
     """
 
-    def __init__(self, model: ir.Model, result: PlanResult, shapes: Shapes, constants: Constants) -> None:
+    def __init__(
+        self, model: ir.Model, result: PlanResult, shapes: Shapes, constants: Constants, *, repeats: bool = False
+    ) -> None:
         self._model = model
         self._shapes = shapes
         self._constants = constants
         self._kernels = Kernels(model, shapes)
         self.blocks = {arena.name: ArenaMemory(arena.size, result.alignment) for arena in result.arenas}
         self._result = result
-        self._context = RunContext(LayoutFacts(model, shapes, constants), self.blocks, self._kernels)
+        self._context = RunContext(LayoutFacts(model, shapes, constants), self.blocks, self._kernels, repeats=repeats)
         self._run = GraphRun(model.graph, self._context, result.buffers, result.schedule, result.steps, result.bodies)
         self._kept_inputs = [v for v in model.graph.inputs if v in self._run.sites and not result.overwrite_inputs]
 
@@ -53,6 +57,18 @@ class ArenaExecutor:
         """The addresses of the model's inputs in the arena, by name."""
         sites = self._run.sites
         return {value.name or "": sites[value].address for value in self._model.graph.inputs if value in sites}
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether one run may differ from another: in the order of its nodes, in the bodies that run, or in the size of a tensor."""
+        result = self._result
+        is_free = find_order(result.order).every or len(set(result.steps)) < len(result.steps)
+        return is_free or bool(result.bodies or result.bounds) or any(has_body(node) for node in self._model.graph)
+
+    @property
+    def repeated(self) -> int:
+        """The number of kernels of the main graph that share bytes, and run on other values as well."""
+        return sum(map(self._run.is_repeated, self._run.steps.values()))
 
     @property
     def kernels(self) -> int:
@@ -95,7 +111,7 @@ class ArenaExecutor:
         """Run the nodes one by one outside the arena; return each graph output by name, or the first difference of two such runs."""
         graph, result = self._model.graph, self._result
         bodies = [_nowhere(body) for body in result.bodies]
-        context = replace(self._context, shows_views=False)
+        context = replace(self._context, shows_views=False, repeats=False)
         run = GraphRun(graph, context, (), result.schedule, result.steps, bodies)
         values: ValueTable = {**self._fed(feeds), **run.held}
         corruption = run.run(PairedValues(dict(values), values), run.steps)

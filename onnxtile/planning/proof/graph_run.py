@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import onnx_ir as ir
@@ -21,6 +22,7 @@ from onnxtile.planning.proof.draws import draws
 from onnxtile.planning.proof.kernel import Kernel, Kernels
 from onnxtile.planning.proof.memory import ArenaMemory, TensorMemory, same
 from onnxtile.planning.proof.places import planned_sites, workspaces
+from onnxtile.planning.proof.repeat import other_values, shares_bytes
 from onnxtile.planning.result import PlannedBody, PlannedBuffer
 
 ValueTable: TypeAlias = dict[ir.Value, Any]
@@ -55,13 +57,15 @@ class PairedValues:
 class RunContext:
     """The common part of the runs of all graphs of a model: its facts, the arenas by name, and the kernels.
 
-    Without `shows_views` every node runs, also one whose results the plan takes for views.
+    Without `shows_views` every node runs, also one whose results the plan takes for views. With `repeats`, kernels that share bytes run
+    on other values first.
     """
 
     facts: LayoutFacts
     blocks: Mapping[str, ArenaMemory]
     kernels: Kernels
     shows_views: bool = True
+    repeats: bool = False
 
     def held(self, found: Any, value: ir.Value) -> Any:
         """Return `found` as the copy of `value` outside the arena: a TensorMemory, unless `value` has no fixed bytes.
@@ -158,7 +162,6 @@ class GraphRun:
         self._shapes = context.facts.shapes
         buffers = tuple(buffers)
         self.sites = planned_sites(graph, buffers, context.blocks, self._shapes)
-        self.held: ValueTable = {}
         self._constants: dict[ir.Value, None] = {}
         self.steps: dict[int, PreparedNode] = {}
         self.numbers = numbers
@@ -169,7 +172,13 @@ class GraphRun:
         for place, node in enumerate(named(graph, schedule, numbers).nodes):
             self._prepare(place, node, of_node.get(schedule[place], []))
         self._hold(graph.outputs)
-        self._fetch()
+
+    @cached_property
+    def held(self) -> ValueTable:
+        """The constants outside the arena, read at the first run; those that operators compute are computed together."""
+        constants = self._facts.constants
+        constants.prepare(self._constants)
+        return {value: TensorMemory.of(constants.array(value), self._shapes.dtype(value)) for value in self._constants}
 
     @property
     def views(self) -> int:
@@ -213,6 +222,10 @@ class GraphRun:
                 return Corruption(value.name or "", number)
         if isinstance(step, View):
             self._link(step, paired.arena)
+        if isinstance(step, Kernel) and self.is_repeated(step):
+            corruption = self._repeat(number, step, paired)
+            if corruption is not None:
+                return corruption
         self._run(
             kernel,
             paired.reference,
@@ -225,6 +238,28 @@ class GraphRun:
             return Corruption(kernel.outputs[0][1].name or "", number)
         wrong = next((value for _, value in kernel.outputs if not paired.agree(value)), None)
         return None if wrong is None else Corruption(wrong.name or "", number)
+
+    def is_repeated(self, step: PreparedNode) -> bool:
+        """Return whether `step` runs on other values first."""
+        if not self._context.repeats or not isinstance(step, Kernel) or not shares_bytes(step, self.sites):
+            return False
+        return not any(self._shapes.is_bound(value) for value in (*step.reads, *(made for _, made in step.outputs)))
+
+    def _repeat(self, number: int, kernel: Kernel, paired: PairedValues) -> Corruption | None:
+        """Run `kernel` on other values of its operands, in the arena and outside; the values in the arena are put back."""
+        read = {value: paired.reference[value] for value in kernel.reads}
+        for fed in other_values(kernel, self.sites, read):
+            trial = PairedValues({value: paired.arena[value] for value in read}, read | fed)
+            for value, moved in fed.items():
+                self.sites[value].data[:] = moved.data
+            self._run(kernel, trial.reference, {value: self.own_memory(value) for _, value in kernel.outputs})
+            self._run(kernel, trial.arena, {value: self.sites.get(value) for _, value in kernel.outputs})
+            wrong = next((value for _, value in kernel.outputs if not trial.agree(value)), None)
+            for value in fed:
+                self.sites[value].data[:] = read[value].data
+            if wrong is not None:
+                return Corruption(wrong.name or "", number)
+        return None
 
     def _reference_memory(
         self, step: Kernel | Moves | Draws | View, value: ir.Value, arena: ValueTable
@@ -362,14 +397,6 @@ class GraphRun:
         """Note the constants among `values`; they stay in memory for all runs."""
         constants = self._facts.constants
         self._constants.update((value, None) for value in values if value in constants and value not in self.sites)
-
-    def _fetch(self) -> None:
-        """Read the noted constants; those that operators compute are computed together."""
-        constants = self._facts.constants
-        constants.prepare(self._constants)
-        self.held.update(
-            (value, TensorMemory.of(constants.array(value), self._shapes.dtype(value))) for value in self._constants
-        )
 
 
 def body_of(node: ir.Node, attribute: str | None) -> ir.Graph:

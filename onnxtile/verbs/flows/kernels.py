@@ -7,6 +7,8 @@ from enum import StrEnum
 
 import onnx_ir as ir
 
+from onnxtile.model.quantising import is_quantised
+
 
 class KernelChoice(StrEnum):
     """The part of a model that a plan treats as one kernel."""
@@ -33,8 +35,6 @@ class KernelCount:
 
 def choose_kernels(model: ir.Model, kernels: str) -> KernelCount | None:
     """Make each quantised island of `model` a meta-op where `kernels` is "islands" (in place), and count; None where no island is there."""
-    from onnxtile.fusion.islands import is_quantised
-
     if kernels == KernelChoice.NODES or not is_quantised(model):
         return None
     from onnxtile.fusion.library import select

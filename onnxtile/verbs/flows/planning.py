@@ -70,7 +70,7 @@ def plan(options: PlanOptions) -> PlannedModel:
     bound = bind(planned, options.dims or {}, {**given_shapes(given or {}), **shapes})
     progress("inferring shapes")
     wanted = Wanted(given, ranges)
-    known = resolve(planned, run=True, wanted=wanted, bounds=bounds)
+    known = resolve(planned, run=True, wanted=wanted, bounds=bounds, proved=options.verify)
     opened = unfold(planned, known, Constants(planned))
     progress("planning")
     settings = PlanSettings(

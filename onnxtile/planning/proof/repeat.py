@@ -1,0 +1,56 @@
+"""Further runs of one kernel that shares bytes: on other values of the operands that are in the arena.
+
+A kernel that reads and writes different bytes needs one run: every tensor is compared when it is written, and whenever it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.planning.proof.kernel import Kernel
+from onnxtile.planning.proof.memory import TensorMemory
+
+FURTHER_RUNS = 2
+"""The further runs of a kernel that shares bytes."""
+
+
+def shares_bytes(kernel: Kernel, sites: Mapping[ir.Value, TensorMemory]) -> bool:
+    """Return whether an output of `kernel` has bytes of one of its operands."""
+    made = [sites[value] for _, value in kernel.outputs if value in sites]
+    read = [sites[value] for value in kernel.reads if value in sites]
+    return any(_overlap(one, other) for one in made for other in read)
+
+
+def other_values(
+    kernel: Kernel, sites: Mapping[ir.Value, TensorMemory], values: Mapping[ir.Value, TensorMemory]
+) -> Iterator[dict[ir.Value, TensorMemory]]:
+    """Yield the operands of `kernel` with their elements moved around, once for each further run.
+
+    Only operands in the arena change, and no integers of more than 8 bits: these may be indices or sizes. Nothing is yielded where
+    two such operands share bytes.
+    """
+    moved = [value for value in dict.fromkeys(kernel.reads) if value in sites and _is_movable(values[value])]
+    if any(_overlap(sites[one], sites[other]) for one, other in combinations(moved, 2)):
+        return
+    for turn in range(1, FURTHER_RUNS + 1 if moved else 1):
+        yield {value: _moved(values[value], turn) for value in moved}
+
+
+def _is_movable(tensor: TensorMemory) -> bool:
+    bits = tensor.dtype.bitwidth
+    return len(tensor.data) > 1 and (bits == 8 or (bits > 8 and tensor.dtype.is_floating_point()))
+
+
+def _moved(tensor: TensorMemory, turn: int) -> TensorMemory:
+    elements = tensor.data.reshape(-1, tensor.dtype.bitwidth // 8)
+    copy = TensorMemory.empty(tensor.dtype, tensor.shape, len(tensor.data), tensor.address)
+    copy.data[:] = np.roll(elements, turn * (len(elements) // 3) + 1, axis=0).reshape(-1)
+    return copy
+
+
+def _overlap(one: TensorMemory, other: TensorMemory) -> bool:
+    return one.address < other.address + len(other.data) and other.address < one.address + len(one.data)

@@ -1,0 +1,69 @@
+"""A kernel that shares bytes runs on several values; a whole run is repeated where runs may differ."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnxtile.planning.proof import graph_run
+from onnxtile.planning.proof.arena_run import SEVERAL
+from onnxtile.planning.proof.kernel import Kernel
+from onnxtile.planning.proof.memory import TensorMemory
+from tests.planning.conftest import Case
+
+CHAIN = "chain (float[2, 8] x) => (float[2, 8] y) <float[8] w = {1, 2, 3, 4, 5, 6, 7, 8}> { a = Exp(x) b = Relu(a) y = Mul(b, w) }"
+
+
+def test_one_run_is_enough_where_every_run_is_the_same() -> None:
+    case = Case.of(CHAIN)
+    verdict = case.run(case.plan())
+    assert (verdict.equal, verdict.runs, verdict.repeated) == (True, 1, 2)
+
+
+def test_without_shared_bytes_no_kernel_is_repeated() -> None:
+    case = Case.of(CHAIN)
+    assert case.run(case.plan(planner="naive", share=("view",))).repeated == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (CHAIN, {"order": "any"}),
+        ("two (float[4] x) => (float[4] y) { a = Exp(x) b = Abs(x) y = Add(a, b) }", {"streams": 2}),
+        (
+            "branch (float[4] x, bool p) => (float[4] y) { y = If (p) <then_branch = t () => (float[4] q) { q = Exp(x) }, "
+            "else_branch = e () => (float[4] r) { r = Abs(x) }> }",
+            {},
+        ),
+    ],
+)
+def test_several_runs_where_they_may_differ(text: str, options: dict[str, object]) -> None:
+    case = Case.of(text)
+    verdict = case.run(case.plan(**options))
+    assert (verdict.equal, verdict.runs) == (True, SEVERAL)
+
+
+def test_a_kernel_that_is_wrong_on_other_values_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first value of the operand decides here whether a kernel spoils its result: in the plain run it does not."""
+    case = Case.of("g (float[8] x) => (float[8] y) { a = Exp(x) y = Relu(a) }")
+    result = case.plan()
+    original = graph_run.GraphRun._run
+
+    def spoiled(
+        run: graph_run.GraphRun,
+        kernel: Kernel,
+        values: graph_run.ValueTable,
+        targets: dict[ir.Value, TensorMemory | None],
+    ) -> None:
+        original(run, kernel, values, targets)
+        for value, site in targets.items():
+            is_inside = site is not None and site is run.sites.get(value)
+            if value.name == "y" and is_inside and site and site.data[:4].view(np.float32)[0] > 100:
+                site.data[-1] ^= 1
+
+    monkeypatch.setattr(graph_run.GraphRun, "_run", spoiled)
+    feeds = [{"x": np.array([1, 6, 6, 6, 6, 6, 6, 6], np.float32)}]
+    verdict = case.run(result, feeds=feeds)
+    assert (verdict.equal, verdict.differing) == (False, "y")
+    assert case.run(result, feeds=feeds, repeats=1).equal
