@@ -3,6 +3,8 @@
 A sum in another order, or another formula for the same function, rounds otherwise, and some models make much of that: near 0 a sigmoid in
 float32 knows steps of 6e-8 only, however small its result. So where an output is further off than the usual tolerance, it is held
 against what the original makes of inputs that are changed by one unit in the last place; each rewritten site is judged alone besides.
+In a quantised model, where rounding crosses from one step of quantisation to the next, some elements of every quantised tensor are
+changed by one step as well.
 """
 
 from __future__ import annotations
@@ -17,15 +19,19 @@ import onnx_ir as ir
 from onnxtile.model.session import session_of
 from onnxtile.progress import Progress, silent
 from onnxtile.runtime import Array, Session
+from onnxtile.verification.steps import one_step_off
 from onnxtile.verification.trials import Trial, Verdict, compare_with, run_original
 from onnxtile.verification.values import OutputError
 
 _FACTOR = 2
+_INPUTS = "inputs one unit in the last place apart"
 _NUDGES = 3
 
 
 def judge(original: ir.Model, rewritten: ir.Model, progress: Progress = silent) -> Verdict:
-    """Run both models on the same inputs; an output may be off by the usual tolerance, or twice as far as inputs one ulp apart lead.
+    """Run both models on the same inputs; an output may be off by the usual tolerance, or twice as far as rounding leads.
+
+    Rounding changes inputs by one unit in the last place, and quantised tensors of `original`, where it has some, by one step.
 
     Raises ModelError where onnxruntime refuses one of the models.
     """
@@ -34,32 +40,36 @@ def judge(original: ir.Model, rewritten: ir.Model, progress: Progress = silent) 
 
 
 def excused(verdict: Verdict, original: ir.Model, trials: Iterable[Trial]) -> Verdict:
-    """Return `verdict` with those outputs passed, too, that are off by no more than twice what inputs one ulp apart lead to."""
+    """Return `verdict` with those outputs passed, too, that are off by no more than twice what rounding in `original` leads to."""
     if verdict.equal:
         return verdict
-    reach = _reach(session_of(original), trials)
-    outputs = tuple(output if output.equal else _within(output, reach) for output in verdict.outputs)
+    stepping = one_step_off(original)
+    kinds = "f" if stepping is None else "fiu"
+    reach = _reach(session_of(original if stepping is None else stepping), trials, kinds)
+    cause = _INPUTS if stepping is None else f"{_INPUTS}, and quantised tensors one step apart,"
+    outputs = tuple(output if output.equal else _within(output, reach, cause) for output in verdict.outputs)
     return replace(verdict, outputs=outputs)
 
 
-def _within(output: OutputError, reach: Mapping[str, float]) -> OutputError:
+def _within(output: OutputError, reach: Mapping[str, float], cause: str) -> OutputError:
     allowed = _FACTOR * reach.get(output.name, 0.0)
     if not output.max_abs <= allowed:
         return output
-    return replace(
-        output, equal=True, reason=f"inputs one unit in the last place apart move it by {allowed / _FACTOR:.2g}"
-    )
+    return replace(output, equal=True, reason=f"{cause} move it by {allowed / _FACTOR:.2g}")
 
 
-def _reach(runner: Session, trials: Iterable[Trial]) -> dict[str, float]:
-    """Return how far each output moves, at most, when the inputs of the trials change by one unit in the last place."""
+def _reach(runner: Session, trials: Iterable[Trial], kinds: str) -> dict[str, float]:
+    """Return how far each output moves, at most, when the inputs of the trials change by one unit in the last place.
+
+    `kinds` are those of numpy whose arrays may move; integers of more than 8 bits never do.
+    """
     random = np.random.default_rng(0)
     reach: dict[str, float] = {}
     for trial in trials:
         for _ in range(_NUDGES):
             got = runner.run({name: _nudged(value, random) for name, value in trial.feeds.items()})
             for name, value in trial.results.items():
-                reach[name] = max(reach.get(name, 0.0), _distance(value, got[name]))
+                reach[name] = max(reach.get(name, 0.0), _distance(value, got[name], kinds))
     return reach
 
 
@@ -70,13 +80,15 @@ def _nudged(value: Any, random: np.random.Generator) -> Any:
     return np.nextafter(value, np.where(random.random(value.shape) < 0.5, -np.inf, np.inf).astype(value.dtype))
 
 
-def _distance(expected: Any, got: Any) -> float:
-    """Return the largest difference of two float arrays; 0 for what is none, which must be equal."""
-    if not _is_float(expected) or not _is_float(got) or expected.shape != got.shape:
+def _distance(expected: Any, got: Any, kinds: str) -> float:
+    """Return the largest difference of two arrays that may move; 0 for all others, which must be equal."""
+    if not _may_move(expected, kinds) or not _may_move(got, kinds) or expected.shape != got.shape:
         return 0.0
     off: Array = np.abs(expected.astype(np.float64) - got.astype(np.float64))
     return float(off[np.isfinite(off)].max(initial=0.0))
 
 
-def _is_float(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+def _may_move(value: Any, kinds: str) -> bool:
+    return (
+        isinstance(value, np.ndarray) and value.dtype.kind in kinds and (value.dtype.kind == "f" or value.itemsize == 1)
+    )

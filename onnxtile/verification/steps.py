@@ -1,0 +1,86 @@
+"""A quantised model in which some elements of every quantised tensor are one step of quantisation off.
+
+Rounding before a quantisation is of any size after it: a sum in another order crosses from one step to the next. The copy shows how far
+such steps lead in the outputs of a model.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxtile.model.quantising import OWN_DOMAINS, quantises
+from onnxtile.model.walk import all_graphs
+
+_SHARE = 1 / 64
+"""The share of the elements that are one step off, half of them up and half of them down."""
+
+_ZERO_POINTS = {
+    "QuantizeLinear": 2,
+    "QGemm": 8,
+    "QLinearAdd": 7,
+    "QLinearAveragePool": 4,
+    "QLinearConcat": 1,
+    "QLinearConv": 7,
+    "QLinearGlobalAveragePool": 4,
+    "QLinearLeakyRelu": 4,
+    "QLinearMatMul": 7,
+    "QLinearMul": 7,
+    "QLinearReduceMean": 4,
+    "QLinearSigmoid": 4,
+    "QLinearSoftmax": 4,
+    "QLinearWhere": 8,
+}
+"""The place of the result's zero point among the inputs of each operator that quantises its result."""
+
+
+def one_step_off(model: ir.Model) -> ir.Model | None:
+    """Return a copy of `model` whose quantised tensors are one step off at random elements; None where nothing is quantised.
+
+    The numbers are drawn in the model, anew in each run, from fixed seeds.
+    """
+    copy = model.clone()
+    found = [(node, zero) for graph in all_graphs(copy) for node in graph if (zero := _zero_point(node)) is not None]
+    for seed, (node, zero) in enumerate(found):
+        _put_off(node, zero, float(seed))
+    return copy if found else None
+
+
+def _zero_point(node: ir.Node) -> ir.Value | None:
+    """Return the zero point of the first result of `node`; None where that is not quantised to integers."""
+    if node.domain not in OWN_DOMAINS:
+        return None
+    if node.op_type == "DynamicQuantizeLinear":
+        return node.outputs[2]
+    place = _ZERO_POINTS.get(node.op_type, len(node.inputs))
+    zero = node.inputs[place] if place < len(node.inputs) else None
+    tensor = None if zero is None else zero.const_value
+    fits = tensor is None or (tensor.dtype.is_integer() and tensor.size == 1)
+    return zero if fits else None
+
+
+def _put_off(node: ir.Node, zero: ir.Value, seed: float) -> None:
+    """Let the readers of the first result of `node` read it with random steps added, inside the range of its element type."""
+    graph, stored = node.graph, node.outputs[0]
+    assert isinstance(graph, ir.Graph)
+    reach = 1 + _SHARE
+    one = ir.node("Constant", [], {"value": ir.tensor(1.0, dtype=ir.DataType.FLOAT)})
+    as_float = ir.node("Cast", [stored], {"to": ir.DataType.FLOAT.value})
+    drawn = ir.node("RandomUniformLike", [as_float.outputs[0]], {"low": -reach, "high": reach, "seed": seed})
+    # The cast drops the fraction: -1, 0 or 1.
+    whole = ir.node("Cast", [drawn.outputs[0]], {"to": ir.DataType.INT32.value})
+    steps = ir.node("Cast", [whole.outputs[0]], {"to": ir.DataType.FLOAT.value})
+    moved = ir.node("Add", [as_float.outputs[0], steps.outputs[0]])
+    origin = ir.node("Cast", [zero], {"to": ir.DataType.FLOAT.value})
+    shifted = ir.node("Sub", [moved.outputs[0], origin.outputs[0]])
+    domain = node.domain if quantises(node) else ""
+    again = ir.node("QuantizeLinear", [shifted.outputs[0], one.outputs[0], zero], domain=domain)
+    nodes = [one, as_float, drawn, whole, steps, moved, origin, shifted, again]
+    for i, value in enumerate(new.outputs[0] for new in nodes):
+        value.name = f"{stored.name}/one step off/{i}"
+    made = again.outputs[0]
+    made.type, made.shape = stored.type, stored.shape
+    stored.replace_all_uses_with(made, replace_graph_outputs=True)
+    as_float.replace_input_with(0, stored)
+    if made.is_graph_output():
+        stored.name, made.name = made.name, stored.name
+    graph.insert_after(node, nodes)
