@@ -10,8 +10,9 @@ from itertools import pairwise
 import onnx_ir as ir
 
 from onnxtile.planning.layout.aliases.alias_sets import AliasSet, AliasSets
-from onnxtile.planning.layout.aliases.byte_reads import ByteSpan, partial_reads
+from onnxtile.planning.layout.aliases.byte_reads import partial_reads
 from onnxtile.planning.layout.aliases.find import LayoutFacts
+from onnxtile.planning.layout.byte_span import ByteSpan
 
 
 @dataclass(frozen=True)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies
 from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.aliases.lawful import CUTS
+from onnxtile.planning.layout.byte_span import ByteSpan
 from onnxtile.planning.layout.bytes import tensor_bytes
-
-
-class ByteSpan(NamedTuple):
-    """The bytes [start, end) of a tensor or buffer."""
-
-    start: int
-    end: int
+from onnxtile.planning.layout.live_ranges import LiveRange
+from onnxtile.planning.layout.ordering.schedule import Schedule
+from onnxtile.planning.layout.scope import PlanScope
+from onnxtile.planning.offsets.outline import LivePart, union
 
 
 def spans_read(node: ir.Node, value: ir.Value, facts: LayoutFacts) -> tuple[ByteSpan, ...] | None:
@@ -49,4 +46,26 @@ def partial_reads(
         for value in dependencies(node):
             if value in found:
                 found[value][node] = spans_read(node, value, facts)
+    return found
+
+
+def early_ends(
+    scope: PlanScope, schedule: Schedule, facts: LayoutFacts, live_ranges: Mapping[ir.Value, LiveRange]
+) -> dict[ir.Value, tuple[LivePart, ...]]:
+    """Return the live ranges of the bytes of each tensor that dies part by part: the last to read it are Slices or Splits.
+
+    Bytes that no node reads are live in the step that makes them.
+    """
+    found = {}
+    for value, readers in partial_reads(schedule.nodes, facts).items():
+        size = tensor_bytes(value, facts.shapes)
+        if value not in live_ranges or value in scope.kept or not size:
+            continue
+        lower = live_ranges[value][0]
+        ends = [(schedule.steps[node] + 1, spans) for node, spans in readers.items()]
+        whole = max((end for end, spans in ends if spans is None), default=lower + 1)
+        parts = [LivePart(0, size, lower, whole)]
+        parts += (LivePart(*span, lower, end) for end, spans in ends for span in spans or () if end > whole)
+        if len(joined := union(parts)) > 1:
+            found[value] = joined
     return found

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from onnxtile.planning.layout.aliases.alias_sets import AliasSet, AliasSets
-from onnxtile.planning.layout.aliases.byte_reads import ByteSpan
 from onnxtile.planning.layout.aliases.find import Alias
+from onnxtile.planning.layout.byte_span import ByteSpan
 from onnxtile.planning.layout.ordering.precedence import Precedence
 
 
@@ -55,11 +55,15 @@ def _is_in_use(span: ByteSpan, value: ir.Value, alias_sets: AliasSets, order: Pr
     alias_set = alias_sets.of[value]
     starts = ((other, alias_set.start(other)) for other in alias_set.tensors if other is not value)
     return any(
-        start < span[1] and span[0] < start + alias_sets.size(other) and _is_read(other, value, order)
+        start < span.end
+        and span.start < start + alias_sets.size(other)
+        and _is_read(
+            other, ByteSpan(max(span.start - start, 0), min(span.end - start, alias_sets.size(other))), value, order
+        )
         for other, start in starts
     )
 
 
-def _is_read(other: ir.Value, value: ir.Value, order: Precedence) -> bool:
-    """Return whether `other` may be live when `value` is made."""
-    return not (order.before(other, value) or order.made_before(value, other))
+def _is_read(other: ir.Value, span: ByteSpan, value: ir.Value, order: Precedence) -> bool:
+    """Return whether the bytes `span` of `other` may be live when `value` is made."""
+    return not (order.before_in(span, other, value) or order.made_before(value, other))
