@@ -37,6 +37,8 @@ ARENA = _PREFIX + "arena"
 OFFSET = _PREFIX + "offset"
 SIZE = _PREFIX + "size"
 ALIAS_OF = _PREFIX + "alias_of"
+# The parts of a buffer with live ranges of their own: start, size, first and last step of each (JSON).
+PARTS = _PREFIX + "parts"
 # On a node, by plan: its place in the schedule, counted from 0.
 STEP = _PREFIX + "step"
 # On a node, by plan: arena, offset and bytes of its workspace (JSON).

@@ -66,6 +66,8 @@ def _mark(graph: ir.Graph, plan: PlanResult | PlannedBody) -> None:
         marks[keys.SIZE] = str(buffer.size)
         if buffer.alias is not None:
             marks[keys.ALIAS_OF] = buffer.alias
+        if buffer.parts:
+            marks[keys.PARTS] = _json([dict(vars(part)) for part in buffer.parts])
 
 
 def _summary(result: PlanResult) -> str:
@@ -79,5 +81,5 @@ def _summary(result: PlanResult) -> str:
     return _json(summary)
 
 
-def _json(content: dict[str, Any]) -> str:
+def _json(content: dict[str, Any] | list[dict[str, Any]]) -> str:
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"))

@@ -8,6 +8,7 @@ from onnxtile.planning.offsets.problem import Problem, align
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.proof.offsets_check import require
 from onnxtile.planning.result import CopyCount, PlannedBuffer, PlanResult
+from onnxtile.planning.rows import planned_parts
 
 
 def plan_buffers(
@@ -53,7 +54,10 @@ def plan_buffers(
         schedule=(),
         steps=(),
         buffers=tuple(
-            PlannedBuffer(b.name, places[b.name], offsets[b.name], b.size, b.lower, b.upper - 1, "activation")
+            PlannedBuffer(
+                *(b.name, places[b.name], offsets[b.name], b.size, b.lower, b.upper - 1, "activation"),
+                parts=planned_parts(b),
+            )
             for b in problem.buffers
         ),
         constants=(),

@@ -32,13 +32,24 @@ class PlannedInput:
 
 
 @dataclass(frozen=True)
+class PlannedPart:
+    """The `size` bytes of a buffer from its byte `start` on are live from step `first` to step `last` inclusive."""
+
+    start: int
+    size: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
 class PlannedBuffer:
     """A tensor at an address: `size` bytes from `offset` of the arena `arena`, live from step `first` to step `last` inclusive.
 
     `kind` is "output" or "input" for tensors that the caller reads or writes, "workspace" for bytes that a node needs beside its operands
     and results, else "activation". `alias` names the tensor that owns the bytes, if it is another; the live range of an owner covers all
     tensors in its bytes. `node` is the node that makes it, by its name in the schedule; `shape` has its sizes, `dtype` its element type in
-    onnx's spelling ("FLOAT").
+    onnx's spelling ("FLOAT"). `parts` of an owner are its live bytes, where some live for fewer steps than the whole; empty where all
+    bytes are live from `first` to `last`.
     """
 
     name: str
@@ -52,10 +63,13 @@ class PlannedBuffer:
     node: str | None = None
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
+    parts: tuple[PlannedPart, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the buffer as the schema describes it."""
-        return {**vars(self), "shape": None if self.shape is None else list(self.shape)}
+        plain = {**vars(self), "shape": None if self.shape is None else list(self.shape)}
+        del plain["parts"]
+        return {**plain, "parts": [dict(vars(part)) for part in self.parts]} if self.parts else plain
 
 
 @dataclass(frozen=True)
@@ -153,15 +167,15 @@ class PlanResult(VerbResult):
 
     `io` places inputs and outputs inside or outside the arena (see layout.scope); `overwrite_inputs` says whether inputs inside it may be
     overwritten. `order` is the name of the order, `schedule` has the names of the nodes in it, `steps` the step of each. `peak` is the
-    largest sum of live bytes in one step, each buffer rounded up to the alignment, `peak_step` the first such step. No plan of this
-    schedule and these aliases is smaller than `lower_bound`; `optimal` says that this plan is as small. `bound` is the kind of proof of the
-    bound (see offsets.problem.Bound), `ended` the reason why the search ended (see offsets.problem.Ended). No plan of any order and any
-    aliases is smaller than `any_order_bound` (None without a graph). `optimal_over` is "any order" if an optimal plan is as small as that,
-    else "order"; None for a plan that is not optimal. `activation_bytes` is the sum of all tensors, each with bytes of its own. `bodies`
-    are the plans of the bodies of If, Loop, Scan and functions, `bounds` the upper bounds of data-dependent dimensions. `in_place` is the
-    number of tensors written over an operand. `insides` are the meta-ops whose nodes need bytes between them.
-    `kernels` counts the quantised "islands" that run as kernels and the "float_tensors" inside of them, which have no address; None
-    without islands.
+    largest sum of live bytes in one step, each buffer and part rounded outwards to the alignment, `peak_step` the first such step. No
+    plan of this schedule and these aliases is smaller than `lower_bound`; `optimal` says that this plan is as small. `bound` is the
+    kind of proof of the bound (see offsets.problem.Bound), `ended` the reason why the search ended (see offsets.problem.Ended). No plan
+    of any order and any aliases is smaller than `any_order_bound` (None without a graph). `optimal_over` is "any order" if an optimal
+    plan is as small as that, else "order"; None for a plan that is not optimal. `activation_bytes` is the sum of all tensors, each with
+    bytes of its own. `bodies` are the plans of the bodies of If, Loop, Scan and functions, `bounds` the upper bounds of data-dependent
+    dimensions. `in_place` is the number of tensors written over an operand. `insides` are the meta-ops whose nodes need bytes between
+    them. `kernels` counts the quantised "islands" that run as kernels and the "float_tensors" inside of them, which have no address;
+    None without islands.
     `model` is the name of the model's file without its ending (None for a model in memory), `inputs` are the inputs of its graph.
     `operators` has the operator of each node of `schedule`, with its domain where that is not the standard one. `constant_nodes` are the
     nodes that depend on constants alone: they may run once, before the first inference.

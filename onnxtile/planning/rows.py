@@ -13,7 +13,8 @@ from onnxtile.planning.layout.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.layout.roles import Roles
 from onnxtile.planning.layout.workspaces import SHARED, WorkspaceBuffer
-from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlannedInput
+from onnxtile.planning.offsets.problem import Buffer
+from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlannedInput, PlannedPart
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ def planned(layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[Plan
     makers = dict(zip(layout.schedule.nodes, layout.schedule.ids, strict=True))
     kinds = dict.fromkeys(layout.scope.given, "input") | dict.fromkeys(layout.scope.graph.outputs, "output")
     alias_sets = layout.sharing.alias_sets
+    parts = {buffer.name: planned_parts(buffer) for buffer in layout.buffers if buffer.outline}
     rows = []
     for value, alias_set in alias_sets.of.items():
         owner = alias_set.owner
@@ -52,9 +54,15 @@ def planned(layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[Plan
                 node=makers.get(node) if node is not None else None,
                 dtype=_dtype(value, facts),
                 shape=facts.shapes.sizes(value),
+                parts=parts.get(_name(value), ()) if owner is value else (),
             )
         )
     return (*rows, *(_row(workspace, makers, places) for workspace in layout.workspaces))
+
+
+def planned_parts(buffer: Buffer) -> tuple[PlannedPart, ...]:
+    """Return the parts of the outline of `buffer`."""
+    return tuple(PlannedPart(p.start, p.end - p.start, p.lower, p.upper - 1) for p in buffer.outline)
 
 
 def _row(workspace: WorkspaceBuffer, ids: Mapping[ir.Node, str], places: Addresses) -> PlannedBuffer:

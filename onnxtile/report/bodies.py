@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import accumulate, repeat
+from operator import add
 from typing import Any, TypeAlias
 
 from onnxtile.report.format import PlanJson
-from onnxtile.report.layout import BufferJson, runs, steps
+from onnxtile.report.layout import BufferJson, retimed, runs, steps
 
 PlanOrBodyJson: TypeAlias = Mapping[str, Any]
 """A whole plan, or the plan of a body: both have buffers, a schedule, steps, and bodies."""
@@ -24,7 +26,8 @@ def rows_with_bodies(plan: PlanJson) -> list[BufferJson]:
     found = list(plan["buffers"])
     for body in plan.get("bodies") or ():
         step = start[body["node"]]
-        found += [{**row, "first": step, "last": step} for row in _lodged(body, unrolled(body)["buffers"], plan)]
+        lodged = _lodged(body, unrolled(body)["buffers"], plan)
+        found += [{**row, "first": step, "last": step, "parts": []} for row in lodged]
     return found
 
 
@@ -48,14 +51,14 @@ def unrolled(plan: PlanOrBodyJson) -> PlanJson:
     def start_of(step: int) -> int:
         return step + added[bisect_left(wide, step)]
 
-    rows = [{**r, "first": start_of(r["first"]), "last": start_of(r["last"] + 1) - 1} for r in plan["buffers"]]
+    rows = [retimed(row, start_of) for row in plan["buffers"]]
     nodes = [(start_of(step), node, operator) for step, node, operator in _nodes(plan)]
     constant = list(plan.get("constant_nodes") or ())
     for step, node in runs(plan):
         start = start_of(step)
         for body, inner in inside.get(node, ()):
             lodged = _lodged(body, inner["buffers"], plan)
-            rows += [{**row, "first": row["first"] + start, "last": row["last"] + start} for row in lodged]
+            rows += [retimed(row, partial(add, start)) for row in lodged]
             nodes += [(start + at, _called(body, name), operator) for at, name, operator in _nodes(inner)]
             constant += [_called(body, name) for name in inner.get("constant_nodes") or ()]
             start += steps(inner)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, TypeAlias
 
+from onnxtile.planning.offsets.outline import LivePart, rounded
 from onnxtile.report.format import PlanJson
 
 BufferJson: TypeAlias = Mapping[str, Any]
@@ -15,7 +16,7 @@ BufferJson: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ArenaLayout:
-    """One arena: its rows in the plan's order, and its live bytes, each buffer rounded up to the alignment.
+    """One arena: its rows in the plan's order, and its live bytes, each buffer and part rounded outwards to the alignment.
 
     `live` are pairs of a step and the sum of live bytes from there on, wherever it changes; the first is of step 0, the last of the end.
     """
@@ -40,6 +41,26 @@ class ArenaLayout:
     def gap(self) -> int:
         """The bytes that the arena takes above its peak: fragmentation."""
         return max(self.size - self.peak, 0)
+
+
+def pieces(row: BufferJson) -> list[BufferJson]:
+    """Return `row` as rectangles of bytes and steps: one for each of its parts, or itself."""
+    if not row.get("parts"):
+        return [row]
+    whole = {key: value for key, value in row.items() if key != "parts"}
+    return [
+        {**whole, "offset": row["offset"] + part["start"], **{key: part[key] for key in ("size", "first", "last")}}
+        for part in row["parts"]
+    ]
+
+
+def retimed(row: BufferJson, start_of: Callable[[int], int]) -> BufferJson:
+    """Return `row` with its steps on another line of time, where a step begins at `start_of` the step. Parts without steps are left out."""
+    moved = {**row, "first": start_of(row["first"]), "last": start_of(row["last"] + 1) - 1}
+    if row.get("parts"):
+        parts = [retimed(part, start_of) for part in row["parts"]]
+        moved["parts"] = [part for part in parts if part["first"] <= part["last"]]
+    return moved
 
 
 def owners(plan: PlanJson) -> list[BufferJson]:
@@ -99,13 +120,20 @@ def arenas_in_use(plans: Iterable[PlanJson]) -> list[tuple[ArenaLayout, ...]]:
     return [tuple(arena for i, arena in enumerate(found) if i in used) for found in layouts]
 
 
+def _blocks(row: BufferJson, unit: int) -> Iterable[LivePart]:
+    """Return the live bytes of `row`, rounded outwards to multiples of `unit`, with half-open steps."""
+    if not row.get("parts"):
+        return [LivePart(0, -(-row["size"] // unit) * unit, row["first"], row["last"] + 1)]
+    found = row["parts"]
+    return rounded((LivePart(p["start"], p["start"] + p["size"], p["first"], p["last"] + 1) for p in found), unit)
+
+
 def _live(rows: list[BufferJson], end: int, unit: int) -> tuple[tuple[int, int], ...]:
     changes = {0: 0, end: 0}
     for row in rows:
-        if row.get("alias") is None:
-            size = -(-row["size"] // unit) * unit
-            changes[row["first"]] = changes.get(row["first"], 0) + size
-            changes[row["last"] + 1] = changes.get(row["last"] + 1, 0) - size
+        for start, stop, first, last in _blocks(row, unit) if row.get("alias") is None else ():
+            changes[first] = changes.get(first, 0) + stop - start
+            changes[last] = changes.get(last, 0) - (stop - start)
     order = sorted(changes)
     sums = accumulate(changes[step] for step in order)
     return tuple(zip(order, sums, strict=True))

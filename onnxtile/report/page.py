@@ -16,7 +16,7 @@ from onnxtile.printable import escaped
 from onnxtile.report.coloring import Coloring, colorings
 from onnxtile.report.format import PlanJson, RenderOptions
 from onnxtile.report.headline import element, headline
-from onnxtile.report.layout import ArenaLayout, BufferJson, arenas_in_use, first_step, step_names, steps
+from onnxtile.report.layout import ArenaLayout, BufferJson, arenas_in_use, first_step, pieces, step_names, steps
 from onnxtile.report.shown import shown
 
 _PART = re.compile(r"@([a-z.]+)@")
@@ -76,7 +76,14 @@ def _arena(arena: ArenaLayout, ways: tuple[Coloring, ...]) -> dict[str, Any]:
     facts = {"name": arena.name, "size": arena.size, "capacity": arena.capacity, "peak": arena.peak, "gap": arena.gap}
     # What lies inside another's bytes comes last: it is drawn over that one, and found first.
     rows = sorted(arena.rows, key=lambda row: row.get("alias") is not None)
-    return {**facts, "peakStep": arena.peak_step, "live": arena.live, "rows": [_row(row, ways) for row in rows]}
+    drawn = [(row, piece) for row in rows for piece in (pieces(row) if row.get("alias") is None else [row])]
+    shapes = [_row(piece, ways) if piece is row else _part(row, piece, ways) for row, piece in drawn]
+    return {**facts, "peakStep": arena.peak_step, "live": arena.live, "rows": shapes}
+
+
+def _part(row: BufferJson, piece: BufferJson, ways: tuple[Coloring, ...]) -> dict[str, Any]:
+    """Return the `piece` of `row`, with the bytes of the whole."""
+    return {**_row(piece, ways), "whole": [row["offset"], row["size"]]}
 
 
 def _row(row: BufferJson, ways: tuple[Coloring, ...]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from onnxtile.report.coloring import Coloring
 from onnxtile.report.format import PlanJson
 from onnxtile.report.labels import Box, fitting
-from onnxtile.report.layout import ArenaLayout, BufferJson, first_step, step_names, steps
+from onnxtile.report.layout import ArenaLayout, BufferJson, first_step, pieces, step_names, steps
 from onnxtile.report.palette import EDGE, GAP, PEAK
 from onnxtile.report.units import readable, unit_of
 
@@ -84,11 +84,14 @@ def _heading(panel: Panel) -> str:
 
 
 def _tensors(space: Axes, panel: Panel) -> None:
-    """Draw each tensor; those inside another's bytes over that one, and the outline of that one over all."""
+    """Draw each tensor; those inside another's bytes over that one, and the outline of that one over all.
+
+    A buffer with parts is drawn as these.
+    """
     from matplotlib.collections import PolyCollection
 
     rows = panel.arena.rows
-    owning = [row for row in rows if row.get("alias") is None]
+    owning = [piece for row in rows if row.get("alias") is None for piece in pieces(row)]
     # Lines tell neighbours apart, as long as they leave something between them.
     width = 0.5 if len(rows) < 400 else 0.25 if len(rows) < 3000 else 0.0
     across, up = _scale(panel)
@@ -168,11 +171,12 @@ def _names(space: Axes, panel: Panel) -> None:
         Box(
             row["name"],
             f" +{inside[row['name']]}" if row["name"] in inside else "",
-            *((row["first"] - low) * across, row["offset"] * up),
-            *(_length(row) * across, row["size"] * up),
+            *((piece["first"] - low) * across, piece["offset"] * up),
+            *(_length(piece) * across, piece["size"] * up),
         )
         for row in panel.arena.rows
         if row.get("alias") is None
+        for piece in [max(pieces(row), key=lambda one: _length(one) * one["size"])]
     )
     bright = _bright()
     for label in fitting(boxes, _SMALLEST if panel.names else _SMALL, _LARGEST, peak):

@@ -23,6 +23,13 @@ class _StrictJson(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(strict=True)
 
 
+class _PartJson(_StrictJson):
+    start: _Bytes
+    size: _Bytes
+    first: _Step
+    last: _Step
+
+
 class _BufferRowJson(_StrictJson):
     name: str
     arena: str
@@ -35,6 +42,7 @@ class _BufferRowJson(_StrictJson):
     node: str | None = None
     dtype: str | None = None
     shape: list[int] | None = None
+    parts: list[_PartJson] | None = None
 
     @pydantic.model_validator(mode="after")
     def _lives(self) -> Self:

@@ -9,7 +9,7 @@ from typing import Any
 from onnxtile.report.bodies import unrolled
 from onnxtile.report.format import PlanJson
 from onnxtile.report.layer_names import layer_names
-from onnxtile.report.layout import BufferJson, runs
+from onnxtile.report.layout import BufferJson, retimed, runs
 
 _STEP_FIELDS = ("steps", "schedule", "operators")
 
@@ -41,10 +41,7 @@ def _without_constant_steps(plan: PlanJson) -> PlanJson:
     lives = {(row["first"], row["last"] + 1) for row in plan["buffers"]}
     needed = {first for first, end in lives if _counted(first, free) == _counted(end, free)}
     free = [step for step in free if step not in needed]
-    rows = [
-        {**row, "first": _counted(row["first"], free), "last": _counted(row["last"] + 1, free) - 1}
-        for row in plan["buffers"]
-    ]
+    rows = [retimed(row, lambda step: _counted(step, free)) for row in plan["buffers"]]
     return {**plan, "buffers": rows, **_kept_nodes(plan, free)}
 
 

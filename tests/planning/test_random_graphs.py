@@ -46,6 +46,8 @@ class Builder:
             self.joined,
             self.joined,
             self.cut,
+            self.sliced,
+            self.sliced,
             self.view,
         ]
         name = self.draw(st.sampled_from(list(self.shapes)))
@@ -73,6 +75,12 @@ class Builder:
             sizes = [1, shape[axis] - 1]
             results = [(*shape[:axis], size, *shape[axis + 1 :]) for size in sizes]
             self.put("Split", [name, self.numbers(sizes)], results, axis=axis)
+
+    def sliced(self, name: str, shape: Shape) -> None:
+        """Add a Slice of the first axis: others may be taken from the same tensor before and after."""
+        start = self.draw(st.integers(0, shape[0] - 1))
+        end = self.draw(st.integers(start + 1, shape[0]))
+        self.put("Slice", [name, *map(self.numbers, ([start], [end], [0]))], [(end - start, *shape[1:])])
 
     def view(self, name: str, shape: Shape) -> None:
         """Add a Reshape."""

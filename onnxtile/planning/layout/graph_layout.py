@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError, UsageError
+from onnxtile.planning.layout.aliases.byte_reads import early_ends
 from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.aliases.sharing import Sharing, Timeline, choose
 from onnxtile.planning.layout.bytes import granule, tensor_bytes
@@ -31,7 +32,8 @@ _MOST = 2**53
 class Layout:
     """A schedule, the role and live range of each value, and the alias sets; `order` says which value is dead before another is made.
 
-    `buffers` are to be placed: one for each alias set, and one for each of the `workspaces`.
+    `buffers` are to be placed: one for each alias set, and one for each of the `workspaces`. `make_whole` returns the layout of the same
+    schedule in which all bytes of a buffer are live in its whole live range.
     """
 
     scope: PlanScope
@@ -43,6 +45,7 @@ class Layout:
     buffers: tuple[Buffer, ...]
     workspaces: tuple[WorkspaceBuffer, ...]
     alignment: int
+    make_whole: Callable[[], Layout]
 
     @cached_property
     def problem(self) -> Problem:
@@ -118,17 +121,22 @@ class _LayoutTerms:
     every: bool
     needs: Needs
 
-    def layout(self, schedule: Schedule) -> Layout:
+    def layout(self, schedule: Schedule, *, in_parts: bool = True) -> Layout:
+        """Return the layout of `schedule`; bytes have live ranges of their own if `in_parts`, and the plan is for one order."""
         scope, facts = self.scope, self.facts
         roles = assign(schedule, scope, facts)
         self._require_countable(roles)
         live_ranges = find_live_ranges(scope, schedule)
-        order = self._in_every_order(schedule, roles) if self.every else InSteps(schedule, live_ranges)
+        # In another order, another part may be the first to die: a buffer for every order is live as a whole.
+        parts = early_ends(scope, schedule, facts, live_ranges) if in_parts and not self.every else None
+        order = self._in_every_order(schedule, roles) if self.every else InSteps(schedule, live_ranges, parts)
         workspaces = self.needs.workspaces(schedule)
-        timeline = Timeline(schedule, live_ranges, order, scope.kept, [workspace.buffer for workspace in workspaces])
+        used = [workspace.buffer for workspace in workspaces]
+        timeline = Timeline(schedule, live_ranges, order, scope.kept, used, parts)
         sharing = choose(timeline, facts, tuple(roles.tensors), self.alignment, self.rules)
         buffers = (*_buffers(sharing, facts, self.alignment), *(workspace.buffer for workspace in workspaces))
-        return Layout(scope, schedule, roles, live_ranges, order, sharing, buffers, workspaces, self.alignment)
+        whole = partial(self.layout, schedule, in_parts=False)
+        return Layout(scope, schedule, roles, live_ranges, order, sharing, buffers, workspaces, self.alignment, whole)
 
     def _in_every_order(self, schedule: Schedule, roles: Roles) -> InEveryOrder:
         constants, tensors = self.facts.constants, roles.tensors
@@ -156,14 +164,14 @@ class _LayoutTerms:
 
 def _buffers(sharing: Sharing, facts: LayoutFacts, alignment: int) -> tuple[Buffer, ...]:
     """Return a buffer for each alias set, aligned at least to its elements."""
-    found: dict[ir.Value, Buffer] = {}
+    granules: dict[ir.Value, int] = {}
     for value, alias_set in sharing.alias_sets.of.items():
         dtype = facts.shapes.dtype(value)
         assert dtype is not None
-        before = found[alias_set.owner].alignment if alias_set.owner in found else None
-        wanted = max(granule(dtype), before or 1)
-        own = wanted if wanted > alignment else None
-        found[alias_set.owner] = Buffer(
-            alias_set.owner.name or "", alias_set.size, *alias_set.live_range, alignment=own
-        )
-    return tuple(found.values())
+        granules[alias_set.owner] = max(granule(dtype), granules.get(alias_set.owner, 1))
+    found = []
+    for owner, wanted in granules.items():
+        alias_set, own = sharing.alias_sets.of[owner], wanted if wanted > alignment else None
+        name, live_range, outline = owner.name or "", alias_set.live_range, alias_set.outline
+        found.append(Buffer(name, alias_set.size, *live_range, alignment=own, outline=outline))
+    return tuple(found)

@@ -13,8 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies
-from onnxtile.planning.layout.aliases.alias_sets import Contents
+from onnxtile.planning.layout.aliases.alias_sets import Contents, clipped
+from onnxtile.planning.layout.aliases.byte_reads import spans_read
 from onnxtile.planning.layout.aliases.find import Alias, LayoutFacts
+from onnxtile.planning.layout.byte_span import ByteSpan
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.layout.ordering.schedule import Schedule
@@ -34,18 +36,30 @@ def any_order_bound(layout: Layout, facts: LayoutFacts, needs: Needs) -> int:
     scope, tensors = layout.scope, layout.roles.tensors
     paths = _Paths(layout.schedule)
     contents = _Distinct(layout, facts)
-    together = [contents.bytes(v for v in values if v in tensors) for values in (scope.kept, scope.given)]
+    together = [contents.bytes({v: None for v in values if v in tensors}) for values in (scope.kept, scope.given)]
     steps = set(layout.problem.peak_steps(_MOST_STEPS))
     for node in (node for node, step in layout.schedule.steps.items() if step in steps):
         before, after = paths.before(node), paths.after(node)
-        later = set(scope.kept).union(*(paths.reads[reader] for reader in after))
+        later = _bytes_read(after, paths, facts) | dict.fromkeys(scope.kept)
         made = dict.fromkeys(value for maker in before for value in maker.outputs) | dict.fromkeys(scope.given)
         freed = {alias for alias in facts.lawful(node) if alias.source in tensors and alias.source not in later}
         over = {alias.value for alias in freed if alias.rule == "in place"}
-        live = [*paths.reads[node], *(v for v in made if v in later), *(v for v in node.outputs if v not in over)]
+        live = _bytes_read((node, *after), paths, facts) | dict.fromkeys(v for v in made if v in scope.kept)
+        needed = {v: spans for v, spans in live.items() if v in made or v in paths.reads[node]}
+        needed |= dict.fromkeys(v for v in node.outputs if v not in over)
         workspace = _workspace(node, needs, layout.alignment)
-        together.append(contents.bytes(v for v in live if v in tensors) + workspace)
+        together.append(contents.bytes({v: spans for v, spans in needed.items() if v in tensors}) + workspace)
     return max(together)
+
+
+def _bytes_read(nodes: Iterable[ir.Node], paths: _Paths, facts: LayoutFacts) -> dict[ir.Value, list[ByteSpan] | None]:
+    """Return the bytes that `nodes` read, by tensor; None for all bytes of it."""
+    found: dict[ir.Value, list[ByteSpan] | None] = {}
+    for node in nodes:
+        for value in paths.reads[node]:
+            spans, before = spans_read(node, value, facts), found.get(value, [])
+            found[value] = None if spans is None or before is None else [*before, *spans]
+    return found
 
 
 def _workspace(node: ir.Node, needs: Needs, alignment: int) -> int:
@@ -110,15 +124,16 @@ class _Distinct:
         self._groups.update(dict.fromkeys(path, value))
         return value
 
-    def bytes(self, values: Iterable[ir.Value]) -> int:
-        """Return the least bytes of `values` while all of them are live: equal content counts once.
+    def bytes(self, values: Mapping[ir.Value, Iterable[ByteSpan] | None]) -> int:
+        """Return the least bytes of `values` while the bytes given for each (None: all) are live: equal content counts once.
 
         Buffers are rounded up to the alignment. Tensors of different content lie in one buffer only as parts of a whole.
         """
         spans: dict[ir.Value, list[tuple[int, int]]] = {}
-        for value in dict.fromkeys(values):
-            for piece in self._contents.pieces(value):
-                spans.setdefault(piece.origin, []).append((piece.begin, piece.begin + piece.end - piece.start))
+        for value, live in values.items():
+            for start, end in [ByteSpan(0, self._sizes[value])] if live is None else live:
+                for piece in clipped(self._contents.pieces(value), start, end):
+                    spans.setdefault(piece.origin, []).append((piece.begin, piece.begin + piece.end - piece.start))
         sums: dict[ir.Value, int] = {}
         for origin, size in _lengths(spans):
             group = self._group(origin)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.offsets.problem import OverCapacity, Problem
@@ -22,23 +23,44 @@ Placed = TypeVar("Placed", bound=_Sized)
 def smallest(layouts: Sequence[Layout], place: Callable[[Problem], Placed]) -> tuple[Layout, Placed]:
     """Return the layout with the smallest arena and the result of `place` for its problem; of equals, the first.
 
-    A layout whose lower bound is no smaller is not placed. Raises OverCapacity where no arena fits its capacity.
+    A layout whose lower bound is no smaller is not placed. Buffers with outlines may leave gaps that cost more than their outlines save:
+    where the arena is above the lower bound of such a layout, it is also placed with whole buffers. Raises OverCapacity where no arena
+    fits its capacity.
     """
     # A smaller peak need not be a smaller arena: gaps between buffers may cost more than the order saves.
     ranked = layouts if len(layouts) == 1 else sorted(layouts, key=lambda layout: layout.problem.lower_bound)
+    race = _Race(place)
+    for layout in ranked:
+        race.enter(layout)
+    for layout in ranked:
+        if layout.problem.has_outlines and race.is_open(layout):
+            race.enter(layout.make_whole())
+    if race.best is None:
+        assert race.over is not None
+        raise race.over
+    return race.best
+
+
+@dataclass
+class _Race(Generic[Placed]):
+    """The `best` layout so far; `over` is the first that did not fit."""
+
+    place: Callable[[Problem], Placed]
     best: tuple[Layout, Placed] | None = None
     over: OverCapacity | None = None
-    for layout in ranked:
-        if best is not None and layout.problem.lower_bound >= best[1].size:
-            break
+
+    def is_open(self, layout: Layout) -> bool:
+        """Return whether an arena of the lower bound of `layout` would be the smallest."""
+        return self.best is None or layout.problem.lower_bound < self.best[1].size
+
+    def enter(self, layout: Layout) -> None:
+        """Place `layout`, if it may be the best."""
+        if not self.is_open(layout):
+            return
         try:
-            placed = place(layout.problem)
+            placed = self.place(layout.problem)
         except OverCapacity as error:
-            over = over or error
-            continue
-        if best is None or placed.size < best[1].size:
-            best = (layout, placed)
-    if best is None:
-        assert over is not None
-        raise over
-    return best
+            self.over = self.over or error
+            return
+        if self.best is None or placed.size < self.best[1].size:
+            self.best = (layout, placed)

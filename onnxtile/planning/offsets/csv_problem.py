@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from onnxtile.csv_text import text_of
 from onnxtile.errors import UsageError
+from onnxtile.planning.offsets.outline import LivePart, union
 from onnxtile.planning.offsets.problem import Buffer, Problem
 from onnxtile.sizes import whole
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _NEEDED = ("id", "lower", "upper", "size")
 _OWN = ("alignment", "moved")
+_OF_PARTS = ("part_of", "start")
+_OPTIONAL = (*_OWN, *_OF_PARTS)
 _MOST = 2**53
 """The largest step, and the largest sum of sizes: up to here tools that read numbers as floating point are exact."""
 
@@ -31,8 +34,9 @@ _DIGITS = 30
 def read_problem(text: str, *, alignment: int = 1) -> Problem:
     """Return the problem in `text`; unknown columns are ignored.
 
-    The optional columns "alignment" and "moved" (bytes read and written in a run) apply to one buffer. Raises UsageError with the line for
-    a missing or repeated column, a cell that is not a whole number, a repeated id, a negative size, or an empty live range.
+    The optional columns "alignment" and "moved" (bytes read and written in a run) apply to one buffer. Rows with a name in "part_of" are
+    the parts of one buffer with that name, from its byte "start" on. Raises UsageError with the line for a missing or repeated column, a
+    cell that is not a whole number, a repeated id, a negative size, or an empty live range.
     """
     text = text.removeprefix("\ufeff")
     buffers = _plain(_rows(text))
@@ -63,7 +67,7 @@ def _plain(rows: Reader) -> tuple[Buffer, ...] | None:
         return None
     names = [name.strip() for name in header]
     if any(len(row) != len(names) for row in table) or any(
-        names.count(name) != (name in _NEEDED) for name in (*_NEEDED, *_OWN)
+        names.count(name) != (name in _NEEDED) for name in (*_NEEDED, *_OPTIONAL)
     ):
         return None
     columns = dict(zip(names, zip(*table, strict=True), strict=False))
@@ -86,19 +90,41 @@ def _read(rows: Reader) -> tuple[Buffer, ...]:
     for name in _NEEDED:
         if name not in header:
             raise UsageError(f"line 1: missing column {name!r}", hint=f"the columns are {', '.join(_NEEDED)}")
-    for name in (*_NEEDED, *_OWN):
+    for name in (*_NEEDED, *_OPTIONAL):
         if header.count(name) > 1:
             raise UsageError(f"line 1: column {name!r} is repeated")
-    columns = {name: header.index(name) for name in (*_NEEDED, *_OWN) if name in header}
+    columns = {name: header.index(name) for name in (*_NEEDED, *_OPTIONAL) if name in header}
     buffers: dict[str, Buffer] = {}
+    wholes: dict[str, list[Buffer]] = {}
     for row in rows:
         if not row:
             continue
-        buffer = _buffer({name: row[at] for name, at in columns.items() if at < len(row)}, rows.line_num)
+        cells = {name: row[at] for name, at in columns.items() if at < len(row)}
+        buffer = _buffer(cells, rows.line_num)
+        if cells.get("part_of"):
+            wholes.setdefault(text_of(cells["part_of"]), []).append(_moved_to_start(buffer, cells, rows.line_num))
         if buffer.name in buffers:
             raise UsageError(f"line {rows.line_num}: the id {buffer.name!r} is repeated")
         buffers[buffer.name] = buffer
-    return tuple(buffers.values())
+    parts = {part.name for of_whole in wholes.values() for part in of_whole}
+    found = [buffer for buffer in buffers.values() if buffer.name not in parts]
+    return (*found, *(_whole(name, of_whole) for name, of_whole in wholes.items()))
+
+
+def _moved_to_start(part: Buffer, cells: dict[str, str], line: int) -> Buffer:
+    """Return `part` with its outline in bytes from the start of its buffer."""
+    start = _number(cells, "start", line)
+    if start < 0 or not part.size:
+        raise UsageError(f"line {line}: a part must have bytes, from a start of at least 0")
+    outline = (LivePart(start, start + part.size, part.lower, part.upper),)
+    return Buffer(part.name, start + part.size, part.lower, part.upper, part.alignment, part.moved, outline)
+
+
+def _whole(name: str, parts: Sequence[Buffer]) -> Buffer:
+    """Return the buffer of `parts`, aligned as the first of them says."""
+    outline = union(live for part in parts for live in part.outline)
+    lower, upper = min(part.lower for part in parts), max(part.upper for part in parts)
+    return Buffer(name, max(part.size for part in parts), lower, upper, parts[0].alignment, parts[0].moved, outline)
 
 
 def _buffer(row: dict[str, str], line: int) -> Buffer:
@@ -109,7 +135,7 @@ def _buffer(row: dict[str, str], line: int) -> Buffer:
     if lower < 0 or upper > _MOST:
         raise UsageError(f"line {line}: steps must be between 0 and {_MOST:,}")
     try:
-        return Buffer(text_of(row["id"]), size, lower, upper, **own)
+        return Buffer(text_of(row["id"]), size, lower, upper, own.get("alignment"), own.get("moved"))
     except UsageError as error:
         raise UsageError(f"line {line}: {error}") from error
 

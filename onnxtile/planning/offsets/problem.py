@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from onnxtile.errors import Infeasible, UsageError
+from onnxtile.planning.offsets.outline import LivePart, rounded
 
 Ints = npt.NDArray[np.int64]
 
@@ -26,8 +27,9 @@ DEFAULT_ALIGNMENT = 64
 class Buffer:
     """A buffer of `size` bytes that is live in the steps [`lower`, `upper`).
 
-    `alignment` in bytes replaces the alignment of the problem. `moved` is the number of bytes read and written in it in a run (None: its
-    size); of several arenas, the fastest takes the buffers that move the most.
+    `outline` has the parts of its bytes that are live in fewer steps; other bytes are never live. Without an outline all bytes are live in
+    all steps. `alignment` in bytes replaces the alignment of the problem. `moved` is the number of bytes read and written in it in a run
+    (None: its size); of several arenas, the fastest takes the buffers that move the most.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Buffer:
     upper: int
     alignment: int | None = None
     moved: int | None = None
+    outline: tuple[LivePart, ...] = ()
 
     def __post_init__(self) -> None:
         if self.size < 0:
@@ -46,18 +49,46 @@ class Buffer:
             require_alignment(self.alignment)
         if self.moved is not None and self.moved < 0:
             raise UsageError(f"the buffer {self.name!r} moves a negative number of bytes: {self.moved}")
+        for part in self.outline:
+            if not (0 <= part.start < part.end <= self.size and self.lower <= part.lower < part.upper <= self.upper):
+                raise UsageError(
+                    f"the buffer {self.name!r} has a part outside of its bytes and live range: {tuple(part)}"
+                )
+
+    @property
+    def live_parts(self) -> tuple[LivePart, ...]:
+        """The parts of its bytes with their live ranges: its outline, or all of it."""
+        return self.outline or (LivePart(0, self.size, self.lower, self.upper),)
+
+    def bytes_at(self, step: int) -> int:
+        """Return the number of its bytes that are live at `step`."""
+        return sum(part.end - part.start for part in self.live_parts if part.lower <= step < part.upper)
+
+
+class PartTable(NamedTuple):
+    """The parts of buffers: those of buffer i are the rows from `first[i]` to `first[i + 1]`, and `owner` has the buffer of each row.
+
+    The bytes from `start` to `end`, counted from the start of the buffer, are live in the steps from `lower` to `upper`.
+    """
+
+    first: Ints
+    owner: Ints
+    start: Ints
+    end: Ints
+    lower: Ints
+    upper: Ints
 
 
 @dataclass(frozen=True)
 class Problem:
     """Buffers to be placed in one arena: offsets are multiples of `alignment`, no byte beyond `capacity` (None: no limit).
 
-    Two buffers share no byte where their live ranges overlap, nor where `conflicts` has their names as a pair: another order
+    Two buffers share no byte where the live ranges of their parts overlap, nor where `conflicts` has their names as a pair: another order
     of the graph needs both at the same time. The buffers named in `clique` are pairwise in conflict for either reason, so the sum of
     their bytes is a lower bound.
 
-    Raises UsageError for two buffers of one name, a negative capacity, an alignment that is not a power of two, or a conflict of an unknown
-    buffer.
+    Raises UsageError for two buffers of one name, a negative capacity, an alignment that is not a power of two, a conflict of an unknown
+    buffer, or conflicts together with outlines.
     """
 
     buffers: tuple[Buffer, ...]
@@ -79,6 +110,8 @@ class Problem:
                 raise UsageError(
                     f"{pair[0]!r} and {pair[1]!r} are not two buffers of the problem, and cannot be in conflict"
                 )
+        if self.conflicts and self.has_outlines:
+            raise UsageError("a problem with conflicts of every order cannot have buffers with outlines")
 
     def alignment_of(self, buffer: Buffer) -> int:
         """Return the alignment of `buffer` in bytes."""
@@ -105,6 +138,29 @@ class Problem:
         return tuple(((sizes + unit - 1) & -unit).tolist())
 
     @cached_property
+    def has_outlines(self) -> bool:
+        """Whether a buffer has parts with live ranges of their own."""
+        return any(buffer.outline for buffer in self.buffers)
+
+    @cached_property
+    def bounding(self) -> Problem:
+        """The problem with all bytes of each buffer live in its whole live range: its plans are plans of this problem."""
+        return replace(self, buffers=tuple(replace(b, outline=()) if b.outline else b for b in self.buffers))
+
+    @cached_property
+    def parts(self) -> PartTable:
+        """The parts of all buffers, in the order of buffers. They are rounded outwards to multiples of the granule."""
+        lower, upper = self.live_ranges
+        if not self.has_outlines:
+            count = len(self.buffers)
+            ends = np.array(self.footprints, np.int64)
+            return PartTable(np.arange(count + 1), np.arange(count), np.zeros(count, np.int64), ends, lower, upper)
+        found = [rounded(buffer.live_parts, self.granule) for buffer in self.buffers]
+        table = np.array([part for parts in found for part in parts], np.int64).reshape(-1, 4)
+        first = np.cumsum([0, *map(len, found)])
+        return PartTable(first, np.repeat(np.arange(len(found)), np.diff(first)), *table.T)
+
+    @cached_property
     def extra_conflicts(self) -> Mapping[int, tuple[int, ...]]:
         """The conflicts beyond overlapping live ranges: for each buffer that has any, the numbers of the others."""
         if not self.conflicts:
@@ -126,9 +182,10 @@ class Problem:
 
     @cached_property
     def _live(self) -> tuple[Ints, Ints]:
-        """The steps at which live ranges start or end, and the live footprints in bytes from each of them on."""
-        sizes = np.array(self.footprints, np.int64)
-        times, at = np.unique(np.concatenate(self.live_ranges), return_inverse=True)
+        """The steps at which live ranges of parts start or end, and the live footprints in bytes from each of them on."""
+        parts = self.parts
+        sizes = parts.end - parts.start
+        times, at = np.unique(np.concatenate((parts.lower, parts.upper)), return_inverse=True)
         change = np.zeros(len(times) + 1, np.int64)
         np.add.at(change, at, np.concatenate((sizes, -sizes)))
         return times, np.cumsum(change)
@@ -160,9 +217,9 @@ class Problem:
         return "peak" if self.lower_bound == self.peak[0] else "every order"
 
     def live_at(self, step: int) -> tuple[Buffer, ...]:
-        """Return the buffers that are live at `step`, the largest first."""
-        live = (b for b in self.buffers if b.lower <= step < b.upper)
-        return tuple(sorted(live, key=lambda b: (-b.size, b.name)))
+        """Return the buffers with live bytes at `step`, the largest first."""
+        live = (b for b in self.buffers if b.lower <= step < b.upper and b.bytes_at(step) >= min(b.size, 1))
+        return tuple(sorted(live, key=lambda b: (-b.bytes_at(step), b.name)))
 
 
 Bound = Literal["peak", "every order", "search"]
@@ -232,7 +289,7 @@ class OverCapacity(Infeasible):
         self.step = problem.peak[1] if hopeless else _step_of_the_top(problem, plan)
         self.shortfall = need - problem.capacity
         self.live = problem.live_at(self.step)
-        listed = ", ".join(f"{b.name} ({b.size:,})" for b in self.live[:_LISTED])
+        listed = ", ".join(f"{b.name} ({b.bytes_at(self.step):,})" for b in self.live[:_LISTED])
         more = f", and {len(self.live) - _LISTED} smaller ones" if len(self.live) > _LISTED else ""
         name = "the arena" if arena is None else f"the arena {arena!r}"
         super().__init__(

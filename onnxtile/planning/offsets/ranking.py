@@ -21,13 +21,15 @@ def by_birth(problem: Problem) -> list[int]:
 
 def by_breadth(problem: Problem) -> list[int]:
     """Return the buffers of the step with the most live bytes first, then those of the next fullest, in each step by size."""
-    buffers = problem.buffers
-    steps = sorted({b.lower for b in buffers})
+    buffers, parts = problem.buffers, problem.parts
+    steps = sorted({*parts.lower.tolist(), *(b.lower for b in buffers)})
     breadth = [0] * (len(steps) + 1)
     spans = [(bisect_left(steps, b.lower), bisect_left(steps, b.upper)) for b in buffers]
-    for buffer, (first, end) in zip(buffers, spans, strict=True):
-        breadth[first] += problem.footprint(buffer)
-        breadth[end] -= problem.footprint(buffer)
+    for size, lower, upper in zip(
+        (parts.end - parts.start).tolist(), parts.lower.tolist(), parts.upper.tolist(), strict=True
+    ):
+        breadth[bisect_left(steps, lower)] += size
+        breadth[bisect_left(steps, upper)] -= size
     for k in range(1, len(breadth)):
         breadth[k] += breadth[k - 1]
     widest = _range_maximum(breadth)

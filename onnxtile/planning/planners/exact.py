@@ -5,9 +5,12 @@ After MiniMalloc: Moffitt, ASPLOS 2023, doi 10.1145/3623278.3624752; see plannin
 
 from __future__ import annotations
 
+from functools import partial
+
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.exact.solve import How, solve
-from onnxtile.planning.offsets.problem import Ended, OptimalityProof, Problem
+from onnxtile.planning.offsets.problem import Ended, OptimalityProof, Problem, size_of
+from onnxtile.planning.offsets.repeated_fit import placings
 from onnxtile.planning.planner import Placement, Planner
 from onnxtile.planning.planners.greedy_by_size import GREEDY_BY_SIZE
 
@@ -15,7 +18,12 @@ _ENDED: dict[How, Ended] = {"optimal": "search ended", "effort": "effort", "time
 
 
 def improve(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placement:
-    """Return the best offsets that the search finds within `effort`, no worse than `start`, which are free of overlaps."""
+    """Return the best offsets that the search finds within `effort`, no worse than `start`, which are free of overlaps.
+
+    The exact search knows rectangles only: of buffers with outlines it proves nothing.
+    """
+    if problem.has_outlines:
+        return _of_outlines(problem, start, effort)
     solution = solve(problem, start, effort)
     if solution.lower_bound > problem.lower_bound:
         return Placement(solution.offsets, OptimalityProof(solution.lower_bound, "search", _ENDED[solution.ended]))
@@ -26,6 +34,25 @@ def improve(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placeme
             problem.lower_bound, problem.bound, "lower bound reached" if did_reach else _ENDED[solution.ended]
         ),
     )
+
+
+def _of_outlines(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placement:
+    """Return the best offsets of the exact search on the bounding rectangles, and of rounds of placing the parts.
+
+    The rectangles go first where they need no more bytes than the parts: the search is better at them.
+    """
+    budget, best, bounding = effort.budget, start, problem.bounding
+    is_tight = bounding.lower_bound == problem.lower_bound
+    if is_tight:
+        best = min(best, _place(bounding, effort).offsets, key=partial(size_of, problem))
+    if size_of(problem, best) > problem.lower_bound:
+        best = min((best, *map(tuple, placings(problem, budget))), key=partial(size_of, problem))
+    if not is_tight and bounding.lower_bound < size_of(problem, best):
+        best = min(best, _place(bounding, effort.after(budget)).offsets, key=partial(size_of, problem))
+    ended: Ended = "time" if budget.is_late else "effort"
+    if size_of(problem, best) == problem.lower_bound:
+        ended = "lower bound reached"
+    return Placement(best, OptimalityProof(problem.lower_bound, problem.bound, ended))
 
 
 def _place(problem: Problem, effort: Effort) -> Placement:

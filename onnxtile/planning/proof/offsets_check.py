@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from onnxtile.errors import CheckFailed
+from onnxtile.planning.offsets.outline import LivePart
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
 from onnxtile.planning.proof.failure import PlanFailure
 
@@ -24,9 +25,15 @@ def check(problem: Problem, plan: OffsetPlan) -> tuple[PlanFailure, ...]:
     """
     failures = list(_placement_failures(problem, plan))
     placed = [buffer for buffer in problem.buffers if buffer.name in plan.offsets]
-    failures += _overlaps([(plan.offsets[b.name], b) for b in placed])
+    failures += _overlaps([(plan.offsets[b.name] + part.start, piece) for b in placed for part, piece in _pieces(b)])
     failures += _conflicts(problem, plan)
     return tuple(failures)
+
+
+def _pieces(buffer: Buffer) -> Iterator[tuple[LivePart, Buffer]]:
+    """Yield the parts of `buffer`, each also as a buffer of the same name."""
+    for part in buffer.outline or [LivePart(0, buffer.size, buffer.lower, buffer.upper)]:
+        yield part, Buffer(buffer.name, part.end - part.start, part.lower, part.upper)
 
 
 def require(problem: Problem, plan: OffsetPlan) -> None:

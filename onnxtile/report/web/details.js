@@ -23,6 +23,7 @@ function facts(plan, row) {
     row.operator !== null && ["operator", row.operator],
     row.node !== null && ["node", row.node],
     row.shape !== null && ["type", `${row.dtype} ${row.shape.length ? row.shape.join("×") : "scalar"}`.trim()],
+    row.whole && ["part of", `${counted(row.whole[1])} bytes at ${counted(row.whole[0])}`],
     ["size", `${counted(row.size)} bytes${row.size >= 1024 ? ` (${readable(row.size)})` : ""}`],
     ["offset", `${counted(row.offset)} bytes`],
     ["first step", nodeAt(plan, row.first)],
@@ -70,12 +71,13 @@ function select(plan, step) {
 function list(arena, step, parent, several) {
   const live = arena.rows.filter((row) => row.owner === null && row.first <= step && step <= row.last).sort((a, b) => b.size - a.size);
   const used = arena.live.findLast(([from]) => from <= step)[1];
-  make("h3", `${several ? `${arena.name}: ` : ""}${counted(live.length)} live ${live.length === 1 ? "buffer" : "buffers"}, ${readable(used)}`, parent);
+  const buffers = new Set(live.map((row) => row.name)).size;
+  make("h3", `${several ? `${arena.name}: ` : ""}${counted(buffers)} live ${buffers === 1 ? "buffer" : "buffers"}, ${readable(used)}`, parent);
   const table = make("table", "", parent), head = make("tr", "", table);
   for (const name of ["buffer", "bytes", "offset"]) make("th", name, head);
   for (const row of live.slice(0, MOST_ROWS)) {
     const line = make("tr", "", table);
-    const inside = arena.rows.filter((other) => other.owner === row.name && other.first <= step && step <= other.last);
+    const inside = arena.rows.filter((other) => other.owner === row.name && other.first <= step && step <= other.last && other.offset < row.offset + row.size && row.offset < other.offset + other.size);
     const name = make("td", "", line);
     path(row.name, name);
     if (inside.length) path(`alias${inside.length > 1 ? "es" : ""}: ${inside.map((other) => other.name).join(", ")}`, make("small", "", name));

@@ -40,9 +40,9 @@ function build() {
   }
 }
 
-// Gives each row the text in which it is found, and the row that holds its bytes.
+// Gives each row the text in which it is found, and the row that holds its bytes: itself, where these are parts with lives of their own.
 function prepare(rows) {
-  const owners = new Map(rows.filter((row) => row.owner === null).map((row) => [row.name, row]));
+  const owners = new Map(rows.filter((row) => row.owner === null && !row.whole).map((row) => [row.name, row]));
   for (const row of rows) {
     row.search = `${row.name}\n${row.node ?? ""}\n${row.operator ?? ""}`.toLowerCase();
     row.holder = owners.get(row.owner) ?? row;

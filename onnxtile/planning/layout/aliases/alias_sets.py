@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, KeysView, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import onnx_ir as ir
 
+from onnxtile.planning.layout.aliases.byte_columns import ByteColumns, LiveChange
 from onnxtile.planning.layout.aliases.find import Alias
+from onnxtile.planning.layout.byte_span import ByteSpan
 from onnxtile.planning.layout.live_ranges import LiveRange, merged
 from onnxtile.planning.layout.ordering.precedence import Precedence
+from onnxtile.planning.offsets.outline import LivePart, union
+from onnxtile.planning.offsets.problem import align
 
 
 class OriginRange(NamedTuple):
@@ -37,7 +41,7 @@ class Contents:
             inner = self._pieces.get(alias.source, ())
             # In bytes of `value`; the operands of a Concat come one after the other.
             moved = (OriginRange(p.start - alias.at, p.end - alias.at, p.origin, p.begin) for p in inner)
-            pieces.extend(_clipped(moved, pieces[-1].end if pieces else 0, size))
+            pieces.extend(clipped(moved, pieces[-1].end if pieces else 0, size))
         self._pieces[value] = tuple(_filled(value, pieces, size))
 
     def pieces(self, value: ir.Value) -> tuple[OriginRange, ...]:
@@ -47,16 +51,17 @@ class Contents:
     def agree(self, a: ir.Value, b: ir.Value, shift: int) -> bool:
         """Return whether `a` and `b` have the same content wherever they overlap, with `b` starting `shift` bytes after `a`."""
         low, high = max(0, shift), min(self.sizes[a], shift + self.sizes[b])
-        first = _joint(_clipped(self._pieces[a], low, high))
+        first = _joint(clipped(self._pieces[a], low, high))
         second = _joint(
-            _clipped(
+            clipped(
                 (OriginRange(p.start + shift, p.end + shift, p.origin, p.begin) for p in self._pieces[b]), low, high
             )
         )
         return first == second
 
 
-def _clipped(pieces: Iterable[OriginRange], low: int, high: int) -> Iterator[OriginRange]:
+def clipped(pieces: Iterable[OriginRange], low: int, high: int) -> Iterator[OriginRange]:
+    """Yield the bytes of `pieces` from `low` to `high`."""
     for piece in pieces:
         start, end = max(piece.start, low), min(piece.end, high)
         if start < end:
@@ -98,7 +103,8 @@ class AliasSet:
 
     A tensor starts at `starts[tensor] - base` bytes from the start of the buffer: a tensor that extends the buffer to the left moves the
     base, not every start. All tensors are dead by the time that one of the `front` over their bytes is made, unless they are of the front
-    themselves. So a tensor that comes after the front comes after all.
+    themselves. So a tensor that comes after the front comes after all. `columns` has the live ranges of the bytes, which count as those
+    in `starts`; None where all bytes count as live in the whole `live_range`.
     """
 
     owner: ir.Value
@@ -107,6 +113,15 @@ class AliasSet:
     starts: dict[ir.Value, int]
     front: tuple[ir.Value, ...]
     base: int = 0
+    columns: ByteColumns | None = None
+
+    @property
+    def outline(self) -> tuple[LivePart, ...]:
+        """The parts of the buffer with live ranges of their own; empty where all bytes are live in the whole live range."""
+        if self.columns is None or (len(self.columns.lives) == 1 and len(self.columns.lives[0]) == 1):
+            return ()
+        parts = union(self.columns.parts(self.base))
+        return () if len(parts) == 1 else parts
 
     @property
     def tensors(self) -> KeysView[ir.Value]:
@@ -130,18 +145,20 @@ class Merge:
 
 @dataclass(frozen=True)
 class Merged:
-    """An alias set that has taken in the tensors of `other`, and its fields before, to undo that."""
+    """An alias set that has taken in the tensors of `other`, its fields before, to undo that, and the changes of the live bytes."""
 
     kept: AliasSet
     other: AliasSet
     before: AliasSet
+    changes: tuple[LiveChange, ...]
 
 
 class AliasSets:
     """The alias set of each tensor, `of`. Each tensor has a set of its own at first; `merge` makes one of two.
 
     `live_ranges` are those of the schedule whose steps are counted, `order` says which tensors are dead before others are made, and `kept`
-    tensors outlive the run.
+    tensors outlive the run. `parts` has the live ranges of the bytes of tensors that die part by part; with None, all bytes of a set count
+    as live in its whole live range. Live bytes are rounded up to multiples of `alignment`.
     """
 
     def __init__(
@@ -151,15 +168,23 @@ class AliasSets:
         order: Precedence,
         kept: frozenset[ir.Value],
         contents: Contents,
+        alignment: int,
+        parts: Mapping[ir.Value, Sequence[LivePart]] | None = None,
     ) -> None:
+        self._alignment = alignment
         self._sizes = sizes
         self._order = order
         self._kept = kept
         self._contents = contents
         self._overwrites: set[tuple[ir.Value, ir.Value]] = set()
-        self.of: dict[ir.Value, AliasSet] = {
-            v: AliasSet(v, size, live_ranges[v], {v: 0}, (v,)) for v, size in sizes.items()
-        }
+        self.of: dict[ir.Value, AliasSet] = {}
+        for value, size in sizes.items():
+            live_range, columns = live_ranges[value], None
+            if parts is not None:
+                died = parts.get(value)
+                whole = ByteColumns((0, size), ((live_range,),)) if size else ByteColumns((0,), ())
+                columns = whole if died is None else ByteColumns.of(died)
+            self.of[value] = AliasSet(value, size, live_range, {value: 0}, (value,), columns=columns)
 
     def allow(self, alias: Alias) -> None:
         """Let `alias.value` be written over `alias.source`, once that is dead."""
@@ -197,15 +222,34 @@ class AliasSets:
         distance = shift if other is second else -shift
         before = replace(kept)
         larger = first if first.size >= second.size else second
-        kept.live_range = merged(first.live_range, second.live_range)
         kept.front = merge.front
         moved = kept.base + distance - other.base
+        changes = self._slack(first, -1) + self._slack(second, -1)
+        if kept.columns is not None and other.columns is not None:
+            kept.columns, inner = kept.columns.joined(other.columns, moved)
+            changes += inner
+        else:
+            changes += (LiveChange(-one.size, *one.live_range) for one in (first, second))
+        kept.live_range = merged(first.live_range, second.live_range)
         for value, start in other.starts.items():
             kept.starts[value] = start + moved
             self.of[value] = kept
         kept.base = before.base + min(0, distance)
         kept.owner, kept.size = larger.owner, larger.size
-        return Merged(kept, other, before)
+        changes += self._slack(kept, 1)
+        if kept.columns is None:
+            changes.append(LiveChange(kept.size, *kept.live_range))
+        return Merged(kept, other, before, tuple(changes))
+
+    def live_bytes(self, alias_set: AliasSet) -> list[LiveChange]:
+        """Return the live bytes of `alias_set`, rounded up to the alignment."""
+        columns = alias_set.columns
+        own = [LiveChange(alias_set.size, *alias_set.live_range)] if columns is None else list(columns.changes(1))
+        return own + self._slack(alias_set, 1)
+
+    def _slack(self, alias_set: AliasSet, sign: int) -> list[LiveChange]:
+        slack = align(alias_set.size, self._alignment) - alias_set.size
+        return [LiveChange(sign * slack, *alias_set.live_range)] if slack else []
 
     def undo(self, done: Merged) -> None:
         """Undo a merge, the last one that was not undone yet."""
@@ -214,7 +258,7 @@ class AliasSets:
             del kept.starts[value]
             self.of[value] = done.other
         kept.owner, kept.size, kept.live_range = before.owner, before.size, before.live_range
-        kept.front, kept.base = before.front, before.base
+        kept.front, kept.base, kept.columns = before.front, before.base, before.columns
 
     def _front_behind(self, first: AliasSet, second: AliasSet, shift: int) -> tuple[ir.Value, ...] | None:
         """Return the front of both sets where all of `second` come after those of `first` whose bytes they take; else None.
@@ -247,7 +291,10 @@ class AliasSets:
 
     def _is_conflict(self, a: ir.Value, b: ir.Value, shift: int) -> bool:
         """Return whether `a` and `b`, some of whose bytes are the same, must not share them."""
-        if self._order.before(a, b) or self._order.before(b, a):
+        low, high = max(0, shift), min(self._sizes[a], shift + self._sizes[b])
+        if self._order.before_in(ByteSpan(low, high), a, b):
+            return False
+        if self._order.before_in(ByteSpan(low - shift, high - shift), b, a):
             return False
         if shift == 0 and (self._is_written_over(a, b) or self._is_written_over(b, a)):
             return False

@@ -10,13 +10,15 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.planning.layout.aliases.alias_sets import AliasSet, AliasSets, Contents, Merged
+from onnxtile.planning.layout.aliases.alias_sets import AliasSets, Contents, Merged
+from onnxtile.planning.layout.aliases.byte_columns import LiveChange
 from onnxtile.planning.layout.aliases.find import Alias, LayoutFacts
 from onnxtile.planning.layout.aliases.rewriting import rewriting
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.live_ranges import LiveRange
 from onnxtile.planning.layout.ordering.precedence import Precedence
 from onnxtile.planning.layout.ordering.schedule import Schedule
+from onnxtile.planning.offsets.outline import LivePart
 from onnxtile.planning.offsets.problem import Buffer, Ints, align
 
 
@@ -32,7 +34,8 @@ class Sharing:
 class Timeline:
     """The steps of `schedule`, the live ranges, and the workspaces of kernels and bodies.
 
-    `order` says which tensors are dead before others are made; `kept` tensors are never written over.
+    `order` says which tensors are dead before others are made; `kept` tensors are never written over. `parts` has the live ranges of the
+    bytes of tensors that die part by part; with None, all bytes of a buffer count as live in its whole live range.
     """
 
     schedule: Schedule
@@ -40,6 +43,7 @@ class Timeline:
     order: Precedence
     kept: frozenset[ir.Value]
     workspaces: Sequence[Buffer] = ()
+    parts: Mapping[ir.Value, Sequence[LivePart]] | None = None
 
 
 def choose(
@@ -92,16 +96,17 @@ class _Chooser:
             self._known.setdefault(alias.value, []).append(alias)
         for value in sizes:
             contents.add(value, self._known.get(value, ()))
-        self.alias_sets = AliasSets(sizes, timeline.live_ranges, order, timeline.kept, contents)
+        self.alias_sets = AliasSets(
+            sizes, timeline.live_ranges, order, timeline.kept, contents, alignment, timeline.parts
+        )
         for alias in self._in_place:
             self.alias_sets.allow(alias)
         self._order = order
-        self._alignment = alignment
         # By step, the change of the live bytes: a merge changes four numbers, however long the live ranges are.
         self._change: Ints = np.zeros(schedule.end + 2, np.int64)
         self._known_live: Ints | None = None
         for alias_set in self.alias_sets.of.values():
-            self._count(alias_set, 1)
+            self._count(self.alias_sets.live_bytes(alias_set), 1)
         for workspace in timeline.workspaces:
             self._change[workspace.lower] += align(workspace.size, alignment)
             self._change[workspace.upper] -= align(workspace.size, alignment)
@@ -208,22 +213,18 @@ class _Chooser:
             merge = self.alias_sets.possible(alias)
             if merge is None:
                 continue
-            self._count(merge.first, -1)
-            self._count(merge.second, -1)
             done.append(self.alias_sets.merge(merge))
-            self._count(done[-1].kept, 1)
+            self._count(done[-1].changes, 1)
         return done
 
     def _undo(self, done: Merged) -> None:
-        self._count(done.kept, -1)
         self.alias_sets.undo(done)
-        self._count(done.kept, 1)
-        self._count(done.other, 1)
+        self._count(done.changes, -1)
 
-    def _count(self, alias_set: AliasSet, sign: int) -> None:
-        size = sign * align(alias_set.size, self._alignment)
-        self._change[alias_set.live_range[0]] += size
-        self._change[alias_set.live_range[1]] -= size
+    def _count(self, changes: Iterable[LiveChange], sign: int) -> None:
+        for size, lower, upper in changes:
+            self._change[lower] += sign * size
+            self._change[upper] -= sign * size
         self._known_live = None
 
     def _live(self) -> Ints:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import UsageError
 from onnxtile.graph import MOST_ELEMENTS, dependencies, heaviest_antichain
+from onnxtile.planning.layout.byte_span import ByteSpan
 from onnxtile.planning.layout.live_ranges import LiveRange
 from onnxtile.planning.layout.ordering.chains import Chains
 from onnxtile.planning.layout.ordering.schedule import Schedule, predecessors
@@ -61,6 +62,10 @@ class InEveryOrder:
         if maker is None or a in self._kept:
             return False
         return all(self.chains.is_before(end, maker) for end in self._ends.get(a, ()))
+
+    def before_in(self, _span: ByteSpan, a: ir.Value, b: ir.Value) -> bool:
+        """Return whether every node that uses `a` is before the one that makes `b`; bytes are not told apart."""
+        return self.before(a, b)
 
     def until(self, a: ir.Value, b: ir.Value) -> bool:
         """Return whether every other node that uses `a` is before the one that makes `b`."""

@@ -6,12 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from onnxtile.planning.result import PlannedBody, PlanResult
+from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
 
 UNSAID = -(2**63)
 """The value of a missing number, outside the range of numbers in a file."""
 NO_SHAPE = (UNSAID,)
 """The value of a missing shape."""
+
+
+@dataclass(frozen=True)
+class ClaimedPart:
+    """The part of a buffer: see planning.result.PlannedPart."""
+
+    start: int
+    size: int
+    first: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,7 @@ class ClaimedRow:
     node: str | None = ""
     dtype: str | None = ""
     shape: tuple[int, ...] | None = NO_SHAPE
+    parts: tuple[ClaimedPart, ...] = ()
 
     @property
     def end(self) -> int:
@@ -191,5 +202,7 @@ _FIGURES = frozenset(
 )
 
 
-def _rows(buffers: tuple[object, ...]) -> tuple[ClaimedRow, ...]:
-    return tuple(ClaimedRow(**vars(buffer)) for buffer in buffers)
+def _rows(buffers: tuple[PlannedBuffer, ...]) -> tuple[ClaimedRow, ...]:
+    return tuple(
+        ClaimedRow(**{**vars(row), "parts": tuple(ClaimedPart(**vars(part)) for part in row.parts)}) for row in buffers
+    )

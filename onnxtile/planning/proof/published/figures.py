@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import onnx_ir as ir
 
 from onnxtile.planning.proof.failure import PlanFailure
+from onnxtile.planning.proof.published.byte_lives import in_blocks
 from onnxtile.planning.proof.published.claims import UNSAID, Claims, CopyClaim
 from onnxtile.planning.proof.published.evidence import GraphFacts
 from onnxtile.planning.proof.published.links import Link, held
@@ -86,12 +87,12 @@ def _peaks(holders: Sequence[Holder], alignment: int) -> list[tuple[int, int]]:
 
 
 def _peak(holders: Iterable[Holder], alignment: int) -> tuple[int, int]:
-    """Return the largest sum of live bytes in one step, each buffer rounded up to the alignment, and the first such step."""
+    """Return the largest sum of live bytes in one step, in whole blocks of the alignment, and the first such step."""
     change: dict[int, int] = {}
-    for holder in holders:
-        size = _rounded(holder.row.size, alignment)
-        change[holder.first] = change.get(holder.first, 0) + size
-        change[holder.last + 1] = change.get(holder.last + 1, 0) - size
+    for piece in (piece for holder in holders for piece in in_blocks(holder.pieces, alignment)):
+        size = piece.end - piece.start
+        change[piece.first] = change.get(piece.first, 0) + size
+        change[piece.last + 1] = change.get(piece.last + 1, 0) - size
     live = highest = at = 0
     for step in sorted(change):
         live += change[step]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.placing import Holder
 
 
 def overlaps(holders: Iterable[Holder]) -> Iterator[PlanFailure]:
-    """Yield a failure for each of `holders` that overlaps a live one at its first step.
+    """Yield a failure for each of `holders` of which a part overlaps a live one at its first step.
 
     The live ones are sorted by address. As long as none overlap, a new one can overlap only its two neighbours. One that does is left out,
     so this stays true. It takes about n log n steps.
@@ -20,32 +21,49 @@ def overlaps(holders: Iterable[Holder]) -> Iterator[PlanFailure]:
         if holder.row.size > 0:
             by_arena.setdefault(holder.row.arena, []).append(holder)
     for together in by_arena.values():
-        yield from _swept(together)
+        yield from _swept(list(_pieces(together)))
 
 
-def _swept(holders: list[Holder]) -> Iterator[PlanFailure]:
-    births = sorted(range(len(holders)), key=lambda i: holders[i].first)
-    deaths = sorted(range(len(holders)), key=lambda i: holders[i].last)
+@dataclass(frozen=True)
+class _Placed:
+    """Live bytes of a holder at their address."""
+
+    holder: Holder
+    start: int
+    end: int
+    first: int
+    last: int
+
+
+def _pieces(holders: Iterable[Holder]) -> Iterator[_Placed]:
+    for holder in holders:
+        offset = holder.row.offset
+        yield from (_Placed(holder, offset + p.start, offset + p.end, p.first, p.last) for p in holder.pieces)
+
+
+def _swept(pieces: list[_Placed]) -> Iterator[PlanFailure]:
+    births = sorted(range(len(pieces)), key=lambda i: pieces[i].first)
+    deaths = sorted(range(len(pieces)), key=lambda i: pieces[i].last)
     live: list[tuple[int, int]] = []
     placed: set[int] = set()
     gone = 0
     for i in births:
-        holder = holders[i]
-        while holders[deaths[gone]].last < holder.first:
+        piece = pieces[i]
+        while pieces[deaths[gone]].last < piece.first:
             dead = deaths[gone]
             if dead in placed:
-                del live[bisect_left(live, (holders[dead].row.offset, dead))]
+                del live[bisect_left(live, (pieces[dead].start, dead))]
             gone += 1
-        at = bisect_left(live, (holder.row.offset, -1))
-        touched = next((other for _, other in live[max(at - 1, 0) : at + 1] if _meet(holders[other], holder)), None)
+        at = bisect_left(live, (piece.start, -1))
+        touched = next((other for _, other in live[max(at - 1, 0) : at + 1] if _meet(pieces[other], piece)), None)
         if touched is None:
-            insort(live, (holder.row.offset, i))
+            insort(live, (piece.start, i))
             placed.add(i)
             continue
-        other = holders[touched].row
-        reason = f"{other.place} and {holder.row.place} of {other.arena!r} are live together"
-        yield PlanFailure(reason, (other.name, holder.row.name), holder.first)
+        one, other = pieces[touched].holder.row, piece.holder.row
+        reason = f"{one.place} and {other.place} of {one.arena!r} are live together"
+        yield PlanFailure(reason, (one.name, other.name), piece.first)
 
 
-def _meet(one: Holder, other: Holder) -> bool:
-    return one.row.offset < other.row.end and other.row.offset < one.row.end
+def _meet(one: _Placed, other: _Placed) -> bool:
+    return one.start < other.end and other.start < one.end

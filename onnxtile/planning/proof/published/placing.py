@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxtile.planning.proof.failure import PlanFailure
+from onnxtile.planning.proof.published.byte_lives import HeldBytes, disjoint, lives_of
 from onnxtile.planning.proof.published.claims import NO_SHAPE, UNSAID, ArenaClaim, ClaimedRow
 from onnxtile.planning.proof.published.evidence import GraphFacts
 from onnxtile.planning.proof.published.timeline import RunOrder
 
 WORKSPACE = "workspace"
+_NAMED_PARTS = 3
+"""The most parts in a message."""
 SHARED = "(workspace)"
 """The name of the one workspace of all kernels."""
 
@@ -21,7 +24,8 @@ SHARED = "(workspace)"
 class Holder:
     """A row that owns its bytes, the `members` in them (itself first), and the steps from `first` to `last` in which one is live.
 
-    A workspace has no members; `user` is its node, None for one of several nodes. `unit` is its alignment in bytes.
+    A workspace has no members; `user` is its node, None for one of several nodes. `unit` is its alignment in bytes. `pieces` are its live
+    bytes, as the plan says, counted from its start.
     """
 
     row: ClaimedRow
@@ -30,6 +34,13 @@ class Holder:
     last: int
     unit: int
     user: ir.Node | None = None
+
+    @property
+    def pieces(self) -> list[HeldBytes]:
+        """Its live bytes and their steps: the parts that the plan claims, or all bytes in all of its steps."""
+        if not self.row.parts:
+            return [HeldBytes(0, self.row.size, self.first, self.last)]
+        return [HeldBytes(part.start, part.start + part.size, part.first, part.last) for part in self.row.parts]
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,7 @@ def placing(rows: Sequence[ClaimedRow], line: RunOrder, terms: CheckTerms) -> tu
     owners = {holder.row.name: holder for holder in holders}
     failures += _alias_failures(tensors, owners)
     failures += _live_range_failures(tensors, owners, line)
+    failures += _part_failures(tensors, (*holders, *workspace_holders), line, terms.known)
     failures += _address_failures(tensors, (*holders, *workspace_holders), terms)
     return Placing(tensors, (*holders, *workspace_holders), workspace_of), failures
 
@@ -169,6 +181,27 @@ def _live_range_failures(
                 f"{row.name!r} {what} in the steps {live_range[0]} to {live_range[1]}, not {claimed[0]} to {claimed[1]}"
             )
             yield PlanFailure(reason, (row.name,), live_range[0])
+
+
+def _part_failures(
+    tensors: Mapping[ir.Value, ClaimedRow], holders: Iterable[Holder], line: RunOrder, known: GraphFacts
+) -> Iterator[PlanFailure]:
+    """Yield a failure for each row with parts that are not its live bytes."""
+    for row in tensors.values():
+        if row.alias is not None and row.parts:
+            yield PlanFailure(f"{row.name!r} lies in {row.alias!r}, and has parts of its own", (row.name,))
+    for holder in holders:
+        row = holder.row
+        if not row.parts:
+            continue
+        lives = (lives_of(value, tensors[value].offset - row.offset, line, known) for value in holder.members)
+        right = disjoint(piece for pieces in lives for piece in pieces)
+        if disjoint(holder.pieces) != right or len(holder.pieces) != len(set(holder.pieces)):
+            told = ", ".join(f"[{p.start}, {p.end}) in the steps {p.first} to {p.last}" for p in right[:_NAMED_PARTS])
+            more = f" and {len(right) - _NAMED_PARTS} more" if len(right) > _NAMED_PARTS else ""
+            yield PlanFailure(
+                f"the parts of {row.name!r} are not its live bytes: {told}{more}", (row.name,), holder.first
+            )
 
 
 def _address_failures(

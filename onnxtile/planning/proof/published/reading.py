@@ -11,7 +11,7 @@ import pydantic
 
 from onnxtile import keys
 from onnxtile.errors import UsageError
-from onnxtile.planning.proof.published.claims import BodyClaim, ClaimedRow, Claims
+from onnxtile.planning.proof.published.claims import BodyClaim, ClaimedPart, ClaimedRow, Claims
 from onnxtile.planning.proof.published.evidence import entered_bodies, names_of
 from onnxtile.planning.proof.published.placing import SHARED, WORKSPACE
 
@@ -99,7 +99,8 @@ def _row(value: ir.Value) -> ClaimedRow | None:
     if keys.ARENA not in marks:
         return None
     place = (marks[keys.ARENA], int(marks[keys.OFFSET]), int(marks[keys.SIZE]))
-    return ClaimedRow(value.name or "", *place, alias=marks.get(keys.ALIAS_OF))
+    parts = tuple(ClaimedPart(**part) for part in json.loads(marks.get(keys.PARTS, "[]"), parse_int=_number))
+    return ClaimedRow(value.name or "", *place, alias=marks.get(keys.ALIAS_OF), parts=parts)
 
 
 def _workspace_row(name: str, workspace: dict[str, Any]) -> ClaimedRow:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import onnx_ir as ir
 
 from onnxtile.planning.proof.failure import PlanFailure
+from onnxtile.planning.proof.published.byte_lives import bytes_read
 from onnxtile.planning.proof.published.claims import ClaimedRow
+from onnxtile.planning.proof.published.evidence import GraphFacts
 from onnxtile.planning.proof.published.ledger import Ledger, WrittenRange, clipped, joint
 from onnxtile.planning.proof.published.links import Link, links
 from onnxtile.planning.proof.published.placing import CheckTerms, Holder, Placing
@@ -50,7 +53,7 @@ def replay(placing: Placing, line: RunOrder, terms: CheckTerms) -> Shared:
             shared.links.update(used)
             shared.failures += _unconnected(holder, used, placing)
             if holder.row.size:
-                shared.failures += _Replay(holder, used, placing, line, rules).run()
+                shared.failures += _Replay(holder, used, placing, line, terms.known, rules).run()
     return shared
 
 
@@ -90,6 +93,14 @@ def _unconnected(holder: Holder, used: dict[ir.Value, list[Link]], placing: Plac
             yield PlanFailure(reason, (row.name, holder.row.name), row.first)
 
 
+class _Read(NamedTuple):
+    """A read of the bytes from `start` to `end` of the arena, which are of the member with this number."""
+
+    member: int
+    start: int
+    end: int
+
+
 class _Replay:
     """The bytes of one holder. A writer is the place of the tensor among the members."""
 
@@ -99,6 +110,7 @@ class _Replay:
         used: dict[ir.Value, list[Link]],
         placing: Placing,
         line: RunOrder,
+        known: GraphFacts,
         rules: list[OrderRule] | None,
     ) -> None:
         self._members = holder.members
@@ -106,6 +118,7 @@ class _Replay:
         self._used = used
         self._rows: list[ClaimedRow] = [placing.rows[value] for value in holder.members]
         self._line = line
+        self._known = known
         self._rules = rules
         self._ledger = Ledger()
         self._expected: dict[int, list[WrittenRange]] = {}
@@ -115,25 +128,33 @@ class _Replay:
 
     def run(self) -> Iterator[PlanFailure]:
         born: dict[int, list[int]] = {}
-        read: dict[int, list[int]] = {}
+        read: dict[int, list[_Read]] = {}
         for value, i in self._place.items():
             if not self._rows[i].size:
                 continue
             born.setdefault(_BEFORE if value.producer() is None else self._line.first(value), []).append(i)
-            for step in dict.fromkeys(self._line.step_of[node] for node in self._line.readers.get(value, ())):
-                read.setdefault(step, []).append(i)
+            for node in self._line.readers.get(value, ()):
+                read.setdefault(self._line.step_of[node], []).extend(self._reads(node, value, i))
         for step in sorted({*born, *read}):
-            yield from self._changed(read.get(step, ()), step)
-            yield from self._write(born.get(step, ()), read.get(step, ()), step)
-        yield from self._changed(
-            [i for value, i in self._place.items() if value in self._line.kept and self._rows[i].size], None
-        )
+            yield from self._changed(dict.fromkeys(read.get(step, ())), step)
+            yield from self._write(born.get(step, ()), dict.fromkeys(read.get(step, ())), step)
+        kept = (i for value, i in self._place.items() if value in self._line.kept and self._rows[i].size)
+        yield from self._changed((_Read(i, self._rows[i].offset, self._rows[i].end) for i in kept), None)
 
-    def _changed(self, numbers: Iterable[int], step: int | None) -> Iterator[PlanFailure]:
-        """Yield the members whose bytes have changed since they were written."""
-        for i in numbers:
+    def _reads(self, node: ir.Node, value: ir.Value, i: int) -> Iterator[_Read]:
+        """Yield the bytes that `node` reads of `value`, the member `i`."""
+        row = self._rows[i]
+        spans = bytes_read(node, value, self._known)
+        if spans is None:
+            yield _Read(i, row.offset, row.end)
+        else:
+            yield from (_Read(i, row.offset + start, row.offset + end) for start, end in spans)
+
+    def _changed(self, reads: Iterable[_Read], step: int | None) -> Iterator[PlanFailure]:
+        """Yield the members of which bytes that are read have changed since they were written."""
+        for i, start, end in reads:
             row = self._rows[i]
-            found, expected = self._ledger.of(row.offset, row.end), self._expected.get(i, [])
+            found, expected = self._ledger.of(start, end), clipped(self._expected.get(i, []), start, end)
             if found == expected:
                 continue
             other = next(
@@ -142,7 +163,7 @@ class _Replay:
             when = "at the end of the run" if step is None else "when it is read"
             yield PlanFailure(f"{row.place} is overwritten {when}, by {other!r}", (row.name, other), step)
 
-    def _write(self, born: Sequence[int], read: Sequence[int], step: int) -> Iterator[PlanFailure]:
+    def _write(self, born: Sequence[int], read: Iterable[_Read], step: int) -> Iterator[PlanFailure]:
         """Write the members `born` in one step, in which `read` are read."""
         for i in born:
             for start, end in self._writes[i]:
@@ -189,13 +210,15 @@ class _Replay:
             at = max(at, end)
         return found
 
-    def _over_what_is_read(self, i: int, start: int, end: int, read: Sequence[int], step: int) -> Iterator[PlanFailure]:
+    def _over_what_is_read(
+        self, i: int, start: int, end: int, read: Iterable[_Read], step: int
+    ) -> Iterator[PlanFailure]:
         """Yield the members in `read` whose bytes member `i` overwrites, unless only its own node reads them and may write over them."""
         value, maker = self._members[i], self._members[i].producer()
         over = {link.operand for link in self._used.get(value, ()) if not link.holds}
-        for k in read:
+        for k, low, high in read:
             other, row = self._members[k], self._rows[k]
-            if not (row.offset < end and start < row.end):
+            if not (low < end and start < high):
                 continue
             together = [node for node in self._line.readers[other] if self._line.step_of[node] == step]
             if other in over and together == [maker]:

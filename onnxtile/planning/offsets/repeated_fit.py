@@ -1,0 +1,55 @@
+"""Places buffers with outlines in rounds: buffers that ended too high are placed earlier in the next round.
+
+After Joslin and Clements, Journal of Artificial Intelligence Research 10 (1999), pages 353-373.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+
+from onnxtile.planning.offsets.effort import SearchBudget
+from onnxtile.planning.offsets.gaps import Fitter, lowest, tightest
+from onnxtile.planning.offsets.problem import Problem
+
+STEPS_OF_A_PLACING = 200
+"""The steps of an effort that placing one buffer takes."""
+
+_PRIORITY_GROWTH = 1.5
+_NOISE = 0.1
+"""The largest part by which a key changes at random in a round: the same keys would repeat the same placing."""
+
+
+def placings(problem: Problem, budget: SearchBudget) -> Iterator[list[int]]:
+    """Yield the offsets of one round after the other, until one meets the lower bound or `budget` is used up."""
+    count = sum(map(bool, problem.footprints))
+    fitter, generator = Fitter(problem), random.Random(0)
+    starts, choices = _starts(problem), cycle((lowest, tightest))
+    tries: list[tuple[int, list[float]]] = []
+    while budget.is_left and count:
+        keys, choose = starts.pop() if starts else _changed(min(tries)[1], generator), next(choices)
+        order = sorted(range(len(keys)), key=lambda i: (-keys[i], i))
+        offsets = fitter.place(order, choose)
+        budget.take(STEPS_OF_A_PLACING * count)
+        yield offsets
+        tops = [offset + size if size else 0 for offset, size in zip(offsets, problem.footprints, strict=True)]
+        if max(tops) <= problem.lower_bound:
+            return
+        tries.append((max(tops), [_raised(key, top, problem) for key, top in zip(keys, tops, strict=True)]))
+
+
+def _raised(key: float, top: int, problem: Problem) -> float:
+    return key * _PRIORITY_GROWTH if top > problem.lower_bound else key
+
+
+def _changed(keys: Sequence[float], generator: random.Random) -> list[float]:
+    return [key * (1.0 + generator.uniform(-_NOISE, _NOISE)) for key in keys]
+
+
+def _starts(problem: Problem) -> list[list[float]]:
+    """Return the first keys, the best last: bytes, bytes by steps of all parts, and length of the live range."""
+    sizes = [float(size) for size in problem.footprints]
+    areas = [float(sum((p.end - p.start) * (p.upper - p.lower) for p in b.live_parts)) for b in problem.buffers]
+    lengths = [float(b.upper - b.lower) for b in problem.buffers]
+    return [sizes, areas, areas, lengths, lengths]
