@@ -1,13 +1,14 @@
 """Quantised islands: an operator with the DequantizeLinear nodes that it reads and the QuantizeLinear nodes that read it.
 
 Such nodes compute on quantised tensors as one kernel (Jacob et al., arXiv 1712.05877); what is between them is never stored. A
-DequantizeLinear node that several islands read is copied into each: it computes nothing that a kernel would not compute on reading.
+DequantizeLinear node that several islands read is copied into each: it computes nothing that a kernel would not compute on reading. So are
+operators that compute element by element on few quantised tensors, where their floats would be stored for several readers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,18 +25,29 @@ _MOVES = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsq
 """Operators allowed between the DequantizeLinear of a constant and its reader."""
 
 
+_REDUCED_BITS = 8
+"""The bits that a stored reduction, such as a mean, takes for each element that is computed with it: a quarter of a float or fewer."""
+
+_MOST_COPIED = 8
+"""The largest number of operators that are computed again for each reader of their result."""
+
+
 @dataclass(frozen=True)
 class Island:
-    """`nodes` in the order in which they depend on each other; `operators` are those that neither quantise nor dequantise."""
+    """`nodes` in the order in which they depend on each other; `operators` are those that neither quantise nor dequantise.
+
+    `copied` operators compute the operands of these, element by element, and may be in other islands, too.
+    """
 
     nodes: tuple[ir.Node, ...]
     operators: tuple[ir.Node, ...]
     is_view: bool = False
+    copied: tuple[ir.Node, ...] = ()
 
     @property
     def name(self) -> str:
         """The name of its meta-op: Q and the operators in it."""
-        operators = [keys.meta_op(node.op_type) for node in self.operators] or ["Requantize"]
+        operators = [keys.meta_op(node.op_type) for node in (*self.copied, *self.operators)] or ["Requantize"]
         return f"Q{''.join(operators)}{'View' if self.is_view else ''}"
 
     @property
@@ -62,6 +74,14 @@ def islands(model: ir.Model, graph: ir.Graph, rule: IslandRule, constants: Const
             yield found
 
 
+@dataclass(frozen=True)
+class _Computed:
+    """The nodes that compute a value from quantised tensors, operands first, and the bits of an element of each of these tensors."""
+
+    nodes: tuple[ir.Node, ...]
+    sources: Mapping[ir.Value, int]
+
+
 class _Finder:
     def __init__(self, model: ir.Model, graph: ir.Graph, rule: IslandRule, constants: Constants) -> None:
         self._model = model
@@ -69,36 +89,89 @@ class _Finder:
         self._rule = rule
         self._constants = constants
         self._taken: set[ir.Node] = set()
+        self._copied: dict[ir.Node, _Computed] = {}
+        for node in graph:
+            computed = self._to_copy(node)
+            if computed is not None:
+                self._copied[node] = computed
 
     def around(self, core: ir.Node) -> Island | None:
         """Return the island whose first operator is `core`; None where nothing around it is quantised."""
-        if core in self._taken or not self._may_be_inside(core):
+        if core in self._taken or core in self._copied or not self._may_be_inside(core):
             return None
         operators, quantisers = self._downwards(core)
         nodes: dict[ir.Node, None] = {}
         for operator in operators:
-            nodes |= dict.fromkeys(maker for value in operator.inputs for maker in self._dequantisers(value))
+            nodes |= dict.fromkeys(maker for value in operator.inputs for maker in self._operand(value))
             nodes[operator] = None
         if len(nodes) == len(operators) and not quantisers:
             return None
         nodes |= dict.fromkeys(quantisers)
         self._taken.update(operators, quantisers)
-        return Island(tuple(nodes), tuple(operators), self._is_view(operators, quantisers))
+        return self._island(nodes, operators, quantisers)
+
+    def _island(self, nodes: Iterable[ir.Node], operators: Sequence[ir.Node], quantisers: Sequence[ir.Node]) -> Island:
+        copied = tuple(node for node in nodes if node in self._copied)
+        is_view = not copied and self._is_view(operators, quantisers)
+        return Island(tuple(nodes), tuple(operators), is_view, copied)
 
     def requantising(self, node: ir.Node) -> Island | None:
-        """Return the island of `node`, a QuantizeLinear that reads a DequantizeLinear; None for any other node."""
-        if node in self._taken or not quantises(node) or node.inputs[0] is None:
+        """Return the island of `node`, a QuantizeLinear that reads what is dequantised; None for any other node."""
+        if node in self._taken or not quantises(node) or node.outputs[0] in self._constants:
             return None
-        maker = node.inputs[0].producer()
-        if (
-            maker is None
-            or not dequantises(maker)
-            or maker.graph is not self._graph
-            or node.outputs[0] in self._constants
-        ):
+        makers = self._operand(node.inputs[0])
+        if not makers or node.inputs[0] in self._constants:
             return None
         self._taken.add(node)
-        return Island((maker, node), (), self._is_view([], [node]))
+        return self._island((*makers, node), [], [node])
+
+    def _to_copy(self, node: ir.Node) -> _Computed | None:
+        """Return the way from quantised tensors to the result of `node` where each of its readers computes it by itself, else None.
+
+        These tensors together have at most the bytes of the result, which is then never stored.
+        """
+        if node.op_type not in self._rule.elementwise or node.domain not in OWN_DOMAINS or len(node.outputs) != 1:
+            return None
+        if not self._may_be_inside(node) or not self._may_be_copied(node.outputs[0]) or self._downwards(node)[1]:
+            return None
+        nodes: dict[ir.Node, None] = {}
+        sources: dict[ir.Value, int] = {}
+        for value in (one for one in node.inputs if one is not None and one not in self._constants):
+            operand = self._computed(value)
+            if operand is None:
+                return None
+            nodes |= dict.fromkeys(operand.nodes)
+            sources |= operand.sources
+        operators = [one for one in nodes if one in self._copied]
+        if not sources or sum(sources.values()) > _FLOAT_BITS or len(operators) >= _MOST_COPIED:
+            return None
+        weights = (maker for value in node.inputs if value in self._constants for maker in self._dequantisers(value))
+        return _Computed((*nodes, *(one for one in weights if one not in nodes), node), sources)
+
+    def _may_be_copied(self, value: ir.Value) -> bool:
+        """Return whether each reader of `value` may be in one kernel with the node that makes it."""
+        readers = set(value.consumers())
+        return not value.is_graph_output() and all(
+            reader.graph is self._graph
+            and (self._may_be_inside(reader) or (quantises(reader) and value not in reader.inputs[1:]))
+            for reader in readers
+        )
+
+    def _computed(self, value: ir.Value) -> _Computed | None:
+        maker = value.producer()
+        if maker in self._copied:
+            return self._copied[maker]
+        if maker is not None and maker.op_type in self._rule.reductions and maker.domain in OWN_DOMAINS:
+            return _Computed((), {value: _REDUCED_BITS})
+        makers = self._dequantisers(value)
+        source = makers[0].inputs[0] if len(makers) == 1 else None
+        bits = _stored_bits(makers[0]) if makers else None
+        return None if source is None or bits is None else _Computed(tuple(makers), {source: bits})
+
+    def _operand(self, value: ir.Value | None) -> Sequence[ir.Node]:
+        """Return the nodes that compute `value` from stored tensors and may be copied; none where it is stored itself."""
+        maker = None if value is None else value.producer()
+        return self._copied[maker].nodes if maker in self._copied else self._dequantisers(value)
 
     def _may_be_inside(self, node: ir.Node) -> bool:
         if quantises(node) or dequantises(node) or node.device_configurations or not node.inputs:
@@ -140,7 +213,7 @@ class _Finder:
         reader = readers[0]
         fits = reader.op_type in self._rule.epilogues and reader.domain in OWN_DOMAINS and reader not in self._taken
         others = [one for one in reader.inputs if one is not None and one is not value]
-        known = all(one in self._constants or dequantises(one.producer()) for one in others)
+        known = all(one in self._constants or self._operand(one) for one in others)
         return reader if fits and known and self._may_be_inside(reader) else None
 
     def _dequantisers(self, value: ir.Value | None) -> Sequence[ir.Node]:
@@ -181,6 +254,22 @@ class _Finder:
         return math.isfinite(scale) and scale > float(np.finfo(np.float32).tiny)
 
 
+_FLOAT_BITS = 32
+
+
+def _stored_bits(dequantiser: ir.Node) -> int | None:
+    """Return the bits of an element that `dequantiser` reads: those of its zero point, by default of type uint8. None where unknown.
+
+    Also None where it gives floats of fewer bits than float32.
+    """
+    scale, *zero = dequantiser.inputs[1:3]
+    if scale is None or scale.dtype != ir.DataType.FLOAT or dequantiser.attributes.get_int("output_dtype", 0) > 1:
+        return None
+    if not zero or zero[0] is None:
+        return ir.DataType.UINT8.bitwidth
+    return None if zero[0].dtype is None else zero[0].dtype.bitwidth
+
+
 def island_region(island: Island) -> FusedRegion:
     """Return the region of one meta-op. Every operand is an input, also a constant, so that islands of one structure share a function."""
     members = set(island.nodes)
@@ -203,5 +292,5 @@ def overwritten(island: Island, part: FusedRegion, rule: IslandRule) -> tuple[in
     """Return the places of the operands of `part` that the kernel may write its result over."""
     if not island.operators or any(node.op_type not in rule.in_place for node in island.operators):
         return ()
-    scales = {value for node in set(island.nodes) - set(island.operators) for value in node.inputs[1:]}
+    scales = {value for node in island.nodes if quantises(node) or dequantises(node) for value in node.inputs[1:]}
     return tuple(place for place, value in enumerate(part.inputs) if value not in scales)
