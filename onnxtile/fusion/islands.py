@@ -3,6 +3,8 @@
 Such nodes compute on quantised tensors as one kernel (Jacob et al., arXiv 1712.05877); what is between them is never stored. A
 DequantizeLinear node that several islands read is copied into each: it computes nothing that a kernel would not compute on reading. So are
 operators that compute element by element on few quantised tensors, where their floats would be stored for several readers.
+
+A product of integers is an island with the Cast and the Mul that scale its sums, and what follows element by element.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from onnxtile import keys
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.region import FusedRegion
 from onnxtile.model.constants import Constants
-from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises
+from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises, quantises_at_run, sums_integers
 from onnxtile.model.walk import has_body
 
 _MOVES = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
@@ -36,18 +38,21 @@ _MOST_COPIED = 8
 class Island:
     """`nodes` in the order in which they depend on each other; `operators` are those that neither quantise nor dequantise.
 
-    `copied` operators compute the operands of these, element by element, and may be in other islands, too.
+    `copied` operators compute the operands of these, element by element, and may be in other islands, too. `scaling` nodes make and apply
+    the scales of a product of integers.
     """
 
     nodes: tuple[ir.Node, ...]
     operators: tuple[ir.Node, ...]
     is_view: bool = False
     copied: tuple[ir.Node, ...] = ()
+    scaling: frozenset[ir.Node] = frozenset()
 
     @property
     def name(self) -> str:
         """The name of its meta-op: Q and the operators in it."""
-        operators = [keys.meta_op(node.op_type) for node in (*self.copied, *self.operators)] or ["Requantize"]
+        named = [node for node in (*self.copied, *self.operators) if node not in self.scaling]
+        operators = [keys.meta_op(node.op_type) for node in named] or ["Requantize"]
         return f"Q{''.join(operators)}{'View' if self.is_view else ''}"
 
     @property
@@ -58,14 +63,16 @@ class Island:
 
 def is_quantised(model: ir.Model) -> bool:
     """Return whether any graph of `model` has a node that quantises or dequantises."""
-    return any(quantises(node) or dequantises(node) for graph in model.graphs() for node in graph)
+    return any(
+        quantises(node) or dequantises(node) or sums_integers(node) for graph in model.graphs() for node in graph
+    )
 
 
 def islands(model: ir.Model, graph: ir.Graph, rule: IslandRule, constants: Constants) -> Iterator[Island]:
     """Yield the islands of `graph`, no two of which share a node that is not copied, in the order of the file."""
     finder = _Finder(model, graph, rule, constants)
     for node in graph:
-        found = finder.around(node)
+        found = finder.of_integers(node) if sums_integers(node) else finder.around(node)
         if found is not None:
             yield found
     for node in graph:
@@ -89,6 +96,7 @@ class _Finder:
         self._rule = rule
         self._constants = constants
         self._taken: set[ir.Node] = set()
+        self._places = {node: place for place, node in enumerate(graph)}
         self._copied: dict[ir.Node, _Computed] = {}
         for node in graph:
             computed = self._to_copy(node)
@@ -114,6 +122,82 @@ class _Finder:
         copied = tuple(node for node in nodes if node in self._copied)
         is_view = not copied and self._is_view(operators, quantisers)
         return Island(tuple(nodes), tuple(operators), is_view, copied)
+
+    def of_integers(self, core: ir.Node) -> Island | None:
+        """Return the island of `core`, a product of integers, with the nodes that scale its sums; None where these are not found.
+
+        A DynamicQuantizeLinear that makes an operand is inside only where the floats that it reads stay stored anyway: else the quantised
+        tensor, a kernel's result of its own, takes fewer bytes.
+        """
+        scaled = self._scaled(core)
+        if scaled is None:
+            return None
+        cast, factor, product = scaled
+        operators, quantisers = self._chain([core, cast, factor])
+        at_run = [maker for value in core.inputs if (maker := self._quantiser_inside(value)) is not None]
+        products = () if product is None else (product,)
+        inputs = (value for operator in operators[3:] for value in operator.inputs)
+        others = dict.fromkeys(maker for value in inputs for maker in self._operand(value))
+        self._taken.update(operators, quantisers)
+        nodes = tuple(dict.fromkeys([*at_run, *products, *others, *operators, *quantisers]))
+        return Island(nodes, tuple(operators), scaling=frozenset((*at_run, *products, cast, factor)))
+
+    def _scaled(self, core: ir.Node) -> tuple[ir.Node, ir.Node, ir.Node | None] | None:
+        """Return the Cast that alone reads the sums of `core`, the Mul after it, and the Mul that makes the scale, if one does."""
+        if not self._may_be_inside(core):
+            return None
+        cast = self._only_reader(core.outputs[0], "Cast")
+        factor = None if cast is None else self._only_reader(cast.outputs[0], "Mul")
+        if cast is None or factor is None or {cast, factor} & self._taken:
+            return None
+        scale = next((value for value in factor.inputs if value is not cast.outputs[0]), None)
+        product = None if scale is None or scale in self._constants else scale.producer()
+        if scale is None or (product is None and scale not in self._constants):
+            return None
+        if product is None or quantises_at_run(product):
+            return cast, factor, None
+        known = all(
+            one in self._constants or (one is not None and quantises_at_run(one.producer())) for one in product.inputs
+        )
+        fits = product.op_type == "Mul" and product.domain in OWN_DOMAINS and product.graph is self._graph and known
+        return (cast, factor, product) if fits and self._may_be_inside(product) else None
+
+    def _only_reader(self, value: ir.Value, op_type: str) -> ir.Node | None:
+        readers = set(value.consumers())
+        reader = readers.pop() if len(readers) == 1 and not value.is_graph_output() else None
+        if reader is None or reader.op_type != op_type or reader.domain not in OWN_DOMAINS:
+            return None
+        return reader if reader.graph is self._graph and self._may_be_inside(reader) else None
+
+    def _quantiser_inside(self, value: ir.Value | None) -> ir.Node | None:
+        """Return the DynamicQuantizeLinear that makes `value` where the floats that it reads stay stored until `value` was read."""
+        maker = None if value is None else value.producer()
+        if maker is None or not quantises_at_run(maker) or maker.outputs[0] is not value:
+            return None
+        if maker.graph is not self._graph or not self._may_be_inside(maker) or self._has_outputs(maker):
+            return None
+        readers = set(value.consumers())
+        if any(not sums_integers(reader) or self._scaled(reader) is None for reader in readers - self._taken):
+            return None
+        return maker if self._stays(maker, max(self._places[reader] for reader in readers)) else None
+
+    def _has_outputs(self, node: ir.Node) -> bool:
+        return any(value.is_graph_output() for value in node.outputs)
+
+    def _stays(self, reader: ir.Node, last: int) -> bool:
+        """Return whether the tensor that `reader` reads is stored beyond the place `last` also without it."""
+        value = reader.inputs[0]
+        while value is not None:
+            others = [one for one in value.consumers() if one is not reader]
+            if value.is_graph_output() or any(self._places.get(one, last) >= last for one in others):
+                return True
+            maker = value.producer()
+            if maker is None:
+                return True
+            if maker.op_type not in self._rule.views or maker.domain not in OWN_DOMAINS:
+                return False
+            reader, value = maker, maker.inputs[0]
+        return False
 
     def requantising(self, node: ir.Node) -> Island | None:
         """Return the island of `node`, a QuantizeLinear that reads what is dequantised; None for any other node."""
@@ -143,7 +227,7 @@ class _Finder:
             nodes |= dict.fromkeys(operand.nodes)
             sources |= operand.sources
         operators = [one for one in nodes if one in self._copied]
-        if not sources or sum(sources.values()) > _FLOAT_BITS or len(operators) >= _MOST_COPIED:
+        if not any(map(dequantises, nodes)) or sum(sources.values()) > _FLOAT_BITS or len(operators) >= _MOST_COPIED:
             return None
         weights = (maker for value in node.inputs if value in self._constants for maker in self._dequantisers(value))
         return _Computed((*nodes, *(one for one in weights if one not in nodes), node), sources)
@@ -185,7 +269,13 @@ class _Finder:
 
     def _downwards(self, core: ir.Node) -> tuple[list[ir.Node], list[ir.Node]]:
         """Return `core` with what follows it up to the QuantizeLinear nodes, and these; `core` alone where there is no way to any."""
-        operators = [core]
+        operators, quantisers = self._chain([core])
+        if quantisers:
+            return operators, quantisers
+        return [core], [reader for value in core.outputs for reader in self._quantisers(value)]
+
+    def _chain(self, operators: list[ir.Node]) -> tuple[list[ir.Node], list[ir.Node]]:
+        """Return `operators` with what follows them in the same kernel, and the QuantizeLinear nodes at the end."""
         while len([value for value in operators[-1].outputs if value.name]) == 1:
             quantisers = self._quantisers(operators[-1].outputs[0])
             if quantisers:
@@ -193,8 +283,8 @@ class _Finder:
             following = self._epilogue(operators[-1].outputs[0])
             if following is None:
                 break
-            operators.append(following)
-        return [core], [reader for value in core.outputs for reader in self._quantisers(value)]
+            operators = [*operators, following]
+        return operators, []
 
     def _quantisers(self, value: ir.Value) -> list[ir.Node]:
         """Return the readers of `value` where all quantise it, and nothing else does."""

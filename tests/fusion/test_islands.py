@@ -268,3 +268,58 @@ def test_a_query_copies_a_dequantiser_that_others_read() -> None:
     result = api.fuse(proto, ["DequantizeLinear~>Sigmoid"])
     assert [node.op_type for node in result.model.graph] == ["QuantizeLinear", "MetaOp", "MetaOp", "Add"]
     assert ir.to_proto(api.unfuse(result.model).model).SerializeToString(deterministic=True) == before
+
+
+class _AtRun(_Quantised):
+    """A graph of products of integers whose left operand is quantised at run time, as onnxruntime's dynamic quantiser writes them."""
+
+    def quantised(self, value: str) -> str:
+        results = [f"{value}_q", f"{value}_scale", f"{value}_zero"]
+        self.nodes.append(helper.make_node("DynamicQuantizeLinear", [value], results, name=f"n_{value}_q"))
+        return value
+
+    def product(self, value: str, name: str) -> str:
+        weight = self.held(f"{name}_w", np.random.default_rng(len(name)).integers(-9, 9, (8, 8)).astype(np.int8))
+        scale, zero = self.pair(f"{name}_w", 0.1, 0)
+        sums = self.add("MatMulInteger", [f"{value}_q", weight, f"{value}_zero", zero], f"{name}_sums")
+        both = self.add("Mul", [f"{value}_scale", scale], f"{name}_scale")
+        cast = self.add("Cast", [sums], f"{name}_cast", to=TensorProto.FLOAT)
+        bias = self.held(f"{name}_bias", np.ones(8, np.float32))
+        return self.add("Add", [self.add("Mul", [cast, both], f"{name}_scaled"), bias], name)
+
+
+def test_a_product_of_integers_is_one_kernel_with_its_scale_bias_and_activation() -> None:
+    net = _AtRun()
+    given = net.quantised(net.add("Relu", ["x"], "given"))
+    proto = net.model(net.add("Relu", [net.product(given, "linear")], "y"), [1, 4, 8, 8])
+    model = _islands(proto)
+    operators = [node.op_type for node in model.graph]
+    assert operators == ["Relu", "DynamicQuantizeLinear", "QMatMulIntegerAddRelu"]
+    read = {value.name for value in model.graph[2].inputs if value is not None}
+    assert read == {"given_q", "given_scale", "given_zero", "linear_w", "linear_w_s", "linear_w_z", "linear_bias"}
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_what_quantises_at_run_time_is_inside_where_its_floats_stay_stored(later: bool) -> None:
+    """Where the floats are read later, the quantised tensor would need bytes beside them; each reader then quantises for itself."""
+    net = _AtRun()
+    given = net.quantised(net.add("Relu", ["x"], "given"))
+    total = net.add("Add", [net.product(given, "left"), net.product(given, "right")], "sum")
+    proto = net.model(net.add("Add", [total, given if later else total], "y"), [1, 4, 8, 8])
+    before = ir.to_proto(load(proto)).SerializeToString(deterministic=True)
+    model = _islands(proto)
+    counted = Counter(keys.meta_op(node.op_type) for node in model.graph)
+    assert (counted["DynamicQuantizeLinear"], counted["QMatMulIntegerAdd"]) == (0 if later else 1, 2)
+    feeds = {"x": np.random.default_rng(1).standard_normal((1, 4, 8, 8)).astype(np.float32)}
+    fused = Session(ir.to_proto(model).SerializeToString()).run(feeds)
+    assert np.array_equal(Session(proto.SerializeToString()).run(feeds)["y"], fused["y"])
+    unfuse(model)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def test_sums_of_integers_that_are_read_as_such_stay() -> None:
+    net = _AtRun()
+    y = net.product(net.quantised("x"), "linear")
+    proto = net.model(y, [1, 4, 8, 8])
+    proto.graph.output.append(helper.make_tensor_value_info("linear_sums", TensorProto.INT32, [1, 4, 8, 8]))
+    assert "MatMulInteger" in {node.op_type for node in _islands(proto).graph}
