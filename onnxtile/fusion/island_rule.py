@@ -8,11 +8,14 @@ import pydantic
 class IslandRule(pydantic.BaseModel):
     """Operators by what they may be in an island; names alone, of the standard domain or onnxruntime's.
 
-    `epilogues` may follow the operator of an island, `in_place` write over an operand, `views` change no element.
+    `epilogues` may follow the operator of an island, `elementwise` compute its operands anew for each reader, `reductions` make
+    a tensor much smaller than their operand, `in_place` write over an operand, `views` change no element.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     epilogues: frozenset[str]
+    elementwise: frozenset[str]
+    reductions: frozenset[str]
     in_place: frozenset[str]
     views: frozenset[str]

@@ -1,13 +1,16 @@
 """Quantised islands: an operator with the DequantizeLinear nodes that it reads and the QuantizeLinear nodes that read it.
 
 Such nodes compute on quantised tensors as one kernel (Jacob et al., arXiv 1712.05877); what is between them is never stored. A
-DequantizeLinear node that several islands read is copied into each: it computes nothing that a kernel would not compute on reading.
+DequantizeLinear node that several islands read is copied into each: it computes nothing that a kernel would not compute on reading. So are
+operators that compute element by element on few quantised tensors, where their floats would be stored for several readers.
+
+A product of integers is an island with the Cast and the Mul that scale its sums, and what follows element by element.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,25 +20,39 @@ from onnxtile import keys
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.region import FusedRegion
 from onnxtile.model.constants import Constants
-from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises
+from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises, quantises_at_run, sums_integers
 from onnxtile.model.walk import has_body
 
 _MOVES = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators allowed between the DequantizeLinear of a constant and its reader."""
 
 
+_REDUCED_BITS = 8
+"""The bits that a stored reduction, such as a mean, takes for each element that is computed with it: a quarter of a float or fewer."""
+
+_MOST_COPIED = 8
+"""The largest number of operators that are computed again for each reader of their result."""
+
+
 @dataclass(frozen=True)
 class Island:
-    """`nodes` in the order in which they depend on each other; `operators` are those that neither quantise nor dequantise."""
+    """`nodes` in the order in which they depend on each other; `operators` are those that neither quantise nor dequantise.
+
+    `copied` operators compute the operands of these, element by element, and may be in other islands, too. `scaling` nodes make and apply
+    the scales of a product of integers.
+    """
 
     nodes: tuple[ir.Node, ...]
     operators: tuple[ir.Node, ...]
     is_view: bool = False
+    copied: tuple[ir.Node, ...] = ()
+    scaling: frozenset[ir.Node] = frozenset()
 
     @property
     def name(self) -> str:
         """The name of its meta-op: Q and the operators in it."""
-        operators = [keys.meta_op(node.op_type) for node in self.operators] or ["Requantize"]
+        named = [node for node in (*self.copied, *self.operators) if node not in self.scaling]
+        operators = [keys.meta_op(node.op_type) for node in named] or ["Requantize"]
         return f"Q{''.join(operators)}{'View' if self.is_view else ''}"
 
     @property
@@ -48,13 +65,21 @@ def islands(model: ir.Model, graph: ir.Graph, rule: IslandRule, constants: Const
     """Yield the islands of `graph`, no two of which share a node that is not copied, in the order of the file."""
     finder = _Finder(model, graph, rule, constants)
     for node in graph:
-        found = finder.around(node)
+        found = finder.of_integers(node) if sums_integers(node) else finder.around(node)
         if found is not None:
             yield found
     for node in graph:
         found = finder.requantising(node)
         if found is not None:
             yield found
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """The nodes that compute a value from quantised tensors, operands first, and the bits of an element of each of these tensors."""
+
+    nodes: tuple[ir.Node, ...]
+    sources: Mapping[ir.Value, int]
 
 
 class _Finder:
@@ -64,36 +89,166 @@ class _Finder:
         self._rule = rule
         self._constants = constants
         self._taken: set[ir.Node] = set()
+        self._places = {node: place for place, node in enumerate(graph)}
+        self._copied: dict[ir.Node, _Computed] = {}
+        for node in graph:
+            computed = self._to_copy(node)
+            if computed is not None:
+                self._copied[node] = computed
 
     def around(self, core: ir.Node) -> Island | None:
         """Return the island whose first operator is `core`; None where nothing around it is quantised."""
-        if core in self._taken or not self._may_be_inside(core):
+        if core in self._taken or core in self._copied or not self._may_be_inside(core):
             return None
         operators, quantisers = self._downwards(core)
         nodes: dict[ir.Node, None] = {}
         for operator in operators:
-            nodes |= dict.fromkeys(maker for value in operator.inputs for maker in self._dequantisers(value))
+            nodes |= dict.fromkeys(maker for value in operator.inputs for maker in self._operand(value))
             nodes[operator] = None
         if len(nodes) == len(operators) and not quantisers:
             return None
         nodes |= dict.fromkeys(quantisers)
         self._taken.update(operators, quantisers)
-        return Island(tuple(nodes), tuple(operators), self._is_view(operators, quantisers))
+        return self._island(nodes, operators, quantisers)
+
+    def _island(self, nodes: Iterable[ir.Node], operators: Sequence[ir.Node], quantisers: Sequence[ir.Node]) -> Island:
+        copied = tuple(node for node in nodes if node in self._copied)
+        is_view = not copied and self._is_view(operators, quantisers)
+        return Island(tuple(nodes), tuple(operators), is_view, copied)
+
+    def of_integers(self, core: ir.Node) -> Island | None:
+        """Return the island of `core`, a product of integers, with the nodes that scale its sums; None where these are not found.
+
+        A DynamicQuantizeLinear that makes an operand is inside only where the floats that it reads stay stored anyway: else the quantised
+        tensor, a kernel's result of its own, takes fewer bytes.
+        """
+        scaled = self._scaled(core)
+        if scaled is None:
+            return None
+        cast, factor, product = scaled
+        operators, quantisers = self._chain([core, cast, factor])
+        at_run = [maker for value in core.inputs if (maker := self._quantiser_inside(value)) is not None]
+        products = () if product is None else (product,)
+        inputs = (value for operator in operators[3:] for value in operator.inputs)
+        others = dict.fromkeys(maker for value in inputs for maker in self._operand(value))
+        self._taken.update(operators, quantisers)
+        nodes = tuple(dict.fromkeys([*at_run, *products, *others, *operators, *quantisers]))
+        return Island(nodes, tuple(operators), scaling=frozenset((*at_run, *products, cast, factor)))
+
+    def _scaled(self, core: ir.Node) -> tuple[ir.Node, ir.Node, ir.Node | None] | None:
+        """Return the Cast that alone reads the sums of `core`, the Mul after it, and the Mul that makes the scale, if one does."""
+        if not self._may_be_inside(core):
+            return None
+        cast = self._only_reader(core.outputs[0], "Cast")
+        factor = None if cast is None else self._only_reader(cast.outputs[0], "Mul")
+        if cast is None or factor is None or {cast, factor} & self._taken:
+            return None
+        scale = next((value for value in factor.inputs if value is not cast.outputs[0]), None)
+        product = None if scale is None or scale in self._constants else scale.producer()
+        if scale is None or (product is None and scale not in self._constants):
+            return None
+        if product is None or quantises_at_run(product):
+            return cast, factor, None
+        known = all(
+            one in self._constants or (one is not None and quantises_at_run(one.producer())) for one in product.inputs
+        )
+        fits = product.op_type == "Mul" and product.domain in OWN_DOMAINS and product.graph is self._graph and known
+        return (cast, factor, product) if fits and self._may_be_inside(product) else None
+
+    def _only_reader(self, value: ir.Value, op_type: str) -> ir.Node | None:
+        readers = set(value.consumers())
+        reader = readers.pop() if len(readers) == 1 and not value.is_graph_output() else None
+        if reader is None or reader.op_type != op_type or reader.domain not in OWN_DOMAINS:
+            return None
+        return reader if reader.graph is self._graph and self._may_be_inside(reader) else None
+
+    def _quantiser_inside(self, value: ir.Value | None) -> ir.Node | None:
+        """Return the DynamicQuantizeLinear that makes `value` where the floats that it reads stay stored until `value` was read."""
+        maker = None if value is None else value.producer()
+        if maker is None or not quantises_at_run(maker) or maker.outputs[0] is not value:
+            return None
+        if maker.graph is not self._graph or not self._may_be_inside(maker) or self._has_outputs(maker):
+            return None
+        readers = set(value.consumers())
+        if any(not sums_integers(reader) or self._scaled(reader) is None for reader in readers - self._taken):
+            return None
+        return maker if self._stays(maker, max(self._places[reader] for reader in readers)) else None
+
+    def _has_outputs(self, node: ir.Node) -> bool:
+        return any(value.is_graph_output() for value in node.outputs)
+
+    def _stays(self, reader: ir.Node, last: int) -> bool:
+        """Return whether the tensor that `reader` reads is stored beyond the place `last` also without it."""
+        value = reader.inputs[0]
+        while value is not None:
+            others = [one for one in value.consumers() if one is not reader]
+            if value.is_graph_output() or any(self._places.get(one, last) >= last for one in others):
+                return True
+            maker = value.producer()
+            if maker is None:
+                return True
+            if maker.op_type not in self._rule.views or maker.domain not in OWN_DOMAINS:
+                return False
+            reader, value = maker, maker.inputs[0]
+        return False
 
     def requantising(self, node: ir.Node) -> Island | None:
-        """Return the island of `node`, a QuantizeLinear that reads a DequantizeLinear; None for any other node."""
-        if node in self._taken or not quantises(node) or node.inputs[0] is None:
+        """Return the island of `node`, a QuantizeLinear that reads what is dequantised; None for any other node."""
+        if node in self._taken or not quantises(node) or node.outputs[0] in self._constants:
             return None
-        maker = node.inputs[0].producer()
-        if (
-            maker is None
-            or not dequantises(maker)
-            or maker.graph is not self._graph
-            or node.outputs[0] in self._constants
-        ):
+        makers = self._operand(node.inputs[0])
+        if not makers or node.inputs[0] in self._constants:
             return None
         self._taken.add(node)
-        return Island((maker, node), (), self._is_view([], [node]))
+        return self._island((*makers, node), [], [node])
+
+    def _to_copy(self, node: ir.Node) -> _Computed | None:
+        """Return the way from quantised tensors to the result of `node` where each of its readers computes it by itself, else None.
+
+        These tensors together have at most the bytes of the result, which is then never stored.
+        """
+        if node.op_type not in self._rule.elementwise or node.domain not in OWN_DOMAINS or len(node.outputs) != 1:
+            return None
+        if not self._may_be_inside(node) or not self._may_be_copied(node.outputs[0]) or self._downwards(node)[1]:
+            return None
+        nodes: dict[ir.Node, None] = {}
+        sources: dict[ir.Value, int] = {}
+        for value in (one for one in node.inputs if one is not None and one not in self._constants):
+            operand = self._computed(value)
+            if operand is None:
+                return None
+            nodes |= dict.fromkeys(operand.nodes)
+            sources |= operand.sources
+        operators = [one for one in nodes if one in self._copied]
+        if not any(map(dequantises, nodes)) or sum(sources.values()) > _FLOAT_BITS or len(operators) >= _MOST_COPIED:
+            return None
+        weights = (maker for value in node.inputs if value in self._constants for maker in self._dequantisers(value))
+        return _Computed((*nodes, *(one for one in weights if one not in nodes), node), sources)
+
+    def _may_be_copied(self, value: ir.Value) -> bool:
+        """Return whether each reader of `value` may be in one kernel with the node that makes it."""
+        readers = set(value.consumers())
+        return not value.is_graph_output() and all(
+            reader.graph is self._graph
+            and (self._may_be_inside(reader) or (quantises(reader) and value not in reader.inputs[1:]))
+            for reader in readers
+        )
+
+    def _computed(self, value: ir.Value) -> _Computed | None:
+        maker = value.producer()
+        if maker in self._copied:
+            return self._copied[maker]
+        if maker is not None and maker.op_type in self._rule.reductions and maker.domain in OWN_DOMAINS:
+            return _Computed((), {value: _REDUCED_BITS})
+        makers = self._dequantisers(value)
+        source = makers[0].inputs[0] if len(makers) == 1 else None
+        bits = _stored_bits(makers[0]) if makers else None
+        return None if source is None or bits is None else _Computed(tuple(makers), {source: bits})
+
+    def _operand(self, value: ir.Value | None) -> Sequence[ir.Node]:
+        """Return the nodes that compute `value` from stored tensors and may be copied; none where it is stored itself."""
+        maker = None if value is None else value.producer()
+        return self._copied[maker].nodes if maker in self._copied else self._dequantisers(value)
 
     def _may_be_inside(self, node: ir.Node) -> bool:
         if quantises(node) or dequantises(node) or node.device_configurations or not node.inputs:
@@ -107,7 +262,13 @@ class _Finder:
 
     def _downwards(self, core: ir.Node) -> tuple[list[ir.Node], list[ir.Node]]:
         """Return `core` with what follows it up to the QuantizeLinear nodes, and these; `core` alone where there is no way to any."""
-        operators = [core]
+        operators, quantisers = self._chain([core])
+        if quantisers:
+            return operators, quantisers
+        return [core], [reader for value in core.outputs for reader in self._quantisers(value)]
+
+    def _chain(self, operators: list[ir.Node]) -> tuple[list[ir.Node], list[ir.Node]]:
+        """Return `operators` with what follows them in the same kernel, and the QuantizeLinear nodes at the end."""
         while len([value for value in operators[-1].outputs if value.name]) == 1:
             quantisers = self._quantisers(operators[-1].outputs[0])
             if quantisers:
@@ -115,8 +276,8 @@ class _Finder:
             following = self._epilogue(operators[-1].outputs[0])
             if following is None:
                 break
-            operators.append(following)
-        return [core], [reader for value in core.outputs for reader in self._quantisers(value)]
+            operators = [*operators, following]
+        return operators, []
 
     def _quantisers(self, value: ir.Value) -> list[ir.Node]:
         """Return the readers of `value` where all quantise it, and nothing else does."""
@@ -135,7 +296,7 @@ class _Finder:
         reader = readers[0]
         fits = reader.op_type in self._rule.epilogues and reader.domain in OWN_DOMAINS and reader not in self._taken
         others = [one for one in reader.inputs if one is not None and one is not value]
-        known = all(one in self._constants or dequantises(one.producer()) for one in others)
+        known = all(one in self._constants or self._operand(one) for one in others)
         return reader if fits and known and self._may_be_inside(reader) else None
 
     def _dequantisers(self, value: ir.Value | None) -> Sequence[ir.Node]:
@@ -176,6 +337,22 @@ class _Finder:
         return math.isfinite(scale) and scale > float(np.finfo(np.float32).tiny)
 
 
+_FLOAT_BITS = 32
+
+
+def _stored_bits(dequantiser: ir.Node) -> int | None:
+    """Return the bits of an element that `dequantiser` reads: those of its zero point, by default of type uint8. None where unknown.
+
+    Also None where it gives floats of fewer bits than float32.
+    """
+    scale, *zero = dequantiser.inputs[1:3]
+    if scale is None or scale.dtype != ir.DataType.FLOAT or dequantiser.attributes.get_int("output_dtype", 0) > 1:
+        return None
+    if not zero or zero[0] is None:
+        return ir.DataType.UINT8.bitwidth
+    return None if zero[0].dtype is None else zero[0].dtype.bitwidth
+
+
 def island_region(island: Island) -> FusedRegion:
     """Return the region of one meta-op. Every operand is an input, also a constant, so that islands of one structure share a function."""
     members = set(island.nodes)
@@ -198,5 +375,5 @@ def overwritten(island: Island, part: FusedRegion, rule: IslandRule) -> tuple[in
     """Return the places of the operands of `part` that the kernel may write its result over."""
     if not island.operators or any(node.op_type not in rule.in_place for node in island.operators):
         return ()
-    scales = {value for node in set(island.nodes) - set(island.operators) for value in node.inputs[1:]}
+    scales = {value for node in island.nodes if quantises(node) or dequantises(node) for value in node.inputs[1:]}
     return tuple(place for place, value in enumerate(part.inputs) if value not in scales)

@@ -205,6 +205,36 @@ def _time(use: _Use) -> Domain | None:
     return _steps(use.node.attributes.get_int("time_axis", 0))(use)
 
 
+_COUNTING = frozenset({"Add", "Cast", "Identity", "Reshape", "Squeeze", "Sub", "Unsqueeze"})
+"""Operators between the sum of a mask and the number of tokens that it keeps."""
+
+
+def _counted(use: _Use) -> Domain | None:
+    """Let a mask keep all tokens where its sum is the length that an attention with a cache of keys is told."""
+    todo, seen = [use.node], {use.node}
+    while todo:
+        for value in todo.pop().outputs:
+            for node, position in value.uses():
+                if (node.op_type, position) == ("GroupQueryAttention", 5):
+                    return Domain(fixed=(1,))
+                if node.op_type in _COUNTING and node not in seen:
+                    seen.add(node)
+                    todo.append(node)
+    return None
+
+
+def _tokens(less: int) -> _OperandRule:
+    """Allow the number of tokens, past ones included, of an attention with a cache of keys, `less` this number."""
+
+    def rule(use: _Use) -> Domain | None:
+        queries, past = use.operand(0), use.operand(3)
+        if not queries or len(queries) < 3:
+            return None
+        return Domain(fixed=(queries[1] + (past[2] if past and len(past) > 2 else 0) - less,))
+
+    return rule
+
+
 def _always(*numbers: float) -> _OperandRule:
     return lambda _use: Domain(fixed=numbers)
 
@@ -234,6 +264,9 @@ _RULES: Mapping[tuple[str, int], _OperandRule] = {
     ("CumSum", 1): _always(0),
     ("CumProd", 1): _always(0),
     ("AffineGrid", 1): _grid,
+    ("ReduceSum", 0): _counted,
+    ("GroupQueryAttention", 5): _tokens(1),
+    ("GroupQueryAttention", 6): _tokens(0),
     # Others onnxruntime does not take, or does not survive.
     **{("STFT", position): _always(2) for position in (1, 3)},
     ("ConvInteger", 3): _always(0),

@@ -137,10 +137,81 @@ def test_a_reshape_is_a_view_between_equal_scales_only(scale: float, expected: s
 
 def test_a_result_that_is_read_as_float_too_leaves_as_both() -> None:
     net = _Quantised()
-    total = net.add("Sigmoid", [net.dq(net.q("x"))], "gate")
+    total = net.add("Softmax", [net.dq(net.q("x"))], "gate")
     net.add("Add", [net.dq(net.q(total)), total], "sum")
     model = _islands(net.model("sum", [1, 4, 8, 8]))
-    assert [node.op_type for node in model.graph] == ["QuantizeLinear", "QSigmoid", "QuantizeLinear", "QAdd"]
+    assert [node.op_type for node in model.graph] == ["QuantizeLinear", "QSoftmax", "QuantizeLinear", "QAdd"]
+
+
+def _gate_of_pool() -> onnx.ModelProto:
+    """Return x / 6 -> pool -> pool · (x / 6), with x and both results quantised, and the quotient never."""
+    net = _Quantised()
+    six = net.held("six", np.asarray(6, np.float32))
+    ratio = net.add("Div", [net.dq(net.q("x")), six], "ratio")
+    pooled = net.dq(net.q(net.add("GlobalAveragePool", [ratio], "pool"), 0.01))
+    return net.model(net.dq(net.q(net.add("Mul", [ratio, pooled], "gated"), 0.01)), [1, 4, 8, 8])
+
+
+def test_an_elementwise_result_is_computed_by_each_of_its_readers() -> None:
+    proto = _gate_of_pool()
+    before = ir.to_proto(load(proto)).SerializeToString(deterministic=True)
+    model = _islands(proto)
+    operators = [node.op_type for node in model.graph]
+    assert operators == ["QuantizeLinear", "QDivGlobalAveragePool", "QDivMul", "DequantizeLinear"]
+    unfuse(model)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def test_what_each_reader_computes_keeps_its_bits() -> None:
+    proto = _gate_of_pool()
+    feeds = {"x": np.random.default_rng(1).standard_normal((1, 4, 8, 8)).astype(np.float32)}
+    plain = Session(proto.SerializeToString()).run(feeds)
+    fused = Session(ir.to_proto(_islands(proto)).SerializeToString()).run(feeds)
+    assert all(np.array_equal(plain[name], fused[name]) for name in plain)
+
+
+def test_an_elementwise_result_that_is_an_output_is_stored() -> None:
+    proto = _gate_of_pool()
+    proto.graph.output.append(helper.make_tensor_value_info("ratio", TensorProto.FLOAT, [1, 4, 8, 8]))
+    operators = [node.op_type for node in _islands(proto).graph]
+    assert operators == ["QuantizeLinear", "QDiv", "QGlobalAveragePool", "QMul", "DequantizeLinear"]
+
+
+def _sums(count: int) -> onnx.ModelProto:
+    """Return a chain of sums of floats, each with one more quantised operand, whose results a pool reads, too."""
+    net = _Quantised()
+    total = other = net.dq(net.q("x"))
+    for i in range(count):
+        other = net.dq(net.q(net.add("MaxPool", [other], f"p{i}", kernel_shape=[1, 1])))
+        total = net.add("Sum", [total, other], f"t{i}")
+        net.add("GlobalAveragePool", [total], f"side{i}")
+    proto = net.model(total, [1, 4, 8, 8])
+    proto.graph.output.extend(
+        helper.make_tensor_value_info(f"side{i}", TensorProto.FLOAT, [1, 4, 1, 1]) for i in range(count)
+    )
+    return proto
+
+
+def test_no_more_than_the_bytes_of_the_float_stand_in_for_it() -> None:
+    """Four 8-bit operands have the bytes of one float32: with a fifth, the sum of four is computed once, and the next ones read floats."""
+    operators = Counter(keys.meta_op(node.op_type) for node in _islands(_sums(5)).graph)
+    assert operators["QSumGlobalAveragePool"] == 1
+    assert operators["QSumSumSumGlobalAveragePool"] == 1
+    assert operators["QSumSumSumSum"] == 1
+    assert not any(name.count("Sum") > 4 for name in operators)
+
+
+def test_steps_of_a_norm_read_the_quantised_operand() -> None:
+    """The deviation from a mean has two readers: both compute it from the quantised tensor and the mean, which is small."""
+    net = _Quantised()
+    x = net.dq(net.q("x"))
+    off = net.add("Sub", [x, net.add("ReduceMean", [x], "mean", axes=[-1])], "off")
+    two, small = net.held("two", np.asarray(2, np.float32)), net.held("small", np.asarray(1e-5, np.float32))
+    variance = net.add("ReduceMean", [net.add("Pow", [off, two], "square")], "variance", axes=[-1])
+    root = net.add("Sqrt", [net.add("Add", [variance, small], "sum")], "root")
+    model = _islands(net.model(net.dq(net.q(net.add("Div", [off, root], "norm"))), [1, 4, 8, 8]))
+    assert not {"off", "square"} & {value.name for node in model.graph for value in node.outputs}
+    assert [node.op_type for node in model.graph if "Pow" in node.op_type] == ["QSubPowReduceMeanAddSqrtDiv"]
 
 
 def test_weights_that_are_moved_after_they_are_dequantised_stay_int8() -> None:
@@ -197,3 +268,58 @@ def test_a_query_copies_a_dequantiser_that_others_read() -> None:
     result = api.fuse(proto, ["DequantizeLinear~>Sigmoid"])
     assert [node.op_type for node in result.model.graph] == ["QuantizeLinear", "MetaOp", "MetaOp", "Add"]
     assert ir.to_proto(api.unfuse(result.model).model).SerializeToString(deterministic=True) == before
+
+
+class _AtRun(_Quantised):
+    """A graph of products of integers whose left operand is quantised at run time, as onnxruntime's dynamic quantiser writes them."""
+
+    def quantised(self, value: str) -> str:
+        results = [f"{value}_q", f"{value}_scale", f"{value}_zero"]
+        self.nodes.append(helper.make_node("DynamicQuantizeLinear", [value], results, name=f"n_{value}_q"))
+        return value
+
+    def product(self, value: str, name: str) -> str:
+        weight = self.held(f"{name}_w", np.random.default_rng(len(name)).integers(-9, 9, (8, 8)).astype(np.int8))
+        scale, zero = self.pair(f"{name}_w", 0.1, 0)
+        sums = self.add("MatMulInteger", [f"{value}_q", weight, f"{value}_zero", zero], f"{name}_sums")
+        both = self.add("Mul", [f"{value}_scale", scale], f"{name}_scale")
+        cast = self.add("Cast", [sums], f"{name}_cast", to=TensorProto.FLOAT)
+        bias = self.held(f"{name}_bias", np.ones(8, np.float32))
+        return self.add("Add", [self.add("Mul", [cast, both], f"{name}_scaled"), bias], name)
+
+
+def test_a_product_of_integers_is_one_kernel_with_its_scale_bias_and_activation() -> None:
+    net = _AtRun()
+    given = net.quantised(net.add("Relu", ["x"], "given"))
+    proto = net.model(net.add("Relu", [net.product(given, "linear")], "y"), [1, 4, 8, 8])
+    model = _islands(proto)
+    operators = [node.op_type for node in model.graph]
+    assert operators == ["Relu", "DynamicQuantizeLinear", "QMatMulIntegerAddRelu"]
+    read = {value.name for value in model.graph[2].inputs if value is not None}
+    assert read == {"given_q", "given_scale", "given_zero", "linear_w", "linear_w_s", "linear_w_z", "linear_bias"}
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_what_quantises_at_run_time_is_inside_where_its_floats_stay_stored(later: bool) -> None:
+    """Where the floats are read later, the quantised tensor would need bytes beside them; each reader then quantises for itself."""
+    net = _AtRun()
+    given = net.quantised(net.add("Relu", ["x"], "given"))
+    total = net.add("Add", [net.product(given, "left"), net.product(given, "right")], "sum")
+    proto = net.model(net.add("Add", [total, given if later else total], "y"), [1, 4, 8, 8])
+    before = ir.to_proto(load(proto)).SerializeToString(deterministic=True)
+    model = _islands(proto)
+    counted = Counter(keys.meta_op(node.op_type) for node in model.graph)
+    assert (counted["DynamicQuantizeLinear"], counted["QMatMulIntegerAdd"]) == (0 if later else 1, 2)
+    feeds = {"x": np.random.default_rng(1).standard_normal((1, 4, 8, 8)).astype(np.float32)}
+    fused = Session(ir.to_proto(model).SerializeToString()).run(feeds)
+    assert np.array_equal(Session(proto.SerializeToString()).run(feeds)["y"], fused["y"])
+    unfuse(model)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def test_sums_of_integers_that_are_read_as_such_stay() -> None:
+    net = _AtRun()
+    y = net.product(net.quantised("x"), "linear")
+    proto = net.model(y, [1, 4, 8, 8])
+    proto.graph.output.append(helper.make_tensor_value_info("linear_sums", TensorProto.INT32, [1, 4, 8, 8]))
+    assert "MatMulInteger" in {node.op_type for node in _islands(proto).graph}

@@ -55,6 +55,28 @@ def test_it_runs_on_many_seeds(text: Text, graph: str) -> None:
     assert len(trials) == 8
 
 
+ATTENTION = "y, k, v = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 2> (x, , , pk, pv, l, t)"
+OPERANDS = "float[1,5,48] x, float[1,2,3,8] pk, float[1,2,3,8] pv"
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        f"({OPERANDS}, int32[1] l, int32 t) => (float y, float k, float v) {{ {ATTENTION} }}",
+        f"({OPERANDS}, int64[1,8] m, int32 t) => (float y, float k, float v) {{ a = Constant <value_ints = [1]> ()"
+        "  s = ReduceSum <keepdims = 0> (m, a)  d = Sub(s, a)"
+        f"  l = Cast <to = 6> (d)  {ATTENTION} }}",
+    ],
+    ids=["lengths", "mask"],
+)
+def test_an_attention_with_a_cache_is_told_of_all_tokens(text: Text, graph: str) -> None:
+    """Random lengths or masks of fewer tokens than the queries are refused by onnxruntime."""
+    proto = text(f"g {graph}")
+    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    trials, _ = run_original(load(proto), runs=8)
+    assert len(trials) == 8
+
+
 def test_a_grid_is_as_many_images_as_transformations(text: Text) -> None:
     model = load(text("g (float[3,2,3] t, int64[4] s) => (float y) { y = AffineGrid(t, s) }", opset=20))
     trials, _ = run_original(model)

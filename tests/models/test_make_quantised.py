@@ -55,3 +55,47 @@ def test_a_model_in_each_form_is_planned_and_run(form: str, tmp_path: Path) -> N
     assert planned.plan.constant_bytes < floats.plan.constant_bytes
     if form.startswith("q"):
         assert planned.plan.arena_size <= floats.plan.arena_size / 4 + 64
+
+
+def _gated(file: Path) -> Path:
+    """Write a decomposed HardSwish that a pool and a product read, then ConvTranspose, BatchNormalization and Relu."""
+    generator = np.random.default_rng(0)
+
+    def held(name: str, array: np.ndarray) -> onnx.TensorProto:
+        return numpy_helper.from_array(array.astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["c"], pads=[1, 1, 1, 1], name="conv"),
+        helper.make_node("Add", ["c", "three"], ["more"], name="add"),
+        helper.make_node("Clip", ["more", "zero", "six"], ["clipped"], name="clip"),
+        helper.make_node("Mul", ["c", "clipped"], ["product"], name="mul"),
+        helper.make_node("Div", ["product", "six"], ["swish"], name="div"),
+        helper.make_node("GlobalAveragePool", ["swish"], ["pooled"], name="pool"),
+        helper.make_node("Mul", ["swish", "pooled"], ["gated"], name="gate"),
+        helper.make_node("ConvTranspose", ["gated", "b"], ["up"], strides=[2, 2], name="up"),
+        helper.make_node("BatchNormalization", ["up", "s", "m", "m", "s"], ["norm"], name="norm"),
+        helper.make_node("Relu", ["norm"], ["relu"], name="relu"),
+        helper.make_node("Conv", ["relu", "d"], ["y"], name="last"),
+    ]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])]
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 32, 32])]
+    normal = generator.standard_normal
+    weights = [
+        *(held(name, np.asarray(number)) for name, number in (("zero", 0), ("three", 3), ("six", 6))),
+        *(held("a", normal((32, 3, 3, 3))), held("b", normal((32, 8, 2, 2))), held("d", normal((1, 8, 1, 1)))),
+        *(held("s", np.ones(8)), held("m", np.zeros(8))),
+    ]
+    graph = helper.make_graph(nodes, "g", given, made, weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
+    return file
+
+
+def test_qoperator_and_qdq_forms_need_the_same_arena(tmp_path: Path) -> None:
+    """The quantiser leaves the division, ConvTranspose and BatchNormalization in float where it writes QLinear operators."""
+    source, arenas = _gated(tmp_path / "float.onnx"), {}
+    for form in ("qdq", "qoperator"):
+        _script().quantise(source, form, tmp_path / f"{form}.onnx")
+        planned = api.plan(tmp_path / f"{form}.onnx")
+        assert planned.verdict is not None and planned.verdict.equal
+        arenas[form] = planned.plan.arena_size
+    assert arenas["qoperator"] <= 1.01 * arenas["qdq"]
