@@ -8,7 +8,8 @@ import pydantic
 class IslandRule(pydantic.BaseModel):
     """Operators by what they may be in an island; names alone, of the standard domain or onnxruntime's.
 
-    `epilogues` may follow the operator of an island, `in_place` write over an operand, `views` change no element.
+    `epilogues` may follow the operator of an island, `in_place` write over an operand, `views` change no element. Where `products` are
+    named, only these begin an island, and only with a constant weight as second operand.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -16,3 +17,4 @@ class IslandRule(pydantic.BaseModel):
     epilogues: frozenset[str]
     in_place: frozenset[str]
     views: frozenset[str]
+    products: frozenset[str] = frozenset()

@@ -72,7 +72,7 @@ class _Finder:
 
     def around(self, core: ir.Node) -> Island | None:
         """Return the island whose first operator is `core`; None where nothing around it is quantised."""
-        if core in self._taken or not self._may_be_inside(core):
+        if core in self._taken or not self._may_begin(core):
             return None
         operators, quantisers = self._downwards(core)
         nodes: dict[ir.Node, None] = {}
@@ -87,7 +87,7 @@ class _Finder:
 
     def requantising(self, node: ir.Node) -> Island | None:
         """Return the island of `node`, a QuantizeLinear that reads a DequantizeLinear; None for any other node."""
-        if node in self._taken or not quantises(node) or node.inputs[0] is None:
+        if node in self._taken or self._rule.products or not quantises(node) or node.inputs[0] is None:
             return None
         maker = node.inputs[0].producer()
         if (
@@ -99,6 +99,13 @@ class _Finder:
             return None
         self._taken.add(node)
         return Island((maker, node), (), self._is_view([], [node]))
+
+    def _may_begin(self, node: ir.Node) -> bool:
+        """Return whether an island may begin with `node`, as far as the rule names operators for that."""
+        named = self._rule.products
+        if named and (node.op_type not in named or len(node.inputs) < 2 or node.inputs[1] not in self._constants):
+            return False
+        return self._may_be_inside(node)
 
     def _may_be_inside(self, node: ir.Node) -> bool:
         if quantises(node) or dequantises(node) or node.device_configurations or not node.inputs:
