@@ -85,7 +85,8 @@ def packed_weight(weight: Array, block: int, bits: int) -> Array:
 def packed_zeros(zeros: Array, bits: int) -> Array:
     """Return zero points of blocks x N unsigned elements as MatMulNBits has them: N x bytes, of two elements the first in the low bits."""
     count, columns = zeros.shape
-    padded = np.zeros((columns, count + count % 2 if bits < 8 else count), np.uint8)
+    # Padding holds the zero point of symmetric weights, as onnxruntime's quantiser has it.
+    padded = np.full((columns, count + count % 2 if bits < 8 else count), 1 << (bits - 1), np.uint8)
     padded[:, :count] = zeros.T
     return _in_bytes(padded, bits)
 
