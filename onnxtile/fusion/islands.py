@@ -98,7 +98,7 @@ class _Finder:
 
     def around(self, core: ir.Node) -> Island | None:
         """Return the island whose first operator is `core`; None where nothing around it is quantised."""
-        if core in self._taken or core in self._copied or not self._may_be_inside(core):
+        if core in self._taken or core in self._copied or not self._may_begin(core):
             return None
         operators, quantisers = self._downwards(core)
         nodes: dict[ir.Node, None] = {}
@@ -194,7 +194,7 @@ class _Finder:
 
     def requantising(self, node: ir.Node) -> Island | None:
         """Return the island of `node`, a QuantizeLinear that reads what is dequantised; None for any other node."""
-        if node in self._taken or not quantises(node) or node.outputs[0] in self._constants:
+        if node in self._taken or self._rule.products or not quantises(node) or node.outputs[0] in self._constants:
             return None
         makers = self._operand(node.inputs[0])
         if not makers or node.inputs[0] in self._constants:
@@ -249,6 +249,13 @@ class _Finder:
         """Return the nodes that compute `value` from stored tensors and may be copied; none where it is stored itself."""
         maker = None if value is None else value.producer()
         return self._copied[maker].nodes if maker in self._copied else self._dequantisers(value)
+
+    def _may_begin(self, node: ir.Node) -> bool:
+        """Return whether an island may begin with `node`, as far as the rule names operators for that."""
+        named = self._rule.products
+        if named and (node.op_type not in named or len(node.inputs) < 2 or node.inputs[1] not in self._constants):
+            return False
+        return self._may_be_inside(node)
 
     def _may_be_inside(self, node: ir.Node) -> bool:
         if quantises(node) or dequantises(node) or node.device_configurations or not node.inputs:

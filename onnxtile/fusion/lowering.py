@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
 
@@ -14,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fusion.proofs.terms import Poly, Reader, TermsTooLarge, constant, variable
+from onnxtile.model.constants import constant_array
 from onnxtile.model.infer import Dim, Dims
 from onnxtile.runtime import Array
 
@@ -28,6 +30,14 @@ _PRECISION = {
     ir.DataType.DOUBLE: 2 * float(np.finfo(np.float64).eps),
 }
 """Relative tolerance of a product of two rounded constants; it separates 1.7 from 1.702, except in bfloat16, where both are equal."""
+
+
+class Target(Enum):
+    """Whose operators the calls become: the standard's, onnxruntime's, or floats between QuantizeLinear and DequantizeLinear."""
+
+    ONNX = "onnx"
+    ORT = "ort"
+    QDQ = "qdq"
 
 
 class NotLowered(Exception):
@@ -83,7 +93,8 @@ class Replacement:
     """What a call becomes: `steps` in order, and which of their results its outputs are. `main` is the step that it is named for.
 
     `plain` says that the steps are the nodes of the body: nothing is gained but the call. `twice` are inputs of which is proved that
-    their last axis is one vector twice: a run of the call alone must feed such inputs.
+    their last axis is one vector twice: a run of the call alone must feed such inputs. `rounds` says that the outputs are quantised anew:
+    an element may be one step off.
     """
 
     steps: tuple[NewNode, ...]
@@ -91,6 +102,7 @@ class Replacement:
     main: int = 0
     plain: bool = False
     twice: frozenset[ir.Value] = frozenset()
+    rounds: bool = False
 
     @property
     def opset(self) -> int:
@@ -234,6 +246,19 @@ def may_equal(a: Dim, b: Dim) -> bool:
     return a == b or not isinstance(a, int) or not isinstance(b, int)
 
 
+def held(node: ir.Node) -> Argument:
+    """Return what is known of the result of a Constant in the body of a call."""
+    array = constant_array(node)
+    return Argument(None, ir.DataType.from_numpy(array.dtype), array.shape, array, constant=True)
+
+
+def operand_of(argument: Argument | None) -> Operand:
+    """Return an argument as an operand of a new node: its value, or what a Constant in the body holds."""
+    if argument is None or argument.value is not None or argument.array is None:
+        return None if argument is None else argument.value
+    return Literal(argument.array, known_dtype(argument), "constant")
+
+
 def _name(argument: Argument) -> str:
     return repr(argument.value.name) if argument.value is not None else "an inner value"
 
@@ -241,7 +266,7 @@ def _name(argument: Argument) -> str:
 class Lowering(ABC):
     """How one meta-op is lowered: one instance in one file of onnxtile/fusion/lowerings, named after the meta-op.
 
-    Both methods are pure: they look at the site, and change nothing. They raise NotLowered with the reason.
+    All methods are pure: they look at the site, and change nothing. They raise NotLowered with the reason.
     """
 
     name: str
@@ -253,3 +278,12 @@ class Lowering(ABC):
     def to_ort(self, site: CallSite) -> Replacement:
         """Return the operator that onnxruntime runs best and that means the same: by default the standard one."""
         return self.to_onnx(site)
+
+    def to_qdq(self, site: CallSite) -> Replacement:
+        """Return float operators between QuantizeLinear and DequantizeLinear nodes: none by default."""
+        raise NotLowered(f"{site.function.name} does not compute on quantised tensors")
+
+    def lowered(self, site: CallSite, target: Target) -> Replacement:
+        """Return what the call becomes for `target`."""
+        ways = {Target.ONNX: self.to_onnx, Target.ORT: self.to_ort, Target.QDQ: self.to_qdq}
+        return ways[target](site)

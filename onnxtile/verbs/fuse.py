@@ -45,8 +45,8 @@ class FuseOptions(VerifyOptions):
         str,
         Option(
             "replace meta-ops by operators that mean the same",
-            "none|onnx|ort",
-            choices=Choices("onnxtile.fusion.lowering_driver.lower:Target", also=("none",)),
+            "none|onnx|ort|qdq",
+            choices=Choices("onnxtile.fusion.lowering:Target", also=("none",)),
         ),
     ] = "none"
 

@@ -3,7 +3,7 @@
 from onnxtile.verification.rounding import excused, judge
 from onnxtile.verification.sizes import bound_copy
 from onnxtile.verification.trials import Trial, Verdict, compare, compare_with, run_original
-from onnxtile.verification.values import OutputError, compare_values
+from onnxtile.verification.values import OutputError, compare_quantised, compare_values
 
 __all__ = [
     "OutputError",
@@ -11,6 +11,7 @@ __all__ = [
     "Verdict",
     "bound_copy",
     "compare",
+    "compare_quantised",
     "compare_values",
     "compare_with",
     "excused",

@@ -94,6 +94,14 @@ def compare_values(name: str, expected: Any, got: Any) -> OutputError:
     return OutputError(name, float(off.max()), relative, 0.0, equal=False, where=_place(off, expected, got))
 
 
+def compare_quantised(name: str, expected: Any, got: Any) -> OutputError:
+    """Compare one output as `compare_values` does, but let integers of 8 bits, which are quantised numbers, be one step off."""
+    error = compare_values(name, expected, got)
+    if not isinstance(expected, np.ndarray) or expected.dtype not in (np.int8, np.uint8):
+        return error
+    return replace(error, equal=error.max_abs <= 1, floor=1.0, why=f"{expected.dtype}: one step of quantisation")
+
+
 def missing(name: str) -> OutputError:
     """Return the error of an output that only one of two models has."""
     return _of_another_form(name, "only one of the models has it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,11 @@ class Wrong(Lowering):
         return Replacement.one(self.operator, right.steps[0].inputs, since=1)
 
 
+def only(lowering: Lowering) -> Callable[..., dict[str, Lowering]]:
+    """Return a stand-in for `discover` that finds one lowering of calls."""
+    return lambda package, *_: {lowering.name: lowering} if package.endswith(".lowerings") else {}
+
+
 @pytest.mark.parametrize(
     ("operator", "reason"),
     [("Softsign", "run alone, the operator is off by"), ("Det", "onnxruntime refuses the operator")],
@@ -77,7 +83,7 @@ def test_a_site_that_fails_alone_stays_a_call(
     bench: Any, monkeypatch: pytest.MonkeyPatch, operator: str, reason: str
 ) -> None:
     """Both sites are of one kind, of which one is run: both stay."""
-    monkeypatch.setattr("onnxtile.fusion.lowering_driver.lower.discover", lambda *_: {"SiLU": Wrong(operator)})
+    monkeypatch.setattr("onnxtile.fusion.lowering_driver.plug_ins.discover", only(Wrong(operator)))
     body = "s = Sigmoid (x) a = Mul (x, s) t = Sigmoid (a) y = Mul (a, t)"
     result = bench.lower(bench.model(body, {}), "SiLU")
     assert [site.operator for site in result.lowered] == ["", ""]
@@ -87,14 +93,14 @@ def test_a_site_that_fails_alone_stays_a_call(
 
 
 def test_without_verification_nothing_is_run(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxtile.fusion.lowering_driver.lower.discover", lambda *_: {"SiLU": Wrong("Softsign")})
+    monkeypatch.setattr("onnxtile.fusion.lowering_driver.plug_ins.discover", only(Wrong("Softsign")))
     model = bench.model("s = Sigmoid (x) y = Mul (x, s)", {})
     assert bench.lower(model, "SiLU", verify=False).lowered[0].operator == "Softsign"
 
 
 def test_a_fused_model_that_differs_is_still_refused(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only sites are given up: where every site agrees and the whole does not, the model is not written."""
-    monkeypatch.setattr("onnxtile.fusion.lowering_driver.lower.discover", lambda *_: {"SiLU": Wrong("Softsign")})
+    monkeypatch.setattr("onnxtile.fusion.lowering_driver.plug_ins.discover", only(Wrong("Softsign")))
     monkeypatch.setattr("onnxtile.verbs.flows.fusing.check_parts", lambda *_, **__: ())
     monkeypatch.setattr("onnxtile.verbs.flows.fusing._failed", lambda *_: [])
     with pytest.raises(Mismatch, match="lowered model"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.fusion.lowering import Argument, CallSite, FactsTable, Lowering, NotLowered, Replacement
+from onnxtile.fusion.lowering import Argument, CallSite, FactsTable, NotLowered, Replacement
+from onnxtile.fusion.lowering_driver.plug_ins import PlugIns
+from onnxtile.fusion.operator_lowering import OperatorSite
 from onnxtile.fusion.unfuse import Opening, Undo
 from onnxtile.graph import node_id
 
@@ -17,7 +19,7 @@ from onnxtile.graph import node_id
 class Decision:
     """What becomes of one call: it is lowered (`proof`), opened (`opening`, with decisions on the `inner` calls), or stays.
 
-    `reason` says why it is not lowered.
+    `reason` says why it is not lowered. An operator that may be lowered, and that no pattern fused, is decided on like a call.
     """
 
     call: ir.Node
@@ -46,24 +48,20 @@ class Decision:
 class Decider:
     """Decides on the calls of one fused model, as often as asked: each call is proved and opened once.
 
-    `lowerings` are the plug-ins by meta-op; of each, the one for onnxruntime's own operators is asked where `for_ort`. `unfit` gives the
-    reasons why calls, by name, must not be lowered, whatever their plug-in says.
+    `plug_ins` lower for one target. `unfit` gives the reasons why calls, by name, must not be lowered, whatever their plug-in says.
     """
 
     def __init__(
         self,
         model: ir.Model,
         facts: FactsTable,
-        lowerings: Mapping[str, Lowering],
+        plug_ins: PlugIns,
         unfit: Mapping[str, str],
-        *,
-        for_ort: bool,
     ) -> None:
         self._model = model
         self._facts = facts
-        self._lowerings = lowerings
+        self._plug_ins = plug_ins
         self._unfit = unfit
-        self._for_ort = for_ort
         self._undo = Undo(model)
         self._values: dict[ir.Graph, dict[str, ir.Value]] = {}
         self._proofs: dict[ir.Node, Replacement | NotLowered] = {}
@@ -81,18 +79,23 @@ class Decider:
             opening.discard()
 
     def _is_call(self, node: ir.Node) -> bool:
+        return self._is_fused(node) or self._plug_ins.takes(node)
+
+    def _is_fused(self, node: ir.Node) -> bool:
         return node.op_identifier() in self._model.functions and keys.FUSED in node.metadata_props
 
     def _decided(self, call: ir.Node, graph: ir.Graph, limit: int, why: str) -> Decision:
-        function = self._model.functions[call.op_identifier()]
-        name, meta_op = node_id(call), function.metadata_props.get(keys.META_OP, function.name)
-        outcome = self._proof(call, function, meta_op)
+        function = self._model.functions[call.op_identifier()] if self._is_fused(call) else None
+        name, meta_op = node_id(call), call.op_type
+        if function is not None:
+            meta_op = function.metadata_props.get(keys.META_OP, function.name)
+        outcome = self._proof(call, function)
         if isinstance(outcome, Replacement):
             if outcome.opset <= limit:
                 return Decision(call, name, meta_op, outcome)
             outcome = NotLowered(f"{outcome.steps[outcome.main].op} needs opset {outcome.opset}: {why}")
         reason = str(outcome)
-        if not any(node.op_identifier() in self._model.functions for node in function):
+        if function is None or not any(node.op_identifier() in self._model.functions for node in function):
             return Decision(call, name, meta_op, reason=reason)
         opening = self._opening(call, graph)
         inner = tuple(self._decided(node, graph, limit, why) for node in opening.nodes if self._is_call(node))
@@ -102,24 +105,26 @@ class Decider:
         listed = dict.fromkeys(f"{one.meta_op} in it: {one.reason}" for one in inner if one.reason)
         return Decision(call, name, meta_op, reason="; ".join(filter(None, (reason, "; ".join(listed)))))
 
-    def _proof(self, call: ir.Node, function: ir.Function, meta_op: str) -> Replacement | NotLowered:
+    def _proof(self, call: ir.Node, function: ir.Function | None) -> Replacement | NotLowered:
         if call not in self._proofs:
             try:
-                self._proofs[call] = self._proved(call, function, meta_op)
+                self._proofs[call] = self._proved(call, function)
             except NotLowered as refused:
                 self._proofs[call] = refused
         return self._proofs[call]
 
-    def _proved(self, call: ir.Node, function: ir.Function, meta_op: str) -> Replacement:
+    def _proved(self, call: ir.Node, function: ir.Function | None) -> Replacement:
         if node_id(call) in self._unfit:
             raise NotLowered(self._unfit[node_id(call)])
-        plug_in = self._lowerings.get(meta_op)
-        if plug_in is None:
-            raise NotLowered(f"no operator is known that means {meta_op}")
-        arguments = [self._facts.argument(v) if v is not None else Argument(None, None, None) for v in call.inputs]
-        results = [self._facts.argument(v) for v in call.outputs]
-        site = CallSite(function, tuple(arguments), tuple(results), self._model.functions, self._facts)
-        return plug_in.to_ort(site) if self._for_ort else plug_in.to_onnx(site)
+        arguments = tuple(self._arguments(call.inputs))
+        results = tuple(self._arguments(call.outputs))
+        if function is None:
+            return self._plug_ins.of_operator(OperatorSite(call, arguments, results, self._facts))
+        return self._plug_ins.of_call(CallSite(function, arguments, results, self._model.functions, self._facts))
+
+    def _arguments(self, values: Iterable[ir.Value | None]) -> Iterator[Argument]:
+        for value in values:
+            yield self._facts.argument(value) if value is not None else Argument(None, None, None)
 
     def _opening(self, call: ir.Node, graph: ir.Graph) -> Opening:
         if call not in self._openings:

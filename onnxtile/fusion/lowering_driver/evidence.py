@@ -24,6 +24,8 @@ class SitePair:
     constants: frozenset[str] = field(repr=False)
     twice: frozenset[str] = field(default=frozenset(), repr=False)
     """Inputs whose last axis is one vector twice."""
+    rounds: bool = False
+    """Whether the outputs are quantised anew, and may be one step off."""
     same: tuple[str, ...] = ()
     """The names of further calls that are the same."""
 
@@ -52,9 +54,8 @@ class Evidence:
         before = self._before(call, nodes, inputs)
         after = self._after(call, inputs, proof)
         constants = frozenset(v.name or "" for v in inputs if self._facts.argument(v).constant)
-        self._parts[key] = SitePair(
-            name, meta_op, before, after, constants, frozenset(v.name or "" for v in proof.twice)
-        )
+        twice = frozenset(v.name or "" for v in proof.twice)
+        self._parts[key] = SitePair(name, meta_op, before, after, constants, twice, proof.rounds)
 
     def _signature(self, call: ir.Node, nodes: list[ir.Node], inputs: list[ir.Value], proof: Replacement) -> object:
         numbers = {value: i for i, value in enumerate(inputs)}
@@ -64,12 +65,13 @@ class Evidence:
             array = None if argument.array is None else argument.array.tobytes()
             known.append((argument.dtype, argument.dims, array))
         above = tuple(
-            (n.op_identifier(), repr(sorted((a.name, repr(a.value)) for a in n.attributes.values()))) for n in nodes
+            (n.op_identifier(), repr(sorted((a.name, repr(a.value)) for a in n.attributes.values())))
+            for n in (*nodes, call)
         )
         steps = tuple(
             (s.op, s.domain, repr(s.attributes), tuple(_key(o, numbers) for o in s.inputs)) for s in proof.steps
         )
-        return (call.op_identifier(), above, tuple(known), steps)
+        return (above, tuple(known), steps)
 
     def _before(self, call: ir.Node, nodes: list[ir.Node], inputs: list[ir.Value]) -> ir.Model:
         return ir.from_proto(self._cut.of([*nodes, call], {v: self._type(v) for v in inputs}, call.outputs))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -12,10 +11,11 @@ import onnx_ir as ir
 from onnxtile import keys
 from onnxtile.errors import ModelError
 from onnxtile.fusion.library import Pattern
-from onnxtile.fusion.lowering import Lowering
+from onnxtile.fusion.lowering import Target
 from onnxtile.fusion.lowering_driver.decide import Decider, Decision
 from onnxtile.fusion.lowering_driver.evidence import Evidence, SitePair
 from onnxtile.fusion.lowering_driver.facts import LoweringFacts
+from onnxtile.fusion.lowering_driver.plug_ins import PlugIns
 from onnxtile.fusion.lowering_driver.widen import is_narrow
 from onnxtile.fusion.lowering_driver.write import Emitter
 from onnxtile.fusion.outcome import PatternResult
@@ -28,17 +28,9 @@ from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.walk import all_nodes
 from onnxtile.progress import Progress, silent
-from onnxtile.registry import discover
 
 _ALL_OPSETS = 1_000
 NOTHING: Mapping[str, str] = MappingProxyType({})
-
-
-class Target(Enum):
-    """Whose operators the calls become."""
-
-    ONNX = "onnx"
-    ORT = "ort"
 
 
 @dataclass(frozen=True)
@@ -149,10 +141,8 @@ class _Run:
             self.fused, request.patterns, request.progress, shapes=lambda: shapes.of_copies(counterparts)
         )
         facts = LoweringFacts(source, shapes)
-        known = discover("onnxtile.fusion.lowerings", Lowering)  # type: ignore[type-abstract]
-        declared = {pattern.name: pattern.lowering for pattern in request.patterns if pattern.lowering is not None}
-        lowerings: Mapping[str, Lowering] = {**known, **declared}
-        self._decider = Decider(self.fused, facts, lowerings, request.unfit, for_ort=request.target is Target.ORT)
+        plug_ins = PlugIns.found(request.target, request.patterns)
+        self._decider = Decider(self.fused, facts, plug_ins, request.unfit)
         self.evidence = Evidence(self.fused, facts)
         self.sites: list[LoweredSite] = []
 

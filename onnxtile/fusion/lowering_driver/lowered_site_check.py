@@ -16,9 +16,10 @@ from onnxtile.model.feeds import draw
 from onnxtile.model.session import session_of
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.runtime import Array
-from onnxtile.verification import OutputError, compare_values
+from onnxtile.verification import OutputError, compare_quantised, compare_values
 
 _COUNTS = {ir.DataType.INT64, ir.DataType.INT32}
+_STORED = {ir.DataType.INT8: (-128, 127), ir.DataType.UINT8: (0, 255)}
 
 
 class _Skipped(Exception):
@@ -92,6 +93,9 @@ def _drawn(value: ir.Value, argument: Argument, generator: np.random.Generator) 
     sizes = _sizes(argument)
     if sizes is None:
         raise _Skipped(f"the shape of {value.name!r} is not known")
+    if argument.dtype in _STORED:  # what is quantised uses the whole range of its type
+        low, high = _STORED[argument.dtype]
+        return generator.integers(low, high, sizes, argument.dtype.numpy(), endpoint=True)
     return draw(generator, value, lambda _: sizes)
 
 
@@ -105,7 +109,8 @@ def _compared(part: SitePair, feeds: Mapping[str, Array]) -> tuple[OutputError, 
     if not narrow:
         expected = session_of(part.before).run(feeds)
         got = session_of(part.after).run(feeds)
-        return tuple(compare_values(name, value, got[name]) for name, value in expected.items())
+        compared = compare_quantised if part.rounds else compare_values
+        return tuple(compared(name, value, got[name]) for name, value in expected.items())
     got = _run_narrow(part.after, feeds)
     reference = session_of(widened(part.before)).run({name: _wide(array) for name, array in feeds.items()})
     return tuple(compare_values(name, reference[name].astype(value.dtype), value) for name, value in got.items())

@@ -49,8 +49,9 @@ class Emitter:
         assert isinstance(graph, ir.Graph)
         nodes: list[ir.Node] = []
         handed = {made.step for made in proof.outputs}
+        main = call.name or self._free(meta_op)
         for i, step in enumerate(proof.steps):
-            name = call.name or meta_op
+            name = main
             shared = i != proof.main and i not in handed
             if i != proof.main:
                 name = self._free(f"{name}/{step.op}")

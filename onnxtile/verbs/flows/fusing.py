@@ -12,10 +12,12 @@ import onnx_ir as ir
 
 from onnxtile.errors import invalid
 from onnxtile.fusion import library as pattern_files
+from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.library import Pattern
+from onnxtile.fusion.lowering import Target
 from onnxtile.fusion.lowering_driver.evidence import SitePair
 from onnxtile.fusion.lowering_driver.facts import LoweringFacts
-from onnxtile.fusion.lowering_driver.lower import Lowered, LoweredSite, Target, resolved
+from onnxtile.fusion.lowering_driver.lower import Lowered, LoweredSite, resolved
 from onnxtile.fusion.lowering_driver.lower import lower as lower_graph
 from onnxtile.fusion.lowering_driver.lowered_site_check import check_parts
 from onnxtile.fusion.lowering_driver.widen import is_narrow, widened
@@ -35,6 +37,7 @@ from onnxtile.verification import Verdict, bound_copy, compare_with, excused, ru
 if TYPE_CHECKING:
     from onnxtile.verbs.fuse import FuseOptions, Patterns
 
+_PRODUCTS = "QuantisedProduct"
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(?!=)(.*)", re.DOTALL)
 """A query with the name of its meta-op before it."""
 
@@ -79,7 +82,7 @@ class FuseResult(RewrittenModel):
 def fuse(options: FuseOptions) -> FuseResult:
     """Fuse a model as `onnxtile.fuse` says."""
     lower, verify, progress = options.lower, options.verify, options.progress
-    chosen = chosen_patterns(options.patterns, islands=lower == "none")
+    chosen = chosen_patterns(options.patterns, lower)
     progress("reading the model")
     original, source = load(options.model), file_of(options.model)
     clear_plan(original)
@@ -189,16 +192,36 @@ def _bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model
     return resolved(bound)
 
 
-def chosen_patterns(patterns: Patterns, *, islands: bool = True) -> list[Pattern]:
-    """Return the patterns that `patterns` name; where they name none the library, and with `islands` the quantised ones.
+def chosen_patterns(patterns: Patterns, lower: str = "none") -> list[Pattern]:
+    """Return the patterns that `patterns` name; where they name none, those that fuse and lower to `lower` by default.
 
     Raises PatternError, QueryError, UsageError.
     """
     chosen: list[Pattern] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         chosen += [pattern] if isinstance(pattern, Pattern) else _selected(pattern)
-    quantised = pattern_files.pattern_set("quantised") if islands and not chosen else []
-    return pattern_files.require_distinct(chosen) or [*pattern_files.pattern_set(), *quantised]
+    return pattern_files.require_distinct(chosen) or _default_patterns(lower)
+
+
+def _default_patterns(lower: str) -> list[Pattern]:
+    """Return the library, and what quantised models need besides.
+
+    Of onnxruntime's operators those of products with quantised weights come first: no part of one shall be in a larger meta-op.
+    """
+    if lower == "onnx":
+        return pattern_files.pattern_set()
+    if lower == "qdq":
+        return pattern_files.pattern_set("dynamic")
+    quantised = pattern_files.pattern_set("quantised")
+    if lower == "none":
+        return [*pattern_files.pattern_set(), *quantised]
+    products = [replace(one, name=_PRODUCTS, island=_product_rule(one)) for one in quantised if one.island is not None]
+    return [*pattern_files.pattern_set("dynamic"), *products, *pattern_files.pattern_set(), *quantised]
+
+
+def _product_rule(pattern: Pattern) -> IslandRule | None:
+    """Return the island rule of `pattern`, of products with weights alone."""
+    return pattern.island and pattern.island.model_copy(update={"products": frozenset({"Gemm", "MatMul"})})
 
 
 def _selected(pattern: str | tuple[str, str]) -> list[Pattern]:

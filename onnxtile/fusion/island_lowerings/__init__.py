@@ -1,0 +1,1 @@
+"""How quantised islands are lowered: one file for each operator."""

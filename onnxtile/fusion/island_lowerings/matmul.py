@@ -1,0 +1,91 @@
+"""A matrix product of stored tensors, or of floats and a weight that is stored in blocks."""
+
+from __future__ import annotations
+
+from onnxtile.fusion.island_lowering import (
+    STANDARD,
+    IslandLowering,
+    IslandOutput,
+    IslandSite,
+    Source,
+    StoredTensor,
+)
+from onnxtile.fusion.lowering import ORT_DOMAIN, Argument, Made, NewNode, NotLowered, Operand, Replacement, Setting
+from onnxtile.fusion.proofs.blocks import product_by_blocks
+from onnxtile.fusion.proofs.quantised import (
+    clamped,
+    require_alike,
+    require_alone,
+    scale_pair,
+    stored_bias,
+    stored_triple,
+)
+
+
+class MatMulIsland(IslandLowering):
+    """QLinearMatMul of the standard; QGemm, MatMulIntegerToFloat and MatMulNBits of onnxruntime's docs/ContribOperators.md."""
+
+    name = "MatMul"
+
+    def to_onnx(self, island: IslandSite) -> Replacement:
+        """Return QLinearMatMul-10."""
+        a, b, result = island.stored(0), island.stored(1), island.result
+        require_alike(a.rule, result)
+        inputs = (*stored_triple(a), *stored_triple(b, axis=-1), *scale_pair(result))
+        return clamped(island, NewNode("QLinearMatMul", inputs, since=10))
+
+    def to_ort(self, island: IslandSite) -> Replacement:
+        """Return QLinearMatMul-10; with a bias QGemm, to floats MatMulIntegerToFloat, with a weight in blocks MatMulNBits."""
+        bias, rest = _with_bias(island)
+        if not isinstance(island.source(0), StoredTensor):
+            return product_by_blocks(rest, island.source(0), island.stored(1), bias)
+        if island.only_result is None:
+            return _to_float(rest, bias)
+        return self.to_onnx(island) if bias is None else quantised_gemm(rest, bias, {"alpha": 1.0})
+
+
+def quantised_gemm(island: IslandSite, bias: Source, attributes: dict[str, Setting]) -> Replacement:
+    """Return QGemm on the operands of the first operator of `island`, and what follows. Raises NotLowered."""
+    a, b = island.stored(0), island.stored(1)
+    if a.dims is None or b.dims is None or len(a.dims) != 2 or len(b.dims) != 2:
+        raise NotLowered("it has a bias, which QGemm takes for matrices only")
+    along = 0 if attributes.get("transB") else 1
+    columns = b.dims[along]
+    if not isinstance(columns, int):
+        raise NotLowered("the number of its columns is not known")
+    added = stored_bias(island, bias, (a, b), columns)
+    operands: tuple[Operand, ...] = (*stored_triple(a), *stored_triple(b, axis=along), added)
+    if island.only_result is None:
+        require_alone(island)
+        return Replacement((NewNode("QGemm", operands, attributes, ORT_DOMAIN),), (Made(0),))
+    require_alike(a.rule, island.result)
+    inputs = (*operands, *scale_pair(island.result))
+    return clamped(island, NewNode("QGemm", inputs, attributes, ORT_DOMAIN))
+
+
+def _to_float(island: IslandSite, bias: Source) -> Replacement:
+    """Return MatMulIntegerToFloat. Raises NotLowered."""
+    require_alone(island)
+    a, b = island.stored(0), island.stored(1)
+    (left, a_scale, a_zero), (right, b_scale, b_zero) = stored_triple(a), stored_triple(b, axis=-1)
+    if b.dims is None or len(b.dims) != 2:
+        raise NotLowered("its second operand is no matrix")
+    inputs: tuple[Operand, ...] = (left, right, a_scale, b_scale, a_zero, b_zero)
+    if bias is not None:
+        if not isinstance(bias, Argument) or bias.value is None or bias.dims != (b.dims[1],):
+            raise NotLowered("its bias is no vector of floats")
+        inputs = (*inputs, bias.value)
+    return Replacement((NewNode("MatMulIntegerToFloat", inputs, domain=ORT_DOMAIN),), (Made(0),))
+
+
+def _with_bias(island: IslandSite) -> tuple[Source, IslandSite]:
+    """Return the constant that is added to the product, None where there is none, and the island without that Add."""
+    if len(island.steps) < 2 or island.steps[1].node.op_type != "Add" or island.steps[1].node.domain not in STANDARD:
+        return None, island
+    others = [source for source in island.steps[1].sources if source != IslandOutput(0)]
+    if len(others) != 1 or not isinstance(others[0], StoredTensor | Argument):
+        return None, island
+    return others[0], island.without(1)
+
+
+MATMUL = MatMulIsland()

@@ -1,0 +1,62 @@
+"""Operators that compute no element: between equal scales they take stored tensors as they are."""
+
+from __future__ import annotations
+
+from onnxtile.fusion.island_lowering import IslandLowering, IslandSite, StoredTensor
+from onnxtile.fusion.lowering import Argument, Made, NewNode, NotLowered, Operand, Replacement
+from onnxtile.fusion.lowering_driver.inline import settings
+from onnxtile.fusion.proofs.quantised import require_alone
+
+
+def moves(island: IslandSite, inputs: tuple[Operand, ...], *, since: int) -> Replacement:
+    """Return the first operator of the island on stored tensors. Raises NotLowered where more is computed."""
+    require_alone(island)
+    node = island.first
+    step = NewNode(node.op_type, inputs, settings(node), since=since, outputs=len(node.outputs))
+    return Replacement((step,), tuple(Made(0, output.output) for output, _ in island.results))
+
+
+class MovedIsland(IslandLowering):
+    """The operator itself on what is stored, which its results are stored as, too: q -> x -> q gives back each element.
+
+    `since` is the version that takes integers of 8 bits.
+    """
+
+    def __init__(self, name: str, since: int) -> None:
+        self.name = name
+        self._since = since
+
+    def to_onnx(self, island: IslandSite) -> Replacement:
+        """Return the operator on the stored tensor."""
+        first = island.stored(0)
+        if any(rule is None for _, rule in island.results):
+            raise NotLowered("its result is not quantised")
+        if not all(rule is not None and first.rule.same_as(rule) for _, rule in island.results):
+            raise NotLowered("its operand and its result have different scales")
+        others = island.steps[0].sources[1:]
+        if any(isinstance(source, StoredTensor) for source in others):
+            raise NotLowered("an operand besides the first is quantised")
+        known = tuple(source.value if isinstance(source, Argument) else None for source in others)
+        if any(value is None and source is not None for value, source in zip(known, others, strict=True)):
+            raise NotLowered("an operand is computed in it")
+        return moves(island, (first.operand, *known), since=self._since)
+
+    def to_ort(self, island: IslandSite) -> Replacement:
+        """Return the operator on the stored tensor."""
+        return self.to_onnx(island)
+
+
+DEPTH_TO_SPACE = MovedIsland("DepthToSpace", 1)
+EXPAND = MovedIsland("Expand", 8)
+FLATTEN = MovedIsland("Flatten", 9)
+GATHER = MovedIsland("Gather", 1)
+IDENTITY = MovedIsland("Identity", 1)
+MAX_POOL = MovedIsland("MaxPool", 12)
+RESHAPE = MovedIsland("Reshape", 5)
+SLICE = MovedIsland("Slice", 10)
+SPACE_TO_DEPTH = MovedIsland("SpaceToDepth", 1)
+SPLIT = MovedIsland("Split", 2)
+SQUEEZE = MovedIsland("Squeeze", 1)
+TILE = MovedIsland("Tile", 6)
+TRANSPOSE = MovedIsland("Transpose", 1)
+UNSQUEEZE = MovedIsland("Unsqueeze", 1)

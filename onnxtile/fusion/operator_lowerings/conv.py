@@ -1,0 +1,25 @@
+"""A convolution of stored tensors."""
+
+from __future__ import annotations
+
+from onnxtile.fusion.lowering import Replacement
+from onnxtile.fusion.lowering_driver.inline import settings
+from onnxtile.fusion.operator_lowering import OperatorLowering, OperatorSite
+from onnxtile.fusion.proofs.qdq import QdqSteps
+
+
+class QLinearConv(OperatorLowering):
+    """https://onnx.ai/onnx/operators/onnx__QLinearConv.html."""
+
+    name = "QLinearConv"
+
+    def to_qdq(self, site: OperatorSite) -> Replacement:
+        """Return Conv of what is dequantised, its bias included."""
+        steps = QdqSteps(site)
+        x, weight = steps.stored(0, 1, 2), steps.stored(3, 4, 5, axis=0)
+        bias = steps.bias(8, 1, 4)
+        inputs = (x, weight) if bias is None else (x, weight, bias)
+        return steps.finished(steps.compute("Conv", inputs, settings(site.node), since=1), 6, 7)
+
+
+QLINEAR_CONV = QLinearConv()

@@ -1,0 +1,115 @@
+"""Operators on quantised tensors as float ones between DequantizeLinear and QuantizeLinear."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic
+from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+from onnxtile import api
+from onnxtile.api import FuseResult
+
+
+def products(*, rows: int = 96, columns: int = 40, conv: bool = False) -> onnx.ModelProto:
+    """Return two products with weights and a bias, or a convolution."""
+    random = np.random.default_rng(3)
+    shapes = {"w": (rows, columns), "v": (columns, 16), "b": (16,)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("MatMul", ["h", "v"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["y"]),
+    ]
+    given, made = [3, rows], [3, 16]
+    if conv:
+        shapes = {"w": (4, 3, 3, 3), "b": (4,)}
+        nodes = [helper.make_node("Conv", ["x", "w", "b"], ["y"])]
+        given, made = [1, 3, 8, 8], [1, 4, 6, 6]
+    held = [
+        numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    graph = helper.make_graph(
+        nodes, "g",
+        [helper.make_tensor_value_info("x", 1, given)], [helper.make_tensor_value_info("y", 1, made)], held,
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def dynamic(proto: onnx.ModelProto, folder: Path, *, per_channel: bool = False) -> onnx.ModelProto:
+    source, target = folder / "float.onnx", folder / "dynamic.onnx"
+    onnx.save(proto, source)
+    quantize_dynamic(source, target, weight_type=QuantType.QInt8, per_channel=per_channel)
+    return onnx.load(target)
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_dynamic_products(tmp_path: Path, operators: Callable[[FuseResult], list[str]], per_channel: bool) -> None:
+    model = dynamic(products(), tmp_path, per_channel=per_channel)
+    pair = ["DynamicQuantizeLinear", "DequantizeLinear", "DequantizeLinear", "MatMul"]
+    assert Counter(operators(api.fuse(model, lower="qdq"))) == Counter([*pair, *pair, "Add"])
+    assert operators(api.fuse(model, lower="ort")) == ["com.microsoft.DynamicQuantizeMatMul"] * 2
+
+
+def test_a_tensor_that_is_quantised_for_several_products(
+    tmp_path: Path, operators: Callable[[FuseResult], list[str]]
+) -> None:
+    proto = products(columns=96)
+    proto.graph.node[1].input[0] = "x"
+    proto.graph.node[2].input[1] = "h"
+    proto.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.eye(96, dtype=np.float32), "v"))
+    proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 96
+    model = dynamic(proto, tmp_path)
+    found = Counter(operators(api.fuse(model, lower="ort")))
+    assert found == {"DynamicQuantizeLinear": 1, "com.microsoft.MatMulIntegerToFloat": 2, "Add": 1}
+    found = Counter(operators(api.fuse(model, lower="qdq")))
+    assert found == {"DynamicQuantizeLinear": 1, "DequantizeLinear": 3, "MatMul": 2, "Add": 1}
+
+
+def test_a_dynamic_convolution(
+    tmp_path: Path, operators: Callable[[FuseResult], list[str]], reasons: Callable[[FuseResult], list[str]]
+) -> None:
+    model = dynamic(products(conv=True), tmp_path)
+    found = operators(api.fuse(model, lower="qdq"))
+    assert "Conv" in found and "ConvInteger" not in found
+    assert "onnxruntime has no operator" in reasons(api.fuse(model, lower="ort"))[0]
+
+
+@pytest.mark.parametrize("rows", [96, 80])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_weights_in_blocks_of_four_bits(
+    operators: Callable[[FuseResult], list[str]], rows: int, symmetric: bool
+) -> None:
+    quantiser = MatMulNBitsQuantizer(
+        products(rows=rows), block_size=32, is_symmetric=symmetric, quant_format=QuantFormat.QOperator
+    )
+    quantiser.process()
+    result = api.fuse(quantiser.model.model, lower="qdq")
+    assert Counter(operators(result)) == {"DequantizeLinear": 2, "MatMul": 2, "Add": 1}
+    again = api.fuse(result.model, lower="ort")
+    assert Counter(operators(again)) == {"com.microsoft.MatMulNBits": 2, "Add": 1}
+
+
+def test_an_operator_that_is_not_lowered_stays_as_it_is(operators: Callable[[FuseResult], list[str]]) -> None:
+    """Nothing is fused for it: the node is in the model with its reason in the report."""
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["x", "w"], ["y"])], "g",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, [2, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.INT32, [2, 3])],
+        [numpy_helper.from_array(np.ones((4, 3), np.int8), "w")],
+    )  # fmt: skip
+    result = api.fuse(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), lower="qdq")
+    assert operators(result) == ["MatMulInteger"]
+    assert "not scaled to floats" in result.lowered[0].reason
+
+
+def test_a_float_model_is_left_alone() -> None:
+    result = api.fuse(products(), lower="qdq")
+    assert not result.lowered
+    assert [node.op_type for node in result.model.graph] == ["MatMul", "MatMul", "Add"]
