@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-QUANTISING, DEQUANTISING = "QuantizeLinear", "DequantizeLinear"
+QUANTISING, DEQUANTISING, DYNAMIC = "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"
 
 OWN_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 """The domains whose operators of these names mean the same."""
@@ -18,3 +18,8 @@ def quantises(node: ir.Node | None) -> bool:
 def dequantises(node: ir.Node | None) -> bool:
     """Return whether `node` is a DequantizeLinear."""
     return node is not None and node.op_type == DEQUANTISING and node.domain in OWN_DOMAINS
+
+
+def quantises_dynamically(node: ir.Node | None) -> bool:
+    """Return whether `node` is a DynamicQuantizeLinear, which computes scale and zero point as well."""
+    return node is not None and node.op_type == DYNAMIC and node.domain in OWN_DOMAINS
