@@ -74,7 +74,7 @@ def float_view(model: ir.Model, constants: Constants) -> FloatView:
     copy = model.clone()
     view = FloatView(copy, {}, {}, {})
     for ours, theirs in zip(copy.graphs(), model.graphs(), strict=True):
-        writer = _Writer(view, ours, constants)
+        writer = _ViewWriter(view, ours, constants)
         pairs = list(zip(ours, theirs, strict=True))
         view.values.update(zip(ours.inputs, theirs.inputs, strict=True))
         view.values.update((value, theirs.initializers[name]) for name, value in ours.initializers.items())
@@ -88,7 +88,7 @@ def float_view(model: ir.Model, constants: Constants) -> FloatView:
 
 
 @dataclass
-class _Writer:
+class _ViewWriter:
     """Writes the float view of one graph."""
 
     view: FloatView

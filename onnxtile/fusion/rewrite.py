@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -42,6 +43,9 @@ from onnxtile.query.match import Match, Matcher, with_rivals
 from onnxtile.query.names import require_known
 from onnxtile.query.vertex import identify
 
+Site: TypeAlias = tuple[str, str]
+"""A place where a meta-op may stand: the name of the meta-op, and that of its first result."""
+
 
 @collector_paused()
 def fuse(
@@ -51,6 +55,7 @@ def fuse(
     shapes: Callable[[], Shapes] | None = None,
     *,
     through: bool = False,
+    left_out: Container[Site] = (),
 ) -> list[PatternResult]:
     """Fuse `model` in place with one pattern after the other; later patterns may name the meta-ops of earlier ones.
 
@@ -59,9 +64,9 @@ def fuse(
 
     Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, where something
     outside reads more of its values than the pattern allows, or where a function cannot say what its nodes say. `shapes` gives those of
-    `model` as it is now, for when the first test asks; without it they are inferred.
+    `model` as it is now, for when the first test asks; without it they are inferred. Sites in `left_out` are refused.
     """
-    return FusionRun(model, patterns, shapes, through=through).apply(progress)
+    return FusionRun(model, patterns, shapes, through=through, left_out=left_out).apply(progress)
 
 
 class FusionRun:
@@ -74,10 +79,11 @@ class FusionRun:
         shapes: Callable[[], Shapes] | None = None,
         *,
         through: bool = False,
+        left_out: Container[Site] = (),
     ) -> None:
         self._patterns = list(patterns)
         _require_known(model, self._patterns)
-        self._fuser = _Fuser(model, shapes)
+        self._fuser = _Fuser(model, shapes, left_out=left_out)
         named = any(pattern.needs() & {QUANTISING, DEQUANTISING} for pattern in self._patterns)
         seen_through = through and not named and has_quantised_operators(model)
         self._finder = _finder(self._fuser) if seen_through else self._fuser
@@ -147,6 +153,7 @@ class _Fuser:
     model: ir.Model
     shapes: Callable[[], Shapes] | None = None
     mirror: _Mirror | None = None
+    left_out: Container[Site] = ()
     constants: Constants = field(init=False)
     places: dict[ir.Graph, _Places] = field(init=False, default_factory=dict)
 
@@ -254,6 +261,8 @@ class _Fuser:
         self, part: FusedRegion, pattern: Pattern, over: Sequence[int], marks: Iterable[str] = ()
     ) -> ir.Node | Refusal:
         """Put a call in the place of the nodes of `part`, and return it; `over` and `marks` say what its kernel may do."""
+        if (pattern.name, part.outputs[0].name) in self.left_out:
+            return Refusal("as one kernel it makes the arena larger")
         graph = _graph_of(part)
         places = self._places(graph)
         after = places.order.between(part.own, part.copied)

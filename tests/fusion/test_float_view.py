@@ -3,6 +3,7 @@
 import importlib.util
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -37,7 +38,7 @@ def _block() -> onnx.ModelProto:
     def weight(*shape: int) -> str:
         return constant(generator.standard_normal(shape) / 6)
 
-    def node(op: str, *inputs: str, **attributes: object) -> str:
+    def node(op: str, *inputs: str, **attributes: Any) -> str:
         nodes.append(helper.make_node(op, inputs, [f"v{len(nodes)}"], f"{op}_{len(nodes)}", **attributes))
         return nodes[-1].output[0]
 
@@ -150,7 +151,7 @@ def test_ports_of_a_site_are_stored_tensors_and_scales_are_operands() -> None:
     assert [value.name for value in call.inputs if value is not None] == ["a", "b", "s", "z"]
 
 
-def _concat_or_add(op: str, inputs: list[str], **attributes: object) -> onnx.ModelProto:
+def _concat_or_add(op: str, inputs: list[str], **attributes: Any) -> onnx.ModelProto:
     """Return a quantised operator of `a` and `b` before a quantised Sigmoid."""
     nodes = [
         helper.make_node(op, inputs, ["t"], "first", domain="com.microsoft", **attributes),
@@ -158,7 +159,10 @@ def _concat_or_add(op: str, inputs: list[str], **attributes: object) -> onnx.Mod
     ]
     given = [helper.make_tensor_value_info(name, TensorProto.UINT8, [1, 4]) for name in "ab"]
     made = [helper.make_tensor_value_info("y", TensorProto.UINT8, [1, 8 if "axis" in attributes else 4])]
-    held = [numpy_helper.from_array(np.float32(0.05), "s"), numpy_helper.from_array(np.uint8(3), "z")]
+    held = [
+        numpy_helper.from_array(np.asarray(0.05, np.float32), "s"),
+        numpy_helper.from_array(np.asarray(3, np.uint8), "z"),
+    ]
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     graph = helper.make_graph(nodes, "g", given, made, held)
     return helper.make_model(graph, opset_imports=imports, ir_version=8)
@@ -212,8 +216,8 @@ def test_what_quantises_for_several_products_stays_outside_of_them() -> None:
     ]
     given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])]
     made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])]
-    held = [numpy_helper.from_array(np.eye(4, dtype=np.int8), "w"), numpy_helper.from_array(np.float32(0.1), "ws"),
-            numpy_helper.from_array(np.int8(0), "wz"), numpy_helper.from_array(np.arange(4, dtype=np.float32), "bias")]  # fmt: skip
+    held = [numpy_helper.from_array(np.eye(4, dtype=np.int8), "w"), numpy_helper.from_array(np.asarray(0.1, np.float32), "ws"),
+            numpy_helper.from_array(np.asarray(0, np.int8), "wz"), numpy_helper.from_array(np.arange(4, dtype=np.float32), "bias")]  # fmt: skip
     graph = helper.make_graph(nodes, "g", given, made, held)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     both = api.fuse(proto, ["Linear"])
