@@ -216,8 +216,10 @@ def test_what_quantises_for_several_products_stays_outside_of_them() -> None:
     ]
     given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])]
     made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])]
-    held = [numpy_helper.from_array(np.eye(4, dtype=np.int8), "w"), numpy_helper.from_array(np.asarray(0.1, np.float32), "ws"),
-            numpy_helper.from_array(np.asarray(0, np.int8), "wz"), numpy_helper.from_array(np.arange(4, dtype=np.float32), "bias")]  # fmt: skip
+    weight, bias = np.eye(4, dtype=np.int8), np.arange(4, dtype=np.float32)
+    scale, zero = np.asarray(0.1, np.float32), np.asarray(0, np.int8)
+    named = {"w": weight, "ws": scale, "wz": zero, "bias": bias}
+    held = [numpy_helper.from_array(array, name) for name, array in named.items()]
     graph = helper.make_graph(nodes, "g", given, made, held)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     both = api.fuse(proto, ["Linear"])
