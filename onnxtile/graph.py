@@ -49,10 +49,11 @@ class TopologicalOrder:
         """Return where `node` stands, counted from 0."""
         return self._position[node]
 
-    def between(self, members: Collection[ir.Node]) -> set[ir.Node] | None:
+    def between(self, members: Collection[ir.Node], copied: Collection[ir.Node] = ()) -> set[ir.Node] | None:
         """Return the other nodes that must stand after `members` once these are one node; None where the set is not convex.
 
-        They are the nodes between the first and the last member that depend on one of them.
+        They are the nodes between the first and the last member that depend on one of them. The members read copies of their own of
+        the nodes `copied`.
         """
         first, last = min(map(self.position, members)), max(map(self.position, members))
         # What only the last member gives away is read after all members: the usual case, and no search.
@@ -68,7 +69,7 @@ class TopologicalOrder:
                 if producer is None or self._position.get(producer, -1) < first:
                     continue
                 source = _SET if producer in members else producer
-                if source is not target:
+                if source is not target and not (target is _SET and source in copied):
                     window.add_edge(source, target)
         after: set[ir.Node] = nx.descendants(window, _SET) if _SET in window else set()
         return None if any(window.has_edge(node, _SET) for node in after) else after

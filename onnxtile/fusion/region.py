@@ -18,6 +18,8 @@ SMALL_BYTES = 16
 """A constant of this size or less (an epsilon, a scale, two axes) is part of what a meta-op is; a larger one is an input."""
 
 _MEASURES = {"Shape", "Size"}
+_NOT_IN_FUNCTIONS = {("com.microsoft", "QLinearConcat", "")}
+"""Operators whose result onnxruntime gives a wrong element type to in a function; it then refuses the model."""
 _MOST_MEASURING = 256
 """Largest number of examined nodes that compute with the shapes of a region's values."""
 
@@ -70,16 +72,9 @@ def region(matched: Sequence[ir.Node], constants: Constants) -> FusedRegion | Re
     if graph is None:
         return Refusal("it is part of another match")
     nodes += _measuring(nodes)
-    for node in nodes:
-        if node.graph is not graph:
-            return Refusal("its nodes lie in different graphs")
-        if node.device_configurations:
-            return Refusal(f"{node.op_type} is placed on devices, which a function does not say")
-        for attribute in node.attributes.values():
-            if attribute.is_ref():
-                return Refusal(f"{node.op_type} takes the attribute {attribute.name!r} from the function around it")
-        if has_body(node):
-            return Refusal(f"{node.op_type} has a body")
+    refusal = next((reason for node in nodes if (reason := _why_not(node, graph)) is not None), None)
+    if refusal is not None:
+        return Refusal(refusal)
     members = set(nodes)
     made = {value for node in nodes for value in node.outputs}
     read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None and value not in made)
@@ -91,6 +86,22 @@ def region(matched: Sequence[ir.Node], constants: Constants) -> FusedRegion | Re
     copied = _copied(nodes, outputs)
     outputs = tuple(value for value in outputs if value.producer() not in copied)
     return FusedRegion(tuple(_sorted(outputs, nodes)), inputs, outputs, inside, copied)
+
+
+def _why_not(node: ir.Node, graph: ir.Graph | ir.Function) -> str | None:
+    """Return why `node` cannot be a part of a function that is called in `graph`; None where it can."""
+    if node.graph is not graph:
+        return "its nodes lie in different graphs"
+    if node.device_configurations:
+        return f"{node.op_type} is placed on devices, which a function does not say"
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            return f"{node.op_type} takes the attribute {attribute.name!r} from the function around it"
+    if has_body(node):
+        return f"{node.op_type} has a body"
+    if node.op_identifier() in _NOT_IN_FUNCTIONS:
+        return f"onnxruntime takes no {node.op_type} in a function"
+    return None
 
 
 def _copied(nodes: Sequence[ir.Node], outputs: Iterable[ir.Value]) -> frozenset[ir.Node]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import TypeAlias
 
 import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError, PatternError, QueryError
+from onnxtile.fusion.float_view import FloatView, float_view, has_quantised_operators
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.islands import island_region, islands, overwritten
 from onnxtile.fusion.library import Pattern, pattern_set, set_names
@@ -30,7 +32,7 @@ from onnxtile.fusion.record import (
     past_of,
 )
 from onnxtile.fusion.region import FusedRegion, Refusal, overwritable, region
-from onnxtile.fusion.through import region_through, without_quantisation
+from onnxtile.fusion.through import region_through
 from onnxtile.graph import TopologicalOrder, node_id
 from onnxtile.model.constants import Constants, constant_attribute
 from onnxtile.model.quantising import DEQUANTISING, QUANTISING, is_quantised
@@ -41,6 +43,9 @@ from onnxtile.query.match import Match, Matcher, with_rivals
 from onnxtile.query.names import require_known
 from onnxtile.query.vertex import identify
 
+Site: TypeAlias = tuple[str, str]
+"""A place where a meta-op may stand: the name of the meta-op, and that of its first result."""
+
 
 @collector_paused()
 def fuse(
@@ -50,6 +55,7 @@ def fuse(
     shapes: Callable[[], Shapes] | None = None,
     *,
     through: bool = False,
+    left_out: Container[Site] = (),
 ) -> list[PatternResult]:
     """Fuse `model` in place with one pattern after the other; later patterns may name the meta-ops of earlier ones.
 
@@ -58,19 +64,43 @@ def fuse(
 
     Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, where something
     outside reads more of its values than the pattern allows, or where a function cannot say what its nodes say. `shapes` gives those of
-    `model` as it is now, for when the first test asks; without it they are inferred.
+    `model` as it is now, for when the first test asks; without it they are inferred. Sites in `left_out` are refused.
     """
-    patterns = list(patterns)
-    _require_known(model, patterns)
-    fuser = _Fuser(model, shapes)
-    named = any(pattern.needs() & {QUANTISING, DEQUANTISING} for pattern in patterns)
-    finder = _finder(fuser) if through and not named and is_quantised(model) else fuser
-    results = []
-    for pattern in counted(patterns, "matching", progress):
-        results.append((fuser if pattern.island else finder).apply(pattern))
-        fuser.unify()
-    fuser.finish()
-    return results
+    return FusionRun(model, patterns, shapes, through=through, left_out=left_out).apply(progress)
+
+
+class FusionRun:
+    """One run of `fuse`, and the graphs in which it looks for matches: the model, or its float view."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        patterns: Iterable[Pattern],
+        shapes: Callable[[], Shapes] | None = None,
+        *,
+        through: bool = False,
+        left_out: Container[Site] = (),
+    ) -> None:
+        self._patterns = list(patterns)
+        _require_known(model, self._patterns)
+        self._fuser = _Fuser(model, shapes, left_out=left_out)
+        named = any(pattern.needs() & {QUANTISING, DEQUANTISING} for pattern in self._patterns)
+        seen_through = through and not named and has_quantised_operators(model)
+        self._finder = _finder(self._fuser) if seen_through else self._fuser
+
+    @property
+    def matcher(self) -> Matcher:
+        """The matcher of what is searched, as it is now."""
+        return self._finder.matcher
+
+    def apply(self, progress: Progress = silent) -> list[PatternResult]:
+        """Fuse the model with one pattern after the other, in place."""
+        results = []
+        for pattern in counted(self._patterns, "matching", progress):
+            results.append((self._fuser if pattern.island else self._finder).apply(pattern))
+            self._fuser.unify()
+        self._fuser.finish()
+        return results
 
 
 def _require_known(model: ir.Model, patterns: Collection[Pattern]) -> None:
@@ -89,6 +119,15 @@ def _require_known_in(patterns: Iterable[Pattern], known: Collection[str]) -> No
         for i, program in enumerate(pattern.programs):
             with pattern.located(i):
                 require_known(program.query, known)
+
+
+_CYCLE = "a path leaves it and comes back: as one node it would be part of a cycle"
+
+
+def _graph_of(part: FusedRegion) -> ir.Graph:
+    graph = part.nodes[0].graph
+    assert isinstance(graph, ir.Graph)
+    return graph
 
 
 @dataclass
@@ -114,6 +153,7 @@ class _Fuser:
     model: ir.Model
     shapes: Callable[[], Shapes] | None = None
     mirror: _Mirror | None = None
+    left_out: Container[Site] = ()
     constants: Constants = field(init=False)
     places: dict[ir.Graph, _Places] = field(init=False, default_factory=dict)
 
@@ -202,21 +242,32 @@ class _Fuser:
             names = ", ".join(repr(value.name) for value in part.outputs)
             return Refusal(f"{names} are read outside; the pattern allows {pattern.outputs} of its values to be")
         over = overwritable(part, match, pattern.in_place)
-        call = self.contract_region(part, pattern, over)
-        if self.mirror is not None and isinstance(call, ir.Node):
-            call = self.mirror.contract(part, pattern, over, call)
+        call = self._repeated(part, pattern, over) if self.mirror else self.contract_region(part, pattern, over)
         return node_id(call) if isinstance(call, ir.Node) else call
+
+    def _repeated(self, part: FusedRegion, pattern: Pattern, over: Sequence[int]) -> ir.Node | Refusal:
+        """Put a call in the place of what `part` stands for, and return it; then put one in the place of `part`."""
+        assert self.mirror is not None
+        if self._places(_graph_of(part)).order.between(part.own, part.copied) is None:
+            return Refusal(_CYCLE)
+        made = self.mirror.contract(part, pattern, over)
+        if isinstance(made, ir.Node):
+            call = self.contract_region(part, pattern, over)
+            assert isinstance(call, ir.Node)
+            self.mirror.view.originals[call] = (made,)
+        return made
 
     def contract_region(
         self, part: FusedRegion, pattern: Pattern, over: Sequence[int], marks: Iterable[str] = ()
     ) -> ir.Node | Refusal:
         """Put a call in the place of the nodes of `part`, and return it; `over` and `marks` say what its kernel may do."""
-        graph = part.nodes[0].graph
-        assert isinstance(graph, ir.Graph)
+        if (pattern.name, part.outputs[0].name) in self.left_out:
+            return Refusal("as one kernel it makes the arena larger")
+        graph = _graph_of(part)
         places = self._places(graph)
-        after = places.order.between(part.own)
+        after = places.order.between(part.own, part.copied)
         if after is None:
-            return Refusal("a path leaves it and comes back: as one node it would be part of a cycle")
+            return Refusal(_CYCLE)
         function = self.functions.of(part, pattern, self._opsets(graph), over)
         function.metadata_props.update(dict.fromkeys(marks, ""))
         self.model.graph.opset_imports[keys.DOMAIN] = (
@@ -328,32 +379,41 @@ class _Fuser:
 
 @dataclass
 class _Mirror:
-    """Repeats in the model of `fuser` what happens to its copy; `originals` are its nodes by those of the copy."""
+    """Repeats in the model of `fuser` what happens to its float `view`."""
 
     fuser: _Fuser
-    originals: dict[ir.Node, ir.Node]
+    view: FloatView
 
-    def contract(self, part: FusedRegion, pattern: Pattern, over: Sequence[int], call: ir.Node) -> ir.Node | Refusal:
-        """Contract in the model what `part`, which became `call`, is a copy of, with what quantises and dequantises between."""
-        members = [self.originals[node] for node in part.nodes if node in self.originals]
-        if len(members) < len(part.nodes):
-            return Refusal("a part of it was refused")
+    def contract(self, part: FusedRegion, pattern: Pattern, over: Sequence[int]) -> ir.Node | Refusal:
+        """Contract in the model what `part` of the view stands for, and what quantises and dequantises between."""
+        members = self._originals(part)
+        if isinstance(members, Refusal):
+            return members
         own = region_through(members, self.fuser.constants)
         if isinstance(own, Refusal):
             return own
         if pattern.outputs is not None and len(own.outputs) > pattern.outputs:
             return Refusal("more of its values are read outside, as they are or quantised, than the pattern allows")
         made = self.fuser.contract_region(own, pattern, over if len(own.nodes) == len(part.nodes) else ())
-        if isinstance(made, ir.Node):
-            self.originals[call] = made
-            self.fuser.fused += 1
+        self.fuser.fused += isinstance(made, ir.Node)
         return made
+
+    def _originals(self, part: FusedRegion) -> list[ir.Node] | Refusal:
+        """Return the nodes of the model that `part` stands for."""
+        members: dict[ir.Node, None] = {}
+        for node in part.nodes:
+            members |= dict.fromkeys(self.view.originals[node])
+        whole = (piece for node in members for piece in self.view.parts.get(node, ()))
+        if any(piece not in part.nodes for piece in whole):
+            return Refusal("it ends inside an operator")
+        return list(members)
 
 
 def _finder(fuser: _Fuser) -> _Fuser:
-    """Return a fuser that finds matches for `fuser` in a copy of its model without quantisation between operators."""
-    copy, originals = without_quantisation(fuser.model)
-    return _Fuser(copy, mirror=_Mirror(fuser, originals))
+    """Return a fuser that finds matches for `fuser` in the float view of its model."""
+    view, known = float_view(fuser.model, fuser.constants), fuser.shapes
+    shapes = None if known is None else lambda: view.shapes(known())
+    return _Fuser(view.model, shapes, _Mirror(fuser, view))
 
 
 def _overlap(match: Match, rival: Match, fate: Fate) -> str:

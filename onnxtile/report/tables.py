@@ -67,6 +67,9 @@ def for_fuse(result: ResultJson) -> list[Table | Text]:
         tables.append(line(f"{none} pattern{'s' * (none > 1)} matched nothing (--explain NAME says why)"))
     if refused:
         tables.append(table("matches not fused", ("pattern", "root", "reason"), refused))
+    arena = result.get("arena")
+    if arena:
+        tables.append(line(f"arena: {arena['before']:,} bytes node by node, {arena['after']:,} bytes with meta-ops"))
     return [*tables, *for_lowered(result), *_verdict(result)]
 
 

@@ -49,6 +49,7 @@ class FuseOptions(VerifyOptions):
             choices=Choices("onnxtile.fusion.lowering:Target", also=("none",)),
         ),
     ] = "none"
+    for_memory: Annotated[bool, Option("leave out meta-ops that make the arena of the default plan larger")] = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ def fuse(options: FuseOptions) -> FuseResult:
 
     A pattern is a name of the library, a set of it, a TOML file, or a query; by default the whole library. `lower` turns calls into
     operators that mean the same where that is proved: "onnx" into standard ones, raising the opset where they ask for it, "ort" into
-    those that onnxruntime runs best. Marks of a plan are taken off. With `verify`, each different site and the whole model are run beside
+    those that onnxruntime runs best. With `for_memory`, meta-ops are left out until the arena of the default plan is no larger than that of
+    `model`. Marks of a plan are taken off. With `verify`, each different site and the whole model are run beside
     the original. Raises ModelError, QueryError, PatternError, UsageError; Mismatch where the outputs differ.
     """
     from onnxtile.verbs.flows import fusing

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxtile.fusion.library import Pattern
-from onnxtile.fusion.metaop import Functions
 from onnxtile.fusion.outcome import FUSED, Fate, PatternResult, Refused
-from onnxtile.fusion.rewrite import fuse as fuse_graph
-from onnxtile.model.constants import Constants
+from onnxtile.fusion.rewrite import FusionRun
 from onnxtile.model.load import load
 from onnxtile.query.explain import Stopped
 from onnxtile.query.explain import explain as explain_program
@@ -141,12 +139,11 @@ def explain(options: ExplainOptions) -> Explanation:
     place = next((i for i, one in enumerate(chosen) if one.name == pattern), len(chosen) - 1)
     wanted = chosen[place]
     progress("reading the model")
-    graph = load(options.model)
-    constants = Constants(graph)
+    run = FusionRun(load(options.model), chosen[: place + 1], through=True)
+    matcher = run.matcher
     progress("matching")
-    might = _matches(Matcher(graph, constants, closed=Functions(graph).bodies), wanted) if place else []
-    *earlier, done = fuse_graph(graph, chosen[: place + 1], through=True)
-    matcher = Matcher(graph, constants, closed=Functions(graph).bodies)
+    might = _matches(matcher, wanted) if place else []
+    *earlier, done = run.apply()
     best: dict[str, PartialMatch] = {}
     for i, program in enumerate(wanted.programs):
         with wanted.located(i):
@@ -158,7 +155,7 @@ def explain(options: ExplainOptions) -> Explanation:
     attempts = sorted(best.values(), key=lambda attempt: -len(attempt.stopped.nodes))
     owners = _owners(earlier)
     matches = (*done.fates, *_taken(might, owners))
-    inside = _NodesInside(VertexIndex(list(owners), constants), owners)
+    inside = _NodesInside(VertexIndex(list(owners), matcher.constants), owners)
     beginnings = tuple(_beginning(i + 1, program, matcher.index(), inside) for i, program in enumerate(wanted.programs))
     return Explanation(wanted.name, len(done.calls), done.refused, tuple(attempts), matches, beginnings)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnx_ir as ir
 
-from onnxtile.errors import invalid
+from onnxtile.errors import NAME_ONLY, UsageError, invalid
 from onnxtile.fusion import library as pattern_files
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.library import Pattern
@@ -22,6 +22,7 @@ from onnxtile.fusion.lowering_driver.lower import lower as lower_graph
 from onnxtile.fusion.lowering_driver.lowered_site_check import check_parts
 from onnxtile.fusion.lowering_driver.widen import is_narrow, widened
 from onnxtile.fusion.outcome import PatternResult
+from onnxtile.fusion.rewrite import Site
 from onnxtile.fusion.rewrite import fuse as fuse_graph
 from onnxtile.fusion.site_check import SiteVerdict, check_sites
 from onnxtile.model.dims import free_inputs
@@ -31,6 +32,8 @@ from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.validity import check
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
+from onnxtile.verbs.flows.memory_choice import choose_by_memory
+from onnxtile.verbs.flows.peaks import ArenaChange
 from onnxtile.verbs.flows.stage import BoundDims, Progress, agreeing, require_sites
 from onnxtile.verification import Verdict, bound_copy, compare_with, excused, run_original
 
@@ -44,7 +47,10 @@ _NAMED = re.compile(r"([A-Za-z_]\w*)=(?!=)(.*)", re.DOTALL)
 
 @dataclass(frozen=True, repr=False)
 class FuseResult(RewrittenModel):
-    """The fused model, what each pattern did, and the verdict of the runs (None where verification was off)."""
+    """The fused model, what each pattern did, and the verdict of the runs (None where verification was off).
+
+    `arena` has the bytes of the arena before and after, where meta-ops were chosen by memory.
+    """
 
     verb: ClassVar[str] = "fuse"
 
@@ -55,6 +61,7 @@ class FuseResult(RewrittenModel):
     verdict: Verdict | None
     sites: tuple[SiteVerdict, ...] = ()
     lowered: tuple[LoweredSite, ...] = ()
+    arena: ArenaChange | None = None
 
     @property
     def fused(self) -> int:
@@ -76,6 +83,7 @@ class FuseResult(RewrittenModel):
             "verdict": self.verdict and self.verdict.to_dict(),
             "sites": [site.to_dict() for site in self.sites],
             "lowered": [site.to_dict() for site in self.lowered],
+            "arena": self.arena and self.arena.to_dict(),
         }
 
 
@@ -86,13 +94,22 @@ def fuse(options: FuseOptions) -> FuseResult:
     progress("reading the model")
     original, source = load(options.model), file_of(options.model)
     clear_plan(original)
+    if lower != "none" and options.for_memory:
+        message = "{for_memory} chooses meta-ops, and {lower} replaces them"
+        raise UsageError(message, hint="leave out one of the two", given={"for_memory": NAME_ONLY, "lower": NAME_ONLY})
     if lower != "none":
         return replace(_lowered(original, chosen, lower, verify, progress), source=source)
-    fused = original.clone()
     shapes = cache(lambda: resolved(original))
-    counterparts = dict(zip(values(original), values(fused), strict=True))
-    progress("matching")
-    results = fuse_graph(fused, chosen, progress, lambda: shapes().of_copies(counterparts), through=True)
+    arena: ArenaChange | None = None
+
+    def fuse_copy(left_out: Container[Site]) -> tuple[ir.Model, list[PatternResult]]:
+        return _fused_copy(original, chosen, shapes, left_out, progress)
+
+    if options.for_memory:
+        memory = choose_by_memory(original, fuse_copy, _sizes(original, progress), progress)
+        fused, results, arena = memory.model, memory.patterns, memory.arena
+    else:
+        fused, results = fuse_copy(())
     check(fused)
     verdict: Verdict | None = None
     sites: tuple[SiteVerdict, ...] = ()
@@ -106,8 +123,36 @@ def fuse(options: FuseOptions) -> FuseResult:
             sites = check_sites(bound, fused, known, progress=progress)
             require_sites(site.call for site in sites if not site.equal)
     return FuseResult(
-        fused, tuple(results), original.graph.num_nodes(), fused.graph.num_nodes(), verdict, sites, source=source
+        fused,
+        tuple(results),
+        original.graph.num_nodes(),
+        fused.graph.num_nodes(),
+        verdict,
+        sites,
+        arena=arena,
+        source=source,
     )
+
+
+def _fused_copy(
+    original: ir.Model,
+    patterns: list[Pattern],
+    shapes: Callable[[], Shapes],
+    left_out: Container[Site],
+    progress: Progress,
+) -> tuple[ir.Model, list[PatternResult]]:
+    """Return a copy of `original` fused with `patterns`, and the outcome of each; `shapes` are those of `original`."""
+    fused = original.clone()
+    counterparts = dict(zip(values(original), values(fused), strict=True))
+    progress("matching")
+    known = cache(lambda: shapes().of_copies(counterparts))
+    return fused, fuse_graph(fused, patterns, progress, known, through=True, left_out=left_out)
+
+
+def _sizes(model: ir.Model, progress: Progress) -> BoundDims:
+    """Return the sizes with which verification runs `model`; none where all its inputs have sizes."""
+    bound = all(value.shape is not None and value.shape.is_static() for value in free_inputs(model))
+    return {} if bound else run_original(model, runs=1, progress=progress)[1]
 
 
 def _lowered(original: ir.Model, chosen: list[Pattern], lower: str, verify: bool, progress: Progress) -> FuseResult:
