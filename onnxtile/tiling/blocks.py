@@ -51,6 +51,11 @@ class Cutting:
                 dims[axis] = cuts.total if index is None else cuts.width(index)
         return tuple(dims)
 
+    def place(self, row: int, column: int) -> tuple[int, int]:
+        """Return the place of a block; 0 along a side that the operand lacks."""
+        first, second = self.operand.axes
+        return 0 if first is None else row, 0 if second is None else column
+
     def filling(self, dims: Sequence[int], row: int, column: int) -> list[tuple[int, int]]:
         """Return how many elements fill up a block that has `dims` without them, before and after, along each axis."""
         missing = [(0, 0)] * len(dims)
@@ -88,9 +93,9 @@ class ConstantBlocks(Blocks):
 
     def block(self, row: int, column: int) -> ir.Value:
         """Return the initializer that holds the block."""
-        place = (row, column)
+        place = self.cutting.place(row, column)
         if place not in self.made:
-            self.made[place] = self._write(row, column)
+            self.made[place] = self._write(*place)
         return self.made[place]
 
     def _write(self, row: int, column: int) -> ir.Value:
@@ -192,6 +197,7 @@ class SplitBlocks(Blocks):
 
     def block(self, row: int, column: int) -> ir.Value:
         """Return the output of Split that holds the block."""
+        row, column = self.cutting.place(row, column)
         outer, inner = (row, column) if self.outer == 0 else (column, row)
         if not self._panels:
             self._panels = self._split(self._whole(), self.outer, None)

@@ -137,7 +137,7 @@ class Contraction:
     """The names of the operands in the names of their blocks."""
     alpha: float = 1.0
     bias: Bias | None = None
-    """The bias that one Add adds to the whole result."""
+    """The bias that one Add adds to the whole result; to each finished block where that is requantized."""
     tile_bias: TensorOperand | None = None
     """The bias that the first tile of each sum takes as its third input: one element for each column."""
     tile: str = "MatMul"
@@ -149,6 +149,11 @@ class Contraction:
     """The attributes of each tile, save the number of groups, and how it is padded."""
     padding: tuple[ir.Attr, ...] = field(default=(), compare=False)
     """The attributes that say how the whole node is padded."""
+
+    @property
+    def result_dtype(self) -> ir.DataType:
+        """The element type of the result, and of each finished block."""
+        return self.dtype if self.requantize is None else self.requantize.dtype
 
     @property
     def operands(self) -> list[TensorOperand]:

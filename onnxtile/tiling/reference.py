@@ -82,7 +82,8 @@ def _factor(operand: TensorOperand, feeds: Mapping[str, Array], dtype: Any) -> A
     """Return a factor as the product reads it, its zero point taken off."""
     array = feeds[name_of(operand.value)].astype(dtype)
     if operand.zero is not None:
-        array = array - feeds[name_of(operand.zero.value)].astype(dtype)
+        zero = feeds[name_of(operand.zero.value)].astype(dtype)
+        array = array - (zero.flat[0] if operand.zero.axes == (None, None) else zero)
     return np.asarray(array.T if operand.transposed else array)
 
 

@@ -30,7 +30,7 @@ from onnxtile.tiling.write_tiles import most_nodes
 
 NAMES = ("a", "b", "c")
 TILES = {"MatMul", "MatMulInteger", "Gemm"}
-CONVOLUTIONS = {"Conv", "ConvTranspose"}
+CONVOLUTIONS = {"Conv", "ConvTranspose", "ConvInteger"}
 
 
 @dataclass(frozen=True)
