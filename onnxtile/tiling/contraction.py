@@ -145,6 +145,10 @@ class Contraction:
     requantize: Requantize | None = None
     sums: ir.DataType | None = None
     """The element type in which partial sums are added; None where it is `dtype`."""
+    island: tuple[ir.Node, ...] = field(default=(), compare=False, repr=False)
+    """The nodes that the tiles replace, in order, where more than one makes the result: DequantizeLinears, a product, QuantizeLinear."""
+    read: tuple[Parameter, ...] = ()
+    """Parameters that the original nodes read, and the tiles do not."""
     attributes: tuple[ir.Attr, ...] = field(default=(), compare=False)
     """The attributes of each tile, save the number of groups, and how it is padded."""
     padding: tuple[ir.Attr, ...] = field(default=(), compare=False)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Contraction, TensorOperand
+from onnxtile.tiling.contraction import Contraction, Parameter, TensorOperand
 from onnxtile.tiling.element_types import BYTES
 from onnxtile.tiling.operators.conv import sliding_product
 from onnxtile.tiling.operators.matmul_integer import zero_point
@@ -42,7 +42,13 @@ def integer_convolution(
     found = sliding_product(node, facts, factors, (types[0], types[1], ir.DataType.INT32))
     left = replace(found.left, zero=zero_point(found.left, 0, zeros[0], facts))
     right = replace(found.right, zero=_one_zero(found.right, zeros[1], facts))
-    return replace(found, left=left, right=right, tile="ConvInteger")
+    # The node reads a zero point of 0, its tiles do not.
+    read = () if zeros[1] is None or right.zero is not None else (_parameter(zeros[1], right, facts),)
+    return replace(found, left=left, right=right, read=read, tile="ConvInteger")
+
+
+def _parameter(value: ir.Value, operand: TensorOperand, facts: TilingFacts) -> Parameter:
+    return Parameter(value, facts.dims(value), operand.dtype, value in facts.constants)
 
 
 def _one_zero(w: TensorOperand, value: ir.Value | None, facts: TilingFacts) -> TensorOperand | None:

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Contraction, Parameter, Requantize, TensorOperand, matrix_product
+from onnxtile.tiling.contraction import Contraction, Parameter, Requantize, TensorOperand
 from onnxtile.tiling.element_types import BYTES
-from onnxtile.tiling.operators.matmul import factor, placed
-from onnxtile.tiling.operators.matmul_integer import zero_point
+from onnxtile.tiling.operators.matmul_integer import integer_product
 from onnxtile.tiling.tensors import NotTiled, times_sign
 from onnxtile.tiling.tileable import Tileable, TilingFacts, required_input
 
@@ -21,17 +20,12 @@ class QLinearMatMul(Tileable):
 
     def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
         """Return the product. Each tile is a MatMulInteger; each finished block is scaled and quantized once."""
-        a, b = (
-            factor(node, side, facts, facts.dtype(required_input(node, 3 * side), self.name, BYTES), 3 * side)
-            for side in (0, 1)
-        )
-        a = replace(a, zero=zero_point(a, 0, required_input(node, 2), facts))
-        b = replace(b, zero=zero_point(b, 1, required_input(node, 5), facts))
-        product = matrix_product(a, b, *placed(a, b), ir.DataType.INT32, tile="MatMulInteger")
+        factors, zeros = ((required_input(node, first), required_input(node, first + 3)) for first in (0, 2))
+        product = integer_product(node, facts, factors, zeros)
         y_zero = parameter(node, required_input(node, 7), None, product, facts)
         dtype = facts.dtype(y_zero.value, self.name, BYTES)
         scales = [
-            parameter(node, required_input(node, index), b if index == 4 else None, product, facts)
+            parameter(node, required_input(node, index), product.right if index == 4 else None, product, facts)
             for index in (1, 4, 6)
         ]
         return replace(product, requantize=Requantize(scales[0], scales[1], scales[2], y_zero, dtype))
