@@ -139,7 +139,7 @@ def outer_values(contraction: Contraction) -> dict[str, tuple[ir.Value, ir.DataT
 
     An axis along which windows slide gets three times the elements that the kernel reaches over.
     """
-    outer = [(o.value, o.dtype, o.stored) for o in contraction.operands]
+    outer = [(o.value, *o.held) for o in contraction.operands]
     if contraction.bias is not None:
         outer.append((contraction.bias.value, contraction.dtype, contraction.bias.dims))
     if contraction.requantize is not None:

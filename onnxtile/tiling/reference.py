@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxtile.runtime import Array
-from onnxtile.tiling.contraction import Contraction, TensorOperand
+from onnxtile.tiling.contraction import Contraction, PackedFactor, TensorOperand
 from onnxtile.tiling.convolve import convolve
 from onnxtile.tiling.node_run import name_of
 
@@ -104,12 +104,33 @@ def _squared(operand: TensorOperand, feeds: Mapping[str, Array], kept: ConstantF
 
 def _factor(operand: TensorOperand, feeds: Mapping[str, Array], dtype: Any) -> Array:
     """Return a factor as the product reads it, its zero point taken off."""
+    if operand.packed is not None:
+        return _unpacked(operand, operand.packed, feeds)
     array = feeds[name_of(operand.value)].astype(dtype)
     array = np.asarray(array.T if operand.transposed else array)
     if operand.zero is None:
         return array
     zero = feeds[name_of(operand.zero.value)].astype(dtype)
     return np.asarray(array - (zero.flat[0] if operand.zero.axes == (None, None) else zero))
+
+
+def _unpacked(operand: TensorOperand, how: PackedFactor, feeds: Mapping[str, Array]) -> Array:
+    """Return in float64 the K × N elements that MatMulNBits reads."""
+    columns, blocks, _ = how.dims
+    elements = _elements(feeds[name_of(operand.value)].reshape(columns, blocks, -1), how.bits)
+    zeros: Any = float(2 ** (how.bits - 1))
+    if how.zeros is not None:
+        zeros = feeds[name_of(how.zeros.value)].reshape(columns, -1)
+        zeros = (_elements(zeros, how.bits) if how.packs_zeros else zeros.astype(np.float64))[:, :blocks, None]
+    scales = feeds[name_of(how.scales.value)].astype(np.float64).reshape(columns, blocks, 1)
+    return np.asarray(((elements - zeros) * scales).reshape(columns, -1)[:, : operand.size(0)].T)
+
+
+def _elements(packed: Array, bits: int) -> Array:
+    """Return the elements of so many bits that each byte holds, the lowest first, in float64."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    parts = (packed[..., None] >> shifts) & np.uint8(2**bits - 1)
+    return parts.reshape(*packed.shape[:-1], -1).astype(np.float64)
 
 
 def _added(contraction: Contraction, feeds: Mapping[str, Array], dtype: Any) -> Array:

@@ -143,7 +143,7 @@ class _Search:
         sizes: tuple[AxisSize, AxisSize, AxisSize] | None = None
         try:
             stated = island_of(node, facts) or self.operators[node.op_type].restate(node, facts)
-            contraction: Contraction = with_quantized(stated)
+            contraction: Contraction = with_quantized(stated, limits)
             if contraction.dtype in HALVES:
                 contraction = replace(contraction, sums=self.options.sums)
             sizes = (contraction.m, contraction.k, contraction.n)

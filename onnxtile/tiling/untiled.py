@@ -22,7 +22,6 @@ _MICROSOFT = {
     "FusedMatMul": "",
     "GroupQueryAttention": "fuse without --lower leaves MatMuls, which are cut",
     "MatMulIntegerToFloat": "",
-    "MatMulNBits": "",
     "MultiHeadAttention": "fuse without --lower leaves MatMuls, which are cut",
     "QAttention": "",
 }

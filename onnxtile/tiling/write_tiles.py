@@ -14,7 +14,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxtile.tiling.accumulate import Accumulation, PartialSums, additions, fitting, partial_sums
-from onnxtile.tiling.blocks import BlockCache, Blocks, Cutting, WholeBlock, blocks_of, scaled, times
+from onnxtile.tiling.blocks import BlockCache, Blocks, Cutting, PackedBlocks, WholeBlock, blocks_of, scaled, times
 from onnxtile.tiling.contraction import Bias, Contraction, TensorOperand
 from onnxtile.tiling.element_types import as_scalar
 from onnxtile.tiling.grid import Axis, TileGrid, outer_side
@@ -51,7 +51,7 @@ def write_tiles(
             place = ({"g": group} if grid.groups.is_cut else {}) | {"m": m, "n": n}
             dims = _dims(writer, grid.along(m), group * grid.n.count + n)
             blocks[at] = partial_sums(way, writer, place, dims)
-        blocks[at].multiply(cut.inputs(group, m, k, n), k, cut.attributes(group, m))
+        blocks[at].multiply(cut.inputs(group, m, k, n), k, cut.attributes((group, m, k, n)))
         if k == grid.k.count - 1:
             block = blocks.pop(at)
             made = block.result()
@@ -181,11 +181,15 @@ class _CutOperands:
         while more and more[-1] is None:
             more.pop()
         values = (None if blocks is None else blocks.block(0, at_n) for blocks in more)
-        return [left, right, *values]
+        packed = self.right.parameters(k, at_n) if isinstance(self.right, PackedBlocks) else []
+        return [left, right, *packed, *values]
 
-    def attributes(self, group: int, m: int) -> list[ir.Attr]:
-        """Return the attributes of a tile, among them the padding that falls to it."""
+    def attributes(self, place: tuple[int, int, int, int]) -> list[ir.Attr]:
+        """Return the attributes of a tile at (group, m, k, n), among them the padding that falls to it."""
         contraction, grid = self.writer.contraction, self.writer.grid
+        group, m, k, n = place
+        if isinstance(self.right, PackedBlocks):
+            return [*contraction.attributes, *self.right.attributes(k, n)]
         if not contraction.windows:
             return []
         groups = ir.AttrInt64("group", grid.groups.width(group))

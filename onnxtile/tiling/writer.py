@@ -192,5 +192,6 @@ class Writer:
     ) -> None:
         stem, place = part
         mark = self.mark(stem, place)
-        node = ir.Node("", op, inputs, attributes, outputs=outputs, name=name, metadata_props={keys.TILE: mark})
+        domain = self.contraction.tile_domain if op == self.contraction.tile else ""
+        node = ir.Node(domain, op, inputs, attributes, outputs=outputs, name=name, metadata_props={keys.TILE: mark})
         self.nodes.append(node)
