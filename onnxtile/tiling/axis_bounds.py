@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import gcd
+from dataclasses import dataclass, replace
+from math import gcd, lcm
 
 from onnxtile.tiling.limits import Limits, WindowBounds
 
@@ -47,6 +47,11 @@ class AxisBounds:
             channels_in_all=window.channels,
             filters_in_all=window.filters,
         )
+
+    def in_units(self, units: tuple[int, int]) -> AxisBounds:
+        """Return the bounds with multiples of so many channels and filters, too."""
+        m, k, n = self.multiples
+        return self if units == (1, 1) else replace(self, multiples=(m, lcm(k, units[0]), lcm(n, units[1])))
 
     @property
     def quanta(self) -> tuple[int, int, int]:

@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxtile.runtime import Array
-from onnxtile.tiling.contraction import TensorOperand
+from onnxtile.tiling.contraction import PackedFactor, TensorOperand
 from onnxtile.tiling.element_types import as_scalar, normal_range
 from onnxtile.tiling.grid import Axis
 from onnxtile.tiling.tensors import ConstantTable, TensorDims
@@ -51,6 +52,11 @@ class Cutting:
                 dims[axis] = cuts.total if index is None else cuts.width(index)
         return tuple(dims)
 
+    def place(self, row: int, column: int) -> tuple[int, int]:
+        """Return the place of a block; 0 along a side that the operand lacks."""
+        first, second = self.operand.axes
+        return 0 if first is None else row, 0 if second is None else column
+
     def filling(self, dims: Sequence[int], row: int, column: int) -> list[tuple[int, int]]:
         """Return how many elements fill up a block that has `dims` without them, before and after, along each axis."""
         missing = [(0, 0)] * len(dims)
@@ -88,9 +94,9 @@ class ConstantBlocks(Blocks):
 
     def block(self, row: int, column: int) -> ir.Value:
         """Return the initializer that holds the block."""
-        place = (row, column)
+        place = self.cutting.place(row, column)
         if place not in self.made:
-            self.made[place] = self._write(row, column)
+            self.made[place] = self._write(*place)
         return self.made[place]
 
     def _write(self, row: int, column: int) -> ir.Value:
@@ -113,14 +119,14 @@ class ConstantBlocks(Blocks):
 class QuantizedBlocks(Blocks):
     """Blocks of a quantized constant: its initializer is cut when it is saved, and each block has a DequantizeLinear of its own.
 
-    A scale and a zero point for each index of one axis are cut along that axis; single ones serve all blocks.
+    A scale and a zero point for each index of one axis, or for so many of them, are cut along that axis; single ones serve all blocks.
     """
 
     cutting: Cutting
     writer: Writer
     node: ir.Node
     _made: dict[tuple[int, int], ir.Value] = field(default_factory=dict)
-    _parameters: dict[tuple[int, int], ir.Value] = field(default_factory=dict)
+    _parameters: dict[tuple[int, tuple[tuple[int, int], ...]], ir.Value] = field(default_factory=dict)
 
     def block(self, row: int, column: int) -> ir.Value:
         """Return the output of the DequantizeLinear that makes the block."""
@@ -142,25 +148,39 @@ class QuantizedBlocks(Blocks):
 
     @property
     def _axis(self) -> int | None:
-        """The axis of the blocks that has a scale for each index; None where one scale serves all."""
+        """The axis of the blocks that has several scales; None where one scale serves all."""
         scale, rank = self.node.inputs[1], len(self.cutting.operand.dims)
-        if scale is None or scale.const_value is None or scale.const_value.size == 1:
+        single = scale is None or scale.const_value is None or scale.const_value.size == 1
+        if single and not self._together:
             return None
         axis = self.node.attributes.get_int("axis", 1) % rank
         return rank - 1 - axis if self.cutting.operand.transposed else axis
 
+    @property
+    def _together(self) -> int:
+        """The elements along that axis that have a scale in common; 0 where each index has its own."""
+        return self.node.attributes.get_int("block_size", 0)
+
     def _parameter(self, at: int, place: Mapping[str, int], slices: tuple[slice, ...]) -> ir.Value:
         """Return the part of the scale or zero point, input `at`, that belongs to a block."""
-        value = self.node.inputs[at]
+        value, axis = self.node.inputs[at], self._axis
         assert value is not None
-        stretch = slice(None) if self._axis is None else slices[self._axis]
-        if stretch == slice(None):
+        index = () if axis is None else slices if self._together else (slices[axis],)
+        if self._together:
+            index = tuple(self._scales(part) if along == axis else part for along, part in enumerate(slices))
+        if all(part == slice(None) for part in index):
             return value
-        key = at, stretch.start
+        key = at, tuple((part.start or 0, part.stop or 0) for part in index)
         if key not in self._parameters:
             name = f"{label(self.cutting.letters[0], dict(place))}_{('', 'scale', 'zero_point')[at]}"
-            self._parameters[key] = self._constant(value, (stretch,), name)
+            self._parameters[key] = self._constant(value, index, name)
         return self._parameters[key]
+
+    def _scales(self, elements: slice) -> slice:
+        """Return the range of scales of a range of elements, which begins where a scale's do."""
+        if elements == slice(None):
+            return elements
+        return slice(elements.start // self._together, -(-elements.stop // self._together))
 
     def _constant(self, value: ir.Value | None, index: tuple[slice, ...], stem: str) -> ir.Value:
         assert value is not None and value.const_value is not None
@@ -174,6 +194,67 @@ class QuantizedBlocks(Blocks):
             return ir.Tensor(np.ascontiguousarray((array.T if turned else array)[index]), tensor.dtype)
 
         return self.writer.constant(ir.LazyTensor(cut, tensor.dtype, shape), stem)
+
+
+@dataclass
+class PackedBlocks(Blocks):
+    """Blocks of MatMulNBits' B, with the scales and zero points that belong to them, cut from initializers when they are saved."""
+
+    cutting: Cutting
+    writer: Writer
+    how: PackedFactor
+    _made: dict[tuple[str, int, int], ir.Value] = field(default_factory=dict)
+
+    def block(self, row: int, column: int) -> ir.Value:
+        """Return the packed elements of the block."""
+        return self._part(self.cutting.operand.value, "", self.how.dims, (row, column))
+
+    def parameters(self, row: int, column: int) -> list[ir.Value]:
+        """Return the scales of the block, and its zero points where there are some."""
+        columns, blocks, _ = self.how.dims
+        found = [self._part(self.how.scales.value, "_scales", (columns, blocks), (row, column))]
+        if self.how.zeros is not None:
+            along = -(-blocks * self.how.bits // 8) if self.how.packs_zeros else blocks
+            found.append(self._part(self.how.zeros.value, "_zero_points", (columns, along), (row, column)))
+        return found
+
+    def attributes(self, row: int, column: int) -> list[ir.Attr]:
+        """Return the attributes that say how large the block is."""
+        sizes = (self.cutting.operand.size(0), self.cutting.operand.size(1))
+        k, n = self.cutting.dims(row, column) if self.cutting.is_cut else sizes
+        assert isinstance(k, int) and isinstance(n, int)
+        return [ir.AttrInt64("K", k), ir.AttrInt64("N", n)]
+
+    def _part(self, value: ir.Value, stem: str, dims: tuple[int, ...], at: tuple[int, int]) -> ir.Value:
+        if not self.cutting.is_cut:
+            return value
+        if (stem, *at) not in self._made:
+            name, first, second = self.cutting.letters
+            tensor = value.const_value
+            assert tensor is not None
+            rows, columns = self.cutting.slices(*at)
+            index = (columns, self._of_blocks(rows, dims[1]))
+            sizes = [len(range(size)[part]) for size, part in zip(dims, index, strict=False)]
+            shape = (*sizes, *dims[2:])
+            flat = (prod(shape),) if len(tensor.shape) == 1 else shape
+
+            def cut() -> ir.TensorProtocol:
+                array = self.writer.reader.array(tensor).reshape(dims)[index]
+                return ir.Tensor(np.ascontiguousarray(array).reshape(flat), tensor.dtype)
+
+            made = self.writer.constant(
+                ir.LazyTensor(cut, tensor.dtype, ir.Shape(flat)), label(name, {first: at[0], second: at[1]}) + stem
+            )
+            self._made[(stem, *at)] = made
+        return self._made[(stem, *at)]
+
+    def _of_blocks(self, rows: slice, count: int) -> slice:
+        """Return which of `count` entries along K belong to the elements in `rows`: blocks, or bytes of their zero points."""
+        if rows == slice(None):
+            return rows
+        _, blocks, _ = self.how.dims
+        each = self.how.block * -(-blocks // count)
+        return slice(rows.start // each, -(-rows.stop // each))
 
 
 @dataclass
@@ -192,6 +273,7 @@ class SplitBlocks(Blocks):
 
     def block(self, row: int, column: int) -> ir.Value:
         """Return the output of Split that holds the block."""
+        row, column = self.cutting.place(row, column)
         outer, inner = (row, column) if self.outer == 0 else (column, row)
         if not self._panels:
             self._panels = self._split(self._whole(), self.outer, None)
@@ -256,6 +338,8 @@ def blocks_of(
     operand = cutting.operand
     if operand.axes == (None, None):
         return WholeBlock(operand.value)
+    if operand.packed is not None:
+        return PackedBlocks(cutting, writer, operand.packed)
     if not cutting.is_cut and not operand.transposed and cutting.scale == 1.0:
         return WholeBlock(operand.value)
     if not operand.constant:

@@ -22,6 +22,39 @@ Axes = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
+class PackedFactor:
+    """The bytes of MatMulNBits' B, of `dims` (N, blocks of K, bytes of a block): elements of `bits` bits, and a scale for each block."""
+
+    dims: tuple[int, int, int]
+    bits: int
+    block: int
+    """The elements of a block, which lie along K."""
+    scales: Parameter
+    zeros: Parameter | None
+
+    @property
+    def packs_zeros(self) -> bool:
+        """Whether zero points are packed into bytes as the elements are."""
+        return self.zeros is not None and self.zeros.dtype is ir.DataType.UINT8
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The scales, and the zero points where there are some."""
+        return (self.scales,) if self.zeros is None else (self.scales, self.zeros)
+
+    @property
+    def element_bytes(self) -> float:
+        """The bytes that one element takes, with its part of a scale and a zero point."""
+        zero = 0.0 if self.zeros is None else self.bits / 8 if self.packs_zeros else self.zeros.dtype.itemsize
+        return self.bits / 8 + (self.scales.dtype.itemsize + zero) / self.block
+
+    @property
+    def unit(self) -> int:
+        """The elements of K that cannot be cut apart: a block, or as many as have their zero points in one byte."""
+        return self.block * (8 // self.bits if self.packs_zeros else 1)
+
+
+@dataclass(frozen=True)
 class TensorOperand:
     """An operand: a matrix, a vector, or a batch of matrices along the axes before the last two.
 
@@ -39,6 +72,18 @@ class TensorOperand:
     """The zero point that is taken off each element: a single one without axes, or one for each column."""
     dequantize: ir.Node | None = field(default=None, compare=False, repr=False)
     """The DequantizeLinear that makes a constant operand from initializers, so that its blocks can stay quantized."""
+    packed: PackedFactor | None = None
+    """How the value holds the operand, where it has fewer bits than a byte, or a scale for each of its blocks."""
+
+    @property
+    def element_bytes(self) -> float:
+        """The bytes that one element takes, with its part of a scale and a zero point."""
+        return self.dtype.itemsize if self.packed is None else self.packed.element_bytes
+
+    @property
+    def held(self) -> tuple[ir.DataType, TensorDims]:
+        """The element type and the dimensions of the value itself."""
+        return (self.dtype, self.stored) if self.packed is None else (ir.DataType.UINT8, self.packed.dims)
 
     @property
     def stored(self) -> TensorDims:
@@ -137,18 +182,30 @@ class Contraction:
     """The names of the operands in the names of their blocks."""
     alpha: float = 1.0
     bias: Bias | None = None
-    """The bias that one Add adds to the whole result."""
+    """The bias that one Add adds to the whole result; to each finished block where that is requantized."""
     tile_bias: TensorOperand | None = None
     """The bias that the first tile of each sum takes as its third input: one element for each column."""
     tile: str = "MatMul"
     """The operator that each tile is."""
+    tile_domain: str = ""
+    units: tuple[int, int] = (1, 1)
+    """The elements along K and N that cannot be cut apart, since they have one scale."""
     requantize: Requantize | None = None
     sums: ir.DataType | None = None
     """The element type in which partial sums are added; None where it is `dtype`."""
+    island: tuple[ir.Node, ...] = field(default=(), compare=False, repr=False)
+    """The nodes that the tiles replace, in order, where more than one makes the result: DequantizeLinears, a product, QuantizeLinear."""
+    read: tuple[Parameter, ...] = ()
+    """Parameters that the original nodes read, and the tiles do not."""
     attributes: tuple[ir.Attr, ...] = field(default=(), compare=False)
     """The attributes of each tile, save the number of groups, and how it is padded."""
     padding: tuple[ir.Attr, ...] = field(default=(), compare=False)
     """The attributes that say how the whole node is padded."""
+
+    @property
+    def result_dtype(self) -> ir.DataType:
+        """The element type of the result, and of each finished block."""
+        return self.dtype if self.requantize is None else self.requantize.dtype
 
     @property
     def operands(self) -> list[TensorOperand]:
@@ -161,12 +218,14 @@ class Contraction:
         """The values of the operands, the bias and the scales."""
         bias = [] if self.bias is None else [self.bias.value]
         scales = [] if self.requantize is None else [parameter.value for parameter in self.requantize.parameters]
-        return [*(operand.value for operand in self.operands), *bias, *scales]
+        return [*(operand.value for operand in self.operands), *bias, *scales, *(one.value for one in self.read)]
 
     @property
     def matrices(self) -> bool:
         """Whether factors and result are matrices, so that Gemm could make a tile."""
-        return all(len(dims) == 2 for dims in (self.left.dims, self.right.dims, self.dims))
+        return self.right.packed is None and all(
+            len(dims) == 2 for dims in (self.left.dims, self.right.dims, self.dims)
+        )
 
     @property
     def adds_bias(self) -> bool:
@@ -182,7 +241,8 @@ class Contraction:
 
     def bounds(self, limits: Limits) -> AxisBounds:
         """Return `limits`, axis by axis."""
-        return AxisBounds.of(limits, kernel=self.kernel, rank=len(self.sliding), windows=self.windows)
+        bounds = AxisBounds.of(limits, kernel=self.kernel, rank=len(self.sliding), windows=self.windows)
+        return bounds.in_units(self.units)
 
     @property
     def kernel(self) -> int:
@@ -208,23 +268,44 @@ class Contraction:
         return self.filters
 
 
-def with_quantized(contraction: Contraction) -> Contraction:
-    """Return `contraction` with the DequantizeLinear of each operand that one makes from initializers."""
-    bias = contraction.tile_bias
+def with_quantized(contraction: Contraction, limits: Limits) -> Contraction:
+    """Return `contraction` with the DequantizeLinear of each operand that one makes from initializers.
+
+    Where it has a scale for each block, the right operand is cut between blocks, or, within limits smaller than a block, as floats.
+    """
+    bias, right = contraction.tile_bias, _quantized(contraction.right)
+    units = _units(right)
+    bounds = contraction.bounds(limits)
+    pairs = zip(units, (bounds.channels, bounds.filters), strict=True)
+    if units != (1, 1) and (limits.pad or any(bound is not None and bound < unit for unit, bound in pairs)):
+        right, units = contraction.right, (1, 1)
+    left = _quantized(contraction.left)
     return replace(
         contraction,
-        left=_quantized(contraction.left),
-        right=_quantized(contraction.right),
+        left=left if _units(left) == (1, 1) else contraction.left,
+        right=right,
         tile_bias=None if bias is None else _quantized(bias),
+        units=units if right.packed is None else contraction.units,
     )
 
 
 def _quantized(operand: TensorOperand) -> TensorOperand:
     node = operand.value.producer() if operand.constant else None
-    if node is None or node.op_type != "DequantizeLinear" or node.domain or "block_size" in node.attributes:
+    if node is None or node.op_type != "DequantizeLinear" or node.domain:
         return operand
     held = all(value is not None and value.is_initializer() for value in node.inputs)
     return replace(operand, dequantize=node) if held else operand
+
+
+def _units(operand: TensorOperand) -> tuple[int, int]:
+    """Return how many elements along rows and columns have one scale in common, where these are more than one and fewer than all."""
+    node = operand.dequantize
+    size = 0 if node is None else node.attributes.get_int("block_size", 0)
+    if node is None or not size:
+        return 1, 1
+    axis = node.attributes.get_int("axis", 1) % len(operand.dims)
+    sides = [side for side in (0, 1) if operand.axes[side] is not None and operand.stored_axis(side) == axis]
+    return (size if sides == [0] else 1), (size if sides == [1] else 1)
 
 
 def matrix_product(

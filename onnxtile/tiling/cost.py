@@ -56,7 +56,7 @@ class Workload:
     filters: int
     sliding: tuple[SlidingAxis, ...]
     groups: int = 1
-    bytes: tuple[int, int, int] = (4, 4, 4)
+    bytes: tuple[float, float, float] = (4, 4, 4)
     batch: tuple[int, int, int] = (1, 1, 1)
     column: int = 0
     row: int = 0
@@ -67,8 +67,7 @@ class Workload:
         zero = contraction.right.zero
         zeros = int(zero.dtype.itemsize) if zero is not None and zero.axes[1] is not None else 0
         row, column = bias_bytes(contraction)
-        sizes = (contraction.left.dtype, contraction.right.dtype, contraction.dtype)
-        a, b, c = (int(dtype.itemsize) for dtype in sizes)
+        a, b, c = contraction.left.element_bytes, contraction.right.element_bytes, contraction.dtype.itemsize
         left, right, result = (_count(batch) for batch in contraction.batches)
         assert isinstance(contraction.channels, int) and isinstance(contraction.filters, int)
         return cls(

@@ -25,13 +25,13 @@ def examine(
     name: str, node: ir.Node, contraction: Contraction, limits: Limits, facts: TilingFacts, how: Accumulation
 ) -> Candidate:
     """Return the choices for a contraction. Raises NotTiled with the reason where it cannot be cut, Infeasible where nothing fits."""
-    require_cuttable(contraction, limits, facts)
+    require_cuttable(contraction, limits, facts, node.op_type)
     bounds = contraction.bounds(limits)
     if bounds.channels == 0:
         kernel = contraction.kernel
         raise Infeasible(
             f"no tile of {name!r} is within the limits: its kernel has {kernel} elements, and K is {limits.k} at most",
-            hint=f"raise --max-k to {kernel}, or K of [operator.{contraction.tile}] in the limits file",
+            hint=f"raise --max-k to {kernel}, or K of [operator.{node.op_type}] in the limits file",
         )
     if not limits.asks_for_choice:
         grid = TileGrid.fullest(contraction, bounds)

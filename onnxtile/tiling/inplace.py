@@ -52,13 +52,14 @@ def emitted(site: TileSite, writing: Writing) -> tuple[Writer, ir.Value]:
     return writer, write_tiles(writer, constants, writing.cache, graph, writing.options.accumulate)
 
 
-def rewrite(site: TileSite, writing: Writing, original: onnx.NodeProto | None = None) -> TiledNode | SkippedNode:
-    """Replace the node of `site` in its graph; `original` is the node as it was, where that has changed."""
+def rewrite(site: TileSite, writing: Writing, originals: tuple[onnx.NodeProto, ...] = ()) -> TiledNode | SkippedNode:
+    """Replace the node of `site` in its graph; `originals` are the nodes as they were, where they have changed."""
     node, graph = site.node, site.node.graph
     if not isinstance(graph, ir.Graph):
         return SkippedNode(site.name, "it was the constant operand of a tiled node only, and is gone")
     writer, result = emitted(site, writing)
-    original = original or ir.to_proto(node)
+    replaced = site.contraction.island or (node,)
+    originals = originals or tuple(ir.to_proto(one) for one in replaced)
     written, constants_left = writer.nodes, writer.constants
     if graph in writing.bodies:
         _insert_constants(graph, constants_left)
@@ -69,19 +70,32 @@ def rewrite(site: TileSite, writing: Writing, original: onnx.NodeProto | None = 
     for constant in constants_left:
         graph.register_initializer(constant)
     graph.insert_before(node, written)
-    _take_over(node, written[-1], result)
-    graph.remove(node, safe=True)
-    prune(site.contraction.values, writing.constants_in(graph))
-    return report(site, writing, original, tuple(writer.nodes), len(writer.nodes))
+    _take_over(replaced[-1], written[-1], result)
+    read = _remove(replaced, node)
+    prune((*site.contraction.values, *read), writing.constants_in(graph))
+    return report(site, writing, originals, tuple(writer.nodes), len(writer.nodes))
+
+
+def _remove(nodes: Sequence[ir.Node], product: ir.Node) -> list[ir.Value]:
+    """Remove `nodes` from the last to the first, those before `product` only where nothing reads them; return what they read."""
+    read = []
+    after = nodes[nodes.index(product) :]
+    for node in reversed(nodes):
+        if node not in after and any(value.uses() or value.is_graph_output() for value in node.outputs):
+            continue
+        read += [value for value in node.inputs if value is not None]
+        assert node.graph is not None
+        node.graph.remove(node, safe=True)
+    return read
 
 
 def report(
-    site: TileSite, writing: Writing, original: onnx.NodeProto, made: tuple[ir.Node, ...], count: int
+    site: TileSite, writing: Writing, originals: tuple[onnx.NodeProto, ...], made: tuple[ir.Node, ...], count: int
 ) -> TiledNode:
     """Return the report on the node of `site`."""
     how = fitting(writing.options.accumulate, site.contraction)
     return TiledNode(
-        site.name, site.node.op_type, site.contraction, site.grid, original, made, how, site.chosen, nodes=count
+        site.name, site.node.op_type, site.contraction, site.grid, originals, made, how, site.chosen, nodes=count
     )
 
 

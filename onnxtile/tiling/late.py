@@ -26,7 +26,7 @@ class LateSite:
 
     site: TileSite
     writing: Writing
-    original: onnx.NodeProto
+    originals: tuple[onnx.NodeProto, ...]
 
     @contextmanager
     def __call__(self) -> Iterator[Written]:
@@ -47,7 +47,7 @@ class LateSite:
 
     def rewrite(self) -> TiledNode | SkippedNode:
         """Put the tiles into the graph."""
-        return rewrite(self.site, self.writing, self.original)
+        return rewrite(self.site, self.writing, self.originals)
 
 
 def _let_go(writer: Writer, cache: BlockCache) -> None:
@@ -79,13 +79,14 @@ def may_wait(sites: Sequence[TileSite], writing: Writing) -> list[ir.Node]:
         if site.node.graph is graph
         and site.node.outputs[0] not in constants
         and names[site.name] == 1
+        and not site.contraction.island
         and all(value.is_initializer() and readers[value] == 1 for value in values)
     ]
 
 
 def defer(site: TileSite, writing: Writing) -> tuple[TiledNode, LateSite]:
     """Take from the graph the constants that only the tiles of `site` need; return the report on the node, and its tiles to make."""
-    late = LateSite(site, writing, ir.to_proto(site.node))
+    late = LateSite(site, writing, (ir.to_proto(site.node),))
     with late() as written:
         count = len(written.nodes)
         own = {value for value in site.node.inputs if value in writing.constants}
@@ -94,4 +95,4 @@ def defer(site: TileSite, writing: Writing) -> tuple[TiledNode, LateSite]:
         if value in own:
             site.node.replace_input_with(index, None)
     prune(site.contraction.values, writing.constants)
-    return report(site, writing, late.original, (), count), late
+    return report(site, writing, late.originals, (), count), late

@@ -50,10 +50,10 @@ class NodeRun:
 
     @classmethod
     def of_original(cls, site: TiledNode, opset: int) -> NodeRun:
-        """Return the node as it was. Raises ModelError where onnxruntime has no kernel for it."""
+        """Return the nodes as they were. Raises ModelError where onnxruntime has no kernel for one."""
         inputs = {name: tensor_type(dtype, dims) for name, (_, dtype, dims) in outer_values(site.contraction).items()}
-        output = site.original.output[0]
-        return cls((_NodeSession(_session(assembled([site.original], inputs, [output], _opsets(opset)))),), output)
+        output = site.originals[-1].output[0]
+        return cls((_NodeSession(_session(assembled(site.originals, inputs, [output], _opsets(opset)))),), output)
 
     @classmethod
     def of_tiles(cls, site: TiledNode, opset: int) -> NodeRun:
@@ -139,11 +139,12 @@ def outer_values(contraction: Contraction) -> dict[str, tuple[ir.Value, ir.DataT
 
     An axis along which windows slide gets three times the elements that the kernel reaches over.
     """
-    outer = [(o.value, o.dtype, o.stored) for o in contraction.operands]
+    outer = [(o.value, *o.held) for o in contraction.operands]
     if contraction.bias is not None:
         outer.append((contraction.bias.value, contraction.dtype, contraction.bias.dims))
     if contraction.requantize is not None:
         outer += [(p.value, p.dtype, p.dims) for p in contraction.requantize.parameters]
+    outer += [(p.value, p.dtype, p.dims) for p in contraction.read]
     size, windows = _free_size(contraction), _window_sizes(contraction)
     free = [windows if value is contraction.left.value else {} for value, _, _ in outer]
     return {

@@ -13,19 +13,19 @@ from onnxtile.tiling.tensors import WITHIN, NotTiled
 from onnxtile.tiling.tileable import TilingFacts
 
 
-def require_cuttable(contraction: Contraction, limits: Limits, facts: TilingFacts) -> None:
-    """Raise NotTiled, with the reason, where `contraction` cannot be cut within `limits`, whatever the tile."""
+def require_cuttable(contraction: Contraction, limits: Limits, facts: TilingFacts, operator: str) -> None:
+    """Raise NotTiled, with the reason, where `contraction`, of an `operator`, cannot be cut within `limits`, whatever the tile."""
     if contraction.windows:
-        _require_asked(contraction, limits)
+        _require_asked(contraction, limits, operator)
     _require_dtypes((contraction.left, contraction.right), limits)
     if contraction.windows:
-        _require_window_limits(contraction, limits)
+        _require_window_limits(limits, operator)
     if limits.asks_for_choice:
         _require_batch(contraction, facts)
     _require_known(contraction, limits, facts)
 
 
-def _require_asked(contraction: Contraction, limits: Limits) -> None:
+def _require_asked(contraction: Contraction, limits: Limits, operator: str) -> None:
     """Raise NotTiled for a convolution where the limits do not request that convolutions are cut."""
     if limits.window is not None:
         return
@@ -36,15 +36,15 @@ def _require_asked(contraction: Contraction, limits: Limits) -> None:
     )
     if within and not limits.asks_for_choice:
         raise NotTiled(WITHIN)
-    raise NotTiled(f"convolutions are cut only on request: --conv, or [operator.{contraction.tile}] in the limits file")
+    raise NotTiled(f"convolutions are cut only on request: --conv, or [operator.{operator}] in the limits file")
 
 
-def _require_window_limits(contraction: Contraction, limits: Limits) -> None:
+def _require_window_limits(limits: Limits, operator: str) -> None:
     """Raise NotTiled where the limits need tiles that a convolution cannot be cut into."""
     if limits.pad:
         raise NotTiled(
             "a convolution is not filled up to tiles of one size (pad = true): "
-            f"[operator.{contraction.tile}] with pad = false in the limits file has it cut"
+            f"[operator.{operator}] with pad = false in the limits file has it cut"
         )
     if limits.multiples[0] > 1:
         raise NotTiled("the rows and columns of a convolution are not cut into multiples")

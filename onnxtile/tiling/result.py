@@ -20,13 +20,13 @@ from onnxtile.tiling.tensors import AxisSize
 
 @dataclass(frozen=True)
 class TiledNode:
-    """A node that became a grid of tiles, with the original node and the new nodes, so that both can be run."""
+    """A node that became a grid of tiles, with the original nodes and the new nodes, so that both can be run."""
 
     node: str
     op: str
     contraction: Contraction = field(repr=False)
     grid: TileGrid
-    original: onnx.NodeProto = field(repr=False, compare=False)
+    originals: tuple[onnx.NodeProto, ...] = field(repr=False, compare=False)
     emitted: tuple[ir.Node, ...] = field(repr=False, compare=False)
     accumulate: Accumulation = Accumulation.SUM
     chosen: Chosen | None = None

@@ -20,6 +20,7 @@ from onnxtile.tiling.examine import examine
 from onnxtile.tiling.function_copies import FunctionCopies
 from onnxtile.tiling.function_table import FunctionTable
 from onnxtile.tiling.inplace import Writing, rewrite
+from onnxtile.tiling.islands import island_of
 from onnxtile.tiling.late import LateSite, defer, may_wait
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.names import Names
@@ -141,7 +142,8 @@ class _Search:
         limits = self.limits.of_operator(node.op_type)
         sizes: tuple[AxisSize, AxisSize, AxisSize] | None = None
         try:
-            contraction: Contraction = with_quantized(self.operators[node.op_type].restate(node, facts))
+            stated = island_of(node, facts) or self.operators[node.op_type].restate(node, facts)
+            contraction: Contraction = with_quantized(stated, limits)
             if contraction.dtype in HALVES:
                 contraction = replace(contraction, sums=self.options.sums)
             sizes = (contraction.m, contraction.k, contraction.n)

@@ -93,7 +93,7 @@ def _shortest_of_longest(most: Counts, size: int, multiple: int) -> Counts:
     units = -(-size // multiple)
     longest = np.where(most >= size, units, np.minimum(np.maximum(most, 0) // multiple, units))
     stretches = -(-units // np.maximum(longest, 1))
-    return np.where(longest > 0, np.minimum(-(-units // stretches) * multiple, size), 0)
+    return np.where(longest > 0, np.minimum(-(-units // stretches) * multiple, size), 0).astype(np.int64)
 
 
 def _of_groups(work: Workload, limits: Limits, bounds: AxisBounds) -> Counts:

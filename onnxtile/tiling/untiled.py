@@ -8,12 +8,10 @@ import onnx_ir as ir
 
 _ONNX = {
     "Attention": "fuse without --lower leaves MatMuls, which are cut",
-    "ConvInteger": "",
     "DeformConv": "",
     "Einsum": "",
     "GRU": "its products depend on each other step by step",
     "LSTM": "its products depend on each other step by step",
-    "QLinearConv": "",
     "RNN": "its products depend on each other step by step",
 }
 _MICROSOFT = {
@@ -24,7 +22,6 @@ _MICROSOFT = {
     "FusedMatMul": "",
     "GroupQueryAttention": "fuse without --lower leaves MatMuls, which are cut",
     "MatMulIntegerToFloat": "",
-    "MatMulNBits": "",
     "MultiHeadAttention": "fuse without --lower leaves MatMuls, which are cut",
     "QAttention": "",
 }

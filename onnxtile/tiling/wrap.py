@@ -29,9 +29,8 @@ def wrap(model: ir.Model, writer: Writer, result: ir.Value) -> tuple[ir.Node, li
                 node.replace_input_with(index, inner[value])
     body = [*sizes.values(), *writer.nodes]
     name = _name(model, writer)
-    graph = ir.Graph(
-        [inner[value] for value in outer], [result], nodes=body, name=name, opset_imports={"": writer.opset}
-    )
+    opsets = {"": writer.opset, **{node.domain: OPSET_VERSION for node in writer.nodes if node.domain}}
+    graph = ir.Graph([inner[value] for value in outer], [result], nodes=body, name=name, opset_imports=opsets)
     function = ir.Function(keys.DOMAIN, name, "", graph=graph, attributes=())
     function.metadata_props[keys.TILE] = mark = writer.mark("layer", {})
     model.functions[function.identifier()] = function

@@ -14,12 +14,11 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxtile.tiling.accumulate import Accumulation, PartialSums, additions, fitting, partial_sums
-from onnxtile.tiling.blocks import BlockCache, Blocks, Cutting, WholeBlock, blocks_of, scaled, times
+from onnxtile.tiling.blocks import BlockCache, Blocks, Cutting, PackedBlocks, WholeBlock, blocks_of, scaled, times
 from onnxtile.tiling.contraction import Bias, Contraction, TensorOperand
 from onnxtile.tiling.element_types import as_scalar
 from onnxtile.tiling.grid import Axis, TileGrid, outer_side
-from onnxtile.tiling.requantize import MOST_NODES as QUANTIZED
-from onnxtile.tiling.requantize import requantize
+from onnxtile.tiling.requantize import EACH, ONCE, BlockRequantizer
 from onnxtile.tiling.tensors import ConstantTable, TensorDims
 from onnxtile.tiling.windows import WindowBlocks, input_windows
 from onnxtile.tiling.writer import GridPlace, Writer
@@ -41,6 +40,8 @@ def write_tiles(
     """
     contraction, grid = writer.contraction, writer.grid
     cut = _CutOperands.of(writer, constants, cache, graph)
+    how_quantized = contraction.requantize
+    quantizer = None if how_quantized is None else BlockRequantizer.of(writer, how_quantized, constants)
     result = _TiledValue(writer)
     way = fitting(how, contraction)
     blocks: dict[tuple[int, int, int], PartialSums] = {}
@@ -50,25 +51,27 @@ def write_tiles(
             place = ({"g": group} if grid.groups.is_cut else {}) | {"m": m, "n": n}
             dims = _dims(writer, grid.along(m), group * grid.n.count + n)
             blocks[at] = partial_sums(way, writer, place, dims)
-        blocks[at].multiply(cut.inputs(group, m, k, n), k, cut.attributes(group, m))
+        blocks[at].multiply(cut.inputs(group, m, k, n), k, cut.attributes((group, m, k, n)))
         if k == grid.k.count - 1:
-            result.put(m, (group, n), blocks.pop(at).result())
+            block = blocks.pop(at)
+            made = block.result()
+            if quantizer is not None:
+                made = quantizer.finish(made, (m, group * grid.n.count + n), block.place, block.dims)
+            result.put(m, (group, n), made)
     assert result.value is not None
     return _finished(writer, result.value, cut.alpha, constants)
 
 
 def _finished(writer: Writer, value: ir.Value, alpha: float, constants: ConstantTable) -> ir.Value:
-    """Write the steps on the whole result: cut off the zeros that filled it up, multiply by `alpha`, add the bias, quantize."""
+    """Write the steps on the whole result: cut off the zeros that filled it up, multiply by `alpha`, add the bias."""
     contraction = writer.contraction
     result = writer.cut_off(value, _dims(writer, (None,) * len(writer.grid.sliding), None))
     if alpha != 1.0:
         factor = writer.constant(ir.Tensor(as_scalar(alpha, contraction.dtype), contraction.dtype), "alpha_factor")
         result = writer.node("Mul", [result, factor], "alpha", {}, contraction.dims)
-    if contraction.bias is not None and contraction.adds_bias:
+    if contraction.requantize is None and contraction.bias is not None and contraction.adds_bias:
         addend = _times_beta(writer, contraction.bias, constants)
         result = writer.node("Add", [result, addend], "bias", {}, contraction.dims)
-    if contraction.requantize is not None:
-        result = requantize(writer, result, contraction.requantize, constants)
     return result
 
 
@@ -94,7 +97,8 @@ def count_nodes(
     left = windows if contraction.windows else _splits(contraction.left, (gm, gk), outer_side(order, "mk"))
     right_counts = (groups * gk, gn) if contraction.groups_in_k else (gk, columns)
     right = _splits(contraction.right, right_counts, outer_side(order, "kn"))
-    return tiles + sums + concats + left + right + _once(contraction, columns)
+    finishing = 0 if contraction.requantize is None else EACH * gm * columns + ONCE
+    return tiles + sums + concats + left + right + finishing + _once(contraction, columns)
 
 
 def _once(contraction: Contraction, columns: Any) -> Any:
@@ -104,8 +108,7 @@ def _once(contraction: Contraction, columns: Any) -> Any:
     zero = contraction.right.zero
     cut = [zero] if zero is not None and zero.axes[1] is not None else []
     cut += [] if contraction.tile_bias is None else [contraction.tile_bias]
-    quantized = 0 if contraction.requantize is None else QUANTIZED
-    whole = quantized + (contraction.alpha != 1.0) + (1 + beta if contraction.adds_bias else 0)
+    whole = (contraction.alpha != 1.0) + (1 + beta if contraction.adds_bias else 0)
     return sum(_splits(operand, (1, columns), 1) for operand in cut) + whole
 
 
@@ -155,12 +158,14 @@ class _CutOperands:
         def along_n(operand: TensorOperand | None, stem: str) -> Blocks | None:
             return None if operand is None else blocks(Cutting(operand, _ONE, grid.outputs, (stem, "k", "n")), 1)
 
-        zero = contraction.left.zero
         return cls(
             writer,
             WindowBlocks(a, writer) if contraction.windows else blocks(a, outer_side(grid.order, "mk")),
             blocks(b, outer_side(grid.order, "kn")),
-            (None if zero is None else WholeBlock(zero.value), along_n(contraction.right.zero, f"{other}_zero")),
+            (
+                _single(writer, contraction.left.zero, constants),
+                _single(writer, contraction.right.zero, constants) or along_n(contraction.right.zero, f"{other}_zero"),
+            ),
             along_n(contraction.tile_bias, "bias"),
             alpha,
         )
@@ -176,11 +181,15 @@ class _CutOperands:
         while more and more[-1] is None:
             more.pop()
         values = (None if blocks is None else blocks.block(0, at_n) for blocks in more)
-        return [left, right, *values]
+        packed = self.right.parameters(k, at_n) if isinstance(self.right, PackedBlocks) else []
+        return [left, right, *packed, *values]
 
-    def attributes(self, group: int, m: int) -> list[ir.Attr]:
-        """Return the attributes of a tile, among them the padding that falls to it."""
+    def attributes(self, place: tuple[int, int, int, int]) -> list[ir.Attr]:
+        """Return the attributes of a tile at (group, m, k, n), among them the padding that falls to it."""
         contraction, grid = self.writer.contraction, self.writer.grid
+        group, m, k, n = place
+        if isinstance(self.right, PackedBlocks):
+            return [*contraction.attributes, *self.right.attributes(k, n)]
         if not contraction.windows:
             return []
         groups = ir.AttrInt64("group", grid.groups.width(group))
@@ -236,6 +245,15 @@ class _TiledValue:
 
     def _concat(self, pieces: list[ir.Value], axis: int | None, place: GridPlace, dims: TensorDims) -> ir.Value:
         return self.writer.concat(pieces, axis, place, dims)
+
+
+def _single(writer: Writer, zero: TensorOperand | None, constants: ConstantTable) -> Blocks | None:
+    """Return a zero point that is a single number, or many equal ones; None where there is none, or one for each column."""
+    if zero is None or zero.axes != (None, None):
+        return None
+    if zero.dims in {(), (1,)}:
+        return WholeBlock(zero.value)
+    return WholeBlock(writer.constant(ir.Tensor(constants.array(zero.value).flat[0]), "zero"))
 
 
 def _times_beta(writer: Writer, bias: Bias, constants: ConstantTable) -> ir.Value:

@@ -46,6 +46,7 @@ class Writer:
         sizes = {"m": self.contraction.m, "k": self.contraction.k, "n": self.contraction.n}
         self._mark = json.dumps({"node": self.site, "op": self.op, **sizes, "grid": list(self.grid.shape)})
         self._shapes: dict[TensorDims, ir.Shape] = {}
+        self._known: dict[tuple[int, ...], ir.Value] = {}
 
     def node(
         self,
@@ -67,7 +68,8 @@ class Writer:
         """Write a Concat of `blocks`; a single block is returned as it is."""
         if axis is None or len(blocks) == 1:
             return blocks[0]
-        return self.node("Concat", blocks, "concat", place, dims, [ir.AttrInt64("axis", axis)])
+        axis_of = [ir.AttrInt64("axis", axis)]
+        return self.node("Concat", blocks, "concat", place, dims, axis_of, self.contraction.result_dtype)
 
     def split(
         self,
@@ -106,7 +108,7 @@ class Writer:
         pads = [0] * len(after) + after
         if self.opset < 11:
             return self.node("Pad", [value], stem, {}, dims, [ir.AttrInt64s("pads", pads)], dtype)
-        sizes = self._sizes(pads, f"{stem}_sizes")
+        sizes = self.int64s(pads, f"{stem}_sizes")
         return self.node("Pad", [value, sizes, *([] if fill is None else [fill])], stem, {}, dims, (), dtype)
 
     def cut_off(self, value: ir.Value, dims: TensorDims) -> ir.Value:
@@ -116,7 +118,7 @@ class Writer:
         if not axes:
             return value
         index = {axis: slice(0, end) for axis, end in zip(axes, ends, strict=True)}
-        return self.slice((value, self.contraction.dtype), index, "cut_off", {}, self.contraction.dims)
+        return self.slice((value, self.contraction.result_dtype), index, "cut_off", {}, self.contraction.dims)
 
     def slice(
         self,
@@ -137,7 +139,7 @@ class Writer:
             attributes = [ir.AttrInt64s(name, numbers) for name, numbers in content.items()]
             return self.node("Slice", [value], stem, place, dims, attributes, dtype)
         name = label(stem, place)
-        made = [self._sizes(numbers, f"{name}_{part}") for part, numbers in content.items()]
+        made = [self.int64s(numbers, f"{name}_{part}") for part, numbers in content.items()]
         return self.node("Slice", [value, *made], stem, place, dims, (), dtype)
 
     def split_sizes(self, sizes: list[int], stem: str) -> ir.Value | list[int]:
@@ -147,7 +149,7 @@ class Writer:
         """
         if self.opset < 13:
             return sizes
-        return self._sizes(sizes, stem)
+        return self.int64s(sizes, stem)
 
     def constant(self, tensor: ir.TensorProtocol, stem: str) -> ir.Value:
         """Write an initializer that holds `tensor`."""
@@ -157,10 +159,13 @@ class Writer:
         self.constants.append(value)
         return value
 
-    def _sizes(self, sizes: list[int], stem: str) -> ir.Value:
-        value = self.constant(ir.tensor(sizes, dtype=ir.DataType.INT64), stem)
-        self.sizes.append(value)
-        return value
+    def int64s(self, sizes: list[int], stem: str) -> ir.Value:
+        """Return an initializer of these sizes, which stay inline when weights are external; equal sizes share one."""
+        key = tuple(sizes)
+        if key not in self._known:
+            self._known[key] = self.constant(ir.tensor(sizes, dtype=ir.DataType.INT64), stem)
+            self.sizes.append(self._known[key])
+        return self._known[key]
 
     def fresh(self, stem: str) -> str:
         """Return a name for something of this site that the model does not use yet."""
@@ -187,5 +192,6 @@ class Writer:
     ) -> None:
         stem, place = part
         mark = self.mark(stem, place)
-        node = ir.Node("", op, inputs, attributes, outputs=outputs, name=name, metadata_props={keys.TILE: mark})
+        domain = self.contraction.tile_domain if op == self.contraction.tile else ""
+        node = ir.Node(domain, op, inputs, attributes, outputs=outputs, name=name, metadata_props={keys.TILE: mark})
         self.nodes.append(node)

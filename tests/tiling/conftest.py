@@ -29,8 +29,8 @@ from onnxtile.tiling.tiled_site_check import TileVerdict, check_tiles
 from onnxtile.tiling.write_tiles import most_nodes
 
 NAMES = ("a", "b", "c")
-TILES = {"MatMul", "MatMulInteger", "Gemm"}
-CONVOLUTIONS = {"Conv", "ConvTranspose"}
+TILES = {"MatMul", "MatMulInteger", "MatMulNBits", "Gemm"}
+CONVOLUTIONS = {"Conv", "ConvTranspose", "ConvInteger"}
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,8 @@ class Tiled:
 
 def require_within(node: ir.Node, limits: Limits, dims: Sequence[tuple[int | str | None, ...] | None]) -> None:
     a, b = dims
+    if node.op_type == "MatMulNBits":
+        b = node.attributes["K"].as_int(), node.attributes["N"].as_int()
     # Inside a function nothing is known of its inputs; what a bound holds for was cut there, and is.
     m, k = (None, None) if a is None else (a[-2] if len(a) > 1 else 1, a[-1])
     n = None if b is None else b[-1] if len(b) > 1 else 1

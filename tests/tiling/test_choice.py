@@ -34,7 +34,7 @@ def front(work: Workload, limits: Limits) -> tuple[TileChoice, ...]:
     return search.front(work, limits, AxisBounds.of(limits), tiles)
 
 
-def weights(work: Workload) -> tuple[int, int, int]:
+def weights(work: Workload) -> tuple[float, float, float]:
     """Return the bytes that an element of A, B and the result takes, the matrices of a batch together."""
     a, b, c = (size * count for size, count in zip(work.bytes, work.batch, strict=True))
     return a, b, c

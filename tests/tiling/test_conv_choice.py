@@ -55,7 +55,7 @@ def simulated(work: Workload, tile: tuple[int, ...], order: str) -> int:
     return moved
 
 
-def held(work: Workload, tile: tuple[int, ...]) -> int:
+def held(work: Workload, tile: tuple[int, ...]) -> float:
     groups, rows, columns, channels, filters = tile
     high, wide = (s.stride * (n - 1) + s.reach for s, n in zip(work.sliding, (rows, columns), strict=True))
     a, b, c = work.bytes

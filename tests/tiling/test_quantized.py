@@ -123,7 +123,8 @@ def test_qgemm(
 def test_the_nodes_of_a_quantized_product(bench: Bench) -> None:
     held = arrays((3, 9, 10), columns=True)
     tiled = require_equal(bench, model("QLinearMatMul", held, PARAMETERS | {"b"}), held, FOUR)
-    assert [node.op_type for node in tiled.nodes[-3:]] == ["Cast", "Mul", "QuantizeLinear"]
+    assert [node.op_type for node in tiled.nodes[-4:]] == ["Cast", "Mul", "QuantizeLinear", "Concat"]
+    assert [tiled.count(op) for op in ("Cast", "Mul", "QuantizeLinear")] == [3, 3, 3]
     assert (tiled.count("MatMulInteger"), tiled.count("Add")) == (9, 6)
     assert PARAMETERS.isdisjoint({*tiled.model.graph.initializers} - {"a_zero"})
     assert [site.op for site in tiled.result.tiled] == ["QLinearMatMul"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx_ir as ir
 
 from onnxtile.tiling.contraction import Contraction, TensorOperand
@@ -30,9 +32,32 @@ class Conv(Tileable):
 
 def convolution(node: ir.Node, facts: TilingFacts, *, transposed: bool) -> Contraction:
     """Return the contraction that `node` computes. Raises NotTiled with the reason where it cannot be cut."""
-    x_value, w_value = required_input(node, 0), required_input(node, 1)
-    dtype = facts.dtype(x_value, node.op_type, FLOATS)
-    facts.require_dtype(w_value, dtype)
+    x, w = required_input(node, 0), required_input(node, 1)
+    dtype = facts.dtype(x, node.op_type, FLOATS)
+    facts.require_dtype(w, dtype)
+    found = sliding_product(node, facts, (x, w), (dtype, dtype, dtype), transposed=transposed)
+    return replace(found, tile_bias=_bias(node, facts, found.groups * filters_of(found), dtype))
+
+
+def filters_of(contraction: Contraction) -> int:
+    """Return the output channels of one group of a convolution, which are known."""
+    assert isinstance(contraction.filters, int)
+    return contraction.filters
+
+
+def sliding_product(
+    node: ir.Node,
+    facts: TilingFacts,
+    factors: tuple[ir.Value, ir.Value],
+    types: tuple[ir.DataType, ir.DataType, ir.DataType],
+    *,
+    transposed: bool = False,
+) -> Contraction:
+    """Return the convolution of two values with the attributes of `node`, without a bias; `types` are those of both and of the result.
+
+    Raises NotTiled with the reason where it cannot be cut.
+    """
+    x_value, w_value = factors
     dims, kernel = facts.dims(x_value), facts.known_dims(w_value)
     rank = len(dims) - 2
     if rank not in _SPATIAL_AXES:
@@ -49,16 +74,16 @@ def convolution(node: ir.Node, facts: TilingFacts, *, transposed: bool) -> Contr
         raise NotTiled("a convolution without elements")
     attributes = tuple(a for name, a in node.attributes.items() if name not in {*_PADDING, "group"})
     padding = tuple(a for name, a in node.attributes.items() if name in _PADDING)
-    w = TensorOperand(w_value, kernel, (0, 1) if transposed else (1, 0), False, w_value in facts.constants, dtype)
+    w = TensorOperand(w_value, kernel, (0, 1) if transposed else (1, 0), False, w_value in facts.constants, types[1])
     return Contraction(
         left=TensorOperand(
-            x_value, dims, (None, 1), transposed=False, constant=x_value in facts.constants, dtype=dtype
+            x_value, dims, (None, 1), transposed=False, constant=x_value in facts.constants, dtype=types[0]
         ),
         right=w,
         dims=out,
         row_axes=tuple(range(2, 2 + rank)),
         column_axis=1,
-        dtype=dtype,
+        dtype=types[2],
         sliding=slides,
         channels=channels,
         filters=filters,
@@ -67,7 +92,6 @@ def convolution(node: ir.Node, facts: TilingFacts, *, transposed: bool) -> Contr
         windows=True,
         groups_in_k=transposed,
         letters=("x", "w"),
-        tile_bias=_bias(node, facts, groups * filters, dtype),
         tile=node.op_type,
         attributes=attributes,
         padding=padding,

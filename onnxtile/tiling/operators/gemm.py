@@ -26,15 +26,19 @@ class Gemm(Tileable):
         alpha = node.attributes.get_float("alpha", 1.0)
         require_factor("alpha", alpha, dtype)
         dims = (a.size(0), b.size(1))
-        added = bias(node, dims, dtype, facts)
+        added = bias(node, node.inputs[2] if len(node.inputs) > 2 else None, dims, dtype, facts)
         return matrix_product(a, b, dims, (0, 1), dtype, alpha=alpha, bias=added)
 
 
-def factor(
-    node: ir.Node, index: int, attribute: str, facts: TilingFacts, taken: Set[ir.DataType] = FLOATS | INTEGERS
-) -> TensorOperand:
+def factor(node: ir.Node, index: int, attribute: str, facts: TilingFacts) -> TensorOperand:
     """Return input `index` as a factor, transposed where `attribute` says so. Raises NotTiled where it is not a matrix."""
-    value = required_input(node, index)
+    return matrix_factor(node, required_input(node, index), attribute, facts)
+
+
+def matrix_factor(
+    node: ir.Node, value: ir.Value, attribute: str, facts: TilingFacts, taken: Set[ir.DataType] = FLOATS | INTEGERS
+) -> TensorOperand:
+    """Return `value` as a factor, transposed where `attribute` of `node` says so. Raises NotTiled where it is not a matrix."""
     dims = facts.dims(value)
     if len(dims) != 2:
         raise NotTiled(f"{value.name!r} has {len(dims)} dimensions, Gemm multiplies matrices")
@@ -49,9 +53,10 @@ def factor(
     )
 
 
-def bias(node: ir.Node, dims: TensorDims, dtype: ir.DataType, facts: TilingFacts, index: int = 2) -> Bias | None:
-    """Return input `index` as the bias, None where it is missing. Raises NotTiled where it does not broadcast to `dims`."""
-    value = node.inputs[index] if len(node.inputs) > index else None
+def bias(
+    node: ir.Node, value: ir.Value | None, dims: TensorDims, dtype: ir.DataType, facts: TilingFacts
+) -> Bias | None:
+    """Return `value` as the bias, None where it is missing. Raises NotTiled where it does not broadcast to `dims`."""
     beta = node.attributes.get_float("beta", 1.0)
     if value is None:
         return None

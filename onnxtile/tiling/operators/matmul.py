@@ -20,7 +20,7 @@ class MatMul(Tileable):
         The axes before the last two are a batch, which broadcasts and is not cut.
         """
         dtype = facts.dtype(required_input(node, 0))
-        a, b = (factor(node, index, facts, dtype) for index in (0, 1))
+        a, b = (factor(required_input(node, side), side, facts, dtype) for side in (0, 1))
         return matrix_product(a, b, *placed(a, b), dtype)
 
 
@@ -31,12 +31,8 @@ def placed(a: TensorOperand, b: TensorOperand) -> tuple[TensorDims, Axes]:
     return batch + rows + columns, (len(batch) if rows else None, len(batch) + len(rows) if columns else None)
 
 
-def factor(node: ir.Node, side: int, facts: TilingFacts, dtype: ir.DataType, index: int | None = None) -> TensorOperand:
-    """Return the left (0) or right (1) factor, of elements of `dtype`; it is input `side` unless `index` is given.
-
-    Raises NotTiled for a scalar.
-    """
-    value = required_input(node, side if index is None else index)
+def factor(value: ir.Value, side: int, facts: TilingFacts, dtype: ir.DataType) -> TensorOperand:
+    """Return `value`, of elements of `dtype`, as the left (0) or right (1) factor. Raises NotTiled for a scalar."""
     facts.require_dtype(value, dtype)
     dims = facts.dims(value)
     if not dims:

@@ -20,20 +20,28 @@ class MatMulInteger(Tileable):
 
     def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
         """Return the product. Each tile is a MatMulInteger with the zero points that belong to it."""
-        types = [facts.dtype(required_input(node, index), self.name, BYTES) for index in (0, 1)]
-        a, b = (factor(node, index, facts, dtype) for index, dtype in enumerate(types))
-        a, b = replace(a, zero=zero_point(node, a, 0, 2, facts)), replace(b, zero=zero_point(node, b, 1, 3, facts))
-        return matrix_product(a, b, *placed(a, b), ir.DataType.INT32, tile=self.name)
+        zeros = tuple(node.inputs[index] if len(node.inputs) > index else None for index in (2, 3))
+        return integer_product(node, facts, (required_input(node, 0), required_input(node, 1)), (zeros[0], zeros[1]))
 
 
-def zero_point(
-    node: ir.Node, operand: TensorOperand, side: int, index: int, facts: TilingFacts
-) -> TensorOperand | None:
-    """Return input `index` as the zero point of the left (0) or right (1) factor, None where it is missing.
+def integer_product(
+    node: ir.Node,
+    facts: TilingFacts,
+    factors: tuple[ir.Value, ir.Value],
+    zeros: tuple[ir.Value | None, ir.Value | None],
+) -> Contraction:
+    """Return the product of two values of bytes, less their zero points. Raises NotTiled where `node` cannot be cut so."""
+    types = [facts.dtype(value, node.op_type, BYTES) for value in factors]
+    a, b = (factor(value, side, facts, types[side]) for side, value in enumerate(factors))
+    a, b = (replace(o, zero=zero_point(o, side, zeros[side], facts)) for side, o in enumerate((a, b)))
+    return matrix_product(a, b, *placed(a, b), ir.DataType.INT32, tile="MatMulInteger")
+
+
+def zero_point(operand: TensorOperand, side: int, value: ir.Value | None, facts: TilingFacts) -> TensorOperand | None:
+    """Return `value` as the zero point of the left (0) or right (1) factor, None where it is missing.
 
     Raises NotTiled unless it is a single number, or for the right factor one for each column.
     """
-    value = node.inputs[index] if len(node.inputs) > index else None
     if value is None:
         return None
     dims = facts.dims(value)

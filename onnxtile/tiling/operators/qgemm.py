@@ -8,11 +8,11 @@ import onnx_ir as ir
 
 from onnxtile.tiling.contraction import Contraction, Requantize, matrix_product
 from onnxtile.tiling.element_types import BYTES
-from onnxtile.tiling.operators.gemm import bias, factor
+from onnxtile.tiling.operators.gemm import bias, matrix_factor
 from onnxtile.tiling.operators.matmul_integer import zero_point
 from onnxtile.tiling.operators.qlinear_matmul import parameter
 from onnxtile.tiling.tensors import NotTiled
-from onnxtile.tiling.tileable import Tileable, TilingFacts
+from onnxtile.tiling.tileable import Tileable, TilingFacts, required_input
 
 
 class QGemm(Tileable):
@@ -22,24 +22,44 @@ class QGemm(Tileable):
     domain = "com.microsoft"
 
     def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
-        """Return the product. Each tile is a MatMulInteger; the bias is added to their sum, then all is scaled."""
+        """Return the product. Each tile is a MatMulInteger; the bias is added to each finished block, which is scaled then."""
         if facts.opset < 10:
             raise NotTiled(f"opset {facts.opset} has no MatMulInteger: raise the model to 10 at least")
-        a = factor(node, 0, "transA", facts, BYTES)
-        b = factor(node, 3, "transB", facts, BYTES)
-        a = replace(a, zero=zero_point(node, a, 0, 2, facts))
-        b = replace(b, zero=zero_point(node, b, 1, 5, facts))
-        dims = (a.size(0), b.size(1))
-        added = bias(node, dims, ir.DataType.INT32, facts, 6)
-        product = matrix_product(a, b, dims, (0, 1), ir.DataType.INT32, bias=added, tile="MatMulInteger")
-        a_scale, b_scale = parameter(node, 1, None, product, facts), parameter(node, 4, b, product, facts)
+        added = node.inputs[6] if len(node.inputs) > 6 else None
+        factors, zeros = ((required_input(node, first), required_input(node, first + 3)) for first in (0, 2))
+        product = integer_gemm(node, facts, factors, zeros, added)
+        a_scale = parameter(node, required_input(node, 1), None, product, facts)
+        b_scale = parameter(node, required_input(node, 4), product.right, product, facts)
         quantized = [index < len(node.inputs) and node.inputs[index] is not None for index in (7, 8)]
         if quantized[0] != quantized[1]:
             raise NotTiled("it has only one of the scale and the zero point of its result")
-        y = [parameter(node, index, None, product, facts) for index in (7, 8)] if all(quantized) else [None, None]
-        dtype = ir.DataType.FLOAT if y[1] is None else y[1].dtype
+        values = [required_input(node, index) for index in (7, 8)] if all(quantized) else []
+        y = [parameter(node, value, None, product, facts) for value in values]
+        y_scale, y_zero = y or (None, None)
+        dtype = ir.DataType.FLOAT if y_zero is None else y_zero.dtype
         alpha = node.attributes.get_float("alpha", 1.0)
-        return replace(product, requantize=Requantize(a_scale, b_scale, y[0], y[1], dtype, alpha))
+        return replace(product, requantize=Requantize(a_scale, b_scale, y_scale, y_zero, dtype, alpha))
+
+
+def integer_gemm(
+    node: ir.Node,
+    facts: TilingFacts,
+    factors: tuple[ir.Value, ir.Value],
+    zeros: tuple[ir.Value | None, ir.Value | None],
+    added: ir.Value | None,
+) -> Contraction:
+    """Return the product of two matrices of bytes, less their zero points, plus an int32 bias, transposed as `node` says.
+
+    Raises NotTiled where it cannot be cut so.
+    """
+    a, b = (
+        matrix_factor(node, value, attribute, facts, BYTES)
+        for value, attribute in zip(factors, ("transA", "transB"), strict=True)
+    )
+    a, b = (replace(o, zero=zero_point(o, side, zeros[side], facts)) for side, o in enumerate((a, b)))
+    dims = (a.size(0), b.size(1))
+    bias_ = bias(node, added, dims, ir.DataType.INT32, facts)
+    return matrix_product(a, b, dims, (0, 1), ir.DataType.INT32, bias=bias_, tile="MatMulInteger")
 
 
 QGEMM = QGemm()

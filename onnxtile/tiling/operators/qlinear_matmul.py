@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.tiling.contraction import Contraction, Parameter, Requantize, TensorOperand, matrix_product
+from onnxtile.tiling.contraction import Contraction, Parameter, Requantize, TensorOperand
 from onnxtile.tiling.element_types import BYTES
-from onnxtile.tiling.operators.matmul import factor, placed
-from onnxtile.tiling.operators.matmul_integer import zero_point
+from onnxtile.tiling.operators.matmul_integer import integer_product
 from onnxtile.tiling.tensors import NotTiled, times_sign
 from onnxtile.tiling.tileable import Tileable, TilingFacts, required_input
 
@@ -20,25 +19,22 @@ class QLinearMatMul(Tileable):
     name = "QLinearMatMul"
 
     def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
-        """Return the product. Each tile is a MatMulInteger; the result is quantized as a whole."""
-        a, b = (
-            factor(node, side, facts, facts.dtype(required_input(node, 3 * side), self.name, BYTES), 3 * side)
-            for side in (0, 1)
-        )
-        a = replace(a, zero=zero_point(node, a, 0, 2, facts))
-        b = replace(b, zero=zero_point(node, b, 1, 5, facts))
-        product = matrix_product(a, b, *placed(a, b), ir.DataType.INT32, tile="MatMulInteger")
-        y_zero = parameter(node, 7, None, product, facts)
+        """Return the product. Each tile is a MatMulInteger; each finished block is scaled and quantized once."""
+        factors, zeros = ((required_input(node, first), required_input(node, first + 3)) for first in (0, 2))
+        product = integer_product(node, facts, factors, zeros)
+        y_zero = parameter(node, required_input(node, 7), None, product, facts)
         dtype = facts.dtype(y_zero.value, self.name, BYTES)
-        scales = [parameter(node, index, b if index == 4 else None, product, facts) for index in (1, 4, 6)]
+        scales = [
+            parameter(node, required_input(node, index), product.right if index == 4 else None, product, facts)
+            for index in (1, 4, 6)
+        ]
         return replace(product, requantize=Requantize(scales[0], scales[1], scales[2], y_zero, dtype))
 
 
 def parameter(
-    node: ir.Node, index: int, columns: TensorOperand | None, product: Contraction, facts: TilingFacts
+    node: ir.Node, value: ir.Value, columns: TensorOperand | None, product: Contraction, facts: TilingFacts
 ) -> Parameter:
     """Return a scale or zero point: a single number, or with `columns` one for each. Raises NotTiled for any other."""
-    value = required_input(node, index)
     dims, constant = facts.dims(value), value in facts.constants
     known = {ir.DataType.FLOAT, *BYTES}
     parameter = Parameter(value, dims, facts.dtype(value, node.op_type, known), constant)

@@ -1,0 +1,161 @@
+"""Weights of few bits with a scale for each block of K: MatMulNBits, and MatMul by a DequantizeLinear with block_size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxtile import api
+from onnxtile.runtime import Array, Session
+from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.options import TilingPolicy
+
+if TYPE_CHECKING:
+    from tests.tiling.conftest import Bench
+
+K, N, BLOCK = 96, 10, 16
+
+
+def nbits(
+    *, bits: int = 4, zeros: str = "packed", flat: bool = True, bias: bool = False, k: int = K, batch: tuple[int, ...] = (5,),
+    **attributes: Any,
+) -> onnx.ModelProto:  # fmt: skip
+    """Return a MatMulNBits."""
+    random = np.random.default_rng(0)
+    blocks = -(-k // BLOCK)
+    held: dict[str, Array] = {
+        "b": random.integers(0, 256, (N, blocks, BLOCK * bits // 8)).astype(np.uint8),
+        "scales": random.uniform(0.01, 0.1, N * blocks if flat else (N, blocks)).astype(np.float32),
+    }
+    inputs = ["a", "b", "scales"]
+    if zeros == "packed":
+        held["zeros"] = random.integers(0, 256, N * -(-blocks * bits // 8)).astype(np.uint8)
+        if not flat:
+            held["zeros"] = held["zeros"].reshape(N, -1)
+    inputs.append("zeros" if zeros == "packed" else "")
+    if bias:
+        held["bias"] = random.standard_normal(N).astype(np.float32)
+        inputs += ["", "bias"]
+    node = helper.make_node(
+        "MatMulNBits", inputs, ["y"], name="fc", domain="com.microsoft", K=k, N=N, bits=bits, block_size=BLOCK, **attributes
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("a", 1, (*batch, k))],
+        [helper.make_tensor_value_info("y", 1, (*batch, N))],
+        [numpy_helper.from_array(array, name) for name, array in held.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def blocked(*, axis: int = 0, zeros: bool = True, dtype: int = TensorProto.INT4, op: str = "MatMul") -> onnx.ModelProto:
+    """Return a product by weights that a DequantizeLinear makes block by block; transposed for Gemm."""
+    random = np.random.default_rng(1)
+    shape = (K, 2 * BLOCK) if op == "MatMul" else (2 * BLOCK, K)
+    parameters = tuple(size // BLOCK if along == axis else size for along, size in enumerate(shape))
+    low, high = (-8, 8) if dtype == TensorProto.INT4 else (-128, 128)
+    kind = onnx.helper.tensor_dtype_to_np_dtype(dtype)
+    held = [
+        numpy_helper.from_array(random.integers(low, high, shape).astype(np.int8).astype(kind), "b"),
+        numpy_helper.from_array(random.uniform(0.01, 0.1, parameters).astype(np.float32), "scales"),
+        numpy_helper.from_array(random.integers(-3, 3, parameters).astype(np.int8).astype(kind), "zeros"),
+    ][: 3 if zeros else 2]
+    more: dict[str, Any] = {"transB": 1} if op == "Gemm" else {}
+    nodes = [
+        helper.make_node("DequantizeLinear", [one.name for one in held], ["w"], axis=axis, block_size=BLOCK),
+        helper.make_node(op, ["a", "w"], ["y"], name="fc", **more),
+    ]
+    inputs = [helper.make_tensor_value_info("a", 1, (5, K))]
+    outputs = [helper.make_tensor_value_info("y", 1, (5, 2 * BLOCK))]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def stored(model: ir.Model) -> int:
+    """Return the bytes of the initializers that are not sizes."""
+    values = model.graph.initializers.values()
+    return sum(v.const_value.nbytes for v in values if v.const_value is not None and v.dtype != ir.DataType.INT64)
+
+
+def require_same(bench: Bench, source: onnx.ModelProto, limits: Limits, options: TilingPolicy | None = None) -> Any:
+    """Tile `source`; assert that it computes the same from weights of the same size."""
+    tiled = bench.tile(source, limits, options)
+    shape = [dim.dim_value for dim in source.graph.input[0].type.tensor_type.shape.dim]
+    feeds = {"a": np.random.default_rng(2).standard_normal(shape).astype(np.float32)}
+    expected = Session(source.SerializeToString()).run(feeds)["y"]
+    np.testing.assert_allclose(tiled.run(feeds)["y"], expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
+    assert all(verdict.passed for verdict in tiled.verdicts())
+    assert stored(tiled.model) <= 1.05 * stored(ir.from_proto(source))
+    for site in tiled.result.tiled:
+        assert len(site.emitted) <= bench.most_nodes(site)
+    return tiled
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    bits=st.sampled_from([4, 8]), zeros=st.sampled_from(["packed", "none"]), flat=st.booleans(), bias=st.booleans(),
+    k=st.sampled_from([K, K - 3]), batch=st.sampled_from([(5,), (2, 5)]), bound=st.sampled_from([32, 40, 64]),
+)  # fmt: skip
+def test_matmul_nbits(
+    bench: Bench, bits: int, zeros: str, flat: bool, bias: bool, k: int, batch: Any, bound: int
+) -> None:
+    source = nbits(bits=bits, zeros=zeros, flat=flat, bias=bias, k=k, batch=batch)
+    tiled = require_same(bench, source, Limits.of(m=3, k=bound, n=4))
+    (site,) = tiled.result.tiled
+    assert site.grid.shape == (2, -(-k // (bound // 32 * 32)), 3) or (bound == 40 and site.grid.shape[1] >= 3)
+    assert tiled.count("MatMulNBits") == site.grid.matmuls
+
+
+@pytest.mark.parametrize(("axis", "zeros", "dtype", "op"), [
+    (0, True, TensorProto.INT4, "MatMul"),
+    (0, False, TensorProto.INT8, "MatMul"),
+    (1, True, TensorProto.INT4, "MatMul"),
+    (1, False, TensorProto.INT4, "Gemm"),
+    (0, True, TensorProto.INT8, "Gemm"),
+])  # fmt: skip
+def test_a_matmul_by_quantized_blocks(bench: Bench, axis: int, zeros: bool, dtype: int, op: str) -> None:
+    tiled = require_same(bench, blocked(axis=axis, zeros=zeros, dtype=dtype, op=op), Limits.of(m=3, k=40, n=20))
+    sizes = {node.attributes["block_size"].as_int() for node in tiled.nodes if node.op_type == "DequantizeLinear"}
+    assert sizes == {BLOCK} and tiled.count("DequantizeLinear") > 2
+
+
+def test_limits_below_a_block(bench: Bench) -> None:
+    (skip,) = bench.tile(nbits(), Limits.of(max=8)).result.skipped
+    assert skip.over_limits and "multiple of 32" in skip.reason
+    tiled = bench.tile(blocked(), Limits.of(max=8))
+    assert tiled.result.tiled and not tiled.count("DequantizeLinear")
+
+
+def test_a_memory_counts_bits(bench: Bench) -> None:
+    tiled = require_same(bench, nbits(zeros="none"), Limits.of(memory=1200))
+    (site,) = tiled.result.tiled
+    m, k, n = site.grid.steps
+    assert site.chosen.choice.held == m * k * 4 + k * n * (0.5 + 4 / BLOCK) + m * n * 4 <= 1200
+
+
+@pytest.mark.parametrize("how", ["gemm", "tree", "chain"])
+def test_partial_sums(bench: Bench, how: str) -> None:
+    require_same(bench, nbits(), Limits.of(k=32), TilingPolicy.of(accumulate=how))
+
+
+def test_it_can_be_wrapped() -> None:
+    tiled = api.tile(nbits(bias=True), Limits.of(max=32), wrap=True)
+    assert tiled.verdict is not None and tiled.verdict.equal
+    assert [node.op_type for node in tiled.model.graph] == ["Tiled_MatMulNBits_fc"]
+
+
+def test_weights_that_are_inputs_are_left(bench: Bench) -> None:
+    source = nbits(zeros="none")
+    tensor = source.graph.initializer.pop(0)
+    source.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    (skip,) = bench.tile(source, Limits.of(max=32)).result.skipped
+    assert skip.reason == "its weights or their parameters, 'b', are not an initializer"
