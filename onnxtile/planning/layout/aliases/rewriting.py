@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from onnxtile.planning.layout.aliases.alias_sets import AliasSet, AliasSets
+from onnxtile.planning.layout.aliases.byte_reads import ByteSpan
 from onnxtile.planning.layout.aliases.find import Alias
 from onnxtile.planning.layout.ordering.precedence import Precedence
-
-_ByteSpan = tuple[int, int]
 
 
 def rewriting(
@@ -29,30 +28,30 @@ def rewriting(
     )
 
 
-def _written(value: ir.Value, aliases: Iterable[Alias], alias_sets: AliasSets) -> Iterator[_ByteSpan]:
+def _written(value: ir.Value, aliases: Iterable[Alias], alias_sets: AliasSets) -> Iterator[ByteSpan]:
     """Yield the bytes of the alias set that the node of `value` writes: all except those already in place."""
     alias_set = alias_sets.of[value]
     start = alias_set.start(value)
     end = start + alias_sets.size(value)
     for low, high in sorted(_in_place(value, aliases, alias_set, alias_sets)):
         if start < low:
-            yield start, low
+            yield ByteSpan(start, low)
         start = max(start, high)
     if start < end:
-        yield start, end
+        yield ByteSpan(start, end)
 
 
 def _in_place(
     value: ir.Value, aliases: Iterable[Alias], alias_set: AliasSet, alias_sets: AliasSets
-) -> Iterator[_ByteSpan]:
+) -> Iterator[ByteSpan]:
     at = alias_set.start(value)
     for alias in aliases:
         place = alias_set.start(alias.source) if alias.source in alias_set.tensors else None
         if place is not None and place + alias.at == at:
-            yield max(at, place), min(at + alias_sets.size(value), place + alias_sets.size(alias.source))
+            yield ByteSpan(max(at, place), min(at + alias_sets.size(value), place + alias_sets.size(alias.source)))
 
 
-def _is_in_use(span: _ByteSpan, value: ir.Value, alias_sets: AliasSets, order: Precedence) -> bool:
+def _is_in_use(span: ByteSpan, value: ir.Value, alias_sets: AliasSets, order: Precedence) -> bool:
     alias_set = alias_sets.of[value]
     starts = ((other, alias_set.start(other)) for other in alias_set.tensors if other is not value)
     return any(
