@@ -17,7 +17,7 @@ from onnxtile.planning.layout.bodies import Terms, plan_bodies, with_bodies, wit
 from onnxtile.planning.layout.bytes import granule, tensor_bytes
 from onnxtile.planning.layout.graph_layout import layouts
 from onnxtile.planning.layout.insides import Insides
-from onnxtile.planning.layout.joint_bound import any_order_bound
+from onnxtile.planning.layout.ordering.order_search import ALL_RULES, OrderSearch
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.smallest import smallest
 from onnxtile.planning.layout.workspaces import NO_RULES, WorkspaceRules
@@ -29,7 +29,7 @@ from onnxtile.planning.planner import find_planner
 from onnxtile.planning.result import Constant, Excluded, PlanResult
 from onnxtile.planning.rows import Address, all_roles, constant_nodes, inputs, operators, planned, planned_bodies
 
-SHARING = ("view", "in place", "cut", "join")
+SHARING = ALL_RULES
 """The rules of aliases, by which tensors share bytes."""
 
 
@@ -84,9 +84,12 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     terms = Terms(facts, chosen_order, settings.alignment, settings.share, solve, settings.workspaces, kernels.of)
     inside = plan_bodies(model.graph, terms)
     needs = terms.needs(model.graph, inside)
-    found = layouts(facts, scope, chosen_order, settings.streams, settings.alignment, settings.share, needs)
+    search = OrderSearch(facts, scope, settings.alignment)
+    least = search.bound(with_least_bodies(needs, inside))
     layout, allocation = smallest(
-        found, lambda problem: allocate(problem, memories(settings.capacity), chosen, settings.effort)
+        layouts(search, chosen_order, settings.streams, settings.share, needs),
+        lambda problem: allocate(problem, memories(settings.capacity), chosen, settings.effort),
+        least,
     )
     problem, schedule, sharing, roles = layout.problem, layout.schedule, layout.sharing, layout.roles
     places = {name: Address(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
@@ -98,8 +101,6 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     if told.unplanned:
         proof = replace(proof, ended="unplanned tensors")
     optimal = allocation.size == proof.lower_bound and not told.unplanned
-    # Each layout bounds every order: the largest bound counts.
-    least = max(any_order_bound(one, facts, with_least_bodies(needs, inside)) for one in found)
     return PlanResult(
         digest=settings.digest,
         dims=dict(settings.dims),

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from onnxtile.errors import unknown
-from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
 from onnxtile.planning.layout.ordering.schedule import Schedule, in_streams
 from onnxtile.registry import discover
 
 
 @dataclass(frozen=True)
 class SchedulingContext:
-    """The inputs of an order: the model's own schedule, the number of streams, and the problem to search.
+    """The inputs of an order: the model's own schedule, the number of streams, and the search of the order of least peak.
 
-    `ordering_problem` returns the problem, given the rules of aliases that it may assume.
+    `least` returns that order, given the rules of aliases that all count as taken. With `wide`, the graph has too many nodes for that.
     """
 
     own: Schedule
     streams: int
-    ordering_problem: Callable[[Collection[str]], OrderingProblem]
+    least: Callable[[Collection[str]], Schedule]
+    wide: bool = False
 
     def packed(self, schedule: Schedule) -> Schedule:
         """Return `schedule` in steps of up to `streams` nodes."""
@@ -31,13 +31,14 @@ class SchedulingContext:
 class Order:
     """A way to put the nodes of a model in order.
 
-    `candidates` returns schedules, of which the one with the smallest arena is taken, of equals the first. It is a pure function. `every`
-    says that a plan must hold for every order that the graph allows; the schedule is then one of them.
+    `candidates` yields schedules, of which the one with the smallest arena is taken, of equals the first; no more than are needed to reach
+    the lower bound of all orders. `every` says that a plan must hold for every order that the graph allows; the schedule is then one of
+    them.
     """
 
     name: str
     summary: str
-    candidates: Callable[[SchedulingContext], tuple[Schedule, ...]]
+    candidates: Callable[[SchedulingContext], Iterable[Schedule]]
     every: bool = False
 
 

@@ -2,6 +2,7 @@
 
 from onnxtile.planning.layout.aliases.byte_parts import ByteParts
 from onnxtile.planning.layout.graph_layout import Layout, layouts
+from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.model_plan import SHARING
 from onnxtile.planning.order import find_order
@@ -10,7 +11,7 @@ from tests.planning.conftest import Case
 
 def laid_out(text: str) -> tuple[Layout, Case]:
     case = Case.of(text)
-    (layout,) = layouts(case.facts, PlanScope(case.model.graph), find_order("model"), 1, 4, SHARING)
+    (layout,) = layouts(OrderSearch(case.facts, PlanScope(case.model.graph), 4), find_order("model"), 1, SHARING)
     return layout, case
 
 

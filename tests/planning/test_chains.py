@@ -12,6 +12,7 @@ from onnxtile.planning.layout.graph_layout import layouts
 from onnxtile.planning.layout.ordering import chains, every_order
 from onnxtile.planning.layout.ordering.chains import Chains
 from onnxtile.planning.layout.ordering.every_order import InEveryOrder
+from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.model_plan import SHARING
 from onnxtile.planning.order import find_order
@@ -68,7 +69,7 @@ def test_a_graph_that_is_too_wide_is_refused(limit: str, words: str, monkeypatch
 @given(models(10), st.sampled_from(["outputs", "inside"]))
 def test_conflicts_are_the_buffers_in_no_order_that_never_meet(model: onnx.ModelProto, io: str) -> None:
     case = Case.of(model)
-    (layout,) = layouts(case.facts, PlanScope(case.model.graph, io), find_order("any"), 1, 4, SHARING)
+    (layout,) = layouts(OrderSearch(case.facts, PlanScope(case.model.graph, io), 4), find_order("any"), 1, SHARING)
     assert isinstance(layout.order, InEveryOrder)
     claims, own = layout._claims, layout.order
     expected = set()
@@ -113,6 +114,6 @@ def test_constants_that_nodes_compute_take_no_chain() -> None:
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("a0", "a40")]
     graph = helper.make_graph(nodes, "row", ends[:1], ends[1:])
     case = Case.of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
-    (layout,) = layouts(case.facts, PlanScope(case.model.graph), find_order("any"), 1, 64, SHARING)
+    (layout,) = layouts(OrderSearch(case.facts, PlanScope(case.model.graph), 64), find_order("any"), 1, SHARING)
     assert isinstance(layout.order, InEveryOrder)
     assert layout.order.chains.count == 1

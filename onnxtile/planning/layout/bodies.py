@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.graph_layout import Layout, layouts
 from onnxtile.planning.layout.inner import bodies
-from onnxtile.planning.layout.joint_bound import any_order_bound
+from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.smallest import smallest
 from onnxtile.planning.layout.workspaces import SHARED, Needs, WorkspaceBuffer, WorkspaceRules
@@ -77,13 +77,13 @@ def _body(name: str | None, graph: ir.Graph, terms: Terms) -> BodyPlan:
     inside = plan_bodies(graph, terms)
     scope = PlanScope(graph, "inside", borrows=name is None)
     needs = terms.needs(graph, inside)
-    found = layouts(terms.facts, scope, terms.order, 1, terms.alignment, terms.rules, needs)
-    layout, plan = smallest(found, terms.solve)
+    search = OrderSearch(terms.facts, scope, terms.alignment)
+    least = search.bound(with_least_bodies(needs, inside))
+    layout, plan = smallest(layouts(search, terms.order, 1, terms.rules, needs), terms.solve, least)
     problem = layout.problem
     assert plan.proof is not None
     proof = with_bodies(problem, plan.proof, layout.workspaces, inside)
     alignment = max(problem.alignments, default=terms.alignment)
-    least = max(any_order_bound(one, terms.facts, with_least_bodies(needs, inside)) for one in found)
     return BodyPlan(name, layout, plan.offsets, plan.size, alignment, proof, least, inside)
 
 

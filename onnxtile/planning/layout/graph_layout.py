@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import onnx_ir as ir
@@ -15,9 +15,9 @@ from onnxtile.planning.layout.aliases.sharing import Sharing, Timeline, choose
 from onnxtile.planning.layout.bytes import granule, tensor_bytes
 from onnxtile.planning.layout.live_ranges import LiveRange, find_live_ranges
 from onnxtile.planning.layout.ordering.every_order import Claim, InEveryOrder, clique, conflicts
-from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
+from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.ordering.precedence import InSteps, Precedence
-from onnxtile.planning.layout.ordering.schedule import Schedule, own_order
+from onnxtile.planning.layout.ordering.schedule import Schedule
 from onnxtile.planning.layout.roles import Roles, assign
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.workspaces import NO_NEEDS, Needs, WorkspaceBuffer
@@ -80,15 +80,9 @@ class Layout:
 
 
 def layouts(
-    facts: LayoutFacts,
-    scope: PlanScope,
-    order: Order,
-    streams: int,
-    alignment: int,
-    rules: Collection[str],
-    needs: Needs = NO_NEEDS,
-) -> tuple[Layout, ...]:
-    """Return a layout for each candidate schedule of `order`, with up to `streams` nodes in one step.
+    search: OrderSearch, order: Order, streams: int, rules: Collection[str], needs: Needs = NO_NEEDS
+) -> Iterator[Layout]:
+    """Return a layout for each candidate schedule of `order`, with up to `streams` nodes in one step, made one by one.
 
     `rules` name the kinds of aliases in use, `needs` the bytes of workspaces.
 
@@ -103,11 +97,12 @@ def layouts(
         raise UsageError(
             "nodes that may run at the same time cannot share one workspace", hint="leave --share-workspaces out"
         )
-    terms = _LayoutTerms(facts, scope, alignment, frozenset(rules), order.every, needs)
-    own = own_order(scope.graph)
-    return tuple(
-        map(terms.layout, order.candidates(SchedulingContext(own, streams, partial(terms.ordering_problem, own))))
-    )
+    terms = _LayoutTerms(search.facts, search.scope, search.alignment, frozenset(rules), order.every, needs)
+
+    def least(taken: Collection[str]) -> Schedule:
+        return search.least({*taken} & {*rules, "view"}, needs)
+
+    return map(terms.layout, order.candidates(SchedulingContext(search.own, streams, least, search.is_wide)))
 
 
 @dataclass(frozen=True)
@@ -152,14 +147,6 @@ class _LayoutTerms:
                 f"tensors and workspaces of {total:,} bytes are too many: {_MOST:,} can be planned",
                 hint="smaller sizes (--dim, --shape), workspaces or alignment take less",
             )
-
-    def ordering_problem(self, own: Schedule, taken: Collection[str]) -> OrderingProblem:
-        layout = replace(self, rules=self.rules & set(taken)).layout(own)
-        found = (alias for node in own.nodes for alias in self.facts.lawful(node))
-        in_place = [alias for alias in found if alias.rule == "in place" and alias.rule in self.rules]
-        return OrderingProblem.of(
-            own.nodes, layout.sharing.alias_sets.of, in_place, self.scope.kept, self.alignment, layout.workspaces
-        )
 
 
 def _buffers(sharing: Sharing, facts: LayoutFacts, alignment: int) -> tuple[Buffer, ...]:

@@ -20,6 +20,7 @@ from onnxtile.model.unfold import is_kernel, unfold, written_out
 from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.bodies import BodyPlans, Terms, plan_bodies
 from onnxtile.planning.layout.graph_layout import Layout, layouts
+from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.workspaces import SHARED, WorkspaceRules
 from onnxtile.planning.offsets.effort import NORMAL
@@ -123,5 +124,6 @@ class Insides:
         )
         bodies = plan_bodies(model.graph, terms)
         needs = terms.needs(model.graph, bodies)
-        (layout,) = layouts(inner, PlanScope(model.graph, "outside"), order, 1, self.alignment, self.rules, needs)
+        search = OrderSearch(inner, PlanScope(model.graph, "outside"), self.alignment)
+        (layout,) = layouts(search, order, 1, self.rules, needs)
         return None if layout.roles.unplanned else layout.problem.peak[0]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
 from onnxtile.planning.layout.graph_layout import Layout
@@ -20,29 +21,38 @@ class _Sized(Protocol):
 Placed = TypeVar("Placed", bound=_Sized)
 
 
-def smallest(layouts: Sequence[Layout], place: Callable[[Problem], Placed]) -> tuple[Layout, Placed]:
+def smallest(layouts: Iterable[Layout], place: Callable[[Problem], Placed], least: int) -> tuple[Layout, Placed]:
     """Return the layout with the smallest arena and the result of `place` for its problem; of equals, the first.
 
-    A layout whose lower bound is no smaller is not placed. Buffers with outlines may leave gaps that cost more than their outlines save:
-    where the arena is above the lower bound of such a layout, it is also placed with whole buffers. Raises OverCapacity where no arena
-    fits its capacity.
+    A layout whose lower bound is no smaller is not placed. Every layout needs at least `least` bytes: an arena of that size is the
+    smallest, and no further layout is made. Buffers with outlines may leave gaps that cost more than their outlines save: where the
+    arena is above the lower bound of such a layout, it is also placed with whole buffers. Raises OverCapacity where no arena fits its
+    capacity.
     """
+    rest = iter(layouts)
+    first = next(rest)
     # A smaller peak need not be a smaller arena: gaps between buffers may cost more than the order saves.
-    ranked = layouts if len(layouts) == 1 else sorted(layouts, key=lambda layout: layout.problem.lower_bound)
-    race = _Race(place)
-    for layout in ranked:
-        race.enter(layout)
-    for layout in ranked:
-        if layout.problem.has_outlines and race.is_open(layout):
-            race.enter(layout.make_whole())
-    if race.best is None:
-        assert race.over is not None
-        raise race.over
-    return race.best
+    if first.problem.lower_bound > least:
+        rest = iter(sorted((first, *rest), key=lambda layout: layout.problem.lower_bound))
+        first = next(rest)
+    found = _BestLayout(place)
+    placed = []
+    for layout in chain((first,), rest):
+        found.enter(layout)
+        placed.append(layout)
+        if found.best is not None and found.best[1].size <= least:
+            return found.best
+    for layout in placed:
+        if layout.problem.has_outlines and found.is_open(layout):
+            found.enter(layout.make_whole())
+    if found.best is None:
+        assert found.over is not None
+        raise found.over
+    return found.best
 
 
 @dataclass
-class _Race(Generic[Placed]):
+class _BestLayout(Generic[Placed]):
     """The `best` layout so far; `over` is the first that did not fit."""
 
     place: Callable[[Problem], Placed]

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from onnxtile.planning.layout.ordering.schedule import Schedule
-from onnxtile.planning.layout.ordering.search import search
 from onnxtile.planning.order import Order, SchedulingContext
 
-_RULES = (("view",), ("view", "cut", "join"))
-"""The aliases that the search assumes: first none of the parts; then the parts chosen for the own order.
-
-The search itself decides which results are written over operands; parts are chosen again for the order that it finds.
-"""
+_RULES = (("view", "cut", "join", "in place"), ("view", "in place"))
+"""The aliases that the search takes: first all, although some may exclude each other; then none of the parts."""
 
 
-def candidates(context: SchedulingContext) -> tuple[Schedule, ...]:
-    """Return the model's own order, and the orders of least peak that the searches find, each once."""
-    orders = (search(context.ordering_problem(rules)).order for rules in _RULES)
-    found = (Schedule(tuple(context.own.nodes[number] for number in order)) for order in orders)
-    return tuple(context.packed(schedule) for schedule in dict.fromkeys((Schedule(context.own.nodes), *found)))
+def candidates(context: SchedulingContext) -> Iterator[Schedule]:
+    """Yield the model's own order, and the orders of least peak that the searches find, each once."""
+    yield context.packed(context.own)
+    seen = {context.own.nodes}
+    for rules in _RULES:
+        found = context.least(rules)
+        if found.nodes not in seen:
+            seen.add(found.nodes)
+            yield context.packed(found)
 
 
 order = Order(
     "min-peak",
-    "least memory: a best-first search, then a beam search; never a larger arena than the model's order",
+    "least memory, proved where the search ends; never a larger arena than the model's order",
     candidates,
 )

@@ -1,35 +1,33 @@
-"""The problem of ordering as plain data: nodes, their predecessors, and the buffers that they touch."""
+"""The problem of ordering as plain data: nodes, their predecessors, and the units of bytes that they write and read."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeAlias
 
-import onnx_ir as ir
-
-from onnxtile.graph import dependencies
-from onnxtile.planning.layout.aliases.alias_sets import AliasSet
-from onnxtile.planning.layout.aliases.find import Alias
-from onnxtile.planning.layout.workspaces import WorkspaceBuffer
-from onnxtile.planning.offsets.problem import align
+Operands: TypeAlias = tuple[tuple[int, ...], ...]
+"""The operands that one result may be written over, each as its units of bytes."""
 
 
 @dataclass(frozen=True)
 class OrderingProblem:
-    """Nodes and buffers by number; the numbering of nodes is a valid order.
+    """Nodes and units of bytes by number; the numbering of nodes is a valid order.
 
-    Node n comes after the nodes `after[n]` and touches the buffers `touches[n]`; it may be the first to write `makes[n]`. A buffer of
-    `sizes[b]` bytes is live from the first node that touches it to the last, or to the end of the run if it is in `kept`. `over[n]` are
-    pairs of buffers of one size: n may write the first over the second, if no other node touches the second afterwards.
+    Node n comes after the nodes `after[n]`, and writes or reads the units `touches[n]`. A unit of `sizes[u]` bytes is live from the first
+    node that touches it to the last; from the start of the run if it is in `given`, to its end if it is in `kept`. `over[n]` has the
+    operands that each result of n may be written over: while n runs, the units of one of them need no bytes beside the result, as far as
+    no later node touches them.
     """
 
     after: tuple[tuple[int, ...], ...]
     touches: tuple[tuple[int, ...], ...]
-    makes: tuple[tuple[int, ...], ...]
     sizes: tuple[int, ...]
     kept: frozenset[int] = frozenset()
-    over: Mapping[int, tuple[tuple[int, int], ...]] | None = None
+    given: frozenset[int] = frozenset()
+    over: Mapping[int, tuple[Operands, ...]] = field(default_factory=dict)
 
     @cached_property
     def followers(self) -> tuple[tuple[int, ...], ...]:
@@ -41,81 +39,81 @@ class OrderingProblem:
         return tuple(map(tuple, found))
 
     @cached_property
-    def uses(self) -> tuple[int, ...]:
-        """The number of nodes that touch each buffer; one more if it is kept."""
-        counts = [0] * len(self.sizes)
-        for touched in self.touches:
-            for buffer in touched:
-                counts[buffer] += 1
-        return tuple(count + (buffer in self.kept) for buffer, count in enumerate(counts))
+    def users(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes that touch each unit."""
+        found: list[list[int]] = [[] for _ in self.sizes]
+        for node, touched in enumerate(self.touches):
+            for unit in touched:
+                found[unit].append(node)
+        return tuple(map(tuple, found))
 
     @cached_property
     def floor(self) -> int:
-        """The bytes that are live in some step of every order: the largest sum of buffers that one node touches."""
-        return self.floor_of(range(len(self.after)))
+        """The bytes that every order needs: the largest sum of units that one node touches, or that are given, or kept."""
+        alone = (
+            sum(self._sizes_of(touched)) - self.saved(node, frozenset(touched))
+            for node, touched in enumerate(self.touches)
+        )
+        return max(*map(sum, map(self._sizes_of, (self.given, self.kept))), max(alone, default=0))
 
-    def floor_of(self, nodes: Iterable[int]) -> int:
-        """Return the largest sum of bytes of the buffers that one of `nodes` touches."""
-        return max((self._least(node) for node in nodes), default=0)
+    def _sizes_of(self, units: Iterable[int]) -> Iterable[int]:
+        return (self.sizes[unit] for unit in units)
 
-    def _least(self, node: int) -> int:
-        saved = max((self.sizes[made] for made, _ in self.overwrites(node)), default=0)
-        return sum(self.sizes[buffer] for buffer in self.touches[node]) - saved
+    def saved(self, node: int, ending: Container[int]) -> int:
+        """Return the bytes that results of `node` save when they are written over operands; no later node touches the units `ending`."""
+        return sum(
+            max(sum(self.sizes[unit] for unit in units if unit in ending) for units in operands)
+            for operands in self.over.get(node, ())
+        )
 
-    def overwrites(self, node: int) -> tuple[tuple[int, int], ...]:
-        """Return the pairs of `over` for `node`."""
-        return (self.over or {}).get(node, ())
+    def forced(self, node: int) -> int:
+        """Return the bytes that are live while `node` runs in every order.
 
-    @classmethod
-    def of(
-        cls,
-        nodes: Iterable[ir.Node],
-        alias_sets: Mapping[ir.Value, AliasSet],
-        in_place: Iterable[Alias],
-        outputs: Collection[ir.Value],
-        alignment: int,
-        workspaces: Iterable[WorkspaceBuffer] = (),
-    ) -> OrderingProblem:
-        """Return the problem of `nodes`, in a valid order, with one buffer for each alias set; `outputs` are live to the end.
-
-        `workspaces` are buffers that their nodes touch. Buffers take multiples of `alignment` bytes.
+        They are the units that it touches, and those that nodes on a path to it and from it touch. Takes one pass over the graph.
         """
-        numbers = {node: number for number, node in enumerate(nodes)}
-        buffers: dict[int, int] = {}
-        for alias_set in alias_sets.values():
-            buffers.setdefault(id(alias_set), len(buffers))
-        sizes = [0] * len(buffers)
-        kept = set()
-        for value, alias_set in alias_sets.items():
-            sizes[buffers[id(alias_set)]] = align(alias_set.size, alignment)
-            if value in outputs:
-                kept.add(buffers[id(alias_set)])
-        after, touches, makes = [], [], []
-        for node in numbers:
-            read = list(dict.fromkeys(dependencies(node)))
-            producers = (value.producer() for value in read)
-            after.append(tuple(sorted({numbers[p] for p in producers if p is not None and p in numbers})))
-            made = dict.fromkeys(buffers[id(alias_sets[value])] for value in node.outputs if value in alias_sets)
-            touched = dict.fromkeys(buffers[id(alias_sets[value])] for value in read if value in alias_sets)
-            makes.append(tuple(made))
-            touches.append(tuple(dict.fromkeys((*made, *touched))))
-        for workspace in workspaces:
-            for user in workspace.nodes:
-                touches[numbers[user]] += (len(sizes),)
-            sizes.append(align(workspace.buffer.size, alignment))
-        over: dict[int, list[tuple[int, int]]] = {}
-        for alias in in_place:
-            producer = alias.value.producer()
-            if producer is None or alias.value not in alias_sets or alias.source not in alias_sets:
-                continue
-            pair = (buffers[id(alias_sets[alias.value])], buffers[id(alias_sets[alias.source])])
-            if pair[0] != pair[1] and alias_sets[alias.value].size == alias_sets[alias.source].size:
-                over.setdefault(numbers[producer], []).append(pair)
-        return cls(
-            tuple(after),
-            tuple(touches),
-            tuple(makes),
-            tuple(sizes),
-            frozenset(kept),
-            {node: tuple(pairs) for node, pairs in over.items()},
+        before = self._reached(node, self.after)
+        behind = self._reached(node, self.followers)
+        early = self.given.union(*(self.touches[other] for other in before))
+        late = self.kept.union(*(self.touches[other] for other in behind))
+        ending = {unit for unit in self.touches[node] if unit not in late}
+        return sum(self._sizes_of((early & late).union(self.touches[node]))) - self.saved(node, ending)
+
+    def _reached(self, node: int, edges: Sequence[Sequence[int]]) -> set[int]:
+        """Return the nodes that paths of one edge or more lead to from `node`."""
+        found: set[int] = set()
+        todo = [node]
+        while todo:
+            new = set(edges[todo.pop()]) - found
+            found |= new
+            todo += new
+        return found
+
+    def between(self, done: AbstractSet[int], nodes: Sequence[int]) -> OrderingProblem:
+        """Return the problem of the order of `nodes`, in a valid order, which run after the nodes `done` and before all others.
+
+        Node n of it is `nodes[n]`. Units that none of `nodes` touches are left out.
+        """
+        number = {node: place for place, node in enumerate(nodes)}
+        units = dict.fromkeys(unit for node in nodes for unit in self.touches[node])
+        renamed = {unit: place for place, unit in enumerate(units)}
+        given = frozenset(renamed[u] for u in units if u in self.given or any(user in done for user in self.users[u]))
+        kept = frozenset(
+            renamed[u]
+            for u in units
+            if u in self.kept or any(user not in number and user not in done for user in self.users[u])
+        )
+        over = {
+            number[node]: tuple(
+                tuple(tuple(renamed[u] for u in operand) for operand in result) for result in self.over[node]
+            )
+            for node in nodes
+            if node in self.over
+        }
+        return OrderingProblem(
+            tuple(tuple(number[other] for other in self.after[node] if other in number) for node in nodes),
+            tuple(tuple(renamed[unit] for unit in self.touches[node]) for node in nodes),
+            tuple(self.sizes[unit] for unit in units),
+            kept,
+            given,
+            over,
         )

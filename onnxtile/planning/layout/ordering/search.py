@@ -1,202 +1,256 @@
-"""Searches the order of least peak: best first within a budget, else along a beam.
+"""Searches the order of least peak, best first over the ideals of the graph, with a proof that no order has a lower one.
 
-Best first: the prefix with the lowest peak is continued, so the first complete order is the best. Prefixes of the same nodes are one search
-node, and safe nodes run at once. The idea is that of Ahn et al., "Ordering Chaos:
-Memory-Aware Scheduling of Irregularly Wired Neural Networks for Edge Devices", MLSys 2020, with a priority queue in place of its layers.
+The ideal with the fewest live bytes is continued, by nodes that need at most `limit` bytes. Where no such node is left, no order stays
+within the limit, and the limit rises to the least that a node needs: it is a lower bound of every order. Live bytes are a submodular
+function of the nodes that have run. So an ideal with no more live bytes than the one the search began with, which is the first to be
+found, is on some order of least peak: the search begins again from there. The same holds for the order in reverse, where other graphs are
+easy. Ideals as search nodes follow Ahn et al., "Ordering Chaos: Memory-Aware Scheduling of Irregularly Wired Neural Networks for Edge
+Devices", MLSys 2020; the search from valley to valley is that of Liu, "An application of generalized tree pebbling to sparse matrix
+factorization", SIAM J. Alg. Disc. Meth. 1987, doi 10.1137/0608031, for any graph.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 
+from onnxtile.planning.layout.ordering.ideals import Ideal, Ideals, Trail, members, unrolled
 from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
-from onnxtile.planning.layout.ordering.schedule_prefix import SchedulePrefix
 
-BUDGET = 60_000
-"""The default budget in steps; a step runs one node after a prefix. It takes about two seconds."""
+BUDGET = 200_000
+"""The default budget in steps; a step looks at one node after an ideal. They take about a second."""
 
-_BROAD = 12
-"""Outside the exact search, the number of ready nodes to choose from: the first of the model, besides those that became ready last."""
+WIDEST = 20_000
+"""Nodes of a graph, at most, whose orders are searched: each ideal takes a bit for each node."""
 
-
-_SHORTEST = 3
-"""Nodes of a stretch before or after a peak, at least, that is searched again."""
-_BUDGET_OF_A_STRETCH, _COST_OF_A_STRETCH = 50, 5
-"""Steps for each node of such a stretch that a search may take, and that count."""
+_MOST_PEAKS = 8
+"""Peaks of the given order, at most, at which the bytes that every order needs are counted; each takes a pass over the graph."""
+_ROUNDS = 4
+"""Searches in each direction; each takes four times as many steps as the one before."""
+_LEVELS = 8
+"""Limits between the bound and the peak of the given order that are tried one by one where the search does not end."""
+_NEAR = 8
+"""Outside the exact search, the number of ready nodes to choose from: the first ones, and as many that became ready last."""
+_BEFORE_A_TRY = 200
+"""Steps of the search, at least, before all nodes that are left are tried in one go."""
 
 
 @dataclass(frozen=True)
 class FoundOrder:
-    """The best order found, its peak in bytes, and whether it is proved to be the least (`exact`)."""
+    """The best order found, its peak, and a lower bound of the peak of every order, both in bytes."""
 
     order: tuple[int, ...]
     peak: int
-    exact: bool
+    bound: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether no order has a lower peak."""
+        return self.peak == self.bound
 
 
 def search(problem: OrderingProblem, budget: int = BUDGET) -> FoundOrder:
     """Return an order of `problem` whose peak is at most the one of the given order; the result is deterministic.
 
-    Before and after the peak, the order has the least peak there, too, as far as the budget reaches: the same holds recursively.
+    A graph of more than WIDEST nodes is searched in stretches of the given order.
     """
-    nodes = range(len(problem.after))
-    best = _least(_SearchStart(SchedulePrefix.start(problem), problem.floor), nodes, budget)
-    return replace(best, order=_refined(problem, best.order, budget))
+    given = tuple(range(len(problem.after)))
+    during = heights(problem, given)
+    best = FoundOrder(given, max(during, default=problem.floor), bound_of(problem, during))
+    if best.exact:
+        return best
+    if len(given) > WIDEST:
+        return replace(best, order=_in_stretches(problem, budget))
+    directions = [_Direction(problem, backward=backward) for backward in (True, False)]
+    for level in reversed(range(_ROUNDS)):
+        for direction in directions:
+            found = direction.least(best, budget // (2 * 4**level))
+            if found.exact:
+                return found
+            best = replace(best, bound=max(best.bound, found.bound))
+    return min((direction.quickly(best) for direction in directions), key=lambda found: found.peak)
 
 
-@dataclass(frozen=True)
-class _SearchStart:
-    """The prefix that a search starts from, and the bytes that no order from there avoids."""
-
-    prefix: SchedulePrefix
-    floor: int
-
-    def fresh(self) -> SchedulePrefix:
-        """Return a copy of the prefix in which every safe node has run."""
-        found = self.prefix.copy()
-        found.run_safely(found.ready, self.floor)
-        return found
-
-    def given(self, nodes: Iterable[int]) -> FoundOrder:
-        """Return the order `nodes` with its peak."""
-        prefix = self.prefix.copy()
-        for node in nodes:
-            prefix.run(node)
-        return FoundOrder(tuple(prefix.order()), prefix.peak, exact=prefix.peak <= self.floor)
-
-
-def _least(start: _SearchStart, nodes: Sequence[int], budget: int) -> FoundOrder:
-    """Return the order of least peak that is found from `start`, at most the peak of the order `nodes`."""
-    given = start.given(nodes)
-    found = _best_first(start, given, budget) if given.peak > start.floor else given
-    if found is not None:
-        return found
-    width = budget // max(1, len(nodes))
-    others = _along_a_beam(start, given.peak, width) if width else [_greedily(start)]
-    best = given
-    for other in others:
-        best = other if other.peak < best.peak else best
-    return best
-
-
-def _refined(problem: OrderingProblem, order: Sequence[int], budget: int) -> tuple[int, ...]:
-    """Return `order` with the nodes before and after its peak in an order of less peak, recursively; the peak stays the same.
-
-    The nodes up to the peak stay before it, so that only their order changes. Each look at a stretch of nodes takes as many steps of the
-    budget as it has nodes.
-    """
-    done = SchedulePrefix.start(problem)
-    todo = [(tuple(order), True)]
-    while todo:
-        nodes, is_least = todo.pop()
-        if len(nodes) < _SHORTEST or budget < len(nodes):
-            for node in nodes:
-                done.run(node)
-            continue
-        start = _SearchStart(done.limited(nodes), problem.floor_of(nodes))
-        if not is_least:
-            nodes = _least(start, nodes, min(budget, _BUDGET_OF_A_STRETCH * len(nodes))).order
-        at = _peak_at(start.prefix.copy(), nodes)
-        budget -= len(nodes) * (1 if is_least else _COST_OF_A_STRETCH)
-        todo += [(nodes[at + 1 :], False), (nodes[at : at + 1], True), (nodes[:at], False)]
-    return tuple(done.order())
-
-
-def _peak_at(prefix: SchedulePrefix, nodes: Sequence[int]) -> int:
-    """Return the place of the first node with the most live bytes while it runs."""
-    highest, found = -1, 0
-    for place, node in enumerate(nodes):
-        during, _ = prefix.price(node)
-        if during > highest:
-            highest, found = during, place
-        prefix.run(node)
+def heights(problem: OrderingProblem, order: Sequence[int]) -> list[int]:
+    """Return the live bytes while each node of `order` runs."""
+    left = [len(users) + (unit in problem.kept) for unit, users in enumerate(problem.users)]
+    born = [unit in problem.given for unit in range(len(left))]
+    live = sum(problem.sizes[unit] for unit in problem.given)
+    found = []
+    for node in order:
+        touched = problem.touches[node]
+        live += sum(problem.sizes[unit] for unit in touched if not born[unit])
+        ending = {unit for unit in touched if left[unit] == 1}
+        found.append(live - problem.saved(node, ending))
+        live -= sum(problem.sizes[unit] for unit in ending)
+        for unit in touched:
+            born[unit] = True
+            left[unit] -= 1
     return found
 
 
-def _best_first(start: _SearchStart, given: FoundOrder, budget: int) -> FoundOrder | None:
-    """Return the order of least peak; None where `budget` steps do not suffice to find it."""
-    numbers = count()
-    first = start.fresh()
-    steps = first.done
-    heap = [(first.peak, 0, first.live, next(numbers), first)]
-    best = {frozenset(first.ready): first.peak}
-    while heap:
-        prefix = heapq.heappop(heap)[-1]
-        if prefix.is_complete:
-            return FoundOrder(tuple(prefix.order()), prefix.peak, exact=True)
-        if steps > budget:
+def bound_of(problem: OrderingProblem, during: Sequence[int]) -> int:
+    """Return the bytes that every order needs at a peak of the given order, whose live bytes are `during`, or to run any one node."""
+    peak = max(during, default=0)
+    at = islice((node for node, bytes_of in enumerate(during) if bytes_of == peak), _MOST_PEAKS)
+    return max(problem.floor, *map(problem.forced, at), 0)
+
+
+def _in_stretches(problem: OrderingProblem, budget: int) -> tuple[int, ...]:
+    """Return an order in which each stretch of WIDEST nodes of the given order has the least peak that is found."""
+    found: list[int] = []
+    for first in range(0, len(problem.after), WIDEST):
+        nodes = range(first, min(first + WIDEST, len(problem.after)))
+        part = problem.between(set(range(first)), nodes)
+        found += (nodes[place] for place in search(part, budget).order)
+    return tuple(found)
+
+
+class _Direction:
+    """The search of the orders of `problem` from the first node, or `backward` from the last."""
+
+    def __init__(self, problem: OrderingProblem, *, backward: bool) -> None:
+        self._problem = problem
+        self._backward = backward
+        self._ideals = Ideals(problem, backward=backward)
+
+    def least(self, given: FoundOrder, budget: int) -> FoundOrder:
+        """Return the order of least peak; where `budget` steps do not suffice, `given` with the bound that is proved by then."""
+        ideals = self._ideals
+        ideals.steps = 0
+        order: list[int] = []
+        at = ideals.run_safely(ideals.start, ideals.start.ready, given.bound, order)
+        limit = given.bound
+        while at.done != ideals.all:
+            valley = _Valley(ideals, at, limit)
+            found = valley.next(given.peak, budget)
+            limit = valley.limit
+            if limit >= given.peak:
+                return replace(given, bound=given.peak)
+            if found is None:
+                return replace(given, bound=limit)
+            at, run = found
+            order += run
+        return self._found(order, limit)
+
+    def quickly(self, given: FoundOrder) -> FoundOrder:
+        """Return an order with a peak not far above the bound of `given`, without going back; else `given`."""
+        for level in range(_LEVELS):
+            limit = given.bound + (given.peak - given.bound) * level // _LEVELS
+            run = dive(self._ideals, self._ideals.start, limit)
+            if run is not None:
+                return self._found(run, given.bound)
+        return given
+
+    def _found(self, run: Sequence[int], bound: int) -> FoundOrder:
+        order = tuple(reversed(run) if self._backward else run)
+        return FoundOrder(order, max(heights(self._problem, order)), bound)
+
+
+class _Valley:
+    """The search for the next ideal on an order of least peak, from the ideal `start`; no node may need more than `limit` bytes.
+
+    Nodes that need more are kept, until no others are left: then the limit rises.
+    """
+
+    def __init__(self, ideals: Ideals, start: Ideal, limit: int) -> None:
+        self.limit = limit
+        self._ideals = ideals
+        self._start = start
+        self._numbers = count()
+        self._seen = {start.done}
+        self._open: list[tuple[int, int, int, Ideal, Trail]] = []
+        self._blocked: list[tuple[int, int, Ideal, int, Trail]] = []
+        self._put(start, None)
+
+    def next(self, most: int, budget: int) -> tuple[Ideal, list[int]] | None:
+        """Return the next ideal, and the nodes that lead to it; None where the limit reaches `most`, or the `budget` ends."""
+        ideals = self._ideals
+        next_try = ideals.steps + _BEFORE_A_TRY
+        while ideals.steps < budget and self._rises(most):
+            _, _, number, ideal, trail = heapq.heappop(self._open)
+            if number and self._is_lower(ideal):
+                return ideal, unrolled(trail)
+            if ideals.steps >= next_try:
+                steps = ideals.steps
+                run = dive(ideals, ideal, self.limit)
+                if run is not None:
+                    return ideal._replace(done=ideals.all), [*unrolled(trail), *run]
+                # As many steps are spent on these tries as on the search itself.
+                next_try = 2 * ideals.steps - steps + _BEFORE_A_TRY
+            for node in members(ideal.ready):
+                self._continue(ideal, node, trail)
+        return None
+
+    def _is_lower(self, ideal: Ideal) -> bool:
+        return ideal.live <= self._start.live or ideal.done == self._ideals.all
+
+    def _rises(self, most: int) -> bool:
+        """Raise the limit until an ideal can be continued; return whether it stays below `most`."""
+        while not self._open:
+            self.limit = self._blocked[0][0]
+            if self.limit >= most:
+                return False
+            while self._blocked and self._blocked[0][0] <= self.limit:
+                _, _, ideal, node, trail = heapq.heappop(self._blocked)
+                self._continue(ideal, node, trail)
+        return True
+
+    def _continue(self, ideal: Ideal, node: int, trail: Trail) -> None:
+        ideals = self._ideals
+        done = ideal.done | 1 << node
+        if done in self._seen:
+            return
+        during, after = ideals.price(ideal, node)
+        if during > self.limit:
+            heapq.heappush(self._blocked, (during, next(self._numbers), ideal, node, trail))
+            return
+        self._seen.add(done)
+        run = [node]
+        changed = ideals.changed(node, ideal.done)
+        further, freed = ideals.run(ideal, node, after)
+        further = ideals.run_safely(further, freed | changed & further.ready, self.limit, run)
+        if further.done == done or further.done not in self._seen:
+            self._seen.add(further.done)
+            self._put(further, (trail, run))
+
+    def _put(self, ideal: Ideal, trail: Trail) -> None:
+        # Of equals, the one with more nodes first: so no two ideals tie that matter to the proof.
+        heapq.heappush(self._open, (ideal.live, -ideal.done.bit_count(), next(self._numbers), ideal, trail))
+
+
+def dive(ideals: Ideals, ideal: Ideal, limit: int) -> list[int] | None:
+    """Return the nodes after `ideal` in an order in which none needs more than `limit` bytes; None where the first try finds none.
+
+    Of a few ready nodes, the one that leaves the fewest live bytes runs next.
+    """
+    run: list[int] = []
+    ideal = ideals.run_safely(ideal, ideal.ready, limit, run)
+    while ideal.ready:
+        prices = ((node, *ideals.price(ideal, node)) for node in _few(ideal.ready))
+        ways = [(after, -node, node) for node, during, after in prices if during <= limit]
+        if not ways:
             return None
-        if prefix.peak > best[frozenset(prefix.ready)]:
-            continue
-        for node in sorted(prefix.ready):
-            if prefix.price(node)[0] >= given.peak:
-                continue
-            further = prefix.copy()
-            further.run_safely(further.run(node), start.floor)
-            steps += further.done - prefix.done
-            key = frozenset(further.ready)
-            if further.peak < best.get(key, given.peak):
-                best[key] = further.peak
-                heapq.heappush(heap, (further.peak, -further.done, further.live, next(numbers), further))
-    return replace(given, exact=True)
+        after, _, node = min(ways)
+        changed = ideals.changed(node, ideal.done)
+        ideal, freed = ideals.run(ideal, node, after)
+        run.append(node)
+        ideal = ideals.run_safely(ideal, freed | changed & ideal.ready, limit, run)
+    return run
 
 
-def _greedily(start: _SearchStart) -> FoundOrder:
-    """Return a greedy order: of the first few ready nodes, the one with the lowest peak runs next, of equals the least live bytes."""
-    prefix = start.prefix.copy()
-    queue = sorted(node for node in prefix.run_safely(prefix.ready, start.floor) if node in prefix.ready)
-    while prefix.ready:
-        near = list(_first(queue, prefix.ready))
-        recent = (node for node in prefix.recent if node in prefix.ready)
-        _, _, cheapest = min(_cost(prefix, node) for node in (*near, *recent))
-        for node in (*near, *prefix.run_safely(prefix.run(cheapest), start.floor)):
-            if node in prefix.ready:
-                heapq.heappush(queue, node)
-    return FoundOrder(tuple(prefix.order()), prefix.peak, exact=False)
-
-
-def _cost(prefix: SchedulePrefix, node: int) -> tuple[int, int, int]:
-    """Return the peak once `node` has run, the bytes that are then live, and its number."""
-    during, after = prefix.price(node)
-    return max(during, prefix.peak), after, node
-
-
-def _first(queue: list[int], ready: set[int]) -> Iterator[int]:
-    """Take the first few nodes of `queue` that are still `ready`."""
-    found = 0
-    while queue and found < _BROAD:
-        node = heapq.heappop(queue)
-        if node in ready:
-            found += 1
-            yield node
-
-
-def _along_a_beam(start: _SearchStart, peak: int, width: int) -> Iterator[FoundOrder]:
-    """Yield the best order of a beam search that continues the `width` best prefixes of each length."""
-    first = start.fresh()
-    beams: dict[int, dict[frozenset[int], SchedulePrefix]] = {first.done: {frozenset(first.ready): first}}
-    while beams:
-        beam = beams.pop(min(beams))
-        for prefix in sorted(beam.values(), key=lambda p: (p.peak, p.live))[:width]:
-            if prefix.is_complete:
-                yield FoundOrder(tuple(prefix.order()), prefix.peak, exact=False)
-                return
-            for further in _continued(prefix, peak, width, start.floor):
-                key = frozenset(further.ready)
-                same = beams.setdefault(further.done, {})
-                if key not in same or further.peak < same[key].peak:
-                    same[key] = further
-
-
-def _continued(prefix: SchedulePrefix, peak: int, width: int, floor: int) -> Iterator[SchedulePrefix]:
-    """Yield `prefix` continued by one node, in the `width` best ways with a peak below `peak`."""
-    recent = (node for node in prefix.recent if node in prefix.ready)
-    near = {*heapq.nsmallest(_BROAD, prefix.ready), *recent}
-    ways = sorted(_cost(prefix, node) for node in near)
-    for _, _, node in (way for way in ways[:width] if way[0] < peak):
-        further = prefix.copy()
-        further.run_safely(further.run(node), floor)
-        yield further
+def _few(ready: int) -> list[int]:
+    """Return the first and the last few of the nodes `ready`."""
+    found = []
+    for _ in range(_NEAR):
+        if ready:
+            bit = ready & -ready
+            found.append(bit.bit_length() - 1)
+            ready ^= bit
+    for _ in range(_NEAR):
+        if ready:
+            found.append(ready.bit_length() - 1)
+            ready ^= 1 << found[-1]
+    return found

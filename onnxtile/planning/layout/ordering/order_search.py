@@ -1,0 +1,83 @@
+"""The searches of the orders of one graph, each done once, and the lower bound of every plan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import onnx_ir as ir
+
+from onnxtile.planning.layout.aliases.find import LayoutFacts
+from onnxtile.planning.layout.ordering.byte_units import ordering_problem
+from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
+from onnxtile.planning.layout.ordering.refine import refined
+from onnxtile.planning.layout.ordering.schedule import Schedule, own_order
+from onnxtile.planning.layout.ordering.search import WIDEST, FoundOrder, bound_of, heights, search
+from onnxtile.planning.layout.roles import assign
+from onnxtile.planning.layout.scope import PlanScope
+from onnxtile.planning.layout.workspaces import Needs
+from onnxtile.planning.offsets.problem import align
+
+ALL_RULES = frozenset({"view", "in place", "cut", "join"})
+"""The rules of aliases."""
+
+
+@dataclass
+class OrderSearch:
+    """The searches of the orders of the graph of `scope`. Buffers take multiples of `alignment` bytes.
+
+    Raises ModelError where the order of the file is none.
+    """
+
+    facts: LayoutFacts
+    scope: PlanScope
+    alignment: int
+    _problems: list[tuple[frozenset[str], Needs, OrderingProblem]] = field(default_factory=list, init=False)
+    _found: dict[int, FoundOrder] = field(default_factory=dict, init=False)
+
+    @cached_property
+    def own(self) -> Schedule:
+        """The order of the file."""
+        return own_order(self.scope.graph)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the graph has too many nodes to search all its orders."""
+        return len(self.own.nodes) > WIDEST
+
+    @cached_property
+    def _tensors(self) -> tuple[ir.Value, ...]:
+        return tuple(assign(self.own, self.scope, self.facts).tensors)
+
+    def least(self, rules: Collection[str], needs: Needs) -> Schedule:
+        """Return the order of least peak that is found where all aliases by `rules` are taken, recursively before and after its peak."""
+        problem = self._problem(rules, needs)
+        order = refined(problem, self._search(problem).order)
+        return Schedule(tuple(self.own.nodes[number] for number in order))
+
+    def bound(self, needs: Needs) -> int:
+        """Return a number of bytes that every arena needs, over all orders of the nodes and all lawful aliases.
+
+        `needs` are the workspaces, with the least bytes of bodies. All aliases count as taken, also where two exclude each other, so the
+        bound may be too low, never too high. It is exact where the search ends and all aliases are possible.
+        """
+        problem = self._problem(ALL_RULES, needs)
+        if self.is_wide:
+            return align(bound_of(problem, heights(problem, range(len(problem.after)))), self.alignment)
+        return align(self._search(problem).bound, self.alignment)
+
+    def _problem(self, rules: Collection[str], needs: Needs) -> OrderingProblem:
+        wanted = frozenset(rules)
+        for known, of, problem in self._problems:
+            if known == wanted and of == needs:
+                return problem
+        workspaces = needs.workspaces(self.own)
+        problem = ordering_problem(self.own, self.scope, self.facts, self._tensors, wanted, self.alignment, workspaces)
+        self._problems.append((wanted, needs, problem))
+        return problem
+
+    def _search(self, problem: OrderingProblem) -> FoundOrder:
+        if id(problem) not in self._found:
+            self._found[id(problem)] = search(problem)
+        return self._found[id(problem)]

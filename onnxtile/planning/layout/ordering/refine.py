@@ -1,0 +1,51 @@
+"""Orders the nodes before and after a peak so that they have the least peak there, too, and so on within them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
+from onnxtile.planning.layout.ordering.search import heights, search
+
+_BUDGET = 400_000
+"""The default budget in steps: each look at a stretch of nodes counts its nodes, and those that its search may take."""
+_SHORTEST = 2
+"""Nodes of a stretch, at least, that is searched."""
+_STEPS_OF_A_NODE, _COST_OF_A_NODE = 50, 20
+"""Steps for each node of a stretch that its search may take, and that count."""
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Nodes that run one after the other; `searched` where their order has the least peak already."""
+
+    nodes: Sequence[int]
+    searched: bool
+
+
+def refined(problem: OrderingProblem, order: Sequence[int], budget: int = _BUDGET) -> tuple[int, ...]:
+    """Return `order` with the nodes before and after its peak in an order of less peak, recursively; the peak stays the same.
+
+    The nodes before the peak stay before it, so that only their order changes. The result is deterministic.
+    """
+    found: list[int] = []
+    done: set[int] = set()
+    todo = [_Stretch(order, searched=True)]
+    while todo:
+        stretch = todo.pop()
+        nodes = stretch.nodes
+        if len(nodes) < _SHORTEST or budget < len(nodes):
+            found += nodes
+            done.update(nodes)
+            continue
+        budget -= len(nodes) * (1 if stretch.searched else _COST_OF_A_NODE)
+        part = problem.between(done, nodes)
+        places: Sequence[int] = range(len(nodes))
+        if not stretch.searched:
+            places = search(part, _STEPS_OF_A_NODE * len(nodes)).order
+        during = heights(part, places)
+        at = during.index(max(during))
+        nodes = [nodes[place] for place in places]
+        todo += [_Stretch(nodes[at + 1 :], False), _Stretch(nodes[at : at + 1], True), _Stretch(nodes[:at], False)]
+    return tuple(found)
