@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _NEEDED = ("id", "lower", "upper", "size")
 _OWN = ("alignment", "moved")
+_OTHER_NAMES = {"buffer": "id", "buffer_id": "id", "begin": "lower", "start": "lower", "end": "upper"}
+"""Names that MiniMalloc takes for columns, too; an "end" is the last step of a live range, not the one after it."""
 _MOST = 2**53
 """The largest step, and the largest sum of sizes: up to here tools that read numbers as floating point are exact."""
 
@@ -47,6 +49,11 @@ def read_problem(text: str, *, alignment: int = 1) -> Problem:
     return Problem(buffers, alignment)
 
 
+def column(name: str) -> str:
+    """Return the usual name of the column `name` of a problem."""
+    return _OTHER_NAMES.get(name, name)
+
+
 def _rows(text: str) -> Reader:
     return csv.reader(io.StringIO(text), skipinitialspace=True)
 
@@ -62,6 +69,8 @@ def _plain(rows: Reader) -> tuple[Buffer, ...] | None:
     except csv.Error:
         return None
     names = [name.strip() for name in header]
+    if not _OTHER_NAMES.keys().isdisjoint(names):
+        return None
     if any(len(row) != len(names) for row in table) or any(
         names.count(name) != (name in _NEEDED) for name in (*_NEEDED, *_OWN)
     ):
@@ -82,7 +91,8 @@ def _is_plain(column: Sequence[str]) -> bool:
 
 
 def _read(rows: Reader) -> tuple[Buffer, ...]:
-    header = [name.strip() for name in next(rows, [])]
+    given = [name.strip() for name in next(rows, [])]
+    header, last = [column(name) for name in given], "end" in given
     for name in _NEEDED:
         if name not in header:
             raise UsageError(f"line 1: missing column {name!r}", hint=f"the columns are {', '.join(_NEEDED)}")
@@ -94,17 +104,20 @@ def _read(rows: Reader) -> tuple[Buffer, ...]:
     for row in rows:
         if not row:
             continue
-        buffer = _buffer({name: row[at] for name, at in columns.items() if at < len(row)}, rows.line_num)
+        cells = {name: row[at] for name, at in columns.items() if at < len(row)}
+        buffer = _buffer(cells, rows.line_num, last)
         if buffer.name in buffers:
             raise UsageError(f"line {rows.line_num}: the id {buffer.name!r} is repeated")
         buffers[buffer.name] = buffer
     return tuple(buffers.values())
 
 
-def _buffer(row: dict[str, str], line: int) -> Buffer:
+def _buffer(row: dict[str, str], line: int, is_last: bool) -> Buffer:
+    """Return the buffer of `row`; with `is_last` its upper step is the last of its live range."""
     if not row.get("id"):
         raise UsageError(f"line {line}: the id is empty")
     lower, upper, size = (_number(row, name, line) for name in _NEEDED[1:])
+    upper += is_last
     own = {name: _number(row, name, line) for name in _OWN if row.get(name, "").strip()}
     if lower < 0 or upper > _MOST:
         raise UsageError(f"line {line}: steps must be between 0 and {_MOST:,}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import onnx_ir as ir
 
@@ -37,7 +38,7 @@ def mislabelled(line: RunOrder, claim: BodyClaim, known: GraphFacts) -> Iterator
 
 def _misconnected(line: RunOrder, claim: BodyClaim) -> Iterator[PlanFailure]:
     """Yield the nodes whose operands, results or attributes in `claim` are not those of the graph."""
-    described = {
+    described: dict[str, list[Any]] = {
         "operands": [tuple((v.name or "") if v is not None else "" for v in node.inputs) for node in line.nodes],
         "results": [tuple(v.name or "" for v in node.outputs) for node in line.nodes],
         "attributes": [dict(_attributes(node)) for node in line.nodes],
