@@ -53,10 +53,7 @@ class VerbResult(ABC):
 
         Raises UsageError for an ending that no format has, and where the file cannot be written.
         """
-        target = Path(path)
-        content = _writer(self.verb, target)(self.to_dict(), target)
-        require_writable(target)
-        write_whole(target, content)
+        write_result(self.to_dict(), self.verb, path)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {capped(self.summary, _LONGEST)}>"
@@ -64,6 +61,14 @@ class VerbResult(ABC):
     def _repr_html_(self) -> str:
         """Return the HTML for a notebook."""
         return _view(self.verb).html(self.to_dict())
+
+
+def write_result(content: Mapping[str, Any], verb: str, path: str | Path) -> None:
+    """Write `content`, the result of `verb` as JSON, to `path`, as `VerbResult.write` does. Raises UsageError."""
+    target = Path(path)
+    written = _writer(verb, target)(content, target)
+    require_writable(target)
+    write_whole(target, written)
 
 
 def _view(verb: str) -> ResultView:

@@ -27,7 +27,20 @@ from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, OffsetPlan, Pro
 from onnxtile.planning.order import find_order
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.result import Constant, Excluded, PlanResult
-from onnxtile.planning.rows import Address, all_roles, constant_nodes, inputs, operators, planned, planned_bodies
+from onnxtile.planning.rows import (
+    Address,
+    all_roles,
+    attributes,
+    constant_nodes,
+    dtype,
+    inputs,
+    operands,
+    operators,
+    outputs,
+    planned,
+    planned_bodies,
+    results,
+)
 
 SHARING = ALL_RULES
 """The rules of aliases, by which tensors share bytes."""
@@ -129,11 +142,15 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         insides=kernels.rows(layout, inside),
         model=settings.name,
         inputs=inputs(model, facts),
+        outputs=outputs(model, facts),
         operators=operators(layout),
+        operands=operands(layout),
+        results=results(layout),
+        attributes=attributes(layout),
         constant_nodes=constant_nodes(layout, facts),
-        constants=_placed_in_order(told.constants, shapes, settings.alignment),
-        outside=_excluded(told.outside),
-        unplanned=_excluded(told.unplanned),
+        constants=_placed_in_order(told.constants, facts, settings.alignment),
+        outside=_excluded(told.outside, facts),
+        unplanned=_excluded(told.unplanned, facts),
     )
 
 
@@ -147,20 +164,23 @@ def _unplanned(reasons: Mapping[ir.Value, str], facts: LayoutFacts) -> Infeasibl
     )
 
 
-def _placed_in_order(values: Iterable[ir.Value], shapes: Shapes, alignment: int) -> tuple[Constant, ...]:
+def _placed_in_order(values: Iterable[ir.Value], facts: LayoutFacts, alignment: int) -> tuple[Constant, ...]:
     """Return the constants with consecutive offsets outside the arena; constants without fixed bytes have no offset."""
     placed, end = [], 0
     for value in values:
-        size = tensor_bytes(value, shapes)
-        dtype = shapes.dtype(value)
-        offset = None if size is None or dtype is None else align(end, max(alignment, granule(dtype)))
-        placed.append(Constant(_name(value), size, offset))
+        size = tensor_bytes(value, facts.shapes)
+        element = facts.shapes.dtype(value)
+        offset = None if size is None or element is None else align(end, max(alignment, granule(element)))
+        placed.append(Constant(_name(value), size, offset, dtype(value, facts), facts.shapes.sizes(value)))
         end = end if size is None or offset is None else offset + size
     return tuple(placed)
 
 
-def _excluded(reasons: Mapping[ir.Value, str]) -> tuple[Excluded, ...]:
-    return tuple(Excluded(_name(value), reason) for value, reason in reasons.items())
+def _excluded(reasons: Mapping[ir.Value, str], facts: LayoutFacts) -> tuple[Excluded, ...]:
+    return tuple(
+        Excluded(_name(value), reason, dtype(value, facts), facts.shapes.sizes(value))
+        for value, reason in reasons.items()
+    )
 
 
 def _name(value: ir.Value) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from onnxtile.result import VerbResult
 
@@ -12,23 +12,42 @@ VERSION = 1
 """The version of the JSON of `PlanResult.to_dict`; docs/plan.schema.json describes it."""
 
 
-_LISTS = ("inputs", "buffers", "bodies")
+_LISTS = ("inputs", "outputs", "buffers", "bodies", "constants", "outside", "unplanned")
 """Fields of a plan whose entries have a JSON of their own."""
-_NODES = ("schedule", "steps", "operators", "constant_nodes")
+_NODES = ("schedule", "steps", "operators", "operands", "results", "attributes", "constant_nodes")
 """Fields of a plan and of each body that say which node runs when, and what it is."""
+
+AttributeValue: TypeAlias = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
+"""The value of an attribute; a float that is not finite is one of the texts "inf", "-inf" and "nan"."""
+Attributes: TypeAlias = Mapping[str, AttributeValue]
+"""The attributes of a node that are numbers, texts, or lists of these, by name."""
 
 
 @dataclass(frozen=True)
-class PlannedInput:
+class _Row:
+    """A row of a plan."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as the schema describes it."""
+        return _as_lists(vars(self))
+
+
+def _as_lists(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
+
+
+@dataclass(frozen=True)
+class PlannedInput(_Row):
     """An input of the model: its element type as onnx names it ("FLOAT"), and its sizes; None where one is not known."""
 
     name: str
     dtype: str | None
     shape: tuple[int, ...] | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the input as the schema describes it."""
-        return {**vars(self), "shape": None if self.shape is None else list(self.shape)}
+
+@dataclass(frozen=True)
+class PlannedOutput(PlannedInput):
+    """An output of the model: its element type as onnx names it ("FLOAT"), and its sizes; None where one is not known."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +61,7 @@ class PlannedPart:
 
 
 @dataclass(frozen=True)
-class PlannedBuffer:
+class PlannedBuffer(_Row):
     """A tensor at an address: `size` bytes from `offset` of the arena `arena`, live from step `first` to step `last` inclusive.
 
     `kind` is "output" or "input" for tensors that the caller reads or writes, "workspace" for bytes that a node needs beside its operands
@@ -67,7 +86,7 @@ class PlannedBuffer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the buffer as the schema describes it."""
-        plain = {**vars(self), "shape": None if self.shape is None else list(self.shape)}
+        plain = super().to_dict()
         del plain["parts"]
         return {**plain, "parts": [dict(vars(part)) for part in self.parts]} if self.parts else plain
 
@@ -78,7 +97,7 @@ class PlannedBody:
 
     An `attribute` of None is the body of the function that the node calls; its values and nodes have their names in the function.
 
-    `schedule`, `steps`, `operators`, `constant_nodes`, `buffers` and `bodies` are as in a whole plan. Offsets count from the start of the
+    Its nodes, buffers and bodies are described as in a whole plan. Offsets count from the start of the
     arena, steps from the start of the body.
     """
 
@@ -91,6 +110,9 @@ class PlannedBody:
     bodies: tuple[PlannedBody, ...] = ()
     operators: tuple[str, ...] = ()
     constant_nodes: tuple[str, ...] = ()
+    operands: tuple[tuple[str, ...], ...] = ()
+    results: tuple[tuple[str, ...], ...] = ()
+    attributes: tuple[Attributes, ...] = ()
 
     @property
     def tensors(self) -> tuple[PlannedBuffer, ...]:
@@ -100,8 +122,17 @@ class PlannedBody:
     def to_dict(self) -> dict[str, Any]:
         """Return the body as the schema describes it."""
         plain: dict[str, Any] = {"node": self.node, "attribute": self.attribute, "size": self.size}
-        plain |= {key: list(getattr(self, key)) for key in _NODES}
+        plain |= _nodes(self)
         return {**plain, **{key: [row.to_dict() for row in getattr(self, key)] for key in ("buffers", "bodies")}}
+
+
+def _nodes(plan: PlannedBody | PlanResult) -> dict[str, Any]:
+    """Return the lists that describe the nodes of `plan`, as the schema describes them."""
+    lists: dict[str, Any] = {key: list(getattr(plan, key)) for key in _NODES}
+    for key in ("operands", "results"):
+        lists[key] = [list(names) for names in lists[key]]
+    lists["attributes"] = [_as_lists(attributes) for attributes in lists["attributes"]]
+    return lists
 
 
 @dataclass(frozen=True)
@@ -118,23 +149,27 @@ class Arena:
 
 
 @dataclass(frozen=True)
-class Constant:
-    """A constant that a step reads: its bytes, and its offset in the block of constants.
+class Constant(_Row):
+    """A constant that a step reads: its bytes, its offset in the block of constants, its element type and its sizes.
 
-    Both are None for elements without a fixed size, such as strings.
+    Bytes and offset are None for elements without a fixed size, such as strings.
     """
 
     name: str
     size: int | None
     offset: int | None = None
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
-class Excluded:
-    """A value without an address in the arena, with the reason."""
+class Excluded(_Row):
+    """A value without an address in the arena, with the reason; its element type and its sizes, as far as they are known."""
 
     name: str
     reason: str
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -177,8 +212,10 @@ class PlanResult(VerbResult):
     them. `kernels` counts the quantised "islands" that run as kernels and the "float_tensors" inside of them, which have no address;
     None without islands.
     `model` is the name of the model's file without its ending (None for a model in memory), `inputs` are the inputs of its graph.
-    `operators` has the operator of each node of `schedule`, with its domain where that is not the standard one. `constant_nodes` are the
-    nodes that depend on constants alone: they may run once, before the first inference.
+    `operators` has the operator of each node of `schedule`, with its domain where that is not the standard one. `operands` and `results`
+    have the names of the inputs and outputs of each node, "" for one that is left out. `attributes` has the attributes of each node.
+    `constant_nodes` are the nodes that depend on constants alone: they may run once, before the first inference. `outputs` are the outputs
+    of the graph.
     """
 
     verb: ClassVar[str] = "plan"
@@ -216,6 +253,10 @@ class PlanResult(VerbResult):
     operators: tuple[str, ...] = ()
     constant_nodes: tuple[str, ...] = ()
     kernels: Mapping[str, int] | None = None
+    operands: tuple[tuple[str, ...], ...] = ()
+    results: tuple[tuple[str, ...], ...] = ()
+    attributes: tuple[Attributes, ...] = ()
+    outputs: tuple[PlannedOutput, ...] = ()
 
     @property
     def totals(self) -> dict[str, int]:
@@ -250,10 +291,10 @@ class PlanResult(VerbResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
-        rows = ("arenas", "constants", "outside", "unplanned", "insides")
-        plain = {key: value for key, value in vars(self).items() if key not in (*rows, *_LISTS)}
+        rows = ("arenas", "insides")
+        plain = {key: value for key, value in vars(self).items() if key not in (*rows, *_LISTS, *_NODES)}
         plain |= {"dims": dict(self.dims), "bounds": dict(self.bounds), "copies": dict(vars(self.copies))}
-        plain |= {"gap": self.gap, **{key: list(getattr(self, key)) for key in _NODES}}
+        plain |= {"gap": self.gap, **_nodes(self)}
         plain |= {key: [row.to_dict() for row in getattr(self, key)] for key in _LISTS}
         plain |= {"kernels": self.kernels and dict(self.kernels)}
         plain |= {"totals": self.totals}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
@@ -14,7 +16,15 @@ from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.layout.roles import Roles
 from onnxtile.planning.layout.workspaces import SHARED, WorkspaceBuffer
 from onnxtile.planning.offsets.problem import Buffer
-from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlannedInput, PlannedPart
+from onnxtile.planning.result import (
+    Attributes,
+    AttributeValue,
+    PlannedBody,
+    PlannedBuffer,
+    PlannedInput,
+    PlannedOutput,
+    PlannedPart,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ def planned(layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[Plan
                 kind=kinds.get(value, "activation"),
                 alias=_name(owner) if owner is not value else None,
                 node=makers.get(node) if node is not None else None,
-                dtype=_dtype(value, facts),
+                dtype=dtype(value, facts),
                 shape=facts.shapes.sizes(value),
                 parts=parts.get(_name(value), ()) if owner is value else (),
             )
@@ -98,12 +108,43 @@ def _placed(node: str, body: BodyPlan, facts: LayoutFacts, start: Address) -> Pl
         bodies=planned_bodies(body.layout, body.inside, facts, places),
         operators=operators(body.layout),
         constant_nodes=constant_nodes(body.layout, facts),
+        operands=operands(body.layout),
+        results=results(body.layout),
+        attributes=attributes(body.layout),
     )
 
 
 def operators(layout: Layout) -> tuple[str, ...]:
     """Return the operator of each node of `layout`, in the order of its schedule."""
     return tuple(map(operator_name, layout.schedule.nodes))
+
+
+def operands(layout: Layout) -> tuple[tuple[str, ...], ...]:
+    """Return the names of the inputs of each node of `layout`, in the order of its schedule; "" for one that is left out."""
+    return tuple(tuple("" if v is None else _name(v) for v in node.inputs) for node in layout.schedule.nodes)
+
+
+def results(layout: Layout) -> tuple[tuple[str, ...], ...]:
+    """Return the names of the outputs of each node of `layout`, in the order of its schedule; "" for one that is left out."""
+    return tuple(tuple(map(_name, node.outputs)) for node in layout.schedule.nodes)
+
+
+def attributes(layout: Layout) -> tuple[Attributes, ...]:
+    """Return the numbers and texts among the attributes of each node of `layout`, in the order of its schedule."""
+    return tuple(
+        {a.name: _plain(a.value) for a in node.attributes.values() if a.type in _PLAIN and not a.is_ref()}
+        for node in layout.schedule.nodes
+    )
+
+
+_PLAIN = frozenset(getattr(ir.AttributeType, name) for name in ("INT", "FLOAT", "STRING", "INTS", "FLOATS", "STRINGS"))
+
+
+def _plain(value: Any) -> AttributeValue:
+    """Return `value`, floats that JSON cannot write as texts."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, int | float | str) else tuple(_plain(one) for one in value)  # type: ignore[return-value]
 
 
 def constant_nodes(layout: Layout, facts: LayoutFacts) -> tuple[str, ...]:
@@ -119,12 +160,18 @@ def constant_nodes(layout: Layout, facts: LayoutFacts) -> tuple[str, ...]:
 def inputs(model: ir.Model, facts: LayoutFacts) -> tuple[PlannedInput, ...]:
     """Return the inputs of the graph of `model`, but for those that are constants."""
     given = (value for value in model.graph.inputs if value not in facts.constants)
-    return tuple(PlannedInput(_name(value), _dtype(value, facts), facts.shapes.sizes(value)) for value in given)
+    return tuple(PlannedInput(_name(value), dtype(value, facts), facts.shapes.sizes(value)) for value in given)
 
 
-def _dtype(value: ir.Value, facts: LayoutFacts) -> str | None:
-    dtype = facts.shapes.dtype(value)
-    return None if dtype is None else dtype.name
+def outputs(model: ir.Model, facts: LayoutFacts) -> tuple[PlannedOutput, ...]:
+    """Return the outputs of the graph of `model`."""
+    return tuple(PlannedOutput(_name(v), dtype(v, facts), facts.shapes.sizes(v)) for v in model.graph.outputs)
+
+
+def dtype(value: ir.Value, facts: LayoutFacts) -> str | None:
+    """Return the element type of `value` as onnx names it; None where it is not known."""
+    found = facts.shapes.dtype(value)
+    return None if found is None else found.name
 
 
 def all_roles(layout: Layout, inside: BodyPlans) -> Roles:

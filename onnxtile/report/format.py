@@ -14,6 +14,14 @@ PlanJson: TypeAlias = Mapping[str, Any]
 """A plan as docs/plan.schema.json describes it."""
 
 
+class PlanDocument(dict[str, Any]):
+    """A plan as JSON that was just made of a model: `constants` returns the bytes of the block of constants."""
+
+    def __init__(self, plan: PlanJson, constants: Callable[[], bytes]) -> None:
+        super().__init__(plan)
+        self.constants = constants
+
+
 COLOR_BY = ("operator", "layer", "kind")
 """Properties by which pictures can colour tensors."""
 

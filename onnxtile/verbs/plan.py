@@ -179,7 +179,7 @@ class PlanOutput:
     emit: Annotated[
         tuple[str, ...],
         Option(
-            "also write the plan, as .json .csv .h .html .svg .png .tflm ...",
+            "also write the plan, as .json .csv .h .bin .html .svg .png .tflm ...",
             "FILE",
             heading=WRITING,
             kind=values.TEXTS,
@@ -278,7 +278,7 @@ def _run(options: PlanStep) -> Outcome:
     from onnxtile.verbs.flows import planning
 
     planned = planning.plan(options)
-    return Outcome(planned, "plan", planned.model, emitted=planned.plan.to_dict())
+    return Outcome(planned, "plan", planned.model, emitted=planned.document)
 
 
 def _require(options: PlanStep) -> None:

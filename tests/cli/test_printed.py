@@ -128,7 +128,7 @@ def rendered(run: Run, folder: Path, suffix: str) -> bytes:
 FORMATS = {form.name: form.suffix for form in discover("onnxtile.report.formats", Format).values()}
 
 
-@pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"png", "tflm", "csv"}))
+@pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"png", "tflm", "csv", "constants"}))
 def test_no_format_holds_what_a_terminal_obeys(run: Run, hostile: Path, name: str) -> None:
     if name == "svg":
         pytest.importorskip("matplotlib")

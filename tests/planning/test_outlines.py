@@ -159,4 +159,4 @@ def test_a_csv_has_each_part_and_gives_the_problem_back(problem: Problem) -> Non
 )
 def test_a_wrong_part_in_a_csv_is_named_with_its_line(row: str, reason: str) -> None:
     with pytest.raises(UsageError, match=f"^line 2: .*{reason}"):
-        read_problem(f"id,lower,upper,size,part_of,start\n{row}\n")
+        read_problem(f"id,lower,upper,size,part_of,part_start\n{row}\n")

@@ -8,8 +8,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+from onnx import numpy_helper
 
+from onnxtile import api
 from onnxtile.errors import UsageError
 from onnxtile.registry import discover
 from onnxtile.report.bodies import unrolled
@@ -17,7 +20,9 @@ from onnxtile.report.format import Format, RenderOptions, format_of
 from tests.report.conftest import Plan, bare, row
 
 FORMATS = discover("onnxtile.report.formats", Format)
-EACH = pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
+OF_A_PLAN = [form for name, form in FORMATS.items() if name != "constants"]
+"""The formats that need no model beside the plan."""
+EACH = pytest.mark.parametrize("form", OF_A_PLAN, ids=lambda form: form.name)
 
 
 @EACH
@@ -57,7 +62,7 @@ def test_the_work_of_each_format_is_that_of_its_buffers_not_of_its_steps(form: F
 
 def test_a_header_has_room_for_its_steps() -> None:
     texts = [FORMATS["header"].render(bare([row("a", 0, 4, 0, last)])).decode() for last in (2**32 - 1, 2**32)]
-    assert ["uint32_t first" in text for text in texts] == [True, False]
+    assert ["uint32_t first, last" in text for text in texts] == [True, False]
     assert "uint64_t first, last" in texts[1]
 
 
@@ -112,3 +117,17 @@ def test_model_explorer_has_a_value_for_each_node_and_tensor(plan: Plan) -> None
     assert content["results"].keys() == offsets.keys() | nodes
     assert all(content["results"][name] == {"value": offsets[name]} for name in offsets.keys() - nodes)
     assert [stop["stop"] for stop in content["gradient"]] == [0, 0.5, 1]
+
+
+def test_the_block_of_constants_has_each_at_its_offset(transformer: Path, tmp_path: Path) -> None:
+    planned = api.plan(transformer, verify=False)
+    planned.write(tmp_path / "net.bin")
+    block = (tmp_path / "net.bin").read_bytes()
+    weights = {
+        tensor.name: numpy_helper.to_array(tensor).tobytes() for tensor in onnx.load(transformer).graph.initializer
+    }
+    rows = planned.plan.to_dict()["constants"]
+    assert len(rows) > 100
+    assert all(block[row["offset"] : row["offset"] + row["size"]] == weights[row["name"]] for row in rows)
+    with pytest.raises(UsageError, match="a plan alone does not hold the bytes"):
+        planned.plan.write(tmp_path / "net.bin")

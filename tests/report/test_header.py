@@ -12,7 +12,8 @@ import pytest
 
 from onnxtile import api
 from onnxtile.report.format import RenderOptions
-from onnxtile.report.formats.to_header import _TYPES, FORMAT
+from onnxtile.report.formats.to_header import FORMAT
+from onnxtile.report.header_tables import TYPES
 from onnxtile.report.identifiers import identifiers
 from tests.planning.test_bodies import ODD
 from tests.report.conftest import Plan, bare, row
@@ -92,7 +93,7 @@ def test_an_index_finds_type_and_shape(language: str, plan: Plan, tmp_path: Path
 
 def test_element_types_have_their_numbers_in_onnx() -> None:
     for name, number in onnx.TensorProto.DataType.items():
-        assert name == "UNDEFINED" or _TYPES[number] == name
+        assert name == "UNDEFINED" or TYPES[number] == name
 
 
 @pytest.mark.parametrize("language", ["c90", "c++98"])
@@ -184,3 +185,67 @@ def test_identifiers_differ_whatever_the_names() -> None:
     assert all(one.isascii() and one.replace("_", "").isalnum() for one in made)
     assert identifiers(["plain", "Name_2"]) == ["plain", "Name_2"]
     assert max(map(len, made)) <= 44
+
+
+ATTRIBUTES = """
+#include "net.h"
+#include <stdio.h>
+int main(void) {
+  for (uint32_t i = 0; i < net_nodes[0].attribute_count; ++i) {
+    const struct net_attribute *a = &net_attributes[net_nodes[0].first_attribute + i];
+    printf("%s", a->name);
+    for (uint32_t k = a->first; k < a->first + a->count; ++k) {
+      if (a->kind == NET_INTS) printf(" %lld", (long long)net_ints[k]);
+      if (a->kind == NET_FLOATS) printf(" %g", net_floats[k]);
+      if (a->kind == NET_TEXTS) printf(" [%s]", net_texts[k]);
+    }
+    printf("\\n");
+  }
+  printf("%s %s %d\\n", net_nodes[0].domain, net_nodes[0].op_type, (int)net_links[net_nodes[0].first_operand + 1]);
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_nodes_have_their_attributes_and_absent_operands(language: str, tmp_path: Path) -> None:
+    attributes = {
+        "ints": [1, -(2**63), 2**63 - 1],
+        "float": 0.1,
+        "floats": [1.0, "inf", "-inf"],
+        "texts": ['a"b\\', "??/", "é"],
+        "none": [],
+    }
+    plan = bare(
+        [row("y", 0, 4, 0, 0)],
+        schedule=["node"],
+        operators=["a.b::Odd"],
+        operands=[["x", ""]],
+        results=[["y"]],
+        attributes=[attributes],
+    )
+    result = compiled(tmp_path, FORMAT.render(plan, RenderOptions("net")), language, ATTRIBUTES)
+    assert result.returncode == 0, result.stderr
+    said = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert said.splitlines() == [
+        "ints 1 -9223372036854775808 9223372036854775807",
+        "float 0.1",
+        "floats 1 inf -inf",
+        'texts [a"b\\] [??/] [é]',
+        "none",
+        "a.b Odd -1",
+    ]
+
+
+@pytest.mark.parametrize("language", ["c99", "c++11"])
+def test_very_long_names_compile(language: str, tmp_path: Path) -> None:
+    plan = bare([row("n" * 9000, 0, 4, 0, 0)])
+    assert (
+        compiled(
+            tmp_path,
+            FORMAT.render(plan, RenderOptions("net")),
+            language,
+            '#include "net.h"\nint main(void) { return 0; }\n',
+        ).returncode
+        == 0
+    )

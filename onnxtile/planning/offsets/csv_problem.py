@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 _NEEDED = ("id", "lower", "upper", "size")
 _OWN = ("alignment", "moved")
-_OF_PARTS = ("part_of", "start")
+_OF_PARTS = ("part_of", "part_start")
 _OPTIONAL = (*_OWN, *_OF_PARTS)
+_OTHER_NAMES = {"buffer": "id", "buffer_id": "id", "begin": "lower", "start": "lower", "end": "upper"}
+"""Names that MiniMalloc takes for columns, too; an "end" is the last step of a live range, not the one after it."""
 _MOST = 2**53
 """The largest step, and the largest sum of sizes: up to here tools that read numbers as floating point are exact."""
 
@@ -51,6 +53,11 @@ def read_problem(text: str, *, alignment: int = 1) -> Problem:
     return Problem(buffers, alignment)
 
 
+def column(name: str) -> str:
+    """Return the usual name of the column `name` of a problem."""
+    return _OTHER_NAMES.get(name, name)
+
+
 def _rows(text: str) -> Reader:
     return csv.reader(io.StringIO(text), skipinitialspace=True)
 
@@ -66,6 +73,8 @@ def _plain(rows: Reader) -> tuple[Buffer, ...] | None:
     except csv.Error:
         return None
     names = [name.strip() for name in header]
+    if not _OTHER_NAMES.keys().isdisjoint(names):
+        return None
     if any(len(row) != len(names) for row in table) or any(
         names.count(name) != (name in _NEEDED) for name in (*_NEEDED, *_OPTIONAL)
     ):
@@ -86,7 +95,8 @@ def _is_plain(column: Sequence[str]) -> bool:
 
 
 def _read(rows: Reader) -> tuple[Buffer, ...]:
-    header = [name.strip() for name in next(rows, [])]
+    given = [name.strip() for name in next(rows, [])]
+    header, last = [column(name) for name in given], "end" in given
     for name in _NEEDED:
         if name not in header:
             raise UsageError(f"line 1: missing column {name!r}", hint=f"the columns are {', '.join(_NEEDED)}")
@@ -100,7 +110,7 @@ def _read(rows: Reader) -> tuple[Buffer, ...]:
         if not row:
             continue
         cells = {name: row[at] for name, at in columns.items() if at < len(row)}
-        buffer = _buffer(cells, rows.line_num)
+        buffer = _buffer(cells, rows.line_num, last)
         if cells.get("part_of"):
             wholes.setdefault(text_of(cells["part_of"]), []).append(_moved_to_start(buffer, cells, rows.line_num))
         if buffer.name in buffers:
@@ -113,7 +123,7 @@ def _read(rows: Reader) -> tuple[Buffer, ...]:
 
 def _moved_to_start(part: Buffer, cells: dict[str, str], line: int) -> Buffer:
     """Return `part` with its outline in bytes from the start of its buffer."""
-    start = _number(cells, "start", line)
+    start = _number(cells, "part_start", line)
     if start < 0 or not part.size:
         raise UsageError(f"line {line}: a part must have bytes, from a start of at least 0")
     outline = (LivePart(start, start + part.size, part.lower, part.upper),)
@@ -127,10 +137,12 @@ def _whole(name: str, parts: Sequence[Buffer]) -> Buffer:
     return Buffer(name, max(part.size for part in parts), lower, upper, parts[0].alignment, parts[0].moved, outline)
 
 
-def _buffer(row: dict[str, str], line: int) -> Buffer:
+def _buffer(row: dict[str, str], line: int, is_last: bool) -> Buffer:
+    """Return the buffer of `row`; with `is_last` its upper step is the last of its live range."""
     if not row.get("id"):
         raise UsageError(f"line {line}: the id is empty")
     lower, upper, size = (_number(row, name, line) for name in _NEEDED[1:])
+    upper += is_last
     own = {name: _number(row, name, line) for name in _OWN if row.get(name, "").strip()}
     if lower < 0 or upper > _MOST:
         raise UsageError(f"line {line}: steps must be between 0 and {_MOST:,}")

@@ -2,8 +2,8 @@
 in several arenas, which MiniMalloc does not know, also the arena. Time is unrolled: what the bodies of a node hold stands in the place of
 their workspace, each body with steps of its own, so that the file is a whole problem.
 
-The rows are rectangles: each part of a buffer with parts is a row of its own. The columns part_of and start then name the buffer, and the
-byte of it at which the part begins.
+The rows are rectangles: each part of a buffer with parts is a row of its own. The columns part_of and part_start then name the buffer and
+its byte at which the part begins.
 
 (https://github.com/google/minimalloc, "Input format".)
 """
@@ -22,7 +22,7 @@ def _write(given: PlanJson, _options: RenderOptions) -> bytes:
     own = owners(plan)
     names = {buffer["name"] for buffer in own}
     in_parts = any(buffer.get("parts") for buffer in own)
-    columns = ["id", "lower", "upper", "size", "offset", *["arena"] * several, *["part_of", "start"] * in_parts]
+    columns = ["id", "lower", "upper", "size", "offset", *["arena"] * several, *["part_of", "part_start"] * in_parts]
     rows: list[list[object]] = [[*columns]]
     for buffer in own:
         for number, piece in enumerate(pieces(buffer)):

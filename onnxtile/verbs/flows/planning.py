@@ -16,6 +16,8 @@ from onnxtile.model.load import digest, file_name, load
 from onnxtile.model.shapes import resolve
 from onnxtile.model.unfold import unfold
 from onnxtile.model.wanted import Wanted
+from onnxtile.report.format import PlanDocument
+from onnxtile.result import write_result
 from onnxtile.verbs.flows.chain import ModelResult, file_of, verified
 from onnxtile.verbs.flows.kernels import choose_kernels
 
@@ -45,7 +47,18 @@ class PlannedModel(ModelResult):
 
     def write(self, path: str | Path) -> None:
         """Write the plan to `path` in the format that the ending selects: .json, .html, .h, .csv, .svg ... Raises UsageError."""
-        self.plan.write(path)
+        write_result(self.document, self.verb, path)
+
+    @property
+    def document(self) -> PlanDocument:
+        """The JSON of the plan, from which every format can be written."""
+        return PlanDocument(self.plan.to_dict(), self.constant_block)
+
+    def constant_block(self) -> bytes:
+        """Return the bytes of the constants, each at its offset in the block of constants. Raises UsageError, ModelError."""
+        from onnxtile.planning.constant_block import constant_block
+
+        return constant_block(self.model, self.plan)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `plan`."""

@@ -20,7 +20,7 @@ from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.claims import UNSAID, BodyClaim, ClaimedRow, Claims
 from onnxtile.planning.proof.published.evidence import GraphFacts, entered_bodies
 from onnxtile.planning.proof.published.figures import figures
-from onnxtile.planning.proof.published.labels import mislabelled, wrong_inputs
+from onnxtile.planning.proof.published.labels import mislabelled, wrong_ends, wrong_types
 from onnxtile.planning.proof.published.listing import ExpectedLists, compare, note
 from onnxtile.planning.proof.published.orders import disorders
 from onnxtile.planning.proof.published.overlaps import overlaps
@@ -89,6 +89,9 @@ def check(
         bodies=claims.bodies,
         operators=claims.operators,
         constant_nodes=claims.constant_nodes,
+        operands=claims.operands,
+        results=claims.results,
+        attributes=claims.attributes,
     )
     seen = walk.graph(known.model.graph, main, claims.io, claims.overwrite_inputs, "")
     failures = walk.failures
@@ -97,7 +100,8 @@ def check(
             0, PlanFailure(f"the plan belongs to another file: its digest is {claims.digest}, not {digest}")
         )
     if seen is not None and not walk.is_partial:
-        failures += [*compare(walk.listing, claims, known), *wrong_inputs(claims, known)]
+        failures += [*compare(walk.listing, claims, known), *wrong_ends(claims, known)]
+        failures += wrong_types(walk.listing, claims, known)
         used = None if seen.shared is None else seen.shared.links
         failures += figures(claims, seen.placing, used, seen.line, known)
     listed = len(walk.listing.constants) + len(walk.listing.outside) + len(walk.listing.unplanned)

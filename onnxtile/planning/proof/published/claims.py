@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
 
@@ -12,6 +12,9 @@ UNSAID = -(2**63)
 """The value of a missing number, outside the range of numbers in a file."""
 NO_SHAPE = (UNSAID,)
 """The value of a missing shape."""
+
+AttributeClaims: TypeAlias = Mapping[str, int | float | str | tuple[int | float | str, ...]]
+"""The attributes of a node, by name."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +68,21 @@ class BodyClaim:
     size: int = UNSAID
     operators: tuple[str, ...] | None = None
     constant_nodes: tuple[str, ...] | None = None
+    operands: tuple[tuple[str, ...], ...] | None = None
+    results: tuple[tuple[str, ...], ...] | None = None
+    attributes: tuple[AttributeClaims, ...] | None = None
 
     @classmethod
     def of(cls, body: PlannedBody) -> BodyClaim:
         """Return the claims of `body`."""
         rows, inner = _rows(body.buffers), tuple(map(cls.of, body.bodies))
-        nodes = (body.operators, body.constant_nodes)
+        nodes = (body.operators, body.constant_nodes, body.operands, body.results, body.attributes)
         return cls(body.node, body.attribute, body.schedule, body.steps, rows, inner, body.size, *nodes)
 
 
 @dataclass(frozen=True)
 class InputClaim:
-    """An input of the model: see plan.result.PlannedInput."""
+    """An input or output of the model: see planning.result.PlannedInput."""
 
     name: str
     dtype: str | None
@@ -100,14 +106,18 @@ class ConstantClaim:
     name: str
     size: int | None
     offset: int | None = None
+    dtype: str | None = ""
+    shape: tuple[int, ...] | None = NO_SHAPE
 
 
 @dataclass(frozen=True)
 class Reason:
-    """A value without an address in an arena, and why."""
+    """A value without an address in an arena, and why; its element type and shape."""
 
     name: str
     reason: str
+    dtype: str | None = ""
+    shape: tuple[int, ...] | None = NO_SHAPE
 
 
 @dataclass(frozen=True)
@@ -154,6 +164,10 @@ class Claims:
     inputs: tuple[InputClaim, ...] | None = None
     operators: tuple[str, ...] | None = None
     constant_nodes: tuple[str, ...] | None = None
+    operands: tuple[tuple[str, ...], ...] | None = None
+    results: tuple[tuple[str, ...], ...] | None = None
+    attributes: tuple[AttributeClaims, ...] | None = None
+    outputs: tuple[InputClaim, ...] | None = None
     kernels: Mapping[str, int] | None = None
     totals: Mapping[str, int] | None = None
 
@@ -170,9 +184,9 @@ class Claims:
             overwrite_inputs=plan.overwrite_inputs,
             order=plan.order,
             bodies=tuple(map(BodyClaim.of, plan.bodies)),
-            constants=tuple(ConstantClaim(c.name, c.size, c.offset) for c in plan.constants),
-            outside=tuple(Reason(e.name, e.reason) for e in plan.outside),
-            unplanned=tuple(Reason(e.name, e.reason) for e in plan.unplanned),
+            constants=tuple(ConstantClaim(**vars(c)) for c in plan.constants),
+            outside=tuple(Reason(**vars(e)) for e in plan.outside),
+            unplanned=tuple(Reason(**vars(e)) for e in plan.unplanned),
             digest=plan.digest,
             dims=plan.dims,
             bounds=plan.bounds,
@@ -180,8 +194,12 @@ class Claims:
             kernels=plan.kernels,
             totals=plan.totals,
             copies=CopyClaim(**vars(plan.copies)),
-            inputs=tuple(InputClaim(one.name, one.dtype, one.shape) for one in plan.inputs),
+            inputs=tuple(InputClaim(**vars(one)) for one in plan.inputs),
+            outputs=tuple(InputClaim(**vars(one)) for one in plan.outputs),
             operators=plan.operators,
+            operands=plan.operands,
+            results=plan.results,
+            attributes=plan.attributes,
             constant_nodes=plan.constant_nodes,
             **{name: figure for name, figure in vars(plan).items() if name in _FIGURES},
         )

@@ -1,14 +1,17 @@
-"""Descriptions of nodes and inputs in a plan: the operator of each node, which make constants only, and the model's inputs."""
+"""Descriptions of nodes and values in a plan: operators, operands, results and attributes, the model's inputs and outputs, types."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import onnx_ir as ir
 
 from onnxtile.planning.proof.failure import PlanFailure
-from onnxtile.planning.proof.published.claims import BodyClaim, Claims, InputClaim
+from onnxtile.planning.proof.published.claims import NO_SHAPE, BodyClaim, Claims, ConstantClaim, InputClaim, Reason
 from onnxtile.planning.proof.published.evidence import GraphFacts
+from onnxtile.planning.proof.published.listing import ExpectedLists
 from onnxtile.planning.proof.published.timeline import RunOrder
 
 
@@ -21,6 +24,7 @@ def mislabelled(line: RunOrder, claim: BodyClaim, known: GraphFacts) -> Iterator
         for name, step, operator, said in zip(line.names, line.steps, operators, claim.operators, strict=True):
             if said != operator:
                 yield PlanFailure(f"the operator of {name!r} is {operator}, not {said}", (name,), step)
+    yield from _misconnected(line, claim)
     if claim.constant_nodes is not None:
         constant = tuple(
             name
@@ -32,18 +36,74 @@ def mislabelled(line: RunOrder, claim: BodyClaim, known: GraphFacts) -> Iterator
             yield PlanFailure("constant_nodes are not the nodes that only make constants, in their order", tuple(wrong))
 
 
+def _misconnected(line: RunOrder, claim: BodyClaim) -> Iterator[PlanFailure]:
+    """Yield the nodes whose operands, results or attributes in `claim` are not those of the graph."""
+    described: dict[str, list[Any]] = {
+        "operands": [tuple((v.name or "") if v is not None else "" for v in node.inputs) for node in line.nodes],
+        "results": [tuple(v.name or "" for v in node.outputs) for node in line.nodes],
+        "attributes": [dict(_attributes(node)) for node in line.nodes],
+    }
+    for kind, wanted in described.items():
+        told = getattr(claim, kind)
+        if told is not None and len(told) != len(wanted):
+            yield PlanFailure(f"the plan has {kind} for {len(told)} of {len(wanted)} nodes")
+        elif told is not None:
+            for name, step, is_so, said in zip(line.names, line.steps, wanted, told, strict=True):
+                if said != is_so:
+                    yield PlanFailure(f"the {kind} of {name!r} are not those of the graph", (name,), step)
+
+
+def _attributes(node: ir.Node) -> Iterator[tuple[str, object]]:
+    """Yield the attributes of `node` that are numbers, texts or lists of these."""
+    for name, attribute in node.attributes.items():
+        if attribute.is_ref():
+            continue
+        if attribute.type in {ir.AttributeType.INT, ir.AttributeType.STRING}:
+            yield name, attribute.value
+        elif attribute.type == ir.AttributeType.FLOAT:
+            yield name, _finite(attribute.value)
+        elif attribute.type in {ir.AttributeType.INTS, ir.AttributeType.STRINGS}:
+            yield name, tuple(attribute.value)
+        elif attribute.type == ir.AttributeType.FLOATS:
+            yield name, tuple(map(_finite, attribute.value))
+
+
+def _finite(number: float) -> float | str:
+    return number if math.isfinite(number) else str(number)
+
+
 def _operator(node: ir.Node) -> str:
     return node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}::{node.op_type}"
 
 
-def wrong_inputs(claims: Claims, known: GraphFacts) -> Iterator[PlanFailure]:
-    """Yield that the inputs of a plan are not those of the graph."""
-    if claims.inputs is None:
-        return
-    given = (value for value in known.model.graph.inputs if value not in known.constants)
-    inputs = tuple(InputClaim(value.name or "", _dtype(value, known), known.shapes.sizes(value)) for value in given)
-    if claims.inputs != inputs:
+def wrong_ends(claims: Claims, known: GraphFacts) -> Iterator[PlanFailure]:
+    """Yield that the inputs or outputs of a plan are not those of the graph."""
+    given = [value for value in known.model.graph.inputs if value not in known.constants]
+    if claims.inputs is not None and claims.inputs != _ends(given, known):
         yield PlanFailure("inputs are not those of the graph, with their element types and shapes")
+    if claims.outputs is not None and claims.outputs != _ends(known.model.graph.outputs, known):
+        yield PlanFailure("outputs are not those of the graph, with their element types and shapes")
+
+
+def _ends(values: Iterable[ir.Value], known: GraphFacts) -> tuple[InputClaim, ...]:
+    return tuple(InputClaim(value.name or "", _dtype(value, known), known.shapes.sizes(value)) for value in values)
+
+
+def wrong_types(expected: ExpectedLists, claims: Claims, known: GraphFacts) -> Iterator[PlanFailure]:
+    """Yield the values without an address in an arena whose element type or shape in `claims` is not that of the graph."""
+    found: dict[str, set[tuple[str | None, tuple[int, ...] | None]]] = {}
+    values: list[ir.Value] = [*expected.constants, *expected.outside, *expected.unplanned, *expected.tolerated]
+    for value in values:
+        found.setdefault(value.name or "", set()).add((_dtype(value, known), known.shapes.sizes(value)))
+    rows: list[ConstantClaim | Reason] = [*(claims.constants or ()), *(claims.outside or ()), *(claims.unplanned or ())]
+    for row in rows:
+        types = found.get(row.name)
+        if types is None:  # the comparison of the lists names it
+            continue
+        if row.dtype != "" and row.dtype not in {dtype for dtype, _ in types}:
+            yield PlanFailure(f"{row.name!r} has not the element type {row.dtype}", (row.name,))
+        if row.shape != NO_SHAPE and row.shape not in {shape for _, shape in types}:
+            yield PlanFailure(f"{row.name!r} has not the shape {row.shape}", (row.name,))
 
 
 def _dtype(value: ir.Value, known: GraphFacts) -> str | None:

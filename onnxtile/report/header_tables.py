@@ -1,0 +1,216 @@
+"""The tables of a C header: tensors by index, nodes in order, and what they read, write and are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+from onnxtile.report.c_text import array, float_number, literal, whole_number
+from onnxtile.report.run_table import RunTable, TableNode, TableValue
+
+ELEMENT_BYTES = {
+    "FLOAT": 4,
+    "INT32": 4,
+    "UINT32": 4,
+    "DOUBLE": 8,
+    "INT64": 8,
+    "UINT64": 8,
+    "COMPLEX64": 8,
+    "COMPLEX128": 16,
+}
+ELEMENT_BYTES |= dict.fromkeys(("FLOAT16", "BFLOAT16", "INT16", "UINT16"), 2)
+"""Bytes of an element of more than one, by type."""
+
+_PACKED_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}
+"""Bits of an element of less than a byte, by type."""
+
+TYPES = (
+    *("", "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "STRING", "BOOL", "FLOAT16", "DOUBLE"),
+    *("UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2"),
+    *("FLOAT8E5M2FNUZ", "UINT4", "INT4", "FLOAT4E2M1", "FLOAT8E8M0", "UINT2", "INT2", "FLOAT6E2M3", "FLOAT6E3M2"),
+)
+"""Element types by their numbers in ONNX (onnx.proto, TensorProto.DataType)."""
+
+KINDS = ("activation", "output", "input", "workspace", "constant", "outside")
+"""Kinds of tensors, by their numbers in the header."""
+
+
+def tables(table: RunTable, names: Sequence[str], blocks: Mapping[str, str], prefix: str) -> Iterator[str]:
+    """Yield the lines of all tables. `names` are identifiers of the values, `blocks` the macros of the arenas by name."""
+    yield from _indices(table, names, prefix)
+    yield from _enumerated(f"{prefix.lower()}_type", prefix, _types(table))
+    yield from _enumerated(f"{prefix.lower()}_kind", prefix, [(f"KIND_{k.upper()}", n) for n, k in enumerate(KINDS)])
+    yield from _tensors(table, names, blocks, prefix)
+    yield "/* The bytes of each block: the arenas, then the constants. */"
+    sizes = [f"{block}_SIZE" for block in (*blocks.values(), f"{prefix}_CONSTANTS")]
+    yield from array(f"size_t {prefix.lower()}_block_sizes", f"{prefix}_ARENA_COUNT + 1u", sizes)
+    yield from _nodes(table, prefix)
+
+
+def _enumerated(name: str, prefix: str, entries: Sequence[tuple[str, int]]) -> Iterator[str]:
+    yield f"enum {name} {{"
+    yield ",\n".join(f"    {prefix}_{entry} = {number}" for entry, number in entries)
+    yield "};"
+
+
+def _indices(table: RunTable, names: Sequence[str], prefix: str) -> Iterator[str]:
+    """Yield the index of each tensor in the table."""
+    yield from ("", f"#define {prefix}_TENSOR_COUNT {table.planned}u  /* tensors in arenas: the first of the table */")
+    yield f"#define {prefix}_VALUE_COUNT {len(names)}u  /* all tensors of the table */"
+    if names:
+        yield "/* The index of each tensor in the table below. */"
+        yield from _enumerated(
+            f"{prefix.lower()}_index", prefix, [(f"I_{name}", number) for number, name in enumerate(names)]
+        )
+
+
+def _types(table: RunTable) -> list[tuple[str, int]]:
+    """Return the element types in use; a workspace has the type 0."""
+    used = sorted({_type(value) for value in table.values} | {0})
+    return [(f"TYPE_{TYPES[number] or 'NONE'}", number) for number in used]
+
+
+def _type(value: TableValue) -> int:
+    return TYPES.index(value.dtype) if value.dtype in TYPES else 0
+
+
+def _tensors(table: RunTable, names: Sequence[str], blocks: Mapping[str, str], prefix: str) -> Iterator[str]:
+    tensor, values = f"{prefix.lower()}_tensor", table.values
+    rank = max((len(value.shape or ()) for value in values), default=0)
+    width = 32 if all(value.last < 2**32 for value in values) else 64
+    wide = 32 if all(size < 2**32 for v in values for size in (*(v.shape or ()), *v.strides)) else 64
+    yield f"#define {prefix}_MAX_RANK {max(rank, 1)}u"
+    yield f"struct {tensor} {{"
+    yield "    const char *name;"
+    yield "    size_t offset;         /* bytes from the start of its block */"
+    yield "    size_t size;           /* bytes; 0 where they are not known */"
+    yield f"    uint{width}_t first, last;  /* steps of its life, both inclusive */"
+    yield f"    uint32_t arena;        /* the number of its block: an arena, {prefix}_CONSTANTS or {prefix}_OUTSIDE */"
+    yield "    int32_t alias;         /* the index of the tensor that owns the bytes; -1: it owns them itself */"
+    yield f"    enum {prefix.lower()}_type type;"
+    yield f"    enum {prefix.lower()}_kind kind;"
+    yield "    int rank;              /* -1: without a shape, as a workspace */"
+    yield f"    uint{wide}_t shape[{prefix}_MAX_RANK];"
+    yield f"    uint{wide}_t strides[{prefix}_MAX_RANK];  /* elements from one index of an axis to the next */"
+    yield "};"
+    yield "/* Tensors of arenas by the first step of their lives, then constants and tensors outside. */"
+    rows = [_row(value, number, names, blocks, prefix) for number, value in enumerate(values)]
+    none = f"{prefix}_TYPE_NONE, {prefix}_KIND_OUTSIDE, -1, {{0u}}, {{0u}}"
+    yield from array(
+        f"struct {tensor} {tensor}s", f"{prefix}_VALUE_COUNT", rows, f'{{"", 0u, 0u, 0u, 0u, 0u, -1, {none}}}'
+    )
+
+
+def _row(value: TableValue, number: int, names: Sequence[str], blocks: Mapping[str, str], prefix: str) -> str:
+    placed = value.block is not None
+    where = f"{prefix}_T_{names[number]}_OFFSET, {prefix}_T_{names[number]}_SIZE"
+    if not placed:
+        where = f"{value.offset or 0}u, {_bytes(value)}u"
+    in_block = value.offset is not None
+    block = blocks[value.block] if value.block is not None else f"{prefix}_{'CONSTANTS' if in_block else 'OUTSIDE'}"
+    alias = -1 if value.alias is None else f"{prefix}_I_{names[value.alias]}"
+    kind = KINDS.index(value.kind) if value.kind in KINDS else 0
+    rank = -1 if value.shape is None else len(value.shape)
+    types = f"{prefix}_TYPE_{TYPES[_type(value)] or 'NONE'}, {prefix}_KIND_{KINDS[kind].upper()}, {rank}"
+    sizes, strides = (", ".join(f"{one}u" for one in axes or (0,)) for axes in (value.shape, value.strides))
+    place = f"{where}, {value.first}u, {value.last}u, {block}, {alias}"
+    return f"{{{literal(value.name)}, {place}, {types}, {{{sizes}}}, {{{strides}}}}}"
+
+
+def _bytes(value: TableValue) -> int:
+    """Return the bytes of a value outside of arenas, 0 where they are not known."""
+    if value.size is not None or value.shape is None or not value.dtype or value.dtype == "STRING":
+        return value.size or 0
+    bits = _PACKED_BITS.get(value.dtype, 8 * ELEMENT_BYTES.get(value.dtype, 1))
+    return (prod(value.shape) * bits + 7) // 8
+
+
+def _nodes(table: RunTable, prefix: str) -> Iterator[str]:
+    low, nodes = prefix.lower(), table.nodes
+    links = [(*node.operands, *node.results) for node in nodes]
+    attributes = _AttributeLists(prefix)
+    given = [tuple(attributes.add(name, value) for name, value in node.attributes.items()) for node in nodes]
+    yield ""
+    yield f"enum {low}_attribute_kind {{ {prefix}_INTS, {prefix}_FLOATS, {prefix}_TEXTS }};"
+    yield f"struct {low}_attribute {{"
+    yield "    const char *name;"
+    yield f"    enum {low}_attribute_kind kind;"
+    yield f"    uint32_t first, count;  /* in {low}_ints, {low}_floats or {low}_texts */"
+    yield "};"
+    yield from attributes.pools()
+    count = sum(map(len, given))
+    rows = [row for rows in given for row in rows]
+    yield from array(f"struct {low}_attribute {low}_attributes", str(count), rows, f'{{"", {prefix}_INTS, 0u, 0u}}')
+    yield f"#define {prefix}_ABSENT -1  /* an operand or result that is left out */"
+    yield "/* Operands and results of all nodes, by the index of the tensor. */"
+    yield from array(f"int32_t {low}_links", str(sum(map(len, links))), (_listed(row) for row in links if row))
+    yield f"struct {low}_node {{"
+    yield "    const char *name, *domain, *op_type;  /* the domain is empty for ONNX's own operators */"
+    yield "    uint32_t step;"
+    yield f"    uint32_t first_operand, operand_count, first_result, result_count;  /* in {low}_links */"
+    yield f"    uint32_t first_attribute, attribute_count;  /* in {low}_attributes */"
+    yield "};"
+    yield f"#define {prefix}_NODE_COUNT {len(nodes)}u"
+    yield "/* Nodes in the order in which they run. */"
+    starts = zip(accumulate(map(len, links), initial=0), accumulate(map(len, given), initial=0), strict=True)
+    yield from array(
+        f"struct {low}_node {low}_nodes",
+        f"{prefix}_NODE_COUNT",
+        (_node(node, *start) for node, start in zip(nodes, starts, strict=False)),
+        '{"", "", "", 0u, 0u, 0u, 0u, 0u, 0u, 0u}',
+    )
+    for name, ends in (("input", table.inputs), ("output", table.outputs)):
+        yield f"#define {prefix}_{name.upper()}_COUNT {len(ends)}u"
+        yield from array(f"uint32_t {low}_{name}s", f"{prefix}_{name.upper()}_COUNT", (f"{end}u" for end in ends))
+
+
+def _node(node: TableNode, link: int, attribute: int) -> str:
+    names = ", ".join(map(literal, (node.name, node.domain, node.op_type)))
+    operands, results = len(node.operands), len(node.results)
+    links = f"{link}u, {operands}u, {link + operands}u, {results}u"
+    return f"{{{names}, {node.step}u, {links}, {attribute}u, {len(node.attributes)}u}}"
+
+
+def _listed(indices: Sequence[int]) -> str:
+    return ", ".join(map(str, indices))
+
+
+class _AttributeLists:
+    """The values of attributes, collected in one list for each kind of value."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._values: dict[str, list[str]] = {"INTS": [], "FLOATS": [], "TEXTS": []}
+
+    def add(self, name: str, value: Any) -> str:
+        """Add the `value` of the attribute `name`, a number, a text or a list of these; return its row in the table."""
+        entries = list(value) if isinstance(value, list | tuple) else [value]
+        kind, write = _written(entries)
+        values = self._values[kind]
+        row = f"{{{literal(name)}, {self._prefix}_{kind}, {len(values)}u, {len(entries)}u}}"
+        values += map(write, entries)
+        return row
+
+    def pools(self) -> Iterator[str]:
+        """Yield the lists."""
+        low = self._prefix.lower()
+        if any("INFINITY" in value or "NAN" in value for value in self._values["FLOATS"]):
+            yield "#include <math.h>"
+        for kind, declared in (("INTS", "int64_t "), ("FLOATS", "double "), ("TEXTS", "char *const ")):
+            values = self._values[kind]
+            yield from array(f"{declared}{low}_{kind.lower()}", str(len(values)), values)
+
+
+def _written(entries: Sequence[Any]) -> tuple[str, Callable[[Any], str]]:
+    """Return the kind of the values `entries` of one attribute, and the function that writes one."""
+    if all(isinstance(entry, int) for entry in entries):
+        return "INTS", whole_number
+    if all(isinstance(entry, float) or entry in _NOT_FINITE for entry in entries):
+        return "FLOATS", float_number
+    return "TEXTS", literal
+
+
+_NOT_FINITE = frozenset({"inf", "-inf", "nan"})
+"""Floats as a plan writes them that JSON has no number for."""

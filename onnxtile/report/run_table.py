@@ -1,0 +1,156 @@
+"""The table that a runtime runs a plan from: all values by index, and the nodes in order with the indices of operands and results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from onnxtile.report.bodies import rows_with_bodies
+from onnxtile.report.format import PlanJson
+from onnxtile.report.layout import BufferJson, runs
+
+ABSENT = -1
+"""The index of an operand or result that is left out."""
+
+
+@dataclass(frozen=True)
+class TableValue:
+    """A value: a buffer of an arena, a constant, or a value that the caller or a kernel holds.
+
+    `block` is the name of its arena, None outside of arenas. `offset` (bytes) counts from the start of the arena or, of a constant, from
+    the start of the block of constants; None without an address. `size` is in bytes, None where it is not known. `first` and `last` are
+    steps, both inclusive. `alias` is the index of the value that owns the bytes, if that is another.
+    """
+
+    name: str
+    kind: str
+    block: str | None
+    offset: int | None
+    size: int | None
+    first: int
+    last: int
+    alias: int | None
+    dtype: str | None
+    shape: tuple[int, ...] | None
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The elements from one index of each axis to the next: the last axis is contiguous."""
+        found = [1]
+        for size in reversed((self.shape or ())[1:]):
+            found.append(found[-1] * size)
+        return tuple(reversed(found)) if self.shape else ()
+
+
+@dataclass(frozen=True)
+class TableNode:
+    """A node: its operator, the step in which it runs, and the indices of its operands and results (ABSENT: left out)."""
+
+    name: str
+    domain: str
+    op_type: str
+    step: int
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RunTable:
+    """The values of a plan and the nodes of its main graph that run at each inference, in order.
+
+    `values` begin with the `planned` buffers of arenas by their first step; constants and values outside follow. `inputs` and `outputs` are
+    indices of values.
+    """
+
+    values: tuple[TableValue, ...]
+    planned: int
+    nodes: tuple[TableNode, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def constants(self) -> tuple[TableValue, ...]:
+        """The constants that have an offset."""
+        return tuple(v for v in self.values if v.kind == "constant" and v.offset is not None)
+
+
+def run_table(plan: PlanJson) -> RunTable:
+    """Return the table of `plan`. A node with a body, such as an If, is one node; a bare problem has no nodes."""
+    rows = sorted(rows_with_bodies(plan), key=lambda row: (row["first"], row["last"]))
+    # A tensor of a body has the path to it in its name; one of the main graph may be called like that, and goes first.
+    main = {id(row) for row in plan["buffers"]}
+    numbers = {row["name"]: i for i, row in enumerate(rows)}
+    numbers |= {row["name"]: i for i, row in enumerate(rows) if id(row) in main}
+    values = [_planned(row, numbers) for row in rows]
+    described = tuple(_described(plan))
+    ends = [[row["name"] for row in plan.get(key) or ()] for key in ("inputs", "outputs")]
+    read = chain.from_iterable((*node["operands"], *node["results"]) for node in described)
+    constants = {row["name"]: row for row in reversed(plan.get("constants") or ())}
+    known = {row["name"]: row for key in ("outside", "unplanned", "outputs", "inputs") for row in plan.get(key) or ()}
+    index = {row["name"]: numbers[row["name"]] for row in plan["buffers"]}
+    for name in dict.fromkeys(chain(reversed(constants), *ends, read)):
+        if name and name not in index:
+            index[name] = len(values)
+            values.append(_unplanned(name, constants.get(name), known.get(name, {})))
+    nodes = tuple(_node(node, index) for node in described)
+    inputs, outputs = (tuple(index[name] for name in names) for names in ends)
+    return RunTable(tuple(values), len(rows), nodes, inputs, outputs)
+
+
+def _described(plan: PlanJson) -> Iterator[Mapping[str, Any]]:
+    """Yield the nodes of the main graph of `plan` that run at each inference, if the plan describes them."""
+    constant = set(plan.get("constant_nodes") or ())
+    lists = [plan.get(key) or () for key in ("operators", "operands", "results", "attributes")]
+    for (step, name), operator, operands, results, attributes in zip(runs(plan), *lists, strict=False):
+        if name not in constant:
+            yield {
+                **{"name": name, "operator": operator, "step": step},
+                **{"operands": operands, "results": results, "attributes": attributes},
+            }
+
+
+def _node(node: Mapping[str, Any], index: Mapping[str, int]) -> TableNode:
+    domain, _, op_type = node["operator"].rpartition("::")
+    operands, results = (tuple(index.get(name, ABSENT) for name in node[key]) for key in ("operands", "results"))
+    return TableNode(node["name"], domain, op_type, node["step"], operands, results, node["attributes"])
+
+
+def _planned(row: BufferJson, numbers: Mapping[str, int]) -> TableValue:
+    owner = row.get("alias")
+    return TableValue(
+        name=row["name"],
+        kind=row["kind"],
+        block=row["arena"],
+        offset=row["offset"],
+        size=row["size"],
+        first=row["first"],
+        last=row["last"],
+        alias=None if owner is None else numbers.get(owner),
+        dtype=row.get("dtype"),
+        shape=_shape(row),
+    )
+
+
+def _unplanned(name: str, constant: Mapping[str, Any] | None, known: Mapping[str, Any]) -> TableValue:
+    """Return the value `name`, which has no address in an arena: `constant` is its row if it is one, `known` its type and shape."""
+    row = known if constant is None else constant
+    return TableValue(
+        name=name,
+        kind="outside" if constant is None else "constant",
+        block=None,
+        offset=row.get("offset"),
+        size=row.get("size"),
+        first=0,
+        last=0,
+        alias=None,
+        dtype=row.get("dtype"),
+        shape=_shape(row),
+    )
+
+
+def _shape(row: Mapping[str, Any]) -> tuple[int, ...] | None:
+    shape = row.get("shape")
+    return None if shape is None else tuple(shape)
