@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onnxtile.api import (
         Explanation,
+        FittedModel,
         FuseResult,
         Inspection,
         MatchResult,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         check_plan,
         draft_pattern,
         explain,
+        fit,
         fuse,
         inspect,
         match,
@@ -63,6 +65,7 @@ __all__ = [
     "Audit",
     "CheckFailed",
     "Explanation",
+    "FittedModel",
     "FuseResult",
     "Infeasible",
     "Inspection",
@@ -92,6 +95,7 @@ __all__ = [
     "check_plan",
     "draft_pattern",
     "explain",
+    "fit",
     "fuse",
     "inspect",
     "match",

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from onnxtile.inspection.summary import Inspection
     from onnxtile.inspection.trace import Trace
     from onnxtile.model.load import Source
+    from onnxtile.verbs.fit import fit
     from onnxtile.verbs.flows.drafting import PatternDraft
     from onnxtile.verbs.flows.explaining import Explanation, PartialMatch
+    from onnxtile.verbs.flows.fitting import FittedModel
     from onnxtile.verbs.flows.fusing import FuseResult, chosen_patterns
     from onnxtile.verbs.flows.listing import OptionNames, option_names
     from onnxtile.verbs.flows.matching import MatchResult
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BoundDims",
     "Explanation",
+    "FittedModel",
     "FuseResult",
     "InputShapes",
     "Inspection",
@@ -53,6 +56,7 @@ __all__ = [
     "chosen_patterns",
     "draft_pattern",
     "explain",
+    "fit",
     "fuse",
     "inspect",
     "match",
@@ -72,7 +76,9 @@ _HOMES = {
     "onnxtile.inspection.trace": ("Trace",),
     "onnxtile.model.load": ("Source",),
     "onnxtile.verbs.flows.drafting": ("PatternDraft",),
+    "onnxtile.verbs.fit": ("fit",),
     "onnxtile.verbs.flows.explaining": ("Explanation", "PartialMatch"),
+    "onnxtile.verbs.flows.fitting": ("FittedModel",),
     "onnxtile.verbs.flows.fusing": ("FuseResult", "chosen_patterns"),
     "onnxtile.verbs.flows.listing": ("OptionNames", "option_names"),
     "onnxtile.verbs.flows.matching": ("MatchResult",),

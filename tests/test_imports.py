@@ -42,6 +42,7 @@ PACKAGES = [
         "fusion",
         "tiling",
         "planning",
+        "fitting",
         "report",
         "verbs",
         "api",

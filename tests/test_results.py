@@ -41,6 +41,7 @@ RESULTS: dict[str, Callable[[], VerbResult]] = {
     "explain": lambda: onnxtile.explain(proto(), "LayerNorm"),
     "unfuse": lambda: onnxtile.fuse(proto(), ["MatMul-*>Add"]).unfuse(),
     "tile": lambda: onnxtile.tile(proto(), onnxtile.Limits.of(max=32)),
+    "fit": lambda: onnxtile.fit(proto(), smallest=True),
     "plan": lambda: onnxtile.plan(proto()),
     "a plan alone": lambda: onnxtile.plan(proto(), verify=False).plan,
     "check": _check,

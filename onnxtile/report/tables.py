@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from onnxtile.report.fit_tables import for_fitted
 from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.live_line import live_line
 from onnxtile.report.lower_tables import for_lowered
@@ -22,6 +23,7 @@ __all__ = [
     "for_check",
     "for_demo",
     "for_explain",
+    "for_fit",
     "for_fuse",
     "for_inspect",
     "for_list",
@@ -129,6 +131,11 @@ def _counted(nodes: Mapping[str, int]) -> str:
 def for_unfuse(result: ResultJson) -> list[Table | Text]:
     """Return the tables of an `unfuse` result."""
     return [table("unfused", ("meta-op", "calls"), result["unfused"].items()), *_verdict(result)]
+
+
+def for_fit(result: ResultJson) -> list[Table | Text]:
+    """Return the tables of a `fit` result."""
+    return [*for_fitted(result), *_verdict(result)]
 
 
 def for_tile(result: ResultJson) -> list[Table | Text]:

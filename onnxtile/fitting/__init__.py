@@ -1,0 +1,1 @@
+"""Rewrites of a model that make its activations fit a memory."""

@@ -1,0 +1,343 @@
+"""The elements of each operand that a range of the output reads, axis by axis, exact for each operator.
+
+A rule is found by the operator's name. Operators without a rule are never cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import onnx_ir as ir
+
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes
+from onnxtile.tiling.sliding import InputWindow, SlidingAxis
+
+
+class Uncut(Exception):
+    """The reason why an operator is not cut along an axis; one line for the user."""
+
+
+@dataclass(frozen=True)
+class AxisLink:
+    """The axis of an operand that an axis of the output depends on, and how.
+
+    Without `window`, element i reads element i. With `factor` n, the elements i·n to i·n + n - 1 read element i.
+    """
+
+    axis: int
+    window: SlidingAxis | None = None
+    factor: int = 1
+
+    def reads(self, start: int, stop: int) -> InputWindow:
+        """Return the elements of the operand that the outputs from `start` to `stop` read, and the padding around them."""
+        if self.window is not None:
+            return self.window.window(slice(start, stop))
+        return InputWindow(start // self.factor, -(-stop // self.factor), 0, 0)
+
+
+AxisLinks = tuple[AxisLink | None, ...]
+"""One link for each operand of a node; None for an operand that is read whole."""
+
+
+@dataclass(frozen=True)
+class OperatorFacts:
+    """A node with the sizes of its operands and results, all known."""
+
+    node: ir.Node
+    shapes: Shapes
+    constants: Constants
+    opset: int
+
+    def sizes(self, place: int) -> tuple[int, ...] | None:
+        """Return the sizes of the operand at `place`; None where it is not given or its sizes are not known."""
+        value = self.node.inputs[place] if place < len(self.node.inputs) else None
+        return None if value is None else self.shapes.sizes(value)
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """The sizes of the first result. Raises Uncut where they are not known."""
+        sizes = self.shapes.sizes(self.node.outputs[0])
+        if sizes is None:
+            raise Uncut("the sizes of its result are not known")
+        return sizes
+
+    def operand(self, place: int) -> tuple[int, ...]:
+        """Return the sizes of the operand at `place`. Raises Uncut where they are not known."""
+        sizes = self.sizes(place)
+        if sizes is None:
+            raise Uncut("the sizes of an operand are not known")
+        return sizes
+
+    def ints(self, name: str, default: Sequence[int]) -> list[int]:
+        """Return an attribute with whole numbers."""
+        return list(self.node.attributes.get_ints(name, list(default)) or default)
+
+    def integer(self, name: str, default: int) -> int:
+        """Return an attribute with one whole number."""
+        return self.node.attributes.get_int(name, default)
+
+    def numbers(self, place: int) -> list[float] | None:
+        """Return the elements of the constant operand at `place`; None where it is not given. Raises Uncut for one that is computed."""
+        value = self.node.inputs[place] if place < len(self.node.inputs) else None
+        if value is None:
+            return None
+        if value not in self.constants:
+            raise Uncut("an operand that sets its sizes is computed at run time")
+        return [float(number) for number in self.constants.array(value).ravel()]
+
+
+AxisRule = Callable[[OperatorFacts, int], AxisLinks]
+
+_UNARY = (
+    "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Ceil Celu Cos Cosh Dropout Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity "
+    "IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan "
+    "Tanh ThresholdedRelu Cast CastLike"
+)
+_BROADCAST = (
+    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Clip Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or "
+    "PRelu Pow Sub Sum Where Xor"
+)
+
+
+def links(facts: OperatorFacts, axis: int) -> AxisLinks:
+    """Return the link of each operand along `axis` of the first result. Raises Uncut with the reason where it cannot be cut."""
+    rule = _RULES.get(facts.node.op_type) if facts.node.domain in {"", "ai.onnx"} else None
+    if rule is None:
+        raise Uncut(f"{facts.node.op_type} has no rule for cutting")
+    if not 0 <= axis < len(facts.result):
+        raise Uncut("its result does not have this axis")
+    return rule(facts, axis)
+
+
+def _padded(facts: OperatorFacts, first: Sequence[AxisLink | None]) -> AxisLinks:
+    return (*first, *(None for _ in range(len(facts.node.inputs) - len(first))))
+
+
+def _unary(facts: OperatorFacts, axis: int) -> AxisLinks:
+    if len([value for value in facts.node.outputs if value.name]) > 1:
+        raise Uncut("it has several results")
+    return _padded(facts, [AxisLink(axis)])
+
+
+def _broadcast(facts: OperatorFacts, axis: int) -> AxisLinks:
+    """Each operand is aligned at its last axis; an operand of size 1 along an axis is read whole."""
+    rank, size = len(facts.result), facts.result[axis]
+    found: list[AxisLink | None] = []
+    for place in range(len(facts.node.inputs)):
+        sizes = () if facts.node.inputs[place] is None else facts.operand(place)
+        own = axis - rank + len(sizes)
+        found.append(AxisLink(own) if own >= 0 and sizes[own] == size and size > 1 else None)
+    return tuple(found)
+
+
+def _normalised_channels(facts: OperatorFacts, axis: int) -> AxisLinks:
+    """BatchNormalization in inference: the statistics of a channel are constants."""
+    if facts.integer("training_mode", 0) or len([value for value in facts.node.outputs if value.name]) > 1:
+        raise Uncut("it computes statistics")
+    if facts.opset < 9 and not facts.integer("spatial", 1):
+        raise Uncut("its statistics are not one for each channel")
+    return (AxisLink(axis), *(AxisLink(0) if axis == 1 else None for _ in facts.node.inputs[1:]))
+
+
+def _over_channels(_facts: OperatorFacts, axis: int) -> AxisLinks:
+    if axis == 1:
+        raise Uncut("it reads neighbouring channels")
+    return (AxisLink(axis),)
+
+
+def _along(facts: OperatorFacts, axis: int) -> AxisLinks:
+    """Softmax and its kin: along one axis, before opset 13 along all axes from that one on."""
+    rank = len(facts.result)
+    chosen = facts.integer("axis", -1 if facts.opset >= 13 else 1) % rank
+    if axis == chosen or (facts.opset < 13 and axis > chosen):
+        raise Uncut("it normalises along this axis")
+    return (AxisLink(axis),)
+
+
+def _from_axis(facts: OperatorFacts, axis: int) -> AxisLinks:
+    if axis >= facts.integer("axis", -1) % len(facts.result):
+        raise Uncut("it normalises along this axis")
+    return _padded(facts, [AxisLink(axis)])
+
+
+def _sliding(facts: OperatorFacts, axis: int, kernel: Sequence[int], *, transposed: bool = False) -> SlidingAxis:
+    """Return the windows along the spatial `axis`, for an operand of known sizes."""
+    rank, at = len(kernel), axis - 2
+    pads, strides = facts.ints("pads", [0] * 2 * rank), facts.ints("strides", [1] * rank)
+    dilations, extra = facts.ints("dilations", [1] * rank), facts.ints("output_padding", [0] * rank)
+    if len(pads) != 2 * rank or len(strides) != rank or min(pads) < 0:
+        raise Uncut("its pads or strides do not fit its rank")
+    wanted = facts.ints("output_shape", [0] * rank)[-rank:] if "output_shape" in facts.node.attributes else None
+    slide = SlidingAxis(
+        kernel=kernel[at],
+        stride=strides[at],
+        dilation=dilations[at],
+        before=pads[at],
+        after=pads[rank + at],
+        output_padding=extra[at],
+        auto=facts.node.attributes.get_string("auto_pad", "NOTSET"),
+        wanted=None if wanted is None else wanted[at],
+        transposed=transposed,
+    ).over(facts.operand(0)[axis])
+    # With ceil_mode the last window may reach over the padding.
+    return replace(slide, out=facts.result[axis])
+
+
+def _conv(facts: OperatorFacts, axis: int) -> AxisLinks:
+    kernel, groups = facts.operand(1), facts.integer("group", 1)
+    has_bias = len(facts.node.inputs) > 2
+    if axis == 1:
+        depthwise = groups > 1 and kernel[0] == groups and kernel[1] == 1
+        if groups > 1 and not depthwise:
+            raise Uncut("its groups have several channels")
+        bias = (AxisLink(0),) if has_bias else ()
+        return (AxisLink(1) if depthwise else None, AxisLink(0), *bias)
+    if axis == 0:
+        return _padded(facts, [AxisLink(0)])
+    return _padded(facts, [AxisLink(axis, _sliding(facts, axis, kernel[2:]))])
+
+
+def _conv_transpose(facts: OperatorFacts, axis: int) -> AxisLinks:
+    if axis == 1:
+        raise Uncut("its output channels are not cut")
+    if axis == 0:
+        return _padded(facts, [AxisLink(0)])
+    return _padded(facts, [AxisLink(axis, _sliding(facts, axis, facts.operand(1)[2:], transposed=True))])
+
+
+def _pool(facts: OperatorFacts, axis: int) -> AxisLinks:
+    if len([value for value in facts.node.outputs if value.name]) > 1:
+        raise Uncut("it also gives the places of its results")
+    if axis < 2:
+        return (AxisLink(axis),)
+    slide = _sliding(facts, axis, facts.ints("kernel_shape", ()))
+    counted = facts.node.op_type == "AveragePool" and facts.integer("count_include_pad", 0)
+    if counted and facts.integer("ceil_mode", 0):
+        raise Uncut("it counts its padding, and its last window reaches over it")
+    last = slide.window(slice(facts.result[axis] - 1, facts.result[axis]))
+    if max(slide.before, last.after) >= slide.reach:
+        raise Uncut("a window reads padding only")
+    return (AxisLink(axis, slide),)
+
+
+def _global_pool(_facts: OperatorFacts, axis: int) -> AxisLinks:
+    if axis > 1:
+        raise Uncut("it reads the whole of this axis")
+    return (AxisLink(axis),)
+
+
+def _reduced(facts: OperatorFacts, axis: int) -> AxisLinks:
+    rank = len(facts.operand(0))
+    axes = facts.numbers(1) if len(facts.node.inputs) > 1 else facts.ints("axes", ())
+    whole = not axes and not facts.integer("noop_with_empty_axes", 0)
+    if whole or not facts.integer("keepdims", 1) or any(int(one) % rank == axis for one in axes or ()):
+        raise Uncut("it reduces this axis")
+    return _padded(facts, [AxisLink(axis)])
+
+
+def _joined(facts: OperatorFacts, axis: int) -> AxisLinks:
+    if facts.integer("axis", 1 if facts.opset < 4 else 0) % len(facts.result) == axis:
+        raise Uncut("it joins its operands along this axis")
+    return tuple(AxisLink(axis) for _ in facts.node.inputs)
+
+
+def _split(facts: OperatorFacts, axis: int) -> AxisLinks:
+    if facts.integer("axis", 0) % len(facts.result) == axis:
+        raise Uncut("it splits its operand along this axis")
+    return _padded(facts, [AxisLink(axis)])
+
+
+def _transposed(facts: OperatorFacts, axis: int) -> AxisLinks:
+    rank = len(facts.result)
+    return (AxisLink(facts.ints("perm", range(rank)[::-1])[axis]),)
+
+
+def _reshaped(facts: OperatorFacts, axis: int) -> AxisLinks:
+    """An axis stays itself where the sizes before it, and its own, make the same product in operand and result."""
+    before, after = facts.operand(0), facts.result
+    outer = prod(after[:axis])
+    for own, size in enumerate(before):
+        if size == after[axis] and size > 1 and prod(before[:own]) == outer:
+            return _padded(facts, [AxisLink(own)])
+    raise Uncut("it mixes this axis with others")
+
+
+def _matmul(facts: OperatorFacts, axis: int) -> AxisLinks:
+    left, right, rank = facts.operand(0), facts.operand(1), len(facts.result)
+    if len(left) < 2 or len(right) < 2:
+        raise Uncut("it multiplies a vector")
+    if axis == rank - 1:
+        return (None, AxisLink(len(right) - 1))
+    if axis == rank - 2:
+        return (AxisLink(len(left) - 2), None)
+    found = []
+    for sizes in (left, right):
+        own = axis - rank + len(sizes)
+        found.append(AxisLink(own) if own >= 0 and sizes[own] > 1 else None)
+    return tuple(found)
+
+
+def _gemm(facts: OperatorFacts, axis: int) -> AxisLinks:
+    place = axis  # rows come from A, columns from B
+    turned = facts.integer("transA" if place == 0 else "transB", 0)
+    factors: list[AxisLink | None] = [None, None]
+    factors[place] = AxisLink(1 - axis if turned else axis)
+    sizes = facts.sizes(2)
+    if sizes is None:
+        return _padded(facts, factors)
+    own = axis - 2 + len(sizes)
+    return (*factors, AxisLink(own) if own >= 0 and sizes[own] > 1 else None)
+
+
+def _quantised(facts: OperatorFacts, axis: int) -> AxisLinks:
+    scale = facts.operand(1)
+    if prod(scale) > 1 and (facts.integer("block_size", 0) or len(scale) != 1):
+        raise Uncut("it has a scale for each block")
+    per_axis = prod(scale) > 1 and facts.integer("axis", 1) % len(facts.result) == axis
+    return (AxisLink(axis), *(AxisLink(0) if per_axis else None for _ in facts.node.inputs[1:]))
+
+
+def _resized(facts: OperatorFacts, axis: int) -> AxisLinks:
+    """Nearest neighbours by a whole factor: each element is repeated."""
+    size, out = facts.operand(0)[axis], facts.result[axis]
+    if facts.node.attributes.get_string("mode", "nearest") != "nearest":
+        raise Uncut("it interpolates")
+    if size == out:
+        return _padded(facts, [AxisLink(axis)])
+    way = facts.node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    rounded = facts.node.attributes.get_string("nearest_mode", "round_prefer_floor")
+    plain = (way == "asymmetric" and rounded == "floor") or (
+        way in {"half_pixel", "pytorch_half_pixel"} and rounded.startswith("round")
+    )
+    if out % size or not (facts.node.op_type == "Upsample" or plain):
+        raise Uncut("it does not repeat each element a whole number of times")
+    scales = facts.numbers(2 if facts.opset >= 11 and facts.node.op_type == "Resize" else 1)
+    if scales and scales[axis] != out // size:
+        raise Uncut("its scale is not the ratio of its sizes")
+    return _padded(facts, [AxisLink(axis, factor=out // size)])
+
+
+_RULES: dict[str, AxisRule] = {
+    **dict.fromkeys(_UNARY.split(), _unary),
+    **dict.fromkeys(_BROADCAST.split(), _broadcast),
+    **dict.fromkeys(["MaxPool", "AveragePool", "LpPool"], _pool),
+    **dict.fromkeys(["GlobalAveragePool", "GlobalMaxPool"], _global_pool),
+    **dict.fromkeys(["ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2"], _reduced),
+    **dict.fromkeys(["Reshape", "Flatten", "Squeeze", "Unsqueeze"], _reshaped),
+    **dict.fromkeys(["Softmax", "LogSoftmax"], _along),
+    **dict.fromkeys(["LayerNormalization", "RMSNormalization"], _from_axis),
+    **dict.fromkeys(["QuantizeLinear", "DequantizeLinear"], _quantised),
+    **dict.fromkeys(["Resize", "Upsample"], _resized),
+    "BatchNormalization": _normalised_channels,
+    "LRN": _over_channels,
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "Concat": _joined,
+    "Split": _split,
+    "Transpose": _transposed,
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+}

@@ -1,0 +1,142 @@
+"""The bytes that live at once while a region runs, as the planner counts them: aligned, with views and results written in place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from onnxtile.fitting.network import COLUMNS, ROWS, FitTensor, FitKernel
+from onnxtile.fitting.region import Patch, PieceOp, RegionTrace
+
+ALIGNMENT = 64
+"""Bytes: the default of plan."""
+
+
+@dataclass(frozen=True)
+class LiveBytes:
+    """The largest sum of live bytes, the tensors alive there by number, and the bytes that Slice and Concat copy."""
+
+    peak: int
+    tensors: frozenset[int]
+    copied: int
+
+
+def live_bytes(
+    trace: RegionTrace, kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], dying: Collection[int]
+) -> LiveBytes:
+    """Return the live bytes of the operations of `trace`.
+
+    Whole tensors of `dying` live until their last read here; other tensors from outside of the region are not counted. Results live on.
+    """
+    return _Count(trace, kernels, tensors, dying).run()
+
+
+class _Count:
+    def __init__(
+        self, trace: RegionTrace, kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], dying: Collection[int]
+    ) -> None:
+        self.trace, self.kernels, self.tensors = trace, kernels, tensors
+        self.sizes = [self._size(patch) for patch in trace.patches]
+        made = {one for op in trace.ops for one in op.makes}
+        self.last = {one: at for at, op in enumerate(trace.ops) for one in (*op.makes, *op.reads)}
+        end = len(trace.ops)
+        for tensor, patch in trace.whole.items():
+            if patch in made:
+                self.last[patch] = end
+            elif tensor not in dying:
+                self.sizes[patch] = 0
+                self.last[patch] = end
+        self.owner: dict[int, int] = {}
+        self.users: dict[int, int] = {}
+        self.bytes: dict[int, int] = {}
+        self.live = 0
+        for patch in trace.whole.values():
+            if patch not in made and patch in self.last:
+                self._allocate(patch, self.sizes[patch])
+
+    def _size(self, patch: Patch) -> int:
+        size = self.tensors[patch.tensor].bytes(patch.rows[1] - patch.rows[0], patch.columns[1] - patch.columns[0])
+        return -(-size // ALIGNMENT) * ALIGNMENT
+
+    def run(self) -> LiveBytes:
+        peak, place, copied = self.live, -1, 0
+        for at, op in enumerate(self.trace.ops):
+            held = self._place(at, op)
+            if op.kernel is None:
+                copied += sum(self.sizes[one] for one in op.makes)
+            if held > peak:
+                peak, place = held, at
+            for one in (*op.reads, *op.makes):
+                if self.last[one] == at and one in self.owner:
+                    self._free(one)
+        return LiveBytes(peak, self._alive(place), copied)
+
+    def _place(self, at: int, op: PieceOp) -> int:
+        """Place the results of an operation; return the bytes that live while it runs."""
+        shared = self._shared(at, op)
+        if shared is not None:
+            self._share(op.makes[0], shared)
+            return self.live
+        if self._is_join(op):
+            # The operands become the result, byte for byte.
+            for one in dict.fromkeys(op.reads):
+                if self.last[one] == at and one in self.owner:
+                    self._free(one)
+        for one in op.makes:
+            self._allocate(one, self.sizes[one])
+        return self.live
+
+    def _shared(self, at: int, op: PieceOp) -> int | None:
+        """Return the operand whose bytes the result takes; None where it has its own."""
+        if op.kernel is None:
+            return op.reads[0] if len(op.reads) == 1 and self._is_contiguous(op) else None
+        kernel = self.kernels[op.kernel]
+        if kernel.is_view:
+            return op.reads[0]
+        size = self.sizes[op.makes[0]]
+        for place in sorted(kernel.overwrites):
+            one = op.reads[place]
+            if self.last[one] == at and self.sizes[one] == size and self.users.get(self.owner.get(one, -1)) == 1:
+                return one
+        return None
+
+    def _is_contiguous(self, op: PieceOp) -> bool:
+        source, patch = self.trace.patches[op.reads[0]], self.trace.patches[op.makes[0]]
+        about = self.tensors[patch.tensor]
+        return source.columns == patch.columns and about.is_contiguous(ROWS)
+
+    def _is_join(self, op: PieceOp) -> bool:
+        if op.kernel is not None:
+            return self.kernels[op.kernel].is_join
+        return len(op.reads) > 1 and self._is_contiguous(op)
+
+    def _allocate(self, patch: int, size: int) -> None:
+        self.owner[patch] = patch
+        self.users[patch] = 1
+        self.bytes[patch] = size
+        self.live += size
+
+    def _share(self, patch: int, operand: int) -> None:
+        owner = self.owner[operand]
+        self.owner[patch] = owner
+        self.users[owner] += 1
+
+    def _free(self, patch: int) -> None:
+        owner = self.owner.pop(patch)
+        self.users[owner] -= 1
+        if not self.users[owner]:
+            self.live -= self.bytes[owner]
+
+    def _alive(self, place: int) -> frozenset[int]:
+        """Return the tensors that live while the operation at `place` runs."""
+        found: set[int] = set()
+        made: set[int] = set()
+        for at, op in enumerate(self.trace.ops[: place + 1]):
+            made.update(op.makes)
+            if at == place:
+                found.update(self.trace.patches[one].tensor for one in (*op.reads, *op.makes))
+        found.update(self.trace.patches[one].tensor for one in made if self.last[one] >= place)
+        return frozenset(found)
+
+
+__all__ = ["ALIGNMENT", "COLUMNS", "LiveBytes", "live_bytes"]

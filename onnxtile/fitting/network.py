@@ -1,0 +1,108 @@
+"""A model as fit sees it: kernels in the order in which they run, and the tensors between them, without ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from onnxtile.fitting.axis_maps import AxisLinks
+
+ROWS, COLUMNS = 0, 1
+"""The two directions in which patches are cut."""
+
+
+@dataclass(frozen=True)
+class FitTensor:
+    """A tensor made at run time. `axes` are its axes of rows and of columns, None for an axis that it does not have.
+
+    `is_outside` says that its bytes are not in the arena (a graph input), `is_kept` that it lives to the end (a graph output).
+    """
+
+    name: str
+    dims: tuple[int, ...]
+    item: int
+    axes: tuple[int | None, int | None]
+    is_outside: bool = False
+    is_kept: bool = False
+    dtype: Any = field(default=None, compare=False, repr=False)
+    """The element type, for the writer."""
+
+    def extent(self, direction: int) -> int:
+        """Return the number of rows or columns; 1 without that axis."""
+        axis = self.axes[direction]
+        return 1 if axis is None else self.dims[axis]
+
+    @cached_property
+    def grain(self) -> int:
+        """The bytes of one row of one column: all elements of the other axes."""
+        size = self.item
+        for axis, length in enumerate(self.dims):
+            if axis not in self.axes:
+                size *= length
+        return size
+
+    def bytes(self, rows: int, columns: int) -> int:
+        """Return the bytes of a patch."""
+        return self.grain * rows * columns
+
+    @property
+    def size(self) -> int:
+        """The bytes of the whole tensor."""
+        return self.grain * self.extent(ROWS) * self.extent(COLUMNS)
+
+    def is_contiguous(self, direction: int) -> bool:
+        """Return whether ranges of rows or columns of the tensor have consecutive bytes."""
+        axis = self.axes[direction]
+        return axis is None or all(length == 1 for length in self.dims[:axis])
+
+
+@dataclass(frozen=True)
+class FitKernel:
+    """What runs as one: its operands that are made at run time, its results, and how their rows and columns depend on each other.
+
+    `links` has, for rows and for columns, one link for each operand in `reads`; None where the kernel is not cut in that direction.
+    `factors` are the numbers of rows and of columns that belong together. `macs` counts the whole kernel. `overwrites` are the places in
+    `reads` that the first result may be written over; `is_view` says that the result has the bytes of its first operand, `is_join` that
+    the operands are consecutive bytes of the result. `source` is for the writer.
+    """
+
+    name: str
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+    links: tuple[AxisLinks | None, AxisLinks | None]
+    macs: int = 0
+    overwrites: frozenset[int] = frozenset()
+    is_view: bool = False
+    is_join: bool = False
+    source: Any = field(default=None, compare=False, repr=False)
+    reason: str = ""
+    """Why it is not cut into rows; empty where it is."""
+
+    def factor(self, direction: int) -> int:
+        """Return the number of rows or columns that are computed together at least."""
+        found = self.links[direction] or ()
+        return max((link.factor for link in found if link is not None), default=1)
+
+
+@dataclass(frozen=True)
+class Network:
+    """Kernels in order and tensors by number."""
+
+    tensors: Sequence[FitTensor]
+    kernels: Sequence[FitKernel]
+
+    @cached_property
+    def last_reads(self) -> list[int]:
+        """The place of the last kernel that reads each tensor; -1 for none, the number of kernels for graph outputs."""
+        found = [-1] * len(self.tensors)
+        for place, kernel in enumerate(self.kernels):
+            for tensor in kernel.reads:
+                found[tensor] = place
+        return [len(self.kernels) if one.is_kept else last for one, last in zip(self.tensors, found, strict=True)]
+
+    @cached_property
+    def macs(self) -> int:
+        """The multiply-accumulates of all kernels."""
+        return sum(kernel.macs for kernel in self.kernels)

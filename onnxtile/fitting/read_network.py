@@ -1,0 +1,164 @@
+"""Reads a model as a network of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import onnx_ir as ir
+
+from onnxtile.fitting.axis_maps import AxisLinks, OperatorFacts, Uncut, links
+from onnxtile.fitting.network import COLUMNS, ROWS, FitTensor, FitKernel, Network
+from onnxtile.graph import node_id
+from onnxtile.inspection.work import NotKnown, work_of
+from onnxtile.model.bytes import tensor_bytes
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes
+from onnxtile.model.walk import dependencies, has_body
+from onnxtile.planning.layout.aliases.lawful import IN_PLACE, VIEWS
+
+_DIRECTIONS = (ROWS, COLUMNS)
+_STANDARD = {"", "ai.onnx"}
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """The node that a kernel runs, for the writer.
+
+    `places` has the place of each operand in `reads` (None for one that only a body reads). `links` are those of all operands, constants
+    included, for rows and for columns. `slices` has the axis, start and stop of constants of which the kernel reads a part, by their
+    places; operands in `left_out` are not given. Without a `node` the kernel adds its operands.
+    """
+
+    node: ir.Node | None
+    places: tuple[int | None, ...]
+    links: tuple[AxisLinks | None, AxisLinks | None]
+    slices: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
+    left_out: frozenset[int] = frozenset()
+
+
+class _NetworkReader:
+    def __init__(self, model: ir.Model, shapes: Shapes, constants: Constants) -> None:
+        self.model, self.shapes, self.constants = model, shapes, constants
+        self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
+        self.nodes = [n for n in model.graph if not all(v in constants for v in n.outputs if v.name)]
+        self.numbers: dict[ir.Value, int] = {}
+        outputs = set(model.graph.outputs)
+        self.values = [v for v in self._values() if v not in constants or v in outputs]
+        for value in self.values:
+            self.numbers.setdefault(value, len(self.numbers))
+        self.axes = self._axes()
+
+    def _values(self) -> Iterable[ir.Value]:
+        yield from self.model.graph.inputs
+        for node in self.nodes:
+            yield from (value for value in node.outputs if value.name)
+
+    def reads(self, node: ir.Node) -> list[tuple[int | None, ir.Value]]:
+        """Return the operands of `node` that are made at run time, each with its place; None for one that only its body reads."""
+        found: list[tuple[int | None, ir.Value]] = [
+            (place, value) for place, value in enumerate(node.inputs) if value is not None and value in self.numbers
+        ]
+        own = {value for _, value in found}
+        found += [(None, v) for v in dict.fromkeys(dependencies(node)) if v in self.numbers and v not in own]
+        return found
+
+    def _axes(self) -> dict[ir.Value, tuple[int | None, int | None]]:
+        """Return the axes of rows and columns of each value: the last two, unless the first reader moves them."""
+        found: dict[ir.Value, tuple[int | None, int | None]] = {}
+        for value in reversed(self.values):
+            found[value] = self._default(value)
+        settled: set[ir.Value] = set()
+        for node in reversed(self.nodes):
+            made = node.outputs[0]
+            if made not in found or has_body(node):
+                continue
+            linked = [self._links(node, found[made][direction]) for direction in _DIRECTIONS]
+            for place, value in self.reads(node):
+                rows, columns = (None if one is None or place is None else one[place] for one in linked)
+                if value in settled or rows is None:
+                    continue
+                own = found[value][COLUMNS] if columns is None else columns.axis
+                found[value] = rows.axis, None if own == rows.axis else own
+                settled.add(value)
+        return found
+
+    def _default(self, value: ir.Value) -> tuple[int | None, int | None]:
+        rank = len(self.shapes.sizes(value) or ())
+        return (rank - 2 if rank > 1 else None), (rank - 1 if rank > 3 else None)
+
+    def _links(self, node: ir.Node, axis: int | None) -> AxisLinks | None:
+        if axis is None:
+            return None
+        try:
+            return links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
+        except Uncut:
+            return None
+
+    def network(self) -> Network:
+        outputs = set(self.model.graph.outputs)
+        tensors = [self._activation(value, value in outputs) for value in self.numbers]
+        return Network(tensors, [self._kernel(node) for node in self.nodes])
+
+    def _activation(self, value: ir.Value, is_output: bool) -> FitTensor:
+        dims, dtype = self.shapes.sizes(value) or (), self.shapes.dtype(value)
+        size = tensor_bytes(value, self.shapes) or 0
+        elements = prod(dims)
+        item = size // elements if elements and dtype is not None else 0
+        is_input = value.producer() is None
+        return FitTensor(value.name or "", dims, 0 if is_input else item, self.axes[value], is_input, is_output, dtype)
+
+    def _kernel(self, node: ir.Node) -> FitKernel:
+        read = self.reads(node)
+        made = [value for value in node.outputs if value.name]
+        links_of = (self._cut(node, ROWS), self._cut(node, COLUMNS))
+        chosen = tuple(
+            None if one is None else tuple(None if place is None else one[place] for place, _ in read)
+            for one in links_of
+        )
+        standard = node.domain in _STANDARD
+        allowed = IN_PLACE.get(node.op_type, frozenset()) if standard and len(made) == 1 else frozenset()
+        overwrites = {
+            number
+            for number, (place, value) in enumerate(read)
+            if place is not None
+            and (allowed is None or place in allowed)
+            and self.shapes.sizes(value) == self.shapes.sizes(made[0])
+        }
+        same = read and tensor_bytes(read[0][1], self.shapes) == tensor_bytes(made[0], self.shapes)
+        is_view = standard and node.op_type in VIEWS and bool(same) and read[0][0] == 0
+        is_view = is_view and self.shapes.dtype(read[0][1]) == self.shapes.dtype(made[0])
+        return FitKernel(
+            node_id(node),
+            tuple(self.numbers[value] for _, value in read),
+            tuple(self.numbers[value] for value in made),
+            (chosen[ROWS], chosen[COLUMNS]),
+            self._macs(node),
+            frozenset(overwrites),
+            is_view,
+            standard and node.op_type == "Concat" and self._is_contiguous(node),
+            KernelSource(node, tuple(place for place, _ in read), links_of),
+        )
+
+    def _cut(self, node: ir.Node, direction: int) -> AxisLinks | None:
+        """Return the links of a node whose results all have one axis in `direction`; None where it is not cut."""
+        if has_body(node) or node.domain not in _STANDARD:
+            return None
+        return self._links(node, self.axes[node.outputs[0]][direction])
+
+    def _is_contiguous(self, node: ir.Node) -> bool:
+        sizes = self.shapes.sizes(node.outputs[0]) or ()
+        axis = node.attributes.get_int("axis", 1)
+        return all(size == 1 for size in sizes[: axis % max(len(sizes), 1)])
+
+    def _macs(self, node: ir.Node) -> int:
+        try:
+            return work_of(node, self.shapes).macs
+        except NotKnown:
+            return 0
+
+
+def read_network(model: ir.Model, shapes: Shapes, constants: Constants) -> Network:
+    """Return the kernels of the main graph of `model` and the tensors between them."""
+    return _NetworkReader(model, shapes, constants).network()

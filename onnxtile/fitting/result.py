@@ -1,0 +1,106 @@
+"""The result of fit: the costs of a model before and after, the steps between, and the reason where nothing fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from onnxtile.fitting.search import RegionCost, Regions
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """The costs of a model: the bytes of its arena and of its peak, multiply-accumulates, nodes, and the bytes that cutting copies."""
+
+    arena: int
+    peak: int
+    macs: int
+    nodes: int
+    copied: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class FitStep:
+    """A run of kernels that was cut: how, and what that costs. `peak` is the largest sum of live bytes in it."""
+
+    kind: str
+    nodes: tuple[str, ...]
+    strips: int
+    bands: int
+    kept: int
+    chunks: int
+    hand_over: str
+    extra_macs: int
+    peak: int
+    pieces: int
+    copied: int
+
+    @property
+    def text(self) -> str:
+        """The nodes, and how they are cut, in a line."""
+        first, last = self.nodes[0], self.nodes[-1]
+        cuts = [f"{self.strips} strips"] * (self.strips > 1) + [f"{self.bands} bands"] * (self.bands > 1)
+        cuts += ["rows kept"] * (self.kept > 0) + [f"channels by {self.chunks}"] * (self.chunks > 1)
+        run = first if first == last else f"{first} to {last}"
+        return f"{run}: {', '.join(cuts)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {**vars(self), "nodes": list(self.nodes), "grid": [self.strips, self.bands], "text": self.text}
+
+
+def steps_of(regions: Regions, chosen: tuple[RegionCost, ...]) -> tuple[FitStep, ...]:
+    """Return a step for each region that is cut."""
+    return tuple(_step(regions, one) for one in chosen if not one.is_whole)
+
+
+def _step(regions: Regions, one: RegionCost) -> FitStep:
+    kernels = regions.kernels(one)
+    found = regions.trace(one)
+    before = regions.network.kernels[one.start : one.stop]
+    kind = "patch" if one.cut.bands > 1 or one.cut.recomputed else "strip" if found.strips > 1 else "channels"
+    return FitStep(
+        kind=kind,
+        nodes=tuple(kernel.name for kernel in before),
+        strips=found.strips,
+        bands=one.cut.bands,
+        kept=found.kept,
+        chunks=max((count for _, count in one.cut.chunks), default=1),
+        hand_over="join",
+        extra_macs=one.macs - sum(kernel.macs for kernel in before),
+        peak=one.peak,
+        pieces=len(kernels) and one.nodes,
+        copied=one.copied,
+    )
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """The reason why nothing smaller was found: the peak that is left, the kernels around it, and the tensors that live there."""
+
+    peak: int
+    nodes: tuple[str, ...]
+    tensors: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {name: list(one) if isinstance(one, tuple) else one for name, one in vars(self).items()}
+
+
+def obstacle_of(regions: Regions, chosen: tuple[RegionCost, ...]) -> Obstacle:
+    """Return the region with the largest peak as the obstacle."""
+    worst = max(chosen, key=lambda one: one.peak)
+    kernels, tensors = regions.kernels(worst), regions.tensors(worst)
+    alive = sorted(worst.alive, key=lambda tensor: (-regions.size_of(tensors[tensor]), tensor))
+    reasons = dict.fromkeys(f"{kernel.name}: {kernel.reason}" for kernel in kernels if kernel.reason)
+    return Obstacle(
+        worst.peak,
+        tuple(kernel.name for kernel in kernels),
+        tuple(f"{tensors[tensor].name} ({regions.size_of(tensors[tensor]):,} bytes)" for tensor in alive),
+        tuple(reasons),
+    )

@@ -1,0 +1,315 @@
+"""The cheapest way to run a network within a number of bytes: a shortest path over the places between kernels.
+
+An edge runs one kernel whole, or a run of kernels cut into strips. Whole tensors are handed from edge to edge, so that the bytes of an edge
+depend on the edge alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from onnxtile.fitting.live_bytes import ALIGNMENT, live_bytes
+from onnxtile.fitting.network import ROWS, FitTensor, FitKernel, Network
+from onnxtile.fitting.region import Cut, PaddingOnly, RegionTrace, trace
+from onnxtile.progress import Progress, silent
+
+_LONGEST = 400
+"""Kernels of a region, at most."""
+_PARTS = (2, 3, 4, 6, 7, 8, 14, 16, 28, 32, 56, 112)
+"""The numbers of strips that are tried."""
+WHOLE = Cut()
+
+
+@dataclass(frozen=True)
+class Prices:
+    """The price of a piece of work: of all multiply-accumulates of the model once more, of one node, and of one copied byte."""
+
+    macs: float = 1.0
+    node: float = 2e-5
+    copied: float = 1e-10
+
+
+@dataclass(frozen=True)
+class RegionCost:
+    """The costs of a region that is cut in one way. `peak` counts all live bytes, also of tensors that pass by."""
+
+    start: int
+    stop: int
+    cut: Cut
+    peak: int
+    macs: int
+    nodes: int
+    copied: int
+    alive: frozenset[int] = field(default=frozenset(), compare=False, repr=False)
+    """The tensors of the region that live at its peak."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the kernels stay as they are."""
+        return self.cut == WHOLE
+
+
+@dataclass(frozen=True)
+class FitSchedule:
+    """Regions that follow each other from the first kernel to the last."""
+
+    regions: tuple[RegionCost, ...]
+
+    @property
+    def peak(self) -> int:
+        """The largest sum of live bytes."""
+        return max((region.peak for region in self.regions), default=0)
+
+    @property
+    def macs(self) -> int:
+        """The multiply-accumulates."""
+        return sum(region.macs for region in self.regions)
+
+    @property
+    def nodes(self) -> int:
+        """The nodes of all regions."""
+        return sum(region.nodes for region in self.regions)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is cut."""
+        return all(region.is_whole for region in self.regions)
+
+
+class Regions:
+    """The regions of a network, each counted once."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
+
+    @cached_property
+    def live(self) -> list[list[int]]:
+        """The tensors that live at each place, from before the first kernel to behind the last."""
+        found: list[list[int]] = [[]]
+        last = self.network.last_reads
+        for place, kernel in enumerate(self.network.kernels, start=1):
+            found.append([t for t in found[-1] if last[t] >= place])
+            found[-1].extend(made for made in kernel.makes if last[made] >= place)
+        return found
+
+    @cached_property
+    def live_sizes(self) -> list[int]:
+        """The bytes that live at each place."""
+        return [sum(map(self.size, tensors)) for tensors in self.live]
+
+    def size(self, tensor: int) -> int:
+        """Return the aligned bytes of a whole tensor; 0 for one outside of the arena."""
+        return self.size_of(self.network.tensors[tensor])
+
+    @staticmethod
+    def size_of(about: FitTensor) -> int:
+        """Return the aligned bytes of a whole tensor; 0 for one outside of the arena."""
+        return -(-about.size // ALIGNMENT) * ALIGNMENT
+
+    @cached_property
+    def narrow(self) -> list[int]:
+        """The places where regions begin and end: where the fewest bytes live, and around kernels that are not cut."""
+        sizes, kernels = self.live_sizes, self.network.kernels
+        count = len(kernels)
+        inner = [p for p in range(1, count) if sizes[p - 1] >= sizes[p] < sizes[p + 1] or sizes[p - 1] > sizes[p]]
+        least = {p for p in inner if sizes[p] <= sizes[p + 1]}
+        around = {place for p in range(count) if kernels[p].links[ROWS] is None for place in (p, p + 1)}
+        return sorted({0, count, *least, *around})
+
+    def results(self, start: int, stop: int) -> list[int]:
+        """Return the tensors that a region makes for later kernels."""
+        made = {made for kernel in self.network.kernels[start:stop] for made in kernel.makes}
+        return [tensor for tensor in self.live[stop] if tensor in made]
+
+    def kernels(self, one: RegionCost) -> Sequence[FitKernel]:
+        """Return the kernels of a region."""
+        return self.network.kernels[one.start : one.stop]
+
+    def tensors(self, _one: RegionCost) -> Sequence[FitTensor]:
+        """Return the tensors that the kernels of a region name by number."""
+        return self.network.tensors
+
+    def trace(self, one: RegionCost) -> RegionTrace:
+        """Return the operations of a region. Raises PaddingOnly."""
+        return trace(self.kernels(one), self.tensors(one), self.results(one.start, one.stop), one.cut)
+
+    def cost(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
+        """Return the costs of a region; None where it cannot be cut so."""
+        key = (start, stop, cut)
+        if key not in self._known:
+            self._known[key] = self._cost(start, stop, cut)
+        return self._known[key]
+
+    def _cost(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
+        kernels, last = self.network.kernels[start:stop], self.network.last_reads
+        try:
+            found = trace(kernels, self.network.tensors, self.results(start, stop), cut)
+        except PaddingOnly:
+            return None
+        here = set(self.live[start])
+        dying = {tensor for kernel in kernels for tensor in kernel.reads if tensor in here and last[tensor] < stop}
+        passing = sum(self.size(tensor) for tensor in here - dying)
+        live = live_bytes(found, kernels, self.network.tensors, dying)
+        return RegionCost(start, stop, cut, live.peak + passing, found.macs, len(found.ops), live.copied, live.tensors)
+
+    @cached_property
+    def whole(self) -> list[RegionCost]:
+        """Each kernel as it is."""
+        count = len(self.network.kernels)
+        found = [self.cost(place, place + 1, WHOLE) for place in range(count)]
+        return [one for one in found if one is not None]
+
+    def rows(self, start: int, stop: int) -> int:
+        """Return the rows of the largest operand of a region."""
+        kernels = self.network.kernels[start:stop]
+        made = {tensor for kernel in kernels for tensor in kernel.makes}
+        given = {tensor for kernel in kernels for tensor in kernel.reads} - made
+        return max((self.network.tensors[tensor].extent(ROWS) for tensor in given), default=1)
+
+    def eager(self, start: int, stop: int) -> frozenset[int]:
+        """Return the tensors of a region that alone live at a place in it."""
+        found = set()
+        for place in self.narrow:
+            if start < place < stop and len(self.live[place]) == 1:
+                found.update(self.live[place])
+        return frozenset(found)
+
+
+@dataclass(frozen=True)
+class FitTarget:
+    """What a schedule must meet: bytes (None: as few as possible), extra multiply-accumulates as a share, and nodes (None: any)."""
+
+    capacity: int | None
+    extra_macs: float
+    nodes: int | None = None
+
+
+def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
+    """Return the cheapest schedule within the capacity; the one with the least peak where none is, or no capacity is wanted."""
+    if wanted.capacity is not None:
+        found = _within(regions, wanted.capacity, wanted, progress)
+        if found is not None:
+            return found
+    return _smallest(regions, wanted, progress)
+
+
+def _within(regions: Regions, capacity: int, wanted: FitTarget, progress: Progress) -> FitSchedule | None:
+    """Return the cheapest schedule that meets everything, with higher prices for what the last one had too much of."""
+    prices = Prices()
+    for _ in range(4):
+        found = PathSearch(regions, capacity, prices, progress).schedule()
+        if found is None:
+            return None
+        over_macs = found.macs > (1 + wanted.extra_macs) * regions.network.macs
+        over_nodes = wanted.nodes is not None and found.nodes > wanted.nodes
+        if not over_macs and not over_nodes:
+            return found
+        prices = Prices(prices.macs * (100 if over_macs else 1), prices.node * (100 if over_nodes else 1))
+    return None
+
+
+def _smallest(regions: Regions, wanted: FitTarget, progress: Progress) -> FitSchedule:
+    """Return the schedule with the least peak, to within 1%, by bisection."""
+    best = FitSchedule(tuple(regions.whole))
+    low, high = min(regions.live_sizes), best.peak
+    while high - low > high // 100:
+        middle = (low + 3 * high) // 4 if best.is_whole else (low + high) // 2
+        found = _within(regions, middle, wanted, progress)
+        if found is None:
+            low = middle
+        else:
+            best, high = found, found.peak
+    return best
+
+
+class PathSearch:
+    """Finds the cheapest schedule within `capacity` bytes."""
+
+    def __init__(self, regions: Regions, capacity: int, prices: Prices, progress: Progress = silent) -> None:
+        self.regions, self.capacity, self.prices, self.progress = regions, capacity, prices, progress
+        self.macs = max(regions.network.macs, 1)
+
+    def price(self, one: RegionCost) -> float:
+        """Return the price of a region beyond that of its kernels."""
+        kernels = self.regions.network.kernels[one.start : one.stop]
+        extra = one.macs - sum(kernel.macs for kernel in kernels)
+        nodes = one.nodes - len(kernels)
+        return self.prices.macs * extra / self.macs + self.prices.node * nodes + self.prices.copied * one.copied
+
+    def schedule(self) -> FitSchedule | None:
+        """Return the cheapest schedule; None where none fits."""
+        count = len(self.regions.network.kernels)
+        best: list[tuple[float, RegionCost | None] | None] = [None] * (count + 1)
+        best[0] = (0.0, None)
+        stops = set(self.regions.narrow)
+        for place in range(count):
+            here = best[place]
+            if here is None:
+                continue
+            self.progress("searching", place, count)
+            for one in self._edges(place, place in stops):
+                price = here[0] + self.price(one)
+                there = best[one.stop]
+                if there is None or price < there[0]:
+                    best[one.stop] = (price, one)
+        return self._path(best)
+
+    def _path(self, best: list[tuple[float, RegionCost | None] | None]) -> FitSchedule | None:
+        found: list[RegionCost] = []
+        at = len(best) - 1
+        while at:
+            reached = best[at]
+            if reached is None or reached[1] is None:
+                return None
+            found.append(reached[1])
+            at = reached[1].start
+        return FitSchedule(tuple(reversed(found)))
+
+    def _edges(self, place: int, is_narrow: bool) -> Iterator[RegionCost]:
+        whole = self.regions.whole[place]
+        if whole.peak <= self.capacity:
+            yield whole
+        if not is_narrow:
+            return
+        for stop in self.regions.narrow:
+            if place < stop <= place + _LONGEST and self._is_worth(place, stop):
+                one = self.cheapest(place, stop)
+                if one is not None:
+                    yield one
+
+    def _is_worth(self, start: int, stop: int) -> bool:
+        """Return whether a region holds a kernel that does not fit whole, and its operands and results could fit."""
+        regions = self.regions
+        here, there = set(regions.live[start]), set(regions.live[stop])
+        results = sum(map(regions.size, there - here))
+        # At the end all results are there, beside the operands or, once more, their strips.
+        before, after = sum(map(regions.size, here)), sum(map(regions.size, here & there))
+        if max(before + results, after + 2 * results) > self.capacity:
+            return False
+        return any(one.peak > self.capacity for one in regions.whole[start:stop])
+
+    def cheapest(self, start: int, stop: int) -> RegionCost | None:
+        """Return the cheapest way to cut a region that fits; None where none was found."""
+        rows = self.regions.rows(start, stop)
+        steps = sorted({-(-rows // parts) for parts in _PARTS if parts <= rows})
+        eager = self.regions.eager(start, stop)
+        for way in dict.fromkeys([frozenset[int](), eager]):
+            found = self._longest_step(start, stop, steps, way)
+            if found is not None:
+                return found
+        return None
+
+    def _longest_step(self, start: int, stop: int, steps: Sequence[int], eager: frozenset[int]) -> RegionCost | None:
+        """Return the cut with the longest strips that fit, by bisection: longer strips take more bytes, as a rule."""
+        low, high, found = 0, len(steps), None
+        while low < high:
+            middle = (low + high) // 2
+            one = self.regions.cost(start, stop, Cut(steps[middle], eager=eager))
+            if one is not None and one.peak <= self.capacity:
+                found, low = one, middle + 1
+            else:
+                high = middle
+        return found

@@ -1,0 +1,274 @@
+"""Writes a schedule into a model: each operation of a region becomes a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir import convenience
+
+from onnxtile.fitting.network import COLUMNS, ROWS, FitTensor, FitKernel
+from onnxtile.fitting.read_network import KernelSource
+from onnxtile.fitting.region import Patch, PieceOp, RegionTrace
+from onnxtile.fitting.search import FitSchedule, RegionCost, Regions
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes
+from onnxtile.model.walk import all_values
+from onnxtile.runtime import Array
+from onnxtile.tiling.names import Names
+from onnxtile.tiling.prune import prune
+from onnxtile.tiling.sliding import InputWindow
+
+_PADDED = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"})
+_OPEN = {"auto_pad", "pads", "output_padding", "output_shape", "ceil_mode"}
+_LAST = np.iinfo(np.int64).max
+
+
+def write(model: ir.Model, schedule: FitSchedule, regions: Regions, shapes: Shapes, constants: Constants) -> None:
+    """Replace each region of `schedule` that is cut by the nodes of its pieces (in `model`, of which `regions` were read)."""
+    graph, names = model.graph, Names(model)
+    opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 1))
+    values = {value.name: value for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
+    for number, region in enumerate(one for one in schedule.regions if not one.is_whole):
+        kernels = regions.kernels(region)
+        whole = {}
+        for tensor in {tensor for kernel in kernels for tensor in (*kernel.reads, *kernel.makes)}:
+            whole[tensor] = values.get(regions.tensors(region)[tensor].name)
+        writer = _RegionWriter(
+            f"region{number}", regions.tensors(region), kernels, whole, names, constants, opset, shapes
+        )
+        _replace(graph, kernels, writer.write(regions.trace(region)), writer, values)
+    prune({value for value in all_values(model)}, constants)
+
+
+def _replace(
+    graph: ir.Graph,
+    kernels: Sequence[FitKernel],
+    results: Mapping[ir.Value, ir.Value],
+    writer: _RegionWriter,
+    values: dict[str | None, ir.Value],
+) -> None:
+    old = dict.fromkeys(kernel.source.node for kernel in kernels if kernel.source.node is not None)
+    last = max(old, key=lambda node: writer.position(graph, node))
+    graph.insert_before(last, writer.nodes)
+    for before, after in results.items():
+        name = before.name
+        before.name = None
+        after.name = name
+        after.metadata_props.update(before.metadata_props)
+        convenience.replace_all_uses_with(before, after, replace_graph_outputs=True)
+        values[name] = after
+    for constant in writer.constants:
+        graph.register_initializer(constant)
+    graph.remove(old, safe=False)
+
+
+@dataclass
+class _RegionWriter:
+    """Makes the nodes and constants of one region, in the order in which they run; the graph is not changed."""
+
+    name: str
+    tensors: Sequence[FitTensor]
+    kernels: Sequence[FitKernel]
+    whole: Mapping[int, ir.Value | None]
+    names: Names
+    constants_of: Constants
+    opset: int
+    shapes: Shapes
+    nodes: list[ir.Node] = field(default_factory=list)
+    constants: list[ir.Value] = field(default_factory=list)
+    _pieces: dict[Any, ir.Value] = field(default_factory=dict)
+    _positions: dict[ir.Node, int] = field(default_factory=dict)
+
+    def position(self, graph: ir.Graph, node: ir.Node) -> int:
+        """Return where `node` stands."""
+        if not self._positions:
+            self._positions.update((one, place) for place, one in enumerate(graph))
+        return self._positions[node]
+
+    def write(self, trace: RegionTrace) -> dict[ir.Value, ir.Value]:
+        """Write all operations; return for each result of the region the value that takes its place."""
+        made = {one for op in trace.ops for one in op.makes}
+        values: dict[int, ir.Value] = {}
+        for tensor, patch in trace.whole.items():
+            given = self.whole[tensor]
+            if patch not in made:
+                assert given is not None
+                values[patch] = given
+        for op in trace.ops:
+            results = self._run(trace, op, values) if op.kernel is not None else self._move(trace, op, values)
+            values.update(zip(op.makes, results, strict=True))
+        found = {}
+        for tensor, patch in trace.whole.items():
+            given = self.whole[tensor]
+            if patch in made:
+                assert given is not None
+                found[given] = values[patch]
+        return found
+
+    def _dims(self, patch: Patch) -> tuple[int, ...]:
+        about = self.tensors[patch.tensor]
+        dims = list(about.dims)
+        for axis, (start, stop) in zip(about.axes, (patch.rows, patch.columns), strict=True):
+            if axis is not None:
+                dims[axis] = stop - start
+        return tuple(dims)
+
+    def _value(self, patch: Patch) -> ir.Value:
+        about = self.tensors[patch.tensor]
+        return ir.Value(
+            name=self.names.fresh(f"{about.name}/{self.name}"),
+            shape=ir.Shape(self._dims(patch)),
+            type=ir.TensorType(about.dtype),
+        )
+
+    def _add(
+        self,
+        operator: tuple[str, str],
+        stem: str,
+        inputs: Sequence[ir.Value | None],
+        results: Sequence[ir.Value],
+        attributes: Iterable[ir.Attr] = (),
+    ) -> Sequence[ir.Value]:
+        domain, op = operator
+        name = self.names.fresh(f"{stem}/{self.name}")
+        self.nodes.append(ir.Node(domain, op, inputs, attributes, outputs=results, name=name))
+        return results
+
+    def _move(self, trace: RegionTrace, op: PieceOp, values: Mapping[int, ir.Value]) -> Sequence[ir.Value]:
+        """Write a Slice of one patch, or a Concat of several."""
+        patch, first = trace.patches[op.makes[0]], trace.patches[op.reads[0]]
+        about, results = self.tensors[patch.tensor], [self._value(patch)]
+        inputs = [values[one] for one in op.reads]
+        if len(inputs) > 1:
+            axis = about.axes[ROWS if patch.columns == first.columns else COLUMNS]
+            assert axis is not None
+            return self._add(("", "Concat"), f"{about.name}/join", inputs, results, [ir.AttrInt64("axis", axis)])
+        cuts = [
+            (axis, wanted[0] - held[0], wanted[1] - held[0])
+            for axis, wanted, held in zip(
+                about.axes, (patch.rows, patch.columns), (first.rows, first.columns), strict=True
+            )
+            if axis is not None and wanted != held
+        ]
+        axes, starts, stops = ([cut[n] for cut in cuts] for n in range(3))
+        stem = f"{about.name}/slice"
+        if self.opset < 10:
+            attributes = [ir.AttrInt64s(*pair) for pair in (("starts", starts), ("ends", stops), ("axes", axes))]
+            return self._add(("", "Slice"), stem, inputs, results, attributes)
+        sizes = [self._sizes(numbers) for numbers in (starts, stops, axes)]
+        return self._add(("", "Slice"), stem, [*inputs, *sizes], results)
+
+    def _sizes(self, numbers: Sequence[int]) -> ir.Value:
+        key = ("sizes", *numbers)
+        if key not in self._pieces:
+            self._pieces[key] = self._constant("/".join(["sizes", *map(str, numbers)]), np.asarray(numbers, np.int64))
+        return self._pieces[key]
+
+    def _constant(self, stem: str, array: Array) -> ir.Value:
+        name = self.names.fresh(f"{self.name}/{stem}")
+        tensor = ir.Tensor(np.ascontiguousarray(array), name=name)
+        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self.constants.append(value)
+        return value
+
+    def _run(self, trace: RegionTrace, op: PieceOp, values: Mapping[int, ir.Value]) -> Sequence[ir.Value]:
+        assert op.kernel is not None
+        kernel = self.kernels[op.kernel]
+        source: KernelSource = kernel.source
+        patch = trace.patches[op.makes[0]]
+        results = [self._value(trace.patches[one]) for one in op.makes]
+        read = [values[one] for one in op.reads]
+        node = source.node
+        if node is None:
+            return self._add(("", "Add"), kernel.name, read, results)
+        given = dict(zip(source.places, read, strict=True))
+        inputs = [
+            None if place in source.left_out else given.get(place) or self._whole_or_part(source, place, value, patch)
+            for place, value in enumerate(node.inputs)
+        ]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        outputs = iter(results)
+        all_results = [next(outputs) if value.name else ir.Value(name="") for value in node.outputs]
+        attributes = self._attributes(source, node, patch)
+        if node.op_type == "Reshape":
+            inputs[1:] = [self._sizes(self._dims(patch))]
+        if node.op_type in {"Resize", "Upsample"}:
+            inputs = self._scaled(node, inputs)
+        self._add((node.domain, node.op_type), kernel.name, inputs, all_results, attributes)
+        return results
+
+    def _whole_or_part(self, source: KernelSource, place: int, value: ir.Value | None, patch: Patch) -> ir.Value | None:
+        """Return a constant operand, or the part of it that this patch reads."""
+        if value is None:
+            return None
+        cuts = [source.slices[place]] if place in source.slices else []
+        for links, wanted in zip(source.links, (patch.rows, patch.columns), strict=True):
+            link = None if links is None else links[place]
+            if link is not None:
+                window = link.reads(*wanted)
+                cuts.append((link.axis, window.start, window.stop))
+        sizes = self.shapes.sizes(value)
+        cuts = [one for one in cuts if sizes is None or (one[1], one[2]) != (0, sizes[one[0]])]
+        if not cuts:
+            return value
+        key = (value, *cuts)
+        if key not in self._pieces:
+            part: list[slice] = [slice(None)] * len(sizes or ())
+            for axis, start, stop in cuts:
+                part[axis] = slice(start, stop)
+            self._pieces[key] = self._constant(f"{value.name}", self.constants_of.array(value)[tuple(part)])
+        return self._pieces[key]
+
+    def _attributes(self, source: KernelSource, node: ir.Node, patch: Patch) -> list[ir.Attr]:
+        kept = dict(node.attributes)
+        if node.op_type == "Reshape":
+            kept.pop("allowzero", None)
+        if 1 in source.slices and node.op_type == "Conv" and node.attributes.get_int("group", 1) > 1:
+            _, start, stop = source.slices[1]
+            kept["group"] = ir.AttrInt64("group", stop - start)
+        if node.op_type not in _PADDED or source.links == (None, None):
+            return list(kept.values())
+        for name in _OPEN:
+            kept.pop(name, None)
+        return [*kept.values(), *self._padding(source, patch)]
+
+    def _padding(self, source: KernelSource, patch: Patch) -> list[ir.Attr]:
+        """Return the padding of this patch alone: of the model's where the patch is at the border, else none."""
+        rank = len(self.tensors[patch.tensor].dims) - 2
+        windows: list[InputWindow | None] = [None] * rank
+        about = self.tensors[patch.tensor]
+        for direction, wanted in ((ROWS, patch.rows), (COLUMNS, patch.columns)):
+            links, axis = source.links[direction], about.axes[direction]
+            if links is not None and axis is not None and axis >= 2 and links[0] is not None:
+                windows[axis - 2] = links[0].reads(*wanted)
+        known = [one for one in windows if one is not None]
+        assert len(known) == rank
+        found = [ir.AttrInt64s("pads", [*(one.before for one in known), *(one.after for one in known)])]
+        if any(one.extra for one in known):
+            found.append(ir.AttrInt64s("output_padding", [one.extra for one in known]))
+        return found
+
+    def _scaled(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None]:
+        """Return the operands of a Resize that scales by the same factors as the whole one."""
+        before, after = self.shapes.sizes(node.inputs[0]), self.shapes.sizes(node.outputs[0])  # type: ignore[arg-type]
+        assert before is not None and after is not None
+        scales = np.asarray([out / size for out, size in zip(after, before, strict=True)], np.float32)
+        key = ("scales", *scales)
+        if key not in self._pieces:
+            self._pieces[key] = self._constant("scales", scales)
+        if node.op_type == "Upsample" or self.opset < 11:
+            return [inputs[0], self._pieces[key]]
+        return [inputs[0], inputs[1] or self._empty(), self._pieces[key]]
+
+    def _empty(self) -> ir.Value:
+        if ("roi",) not in self._pieces:
+            self._pieces[("roi",)] = self._constant("roi", np.zeros(0, np.float32))
+        return self._pieces[("roi",)]
+
+
+__all__ = ["RegionCost", "write"]

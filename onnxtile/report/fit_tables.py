@@ -1,0 +1,40 @@
+"""The tables of `fit`: the costs before and after, the steps, and what is in the way where nothing fits."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+from onnxtile.report.table import ResultJson, line, table
+
+_SHOWN = 8
+"""Tensors that are listed where nothing fits; --json has them all."""
+
+
+def for_fitted(result: ResultJson) -> list[Table | Text]:
+    """Return the tables of a `fit` result, without the verdict of its runs."""
+    before, after = result["before"], result["after"]
+    rows = [("before", *_costs(before, before)), ("after", *_costs(after, before))]
+    columns = ("model", "arena", "peak", "MACs", "extra", "nodes", "bytes copied")
+    tables: list[Table | Text] = [table("costs", columns, rows)]
+    steps = [(step["text"], step["peak"], step["extra_macs"], step["pieces"]) for step in result["steps"]]
+    if steps:
+        tables.append(table("steps", ("what was cut", "peak", "extra MACs", "nodes"), steps))
+    elif result["fits"]:
+        tables.append(line("nothing was cut"))
+    blocked = result["blocked_by"]
+    if blocked:
+        tables.append(line(f"the peak of {blocked['peak']:,} bytes is in {_run(blocked['nodes'])}"))
+        tables.append(table("alive there", ("tensor",), [(one,) for one in blocked["tensors"][:_SHOWN]]))
+        if blocked["reasons"]:
+            tables.append(table("not cut into rows", ("node",), [(one,) for one in blocked["reasons"][:_SHOWN]]))
+    return tables
+
+
+def _run(nodes: list[str]) -> str:
+    return nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}"
+
+
+def _costs(one: ResultJson, before: ResultJson) -> tuple[str | int, ...]:
+    extra = f"{one['macs'] / before['macs'] - 1:+.1%}" if before["macs"] else ""
+    return one["arena"], one["peak"], one["macs"], extra, one["nodes"], one["copied"]

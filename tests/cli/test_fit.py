@@ -1,0 +1,61 @@
+"""fit, bad input: one line, the right exit code, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.cli.conftest import Done
+from tests.fitting.networks import inverted_residuals, model
+
+Run = Callable[..., Done]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), 2, "neither --capacity nor --smallest"),
+        (("--capacity", "9KiB", "--smallest"), 2, "exclude each other"),
+        (("--capacity", "a=9KiB", "--capacity", "b=9KiB"), 2, "several memories"),
+        (("--capacity", "9KiB", "--max-extra-macs", "-1%"), 2, "at least 0%"),
+        (("--capacity", "9KiB", "--max-extra-macs", "many"), 2, "not a share"),
+        (("--capacity", "0"), 2, "at least 1"),
+        (("--capacity", "64"), 1, "nothing fits"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(
+    arguments: tuple[str, ...],
+    code: int,
+    said: str,
+    run: Run,
+    tmp_path: Path,
+) -> None:
+    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
+    done = run("fit", "m.onnx", *arguments)
+    assert done.code == code
+    assert said in done.err
+    assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_unbound_sizes_name_the_dimension(run: Run, tmp_path: Path) -> None:
+    onnx.save(
+        model("g (float[n,64] x) => (float[n,8] y) { h = MatMul(x, w) y = Relu(h) }", w=(64, 8)), tmp_path / "m.onnx"
+    )
+    done = run("fit", "m.onnx", "--capacity", "1KiB")
+    assert done.code == 2
+    assert "--dim n=" in done.err
+
+
+def test_a_model_with_nothing_to_cut_says_so(run: Run, tmp_path: Path) -> None:
+    onnx.save(
+        model("g (float[4,64] x) => (float[64,4] y) { h = Softmax<axis=0>(x) y = Transpose(h) }"), tmp_path / "m.onnx"
+    )
+    done = run("fit", "m.onnx", "--capacity", "256", "--json", "r.json")
+    assert done.code == 1
+    assert "nothing fits" in done.err
+    assert json.loads((tmp_path / "r.json").read_text())["blocked_by"]["tensors"]
+    assert not (tmp_path / "m.fitted.onnx").exists()

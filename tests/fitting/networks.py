@@ -1,0 +1,51 @@
+"""Small models that fit cuts, written as ONNX text."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+HEAD = '<ir_version: 10, opset_import: ["": 17]>\n'
+
+
+def model(text: str, **weights: tuple[int, ...]) -> onnx.ModelProto:
+    """Return the model of `text` with random weights of the given shapes."""
+    made = onnx.parser.parse_model(HEAD + text)
+    random = np.random.default_rng(0)
+    for name, shape in weights.items():
+        array = random.standard_normal(shape).astype(np.float32) / 4
+        made.graph.initializer.append(numpy_helper.from_array(array, name))
+    return made
+
+
+def inverted_residuals(rows: int = 33, columns: int = 20) -> onnx.ModelProto:
+    """Return two inverted residual blocks, the second with a skip, behind a strided convolution."""
+    return model(
+        f"""
+g (float[1,3,{rows},{columns}] x) => (float[1,8,1,1] y) {{
+    [stem] a = Conv<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(x, w0)
+    [expand0] b = Conv(a, w1)
+    [relu0] c = Relu(b)
+    [depth0] d = Conv<group=24, kernel_shape=[3,3], pads=[1,1,1,1], strides=[2,2]>(c, w2, b2)
+    [relu1] e = Relu(d)
+    [project0] f = Conv(e, w3, b3)
+    [expand1] h = Conv(f, w4)
+    [relu2] i = Relu(h)
+    [depth1] j = Conv<group=48, kernel_shape=[3,3], pads=[1,1,1,1]>(i, w5)
+    [relu3] k = Relu(j)
+    [project1] l = Conv(k, w6, b6)
+    [add] m = Add(f, l)
+    [pool] y = GlobalAveragePool(m)
+}}""",
+        w0=(4, 3, 3, 3),
+        w1=(24, 4, 1, 1),
+        w2=(24, 1, 3, 3),
+        b2=(24,),
+        w3=(8, 24, 1, 1),
+        b3=(8,),
+        w4=(48, 8, 1, 1),
+        w5=(48, 1, 3, 3),
+        w6=(8, 48, 1, 1),
+        b6=(8,),
+    )

@@ -1,0 +1,47 @@
+"""fit: the arena of the result is what plan says of it, and the outputs are those of the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import onnxtile
+from tests.fitting.networks import inverted_residuals
+
+
+def test_the_arena_is_what_plan_says_and_the_outputs_are_equal(tmp_path: Path) -> None:
+    fitted = onnxtile.fit(inverted_residuals(), capacity="10KiB")
+    assert fitted.before.arena > 2 * fitted.after.arena
+    assert fitted.after.arena <= 10 * 1024
+    assert fitted.after.macs <= fitted.before.macs
+    fitted.save(tmp_path / "out.onnx")
+    assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena
+    assert onnxtile.verify(inverted_residuals(), tmp_path / "out.onnx").equal
+    assert fitted.steps and fitted.steps[0].strips > 1
+
+
+def test_the_bytes_of_the_search_are_those_of_the_plan() -> None:
+    fitted = onnxtile.fit(inverted_residuals(), capacity="12KiB")
+    assert max(step.peak for step in fitted.steps) <= fitted.after.peak <= 12 * 1024
+
+
+def test_a_model_that_fits_stays_as_it_is() -> None:
+    fitted = onnxtile.fit(inverted_residuals(), capacity="1MiB")
+    assert fitted.fits and not fitted.steps
+    assert fitted.after == fitted.before
+
+
+def test_the_smallest_arena_is_below_any_that_was_asked_for() -> None:
+    smallest = onnxtile.fit(inverted_residuals(), smallest=True)
+    assert smallest.after.arena <= onnxtile.fit(inverted_residuals(), capacity="10KiB").after.arena
+
+
+def test_the_same_input_gives_the_same_model() -> None:
+    first, second = (onnxtile.fit(inverted_residuals(), capacity="10KiB") for _ in range(2))
+    assert [node.name for node in first.model.graph] == [node.name for node in second.model.graph]
+
+
+def test_a_memory_that_is_too_small_names_what_lives_there() -> None:
+    with pytest.raises(onnxtile.Infeasible, match=r"the smallest arena reached is .* bytes, where"):
+        onnxtile.fit(inverted_residuals(), capacity=500)
