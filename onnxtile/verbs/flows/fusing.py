@@ -32,12 +32,11 @@ from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.validity import check
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
-from onnxtile.verbs.flows.memory_choice import choose_by_memory
-from onnxtile.verbs.flows.peaks import ArenaChange
 from onnxtile.verbs.flows.stage import BoundDims, Progress, agreeing, require_sites
 from onnxtile.verification import Verdict, bound_copy, compare_with, excused, run_original
 
 if TYPE_CHECKING:
+    from onnxtile.verbs.flows.peaks import ArenaChange
     from onnxtile.verbs.fuse import FuseOptions, Patterns
 
 _PRODUCTS = "QuantisedProduct"
@@ -106,6 +105,8 @@ def fuse(options: FuseOptions) -> FuseResult:
         return _fused_copy(original, chosen, shapes, left_out, progress)
 
     if options.for_memory:
+        from onnxtile.verbs.flows.memory_choice import choose_by_memory  # it plans
+
         memory = choose_by_memory(original, fuse_copy, _sizes(original, progress), progress)
         fused, results, arena = memory.model, memory.patterns, memory.arena
     else:
