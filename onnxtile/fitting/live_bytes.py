@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from onnxtile.fitting.network import COLUMNS, ROWS, FitTensor, FitKernel
+from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
 from onnxtile.fitting.region import Patch, PieceOp, RegionTrace
 
 ALIGNMENT = 64

@@ -12,7 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from onnxtile.fitting.axis_maps import AxisLink
-from onnxtile.fitting.network import COLUMNS, ROWS, FitTensor, FitKernel
+from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
 
 PatchRange = tuple[int, int]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from onnxtile.fitting.live_bytes import ALIGNMENT, live_bytes
-from onnxtile.fitting.network import ROWS, FitTensor, FitKernel, Network
+from onnxtile.fitting.network import ROWS, FitKernel, FitTensor, Network
 from onnxtile.fitting.region import Cut, PaddingOnly, RegionTrace, trace
 from onnxtile.progress import Progress, silent
 

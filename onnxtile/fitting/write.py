@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
 
-from onnxtile.fitting.network import COLUMNS, ROWS, FitTensor, FitKernel
+from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
 from onnxtile.fitting.read_network import KernelSource
 from onnxtile.fitting.region import Patch, PieceOp, RegionTrace
 from onnxtile.fitting.search import FitSchedule, RegionCost, Regions
