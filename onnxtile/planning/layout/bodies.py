@@ -47,7 +47,10 @@ BodyPlans = Mapping[ir.Node, tuple[BodyPlan, ...]]
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms on which bodies are planned, those of the graph around them. `inside_kernel` returns the bytes inside a meta-op."""
+    """The terms on which bodies are planned, those of the graph around them.
+
+    `inside_kernel` returns the bytes inside a meta-op. Parts of a buffer have live ranges of their own if `in_parts`.
+    """
 
     facts: LayoutFacts
     order: Order
@@ -56,6 +59,7 @@ class Terms:
     solve: Callable[[Problem], OffsetPlan]
     workspaces: WorkspaceRules
     inside_kernel: Callable[[ir.Node], int]
+    in_parts: bool = True
 
     def needs(self, graph: ir.Graph, inside: BodyPlans) -> Needs:
         """Return the workspace bytes of the nodes of `graph`; `inside` are the plans of their bodies."""
@@ -77,7 +81,7 @@ def _body(name: str | None, graph: ir.Graph, terms: Terms) -> BodyPlan:
     inside = plan_bodies(graph, terms)
     scope = PlanScope(graph, "inside", borrows=name is None)
     needs = terms.needs(graph, inside)
-    found = layouts(terms.facts, scope, terms.order, 1, terms.alignment, terms.rules, needs)
+    found = layouts(terms.facts, scope, terms.order, 1, terms.alignment, terms.rules, needs, in_parts=terms.in_parts)
     layout, plan = smallest(found, terms.solve)
     problem = layout.problem
     assert plan.proof is not None
