@@ -51,11 +51,11 @@ class PlanSettings:
     """The settings of one plan.
 
     `alignment` and `capacity` (None: no limit) are in bytes; a mapping gives the capacities of several arenas, the fastest first.
-    `effort` is the budget of `planner`. `order` names the order of nodes; up to `streams` independent nodes run in one step.
-    `share` names the rules of aliases in use, all by default; views are always in use. `io` places graph inputs and outputs inside
-    or outside the arena; `overwrite_inputs` allows inputs inside it to be overwritten. `workspaces` has the bytes that kernels need
-    beside their operands and results. `digest` and `name` (of the input file), `dims` (the bound dimensions) and `bounds` (of the
-    shapes) are copied into the result.
+    `effort` is the budget of `planner`. `order` names the order of nodes; up to `streams` independent nodes run in one step. `share`
+    names the rules of aliases in use, all by default; views are always in use. `io` places graph inputs and outputs inside or outside
+    the arena; `overwrite_inputs` allows inputs inside it to be overwritten. With `whole_buffers`, all bytes of a buffer are live in its
+    whole live range. `workspaces` has the bytes that kernels need beside their operands and results. `digest` and `name` (of the input
+    file), `dims` (the bound dimensions) and `bounds` (of the shapes) are copied into the result.
     """
 
     alignment: int = DEFAULT_ALIGNMENT
@@ -67,6 +67,7 @@ class PlanSettings:
     share: Collection[str] = SHARING
     io: str = "outputs"
     overwrite_inputs: bool = False
+    whole_buffers: bool = False
     workspaces: WorkspaceRules = NO_RULES
     digest: str | None = None
     name: str | None = None
@@ -94,13 +95,15 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
 
     settings.workspaces.require_known(model)
     kernels = Insides(facts, settings.alignment, settings.share)
-    terms = Terms(facts, chosen_order, settings.alignment, settings.share, solve, settings.workspaces, kernels.of)
+    in_parts = not settings.whole_buffers
+    common = (settings.alignment, settings.share, solve, settings.workspaces, kernels.of)
+    terms = Terms(facts, chosen_order, *common, in_parts)
     inside = plan_bodies(model.graph, terms)
     needs = terms.needs(model.graph, inside)
     search = OrderSearch(facts, scope, settings.alignment)
     least = search.bound(with_least_bodies(needs, inside))
     layout, allocation = smallest(
-        layouts(search, chosen_order, settings.streams, settings.share, needs),
+        layouts(search, chosen_order, settings.streams, settings.share, needs, in_parts=in_parts),
         lambda problem: allocate(problem, memories(settings.capacity), chosen, settings.effort),
         least,
     )

@@ -15,7 +15,7 @@ from onnxtile.planning.layout.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.layout.roles import Roles
 from onnxtile.planning.layout.workspaces import SHARED, WorkspaceBuffer
-from onnxtile.planning.offsets.problem import Buffer
+from onnxtile.planning.planned_parts import planned_parts
 from onnxtile.planning.result import (
     Attributes,
     AttributeValue,
@@ -23,7 +23,6 @@ from onnxtile.planning.result import (
     PlannedBuffer,
     PlannedInput,
     PlannedOutput,
-    PlannedPart,
 )
 
 
@@ -68,11 +67,6 @@ def planned(layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[Plan
             )
         )
     return (*rows, *(_row(workspace, makers, places) for workspace in layout.workspaces))
-
-
-def planned_parts(buffer: Buffer) -> tuple[PlannedPart, ...]:
-    """Return the parts of the outline of `buffer`."""
-    return tuple(PlannedPart(p.start, p.end - p.start, p.lower, p.upper - 1) for p in buffer.outline)
 
 
 def _row(workspace: WorkspaceBuffer, ids: Mapping[ir.Node, str], places: Addresses) -> PlannedBuffer:

@@ -151,6 +151,7 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
             kind=values.RULES,
         ),
     ] = None
+    whole_buffers: Annotated[bool, Option("keep all bytes of a buffer live as long as one is")] = False
     share_workspaces: Annotated[bool, Option("one workspace for all kernels, the largest")] = False
     kernels: Annotated[
         str,

@@ -36,6 +36,8 @@ def trials(operator: str, shape: tuple[int, ...]) -> list[Trial]:
     real, attributes = TensorProto.FLOAT, dict[str, Any]()
     if operator in ROWS:
         return rows_of(operator, shape)
+    if operator in PLACED or operator == "Gemm":
+        return updates_of(operator, shape)
     if operator == "Where":
         kinds = [TensorProto.BOOL, real, real]
         small = shape[-1:]
@@ -74,6 +76,7 @@ def trials(operator: str, shape: tuple[int, ...]) -> list[Trial]:
 
 
 ROWS = {"Softmax", "LogSoftmax", "LpNormalization", "LayerNormalization", "RMSNormalization", *NORMS}
+PLACED = {"ScatterElements", "ScatterND", "TensorScatter"}
 BOOLS = dict.fromkeys(["And", "Or", "Xor", "Not"], (TensorProto.BOOL, TensorProto.BOOL))
 COMPARED = dict.fromkeys(
     ["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"], (TensorProto.INT8, TensorProto.BOOL)
@@ -103,6 +106,38 @@ def rows_of(operator: str, shape: tuple[int, ...]) -> list[Trial]:
     vectors = {"MeanVarianceNormalization": 0, "BatchNormalization": 4}.get(operator, 2)
     attributes = {"num_groups": 1} if operator == "GroupNormalization" else {}
     return [Trial(operator, [shape, *[shape[1:2]] * vectors], [real] * (vectors + 1), 0, real, 21, attributes)]
+
+
+def updates_of(operator: str, shape: tuple[int, ...]) -> list[Trial]:
+    """Return how an operator is tried that updates elements of an operand, or adds a product to all of them."""
+    whole, found = TensorProto.INT64, []
+    scales: list[dict[str, Any]] = [{}, {"alpha": 0.5, "beta": 2.0}, {"beta": 0.0}]
+    for kind in (TensorProto.FLOAT, TensorProto.DOUBLE):
+        if operator == "Gemm" and len(shape) == 2:
+            found += [
+                Trial(operator, [(shape[0], 9), (9, shape[1]), shape], [kind] * 3, 2, kind, attributes=numbers)
+                for numbers in scales
+            ]
+            turned = {"transA": 1, "transB": 1}
+            found.append(Trial(operator, [(9, shape[0]), (shape[1], 9), shape], [kind] * 3, 2, kind, attributes=turned))
+        if operator == "ScatterND":
+            reductions: list[dict[str, Any]] = [{}, {"reduction": "add"}, {"reduction": "max"}]
+            shapes = [shape, (2, 1), (2, *shape[1:])] if shape[0] > 1 else [shape, (1, 1), shape]
+            found += [Trial(operator, shapes, [kind, whole, kind], 0, kind, attributes=r) for r in reductions]
+        if operator == "ScatterElements":
+            for axis in range(len(shape)):
+                some = tuple(max(1, size // 2) for size in shape)
+                attributes: list[dict[str, Any]] = [{"axis": axis}, {"axis": axis, "reduction": "mul"}]
+                found += [
+                    Trial(operator, [shape, some, some], [kind, whole, kind], 0, kind, attributes=a) for a in attributes
+                ]
+        if operator == "TensorScatter" and len(shape) > 2:
+            some = (*shape[:-2], 1, shape[-1])
+            modes: list[dict[str, Any]] = [{"mode": "linear"}, {"mode": "circular"}]
+            found += [
+                Trial(operator, [shape, some, shape[:1]], [kind, kind, whole], 0, kind, 24, mode) for mode in modes
+            ]
+    return found
 
 
 def overwritten(trial: Trial, repeats: int = 3) -> bool:
@@ -138,6 +173,10 @@ def drawn(trial: Trial, seed: int) -> list[Array]:
         dtype = helper.tensor_dtype_to_np_dtype(kind)
         if dtype == np.bool_:
             found.append(draw.random(shape) < 0.5)
+        elif trial.operator in PLACED and kind == TensorProto.INT64:
+            # Places of the first axis, or of the axis that is scattered over, each once where that is possible.
+            most = trial.shapes[0][trial.attributes.get("axis", -2 if trial.operator == "TensorScatter" else 0)]
+            found.append(np.resize(draw.permutation(most), shape).astype(np.int64))
         elif dtype.kind in "iu":
             found.append(draw.integers(0, 100, shape).astype(dtype))
         else:
@@ -212,6 +251,14 @@ def test_a_dead_operand_is_written_over_and_a_live_one_is_not() -> None:
         ("LayerNormalization(a, s, s)", {"y": "a"}),
         ("MatMul(a, q)", {}),
         ("Gemm(a, q, a)", {}),
+        ("Gemm(w, w, a)", {"y": "a"}),
+        ("Gemm(a, w, w)", {}),
+        ("Gemm(w, w, s)", {}),
+        ("Gemm(w, w, eye)", {}),
+        ("ScatterND(a, place, top)", {"y": "a"}),
+        ("ScatterND(a, place, part)", {"y": "a"}),
+        ("ScatterElements(a, places, w)", {"y": "a"}),
+        ("ScatterElements(eye, places, w)", {}),
         ("Transpose<perm = [1, 0]>(a)", {}),
         ("Expand(s, big)", {}),
         ("CumSum(a, zeroth)", {}),
@@ -220,7 +267,9 @@ def test_a_dead_operand_is_written_over_and_a_live_one_is_not() -> None:
 )
 def test_which_operators_write_over_which_operand(node: str, owner: dict[str, str]) -> None:
     text = f"""
-    one (float[3,3] x, bool[3,3] m, float[3,3] w) => (float[3,3] y) <int64[2] big = {{3, 3}}, int64 zeroth = {{0}}> {{
+    one (float[3,3] x, bool[3,3] m, float[3,3] w) => (float[3,3] y)
+      <int64[2] big = {{3, 3}}, int64 zeroth = {{0}}, int64[1,1] place = {{2}}, int64[3,3] places = {{0, 1, 2, 2, 1, 0, 1, 2, 0}},
+       int64[1] from = {{0}}, int64[1] to = {{1}}, float[3,3] eye = {{1, 0, 0, 0, 1, 0, 0, 0, 1}}> {{
       zero = Constant<value = float {{0.0}}>()
       one = Constant<value = float {{1.0}}>()
       row = Constant<value = int64[1] {{0}}>()
@@ -228,6 +277,8 @@ def test_which_operators_write_over_which_operand(node: str, owner: dict[str, st
       r = ReduceSum<keepdims = 0>(w, row)
       s = Exp(r)
       q = MatMul(w, w)
+      top = Slice(w, from, to)
+      part = Slice(a, from, to)
       y = {node}
     }}
     """

@@ -47,7 +47,10 @@ BodyPlans = Mapping[ir.Node, tuple[BodyPlan, ...]]
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms on which bodies are planned, those of the graph around them. `inside_kernel` returns the bytes inside a meta-op."""
+    """The terms on which bodies are planned, those of the graph around them.
+
+    `inside_kernel` returns the bytes inside a meta-op. Parts of a buffer have live ranges of their own if `in_parts`.
+    """
 
     facts: LayoutFacts
     order: Order
@@ -56,6 +59,7 @@ class Terms:
     solve: Callable[[Problem], OffsetPlan]
     workspaces: WorkspaceRules
     inside_kernel: Callable[[ir.Node], int]
+    in_parts: bool = True
 
     def needs(self, graph: ir.Graph, inside: BodyPlans) -> Needs:
         """Return the workspace bytes of the nodes of `graph`; `inside` are the plans of their bodies."""
@@ -79,7 +83,7 @@ def _body(name: str | None, graph: ir.Graph, terms: Terms) -> BodyPlan:
     needs = terms.needs(graph, inside)
     search = OrderSearch(terms.facts, scope, terms.alignment)
     least = search.bound(with_least_bodies(needs, inside))
-    layout, plan = smallest(layouts(search, terms.order, 1, terms.rules, needs), terms.solve, least)
+    layout, plan = smallest(layouts(search, terms.order, 1, terms.rules, needs, in_parts=terms.in_parts), terms.solve, least)
     problem = layout.problem
     assert plan.proof is not None
     proof = with_bodies(problem, plan.proof, layout.workspaces, inside)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import onnx_ir as ir
@@ -80,11 +80,17 @@ class Layout:
 
 
 def layouts(
-    search: OrderSearch, order: Order, streams: int, rules: Collection[str], needs: Needs = NO_NEEDS
+    search: OrderSearch,
+    order: Order,
+    streams: int,
+    rules: Collection[str],
+    needs: Needs = NO_NEEDS,
+    *,
+    in_parts: bool = True,
 ) -> Iterator[Layout]:
     """Return a layout for each candidate schedule of `order`, with up to `streams` nodes in one step, made one by one.
 
-    `rules` name the kinds of aliases in use, `needs` the bytes of workspaces.
+    `rules` name the kinds of aliases in use, `needs` the bytes of workspaces. Parts of a buffer have their own live ranges if `in_parts`.
 
     Raises ModelError for a cycle, or more bytes than can be counted. Raises UsageError for fewer than one stream, for several streams with
     the order "any", and where nodes that may run at the same time are to share one workspace.
@@ -97,7 +103,7 @@ def layouts(
         raise UsageError(
             "nodes that may run at the same time cannot share one workspace", hint="leave --share-workspaces out"
         )
-    terms = _LayoutTerms(search.facts, search.scope, search.alignment, frozenset(rules), order.every, needs)
+    terms = _LayoutTerms(search.facts, search.scope, search.alignment, frozenset(rules), order.every, needs, in_parts and not order.every)
 
     def least(taken: Collection[str]) -> Schedule:
         return search.least({*taken} & {*rules, "view"}, needs)
@@ -115,22 +121,22 @@ class _LayoutTerms:
     rules: frozenset[str]
     every: bool
     needs: Needs
+    in_parts: bool
 
-    def layout(self, schedule: Schedule, *, in_parts: bool = True) -> Layout:
-        """Return the layout of `schedule`; bytes have live ranges of their own if `in_parts`, and the plan is for one order."""
+    def layout(self, schedule: Schedule) -> Layout:
         scope, facts = self.scope, self.facts
         roles = assign(schedule, scope, facts)
         self._require_countable(roles)
         live_ranges = find_live_ranges(scope, schedule)
         # In another order, another part may be the first to die: a buffer for every order is live as a whole.
-        parts = early_ends(scope, schedule, facts, live_ranges) if in_parts and not self.every else None
+        parts = early_ends(scope, schedule, facts, live_ranges) if self.in_parts else None
         order = self._in_every_order(schedule, roles) if self.every else InSteps(schedule, live_ranges, parts)
         workspaces = self.needs.workspaces(schedule)
         used = [workspace.buffer for workspace in workspaces]
         timeline = Timeline(schedule, live_ranges, order, scope.kept, used, parts)
         sharing = choose(timeline, facts, tuple(roles.tensors), self.alignment, self.rules)
         buffers = (*_buffers(sharing, facts, self.alignment), *(workspace.buffer for workspace in workspaces))
-        whole = partial(self.layout, schedule, in_parts=False)
+        whole = partial(replace(self, in_parts=False).layout, schedule)
         return Layout(scope, schedule, roles, live_ranges, order, sharing, buffers, workspaces, self.alignment, whole)
 
     def _in_every_order(self, schedule: Schedule, roles: Roles) -> InEveryOrder:

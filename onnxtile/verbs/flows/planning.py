@@ -93,6 +93,7 @@ def plan(options: PlanOptions) -> PlannedModel:
         streams=options.streams,
         io=options.io,
         overwrite_inputs=options.overwrite_inputs,
+        whole_buffers=options.whole_buffers,
         workspaces=rules,
         effort=replace(options.search, progress=progress),
         capacity=options.capacities,

@@ -26,12 +26,16 @@ _BINARY = (
     "Pow Sub Sum Xor"
 )
 
+_SCATTERS = "ScatterElements ScatterND TensorScatter"
+"""Operators that copy operand 0, and write updates over some of its elements."""
+
 _FIRST: frozenset[int] = frozenset({0})
 _LAST_TWO: frozenset[int] = frozenset({1, 2})
 
 IN_PLACE: Mapping[str, frozenset[int] | None] = {
-    **dict.fromkeys([*_UNARY.split(), *_ALONG_AXES.split()], _FIRST),
+    **dict.fromkeys([*_UNARY.split(), *_ALONG_AXES.split(), *_SCATTERS.split()], _FIRST),
     **dict.fromkeys(_BINARY.split()),
+    "Gemm": frozenset({2}),
     "Where": _LAST_TWO,
 }
 """By standard operator, the operands that output 0 may be written over (None: any). Shape and element size must be the same, no other

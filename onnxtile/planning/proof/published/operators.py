@@ -1,7 +1,8 @@
 """The table of ONNX operators whose results may share bytes with operands, written from the specification for this check alone.
 
 An operator may write over an operand if each element of its result depends only on the same element of that operand, or if it reads a whole
-row or channel before it writes it. Operators whose results need neighbours of an element (convolutions,
+row or channel before it writes it. So do operators that keep the elements of an operand but for those that they update, and a Gemm, which
+adds each element of its last operand to the product of the others. Operators whose results need neighbours of an element (convolutions,
 pooling, LRN, Hardmax), or move elements (Transpose, Gather, Tile), may not.
 """
 
@@ -23,14 +24,17 @@ _BY_ROW_OR_CHANNEL = [
     *("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"),
 ]
 
+_UPDATING = ["ScatterElements", "ScatterND", "TensorScatter"]
+
 _ARITHMETIC = ["Add", "Div", "Max", "Mean", "Min", "Mod", "Mul", "PRelu", "Pow", "Sub", "Sum"]
 _COMPARING = ["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
 _LOGICAL = ["And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Or", "Xor"]
 
 ANY_OPERAND = None
 WRITES_OVER: Mapping[str, frozenset[int] | None] = {
-    **dict.fromkeys([*_ONE_ELEMENT, *_BY_ROW_OR_CHANNEL], frozenset({0})),
+    **dict.fromkeys([*_ONE_ELEMENT, *_BY_ROW_OR_CHANNEL, *_UPDATING], frozenset({0})),
     **dict.fromkeys([*_ARITHMETIC, *_COMPARING, *_LOGICAL], ANY_OPERAND),
+    "Gemm": frozenset({2}),
     "Where": frozenset({1, 2}),
 }
 """By operator, the indices of the operands that output 0 may be written over, where shapes and element sizes are equal."""
