@@ -286,7 +286,8 @@ class PlanResult(VerbResult):
     @property
     def summary(self) -> str:
         """The size of the arena, how far that is from the least, and how many buffers it holds."""
-        state = "optimal" if self.optimal else f"lower bound {self.lower_bound:,} bytes"
+        over = {"any order": "smallest of any order", "order": "smallest of this order"}
+        state = over[self.optimal_over] if self.optimal_over else f"lower bound {self.lower_bound:,} bytes"
         return f"arena {self.arena_size:,} bytes, {state}, {len(self.buffers):,} buffers"
 
     def to_dict(self) -> dict[str, Any]:

@@ -84,9 +84,9 @@ def proved(plan: PlanJson) -> str | None:
 def smallest_of(plan: PlanJson) -> str:
     """Return in words the plans among which an optimal one is the smallest."""
     if plan.get("optimal_over") == "any order":
-        return "of all orders and aliases"
+        return "of any order"
     if not plan.get("schedule"):
         return "for these live ranges"
     if plan.get("order") == "any":
         return "that holds in every order, with these aliases"
-    return "for this order and these aliases"
+    return "of this order, with these aliases"

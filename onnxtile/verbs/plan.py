@@ -169,7 +169,7 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
             heading=_SEARCH,
             choices=Choices("onnxtile.planning.order:orders"),
         ),
-    ] = "model"
+    ] = "auto"
     streams: Annotated[int, Option("run up to N independent nodes in parallel", "N", heading=_SEARCH)] = 1
 
 

@@ -195,7 +195,7 @@ def test_peak_and_gap_are_marked(opened: Open) -> None:
         "arena",
         "2.50 KiB",
         "proof",
-        "smallest for this order and these aliases",
+        "smallest of this order, with these aliases",
     ]
     x, y = page.execute_script("const m = maps[0]; return [m.x(2.5), m.y(1800)]")
     column = [pixel(page, x, y + i) for i in range(12)]

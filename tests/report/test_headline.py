@@ -15,8 +15,8 @@ MODEL = {"schedule": ["n"], "operators": ["Conv"], "unplanned": [], "order": "mo
 @pytest.mark.parametrize(
     ("facts", "text"),
     [
-        ({"optimal": True, "optimal_over": "any order"}, "smallest of all orders and aliases"),
-        ({"optimal": True, "optimal_over": "order"}, "smallest for this order and these aliases"),
+        ({"optimal": True, "optimal_over": "any order"}, "smallest of any order"),
+        ({"optimal": True, "optimal_over": "order"}, "smallest of this order, with these aliases"),
         (
             {"optimal": True, "optimal_over": "order", "order": "any"},
             "smallest that holds in every order, with these aliases",

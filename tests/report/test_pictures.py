@@ -98,7 +98,7 @@ def test_title_legend_and_colours_are_those_of_the_page() -> None:
     plan = bare(rows, model="net", inputs=inputs, activation_bytes=4096, **nodes)
     said = texts(plan)
     figures = ("arena 1 KiB", "activations without sharing 4 KiB", "saved by sharing 75.0%")
-    head = "   ·   ".join((*figures, "smallest for this order and these aliases"))
+    head = "   ·   ".join((*figures, "smallest of this order, with these aliases"))
     assert {"net", "x float32 1×3", head, "Conv", "Relu"} <= {*said}
     assert "2" in said and "2.5" not in said, "two steps"
     assert {"h.0", "h.1"} <= {*texts(plan, RenderOptions(color_by="layer"))}

@@ -118,11 +118,11 @@ def test_plan() -> None:
         assert words in text, words
     assert "900 bytes, with any aliases" in text
     result |= {"optimal": True, "gap": 0, "ended": "lower bound reached", "order": "model", "optimal_over": "order"}
-    assert "yes, smallest for this order and these aliases: lower bound reached" in rendered("plan", result)
+    assert "yes, smallest of this order, with these aliases: lower bound reached" in rendered("plan", result)
     assert "yes, smallest that holds in every order, with these aliases" in rendered("plan", result | {"order": "any"})
     assert "yes, smallest for these live ranges" in rendered("plan", result | {"schedule": []})
     over_all = rendered("plan", result | {"optimal_over": "any order"})
-    assert "yes, smallest of all orders and aliases: lower bound reached" in over_all
+    assert "yes, smallest of any order: lower bound reached" in over_all
     assert "lower bound over all orders" not in over_all
     unplanned = [{"name": "u", "reason": "why"}]
     text = rendered(

@@ -57,13 +57,15 @@ class ArenaChange:
 
 def arena_size(model: ir.Model, known: Shapes) -> int | str:
     """Return the bytes of all arenas of `model`, or why it was not planned. `known` are its shapes before it was tiled."""
-    from onnxtile.planning.model_plan import plan_model
+    from onnxtile.planning.model_plan import PlanSettings, plan_model
 
     nodes = model.graph.num_nodes()
     if nodes > _MOST_NODES:
         return f"planned only up to {_MOST_NODES:,} nodes, and the model has {nodes:,}"
     try:
-        return sum(arena.size for arena in plan_model(model, _with_tiles(model, known), Constants(model)).arenas)
+        settings = PlanSettings(order="auto")
+        planned = plan_model(model, _with_tiles(model, known), Constants(model), settings)
+        return planned.arena_size
     except OnnxtileError as error:
         return str(error)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -87,6 +87,12 @@ class OrderingProblem:
             found |= new
             todo += new
         return found
+
+    def without_units_below(self, least: int) -> OrderingProblem:
+        """Return the problem in which units of fewer than `least` bytes have none."""
+        sizes = tuple(size if size >= least else 0 for size in self.sizes)
+        touches = tuple(tuple(unit for unit in touched if sizes[unit]) for touched in self.touches)
+        return replace(self, touches=touches, sizes=sizes)
 
     def between(self, done: AbstractSet[int], nodes: Sequence[int]) -> OrderingProblem:
         """Return the problem of the order of `nodes`, in a valid order, which run after the nodes `done` and before all others.

@@ -29,6 +29,10 @@ _MOST_PEAKS = 8
 """Peaks of the given order, at most, at which the bytes that every order needs are counted; each takes a pass over the graph."""
 _ROUNDS = 4
 """Searches in each direction; each takes four times as many steps as the one before."""
+_SHARES = (4096, 256)
+"""Units smaller than these shares of the bound, as 1/n, are left out where the search of the whole problem does not end quickly."""
+_CLOSE = 2048
+"""A peak above the bound by this share of it, as 1/n, at most, is not searched further."""
 _LEVELS = 8
 """Limits between the bound and the peak of the given order that are tried one by one where the search does not end."""
 _NEAR = 8
@@ -63,14 +67,52 @@ def search(problem: OrderingProblem, budget: int = BUDGET) -> FoundOrder:
         return best
     if len(given) > WIDEST:
         return replace(best, order=_in_stretches(problem, budget))
+    best = _both_ways(problem, best, budget // 4)
+    for share in _SHARES:
+        if _is_close(best):
+            return best
+        best = _roughly(problem, best, best.bound // share, budget // 4)
+    return best if _is_close(best) else _both_ways(problem, best, budget, to_the_end=True)
+
+
+def _both_ways(problem: OrderingProblem, given: FoundOrder, budget: int, *, to_the_end: bool = False) -> FoundOrder:
+    """Return the best order that is found from the first node, or from the last, within `budget` steps each; at worst `given`.
+
+    With `to_the_end`, orders that are quickly made are tried where the searches do not end.
+    """
+    best = given
+    if best.exact:
+        return best
     directions = [_Direction(problem, backward=backward) for backward in (True, False)]
     for level in reversed(range(_ROUNDS)):
         for direction in directions:
-            found = direction.least(best, budget // (2 * 4**level))
+            found = direction.least(best, budget // 4**level)
             if found.exact:
                 return found
             best = replace(best, bound=max(best.bound, found.bound))
+    if not to_the_end:
+        return best
     return min((direction.quickly(best) for direction in directions), key=lambda found: found.peak)
+
+
+def _roughly(problem: OrderingProblem, given: FoundOrder, least: int, budget: int) -> FoundOrder:
+    """Return the best order that is found where units of fewer than `least` bytes count nothing; at worst `given`.
+
+    A bound without some units is one with them. Many small tensors, such as those of a computed shape, hide how few orders matter.
+    """
+    rough = problem.without_units_below(least)
+    during = heights(rough, given.order)
+    found = _both_ways(
+        rough, FoundOrder(given.order, max(during), bound_of(rough, heights(rough, range(len(during))))), budget
+    )
+    bound = max(given.bound, found.bound)
+    peak = max(heights(problem, found.order))
+    return FoundOrder(found.order, peak, bound) if peak < given.peak else replace(given, bound=bound)
+
+
+def _is_close(found: FoundOrder) -> bool:
+    """Return whether no order has a peak lower than that of `found` by more than a small share."""
+    return found.peak - found.bound <= found.bound // _CLOSE
 
 
 def heights(problem: OrderingProblem, order: Sequence[int]) -> list[int]:
