@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -111,7 +112,7 @@ def _kinds(file: Path) -> tuple[Path, set[str]]:
     def weight(name: str, *shape: int) -> onnx.TensorProto:
         return held(name, (generator.standard_normal(shape) / 4).astype(np.float32))
 
-    steps: list[tuple[str, list[str], dict[str, object]]] = [
+    steps: list[tuple[str, list[str], dict[str, Any]]] = [
         ("Conv", ["stem"], {"pads": [1, 1, 1, 1]}),
         ("HardSwish", [], {}),
         ("Conv", ["depthwise"], {"pads": [1, 1, 1, 1], "group": 8}),

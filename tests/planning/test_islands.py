@@ -136,8 +136,7 @@ def _joined_and_cut(scale: float = 0.05) -> onnx.ModelProto:
         return f"{value}_d"
 
     given = stored("x", "s")
-    for name in ("a", "b"):
-        nodes.append(helper.make_node("MaxPool", [given], [name], kernel_shape=[1, 1], name=name))
+    nodes += [helper.make_node("MaxPool", [given], [name], kernel_shape=[1, 1], name=name) for name in ("a", "b")]
     nodes.append(helper.make_node("Concat", [stored("a", "s"), stored("b", "s")], ["c"], axis=1, name="c"))
     nodes.append(helper.make_node("Split", [stored("c", "t")], ["l", "r"], axis=1, name="split"))
     for name in ("l", "r"):

@@ -43,7 +43,8 @@ def quantised_move(call: ir.Node, model: ir.Model) -> Move | None:
     given = dict(zip(function.inputs, call.inputs, strict=False))
     made = dict(zip(function.outputs, call.outputs, strict=False))
     makers = [None if value is None else value.producer() for value in moved.operands]
-    operands = [None if not dequantises(maker) or maker is None else given.get(maker.inputs[0]) for maker in makers]
+    stored = [None if maker is None or not dequantises(maker) else maker.inputs[0] for maker in makers]
+    operands = [None if value is None else given.get(value) for value in stored]
     readers = [next(iter(value.consumers()), None) for value in moved.results]
     results = [made.get(reader.outputs[0]) for reader in readers if reader is not None and quantises(reader)]
     known = tuple(value for value in results if value is not None)
