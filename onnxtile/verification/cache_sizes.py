@@ -14,10 +14,11 @@ _PAST, _LENGTHS = 3, 5
 
 @dataclass
 class CacheSizes:
-    """Sizes by symbol: `fixed` ones, and the sums of others."""
+    """Sizes by symbol: `fixed` ones, and `sums` of others. `window` is the capacity of the largest cache that slides."""
 
     fixed: dict[str, int] = field(default_factory=dict)
     sums: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
+    window: int = 0
 
     def apply(self, dims: Mapping[str, int]) -> dict[str, int]:
         """Return `dims` with the sizes that are known here."""
@@ -37,6 +38,9 @@ def cache_sizes(model: ir.Model) -> CacheSizes:
         past = node.inputs[_PAST] if len(node.inputs) > _LENGTHS else None
         if (node.domain, node.op_type) == _ATTENTION and past is not None and past.shape is not None:
             _note(node, [_named(dim) for dim in past.shape], found)
+    # A cache that slides is only written as far as there are tokens: elsewhere its bytes differ from run to run.
+    for part in (part for parts in found.sums.values() for part in parts[1:] if found.window):
+        found.fixed.setdefault(str(part), found.window)
     return found
 
 
@@ -49,8 +53,9 @@ def _note(node: ir.Node, past: list[str | int | None], found: CacheSizes) -> Non
     if head is not None and isinstance(past[3], str):
         found.fixed.setdefault(past[3], head)
     if node.attributes.get_int("sliding_window_cache", 0):
+        found.window = max(found.window, node.attributes.get_int("local_window_size", 1))
         if isinstance(tokens, str):
-            found.fixed.setdefault(tokens, node.attributes.get_int("local_window_size", 1))
+            found.fixed.setdefault(tokens, found.window)
         return
     queries, mask = _dim(node.inputs[0], 1), _dim(_summed(node.inputs[_LENGTHS]), 1)
     if isinstance(mask, str) and queries is not None and tokens is not None:
