@@ -322,12 +322,20 @@ class _Finder:
         return ()
 
     def _is_view(self, operators: Sequence[ir.Node], quantisers: Sequence[ir.Node]) -> bool:
-        """Return whether the result is the operand under another shape: both are quantised alike."""
-        if len(operators) > 1 or len(quantisers) != 1 or any(one.op_type not in self._rule.views for one in operators):
+        """Return whether all results have bytes of the operands, at most in another shape: all are quantised alike."""
+        if len(operators) > 1 or any(one.op_type not in self._rule.views for one in operators):
             return False
-        source = operators[0].inputs[0] if operators else quantisers[0].inputs[0]
-        maker = None if source is None else source.producer()
-        return maker is not None and dequantises(maker) and self._are_inverse(maker, quantisers[0])
+        operator = operators[0] if operators else quantisers[0]
+        is_cut, is_join = operator.op_type == "Split", operator.op_type == "Concat"
+        if len(quantisers) != (len(operator.outputs) if is_cut else 1):
+            return False
+        operands = operator.inputs if is_join else operator.inputs[:1]
+        makers = [None if value is None else value.producer() for value in operands]
+        return all(
+            maker is not None and dequantises(maker) and self._are_inverse(maker, quantiser)
+            for maker in makers
+            for quantiser in quantisers
+        )
 
     def _are_inverse(self, dequantiser: ir.Node, quantiser: ir.Node) -> bool:
         """Return whether `quantiser` gives back what `dequantiser` read: one scale, finite and no subnormal, and one zero point."""

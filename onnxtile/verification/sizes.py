@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxtile.model.dims import bind, free_inputs
 from onnxtile.model.given import Feeds, given_shapes
+from onnxtile.verification.cache_sizes import cache_sizes
 
 # Different ones first, so that exchanged axes are noticed.
 _SIZES: tuple[tuple[int, ...], ...] = ((2, 8, 3, 5, 7), (8,), (16,), (32,), (64,), (128,), (224,), (1,), (256,), (512,))
@@ -41,19 +42,27 @@ def assignments(model: ir.Model) -> Iterator[Assignment]:
     if not open_inputs(model):
         yield Assignment({}, {v: None if v.shape is None else v.shape.numpy() for v in inputs})
         return
+    asked = cache_sizes(model)
     for sizes in _SIZES:
         dims: dict[str, int] = {}
-        shapes: dict[ir.Value, tuple[int, ...] | None] = {}
+        named: dict[ir.Value, list[int | str] | None] = {}
         for value in inputs:
-            if value.shape is None:
-                shapes[value] = None
-                continue
-            named = [dim if isinstance(dim, int) else _symbol(value, axis, dim) for axis, dim in enumerate(value.shape)]
-            for dim in named:
+            named[value] = _named(value)
+            for dim in named[value] or ():
                 if isinstance(dim, str):
                     dims.setdefault(dim, sizes[min(len(dims), len(sizes) - 1)])
-            shapes[value] = tuple(dim if isinstance(dim, int) else dims[dim] for dim in named)
+        dims = asked.apply(dims)
+        shapes = {
+            value: None if one is None else tuple(dim if isinstance(dim, int) else dims[dim] for dim in one)
+            for value, one in named.items()
+        }
         yield Assignment(dims, shapes)
+
+
+def _named(value: ir.Value) -> list[int | str] | None:
+    if value.shape is None:
+        return None
+    return [dim if isinstance(dim, int) else _symbol(value, axis, dim) for axis, dim in enumerate(value.shape)]
 
 
 def sizes_given(model: ir.Model, given: Feeds) -> dict[str, int]:

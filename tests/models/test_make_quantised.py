@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -99,3 +100,68 @@ def test_qoperator_and_qdq_forms_need_the_same_arena(tmp_path: Path) -> None:
         assert planned.verdict is not None and planned.verdict.equal
         arenas[form] = planned.plan.arena_size
     assert arenas["qoperator"] <= 1.01 * arenas["qdq"]
+
+
+def _kinds(file: Path) -> tuple[Path, set[str]]:
+    """Write a chain of operators of many kinds; return their types, too."""
+    generator = np.random.default_rng(0)
+
+    def held(name: str, array: np.ndarray) -> onnx.TensorProto:
+        return numpy_helper.from_array(array, name)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return held(name, (generator.standard_normal(shape) / 4).astype(np.float32))
+
+    steps: list[tuple[str, list[str], dict[str, Any]]] = [
+        ("Conv", ["stem"], {"pads": [1, 1, 1, 1]}),
+        ("HardSwish", [], {}),
+        ("Conv", ["depthwise"], {"pads": [1, 1, 1, 1], "group": 8}),
+        ("Sigmoid", [], {}),
+        ("MaxPool", [], {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        ("ConvTranspose", ["up"], {"strides": [2, 2]}),
+        ("Pad", ["pads"], {}),
+        ("AveragePool", [], {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        ("Resize", ["", "scales"], {"mode": "nearest"}),
+        ("InstanceNormalization", ["ones8", "zeros8"], {}),
+        ("Transpose", [], {"perm": [0, 2, 3, 1]}),
+        ("Reshape", ["rows"], {}),
+        ("LayerNormalization", ["ones8", "zeros8"], {}),
+        ("MatMul", ["square"], {}),
+        ("Gelu", [], {}),
+        ("Softmax", [], {}),
+        ("ReduceMean", ["one"], {"keepdims": 0}),
+        ("Gemm", ["square", "zeros8"], {}),
+        ("Mul", ["square"], {}),
+        ("Add", ["square"], {}),
+    ]
+    nodes, last = [], "x"
+    for place, (op, inputs, attributes) in enumerate(steps):
+        nodes.append(helper.make_node(op, [last, *inputs], [f"v{place}"], name=f"n{place}", **attributes))
+        last = f"v{place}"
+    nodes.append(helper.make_node("Split", [last], ["left", "right"], name="split", axis=1, num_outputs=2))
+    nodes.append(helper.make_node("Concat", ["right", "left"], ["y"], name="join", axis=1))
+    weights = [
+        *(
+            weight("stem", 8, 3, 3, 3),
+            weight("depthwise", 8, 1, 3, 3),
+            weight("up", 8, 8, 2, 2),
+            weight("square", 8, 8),
+        ),
+        *(held("ones8", np.ones(8, np.float32)), held("zeros8", np.zeros(8, np.float32))),
+        *(held("pads", np.asarray([0, 0, 1, 1, 0, 0, 1, 1])), held("scales", np.asarray([1, 1, 2, 2], np.float32))),
+        *(held("rows", np.asarray([1, -1, 8])), held("one", np.asarray([1]))),
+    ]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])]
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 8])]
+    graph = helper.make_graph(nodes, "g", given, made, weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), file)
+    return file, {node.op_type for node in nodes}
+
+
+def test_every_kind_of_operator_that_the_quantiser_leaves_is_an_island(tmp_path: Path) -> None:
+    source, kinds = _kinds(tmp_path / "float.onnx")
+    _script().quantise(source, "qdq", tmp_path / "qdq.onnx")
+    fused = api.fuse(tmp_path / "qdq.onnx", ["quantised"])
+    left = {node.op_type for node in fused.model.graph} & kinds
+    assert fused.verdict is not None and fused.verdict.equal
+    assert left == set()

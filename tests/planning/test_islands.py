@@ -119,3 +119,55 @@ def test_sums_of_quantised_operators_may_lie_over_their_operands() -> None:
     planned = api.plan(helper.make_model(graph, opset_imports=opsets, ir_version=10))
     assert planned.plan.arena_size == 1024
     assert planned.verdict is not None and planned.verdict.equal
+
+
+def _joined_and_cut(scale: float = 0.05) -> onnx.ModelProto:
+    """Return two MaxPools, their Concat along the channels with `scale`, and a Split of it, all between 8-bit ports."""
+    nodes: list[onnx.NodeProto] = []
+    held = [
+        numpy_helper.from_array(np.asarray(0.05, np.float32), "s"),
+        numpy_helper.from_array(np.asarray(scale, np.float32), "t"),
+        numpy_helper.from_array(np.asarray(1, np.int8), "z"),
+    ]
+
+    def stored(value: str, by: str) -> str:
+        nodes.append(helper.make_node("QuantizeLinear", [value, by, "z"], [f"{value}_q"], name=f"q_{value}"))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{value}_q", by, "z"], [f"{value}_d"], name=f"d_{value}"))
+        return f"{value}_d"
+
+    given = stored("x", "s")
+    nodes += [helper.make_node("MaxPool", [given], [name], kernel_shape=[1, 1], name=name) for name in ("a", "b")]
+    nodes.append(helper.make_node("Concat", [stored("a", "s"), stored("b", "s")], ["c"], axis=1, name="c"))
+    nodes.append(helper.make_node("Split", [stored("c", "t")], ["l", "r"], axis=1, name="split"))
+    for name in ("l", "r"):
+        nodes.append(helper.make_node("GlobalAveragePool", [stored(name, "t")], [f"{name}_mean"], name=f"{name}_mean"))
+        nodes.append(helper.make_node("QuantizeLinear", [f"{name}_mean", "t", "z"], [f"{name}_out"]))
+    shapes = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 16, 16])]
+    made = [helper.make_tensor_value_info(f"{name}_out", TensorProto.INT8, [1, 4, 1, 1]) for name in ("l", "r")]
+    graph = helper.make_graph(nodes, "g", shapes, made, held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def test_joins_and_cuts_between_equal_scales_copy_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    onnx.save(_joined_and_cut(), file)
+    planned = api.plan(file)
+    rows = {buffer.name: buffer for buffer in planned.plan.buffers}
+    whole = rows["c_q"].offset
+    assert (rows["a_q"].offset, rows["b_q"].offset) == (whole, whole + 1024)
+    assert (rows["l_q"].offset, rows["r_q"].offset) == (whole, whole + 1024)
+    assert planned.verdict is not None and planned.verdict.equal
+    assert api.check_plan(file, planned.plan).sound
+    assert planned.plan.arena_size == 3072
+
+
+def test_a_join_of_other_scales_is_a_kernel(tmp_path: Path) -> None:
+    """The parts of the result hold other numbers than the operands; a plan that shares their bytes is refused."""
+    same, other = tmp_path / "same.onnx", tmp_path / "other.onnx"
+    onnx.save(_joined_and_cut(), same)
+    onnx.save(_joined_and_cut(0.06), other)
+    claimed, right = api.plan(same).plan, api.plan(other).plan
+    assert "c_q" not in {buffer.alias for buffer in right.buffers if buffer.name in {"a_q", "b_q"}}
+    forged = replace(claimed, digest=right.digest, schedule=right.schedule, operators=right.operators)
+    failures = [str(one) for one in api.check_plan(other, forged).failures]
+    assert any("a_q" in one or "c_q" in one for one in failures), failures

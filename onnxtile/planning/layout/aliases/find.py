@@ -21,6 +21,7 @@ from onnxtile.model.dims import free_inputs
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.unbound import Unbound
 from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, QUANTISED_IN_PLACE, VIEWS
+from onnxtile.planning.layout.aliases.moving import Move, quantised_move, standard_move
 from onnxtile.planning.layout.bytes import tensor_bytes
 
 _STANDARD = {"", "ai.onnx"}
@@ -104,24 +105,29 @@ def views(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
 
 def parts(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     """Yield the aliases of results of Split and Slice, and of operands of Concat, whose bytes are contiguous in the whole."""
-    if not facts.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:
+    moved = standard_move(node) if facts.is_standard(node) else quantised_move(node, facts.model)
+    if moved is None or moved.operands[0] is None:
         return
     if any(facts.shapes.is_bound(value) for value in (*node.inputs, *node.outputs) if value is not None):
         return  # the start of a part is known only in a run
-    if node.op_type in JOINS:
-        yield from _joined(node, facts)
-    elif node.op_type in CUTS:
-        for value, starts in cut_starts(node, facts).items():
-            at = _bytes_before(node.inputs[0], value, starts, facts)
+    if moved.op_type in JOINS:
+        yield from _joined(moved, facts)
+    elif moved.op_type in CUTS:
+        cuts = dict(_split(moved, facts)) if moved.op_type == "Split" else cut_starts(node, facts)
+        for value, starts in cuts.items():
+            at = _bytes_before(moved.operands[0], value, starts, facts)
             if at is not None and value.name:
-                yield Alias(value, node.inputs[0], "cut", at)
+                yield Alias(value, moved.operands[0], "cut", at)
 
 
 def cut_starts(node: ir.Node, facts: LayoutFacts) -> dict[ir.Value, list[int]]:
     """Return the start of each result of a Split or Slice in its operand, on each axis; empty where it is not known."""
     if node.op_type not in CUTS or not facts.is_standard(node) or not node.inputs or node.inputs[0] is None:
         return {}
-    return dict(_split(node, facts) if node.op_type == "Split" else _sliced(node, facts))
+    moved = standard_move(node)
+    if moved is None:
+        return {}
+    return dict(_split(moved, facts) if node.op_type == "Split" else _sliced(node, facts))
 
 
 def overwrites(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
@@ -192,16 +198,16 @@ def _is_single(value: ir.Value, facts: LayoutFacts) -> bool:
     return sizes is not None and set(sizes) <= {1} and not facts.shapes.is_bound(value)
 
 
-def _joined(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
-    result = node.outputs[0]
+def _joined(moved: Move, facts: LayoutFacts) -> Iterator[Alias]:
+    result = moved.results[0]
     sizes = facts.shapes.sizes(result)
-    lengths = [facts.shapes.sizes(v) if v is not None else None for v in node.inputs]
-    axis = node.attributes.get_int("axis", 1)
+    lengths = [facts.shapes.sizes(v) if v is not None else None for v in moved.operands]
+    axis = moved.axis
     if sizes is None or not -len(sizes) <= axis < len(sizes) or not result.name:
         return
     axis %= len(sizes)
     start = 0
-    for operand, length in zip(node.inputs, lengths, strict=True):
+    for operand, length in zip(moved.operands, lengths, strict=True):
         if operand is None or length is None or len(length) != len(sizes):
             return
         starts = [start if place == axis else 0 for place in range(len(sizes))]
@@ -211,23 +217,23 @@ def _joined(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
         start += length[axis]
 
 
-def _split(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[ir.Value, list[int]]]:
+def _split(moved: Move, facts: LayoutFacts) -> Iterator[tuple[ir.Value, list[int]]]:
     """Yield each result of a Split with its start on each axis. Results without a name count with their length, too."""
-    assert node.inputs[0] is not None
-    sizes = facts.shapes.sizes(node.inputs[0])
-    axis = node.attributes.get_int("axis", 0)
+    assert moved.operands[0] is not None
+    sizes = facts.shapes.sizes(moved.operands[0])
+    axis = moved.axis
     if sizes is None or not -len(sizes) <= axis < len(sizes):
         return
     axis %= len(sizes)
     lengths = []
-    for value in node.outputs:
+    for value in moved.results:
         length = facts.shapes.sizes(value)
         if length is None or len(length) != len(sizes):
             return
         lengths.append(length[axis])
     if sum(lengths) != sizes[axis]:
         return
-    for value, start in zip(node.outputs, accumulate([0, *lengths]), strict=False):
+    for value, start in zip(moved.results, accumulate([0, *lengths]), strict=False):
         yield value, [start if place == axis else 0 for place in range(len(sizes))]
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 import onnx_ir as ir
 
 from onnxtile.planning.proof.published.evidence import GraphFacts
-from onnxtile.planning.proof.published.moves import moves_quantised
+from onnxtile.planning.proof.published.moves import Boxes, boxes_of_quantised, moves_quantised
 from onnxtile.planning.proof.published.operators import JOINS, QUANTISED_OVER, SAME_ELEMENTS, TAKES_PARTS, WRITES_OVER
 
 
@@ -44,6 +44,9 @@ def held(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     """Yield the ways in which a result of `node` has the bytes of an operand, or a part of them."""
     if moves_quantised(node, known) and node.inputs[0] is not None:
         yield from _seen(node.outputs[0], node.inputs[0], known)
+    box = None if known.is_bound((*node.inputs, *node.outputs)) else boxes_of_quantised(node, known)
+    if box is not None:
+        yield from _boxes(box, known)
     if not known.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:
         return
     operator = node.op_type
@@ -51,13 +54,26 @@ def held(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
         yield from _seen(node.outputs[0], node.inputs[0], known)
     elif known.is_bound((*node.inputs, *node.outputs)):
         return  # the start of a box is known only in a run
-    elif operator in TAKES_PARTS:
-        for result, corner in _corners(node, known):
-            at = _distance(node.inputs[0], result, corner, known)
-            if at is not None and result.name:
-                yield Link(result, node.inputs[0], "part", at)
-    elif operator in JOINS:
-        yield from _joined(node, known)
+    elif operator == "Slice":
+        yield from _parts(node.inputs[0], _sliced(node, known), known)
+    elif operator in TAKES_PARTS | JOINS:
+        axis = node.attributes.get_int("axis", 1 if operator in JOINS else 0)
+        yield from _boxes(Boxes(operator, tuple(node.inputs), tuple(node.outputs), axis), known)
+
+
+def _boxes(boxes: Boxes, known: GraphFacts) -> Iterator[Link]:
+    """Yield the operands of a Concat, or the results of a Split, where they are contiguous in the whole."""
+    if boxes.operator in JOINS:
+        yield from _joined(boxes, known)
+    elif boxes.operands[0] is not None:
+        yield from _parts(boxes.operands[0], _split(boxes, known), known)
+
+
+def _parts(operand: ir.Value, corners: Iterable[tuple[ir.Value, list[int]]], known: GraphFacts) -> Iterator[Link]:
+    for result, corner in corners:
+        at = _distance(operand, result, corner, known)
+        if at is not None and result.name:
+            yield Link(result, operand, "part", at)
 
 
 def _seen(result: ir.Value, operand: ir.Value, known: GraphFacts) -> Iterator[Link]:
@@ -137,14 +153,14 @@ def _is_one_element(value: ir.Value, known: GraphFacts) -> bool:
     return sizes is not None and math.prod(sizes) == 1 and not known.shapes.is_bound(value)
 
 
-def _joined(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
-    result = node.outputs[0]
+def _joined(boxes: Boxes, known: GraphFacts) -> Iterator[Link]:
+    result = boxes.results[0]
     whole = known.shapes.sizes(result)
-    axis = _axis(node, 1, whole)
+    axis = _axis(boxes.axis, whole)
     if whole is None or axis is None or not result.name:
         return
     start = 0
-    for operand in node.inputs:
+    for operand in boxes.operands:
         sizes = None if operand is None else known.shapes.sizes(operand)
         if operand is None or sizes is None or len(sizes) != len(whole):
             return
@@ -154,30 +170,29 @@ def _joined(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
         start += sizes[axis]
 
 
-def _corners(node: ir.Node, known: GraphFacts) -> Iterator[tuple[ir.Value, list[int]]]:
-    """Yield each result of a Split or Slice with the indices of its first element in operand 0."""
-    operand = node.inputs[0]
-    whole = None if operand is None else known.shapes.sizes(operand)
-    if whole is None:
-        return
-    if node.op_type == "Slice":
-        corner = _slice_corner(node, whole, known)
-        if corner is not None:
-            yield node.outputs[0], corner
-        return
-    axis = _axis(node, 0, whole)
-    parts = [known.shapes.sizes(value) for value in node.outputs]
-    if axis is None or any(sizes is None or len(sizes) != len(whole) for sizes in parts):
+def _sliced(node: ir.Node, known: GraphFacts) -> Iterator[tuple[ir.Value, list[int]]]:
+    """Yield the result of a Slice with the indices of its first element in operand 0."""
+    whole = None if node.inputs[0] is None else known.shapes.sizes(node.inputs[0])
+    corner = None if whole is None else _slice_corner(node, whole, known)
+    if corner is not None:
+        yield node.outputs[0], corner
+
+
+def _split(boxes: Boxes, known: GraphFacts) -> Iterator[tuple[ir.Value, list[int]]]:
+    """Yield each result of a Split with the indices of its first element in operand 0."""
+    whole = None if boxes.operands[0] is None else known.shapes.sizes(boxes.operands[0])
+    axis = _axis(boxes.axis, whole)
+    parts = [known.shapes.sizes(value) for value in boxes.results]
+    if whole is None or axis is None or any(sizes is None or len(sizes) != len(whole) for sizes in parts):
         return
     lengths = [sizes[axis] for sizes in parts if sizes is not None]
     if sum(lengths) != whole[axis]:
         return
-    for value, start in zip(node.outputs, accumulate(lengths, initial=0), strict=False):
+    for value, start in zip(boxes.results, accumulate(lengths, initial=0), strict=False):
         yield value, [start if place == axis else 0 for place in range(len(whole))]
 
 
-def _axis(node: ir.Node, default: int, sizes: Sequence[int] | None) -> int | None:
-    axis = node.attributes.get_int("axis", default)
+def _axis(axis: int, sizes: Sequence[int] | None) -> int | None:
     return None if sizes is None or not -len(sizes) <= axis < len(sizes) else axis % len(sizes)
 
 

@@ -1,11 +1,13 @@
-"""Whether a meta-op only gives a quantised tensor another shape, read from its body and the numbers of its scales."""
+"""Whether a meta-op only joins or cuts quantised tensors, or gives one another shape, read from its body and the numbers of its scales."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnxtile.planning.proof.published.evidence import GraphFacts
-from onnxtile.planning.proof.published.operators import SAME_ELEMENTS
+from onnxtile.planning.proof.published.operators import JOINS, SAME_ELEMENTS, STANDARD
 
 _EIGHT_BITS = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 _LEAST_SCALE = 2.0**-126
@@ -33,6 +35,44 @@ def moves_quantised(node: ir.Node, known: GraphFacts) -> bool:
         and function.outputs[0] is chain[-1]
         and _are_alike(first, last, dict(zip(function.inputs, node.inputs, strict=True)), known)
     )
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """A Concat of `operands`, or a Split of the first of them, along `axis`."""
+
+    operator: str
+    operands: tuple[ir.Value | None, ...]
+    results: tuple[ir.Value, ...]
+    axis: int
+
+
+def boxes_of_quantised(node: ir.Node, known: GraphFacts) -> Boxes | None:
+    """Return the operands and results that the meta-op `node` joins or cuts, each dequantised before and quantised as it was after."""
+    function = known.model.functions.get(node.op_identifier())
+    if function is None or len(function.inputs) != len(node.inputs) or len(function.outputs) != len(node.outputs):
+        return None
+    between = [one for one in function if one.op_type not in {"DequantizeLinear", "QuantizeLinear"}]
+    if len(between) != 1 or between[0].op_type not in JOINS | {"Split"} or between[0].domain not in STANDARD:
+        return None
+    (moving,) = between
+    read = moving.inputs if moving.op_type in JOINS else moving.inputs[:1]
+    before = [None if value is None else value.producer() for value in read]
+    after = [next((user for user in function if user.inputs[0] is value), None) for value in moving.outputs]
+    if len(function) != len({*before, *after, moving}) or None in before or None in after:
+        return None
+    first, last = [one for one in before if one is not None], [one for one in after if one is not None]
+    given = dict(zip(function.inputs, node.inputs, strict=True))
+    made = dict(zip(function.outputs, node.outputs, strict=True))
+    if any(one.op_type != "DequantizeLinear" for one in first) or any(one.op_type != "QuantizeLinear" for one in last):
+        return None
+    alike = all(_are_alike(one, other, given, known) for one in first for other in last)
+    if not alike or any(one.inputs[0] not in given for one in first) or any(one.outputs[0] not in made for one in last):
+        return None
+    operands = tuple(given[one.inputs[0]] for one in first if one.inputs[0] is not None)
+    results = tuple(made[one.outputs[0]] for one in last)
+    axis = moving.attributes.get_int("axis", 1 if moving.op_type in JOINS else 0)
+    return Boxes(moving.op_type, operands, results, axis)
 
 
 def _are_alike(first: ir.Node, last: ir.Node, operands: dict[ir.Value, ir.Value | None], known: GraphFacts) -> bool:
