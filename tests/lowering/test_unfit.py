@@ -36,8 +36,22 @@ def require_call(result: FuseResult, reason: str) -> None:
     assert result.verdict is not None and result.verdict.equal
 
 
-def test_a_negative_scale(bench: Any) -> None:
-    require_call(bench.lower(attention(bench, -0.35), "ScaledDotProductAttention"), "its scale is -0.35")
+@pytest.mark.parametrize("target", ["onnx", "ort", "qdq"])
+def test_a_negative_scale(bench: Any, target: str) -> None:
+    result = bench.lower(attention(bench, -0.35), "ScaledDotProductAttention", target)
+    if target == "onnx":
+        require_call(result, "its scale is -0.35")
+    assert result.verdict is not None and result.verdict.equal
+    assert bool(result.lowered[0].operator) != bool(result.lowered[0].reason)
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort", "qdq"])
+def test_a_row_that_the_mask_hides_never_ends_the_command(bench: Any, target: str) -> None:
+    mask = np.zeros((4, 4))
+    mask[1] = -np.inf
+    result = bench.lower(attention(bench, 0.35, mask), "ScaledDotProductAttention", target)
+    assert result.verdict is not None and result.verdict.equal
+    assert bool(result.lowered[0].operator) != bool(result.lowered[0].reason)
 
 
 def test_a_row_that_the_mask_hides(bench: Any) -> None:

@@ -7,17 +7,17 @@ from onnxtile.fusion.lowering import (
     CallSite,
     Literal,
     Lowering,
+    Made,
     NewNode,
     NotLowered,
     Operand,
     Replacement,
     Setting,
-    known_dtype,
 )
-from onnxtile.fusion.proofs.attention import SWAPPED, Heads, NewNodes, known_dims_or, proved_attention
+from onnxtile.fusion.proofs.attention import EXCHANGED, SWAPPED, Heads, NewNodes, known_dims_or, proved_attention
 from onnxtile.fusion.proofs.masks import hides_a_row, may_be_lowest
 
-_TURNED = (0, 1, 3, 2)
+_AS_IS = (0, 1, 2, 3)
 
 
 class ScaledDotProductAttention(Lowering):
@@ -33,7 +33,10 @@ class ScaledDotProductAttention(Lowering):
         if not heads.guarded and hides_a_row(heads.masks, site.facts):
             raise NotLowered("its mask hides whole rows, whose softmax is NaN and in onnxruntime's Attention 0")
         steps = NewNodes([])
-        key = steps.transposed(heads.k_turned.value, _TURNED)
+        q, key, v = (
+            steps.laid_out(tensor, perm)
+            for tensor, perm in ((heads.q, _AS_IS), (heads.k_turned, EXCHANGED), (heads.v, _AS_IS))
+        )
         mask, hidden = _bias(steps, heads)
         if mask is not None and may_be_lowest(heads.masks, site.dtype):
             # onnxruntime's kernel takes the lowest number for -inf, and a row of it for one without scores; the standard does not.
@@ -41,9 +44,12 @@ class ScaledDotProductAttention(Lowering):
         settings: dict[str, Setting] = {"scale": heads.scale}
         if heads.widened:
             settings["softmax_precision"] = 1
-        inputs = (heads.q.value, key, heads.v.value, *(() if mask is None else (mask,)))
+        if heads.is_flat:
+            settings |= {"q_num_heads": 1, "kv_num_heads": 1}
+        inputs = (q, key, v, *(() if mask is None else (mask,)))
         made = steps.add(NewNode("Attention", inputs, settings, since=23))
         out = made if hidden is None else steps.without(hidden, made, site.dtype)
+        out = _turned_back(steps, heads, out)
         return Replacement(tuple(steps.steps), (out,), made.step)
 
     def to_ort(self, site: CallSite) -> Replacement:
@@ -52,6 +58,8 @@ class ScaledDotProductAttention(Lowering):
         Where the heads are not so many of each, or it is not known how many, the standard operator, for which there is a kernel too.
         """
         heads = proved_attention(site, "MultiHeadAttention")
+        if heads.is_flat:
+            return _flat(heads)
         steps = NewNodes([])
         batch, _, rows, columns = heads.dims
         numbers = heads.numbers()
@@ -60,13 +68,13 @@ class ScaledDotProductAttention(Lowering):
         count, size, v_size = numbers
         # To (batch, sequence, heads, size): Q and V by exchanging the middle axes, K from (batch, heads, size, sequence).
         turned = (
-            (heads.q.value, SWAPPED, rows, size),
-            (heads.k_turned.value, (0, 3, 1, 2), columns, size),
-            (heads.v.value, SWAPPED, columns, v_size),
+            (heads.q, SWAPPED, rows, size),
+            (heads.k_turned, (0, 3, 1, 2), columns, size),
+            (heads.v, SWAPPED, columns, v_size),
         )
         q, k, v = (
-            steps.merged(steps.transposed(value, perm), (batch, length), count, width, site)
-            for value, perm, length, width in turned
+            steps.merged(steps.laid_out(tensor, perm), (batch, length), count, width, site)
+            for tensor, perm, length, width in turned
         )
         mask, hidden = _bias(steps, heads)
         settings: dict[str, Setting] = {"num_heads": count, "scale": heads.scale}
@@ -75,8 +83,30 @@ class ScaledDotProductAttention(Lowering):
         split = steps.reshaped(made, 0, 0, count, v_size)
         if hidden is not None:
             split = steps.without(steps.add(NewNode("Transpose", (hidden,), {"perm": SWAPPED})), split, site.dtype)
-        out = steps.add(NewNode("Transpose", (split,), {"perm": SWAPPED}))
+        # Back to (batch, heads, sequence, size), or with the last two exchanged.
+        perm = (0, 2, 3, 1) if heads.turned else SWAPPED
+        out = steps.add(NewNode("Transpose", (split,), {"perm": perm}))
         return Replacement(tuple(steps.steps), (out,), made.step)
+
+
+def _flat(heads: Heads) -> Replacement:
+    """Return MultiHeadAttention with one head, which takes (batch, sequence, size) as it is."""
+    steps = NewNodes([])
+    q, v = (steps.laid_out(tensor, _AS_IS) for tensor in (heads.q, heads.v))
+    key = steps.laid_out(heads.k_turned, EXCHANGED)
+    mask, _ = _bias(steps, heads)
+    settings: dict[str, Setting] = {"num_heads": 1, "scale": heads.scale}
+    inputs = (q, key, v, *(() if mask is None else (None, None, mask)))
+    made = steps.add(NewNode("MultiHeadAttention", inputs, settings, ORT_DOMAIN))
+    out = _turned_back(steps, heads, made)
+    return Replacement(tuple(steps.steps), (out,), made.step)
+
+
+def _turned_back(steps: NewNodes, heads: Heads, out: Made) -> Made:
+    """Return the result `out` as the site has it: with its last two axes exchanged where V stands before the weights."""
+    if not heads.turned:
+        return out
+    return steps.add(NewNode("Transpose", (out,), {"perm": (0, 2, 1) if heads.is_flat else EXCHANGED}))
 
 
 def _bias(steps: NewNodes, heads: Heads) -> tuple[Operand, Operand]:
@@ -88,7 +118,7 @@ def _bias(steps: NewNodes, heads: Heads) -> tuple[Operand, Operand]:
     operand = _full(steps, heads)
     if operand is None or not heads.guarded:
         return operand, None
-    dtype = known_dtype(heads.q)
+    dtype = heads.dtype
     hidden = steps.hidden_rows(operand, dtype)
     return steps.without(hidden, operand, dtype), hidden
 
@@ -100,14 +130,17 @@ def _full(steps: NewNodes, heads: Heads) -> Operand:
         return None
     _, _, rows, columns = heads.dims
     shapes = [known_dims_or(mask.argument) for mask in heads.masks]
+    batched = heads.is_flat and max(len(shape) for shape in shapes) == 3
     full = [(*(1,) * (4 - len(shape)), *shape) for shape in shapes]
     wide = any(shape[2] == rows for shape in full), any(shape[3] == columns for shape in full)
     if not all(wide):
+        if batched:
+            raise NotLowered("its mask is of length 1 along an axis, and has one of batches, but none of heads")
         if not (isinstance(rows, int) and isinstance(columns, int)):
             raise NotLowered("its mask is of length 1 along an axis whose length is not known")
         return steps.add(NewNode("Expand", (operand, Literal.ints(1, 1, rows, columns, hint="shape")), since=8))
     if max(len(shape) for shape in shapes) < 4:
-        missing = range(4 - max(len(shape) for shape in shapes))
+        missing = (1,) if batched else range(4 - max(len(shape) for shape in shapes))
         return steps.add(NewNode("Unsqueeze", (operand, Literal.ints(*missing, hint="axes")), since=13))
     return operand
 

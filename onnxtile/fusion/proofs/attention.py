@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -24,20 +24,44 @@ from onnxtile.fusion.lowering import (
     shown,
 )
 from onnxtile.fusion.proofs.masks import Mask, MaskChoice, chosen, hides_no_row, lowest_numbers, unguarded
-from onnxtile.fusion.proofs.terms import Atom, Monomial, Poly, array_of, atom_of, atoms, operands
+from onnxtile.fusion.proofs.terms import Atom, Monomial, Poly, TermsTooLarge, array_of, atom_of, atoms, operands
+from onnxtile.fusion.proofs.turned import turned, turned_inwards, unturned
 from onnxtile.model.infer import Dim, Dims
 
 SWAPPED = (0, 2, 1, 3)
 """The permutation between (batch, sequence, heads, size) and (batch, heads, sequence, size), both ways."""
+EXCHANGED = (0, 1, 3, 2)
+"""The permutation that exchanges sequence and size."""
+
+
+@dataclass(frozen=True)
+class HeadTensor:
+    """Q, K or V; where it is `turned`, the formula reads it with its last two axes exchanged."""
+
+    argument: Argument
+    turned: bool = False
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it has no axis of heads: (batch, sequence, size)."""
+        return len(known_dims(self.argument)) == 3
+
+    @property
+    def dims(self) -> Dims:
+        """The dimensions as the formula reads them, with one head where there is no axis of heads."""
+        dims = known_dims(self.argument)
+        if self.turned and len(dims) > 1:
+            dims = (*dims[:-2], dims[-1], dims[-2])
+        return (dims[0], 1, *dims[1:]) if self.is_flat else dims
 
 
 @dataclass(frozen=True)
 class Heads:
     """What a site was proved to be. `k_turned` has its last two axes exchanged: (batch, heads, size, sequence)."""
 
-    q: Argument
-    k_turned: Argument
-    v: Argument
+    q: HeadTensor
+    k_turned: HeadTensor
+    v: HeadTensor
     masks: tuple[Mask, ...]
     scale: float
     dims: Dims
@@ -48,12 +72,24 @@ class Heads:
     """Whether softmax is computed in float while the rest is of half precision."""
     guarded: bool
     """Whether rows of which the masks hide all give 0, and such rows may be."""
+    turned: bool
+    """Whether the last two axes of the result are exchanged."""
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether there is no axis of heads."""
+        return self.q.is_flat
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The element type."""
+        return known_dtype(self.q.argument)
 
     def numbers(self) -> tuple[int, int, int] | None:
         """Return how many heads Q, K and V have, and the sizes of a vector of Q and of V; None where they differ or are not known."""
         heads, size, v_size = self.dims[1], self.size, self.v_size
         known = isinstance(heads, int) and isinstance(size, int) and isinstance(v_size, int)
-        return (heads, size, v_size) if known and known_dims(self.v)[1] == heads else None  # type: ignore[return-value]
+        return (heads, size, v_size) if known and self.v.dims[1] == heads else None  # type: ignore[return-value]
 
 
 def proved_attention(site: CallSite, operator: str) -> Heads:
@@ -62,22 +98,33 @@ def proved_attention(site: CallSite, operator: str) -> Heads:
         raise NotLowered("before opset 13 Softmax flattens its input")
     if len(site.forms) != 1:
         raise NotLowered("something reads its inner values")
-    weights, v = _matmul(site.forms[0], 1.0, "its result")
+    weights, v = _matmul(_moved_inwards(site.forms[0]), 1.0, "its result")
+    transposed_weights = unturned(v)
+    if transposed_weights is not None and atom_of(transposed_weights) is not None and not _is_input(transposed_weights):
+        weights, v = transposed_weights, turned(weights)
+    else:
+        transposed_weights = None
     weights, guarded = unguarded(weights)
     scores, widened, inner_guard = _scores(site, weights)
     product, scale, added, choices = _split(scores)
-    q, k = (_argument(site, poly, name) for poly, name in zip(operands(product), ("Q", "K"), strict=True))
+    q, k = (_tensor(site, poly, name) for poly, name in zip(operands(product), ("Q", "K"), strict=True))
     masks = tuple(_mask(site, monomial, coefficient) for monomial, coefficient in added)
     masks += tuple(_condition(site, choice) for choice in choices)
     open_rows = (guarded or inner_guard) and not hides_no_row(masks, site.facts)
-    heads = _shapes(q, k, _argument(site, v, "V"), masks, scale, widened=widened, guarded=open_rows)
-    for argument in (q, k, heads.v, *(mask.argument for mask in masks if mask.keep is None)):
+    heads = _shapes(q, k, _tensor(site, v, "V"), masks, scale, widened=widened, guarded=open_rows)
+    heads = replace(heads, turned=transposed_weights is not None)
+    tensors = (tensor.argument for tensor in (q, k, heads.v))
+    for argument in (*tensors, *(mask.argument for mask in masks if mask.keep is None)):
         if require_type(operator, argument, FLOATS) != site.dtype:
             raise NotLowered("its inputs differ in their element types")
     if scale == 0:
         raise NotLowered("its scale is 0")
-    result = known_dims(site.results[0])
-    if len(result) != 4 or not all(map(may_equal, result, (*heads.dims[:3], heads.v_size))):
+    result = HeadTensor(site.results[0], heads.turned)
+    if (
+        result.is_flat != heads.is_flat
+        or len(result.dims) != 4
+        or not all(map(may_equal, result.dims, (*heads.dims[:3], heads.v_size)))
+    ):
         raise NotLowered(f"its result has the shape {shown(known_dims(site.results[0]))}")
     return heads
 
@@ -99,9 +146,11 @@ def _scores(site: CallSite, weights: Poly) -> tuple[Poly, bool, bool]:
             raise NotLowered("a Cast changes the precision in which it computes")
         inner, guarded = unguarded(next(operands(base)))
         base = atom_of(inner)
+    if base is not None and base[0] in {"Conv", "Transpose"}:
+        raise NotLowered("its heads are mixed after softmax, which the operator does not do")
     if base is None or base[0] != "Softmax":
         raise NotLowered("the second product is not of a softmax")
-    if base[1] not in {-1, 3}:
+    if base[1] not in {-1, len(known_dims(site.results[0])) - 1}:
         raise NotLowered(f"softmax is taken along axis {base[1]}, not along the last")
     scores = next(operands(base))
     if not narrowed:
@@ -164,6 +213,23 @@ def _argument(site: CallSite, poly: Poly, what: str) -> Argument:
     return argument
 
 
+def _tensor(site: CallSite, poly: Poly, what: str) -> HeadTensor:
+    inner = unturned(poly)
+    return HeadTensor(_argument(site, poly if inner is None else inner, what), inner is not None)
+
+
+def _is_input(poly: Poly) -> bool:
+    base = atom_of(poly)
+    return base is not None and base[0] == "input"
+
+
+def _moved_inwards(poly: Poly) -> Poly:
+    try:
+        return turned_inwards(poly)
+    except TermsTooLarge:
+        raise NotLowered("its body is too large to be proved") from None
+
+
 def _mask(site: CallSite, monomial: Monomial, coefficient: float) -> Mask:
     if coefficient != 1 or len(monomial) != 1:
         raise NotLowered("what is added to the scores is no mask alone")
@@ -194,12 +260,16 @@ def _condition(site: CallSite, choice: MaskChoice) -> Mask:
 
 
 def _shapes(
-    q: Argument, k: Argument, v: Argument, masks: tuple[Mask, ...], scale: float, *, widened: bool, guarded: bool
+    q: HeadTensor, k: HeadTensor, v: HeadTensor, masks: tuple[Mask, ...], scale: float, *, widened: bool, guarded: bool
 ) -> Heads:
-    dq, dk, dv = (known_dims(x) for x in (q, k, v))
+    dq, dk, dv = (x.dims for x in (q, k, v))
     for what, dims in (("Q", dq), ("K", dk), ("V", dv)):
         if len(dims) != 4:
             raise NotLowered(f"{what} has {len(dims)} axes, not (batch, heads, sequence, size)")
+    if len({x.is_flat for x in (q, k, v)}) > 1:
+        raise NotLowered("Q, K and V have different numbers of axes")
+    if q.is_flat and guarded:
+        raise NotLowered("its rows are guarded, and it has no axis of heads")
     one_for_all = _is(dk[:2], (dq[0], 1)) and _is(dv[:2], (dq[0], 1))
     if not one_for_all and not (_is(dq[:2], dk[:2]) and _is(dq[:2], dv[:2])):
         raise NotLowered(
@@ -210,8 +280,9 @@ def _shapes(
         raise NotLowered(f"K is not transposed as its shape {shown(dk)} should show")
     dims = (dq[0], dq[1], dq[2], dk[3])
     for mask in masks:
-        _require_broadcast(known_dims(mask.argument), dims)
-    return Heads(q, k, v, masks, scale, dims, size, v_size, widened, guarded)
+        own = known_dims(mask.argument)
+        _require_broadcast((own[0], 1, *own[1:]) if q.is_flat and len(own) == 3 else own, dims)
+    return Heads(q, k, v, masks, scale, dims, size, v_size, widened, guarded, turned=False)
 
 
 def _is(dims: Dims, others: Dims) -> bool:
@@ -250,6 +321,17 @@ class NewNodes:
             return operand
         return self.add(NewNode("Transpose", (operand,), {"perm": perm}))
 
+    def laid_out(self, tensor: HeadTensor, perm: tuple[int, ...]) -> Operand:
+        """Return `tensor` with the axes (batch, heads, sequence, size) of the formula in the order `perm`.
+
+        Without an axis of heads it stays without one; `perm` may then exchange the last two axes only.
+        """
+        value, exchanged = tensor.argument.value, perm[2:] == EXCHANGED[2:]
+        if tensor.is_flat:
+            return self.transposed(value, (0, 2, 1)) if exchanged != tensor.turned else value
+        order = tuple(EXCHANGED[axis] for axis in perm) if tensor.turned else perm
+        return value if order == tuple(range(4)) else self.transposed(value, order)
+
     def reshaped(self, operand: Operand, *shape: int) -> Made:
         """Return `operand` in another shape."""
         return self.add(NewNode("Reshape", (operand, Literal.ints(*shape, hint="shape")), since=5))
@@ -258,7 +340,7 @@ class NewNodes:
         """Return the sum of the masks; None where there is none."""
         operand: Operand = None
         for mask in heads.masks:
-            own = self._added(mask, known_dtype(heads.q))
+            own = self._added(mask, heads.dtype)
             operand = own if operand is None else self.add(NewNode("Add", (operand, own), since=7))
         return operand
 

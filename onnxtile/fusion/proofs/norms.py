@@ -28,6 +28,7 @@ from onnxtile.fusion.lowering import (
 from onnxtile.fusion.proofs.attention import NewNodes
 from onnxtile.fusion.proofs.axes import vector_along
 from onnxtile.fusion.proofs.elementwise import value_of as value_from
+from onnxtile.fusion.proofs.means import in_means
 from onnxtile.fusion.proofs.terms import (
     Atom,
     Monomial,
@@ -161,6 +162,7 @@ def proved_spatial(site: CallSite, operator: str) -> Spatial:
 
 
 def _found(site: CallSite, result: Poly, operator: str, *, centred: bool) -> _Found:
+    result = in_means(result, site.results[-1].dims, site.tolerance())
     parts = _parts(result)
     x = site.arguments[parts.x]
     dims = require_shape(site.results[-1], x)
