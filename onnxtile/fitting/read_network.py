@@ -9,7 +9,7 @@ from math import prod
 import onnx_ir as ir
 
 from onnxtile.fitting.axis_maps import AxisLinks, OperatorFacts, Uncut, links
-from onnxtile.fitting.network import COLUMNS, ROWS, FitTensor, FitKernel, Network
+from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
 from onnxtile.graph import node_id
 from onnxtile.inspection.work import NotKnown, work_of
 from onnxtile.model.bytes import tensor_bytes
