@@ -22,18 +22,31 @@ class LiveBytes:
 
 
 def live_bytes(
-    trace: RegionTrace, kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], dying: Collection[int]
+    trace: RegionTrace,
+    kernels: Sequence[FitKernel],
+    tensors: Sequence[FitTensor],
+    dying: Collection[int],
+    given: Sequence[int] = (),
+    left: Sequence[int] = (),
 ) -> LiveBytes:
     """Return the live bytes of the operations of `trace`.
 
     Whole tensors of `dying` live until their last read here; other tensors from outside of the region are not counted. Results live on.
+    So do
+    patches that are `left`; those that are `given` live from the start.
     """
-    return _Count(trace, kernels, tensors, dying).run()
+    return _Count(trace, kernels, tensors, dying, given, left).run()
 
 
 class _Count:
     def __init__(
-        self, trace: RegionTrace, kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], dying: Collection[int]
+        self,
+        trace: RegionTrace,
+        kernels: Sequence[FitKernel],
+        tensors: Sequence[FitTensor],
+        dying: Collection[int],
+        given: Sequence[int],
+        left: Sequence[int],
     ) -> None:
         self.trace, self.kernels, self.tensors = trace, kernels, tensors
         self.sizes = [self._size(patch) for patch in trace.patches]
@@ -46,6 +59,7 @@ class _Count:
             elif tensor not in dying:
                 self.sizes[patch] = 0
                 self.last[patch] = end
+        self.last.update((patch, end) for patch in left)
         self.owner: dict[int, int] = {}
         self.users: dict[int, int] = {}
         self.bytes: dict[int, int] = {}
@@ -53,6 +67,9 @@ class _Count:
         for patch in trace.whole.values():
             if patch not in made and patch in self.last:
                 self._allocate(patch, self.sizes[patch])
+        for patch in given:
+            self._allocate(patch, self.sizes[patch])
+            self.last.setdefault(patch, 0)
 
     def _size(self, patch: Patch) -> int:
         size = self.tensors[patch.tensor].bytes(patch.rows[1] - patch.rows[0], patch.columns[1] - patch.columns[0])

@@ -11,10 +11,14 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from onnxtile.fitting.axis_maps import AxisLink
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
 
 PatchRange = tuple[int, int]
+RowEnds = npt.NDArray[np.float64]
 
 
 class Patch(NamedTuple):
@@ -68,11 +72,24 @@ class PaddingOnly(Exception):
 
 
 @dataclass(frozen=True)
+class StripTrace:
+    """The operations of one strip: patches `given` from the strips before, and those `left` for later ones."""
+
+    trace: RegionTrace
+    given: tuple[int, ...]
+    left: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class StripRanges:
-    """For each strip the rows of a tensor that are at hand (`windows`) and those that are computed in it (`news`); None for no row."""
+    """For each strip the rows of a result that are at hand (`windows`) and those that are computed in it (`news`); None for no row.
+
+    `needs` has the rows of each operand that the computed rows read.
+    """
 
     windows: list[PatchRange | None]
     news: list[PatchRange | None]
+    needs: list[list[PatchRange | None]] = field(default_factory=list)
 
 
 def _hulls(count: int, demands: Iterable[Sequence[PatchRange | None]]) -> list[PatchRange | None]:
@@ -144,9 +161,9 @@ def spans(
         span = _kept(windows) if keep else StripRanges(windows, windows)
         found.append(span)
         for place, tensor in enumerate(kernel.reads):
-            demands.setdefault(tensor, []).append(
-                [None if new is None else reads(kernel, place, tensors[tensor], new, direction) for new in span.news]
-            )
+            need = reads(kernel, place, tensors[tensor], span.news, direction)
+            span.needs.append(need)
+            demands.setdefault(tensor, []).append(need)
     return found[::-1]
 
 
@@ -160,34 +177,38 @@ def paced(
     """Return the rows of each tensor that are computed in each strip, when strips of `step` rows of the largest operand come in.
 
     `needed` has the rows of each made tensor that are read or wanted at all. Tensors of `eager` go as far as the operands allow, and each
-    other tensor as far as its readers then need.
-
-    Ends are counted before the first row and behind the last row as within the tensors, so that
-    the first and the last strips are no longer than the others.
+    other tensor as far as its readers then need. Ends are counted before the first row and behind the last row as within the tensors, so
+    that the first and the last strips are no longer than the others.
     """
-    given = [tensor for kernel in kernels for tensor in kernel.reads if tensor not in needed]
+    given = {tensor for kernel in kernels for tensor in kernel.reads if tensor not in needed}
     largest = max((tensors[tensor].extent(ROWS) for tensor in given), default=1)
-    found: dict[int, list[PatchRange | None]] = {tensor: [] for tensor in needed}
-    done = {tensor: rows[0] for tensor, rows in needed.items()}
-    strip = 0
-    while any(done[tensor] < rows[1] for tensor, rows in needed.items()):
-        strip += 1
-        ends = {tensor: strip * step * tensors[tensor].extent(ROWS) / largest for tensor in given}
-        # After so many strips every kernel has run, whatever it reads.
-        over = strip * step > 4 * largest
-        for kernel in kernels:
-            end = min((_result_end(kernel, n, tensors, ends[one]) for n, one in enumerate(kernel.reads)), default=0.0)
-            ends.update((tensor, end) for tensor in kernel.makes)
-        ends = {tensor: needed[tensor][1] if over else ends[tensor] for tensor in eager if tensor in needed}
-        for kernel in reversed(kernels):
-            end = max((ends[tensor] for tensor in kernel.makes if tensor in ends), default=-inf)
-            for place, tensor in enumerate(kernel.reads):
-                ends[tensor] = max(ends.get(tensor, -inf), _operand_end(kernel, place, tensors, end))
-        for tensor, (_, last) in needed.items():
-            stop = int(min(max(ends[tensor], done[tensor]), last))
-            found[tensor].append((done[tensor], stop) if stop > done[tensor] else None)
-            done[tensor] = stop
-    return found
+    # After so many strips every kernel has run, whatever it reads.
+    strips = 4 * largest // step + 1
+    counts = np.arange(1, strips + 1, dtype=np.float64)
+    ends = {tensor: counts * step * tensors[tensor].extent(ROWS) / largest for tensor in given}
+    for kernel in kernels:
+        end = np.full(strips, inf if kernel.reads else 0.0)
+        for place, tensor in enumerate(kernel.reads):
+            end = np.minimum(end, _result_end(kernel, place, tensors, ends[tensor]))
+        ends.update((tensor, end) for tensor in kernel.makes)
+    late = {tensor: ends[tensor] for tensor in eager if tensor in needed}
+    for tensor, end in late.items():
+        end[-1] = max(end[-1], needed[tensor][1])
+    for kernel in reversed(kernels):
+        makes = [late[tensor] for tensor in kernel.makes if tensor in late]
+        for place, tensor in enumerate(kernel.reads) if makes else ():
+            need = _operand_end(kernel, place, tensors, np.maximum.reduce(makes))
+            late[tensor] = np.maximum(late[tensor], need) if tensor in late else need
+    done = {
+        tensor: np.clip(np.maximum.accumulate(late[tensor]), first, last) for tensor, (first, last) in needed.items()
+    }
+    count = 1 + max(int(np.argmax(end >= needed[tensor][1])) for tensor, end in done.items())
+    return {tensor: _parts(needed[tensor][0], end[:count].tolist()) for tensor, end in done.items()}
+
+
+def _parts(first: int, ends: Sequence[float]) -> list[PatchRange | None]:
+    stops = [int(end) for end in ends]
+    return [(start, stop) if stop > start else None for start, stop in pairwise([first, *stops])]
 
 
 def _link(kernel: FitKernel, place: int, tensors: Sequence[FitTensor]) -> AxisLink | None:
@@ -196,43 +217,53 @@ def _link(kernel: FitKernel, place: int, tensors: Sequence[FitTensor]) -> AxisLi
     return None if link is None or link.axis != tensors[kernel.reads[place]].axes[ROWS] else link
 
 
-def _result_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], available: float) -> float:
-    """Return the number of result rows that an operand of `available` rows allows."""
+def _result_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], available: RowEnds) -> RowEnds:
+    """Return the number of result rows that an operand of `available` rows allows, in each strip."""
     link = _link(kernel, place, tensors)
     if link is None:
         # Read whole: before its last row nothing can be computed, from then on all.
-        return inf if available >= tensors[kernel.reads[place]].extent(ROWS) else -inf
-    if link.window is None or available in {inf, -inf}:
+        return np.where(available >= tensors[kernel.reads[place]].extent(ROWS), inf, -inf)
+    if link.window is None:
         return available * link.factor
     slide = link.window
     if slide.transposed:
         return available * slide.stride - slide.before
-    return (available + slide.before - slide.reach) // slide.stride + 1
+    return np.floor((available + slide.before - slide.reach) / slide.stride) + 1
 
 
-def _operand_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], end: float) -> float:
-    """Return the number of operand rows that results up to `end` need."""
-    link = _link(kernel, place, tensors)
-    if link is None or end in {inf, -inf}:
-        return tensors[kernel.reads[place]].extent(ROWS) if end > 0 else -inf
+def _operand_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], end: RowEnds) -> RowEnds:
+    """Return the number of operand rows that results up to `end` need, in each strip."""
+    link, size = _link(kernel, place, tensors), tensors[kernel.reads[place]].extent(ROWS)
+    if link is None:
+        return np.where(end > 0, float(size), -inf)
     if link.window is None:
-        return -(-end // link.factor)
+        return np.ceil(end / link.factor)
     slide = link.window
     if slide.transposed:
-        return (end - 1 + slide.before) // slide.stride + 1
+        return np.floor((end - 1 + slide.before) / slide.stride) + 1
     return (end - 1) * slide.stride - slide.before + slide.reach
 
 
-def reads(kernel: FitKernel, place: int, tensor: FitTensor, new: PatchRange, direction: int) -> PatchRange:
-    """Return the rows or columns of an operand that the results `new` of a kernel read. Raises PaddingOnly."""
+def reads(
+    kernel: FitKernel, place: int, tensor: FitTensor, news: Sequence[PatchRange | None], direction: int
+) -> list[PatchRange | None]:
+    """Return the rows or columns of an operand that the results `news` of a kernel read in each strip. Raises PaddingOnly."""
     links = kernel.links[direction]
     link = None if links is None else links[place]
     if link is None or link.axis != tensor.axes[direction]:
-        return 0, tensor.extent(direction)
-    window = link.reads(*new)
-    if window.stop <= window.start:
-        raise PaddingOnly
-    return window.start, window.stop
+        whole = 0, tensor.extent(direction)
+        return [None if new is None else whole for new in news]
+    if link.window is None and link.factor == 1:
+        return list(news)
+    # Neighbouring columns and equal strips ask the same again and again.
+    known: dict[PatchRange, PatchRange] = {}
+    for new in news:
+        if new is not None and new not in known:
+            window = link.reads(*new)
+            if window.stop <= window.start:
+                raise PaddingOnly
+            known[new] = window.start, window.stop
+    return [None if new is None else known[new] for new in news]
 
 
 def shares(size: int, count: int) -> list[PatchRange | None]:
@@ -241,11 +272,10 @@ def shares(size: int, count: int) -> list[PatchRange | None]:
     return [(start, end) if start < end else None for start, end in pairwise(ends)]
 
 
-def trace(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], results: Sequence[int], cut: Cut) -> RegionTrace:
-    """Return the operations of `kernels` in strips and bands; `results` are the tensors that are needed afterwards.
-
-    Raises PaddingOnly where an operator would read padding only.
-    """
+def tracer(
+    kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], results: Sequence[int], cut: Cut
+) -> RegionTracer:
+    """Return what lists the operations of `kernels`; `results` are the tensors that are needed afterwards. Raises PaddingOnly."""
     whole: dict[int, list[PatchRange | None]] = {tensor: [(0, tensors[tensor].extent(ROWS))] for tensor in results}
     rows = spans(kernels, tensors, whole, ROWS, keeps=False)
     if cut.step:
@@ -260,10 +290,18 @@ def trace(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], results: S
         rows = spans(kernels, tensors, kept, ROWS, keeps=True)
     bands = {tensor: shares(tensors[tensor].extent(COLUMNS), cut.bands) for tensor in results}
     columns = spans(kernels, tensors, bands, COLUMNS, keeps=False)
-    return _Tracer(kernels, tensors, frozenset(results), rows, columns).trace(cut)
+    return RegionTracer(kernels, tensors, frozenset(results), rows, columns)
 
 
-class _Tracer:
+def trace(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], results: Sequence[int], cut: Cut) -> RegionTrace:
+    """Return the operations of `kernels` in strips and bands; `results` are the tensors that are needed afterwards.
+
+    Raises PaddingOnly where an operator would read padding only.
+    """
+    return tracer(kernels, tensors, results, cut).trace(cut)
+
+
+class RegionTracer:
     """Lists the operations of one region."""
 
     def __init__(
@@ -282,12 +320,14 @@ class _Tracer:
         for kernel in kernels:
             for tensor in kernel.reads:
                 self.readers[tensor] = self.readers.get(tensor, 0) + 1
+        self.makers = {made: number for number, kernel in enumerate(kernels) for made in kernel.makes}
         self.held: dict[int, int] = {}
         self.cuts: dict[Patch, int] = {}
         self.last_read: dict[int, int] = {}
         self.tails: dict[int, list[PieceOp]] = {}
 
     def trace(self, cut: Cut) -> RegionTrace:
+        """Return the operations of all strips and bands."""
         joined: dict[int, list[int]] = {tensor: [] for tensor in self.results}
         for band in range(cut.bands):
             parts: dict[int, list[int]] = {tensor: [] for tensor in self.results}
@@ -300,12 +340,60 @@ class _Tracer:
         for tensor, pieces in joined.items():
             self.found.whole[tensor] = self._join(tensor, pieces, COLUMNS)
         self._put_tails()
-        self.found.macs = self._macs()
+        self.found.macs = self.macs()
         self.found.strips = len(self.rows[0].news)
         self.found.kept = len({op.makes for tails in self.tails.values() for op in tails})
         return self.found
 
-    def _macs(self) -> int:
+    def strip(self, strip: int) -> StripTrace:
+        """Return the operations of one strip of the first band."""
+        self.found, self.held, self.cuts, self.last_read, self.tails = RegionTrace(), {}, {}, {}, {}
+        for number, kernel in enumerate(self.kernels) if strip else ():
+            rows, columns = self._rows_before(number, strip), self.columns[number].news[0]
+            if rows is None or columns is None:
+                continue
+            for made in kernel.makes:
+                if made in self.readers:
+                    self.held[made] = self._patch(Patch(made, rows, columns))
+                    self.last_read[self.held[made]] = -1
+        given = tuple(self.held.values())
+        parts: dict[int, list[int]] = {tensor: [] for tensor in self.results}
+        self._strip(strip, 0, parts)
+        self._keep(strip)
+        self._put_tails()
+        left = (*self.held.values(), *(piece for pieces in parts.values() for piece in pieces))
+        return StripTrace(self.found, given, left)
+
+    def outline(self, strip: int) -> tuple[object, ...]:
+        """Return what strips that cost the same have in common: the lengths of all ranges, and their places in each other."""
+        found: list[object] = []
+        for number, kernel in enumerate(self.kernels):
+            span = self.rows[number]
+            new, held = span.news[strip], self._rows_before(number, strip)
+            if new is None:
+                found.append(held and held[1] - held[0])
+                continue
+            later = self._rows_before(number, strip + 1) if strip + 1 < len(span.news) else None
+            found.append((new[1] - new[0], held and new[0] - held[0], later and (later[0] - new[0], later[1] - new[0])))
+            for place, need in enumerate(span.needs):
+                rows = need[strip]
+                source = self.makers.get(kernel.reads[place])
+                window = None if source is None else self.rows[source].news[strip]
+                if rows is not None:
+                    found.append((rows[1] - rows[0], window and rows[0] - window[0]))
+        return tuple(found)
+
+    def _rows_before(self, number: int, strip: int) -> PatchRange | None:
+        """Return the rows of a kernel's results that are kept for a strip from the strips before it."""
+        span = self.rows[number]
+        window, new = span.windows[strip], span.news[strip]
+        if span.windows is span.news or window is None or strip == 0:
+            return None
+        end = window[1] if new is None else new[0]
+        return (window[0], end) if window[0] < end else None
+
+    def macs(self) -> int:
+        """Return the multiply-accumulates of all strips and bands."""
         total = 0
         for kernel, rows, columns in zip(self.kernels, self.rows, self.columns, strict=True):
             if not kernel.macs:
@@ -335,8 +423,10 @@ class _Tracer:
             rows, columns = self.rows[number].news[strip], self.columns[number].news[band]
             if rows is None or columns is None:
                 continue
+            wide, high = self.columns[number].needs, self.rows[number].needs
             operands = tuple(
-                self._operand(kernel, place, tensor, rows, columns) for place, tensor in enumerate(kernel.reads)
+                self._operand(tensor, high[place][strip], wide[place][band])
+                for place, tensor in enumerate(kernel.reads)
             )
             makes = tuple(self._patch(self._made(kernel, made, rows, columns)) for made in kernel.makes)
             self._op(number, operands, makes)
@@ -364,10 +454,10 @@ class _Tracer:
             return patch
         return self._slice(patch, Patch(tensor, self.found.patches[patch].rows, share))
 
-    def _operand(self, kernel: FitKernel, place: int, tensor: int, rows: PatchRange, columns: PatchRange) -> int:
-        about = self.tensors[tensor]
-        wanted = Patch(tensor, reads(kernel, place, about, rows, ROWS), reads(kernel, place, about, columns, COLUMNS))
-        return self._slice(self.held[tensor] if tensor in self.made else self._whole(tensor), wanted)
+    def _operand(self, tensor: int, rows: PatchRange | None, columns: PatchRange | None) -> int:
+        assert rows is not None and columns is not None
+        source = self.held[tensor] if tensor in self.made else self._whole(tensor)
+        return self._slice(source, Patch(tensor, rows, columns))
 
     def _whole(self, tensor: int) -> int:
         if tensor not in self.found.whole:
@@ -399,16 +489,12 @@ class _Tracer:
         after = strip + 1
         held: dict[int, int] = {}
         for number, kernel in enumerate(self.kernels) if after < len(self.rows[0].news) else ():
-            span = self.rows[number]
-            if span.windows is span.news:  # recomputed
-                continue
-            later, now = span.windows[after], span.news[after]
-            end = later[1] if later is not None and now is None else now[0] if now is not None else None
-            if later is None or end is None or later[0] >= end:
+            rows = self._rows_before(number, after)
+            if rows is None:
                 continue
             for made in kernel.makes:
                 if made in self.held:
-                    held[made] = self._tail(made, (later[0], end))
+                    held[made] = self._tail(made, rows)
         self.held = held
 
     def _tail(self, tensor: int, rows: PatchRange) -> int:
@@ -424,7 +510,7 @@ class _Tracer:
     def _put_tails(self) -> None:
         if not self.tails:
             return
-        ops: list[PieceOp] = []
+        ops: list[PieceOp] = list(self.tails.get(-1, ()))
         for at, op in enumerate(self.found.ops):
             ops.append(op)
             ops.extend(self.tails.get(at, ()))

@@ -59,7 +59,6 @@ def steps_of(regions: Regions, chosen: tuple[RegionCost, ...]) -> tuple[FitStep,
 
 
 def _step(regions: Regions, one: RegionCost) -> FitStep:
-    kernels = regions.kernels(one)
     found = regions.trace(one)
     before = regions.network.kernels[one.start : one.stop]
     kind = "patch" if one.cut.bands > 1 or one.cut.recomputed else "strip" if found.strips > 1 else "channels"
@@ -73,7 +72,7 @@ def _step(regions: Regions, one: RegionCost) -> FitStep:
         hand_over="join",
         extra_macs=one.macs - sum(kernel.macs for kernel in before),
         peak=one.peak,
-        pieces=len(kernels) and one.nodes,
+        pieces=one.nodes,
         copied=one.copied,
     )
 
@@ -95,7 +94,7 @@ class Obstacle:
 def obstacle_of(regions: Regions, chosen: tuple[RegionCost, ...]) -> Obstacle:
     """Return the region with the largest peak as the obstacle."""
     worst = max(chosen, key=lambda one: one.peak)
-    kernels, tensors = regions.kernels(worst), regions.tensors(worst)
+    kernels, tensors = regions.network.kernels[worst.start : worst.stop], regions.network.tensors
     alive = sorted(worst.alive, key=lambda tensor: (-regions.size_of(tensors[tensor]), tensor))
     reasons = dict.fromkeys(f"{kernel.name}: {kernel.reason}" for kernel in kernels if kernel.reason)
     return Obstacle(

@@ -6,12 +6,14 @@ depend on the edge alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from onnxtile.fitting.live_bytes import ALIGNMENT, live_bytes
-from onnxtile.fitting.network import ROWS, FitKernel, FitTensor, Network
+from onnxtile.fitting.channels import HiddenGroup, chunked
+from onnxtile.fitting.estimate import cut_cost
+from onnxtile.fitting.live_bytes import ALIGNMENT
+from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
 from onnxtile.fitting.region import Cut, PaddingOnly, RegionTrace, trace
 from onnxtile.progress import Progress, silent
 
@@ -20,6 +22,10 @@ _LONGEST = 400
 _PARTS = (2, 3, 4, 6, 7, 8, 14, 16, 28, 32, 56, 112)
 """The numbers of strips that are tried."""
 WHOLE = Cut()
+_STOPS = 6
+"""Ends of regions that are tried from one place, at most, the nearest first."""
+_DEAR = 1e6
+"""The price of multiply-accumulates from which on none is done twice."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +84,24 @@ class FitSchedule:
         return all(region.is_whole for region in self.regions)
 
 
+@dataclass(frozen=True)
+class CutRegion:
+    """The kernels and tensors of a region; `origin` has the tensor of the network that a tensor is a part of."""
+
+    kernels: Sequence[FitKernel]
+    tensors: Sequence[FitTensor]
+    origin: Mapping[int, int]
+    cut: Cut
+
+
 class Regions:
     """The regions of a network, each counted once."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, groups: Mapping[int, HiddenGroup] | None = None) -> None:
         self.network = network
+        self.groups = groups or {}
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
+        self._kept_rows: dict[tuple[int, int], dict[int, int]] = {}
 
     @cached_property
     def live(self) -> list[list[int]]:
@@ -124,17 +142,29 @@ class Regions:
         made = {made for kernel in self.network.kernels[start:stop] for made in kernel.makes}
         return [tensor for tensor in self.live[stop] if tensor in made]
 
-    def kernels(self, one: RegionCost) -> Sequence[FitKernel]:
-        """Return the kernels of a region."""
-        return self.network.kernels[one.start : one.stop]
+    def region(self, start: int, stop: int, cut: Cut) -> CutRegion:
+        """Return the kernels of a region, with hidden channels in chunks."""
+        kernels = self.network.kernels[start:stop]
+        if not cut.chunks:
+            return CutRegion(kernels, self.network.tensors, {}, cut)
+        own, tensors, origin = chunked(kernels, start, self.network.tensors, self.groups, cut.chunks)
+        again = {part for part, tensor in origin.items() if tensor in cut.recomputed}
+        return CutRegion(own, tensors, origin, replace(cut, recomputed=cut.recomputed | again))
 
-    def tensors(self, _one: RegionCost) -> Sequence[FitTensor]:
-        """Return the tensors that the kernels of a region name by number."""
-        return self.network.tensors
+    def within(self, start: int, stop: int) -> dict[int, HiddenGroup]:
+        """Return the groups of hidden channels that lie in a region."""
+        return {p: group for p, group in self.groups.items() if start <= p and group.places[-1] < stop}
+
+    def cut(self, one: RegionCost) -> CutRegion:
+        """Return the kernels of a region."""
+        return self.region(one.start, one.stop, one.cut)
 
     def trace(self, one: RegionCost) -> RegionTrace:
         """Return the operations of a region. Raises PaddingOnly."""
-        return trace(self.kernels(one), self.tensors(one), self.results(one.start, one.stop), one.cut)
+        return self._trace(self.cut(one), one.start, one.stop)
+
+    def _trace(self, region: CutRegion, start: int, stop: int) -> RegionTrace:
+        return trace(region.kernels, region.tensors, self.results(start, stop), region.cut)
 
     def cost(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
         """Return the costs of a region; None where it cannot be cut so."""
@@ -145,15 +175,16 @@ class Regions:
 
     def _cost(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
         kernels, last = self.network.kernels[start:stop], self.network.last_reads
-        try:
-            found = trace(kernels, self.network.tensors, self.results(start, stop), cut)
-        except PaddingOnly:
-            return None
         here = set(self.live[start])
         dying = {tensor for kernel in kernels for tensor in kernel.reads if tensor in here and last[tensor] < stop}
         passing = sum(self.size(tensor) for tensor in here - dying)
-        live = live_bytes(found, kernels, self.network.tensors, dying)
-        return RegionCost(start, stop, cut, live.peak + passing, found.macs, len(found.ops), live.copied, live.tensors)
+        region = self.region(start, stop, cut)
+        try:
+            found = cut_cost(region.kernels, region.tensors, self.results(start, stop), region.cut, dying)
+        except PaddingOnly:
+            return None
+        alive = frozenset(region.origin.get(tensor, tensor) for tensor in found.alive)
+        return RegionCost(start, stop, cut, found.peak + passing, found.macs, found.nodes, found.copied, alive)
 
     @cached_property
     def whole(self) -> list[RegionCost]:
@@ -168,6 +199,38 @@ class Regions:
         made = {tensor for kernel in kernels for tensor in kernel.makes}
         given = {tensor for kernel in kernels for tensor in kernel.reads} - made
         return max((self.network.tensors[tensor].extent(ROWS) for tensor in given), default=1)
+
+    def kept_rows(self, start: int, stop: int) -> dict[int, int]:
+        """Return the rows of each tensor of a region that are kept between strips at least."""
+        key = start, stop
+        if key not in self._kept_rows:
+            made, found = set[int](), dict[int, int]()
+            for kernel in self.network.kernels[start:stop]:
+                for place, tensor in enumerate(kernel.reads):
+                    links = kernel.links[ROWS]
+                    link = None if links is None else links[place]
+                    if tensor in made and link is not None and link.window is not None:
+                        rows = max(link.window.reach - link.window.stride, 0)
+                        found[tensor] = max(found.get(tensor, 0), rows)
+                made.update(kernel.makes)
+            self._kept_rows[key] = found
+        return self._kept_rows[key]
+
+    def row_bytes(self, tensor: int) -> int:
+        """Return the bytes of one row of a tensor."""
+        about = self.network.tensors[tensor]
+        return about.bytes(1, about.extent(COLUMNS))
+
+    def least_kept(self, start: int, stop: int) -> int:
+        """Return the bytes of the rows that are kept between strips at least, if those of hidden channels are computed again."""
+        kept = self.kept_rows(start, stop)
+        hidden = {tensor for group in self.within(start, stop).values() for tensor in group.tensors}
+        return sum(rows * self.row_bytes(tensor) for tensor, rows in kept.items() if tensor not in hidden)
+
+    def windowed(self, start: int, stop: int) -> frozenset[int]:
+        """Return the tensors of a region of which rows are kept, that may be computed again instead."""
+        results = set(self.results(start, stop))
+        return frozenset(t for t, rows in self.kept_rows(start, stop).items() if rows and t not in results)
 
     def eager(self, start: int, stop: int) -> frozenset[int]:
         """Return the tensors of a region that alone live at a place in it."""
@@ -198,7 +261,7 @@ def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> 
 
 def _within(regions: Regions, capacity: int, wanted: FitTarget, progress: Progress) -> FitSchedule | None:
     """Return the cheapest schedule that meets everything, with higher prices for what the last one had too much of."""
-    prices = Prices()
+    prices = Prices(_DEAR if wanted.extra_macs == 0 else 1.0)
     for _ in range(4):
         found = PathSearch(regions, capacity, prices, progress).schedule()
         if found is None:
@@ -207,7 +270,7 @@ def _within(regions: Regions, capacity: int, wanted: FitTarget, progress: Progre
         over_nodes = wanted.nodes is not None and found.nodes > wanted.nodes
         if not over_macs and not over_nodes:
             return found
-        prices = Prices(prices.macs * (100 if over_macs else 1), prices.node * (100 if over_nodes else 1))
+        prices = Prices(prices.macs * (1000 if over_macs else 1), prices.node * (100 if over_nodes else 1))
     return None
 
 
@@ -235,7 +298,7 @@ class PathSearch:
     def price(self, one: RegionCost) -> float:
         """Return the price of a region beyond that of its kernels."""
         kernels = self.regions.network.kernels[one.start : one.stop]
-        extra = one.macs - sum(kernel.macs for kernel in kernels)
+        extra = max(one.macs - sum(kernel.macs for kernel in kernels), 0)
         nodes = one.nodes - len(kernels)
         return self.prices.macs * extra / self.macs + self.prices.node * nodes + self.prices.copied * one.copied
 
@@ -250,7 +313,7 @@ class PathSearch:
             if here is None:
                 continue
             self.progress("searching", place, count)
-            for one in self._edges(place, place in stops):
+            for one in self._edges(place, place in stops, best):
                 price = here[0] + self.price(one)
                 there = best[one.stop]
                 if there is None or price < there[0]:
@@ -268,17 +331,29 @@ class PathSearch:
             at = reached[1].start
         return FitSchedule(tuple(reversed(found)))
 
-    def _edges(self, place: int, is_narrow: bool) -> Iterator[RegionCost]:
+    def _edges(
+        self, place: int, is_narrow: bool, best: Sequence[tuple[float, RegionCost | None] | None]
+    ) -> Iterator[RegionCost]:
+        here = best[place]
+        assert here is not None
         whole = self.regions.whole[place]
         if whole.peak <= self.capacity:
             yield whole
         if not is_narrow:
             return
+        tried = 0
         for stop in self.regions.narrow:
+            there = best[stop]
+            # A region of two strips has at least twice the nodes.
+            if there is not None and there[0] <= here[0] + self.prices.node * (stop - place):
+                continue
             if place < stop <= place + _LONGEST and self._is_worth(place, stop):
                 one = self.cheapest(place, stop)
+                tried += 1
                 if one is not None:
                     yield one
+                if tried >= _STOPS:
+                    return
 
     def _is_worth(self, start: int, stop: int) -> bool:
         """Return whether a region holds a kernel that does not fit whole, and its operands and results could fit."""
@@ -289,14 +364,22 @@ class PathSearch:
         before, after = sum(map(regions.size, here)), sum(map(regions.size, here & there))
         if max(before + results, after + 2 * results) > self.capacity:
             return False
+        # Between two strips the kept rows live, at the end beside nearly all results.
+        if after + regions.least_kept(start, stop) + results * 3 // 4 > self.capacity:
+            return False
         return any(one.peak > self.capacity for one in regions.whole[start:stop])
 
     def cheapest(self, start: int, stop: int) -> RegionCost | None:
         """Return the cheapest way to cut a region that fits; None where none was found."""
-        rows = self.regions.rows(start, stop)
-        steps = sorted({-(-rows // parts) for parts in _PARTS if parts <= rows})
+        rows, tensors = self.regions.rows(start, stop), self.regions.network.tensors
+        results = self.regions.results(start, stop)
         eager = self.regions.eager(start, stop)
         for way in dict.fromkeys([frozenset[int](), eager]):
+            # Shorter strips than one row of the tensor that sets the pace change nothing.
+            finest = min(rows, max((tensors[tensor].extent(ROWS) for tensor in (*way, *results)), default=1))
+            steps = sorted({-(-rows // parts) for parts in (*_PARTS, finest) if parts <= finest})
+            if self.regions.within(start, stop):
+                steps.append(0)
             found = self._longest_step(start, stop, steps, way)
             if found is not None:
                 return found
@@ -304,12 +387,59 @@ class PathSearch:
 
     def _longest_step(self, start: int, stop: int, steps: Sequence[int], eager: frozenset[int]) -> RegionCost | None:
         """Return the cut with the longest strips that fit, by bisection: longer strips take more bytes, as a rule."""
-        low, high, found = 0, len(steps), None
+        found = self._improved(start, stop, Cut(steps[0], eager=eager)) if steps else None
+        if found is None:
+            return None
+        low, high = 1, len(steps)
         while low < high:
             middle = (low + high) // 2
-            one = self.regions.cost(start, stop, Cut(steps[middle], eager=eager))
-            if one is not None and one.peak <= self.capacity:
-                found, low = one, middle + 1
-            else:
+            one = self._improved(start, stop, Cut(steps[middle], eager=eager))
+            if one is None:
                 high = middle
+                continue
+            low = middle + 1
+            if self.price(one) < self.price(found):
+                found = one
         return found
+
+    def _improved(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
+        """Return the region with as many chunks of hidden channels, and rows computed again, as it takes to fit; else None."""
+        regions = self.regions
+        one = regions.cost(start, stop, cut)
+        groups = regions.within(start, stop)
+        while one is not None and one.peak > self.capacity:
+            more = self._more_chunks(one, groups)
+            better = None if more is None else regions.cost(start, stop, more)
+            if better is None or better.peak >= one.peak:
+                more = self._fewer_kept(one)
+                better = None if more is None else regions.cost(start, stop, more)
+            if better is None or better.peak >= one.peak:
+                return None
+            one = better
+        return one
+
+    @staticmethod
+    def _more_chunks(one: RegionCost, groups: Mapping[int, HiddenGroup]) -> Cut | None:
+        """Return the cut with more chunks in each group that lives at the peak; None for none."""
+        counts = dict(one.cut.chunks)
+        grown = dict(counts)
+        for place, group in groups.items():
+            # A kernel that reduces one group may expand the next: only one of the two is cut.
+            others = {p for other in grown if other != place for p in groups[other].places}
+            count = group.after(counts.get(place, 1))
+            if count is not None and not group.tensors.isdisjoint(one.alive) and others.isdisjoint(group.places):
+                grown[place] = count
+        if grown == counts:
+            return None
+        return replace(one.cut, chunks=tuple(sorted(grown.items())))
+
+    def _fewer_kept(self, one: RegionCost) -> Cut | None:
+        """Return the cut in which the widest tensor alive at the peak, of which rows are kept, is computed again; None for none."""
+        if not one.cut.step or self.prices.macs >= _DEAR:
+            return None
+        regions = self.regions
+        kept = one.alive & regions.windowed(one.start, one.stop) - one.cut.recomputed
+        if not kept:
+            return None
+        widest = max(kept, key=lambda tensor: (regions.row_bytes(tensor), tensor))
+        return replace(one.cut, recomputed=one.cut.recomputed | {widest})

@@ -33,13 +33,11 @@ def write(model: ir.Model, schedule: FitSchedule, regions: Regions, shapes: Shap
     opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 1))
     values = {value.name: value for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     for number, region in enumerate(one for one in schedule.regions if not one.is_whole):
-        kernels = regions.kernels(region)
-        whole = {}
-        for tensor in {tensor for kernel in kernels for tensor in (*kernel.reads, *kernel.makes)}:
-            whole[tensor] = values.get(regions.tensors(region)[tensor].name)
-        writer = _RegionWriter(
-            f"region{number}", regions.tensors(region), kernels, whole, names, constants, opset, shapes
-        )
+        cut = regions.cut(region)
+        kernels, tensors = cut.kernels, cut.tensors
+        used = {tensor for kernel in kernels for tensor in (*kernel.reads, *kernel.makes)}
+        whole = {tensor: values.get(tensors[tensor].name) for tensor in used if tensor not in cut.origin}
+        writer = _RegionWriter(f"region{number}", tensors, kernels, whole, names, constants, opset, shapes)
         _replace(graph, kernels, writer.write(regions.trace(region)), writer, values)
     prune({value for value in all_values(model)}, constants)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import onnx_ir as ir
 
 from onnxtile.errors import Infeasible, ModelError
+from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.result import FitStep, ModelCost, Obstacle, obstacle_of, steps_of
 from onnxtile.fitting.search import FitSchedule, FitTarget, Regions, search
@@ -111,9 +112,9 @@ def attempt(options: FitOptions) -> FittedModel:
     constants = Constants(original)
     progress("planning")
     plan = plan_model(original, shapes, constants)
-    network = read_network(original, shapes, constants)
+    regions = _regions(original, shapes, constants)
+    network = regions.network
     before = ModelCost(plan.arena_size, plan.peak, network.macs, len(network.kernels))
-    regions = Regions(network)
     if memory is not None and plan.arena_size <= memory[1]:
         return FittedModel(original, plan, memory, before, before, (), None, None, source=file_of(options.model))
     wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
@@ -144,6 +145,12 @@ def attempt(options: FitOptions) -> FittedModel:
         verdict,
         source=file_of(options.model),
     )
+
+
+def _regions(model: ir.Model, shapes: Shapes, constants: Constants) -> Regions:
+    network = read_network(model, shapes, constants)
+    opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
+    return Regions(network, HiddenGroups(network, shapes, constants, opset).found())
 
 
 def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
@@ -181,7 +188,7 @@ def _planned(
     model = original.clone()
     copied = shapes.of_copies(dict(zip(values(original), values(model), strict=True)))
     constants = Constants(model)
-    write(model, schedule, Regions(read_network(model, copied, constants)), copied, constants)
+    write(model, schedule, _regions(model, copied, constants), copied, constants)
     raise_ir_version(model)
     progress("planning")
     known, constants = _known(model, copied), Constants(model)

@@ -1,0 +1,244 @@
+"""Hidden channels in chunks: a wide tensor between an expanding and a reducing kernel is made and used up part by part.
+
+The reducing kernel of each chunk makes a partial sum, which is added to the sum of those before it. No product is computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
+from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
+from onnxtile.fitting.read_network import KernelSource
+from onnxtile.fitting.region import shares
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes
+
+_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
+_COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_LONGEST = 24
+"""Kernels between the first and the last of a group, at most."""
+
+
+@dataclass(frozen=True)
+class HiddenGroup:
+    """The kernels that make and use up hidden channels, by their places: the first expands, the last reduces.
+
+    `tensors` are those with hidden channels, `channels` their number, `axis` their axis. `slices` has, for each kernel, the axis of each
+    constant operand along which it has hidden channels, by the place of the operand.
+    """
+
+    places: tuple[int, ...]
+    tensors: frozenset[int]
+    channels: int
+    axis: int
+    slices: Mapping[int, Mapping[int, int]]
+
+    def after(self, count: int) -> int | None:
+        """Return the next larger number of chunks, one that divides the channels if there is one; None for no more."""
+        more = [one for one in _COUNTS if one > count and one <= self.channels]
+        even = [one for one in more if self.channels % one == 0]
+        return next(iter(even or more), None)
+
+
+class HiddenGroups:
+    """Finds the groups of a network whose constants are known."""
+
+    def __init__(self, network: Network, shapes: Shapes, constants: Constants, opset: int) -> None:
+        self._network, self._shapes, self._constants, self._opset = network, shapes, constants, opset
+        self._readers: dict[int, list[int]] = {}
+        for place, kernel in enumerate(network.kernels):
+            for tensor in dict.fromkeys(kernel.reads):
+                self._readers.setdefault(tensor, []).append(place)
+
+    def found(self) -> dict[int, HiddenGroup]:
+        """Return the groups by the place of their first kernel."""
+        groups = (self._from(place) for place in range(len(self._network.kernels)))
+        return {group.places[0]: group for group in groups if group is not None}
+
+    def _from(self, first: int) -> HiddenGroup | None:
+        kernel = self._network.kernels[first]
+        node = self._product(kernel)
+        if node is None:
+            return None
+        axis = 1 if node.op_type == "Conv" else len(self._network.tensors[kernel.makes[0]].dims) - 1
+        slices = {first: self._slices(kernel, axis, frozenset())}
+        if slices[first] is None:
+            return None
+        hidden, places = {kernel.makes[0]}, [first]
+        for place in range(first + 1, min(first + _LONGEST, len(self._network.kernels))):
+            one = self._network.kernels[place]
+            if hidden.isdisjoint(one.reads):
+                continue
+            places.append(place)
+            reduced = self._reduced(one, hidden, axis)
+            slices[place] = self._slices(one, axis, hidden) if reduced is None else reduced
+            if slices[place] is None:
+                return None
+            if reduced is not None:
+                return self._closed(places, hidden, axis, {p: s for p, s in slices.items() if s is not None})
+            hidden.update(one.makes)
+        return None
+
+    def _closed(
+        self, places: list[int], hidden: set[int], axis: int, slices: Mapping[int, Mapping[int, int]]
+    ) -> HiddenGroup | None:
+        """Return the group, unless a kernel outside of it reads a hidden tensor."""
+        network = self._network
+        if any(network.last_reads[tensor] > places[-1] or network.tensors[tensor].is_kept for tensor in hidden):
+            return None
+        if any(reader not in places for tensor in hidden for reader in self._readers[tensor]):
+            return None
+        channels = network.tensors[network.kernels[places[0]].makes[0]].dims[axis]
+        return HiddenGroup(tuple(places), frozenset(hidden), channels, axis, slices) if channels > 1 else None
+
+    def _product(self, kernel: FitKernel) -> ir.Node | None:
+        source: KernelSource = kernel.source
+        node = source.node
+        if node is None or node.domain not in {"", "ai.onnx"} or node.op_type not in _PRODUCTS:
+            return None
+        weights = node.inputs[1]
+        plain = node.op_type != "Conv" or node.attributes.get_int("group", 1) == 1
+        return node if plain and source.places == (0,) and weights in self._constants else None
+
+    def _slices(self, kernel: FitKernel, axis: int, hidden: Collection[int]) -> dict[int, int] | None:
+        """Return the axes of the constants of a kernel that works channel by channel, or expands where `hidden` is empty."""
+        source: KernelSource = kernel.source
+        node = source.node
+        if node is None or kernel.is_view or kernel.is_join or len(kernel.makes) > 1:
+            return None
+        try:
+            found = links(OperatorFacts(node, self._shapes, self._constants, self._opset), axis)
+        except Uncut:
+            return None
+        given = {place: tensor for place, tensor in zip(source.places, kernel.reads, strict=True) if place is not None}
+        slices = {}
+        for place, link in enumerate(found):
+            if place in given:
+                wanted = AxisLink(axis) if given[place] in hidden else None
+                if link != wanted or (hidden and given[place] not in hidden):
+                    return None
+            elif link is not None:
+                slices[place] = link.axis
+        return slices
+
+    def _reduced(self, kernel: FitKernel, hidden: Collection[int], axis: int) -> dict[int, int] | None:
+        """Return the axis of the weights of a product that sums over the hidden channels; None for any other kernel."""
+        node = self._product(kernel)
+        if node is None or kernel.reads[0] not in hidden:
+            return None
+        if node.op_type == "Conv":
+            return {1: 1} if axis == 1 else None
+        turned = node.attributes.get_int("transA", 0)
+        if axis != len(self._network.tensors[kernel.reads[0]].dims) - 1 or turned:
+            return None
+        rank = len(self._shapes.sizes(node.inputs[1]) or ())  # type: ignore[arg-type]
+        if node.op_type == "MatMul":
+            return {1: rank - 2} if rank > 1 else None
+        return {1: 1 if node.attributes.get_int("transB", 0) else 0}
+
+
+def chunked(
+    kernels: Sequence[FitKernel],
+    first: int,
+    tensors: Sequence[FitTensor],
+    groups: Mapping[int, HiddenGroup],
+    chunks: Sequence[tuple[int, int]],
+) -> tuple[list[FitKernel], list[FitTensor], dict[int, int]]:
+    """Return `kernels`, of which the first has the place `first`, with hidden channels in chunks.
+
+    The tensors come back with those of the chunks behind them, and with the tensor that each of these is a part of.
+    """
+    about, origin = list(tensors), dict[int, int]()
+    taken: set[int] = set()
+    made: dict[int, list[FitKernel]] = {}
+    for place, count in chunks:
+        group = groups[place]
+        taken.update(group.places)
+        made[group.places[-1]] = _chunks(kernels, first, group, count, about, origin)
+    found: list[FitKernel] = []
+    for place, kernel in enumerate(kernels, start=first):
+        found.extend(made.get(place, ()) if place in taken else [kernel])
+    return found, about, origin
+
+
+def _chunks(
+    kernels: Sequence[FitKernel],
+    first: int,
+    group: HiddenGroup,
+    count: int,
+    tensors: list[FitTensor],
+    origin: dict[int, int],
+) -> list[FitKernel]:
+    found: list[FitKernel] = []
+    result = kernels[group.places[-1] - first].makes[0]
+    so_far: int | None = None
+    for number, share in enumerate(shares(group.channels, count)):
+        if share is None:
+            continue
+        parts: dict[int, int] = {}
+        for place in group.places:
+            kernel = kernels[place - first]
+            for tensor in kernel.makes:
+                about = tensors[tensor]
+                if tensor in group.tensors:
+                    dims = list(about.dims)
+                    dims[group.axis] = share[1] - share[0]
+                    about = replace(about, dims=tuple(dims))
+                parts[tensor] = len(tensors)
+                tensors.append(replace(about, name=f"{about.name}/c{number}", is_kept=False))
+                origin[parts[tensor]] = tensor
+            found.append(_part(kernel, place, group, share, parts, is_first=not number))
+        if so_far is not None:
+            partial = parts[result]
+            total = result if number == count - 1 else len(tensors)
+            if total != result:
+                tensors.append(replace(tensors[result], name=f"{tensors[result].name}/sum{number}", is_kept=False))
+                origin[total] = result
+            found.append(_sum(f"{kernels[group.places[-1] - first].name}/sum", (so_far, partial), total, tensors))
+            so_far = total
+        else:
+            so_far = parts[result]
+    return found
+
+
+def _part(
+    kernel: FitKernel,
+    place: int,
+    group: HiddenGroup,
+    share: tuple[int, int],
+    parts: Mapping[int, int],
+    *,
+    is_first: bool,
+) -> FitKernel:
+    source: KernelSource = kernel.source
+    slices = {operand: (axis, *share) for operand, axis in group.slices[place].items()}
+    has_bias = place == group.places[-1] and not is_first
+    start, stop = (kernel.macs * end // group.channels for end in share)
+    return replace(
+        kernel,
+        reads=tuple(parts.get(tensor, tensor) for tensor in kernel.reads),
+        makes=tuple(parts[tensor] for tensor in kernel.makes),
+        macs=stop - start,
+        source=replace(source, slices=slices, left_out=frozenset({2}) if has_bias else frozenset()),
+    )
+
+
+def _sum(name: str, reads: tuple[int, int], total: int, tensors: Sequence[FitTensor]) -> FitKernel:
+    about = tensors[total]
+
+    def same(direction: int) -> AxisLinks | None:
+        axis = about.axes[direction]
+        return None if axis is None else (AxisLink(axis), AxisLink(axis))
+
+    return FitKernel(
+        name,
+        reads,
+        (total,),
+        (same(ROWS), same(COLUMNS)),
+        overwrites=frozenset({0, 1}),
+        source=KernelSource(None, (0, 1), (None, None)),
+    )
