@@ -1,11 +1,12 @@
-"""MobileNetV2 as its paper has it (Sandler et al., 2018, table 2), with weights that take no room: ConstantOfShape nodes.
+"""MobileNetV2 as its paper has it (Sandler et al., 2018, table 2), with weights that are all alike, or random from a fixed seed.
 
-Batch normalisation is folded into the convolutions, ReLU6 is a Clip node. Run it with the name of the file to write.
+Batch normalisation is folded into the convolutions, ReLU6 is a Clip node. Weights that are all alike are ConstantOfShape nodes, so that
+the file is small.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3,
 class _Network:
     """Nodes and constants in the order in which they are made; each method returns the name of what it makes."""
 
-    def __init__(self) -> None:
+    def __init__(self, random: np.random.Generator | None) -> None:
+        self.random = random
         self.nodes: list[onnx.NodeProto] = []
         self.initializers = [
             numpy_helper.from_array(np.asarray(0, np.float32), "zero"),
@@ -34,7 +36,13 @@ class _Network:
         return name
 
     def constant(self, *shape: int) -> str:
-        """Add a weight of this shape that is all alike."""
+        """Add a weight of this shape: random numbers that keep the range of activations, or numbers that are all alike."""
+        if self.random is not None:
+            name = f"weight_{len(self.initializers)}"
+            scale = np.sqrt(2 / max(1, int(np.prod(shape[1:]))))
+            array = (self.random.standard_normal(shape) * scale).astype(np.float32)
+            self.initializers.append(numpy_helper.from_array(array, name))
+            return name
         name = f"shape_{len(self.initializers)}"
         self.initializers.append(numpy_helper.from_array(np.asarray(shape, np.int64), name))
         value = helper.make_tensor("value", TensorProto.FLOAT, [1], [1 / 64])
@@ -60,17 +68,24 @@ class _Network:
         return self.add("Add", x, inner) if stride == 1 and into == out else inner
 
 
-def mobilenet_v2(size: int = 224, classes: int = 1000) -> onnx.ModelProto:
-    """Return the network for images of `size` × `size` pixels; its batch is the dimension "batch"."""
-    network = _Network()
-    x, channels = network.clip(network.conv("image", 3, 32, kernel=3, stride=2)), 32
+def mobilenet_v2(
+    size: int = 224, classes: int = 1000, *, width: float = 1.0, seed: int | None = None
+) -> onnx.ModelProto:
+    """Return the network for images of `size` × `size` pixels; its batch is the dimension "batch".
+
+    `width` multiplies the channels of each layer, of the last one only where it is above 1. With a `seed` the weights are random.
+    """
+    network = _Network(None if seed is None else np.random.default_rng(seed))
+    channels = _rounded(32 * width)
+    x = network.clip(network.conv("image", 3, channels, kernel=3, stride=2))
     for expansion, out, times, first in BLOCKS:
         for place in range(times):
-            x = network.block(x, channels, out, expansion, first if place == 0 else 1)
-            channels = out
-    x = network.clip(network.conv(x, channels, 1280))
+            x = network.block(x, channels, _rounded(out * width), expansion, first if place == 0 else 1)
+            channels = _rounded(out * width)
+    last = _rounded(1280 * max(1.0, width))
+    x = network.clip(network.conv(x, channels, last))
     x = network.add("Flatten", network.add("GlobalAveragePool", x))
-    weight, bias = network.constant(1280, classes), network.constant(classes)
+    weight, bias = network.constant(last, classes), network.constant(classes)
     network.nodes.append(helper.make_node("Gemm", [x, weight, bias], ["logits"], name="classifier"))
     graph = helper.make_graph(
         network.nodes,
@@ -82,7 +97,23 @@ def mobilenet_v2(size: int = 224, classes: int = 1000) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
+def _rounded(channels: float) -> int:
+    """Return the nearest multiple of 8, which is at least 8 and not more than a tenth below `channels`."""
+    nearest = max(8, int(channels + 4) // 8 * 8)
+    return nearest + 8 if nearest < 0.9 * channels else nearest
+
+
+def main() -> None:
+    """Read the command line and write the model."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--size", type=int, default=224, help="rows and columns of the image")
+    parser.add_argument("--width", type=float, default=1.0, help="factor of the channels of each layer")
+    parser.add_argument("--seed", type=int, help="make random weights")
+    options = parser.parse_args()
+    onnx.save(mobilenet_v2(options.size, width=options.width, seed=options.seed), options.out)
+    print(f"{options.out}: {options.out.stat().st_size:,} bytes")
+
+
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    onnx.save(mobilenet_v2(), target)
-    print(f"{target}: {target.stat().st_size:,} bytes")
+    main()

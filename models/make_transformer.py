@@ -4,12 +4,10 @@ The graph is written the way older PyTorch exporters write it (opset 14): LayerN
 elementary operators, the three attention projections are one product that is split. The weights are random, from a
 fixed seed, and scaled so that values keep a healthy range through all blocks: it computes something, but it was never
 trained, so its classes mean nothing.
-
-Usage: python models/make_transformer.py [OUT]
 """
 
+import argparse
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +166,9 @@ def make_transformer() -> onnx.ModelProto:
 
 def main() -> None:
     """Write the model to the path given, or beside this script."""
-    out = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("transformer.onnx")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("out", type=Path, nargs="?", default=Path(__file__).with_name("transformer.onnx"))
+    out = parser.parse_args().out
     model = make_transformer()
     out.write_bytes(model.SerializeToString(deterministic=True))
     print(f"{out}: {len(model.graph.node)} nodes, {out.stat().st_size:,} bytes")

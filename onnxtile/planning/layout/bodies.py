@@ -83,7 +83,9 @@ def _body(name: str | None, graph: ir.Graph, terms: Terms) -> BodyPlan:
     needs = terms.needs(graph, inside)
     search = OrderSearch(terms.facts, scope, terms.alignment)
     least = search.bound(with_least_bodies(needs, inside))
-    layout, plan = smallest(layouts(search, terms.order, 1, terms.rules, needs, in_parts=terms.in_parts), terms.solve, least)
+    layout, plan = smallest(
+        layouts(search, terms.order, 1, terms.rules, needs, in_parts=terms.in_parts), terms.solve, least
+    )
     problem = layout.problem
     assert plan.proof is not None
     proof = with_bodies(problem, plan.proof, layout.workspaces, inside)

@@ -103,7 +103,9 @@ def layouts(
         raise UsageError(
             "nodes that may run at the same time cannot share one workspace", hint="leave --share-workspaces out"
         )
-    terms = _LayoutTerms(search.facts, search.scope, search.alignment, frozenset(rules), order.every, needs, in_parts and not order.every)
+    terms = _LayoutTerms(
+        search.facts, search.scope, search.alignment, frozenset(rules), order.every, needs, in_parts and not order.every
+    )
 
     def least(taken: Collection[str]) -> Schedule:
         return search.least({*taken} & {*rules, "view"}, needs)
