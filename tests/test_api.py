@@ -107,7 +107,7 @@ STAGES = {
         *("reading the model", "inferring shapes", "planning the arena", "tiling", "verifying"),
         *("verifying each different product", "running the original", "comparing"),
     ],
-    "plan": ["reading the model", "inferring shapes", "planning", "running inside the arena"],
+    "plan": ["reading the model", "inferring shapes", "planning", "running the model", "running inside the arena"],
     "verify": ["reading the models", "running the first model", "running the original", "running the second model", "comparing"],
 }  # fmt: skip
 
