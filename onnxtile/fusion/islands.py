@@ -20,6 +20,8 @@ from onnxtile import keys
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.region import FusedRegion
 from onnxtile.model.constants import Constants
+from onnxtile.model.contributed import fits_in_function
+from onnxtile.model.opset import Opsets
 from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises, quantises_at_run, sums_integers
 from onnxtile.model.walk import has_body
 
@@ -88,6 +90,7 @@ class _Finder:
         self._graph = graph
         self._rule = rule
         self._constants = constants
+        self._opsets = Opsets(model).of(graph)
         self._taken: set[ir.Node] = set()
         self._places = {node: place for place, node in enumerate(graph)}
         self._copied: dict[ir.Node, _Computed] = {}
@@ -260,7 +263,7 @@ class _Finder:
     def _may_be_inside(self, node: ir.Node) -> bool:
         if quantises(node) or dequantises(node) or node.device_configurations or not node.inputs:
             return False
-        if any(value in self._constants for value in node.outputs):
+        if any(value in self._constants for value in node.outputs) or not fits_in_function(node, self._opsets):
             return False
         if has_body(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
             return False

@@ -35,6 +35,8 @@ from onnxtile.fusion.region import FusedRegion, Refusal, overwritable, region
 from onnxtile.fusion.through import region_through
 from onnxtile.graph import TopologicalOrder, node_id
 from onnxtile.model.constants import Constants, constant_attribute
+from onnxtile.model.contributed import fits_in_function
+from onnxtile.model.opset import Opsets
 from onnxtile.model.quantising import DEQUANTISING, QUANTISING, is_quantised
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes
@@ -167,6 +169,7 @@ class _Fuser:
         self.history, self.records = past.history, list(past.records)
         self.run = len(self.history) + 1
         self.functions = Functions(self.model)
+        self.versions = Opsets(self.model)
         users = [f for f in self.model.functions.values() if keys.META_OP not in f.metadata_props]
         self.users = {graph: f for f in users for graph in (f.graph, *f.subgraphs())}
         self.importing: list[tuple[str, str, str]] = []
@@ -264,6 +267,12 @@ class _Fuser:
         if (pattern.name, part.outputs[0].name) in self.left_out:
             return Refusal("as one kernel it makes the arena larger")
         graph = _graph_of(part)
+        versions = self.versions.of(graph)
+        misfit = next((node for node in part.nodes if not fits_in_function(node, versions)), None)
+        if misfit is not None:
+            return Refusal(
+                f"{misfit.op_type} is no operator of this opset of ONNX; onnxruntime takes it in no function"
+            )
         places = self._places(graph)
         after = places.order.between(part.own, part.copied)
         if after is None:

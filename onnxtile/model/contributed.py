@@ -61,6 +61,15 @@ def _is_contributed(op_type: str, domain: str, version: int) -> bool:
     return any(schema.since_version <= version for schema in schemas)
 
 
+def fits_in_function(node: ir.Node, opsets: Mapping[str, int]) -> bool:
+    """Return whether `node`, read with the imports `opsets`, may be in a local function.
+
+    onnxruntime crashes on a function with an operator of the standard domain that this version of ONNX lacks: it takes such an operator,
+    as LayerNormalization in opset 14, in graphs alone.
+    """
+    return node.domain not in _STANDARD or _is_standard(node.op_type, "", _version(opsets, ""))
+
+
 @cache
 def _is_standard(op_type: str, domain: str, version: int) -> bool:
     try:

@@ -323,3 +323,12 @@ def test_sums_of_integers_that_are_read_as_such_stay() -> None:
     proto = net.model(y, [1, 4, 8, 8])
     proto.graph.output.append(helper.make_tensor_value_info("linear_sums", TensorProto.INT32, [1, 4, 8, 8]))
     assert "MatMulInteger" in {node.op_type for node in _islands(proto).graph}
+
+
+@pytest.mark.filterwarnings("ignore:ONNX has no operator")
+def test_an_operator_that_onnxruntime_takes_in_no_function_is_no_island() -> None:
+    net = _Quantised()
+    scale = net.held("ones", np.ones(8, np.float32))
+    net.dq(net.q(net.add("SimplifiedLayerNormalization", [net.dq(net.q("x")), scale], "norm")))
+    operators = [node.op_type for node in _islands(net.model("norm_q_d", [1, 4, 8, 8])).graph]
+    assert "SimplifiedLayerNormalization" in operators

@@ -29,6 +29,21 @@ TWO_SITES = """g (float[2,4] x, float[2,4] z, float[4,4] w, float[4] b) => (floa
     h = MatMul(x, w)  y = Add(h, b)  k = MatMul(z, w)  v = Add(k, b) }"""
 
 
+@pytest.mark.filterwarnings("ignore:ONNX has no operator")
+@pytest.mark.parametrize("operator", ["LayerNormalization", "SimplifiedLayerNormalization"])
+def test_an_operator_of_onnxruntime_in_the_standard_domain_is_in_no_function(operator: str) -> None:
+    """onnxruntime crashes when it loads a function with one: it takes these in graphs alone."""
+    scale = numpy_helper.from_array(np.ones(4, np.float32), "s")
+    nodes = [helper.make_node(operator, ["x", "s"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    given, made = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in "xy")
+    graph = helper.make_graph(nodes, "g", [given], [made], [scale])
+    result = api.fuse(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8), [f"{operator}->Relu"]
+    )
+    assert [node.op_type for node in result.model.graph] == [operator, "Relu"]
+    assert operator in result.patterns[0].refused[0].reason
+
+
 def test_shared_inputs_and_equal_bodies(lab: Lab) -> None:
     fused = lab.sound(lab.text(TWO_SITES), lab.linear)
     assert fused.counts == [2]

@@ -1,0 +1,278 @@
+"""The table of quantised models in docs/benchmarks.md: islands, arenas beside the ideal, constants, and time beside onnxsim.
+
+    python tests/bench/quantised_models.py export FOLDER [MODEL ...]
+    python -m tests.bench.quantised_models measure FOLDER [MODEL ...] [--form qdq ...] [--onnxsim PYTHON] [--write docs/benchmarks.md]
+
+`export` needs torch, torchvision, timm and transformers, and nothing of onnxtile: it writes float models with seeded random weights.
+`measure` adds the models of the rapidocr-onnxruntime wheel, quantises each model in each form by models/make_quantised.py, and measures.
+
+Operators are the nodes beside a DequantizeLinear or QuantizeLinear, and the products of integers. An island is found if the node is
+inside a kernel after `fuse --pattern quantised`. The time is that of the whole command `plan --no-verify`, beside `python -m onnxsim`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import logging
+import math
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+FORMS = ("qdq", "qoperator", "dynamic", "int4", "int4-qdq")
+TORCHVISION = (
+    "resnet18", "mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "googlenet", "densenet121", "shufflenet_v2_x1_0",
+    "regnet_y_400mf", "squeezenet1_1",
+)  # fmt: skip
+TIMM = ("ghostnet_100", "repvgg_a0", "deit_tiny_patch16_224")
+TRANSFORMERS = ("bert", "dinov2", "llama", "qwen2")
+OCR = {
+    "ch_PP-OCRv4_det_infer": [1, 3, 320, 320],
+    "ch_PP-OCRv4_rec_infer": [1, 3, 48, 320],
+    "ch_ppocr_mobile_v2.0_cls_infer": [1, 3, 48, 192],
+}
+INTEGER = {"ConvInteger", "MatMulInteger"}
+BEGIN, END = "<!-- begin of the table of quantised_models.py -->", "<!-- end of the table -->"
+
+
+def export(folder: Path, names: Sequence[str]) -> None:
+    """Write each of the models `names`, all by default, with random weights to `folder`."""
+    import torch
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names or (*TORCHVISION, *TIMM, *TRANSFORMERS):
+        file = folder / f"{name}.onnx"
+        if file.exists():
+            continue
+        torch.manual_seed(0)
+        module, inputs = _language_model(name) if name in TRANSFORMERS else _classifier(name)
+        decodes = name in ("llama", "qwen2")  # TorchScript has no export of their masks
+        with torch.no_grad():
+            torch.onnx.export(
+                module.eval(), inputs, str(file), opset_version=18 if decodes else 17, dynamo=decodes,
+                external_data=False, output_names=["y"],
+            )  # fmt: skip
+
+
+def _classifier(name: str) -> tuple[Any, tuple[Any, ...]]:
+    import torch
+
+    picture = torch.rand(1, 3, 224, 224)
+    if name in TIMM:
+        import timm
+
+        return timm.create_model(name, pretrained=False), (picture,)
+    import torchvision
+
+    more = {"init_weights": False, "aux_logits": False} if name == "googlenet" else {}
+    return torchvision.models.get_model(name, weights=None, **more), (picture,)
+
+
+def _language_model(name: str) -> tuple[Any, tuple[Any, ...]]:
+    import torch
+    import transformers
+
+    tokens = torch.arange(32).reshape(1, 32)
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
+    if name == "bert":
+        return _FirstOf(transformers.BertModel(transformers.BertConfig(**sizes, vocab_size=1000))), (tokens,)
+    if name == "dinov2":
+        config = transformers.Dinov2Config(hidden_size=128, num_hidden_layers=4, num_attention_heads=4, image_size=112)
+        return _FirstOf(transformers.Dinov2Model(config)), (torch.rand(1, 3, 112, 112),)
+    kind = {"llama": transformers.LlamaConfig, "qwen2": transformers.Qwen2Config}[name]
+    config = kind(**sizes, vocab_size=1000, num_key_value_heads=2, use_cache=False)
+    return _FirstOf(transformers.AutoModelForCausalLM.from_config(config)), (tokens,)
+
+
+def _FirstOf(model: Any) -> Any:  # noqa: N802 - a class that is made where torch is there
+    """Return a module that gives the first result of `model` alone."""
+    import torch
+
+    class First(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, given: Any) -> Any:
+            return self.model(given, return_dict=False)[0]
+
+    return First()
+
+
+def add_ocr(folder: Path) -> None:
+    """Write the models of the rapidocr-onnxruntime wheel, with fixed shapes, to `folder`."""
+    spec = importlib.util.find_spec("rapidocr_onnxruntime")
+    if spec is None or spec.origin is None:
+        return
+    for name, shape in OCR.items():
+        model = onnx.load(Path(spec.origin).parent / "models" / f"{name}.onnx")
+        held = {one.name for one in model.graph.initializer}
+        (given,) = (one for one in model.graph.input if one.name not in held)
+        for dim, size in zip(given.type.tensor_type.shape.dim, shape, strict=True):
+            dim.Clear()
+            dim.dim_value = size
+        for dim in (dim for one in model.graph.output for dim in one.type.tensor_type.shape.dim):
+            dim.Clear()
+        onnx.save(model, folder / f"{name}.onnx")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row of the table: bytes, counts of operators, and seconds."""
+
+    model: str
+    form: str
+    there: int
+    found: int
+    arena: int
+    ideal: int
+    constants: int
+    equal: bool
+    ratio: float | None
+
+    def row(self) -> str:
+        """Return the row in Markdown."""
+        found = f"{self.found} of {self.there}" if self.there else "none there"
+        cells = [self.model, self.form, found, f"{self.arena:,}", f"{self.ideal:,}", f"{self.constants:,}"]
+        return f"| {' | '.join([*cells, 'yes' if self.equal else 'NO', f'{self.ratio:.1f}' if self.ratio else ''])} |"
+
+
+def operators(model: onnx.ModelProto) -> set[str]:
+    """Return the first outputs of the nodes of `model` that compute beside quantisation."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    constant = {one.name for one in model.graph.initializer} | {
+        name for node in model.graph.node if node.op_type == "Constant" for name in node.output
+    }
+    readers: dict[str, list[str]] = {}
+    for node in model.graph.node:
+        if all(not name or name in constant for name in node.input):
+            constant.update(node.output)
+        for name in node.input:
+            readers.setdefault(name, []).append(node.op_type)
+
+    def beside(node: onnx.NodeProto) -> bool:
+        made = (makers[name].op_type for name in node.input if name in makers and name not in constant)
+        read = (op for name in node.output for op in readers.get(name, ()))
+        return "DequantizeLinear" in made or "QuantizeLinear" in read or node.op_type in INTEGER
+
+    moving = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
+    return {
+        node.output[0]
+        for node in model.graph.node
+        if node.op_type not in moving and node.output[0] not in constant and beside(node)
+    }
+
+
+def measured(file: Path, name: str, form: str, onnxsim: str | None) -> Measured:
+    """Plan the model of `file` with its run, and compare."""
+    import onnx_ir as ir
+
+    from onnxtile import api
+    from tests.bench.ideal_arena import ideal, tensor_sizes
+
+    proto = onnx.load(file)
+    planned = api.plan(file)
+    there = operators(proto)
+    kept = {node.output[0] for node in ir.to_proto(planned.model).graph.node if node.domain != "onnxtile"}
+    return Measured(
+        name, form, len(there), len(there - kept), planned.plan.arena_size, ideal(proto, tensor_sizes(proto, {})),
+        planned.plan.constant_bytes, planned.verdict is not None and planned.verdict.equal,
+        _ratio(file, onnxsim),
+    )  # fmt: skip
+
+
+def _ratio(file: Path, onnxsim: str | None) -> float | None:
+    """Return the seconds of onnxtile's command over those of onnxsim's, the best of two runs each in turn; None where that fails."""
+    if onnxsim is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        ours = [sys.executable, "-m", "onnxtile", "plan", str(file), "-o", f"{folder}/a.onnx", "--no-verify", "-q"]
+        theirs = [onnxsim, "-m", "onnxsim", str(file), f"{folder}/b.onnx"]
+        best = [math.inf, math.inf]
+        for place, command in [*enumerate((ours, theirs))] * 2:
+            start = time.perf_counter()
+            if subprocess.run(command, capture_output=True, check=False).returncode:
+                return None
+            best[place] = min(best[place], time.perf_counter() - start)
+    return best[0] / best[1]
+
+
+def rows(folder: Path, names: Sequence[str], forms: Sequence[str], onnxsim: str | None) -> Iterator[Measured]:
+    """Yield a row for each model and form that the quantiser gives."""
+    quantise = _quantiser()
+    made = folder / "quantised"
+    made.mkdir(exist_ok=True)
+    for source in sorted(folder.glob("*.onnx")):
+        if names and source.stem not in names:
+            continue
+        for form in forms:
+            target = made / f"{source.stem}.{form}.onnx"
+            if not target.exists():
+                quantise(source, form, target)
+            if target.stat().st_size and _is_quantised(target):
+                yield measured(target, source.stem, form, onnxsim)
+
+
+def _quantiser() -> Callable[[Path, str, Path], None]:
+    script = Path(__file__).parents[2] / "models" / "make_quantised.py"
+    spec = importlib.util.spec_from_file_location("make_quantised", script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def quantise(source: Path, form: str, target: Path) -> None:
+        try:
+            module.quantise(source, form, target)
+        except Exception as error:  # the quantiser's own failure: there is no such form of this model
+            print(f"{source.stem} {form}: the quantiser fails: {error}", file=sys.stderr)
+            target.touch()
+
+    return quantise
+
+
+def _is_quantised(file: Path) -> bool:
+    kinds = {node.op_type for node in onnx.load(file).graph.node}
+    return any("Quant" in kind or "QLinear" in kind or "NBits" in kind or kind in INTEGER for kind in kinds)
+
+
+HEAD = """| model | form | operators in kernels | arena | ideal | constants | verified | time / onnxsim |
+|---|---|---|---:|---:|---:|---|---:|"""
+
+
+def main() -> None:
+    """Export or measure, as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("action", choices=["export", "measure"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*", metavar="MODEL")
+    parser.add_argument("--form", action="append", choices=FORMS, help="all by default")
+    parser.add_argument("--onnxsim", metavar="PYTHON", help="an interpreter that has onnxsim")
+    parser.add_argument("--write", type=Path, help="the page whose table is replaced")
+    options = parser.parse_args()
+    if options.action == "export":
+        export(options.folder, options.names)
+        return
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    add_ocr(options.folder)
+    table = [HEAD]
+    for one in rows(options.folder, options.names, options.form or FORMS, options.onnxsim):
+        table.append(one.row())
+        print(table[-1], flush=True)
+    if options.write:
+        text = options.write.read_text()
+        before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+        options.write.write_text("\n".join([before + BEGIN, *table, END]) + after)
+
+
+if __name__ == "__main__":
+    main()
