@@ -138,7 +138,7 @@ def elements_of(argument: Argument, site: CallSite) -> Array:
     return site.facts.elements(argument.value)
 
 
-Source: TypeAlias = "StoredTensor | Argument | IslandOutput | None"
+IslandOperand: TypeAlias = "StoredTensor | Argument | IslandOutput | None"
 """An operand of a node in an island: stored, a float (or an axis, a shape), the result of another node, or left out."""
 
 
@@ -155,7 +155,7 @@ class IslandStep:
     """A node that computes in an island, and what it reads."""
 
     node: ir.Node
-    sources: tuple[Source, ...]
+    sources: tuple[IslandOperand, ...]
 
 
 @dataclass(frozen=True)
@@ -202,13 +202,13 @@ class IslandSite:
             raise NotLowered(f"the operand {place} of {self.first.op_type} is not quantised")
         return source
 
-    def source(self, place: int) -> Source:
+    def source(self, place: int) -> IslandOperand:
         """Return the operand of the first operator at `place`, None where it is left out."""
         sources = self.steps[0].sources
         return sources[place] if place < len(sources) else None
 
 
-def _before(source: Source, place: int) -> Source:
+def _before(source: IslandOperand, place: int) -> IslandOperand:
     return _earlier(source, place) if isinstance(source, IslandOutput) else source
 
 
@@ -251,11 +251,11 @@ def read_island(site: CallSite) -> IslandSite:
 class _Requantised:
     """The result of a QuantizeLinear: its source, and how it is stored."""
 
-    source: Source
+    source: IslandOperand
     rule: QuantisationRule
 
 
-_Known: TypeAlias = "dict[ir.Value | None, Source | _Requantised]"
+_IslandValues: TypeAlias = "dict[ir.Value | None, IslandOperand | _Requantised]"
 
 
 class _IslandReader:
@@ -263,9 +263,11 @@ class _IslandReader:
         self._site = site
         self.steps: list[IslandStep] = []
 
-    def read(self, function: ir.Function, known: Mapping[ir.Value, Source]) -> list[Source | _Requantised]:
+    def read(
+        self, function: ir.Function, known: Mapping[ir.Value, IslandOperand]
+    ) -> list[IslandOperand | _Requantised]:
         """Note what `function` computes of the sources `known`; return what its outputs are."""
-        values: _Known = {None: None}
+        values: _IslandValues = {None: None}
         for value, source in known.items():
             values[value] = source
         for node in function:
@@ -273,13 +275,13 @@ class _IslandReader:
                 values[value] = made
         return [values[value] for value in function.outputs]
 
-    def result(self, output: Source | _Requantised) -> tuple[IslandOutput, QuantisationRule | None]:
+    def result(self, output: IslandOperand | _Requantised) -> tuple[IslandOutput, QuantisationRule | None]:
         source, rule = (output.source, output.rule) if isinstance(output, _Requantised) else (output, None)
         if not isinstance(source, IslandOutput):
             raise NotLowered("it only requantises")
         return source, rule
 
-    def _made(self, node: ir.Node, values: _Known) -> Sequence[Source | _Requantised]:
+    def _made(self, node: ir.Node, values: _IslandValues) -> Sequence[IslandOperand | _Requantised]:
         if node.op_type == "Constant" and node.domain in STANDARD:
             return [held(node)]
         read = [values[value] for value in node.inputs]
@@ -297,12 +299,12 @@ class _IslandReader:
         self.steps.append(IslandStep(node, sources))
         return [IslandOutput(len(self.steps) - 1, i) for i in range(len(node.outputs))]
 
-    def _stored(self, node: ir.Node, read: Sequence[Source | _Requantised]) -> StoredTensor:
+    def _stored(self, node: ir.Node, read: Sequence[IslandOperand | _Requantised]) -> StoredTensor:
         if not isinstance(read[0], Argument):
             raise NotLowered("a tensor is quantised inside it")
         return StoredTensor(read[0], self._rule(node, read), self._site)
 
-    def _rule(self, node: ir.Node, read: Sequence[Source | _Requantised]) -> QuantisationRule:
+    def _rule(self, node: ir.Node, read: Sequence[IslandOperand | _Requantised]) -> QuantisationRule:
         scale, zero = read[1], read[2] if len(read) > 2 else None
         if not isinstance(scale, Argument) or not (zero is None or isinstance(zero, Argument)):
             raise NotLowered("a scale or a zero point is computed inside it")
@@ -322,13 +324,13 @@ class _IslandReader:
         return elements_of(argument, self._site) if argument.constant or argument.array is not None else None
 
 
-def _plain(source: Source | _Requantised) -> Source:
+def _plain(source: IslandOperand | _Requantised) -> IslandOperand:
     if isinstance(source, _Requantised):
         raise NotLowered("a tensor is quantised inside it")
     return source
 
 
-def _moved(node: ir.Node, sources: Sequence[Source]) -> StoredTensor | None:
+def _moved(node: ir.Node, sources: Sequence[IslandOperand]) -> StoredTensor | None:
     """Return the constant that a Transpose makes of a stored one; None for any other node."""
     source = sources[0] if sources else None
     if node.op_type != "Transpose" or not isinstance(source, StoredTensor) or not source.is_constant:

@@ -206,6 +206,7 @@ LOWERED: dict[str, tuple[Callable[[Net], onnx.ModelProto], list[str]]] = {
     "where": (where, [MS + "QLinearWhere"]),
     "sigmoid": (unary("Sigmoid", [2, 9], scale=1 / 255), [MS + "QLinearSigmoid"]),
     "leaky relu": (unary("LeakyRelu", [2, 9], alpha=0.2), [MS + "QLinearLeakyRelu"]),
+    "softmax, a scale of 1 / 256": (unary("Softmax", [2, 9], scale=1 / 256, axis=-1), [MS + "QLinearSoftmax"]),
     "softmax": (unary("Softmax", [2, 9], scale=1 / 255, axis=-1), [MS + "QLinearSoftmax"]),
     "average pool": (
         unary("AveragePool", [1, 2, 6, 6], [1, 2, 3, 3], kernel_shape=[2, 2], strides=[2, 2]),
@@ -288,6 +289,7 @@ def bad_bias(net: Net) -> onnx.ModelProto:
 
 REFUSED: dict[str, tuple[Callable[[Net], onnx.ModelProto], str]] = {
     "a softmax whose type ends below 1": (softmax_beyond, "QLinearSoftmax does not saturate"),
+    "a softmax of one element": (unary("Softmax", [2, 1], scale=1 / 255, axis=-1), "of one element"),
     "a float result": (float_result, "its result is not quantised"),
     "another scale": (other_scale, "different scales"),
     "another function after it": (tanh_after, "Tanh follows Add"),

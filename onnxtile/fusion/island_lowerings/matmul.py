@@ -5,9 +5,9 @@ from __future__ import annotations
 from onnxtile.fusion.island_lowering import (
     STANDARD,
     IslandLowering,
+    IslandOperand,
     IslandOutput,
     IslandSite,
-    Source,
     StoredTensor,
 )
 from onnxtile.fusion.lowering import ORT_DOMAIN, Argument, Made, NewNode, NotLowered, Operand, Replacement, Setting
@@ -44,7 +44,7 @@ class MatMulIsland(IslandLowering):
         return self.to_onnx(island) if bias is None else quantised_gemm(rest, bias, {"alpha": 1.0})
 
 
-def quantised_gemm(island: IslandSite, bias: Source, attributes: dict[str, Setting]) -> Replacement:
+def quantised_gemm(island: IslandSite, bias: IslandOperand, attributes: dict[str, Setting]) -> Replacement:
     """Return QGemm on the operands of the first operator of `island`, and what follows. Raises NotLowered."""
     a, b = island.stored(0), island.stored(1)
     if a.dims is None or b.dims is None or len(a.dims) != 2 or len(b.dims) != 2:
@@ -63,7 +63,7 @@ def quantised_gemm(island: IslandSite, bias: Source, attributes: dict[str, Setti
     return clamped(island, NewNode("QGemm", inputs, attributes, ORT_DOMAIN))
 
 
-def _to_float(island: IslandSite, bias: Source) -> Replacement:
+def _to_float(island: IslandSite, bias: IslandOperand) -> Replacement:
     """Return MatMulIntegerToFloat. Raises NotLowered."""
     require_alone(island)
     a, b = island.stored(0), island.stored(1)
@@ -78,7 +78,7 @@ def _to_float(island: IslandSite, bias: Source) -> Replacement:
     return Replacement((NewNode("MatMulIntegerToFloat", inputs, domain=ORT_DOMAIN),), (Made(0),))
 
 
-def _with_bias(island: IslandSite) -> tuple[Source, IslandSite]:
+def _with_bias(island: IslandSite) -> tuple[IslandOperand, IslandSite]:
     """Return the constant that is added to the product, None where there is none, and the island without that Add."""
     if len(island.steps) < 2 or island.steps[1].node.op_type != "Add" or island.steps[1].node.domain not in STANDARD:
         return None, island

@@ -24,10 +24,12 @@ class UnaryIsland(IslandLowering):
         if unknown:
             raise NotLowered(f"QLinear{self.name} has no attribute {unknown[0]}")
         if self.name == "Softmax":
-            if 1.0 / result.number + result.zero > limits(result.dtype)[1] + 0.5:
+            if 1.0 / result.number + result.zero > limits(result.dtype)[1] + 1:
                 raise NotLowered("its result is stored up to less than 1, and QLinearSoftmax does not saturate")
             opset = island.site.function.opset_imports.get("", 1)
             given = {"axis": 1 if opset < 13 else -1, **given, "opset": opset}
+            if x.dims is not None and x.dims[-1] == 1:
+                raise NotLowered("its softmax is of one element, of which QLinearSoftmax makes 0")
         inputs = (*stored_triple(x), *scale_pair(result))
         return clamped(island, NewNode(f"QLinear{self.name}", inputs, given, ORT_DOMAIN))
 

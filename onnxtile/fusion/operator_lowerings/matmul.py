@@ -8,7 +8,7 @@ from onnxtile.fusion.operator_lowering import OperatorLowering, OperatorSite
 from onnxtile.fusion.proofs.qdq import QdqSteps
 
 
-class QLinearMatMul(OperatorLowering):
+class QLinearMatMulToQdq(OperatorLowering):
     """https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html."""
 
     name = "QLinearMatMul"
@@ -20,7 +20,7 @@ class QLinearMatMul(OperatorLowering):
         return steps.finished(steps.compute("MatMul", (a, b), {}, since=1), 6, 7)
 
 
-class QGemm(OperatorLowering):
+class QGemmToQdq(OperatorLowering):
     """QGemm of onnxruntime's docs/ContribOperators.md."""
 
     name = "com.microsoft::QGemm"
@@ -63,7 +63,7 @@ class DynamicQuantizeMatMul(OperatorLowering):
         return steps.finished(made, len(site.arguments), len(site.arguments))
 
 
-QLINEAR_MATMUL = QLinearMatMul()
-QGEMM = QGemm()
+QLINEAR_MATMUL = QLinearMatMulToQdq()
+QGEMM = QGemmToQdq()
 MATMUL_INTEGER_TO_FLOAT = MatMulIntegerToFloat()
 DYNAMIC_QUANTIZE_MATMUL = DynamicQuantizeMatMul()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fusion.island_lowering import IslandSite, Source, StoredTensor
+from onnxtile.fusion.island_lowering import IslandOperand, IslandSite, StoredTensor
 from onnxtile.fusion.lowering import (
     FLOATS,
     ORT_DOMAIN,
@@ -25,7 +25,7 @@ _WIDTHS = {ir.DataType.INT4: 4, ir.DataType.UINT4: 4, ir.DataType.INT8: 8, ir.Da
 _LEAST_BLOCK = 16
 
 
-def product_by_blocks(island: IslandSite, x: Source, weight: StoredTensor, bias: Source) -> Replacement:
+def product_by_blocks(island: IslandSite, x: IslandOperand, weight: StoredTensor, bias: IslandOperand) -> Replacement:
     """Return MatMulNBits of the floats `x` and a `weight` of K x N elements in blocks along K. Raises NotLowered.
 
     https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits

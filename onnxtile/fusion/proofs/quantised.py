@@ -10,11 +10,11 @@ import onnx_ir as ir
 from onnxtile.fusion.island_lowering import (
     EIGHT_BITS,
     STANDARD,
+    IslandOperand,
     IslandOutput,
     IslandSite,
     IslandStep,
     QuantisationRule,
-    Source,
     StoredTensor,
     elements_of,
     limits,
@@ -104,7 +104,7 @@ def _clip(island: IslandSite, step: IslandStep) -> tuple[float, float]:
     return given[0], given[1]
 
 
-def real_elements(island: IslandSite, source: Source) -> Array:
+def real_elements(island: IslandSite, source: IslandOperand) -> Array:
     """Return the floats that a constant operand stands for. Raises NotLowered where it is not constant."""
     if isinstance(source, Argument):
         return elements_of(source, island.site)
@@ -124,7 +124,7 @@ def real_elements(island: IslandSite, source: Source) -> Array:
     return dequantised
 
 
-def stored_bias(island: IslandSite, source: Source, factors: Sequence[StoredTensor], count: int) -> Operand:
+def stored_bias(island: IslandSite, source: IslandOperand, factors: Sequence[StoredTensor], count: int) -> Operand:
     """Return the bias of a product of `factors` as operators take it: `count` numbers of 32 bits in units of the product.
 
     Raises NotLowered where it is not constant, or where rounding it to such units changes the result by more than a quarter of a step.
