@@ -134,7 +134,10 @@ def test_each_quantised_form_has_the_same_sites(quantised: Path) -> None:
 
 def test_each_quantised_form_comes_back_node_for_node(quantised: Path) -> None:
     fused = api.fuse(quantised, verify=False)
-    assert _listed(ir.to_proto(api.unfuse(fused.model).model)) == _listed(onnx.load(quantised))
+    undone, original = ir.to_proto(api.unfuse(fused.model).model), ir.to_proto(load(quantised))
+    assert _listed(undone) == _listed(onnx.load(quantised))
+    assert [one.name for one in undone.graph.initializer] == [one.name for one in original.graph.initializer]
+    assert [one.name for one in undone.graph.value_info] == [one.name for one in original.graph.value_info]
 
 
 def test_explain_sees_the_float_operators(quantised: Path) -> None:

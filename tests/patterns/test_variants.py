@@ -322,6 +322,28 @@ CASES: dict[tuple[str, int], list[str]] = {
         "x = Add(a, b)\n" + _MEAN_SQUARE + _DEVIATION + "n = Div(x, d)\ny = Mul(n, W_8)",
     ],
     ("TwiceGeLU", 1): [f"{erf}\ne = Erf(a)\nf = Add(e, 1.0)\ny = Mul(x, f)" for erf in _ERF],
+    ("TwiceGeLUTanh", 1): ["c = Pow(x, 3.0)\na = Mul(c, 0.044715)\n" + _ROOT + _TANH + "y = Mul(x, p)"],
+    ("TwiceGeLUTanh", 2): [
+        square + "c = Mul(s, x)\na = Mul(c, 0.044715)\n" + _ROOT + _TANH + "y = Mul(x, p)" for square in _SQUARES
+    ],
+    ("TwiceGeLUTanh", 3): [
+        square + "c = Mul(s, 0.044715)\na = Mul(c, x)\n" + _ROOT + _TANH + "y = Mul(x, p)" for square in _SQUARES
+    ],
+    ("TwiceGeLUTanh", 4): ["c = Mul(x, 0.044715)\ns = Mul(c, x)\na = Mul(s, x)\n" + _ROOT + _TANH + "y = Mul(x, p)"],
+    ("TwiceGeLUTanh", 5): [
+        square
+        + "c = Mul(s, 0.044715)\nb = Add(c, 1.0)\nr = Mul(x, 0.7978845608028654)\nz = Mul(r, b)\n"
+        + _TANH
+        + "y = Mul(x, p)"
+        for square in _SQUARES
+    ],
+    ("TwiceGeLUTanh", 6): [
+        square
+        + "a = Mul(s, 0.035677408136300125)\nb = Add(a, 0.7978845608028654)\nz = Mul(x, b)\n"
+        + _TANH
+        + "y = Mul(x, p)"
+        for square in _SQUARES
+    ],
     ("LayerNorm", 9): [
         _SUM.format(mean) + _SUM_OF_SQUARES.format(variance) + _DEVIATION + end + _SCALED
         for (mean, variance), end in product(
