@@ -221,7 +221,7 @@ def test_what_quantises_for_several_products_stays_outside_of_them() -> None:
     made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])]
     weight, bias = np.eye(4, dtype=np.int8), np.arange(4, dtype=np.float32)
     scale, zero = np.asarray(0.1, np.float32), np.asarray(0, np.int8)
-    named = {"w": weight, "ws": scale, "wz": zero, "bias": bias}
+    named: dict[str, np.ndarray] = {"w": weight, "ws": scale, "wz": zero, "bias": bias}
     held = [numpy_helper.from_array(array, name) for name, array in named.items()]
     graph = helper.make_graph(nodes, "g", given, made, held)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

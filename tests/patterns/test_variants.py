@@ -373,6 +373,11 @@ CASES: dict[tuple[str, int], list[str]] = {
         + "e = Conv<kernel_shape=[1, 1]>(r, W_2_2_1_1)\nw = Softmax<axis=-1>(e)\n"
         + "f = Conv<kernel_shape=[1, 1]>(w, W_2_2_1_1)\ny = MatMul(f, q)",
     ],
+    ("ScaledDotProductAttention", 14): [
+        _SCORES
+        + "b = Reshape(r, [2, 6, 2, 3])\na = Add(b, W_6_1_3)\nd = Add(a, W_6_2_1)\nc = Reshape(d, [2, 6, 6])\n"
+        + "i = Reshape([0, 1], [2, 1])\nu = ScatterND(r, i, c)\nw = Softmax<axis=-1>(u)\ny = MatMul(w, v)"
+    ],
     ("ScaledDotProductAttention", 2): [
         _SCORES + "a = Add(r, W_6_6)\nw = Softmax<axis=-1>(a)\nb = IsNaN(w)\ng = Where(b, 0.0, w)\ny = MatMul(g, v)"
     ],
