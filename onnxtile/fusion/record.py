@@ -68,11 +68,15 @@ class NodeRecord:
 
 @dataclass(frozen=True)
 class ConstantRecord:
-    """A constant that moved into the function: a Constant node, or (without one) an initializer with its tensor."""
+    """A constant that moved into the function: a Constant node, or (without one) an initializer with its tensor.
+
+    `place` is that of the initializer among those of its graph, counted from 0.
+    """
 
     value: ValueRecord
     node: NodeRecord | None = None
     tensor: TensorRecord | None = None
+    place: int | None = None
 
 
 @dataclass(frozen=True)

@@ -134,10 +134,11 @@ def _graph_of(part: FusedRegion) -> ir.Graph:
 
 @dataclass
 class _Places:
-    """Where each node of one graph stood in the file, and the graph's order as it is now."""
+    """Where each node and each initializer of one graph stood in the file, and the order of its nodes as it is now."""
 
     order: TopologicalOrder
     original: dict[ir.Node, int]
+    initializers: dict[ir.Value, int]
 
 
 @dataclass(frozen=True)
@@ -321,14 +322,16 @@ class _Fuser:
 
     def _places(self, graph: ir.Graph) -> _Places:
         if graph not in self.places:
-            self.places[graph] = _Places(TopologicalOrder(graph), {node: place for place, node in enumerate(graph)})
+            initializers = {value: place for place, value in enumerate(graph.initializers.values())}
+            original = {node: place for place, node in enumerate(graph)}
+            self.places[graph] = _Places(TopologicalOrder(graph), original, initializers)
         return self.places[graph]
 
     def _call(self, part: FusedRegion, function: ir.Function, places: _Places) -> ir.Node:
         nodes = tuple(
             of_node(node, places.original.get(node), self.run, copied=part.may_be_copied(node)) for node in part.nodes
         )
-        constants = tuple(self._constant_record(value, places.original) for value in part.constants)
+        constants = tuple(self._constant_record(value, places) for value in part.constants)
         record = Record(self.run, "", nodes, constants)
         outputs = [ir.Value() for _ in part.outputs]
         for old, new in zip(part.outputs, outputs, strict=True):
@@ -347,11 +350,12 @@ class _Fuser:
             metadata_props=metadata,
         )
 
-    def _constant_record(self, value: ir.Value, places: dict[ir.Node, int]) -> ConstantRecord:
+    def _constant_record(self, value: ir.Value, places: _Places) -> ConstantRecord:
         node = value.producer()
         if node is not None:
-            return ConstantRecord(of_value(value), of_node(node, places.get(node), self.run))
-        return ConstantRecord(of_value(value), tensor=of_tensor(constant_attribute(value).as_tensor()))
+            return ConstantRecord(of_value(value), of_node(node, places.original.get(node), self.run))
+        tensor = of_tensor(constant_attribute(value).as_tensor())
+        return ConstantRecord(of_value(value), tensor=tensor, place=places.initializers.get(value))
 
     def _unique(self, name: str) -> str:
         candidate, count = name, self.counts.get(name, 1)

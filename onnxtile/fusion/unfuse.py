@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -26,6 +27,8 @@ from onnxtile.fusion.record import (
 )
 from onnxtile.graph import dependencies
 from onnxtile.model.walk import graphs_in, roots
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ class Undo:
     def graph(self, graph: ir.Graph, run: int) -> None:
         """Undo in `graph` what the `run` of fuse did there."""
         places: dict[ir.Node, int] = {}
+        initializers: dict[ir.Value, int] = {}
         values = {value.name or "": value for node in graph for value in node.outputs}
         todo = [node for node in graph if keys.FUSED in node.metadata_props]
         while todo:
@@ -112,7 +116,7 @@ class Undo:
                 record = self._past.record(call)
                 if record.run != run:
                     continue
-                expanded = self._expand(call, record, places, values)
+                expanded = self._expand(call, record, places, initializers, values)
             name = keys.meta_op(call.op_type)
             self.calls[name] = self.calls.get(name, 0) + 1
             todo += [node for node in expanded if keys.FUSED in node.metadata_props]
@@ -122,6 +126,7 @@ class Undo:
             if place is not None:
                 places[node] = place
         _reorder(graph, places)
+        _reorder_initializers(graph, initializers)
 
     def preview(self, call: ir.Node, known: dict[str, ir.Value], graph: ir.Graph) -> Opening:
         """Return the nodes that `call` of `graph` stands for, in no graph yet; `known` are the values of the graph by name."""
@@ -172,9 +177,14 @@ class Undo:
         return function
 
     def _expand(
-        self, call: ir.Node, record: Record, places: dict[ir.Node, int], known: dict[str, ir.Value]
+        self,
+        call: ir.Node,
+        record: Record,
+        places: dict[ir.Node, int],
+        initializers: dict[ir.Value, int],
+        known: dict[str, ir.Value],
     ) -> list[ir.Node]:
-        """Put the body of `call` in its place, with the names of `record`; return the new nodes."""
+        """Put the body of `call` in its place, with the names of `record`; return the new nodes, and note where what it makes stood."""
         graph = call.graph
         assert isinstance(graph, ir.Graph)
         opening = self._opened(call, record, known, graph)
@@ -182,6 +192,7 @@ class Undo:
         for copy, own in opening.pairs():
             if own.place is not None:
                 places[copy] = own.place
+        initializers.update((value, one.place) for value, one in opening.constants if one.place is not None)
         return opening.nodes
 
     def _opened(self, call: ir.Node, record: Record, known: dict[str, ir.Value], graph: ir.Graph) -> Opening:
@@ -341,16 +352,30 @@ def _reorder(graph: ir.Graph, places: dict[ir.Node, int]) -> None:
     if not places:
         return
     nodes = list(graph)
-    others = iter([node for node in nodes if node not in places])
-    ordered: list[ir.Node] = []
-    for node, place in sorted(places.items(), key=lambda item: item[1]):
-        ordered.extend(islice(others, max(0, place - len(ordered))))
-        ordered.append(node)
-    ordered.extend(others)
     graph.remove(nodes)
-    graph.extend(ordered)
+    graph.extend(_in_places(nodes, places))
     if not _is_sorted(graph):
         graph.sort()
+
+
+def _reorder_initializers(graph: ir.Graph, places: dict[ir.Value, int]) -> None:
+    """Put the initializers of `places` where they were; the others keep their order in the places between."""
+    if not places:
+        return
+    ordered = _in_places(list(graph.initializers.values()), places)
+    graph.initializers.clear()
+    for value in ordered:
+        graph.register_initializer(value)
+
+
+def _in_places(listed: list[_T], places: Mapping[_T, int]) -> list[_T]:
+    """Return `listed` with those of `places` there, counted from 0; the others keep their order in the places between."""
+    others = iter([one for one in listed if one not in places])
+    ordered: list[_T] = []
+    for one, place in sorted(places.items(), key=lambda item: item[1]):
+        ordered.extend(islice(others, max(0, place - len(ordered))))
+        ordered.append(one)
+    return [*ordered, *others]
 
 
 def _is_sorted(graph: ir.Graph) -> bool:

@@ -52,6 +52,27 @@ def test_an_activation_becomes_one_operator(
     assert result.verdict is not None and result.verdict.equal
 
 
+TWICE = [
+    ("TwiceGeLU", "d = Div(x, root) e = Erf(d) a = Add(e, one) y = Mul(x, a)", "com.microsoft.Gelu"),
+    (
+        "TwiceGeLUTanh",
+        TANH.removesuffix(" h = Mul(x, half) y = Mul(h, a)") + " y = Mul(x, a)",
+        "com.microsoft.FastGelu",
+    ),
+]
+
+
+@pytest.mark.parametrize(("pattern", "body", "contrib"), TWICE)
+def test_an_activation_whose_half_was_folded_away_is_doubled(
+    bench: Any, operators: Names, pattern: str, body: str, contrib: str
+) -> None:
+    for target, wanted in (("onnx", "Gelu"), ("ort", contrib)):
+        result = bench.lower(bench.model(body, NUMBERS), pattern, target)
+        assert operators(result) == [wanted, "Mul"]
+        assert [site.equal for site in result.sites] == [True]
+        assert result.verdict is not None and result.verdict.equal
+
+
 @pytest.mark.parametrize(("pattern", "body", "standard"), [s[:3] for s in SITES if s[0] not in {"HardSwish", "Mish"}])
 def test_bfloat16_is_lowered_as_well(bench: Any, operators: Names, pattern: str, body: str, standard: str) -> None:
     # onnxruntime has no kernels of these in bfloat16, neither of the operators nor of what they stand for.

@@ -83,6 +83,9 @@ FORMS = {
     "rotary embedding of neighbours": _heads() + "".join(map(_PAIRS.format, "qk")) + _core("q", "k") + _END,
     "norms of Q and K": _heads() + "".join(map(_NORM.format, "qk")) + _core("q", "k") + _END,
     "a past": _heads() + "".join(map(_PAST.format, "kv")) + _core("k", "v") + _END,
+    "softmax of two axes, as the version converter writes that of older opsets": PLAIN.replace(
+        "w = Softmax<axis=-1>(a)", "f = Flatten<axis=3>(a)\ng = Shape(a)\ns = Softmax<axis=-1>(f)\nw = Reshape(s, g)"
+    ),
     "merged in two steps": PLAIN.replace("j = ", "f = Reshape(i, [2, 2, 6, 4])\nj = ").replace("3]>(i)", "3]>(f)"),
 }
 
@@ -107,6 +110,10 @@ def test_keys_and_values_that_are_kept_are_results_of_their_own(tiny: Tiny) -> N
 MISSES = {
     "Q is not projected by a weight": ("qa = MatMul(x, W_8_8)", "qg = Reshape(x, [2, 6, 8])\nqa = Exp(qg)"),
     "the result is not projected": ("y = MatMul(l, W_8_8)", "y = Exp(l)"),
+    "softmax over all scores of a head": (
+        "w = Softmax<axis=-1>(a)",
+        "f = Flatten<axis=2>(a)\ng = Shape(a)\ns = Softmax<axis=-1>(f)\nw = Reshape(s, g)",
+    ),
     "the weights are read outside": ("w = Softmax<axis=-1>(a)", "w = Softmax<axis=-1>(a)\nu = Identity(w)"),
 }
 

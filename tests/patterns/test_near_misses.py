@@ -165,6 +165,21 @@ i = Transpose<perm=[0, 3, 1, 2]>(h)
 y = MatMul(i, v)
 """
 TWICE = "d = Div(x, 1.4142135)\ne = Erf(d)\na = Add(e, 1.0)\ny = Mul(x, a)"
+TWICE_TANH = (
+    "c = Pow(x, 3.0)\nd = Mul(c, 0.044715)\nb = Add(x, d)\nr = Mul(b, 0.7978845608028654)\nt = Tanh(r)\na = Add(t, 1.0)\n"
+    "y = Mul(x, a)"
+)
+SCATTERED = """
+t = Transpose<perm=[0, 2, 1]>(k)
+r = MatMul(q, t)
+b = Reshape(r, [2, 8, 2, 4])
+a = Add(b, W_8_2_4)
+c = Reshape(a, [2, 8, 8])
+i = Reshape([0, 1], [2, 1])
+u = ScatterND(r, i, c)
+w = Softmax<axis=-1>(u)
+y = MatMul(w, v)
+"""
 BY_SUMS = """
 s = ReduceSum<keepdims=1>(x, [2])
 m = Mul(s, 0.125)
@@ -319,6 +334,20 @@ MISSES = {
     "attention by columns: softmax over another axis": ("ScaledDotProductAttention", COLUMNS, "axis=-1", "axis=1"),
     "talking heads: another axis mixed": ("ScaledDotProductAttention", TALKING, "[0, 2, 3, 1]>(w)", "[0, 3, 2, 1]>(w)"),
     "talking heads: tanh between": ("ScaledDotProductAttention", TALKING, "MatMul(g, W_2_2)", "Tanh(g)"),
+    "attention: scores written where the model says": (
+        "ScaledDotProductAttention",
+        SCATTERED,
+        "i = Reshape([0, 1], [2, 1])",
+        "j = Cast<to=7>(p)\nh = Slice(j, [0], [1], [1])\ng = Slice(h, [0], [1], [2])\ni = Reshape(g, [2, 1])",
+    ),
+    "attention: another function of the scores written over them": (
+        "ScaledDotProductAttention",
+        SCATTERED,
+        "a = Add(b, W_8_2_4)",
+        "a = Exp(b)",
+    ),
+    "twice tanh GELU: 0.044715 is off by 1e-5": ("TwiceGeLUTanh", TWICE_TANH, "0.044715", "0.044725"),
+    "twice tanh GELU: another value gated": ("TwiceGeLUTanh", TWICE_TANH, "y = Mul(x, a)", "y = Mul(z, a)"),
     "twice GELU: √2 is off by 1e-3": ("TwiceGeLU", TWICE, "1.4142135", "1.4152135"),
     "twice GELU: 2 added": ("TwiceGeLU", TWICE, "Add(e, 1.0)", "Add(e, 2.0)"),
     "twice GELU: another value gated": ("TwiceGeLU", TWICE, "Mul(x, a)", "Mul(z, a)"),

@@ -322,6 +322,28 @@ CASES: dict[tuple[str, int], list[str]] = {
         "x = Add(a, b)\n" + _MEAN_SQUARE + _DEVIATION + "n = Div(x, d)\ny = Mul(n, W_8)",
     ],
     ("TwiceGeLU", 1): [f"{erf}\ne = Erf(a)\nf = Add(e, 1.0)\ny = Mul(x, f)" for erf in _ERF],
+    ("TwiceGeLUTanh", 1): ["c = Pow(x, 3.0)\na = Mul(c, 0.044715)\n" + _ROOT + _TANH + "y = Mul(x, p)"],
+    ("TwiceGeLUTanh", 2): [
+        square + "c = Mul(s, x)\na = Mul(c, 0.044715)\n" + _ROOT + _TANH + "y = Mul(x, p)" for square in _SQUARES
+    ],
+    ("TwiceGeLUTanh", 3): [
+        square + "c = Mul(s, 0.044715)\na = Mul(c, x)\n" + _ROOT + _TANH + "y = Mul(x, p)" for square in _SQUARES
+    ],
+    ("TwiceGeLUTanh", 4): ["c = Mul(x, 0.044715)\ns = Mul(c, x)\na = Mul(s, x)\n" + _ROOT + _TANH + "y = Mul(x, p)"],
+    ("TwiceGeLUTanh", 5): [
+        square
+        + "c = Mul(s, 0.044715)\nb = Add(c, 1.0)\nr = Mul(x, 0.7978845608028654)\nz = Mul(r, b)\n"
+        + _TANH
+        + "y = Mul(x, p)"
+        for square in _SQUARES
+    ],
+    ("TwiceGeLUTanh", 6): [
+        square
+        + "a = Mul(s, 0.035677408136300125)\nb = Add(a, 0.7978845608028654)\nz = Mul(x, b)\n"
+        + _TANH
+        + "y = Mul(x, p)"
+        for square in _SQUARES
+    ],
     ("LayerNorm", 9): [
         _SUM.format(mean) + _SUM_OF_SQUARES.format(variance) + _DEVIATION + end + _SCALED
         for (mean, variance), end in product(
@@ -350,6 +372,11 @@ CASES: dict[tuple[str, int], list[str]] = {
         _FOUR
         + "e = Conv<kernel_shape=[1, 1]>(r, W_2_2_1_1)\nw = Softmax<axis=-1>(e)\n"
         + "f = Conv<kernel_shape=[1, 1]>(w, W_2_2_1_1)\ny = MatMul(f, q)",
+    ],
+    ("ScaledDotProductAttention", 14): [
+        _SCORES
+        + "b = Reshape(r, [2, 6, 2, 3])\na = Add(b, W_6_1_3)\nd = Add(a, W_6_2_1)\nc = Reshape(d, [2, 6, 6])\n"
+        + "i = Reshape([0, 1], [2, 1])\nu = ScatterND(r, i, c)\nw = Softmax<axis=-1>(u)\ny = MatMul(w, v)"
     ],
     ("ScaledDotProductAttention", 2): [
         _SCORES + "a = Add(r, W_6_6)\nw = Softmax<axis=-1>(a)\nb = IsNaN(w)\ng = Where(b, 0.0, w)\ny = MatMul(g, v)"
