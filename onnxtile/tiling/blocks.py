@@ -258,66 +258,117 @@ class PackedBlocks(Blocks):
 
 
 @dataclass
-class SplitBlocks(Blocks):
-    """Blocks of a value known only when the model runs: Transpose where it is asked for, then Split, once or twice.
+class RuntimeBlocks(Blocks):
+    """Blocks of a value known only when the model runs.
 
-    The side that the outer loop walks (`outer`: 0 rows, 1 columns) is split first; its panels are split when the loop reaches them.
+    Along an axis on which they lie one after another in memory, a Split gives them all, which takes no copy. Any other block is a copy:
+    a Slice makes it for the tiles that read it next to each other, so that one copy is alive at a time.
     """
 
     cutting: Cutting
     writer: Writer
-    outer: int
-    _sizes: dict[int, ir.Value | list[int]] = field(default_factory=dict)
     _panels: list[ir.Value] = field(default_factory=list)
-    _blocks: dict[int, list[ir.Value]] = field(default_factory=dict)
+    _last: tuple[tuple[int, int], ir.Value] | None = None
 
     def block(self, row: int, column: int) -> ir.Value:
-        """Return the output of Split that holds the block."""
-        row, column = self.cutting.place(row, column)
-        outer, inner = (row, column) if self.outer == 0 else (column, row)
-        if not self._panels:
-            self._panels = self._split(self._whole(), self.outer, None)
-        if outer not in self._blocks:
-            self._blocks[outer] = self._split(self._panels[outer], 1 - self.outer, outer)
-        return self._blocks[outer][inner]
+        """Return the value that holds the block; it is written again where another block was asked for in between."""
+        place = self.cutting.place(row, column)
+        if self._last is None or self._last[0] != place:
+            self._last = place, self._filled(place, self._turned(place, self._cut(place)))
+        return self._last[1]
 
-    def _whole(self) -> ir.Value:
-        operand, name = self.cutting.operand, self.cutting.letters[0]
-        value = operand.value
-        if operand.transposed:
-            perm = ir.AttrInt64s("perm", (1, 0))
-            value = self.writer.node("Transpose", [value], f"transpose_{name}", {}, operand.dims, [perm], operand.dtype)
-        if not self.cutting.fills:
+    def _cut(self, place: tuple[int, int]) -> ir.Value:
+        """Return the elements of a block, in the order in which the value stores them."""
+        operand = self.cutting.operand
+        value, dims, sides = operand.value, list(operand.stored), cut_sides(self.cutting)
+        split = next((side for side in sides if is_contiguous(operand.stored, operand.stored_axis(side))), None)
+        if split is not None:
+            self._panels = self._panels or self._split(split)
+            value = self._panels[place[split]]
+            dims[operand.stored_axis(split)] = self._width(split, place[split])
+            sides.remove(split)
+        if not sides:
             return value
-        after = [0] * len(operand.dims)
-        for axis, cuts in zip(operand.axes, (self.cutting.rows, self.cutting.columns), strict=True):
-            if axis is not None and cuts.total is not None and cuts.size is not None:
-                after[axis] = cuts.total - cuts.size
-        zero = None if operand.zero is None or operand.zero.axes != (None, None) else operand.zero.value
-        return self.writer.pad((value, operand.dtype), after, f"pad_{name}", self.cutting.dims(None, None), zero)
-
-    def _split(self, value: ir.Value, side: int, panel: int | None) -> list[ir.Value]:
-        """Split `value` along `side`; `panel` is its place along the other side, None where it is whole there."""
-        cuts = (self.cutting.rows, self.cutting.columns)[side]
-        axis = self.cutting.operand.axes[side]
-        if axis is None or not cuts.is_cut:
-            return [value]
-        name, *axes = self.cutting.letters
-        if side not in self._sizes:
-            self._sizes[side] = self.writer.split_sizes(cuts.widths, f"{name}_{axes[side]}_sizes")
-        place = {} if panel is None or not self._outer_is_cut else {axes[1 - side]: panel}
-        parts = []
-        for index in range(cuts.count):
-            row, column = (index, panel) if side == 0 else (panel, index)
-            at = place | {axes[side]: index}
-            parts.append((label(name, {a: at[a] for a in axes if a in at}), self.cutting.dims(row, column)))
-        return self.writer.split(
-            (value, self.cutting.operand.dtype), axis, self._sizes[side], f"split_{name}", place, parts
+        index = {}
+        for side in sides:
+            axis = operand.stored_axis(side)
+            index[axis] = self._cuts[side].stretch(place[side])
+            dims[axis] = self._width(side, place[side])
+        part = "_stored" if operand.transposed or self._fills(place) else ""
+        return self.writer.slice(
+            (value, operand.dtype), index, f"{self.cutting.letters[0]}{part}", self._at(place), tuple(dims)
         )
 
+    def _split(self, side: int) -> list[ir.Value]:
+        """Write the Split along `side`, whose parts lie one after another."""
+        operand, cuts = self.cutting.operand, self._cuts[side]
+        name, letter = self.cutting.letters[0], self.cutting.letters[1 + side]
+        widths = [self._width(side, index) for index in range(cuts.count)]
+        sizes = self.writer.split_sizes(widths, f"{name}_{letter}_sizes")
+        parts = []
+        for index, width in enumerate(widths):
+            dims = list(operand.stored)
+            dims[operand.stored_axis(side)] = width
+            parts.append((label(name, {letter: index}), tuple(dims)))
+        return self.writer.split(
+            (operand.value, operand.dtype), operand.stored_axis(side), sizes, f"split_{name}", {}, parts
+        )
+
+    def _turned(self, place: tuple[int, int], value: ir.Value) -> ir.Value:
+        if not self.cutting.operand.transposed:
+            return value
+        dims = [self._width(side, place[side]) for side in (0, 1)]
+        perm = ir.AttrInt64s("perm", (1, 0))
+        stem = f"transpose_{self.cutting.letters[0]}"
+        return self.writer.node(
+            "Transpose", [value], stem, self._at(place), tuple(dims), [perm], self.cutting.operand.dtype
+        )
+
+    def _filled(self, place: tuple[int, int], value: ir.Value) -> ir.Value:
+        after = self._fills(place)
+        if not after:
+            return value
+        operand = self.cutting.operand
+        zero = None if operand.zero is None or operand.zero.axes != (None, None) else operand.zero.value
+        dims = self.cutting.dims(*place)
+        return self.writer.pad(
+            (value, operand.dtype), after, f"pad_{self.cutting.letters[0]}", self._at(place), dims, zero
+        )
+
+    def _fills(self, place: tuple[int, int]) -> list[int]:
+        """Return the elements that fill up a block behind each axis; nothing where it is full."""
+        operand = self.cutting.operand
+        after = [0] * len(operand.dims)
+        for side, axis in enumerate(operand.axes):
+            if axis is not None and self._cuts[side].fills:
+                after[axis] = self._cuts[side].width(place[side]) - self._width(side, place[side])
+        return after if any(after) else []
+
+    def _width(self, side: int, index: int) -> int:
+        """Return the elements of a block along `side` that are not filling."""
+        size = self.cutting.operand.size(side)
+        assert isinstance(size, int)
+        return len(range(size)[self._cuts[side].stretch(index)])
+
+    def _at(self, place: tuple[int, int]) -> dict[str, int]:
+        """Return the place of a block in the grid, without the sides that are whole."""
+        letters = self.cutting.letters[1:]
+        return {letters[side]: place[side] for side in cut_sides(self.cutting)}
+
     @property
-    def _outer_is_cut(self) -> bool:
-        return (self.cutting.rows, self.cutting.columns)[self.outer].is_cut
+    def _cuts(self) -> tuple[Axis, Axis]:
+        return self.cutting.rows, self.cutting.columns
+
+
+def cut_sides(cutting: Cutting) -> list[int]:
+    """Return the sides, 0 rows and 1 columns, along which an operand is cut into several blocks."""
+    cuts = (cutting.rows, cutting.columns)
+    return [side for side in (0, 1) if cutting.operand.axes[side] is not None and cuts[side].is_cut]
+
+
+def is_contiguous(dims: TensorDims, axis: int) -> bool:
+    """Return whether the parts of a tensor of `dims` along `axis` lie one after another in memory."""
+    return all(size == 1 for size in dims[:axis])
 
 
 @dataclass(frozen=True)
@@ -332,7 +383,7 @@ class WholeBlock(Blocks):
 
 
 def blocks_of(
-    cutting: Cutting, writer: Writer, constants: ConstantTable, cache: BlockCache, *, graph: ir.Graph, outer: int
+    cutting: Cutting, writer: Writer, constants: ConstantTable, cache: BlockCache, *, graph: ir.Graph
 ) -> Blocks:
     """Return the blocks of an operand that is used in `graph`."""
     operand = cutting.operand
@@ -343,7 +394,7 @@ def blocks_of(
     if not cutting.is_cut and not operand.transposed and cutting.scale == 1.0:
         return WholeBlock(operand.value)
     if not operand.constant:
-        return SplitBlocks(cutting, writer, outer)
+        return RuntimeBlocks(cutting, writer)
     if operand.dequantize is not None and cutting.scale == 1.0 and not cutting.fills:
         return QuantizedBlocks(cutting, writer, operand.dequantize)
     key = (operand.value, operand.transposed, cutting.scale, cutting.rows, cutting.columns, graph)

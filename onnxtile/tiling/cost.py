@@ -9,12 +9,16 @@ a block of the result. All three lie in fast memory together:
 a, b, c are the bytes of an element, times the matrices of a batch. `row` and `column` are the bytes that a row of the left operand and a
 column of the right one need besides, as zero points do, and a bias that is the same for all rows or all columns.
 
-Tiles run in loop order. A block that the tile before has used is still there; any other is read, and the block of the result that
-is left is written: to be read again where partial sums are still to come. They are added in place. So an operand is moved once for
-each turn of the loop that it does not depend on, where that loop stands outside a loop (of more than one turn) that it does depend
-on, else once in all; and V visits of the result cost V writes and V - 1 reads. One group moves
+Tiles run in a serpentine: each loop turns back where it ended, so that from one tile to the next the index of one loop changes. A block
+that the tile before has used is still there; any other is read, and the block of the result that is left is written: to be read again
+where partial sums are still to come. They are added in place. So V visits of a block of the result cost V writes and V - 1 reads. With
+loops of A, B and C turns, the outermost first, the blocks of an operand are read
 
-    a·channels·windows·turns(n) + b·channels·kernel·filters·turns(m) + c·outputs·filters·(2·turns(k) - 1)
+    A·B times           where it does not depend on the innermost loop, each once,
+    A·(B·C - (B - 1))   where it does not depend on the loop in the middle: at each turn of that a block stays,
+    A·B·C - (A - 1)     where it does not depend on the outermost loop.
+
+A block that stays is the last or the first along each axis, by turns; the last one may be smaller, and that is counted.
 
 Windows overlap by the halo: n neighbouring outputs read (n - 1)·stride + reach inputs, reach the elements from the kernel's first to its
 last, so an axis of O outputs in t stretches reads stride·(O - t) + t·reach of them; with a kernel of 1, as in a matrix product, that is O.
@@ -139,22 +143,39 @@ class Workload:
         besides = groups * filters * self.column + prod(steps) * self.row
         return sum(elements * size for elements, size in blocks) + besides
 
-    def moved(self, counts: tuple[Sequence[Any], Any, Any], order: str) -> Any:
-        """Return the bytes that all tiles move, cut into so many stretches along each sliding axis, K and N."""
-        along, k, n = counts
-        m: Any = 1
-        window: Any = self.channels
-        for axis, out, count in zip(self.sliding, self.outs, along, strict=True):
-            m, window = m * count, window * _windows(axis, out, count)
-        whole = self.channels * prod(_size(axis) for axis in self.sliding)
-        window = np.where(np.equal(m, 1), np.maximum(window, whole), window)
-        each = {"m": m, "k": k, "n": n}
+    def moved(self, tile: tuple[Sequence[Any], Any, Any], order: str) -> Any:
+        """Return the bytes that all tiles move, each of so many outputs along each sliding axis, channels and filters."""
+        steps, channels, filters = tile
+        m, whole, first, last = self._windows(steps)
+        each = {"m": m, "k": -(-self.channels // channels), "n": -(-self.filters // filters)}
+        outs = [_ends(out, step) for out, step in zip(self.outs, steps, strict=True)]
+        ends = {
+            "m": (prod(self.outs), prod(one[0] for one in outs), prod(one[1] for one in outs)),
+            "k": (self.channels, *_ends(self.channels, channels)),
+            "n": (self.filters, *_ends(self.filters, filters)),
+        }
         a, b, c = (size * count for size, count in zip(self.bytes, self.batch, strict=True))
+        result = _read("mn", order, each, ends)
         return self.groups * (
-            a * window * turns("n", order, each)
-            + b * self.filters * self.channels * self.kernel * turns("m", order, each)
-            + c * self.filters * prod(self.outs) * (2 * turns("k", order, each) - 1)
+            a * _read("mk", order, each, ends | {"m": (whole, first, last)})
+            + b * self.kernel * _read("kn", order, each, ends)
+            + c * (2 * result - self.filters * prod(self.outs))
         )
+
+    def _windows(self, steps: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
+        """Return the stretches of M, and the inputs in all their windows, in the first window and in the last, for one channel."""
+        count: Any = 1
+        total: Any = 1
+        first: Any = 1
+        last: Any = 1
+        for axis, out, step in zip(self.sliding, self.outs, steps, strict=True):
+            along = -(-out // step)
+            count, total = count * along, total * _windows(axis, out, along)
+            ends = _ends(out, step)
+            first, last = first * axis.longest(ends[0]), last * axis.longest(ends[1])
+        size = prod(_size(axis) for axis in self.sliding)
+        # Where nothing is cut, the whole input is read.
+        return (count, *(np.where(np.equal(count, 1), np.maximum(each, size), each) for each in (total, first, last)))
 
 
 def bias_bytes(contraction: Contraction) -> tuple[int, int]:
@@ -170,12 +191,38 @@ def bias_bytes(contraction: Contraction) -> tuple[int, int]:
     return (size if columns == 1 else 0), 0
 
 
-def turns(axis: str, order: str, counts: Mapping[str, Any]) -> Any:
-    """Return how often a loop makes the operand that does not depend on it move: 1 unless a loop inside moves that on."""
-    inside = [np.asarray(counts[inner]) > 1 for inner in order[order.index(axis) + 1 :]]
-    if not inside:
-        return 1
-    return np.where(np.logical_or.reduce(inside), counts[axis], 1)
+def loads(operand: str, order: str, counts: Mapping[str, Any]) -> Any:
+    """Return how many blocks of the operand along two of M, K and N, as "mk", are read, where one that stays is not read again."""
+    a, b, c = (counts[axis] for axis in order)
+    still = _still(operand, order)
+    return (a * b * c - (a - 1), a * (b * c - (b - 1)), a * b)[still]
+
+
+def _still(operand: str, order: str) -> int:
+    """Return the place of the loop, 0 the outermost, on which an operand does not depend."""
+    return next(place for place, axis in enumerate(order) if axis not in operand)
+
+
+def _read(operand: str, order: str, counts: Mapping[str, Any], ends: Mapping[str, tuple[Any, Any, Any]]) -> Any:
+    """Return how many elements of an operand are read; `ends` has for each axis all elements, those of its first and its last block."""
+    still = _still(operand, order)
+    one, other = (axis for axis in order if axis in operand)
+    (all_one, first_one, last_one), (all_other, first_other, last_other) = ends[one], ends[other]
+    a, b, _ = (counts[axis] for axis in order)
+    whole = all_one * all_other
+    if still == 2:
+        return whole
+    if still == 1:
+        # Of B - 1 turns the first, the third ... are behind the last block, the others before the first.
+        return b * whole - all_one * ((b // 2) * last_other + ((b - 1) // 2) * first_other)
+    # The loop in the middle ends at its last and its first block by turns; so does the inner one where B is odd, else at its first.
+    behind = np.where(b % 2 == 1, last_other, first_other)
+    return a * whole - ((a // 2) * last_one * behind + ((a - 1) // 2) * first_one * first_other)
+
+
+def _ends(size: int, step: Any) -> tuple[Any, Any]:
+    """Return the elements of the first and the last stretch of an axis."""
+    return np.minimum(step, size), size - (-(-size // step) - 1) * step
 
 
 def _windows(axis: SlidingAxis, out: int, count: Any) -> Any:

@@ -13,6 +13,7 @@ from onnxtile.tiling.choice import TileChoice
 from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.cost import Workload, bias_bytes
 from onnxtile.tiling.grid import TileGrid
+from onnxtile.tiling.join import may_scatter
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.requirements import require_cuttable, require_fillable
 from onnxtile.tiling.search import front, smallest
@@ -44,8 +45,10 @@ def examine(
 
     def nodes(groups: Any, *rest: Any) -> Any:
         *sliding, k, n, order = rest
-        # Filling up takes a node for each operand and one for the result.
-        return count_nodes(contraction, (groups, tuple(sliding), k, n), order, how) + 3 * bounds.fills
+        scatters = may_scatter(contraction)
+        return count_nodes(
+            contraction, (groups, tuple(sliding), k, n), order, how, fills=bounds.fills, scatters=scatters
+        )
 
     def grid_of(choice: TileChoice) -> TileGrid:
         return TileGrid.chosen(contraction, bounds, choice.tile, choice.order)

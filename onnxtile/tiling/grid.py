@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
 from onnxtile.errors import Infeasible
@@ -231,7 +230,7 @@ class TileGrid:
         return any(axis.fills for axis in (*self.sliding, self.k, self.n))
 
     def places(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the place (group, m, k, n) of each tile in loop order.
+        """Yield the place (group, m, k, n) of each tile in loop order, set of groups after set of groups.
 
         Where K is the innermost loop, the partial sums of one output block follow one another, so that few are alive at a time.
         """
@@ -260,13 +259,23 @@ class TileGrid:
 
 
 def loop(order: str, counts: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
-    """Yield each place (m, k, n) among so many stretches along M, K and N, in the order of loops, outermost first."""
-    turns = dict(zip("mkn", counts, strict=True))
+    """Yield each place (m, k, n) among so many stretches along M, K and N, in the order of loops, outermost first.
+
+    Loops run in a serpentine: each turns back where it ended, so that from one place to the next only one index changes, by one.
+    """
+    sizes = dict(zip("mkn", counts, strict=True))
     m, k, n = (order.index(axis) for axis in "mkn")
-    for at in product(*(range(turns[letter]) for letter in order)):
-        yield at[m], at[k], at[n]
+    outer, middle, inner = (range(sizes[letter]) for letter in order)
+    rows, columns = serpentine(middle), serpentine(inner)
+    for first in outer:
+        for second in next(rows):
+            for third in next(columns):
+                at = (first, second, third)
+                yield at[m], at[k], at[n]
 
 
-def outer_side(order: str, axes: str) -> int:
-    """Return which side of an operand of `axes` ("mk" or "kn") the outer of its two loops walks: 0 its rows, 1 its columns."""
-    return 0 if order.index(axes[0]) < order.index(axes[1]) else 1
+def serpentine(indices: range) -> Iterator[range]:
+    """Yield `indices` upwards, then downwards, and so on."""
+    while True:
+        yield indices
+        yield indices[::-1]

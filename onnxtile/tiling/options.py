@@ -25,7 +25,7 @@ class TilingPolicy:
     `strict`: whether a node that cannot meet the limits is an error; otherwise it is left as it is.
     """
 
-    accumulate: Accumulation = Accumulation.SUM
+    accumulate: Accumulation = Accumulation.CHAIN
     nodes_at_most: int | None = None
     wrap: bool = False
     runs: int = 1
@@ -43,7 +43,7 @@ class TilingPolicy:
     def of(
         cls,
         *,
-        accumulate: str = "sum",
+        accumulate: str = "chain",
         accumulate_type: str | None = None,
         nodes_at_most: int | None = None,
         wrap: bool = False,

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.runtime import Array
-from onnxtile.tiling.blocks import Blocks, ConstantBlocks, Cutting, SplitBlocks, WholeBlock
+from onnxtile.tiling.blocks import Blocks, ConstantBlocks, Cutting, RuntimeBlocks, WholeBlock
 from onnxtile.tiling.contraction import Axes, Bias, Parameter, Requantize, TensorOperand
 from onnxtile.tiling.grid import Axis
 from onnxtile.tiling.tensors import ConstantTable, TensorDims
@@ -85,7 +85,7 @@ def _blocks(writer: Writer, addend: _Addend, stem: str) -> Blocks:
         for axis, cuts in zip(axes, (cutting.rows, cutting.columns), strict=True)
     )
     if array is None:
-        return SplitBlocks(cutting, writer, 0) if cut else WholeBlock(value)
+        return RuntimeBlocks(cutting, writer) if cut else WholeBlock(value)
     if not cut:
         return WholeBlock(writer.constant(ir.Tensor(array), stem))
     return ConstantBlocks(cutting, writer, lambda: array, {})

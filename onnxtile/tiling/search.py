@@ -35,7 +35,7 @@ def front(workload: Workload, limits: Limits, bounds: AxisBounds, nodes: NodeCou
     groups, *steps, channels, filters = tiles
     counts = [-(-size // step) for size, step in zip(work.sizes, tiles, strict=True)]
     single = (np.prod(counts, axis=0) == 1) & (not bounds.fills)
-    moved = [work.moved((counts[1:-2], counts[-2], counts[-1]), order) for order in ORDERS]
+    moved = [work.moved((steps, channels, filters), order) for order in ORDERS]
     number = [np.where(single, 1, nodes(*counts, order)) for order in ORDERS]
     return best_of(tuple(tiles), np.asarray(work.held(groups, steps, channels, filters)), number, moved)
 

@@ -1,15 +1,14 @@
-"""The windows of the left operand that the tiles of a convolution read: cut by Slice with their halo, their channels by Split."""
+"""The windows of the left operand that the tiles of a convolution read: cut by Slice with their halo and their channels."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onnxtile.tiling.blocks import Blocks, Cutting, SplitBlocks, WholeBlock
+from onnxtile.tiling.blocks import Blocks, Cutting, RuntimeBlocks, WholeBlock
 from onnxtile.tiling.sliding import InputWindow
-from onnxtile.tiling.tensors import TensorDims
-from onnxtile.tiling.writer import Writer, label
+from onnxtile.tiling.writer import Writer
 
 
 def input_windows(writer: Writer, m: int) -> list[InputWindow]:
@@ -21,40 +20,38 @@ def input_windows(writer: Writer, m: int) -> list[InputWindow]:
 
 @dataclass
 class WindowBlocks(Blocks):
-    """The windows of an operand known only when the model runs; each is written when it is first asked for."""
+    """The windows of an operand known only when the model runs, for the tiles that read one next to each other."""
 
     cutting: Cutting
     writer: Writer
-    _windows: dict[int, Blocks] = field(default_factory=dict)
-    _sizes: dict[int, ir.Value | list[int]] = field(default_factory=dict)
+    _last: tuple[tuple[int, int], ir.Value] | None = None
+    _channels: Blocks = field(init=False)
+
+    def __post_init__(self) -> None:
+        cut = self.cutting.columns.is_cut
+        self._channels = RuntimeBlocks(self.cutting, self.writer) if cut else WholeBlock(self.cutting.operand.value)
 
     def block(self, row: int, column: int) -> ir.Value:
         """Return the channels at `column` of the window that stretch `row` of M reads."""
-        if row not in self._windows:
-            self._windows[row] = self._cut_channels(*self._sliced(row), row)
-        return self._windows[row].block(0, column)
-
-    def _sliced(self, m: int) -> tuple[ir.Value, TensorDims]:
-        operand, axes = self.cutting.operand, self.writer.contraction.left_axes
         if not self.writer.grid.cuts_rows:
-            return operand.value, operand.dims
-        index, dims = {}, list(operand.dims)
-        for axis, window in zip(axes, input_windows(self.writer, m), strict=True):
-            assert axis is not None
-            if window.width != dims[axis]:
-                index[axis] = slice(window.start, window.stop)
-            dims[axis] = window.width
-        if not index:
-            return operand.value, tuple(dims)
-        name, letter, _ = self.cutting.letters
-        place = {letter: m}
-        return self.writer.slice((operand.value, operand.dtype), index, name, place, tuple(dims)), tuple(dims)
+            return self._channels.block(0, column)
+        if self._last is None or self._last[0] != (row, column):
+            self._last = (row, column), self._sliced(row, column)
+        return self._last[1]
 
-    def _cut_channels(self, value: ir.Value, dims: TensorDims, m: int) -> Blocks:
-        if not self.cutting.columns.is_cut:
-            return WholeBlock(value)
+    def _sliced(self, m: int, column: int) -> ir.Value:
+        operand, axes = self.cutting.operand, self.writer.contraction.left_axes
+        index, dims = {}, list(operand.dims)
         name, letter, channels = self.cutting.letters
-        name = label(name, {letter: m}) if self.writer.grid.cuts_rows else name
-        operand = replace(self.cutting.operand, value=value, dims=dims, constant=False)
-        cutting = replace(self.cutting, operand=operand, letters=(name, letter, channels))
-        return SplitBlocks(cutting, self.writer, 1, _sizes=self._sizes)
+        place = {letter: m}
+        if self.cutting.columns.is_cut:
+            axis, stretch = operand.stored_axis(1), self.cutting.columns.stretch(column)
+            index[axis], dims[axis], place[channels] = stretch, self.cutting.columns.width(column), column
+        for spatial, window in zip(axes, input_windows(self.writer, m), strict=True):
+            assert spatial is not None
+            if window.width != dims[spatial]:
+                index[spatial] = slice(window.start, window.stop)
+            dims[spatial] = window.width
+        if not index:
+            return operand.value
+        return self.writer.slice((operand.value, operand.dtype), index, name, place, tuple(dims))

@@ -7,21 +7,35 @@ for each block would cost as many as the result has blocks. A bias that the tile
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxtile.tiling.accumulate import Accumulation, PartialSums, additions, fitting, partial_sums
-from onnxtile.tiling.blocks import BlockCache, Blocks, Cutting, PackedBlocks, WholeBlock, blocks_of, scaled, times
+from onnxtile.tiling.blocks import (
+    BlockCache,
+    Blocks,
+    Cutting,
+    PackedBlocks,
+    WholeBlock,
+    blocks_of,
+    is_contiguous,
+    scaled,
+    times,
+)
 from onnxtile.tiling.contraction import Bias, Contraction, TensorOperand
+from onnxtile.tiling.cost import loads
 from onnxtile.tiling.element_types import as_scalar
-from onnxtile.tiling.grid import Axis, TileGrid, outer_side
+from onnxtile.tiling.grid import Axis, TileGrid
+from onnxtile.tiling.join import EACH_SCATTERED, SCATTERED_ONCE, block_dims, joined, scatters
 from onnxtile.tiling.requantize import EACH, ONCE, BlockRequantizer
-from onnxtile.tiling.tensors import ConstantTable, TensorDims
+from onnxtile.tiling.tensors import ConstantTable
 from onnxtile.tiling.windows import WindowBlocks, input_windows
-from onnxtile.tiling.writer import GridPlace, Writer
+from onnxtile.tiling.writer import Writer
 
 _ONE = Axis(1, 1)
 
@@ -42,30 +56,32 @@ def write_tiles(
     cut = _CutOperands.of(writer, constants, cache, graph)
     how_quantized = contraction.requantize
     quantizer = None if how_quantized is None else BlockRequantizer.of(writer, how_quantized, constants)
-    result = _TiledValue(writer)
+    result = joined(writer)
     way = fitting(how, contraction)
     blocks: dict[tuple[int, int, int], PartialSums] = {}
+    added: Counter[tuple[int, int, int]] = Counter()
     for group, m, k, n in grid.places():
         at = (group, m, n)
         if at not in blocks:
             place = ({"g": group} if grid.groups.is_cut else {}) | {"m": m, "n": n}
-            dims = _dims(writer, grid.along(m), group * grid.n.count + n)
+            dims = block_dims(writer, grid.along(m), group * grid.n.count + n)
             blocks[at] = partial_sums(way, writer, place, dims)
-        blocks[at].multiply(cut.inputs(group, m, k, n), k, cut.attributes((group, m, k, n)))
-        if k == grid.k.count - 1:
+        inputs = cut.inputs((group, m, k, n), is_first=not added[at])
+        blocks[at].multiply(inputs, k, cut.attributes((group, m, k, n)))
+        added[at] += 1
+        if added[at] == grid.k.count:
             block = blocks.pop(at)
             made = block.result()
             if quantizer is not None:
                 made = quantizer.finish(made, (m, group * grid.n.count + n), block.place, block.dims)
-            result.put(m, (group, n), made)
+            result.put(m, (group, n), writer.cut_off(made, block.place, block.dims, result.dims(m, (group, n))))
     assert result.value is not None
     return _finished(writer, result.value, cut.alpha, constants)
 
 
 def _finished(writer: Writer, value: ir.Value, alpha: float, constants: ConstantTable) -> ir.Value:
-    """Write the steps on the whole result: cut off the zeros that filled it up, multiply by `alpha`, add the bias."""
-    contraction = writer.contraction
-    result = writer.cut_off(value, _dims(writer, (None,) * len(writer.grid.sliding), None))
+    """Write the steps on the whole result: multiply by `alpha`, add the bias."""
+    contraction, result = writer.contraction, value
     if alpha != 1.0:
         factor = writer.constant(ir.Tensor(as_scalar(alpha, contraction.dtype), contraction.dtype), "alpha_factor")
         result = writer.node("Mul", [result, factor], "alpha", {}, contraction.dims)
@@ -77,49 +93,68 @@ def _finished(writer: Writer, value: ir.Value, alpha: float, constants: Constant
 
 def most_nodes(contraction: Contraction, grid: TileGrid, how: Accumulation = Accumulation.SUM) -> int:
     """Return the number of nodes that `write_tiles` writes, at most: whether alpha needs one more only the constants decide."""
-    rows = any(axis.fills for axis in grid.sliding)
-    filled = (rows or grid.k.fills) + (grid.k.fills or grid.n.fills) + (rows or grid.n.fills)
     counts = (grid.groups.count, tuple(axis.count for axis in grid.sliding), grid.k.count, grid.n.count)
-    return int(count_nodes(contraction, counts, grid.order, how)) + filled
+    return int(
+        count_nodes(contraction, counts, grid.order, how, fills=grid.fills, scatters=scatters(contraction, grid))
+    )
 
 
 def count_nodes(
-    contraction: Contraction, counts: tuple[Any, tuple[Any, ...], Any, Any], order: str, how: Accumulation
+    contraction: Contraction,
+    counts: tuple[Any, tuple[Any, ...], Any, Any],
+    order: str,
+    how: Accumulation,
+    *,
+    fills: bool = False,
+    scatters: bool = False,
 ) -> Any:
-    """Return that number for so many stretches of groups, sliding axes, K and N, numbers or arrays, which nothing fills up."""
+    """Return that number for so many stretches of groups, sliding axes, K and N, numbers or arrays; with `fills`, zeros fill some up."""
     groups, sliding, gk, gn = counts
     gm = prod(sliding[1:], start=sliding[0])
     tiles = groups * gm * gk * gn
     sums = groups * gm * gn * additions(how, gk, contraction)
     columns, last = groups * gn, sliding[-1]
     concats = (columns > 1) * gm + (last > 1) * (gm // last) + (gm > last) * 1
-    windows = (gm > 1) * gm + (groups * gk > 1) * gm
-    left = windows if contraction.windows else _splits(contraction.left, (gm, gk), outer_side(order, "mk"))
-    right_counts = (groups * gk, gn) if contraction.groups_in_k else (gk, columns)
-    right = _splits(contraction.right, right_counts, outer_side(order, "kn"))
+    joins = np.where(scatters & (gm * columns > 1), EACH_SCATTERED * gm * columns + SCATTERED_ONCE, concats) * 1
+    each = {"m": gm, "k": gk, "n": gn}
+    reads = [groups * loads(operand, order, each) for operand in ("mk", "kn")]
+    left = _cuts(contraction.left, (gm, groups * gk), reads[0], windows=contraction.windows)
+    right = _cuts(contraction.right, (groups * gk, gn) if contraction.groups_in_k else (gk, columns), reads[1])
+    filling = (reads[0] + reads[1] + gm * columns) if fills else 0
     finishing = 0 if contraction.requantize is None else EACH * gm * columns + ONCE
-    return tiles + sums + concats + left + right + finishing + _once(contraction, columns)
+    return tiles + sums + joins + left + right + filling + finishing + _once(contraction, gm, columns)
 
 
-def _once(contraction: Contraction, columns: Any) -> Any:
-    """Return how many nodes the whole result takes, and zero points and a bias that are cut along N, at most."""
+def _once(contraction: Contraction, gm: Any, columns: Any) -> Any:
+    """Return how many nodes the whole result takes, and zero points and biases that are cut along N, at most."""
     bias = contraction.bias
     beta = bias is not None and bias.beta != 1.0 and not bias.constant
     zero = contraction.right.zero
     cut = [zero] if zero is not None and zero.axes[1] is not None else []
     cut += [] if contraction.tile_bias is None else [contraction.tile_bias]
     whole = (contraction.alpha != 1.0) + (1 + beta if contraction.adds_bias else 0)
-    return sum(_splits(operand, (1, columns), 1) for operand in cut) + whole
+    blocks = gm * columns if contraction.requantize is not None and bias is not None and not bias.constant else 0
+    return sum(_cuts(operand, (1, columns), gm * columns) for operand in cut) + blocks + whole
 
 
-def _splits(operand: TensorOperand, counts: tuple[Any, Any], outer: int) -> Any:
-    """Return how many nodes cut an operand into as many rows and columns of blocks as `counts` says."""
-    first, second = counts[outer], counts[1 - outer]
-    if operand.constant:
+def _cuts(operand: TensorOperand, counts: tuple[Any, Any], reads: Any, *, windows: bool = False) -> Any:
+    """Return how many nodes cut an operand into as many rows and columns of blocks as `counts` says, at most.
+
+    `reads` is how often the tiles, in their order, go on to another block; each time they do, a Slice copies that one.
+    """
+    blocks = counts[0] * counts[1]
+    if operand.constant and not windows:
         # Each block of a quantized constant has a DequantizeLinear of its own.
-        blocks = first * second
         return 0 if operand.dequantize is None else ((blocks > 1) | operand.transposed) * blocks
-    return operand.transposed + (first > 1) * 1 + (second > 1) * first
+    cut = [count > 1 for count in counts]
+    split = [
+        axis is not None and not (windows and side == 0) and is_contiguous(operand.stored, operand.stored_axis(side))
+        for side, axis in enumerate(operand.axes)
+    ]
+    at_once = (cut[0] & split[0]) | (cut[1] & split[1] & np.logical_not(cut[0] if windows else False))
+    slices = (cut[0] & (not split[0])) | (cut[1] & (not split[1])) | (cut[0] & cut[1])
+    turned = operand.transposed * np.where(cut[0] | cut[1], reads, 1)
+    return at_once * 1 + slices * reads + turned
 
 
 @dataclass(frozen=True)
@@ -152,16 +187,16 @@ class _CutOperands:
         elif alpha != 1.0 and (folded := scaled(a, alpha, constants, contraction.dtype)) is not None:
             a, alpha = folded, 1.0
 
-        def blocks(cutting: Cutting, outer: int) -> Blocks:
-            return blocks_of(cutting, writer, constants, cache, graph=graph, outer=outer)
+        def blocks(cutting: Cutting) -> Blocks:
+            return blocks_of(cutting, writer, constants, cache, graph=graph)
 
         def along_n(operand: TensorOperand | None, stem: str) -> Blocks | None:
-            return None if operand is None else blocks(Cutting(operand, _ONE, grid.outputs, (stem, "k", "n")), 1)
+            return None if operand is None else blocks(Cutting(operand, _ONE, grid.outputs, (stem, "k", "n")))
 
         return cls(
             writer,
-            WindowBlocks(a, writer) if contraction.windows else blocks(a, outer_side(grid.order, "mk")),
-            blocks(b, outer_side(grid.order, "kn")),
+            WindowBlocks(a, writer) if contraction.windows else blocks(a),
+            blocks(b),
             (
                 _single(writer, contraction.left.zero, constants),
                 _single(writer, contraction.right.zero, constants) or along_n(contraction.right.zero, f"{other}_zero"),
@@ -170,14 +205,15 @@ class _CutOperands:
             alpha,
         )
 
-    def inputs(self, group: int, m: int, k: int, n: int) -> list[ir.Value | None]:
+    def inputs(self, place: tuple[int, int, int, int], *, is_first: bool) -> list[ir.Value | None]:
         """Return the inputs of a tile: its factors, then the bias in the first tile of a sum, or zero points up to the last there is."""
         grid = self.writer.grid
+        group, m, k, n = place
         at_k, at_n = group * grid.k.count + k, group * grid.n.count + n
         in_k = self.writer.contraction.groups_in_k
         left = self.left.block(m, at_k)
         right = self.right.block(at_k, n) if in_k else self.right.block(k, at_n)
-        more = list(self.zeros) if self.bias is None else [self.bias if k == 0 else None]
+        more = list(self.zeros) if self.bias is None else [self.bias if is_first else None]
         while more and more[-1] is None:
             more.pop()
         values = (None if blocks is None else blocks.block(0, at_n) for blocks in more)
@@ -202,51 +238,6 @@ class _CutOperands:
         return [groups, *contraction.attributes, pads, *more]
 
 
-@dataclass
-class _TiledValue:
-    """The blocks of the result that are there, put together along N, then along M from its last axis, as soon as they can be."""
-
-    writer: Writer
-    value: ir.Value | None = None
-    _columns: dict[int, dict[tuple[int, int], ir.Value]] = field(default_factory=dict)
-    _rows: dict[int, ir.Value] = field(default_factory=dict)
-
-    def put(self, m: int, at: tuple[int, int], value: ir.Value) -> None:
-        """Put in a block: its stretch of M, and its set of groups and stretch of N."""
-        grid = self.writer.grid
-        pieces = self._columns.setdefault(m, {})
-        pieces[at] = value
-        if len(pieces) < grid.groups.count * grid.n.count:
-            return
-        dims = _dims(self.writer, grid.along(m), None)
-        place = {"m": m} if grid.cuts_rows else {}
-        self._rows[m] = self._concat(
-            [pieces[at] for at in sorted(pieces)], self.writer.contraction.column_axis, place, dims
-        )
-        if len(self._rows) == grid.shape[0]:
-            self.value = self._whole()
-
-    def _whole(self) -> ir.Value:
-        """Write the Concats along M: rows of a picture from its columns, then the picture from its rows."""
-        grid, axes = self.writer.grid, self.writer.contraction.row_axes
-        pieces = [self._rows[m] for m in range(grid.shape[0])]
-        for position in reversed(range(len(grid.sliding))):
-            count = grid.sliding[position].count
-            made = []
-            for index in range(len(pieces) // count):
-                # The stretch of M that comes first says where the piece lies along the axes that are still cut.
-                first = index * prod(axis.count for axis in grid.sliding[position:])
-                along = (*grid.along(first)[:position], *(None for _ in axes[position:]))
-                place = {"row": index} if position else {}
-                few = pieces[index * count : (index + 1) * count]
-                made.append(self._concat(few, axes[position], place, _dims(self.writer, along, None)))
-            pieces = made
-        return pieces[0]
-
-    def _concat(self, pieces: list[ir.Value], axis: int | None, place: GridPlace, dims: TensorDims) -> ir.Value:
-        return self.writer.concat(pieces, axis, place, dims)
-
-
 def _single(writer: Writer, zero: TensorOperand | None, constants: ConstantTable) -> Blocks | None:
     """Return a zero point that is a single number, or many equal ones; None where there is none, or one for each column."""
     if zero is None or zero.axes != (None, None):
@@ -265,14 +256,3 @@ def _times_beta(writer: Writer, bias: Bias, constants: ConstantTable) -> ir.Valu
         return writer.constant(ir.Tensor(array, dtype), "c")
     factor = writer.constant(ir.Tensor(as_scalar(bias.beta, dtype), dtype), "beta_factor")
     return writer.node("Mul", [bias.value, factor], "beta", {}, bias.dims)
-
-
-def _dims(writer: Writer, along: tuple[int | None, ...], n: int | None) -> TensorDims:
-    """Return the dimensions of a block of the result, at these stretches of the sliding axes and of N in all groups; None is all."""
-    contraction, grid = writer.contraction, writer.grid
-    dims = list(contraction.dims)
-    axes = (*contraction.row_axes, contraction.column_axis)
-    for axis, cuts, index in zip(axes, (*grid.sliding, grid.outputs), (*along, n), strict=True):
-        if axis is not None and (cuts.is_cut or cuts.fills):
-            dims[axis] = cuts.total if index is None else cuts.width(index)
-    return tuple(dims)

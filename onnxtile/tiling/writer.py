@@ -97,28 +97,31 @@ class Writer:
         operand: tuple[ir.Value, ir.DataType],
         after: list[int],
         stem: str,
+        place: GridPlace,
         dims: TensorDims,
         fill: ir.Value | None,
+        *,
+        before: Sequence[int] = (),
     ) -> ir.Value:
-        """Write a Pad of a value of some type by so many elements behind each axis: zeros, or the element that `fill` holds.
+        """Write a Pad of a value of some type by so many elements around each axis: zeros, or the element that `fill` holds.
 
         The numbers are an input since opset 11, an attribute before; `fill` is only for opsets that have it as an input.
         """
         value, dtype = operand
-        pads = [0] * len(after) + after
+        pads = [*(before or [0] * len(after)), *after]
         if self.opset < 11:
-            return self.node("Pad", [value], stem, {}, dims, [ir.AttrInt64s("pads", pads)], dtype)
-        sizes = self.int64s(pads, f"{stem}_sizes")
-        return self.node("Pad", [value, sizes, *([] if fill is None else [fill])], stem, {}, dims, (), dtype)
+            return self.node("Pad", [value], stem, place, dims, [ir.AttrInt64s("pads", pads)], dtype)
+        sizes = self.int64s(pads, f"{label(stem, place)}_sizes")
+        return self.node("Pad", [value, sizes, *([] if fill is None else [fill])], stem, place, dims, (), dtype)
 
-    def cut_off(self, value: ir.Value, dims: TensorDims) -> ir.Value:
-        """Write a Slice that leaves the first elements along each axis, as many as the product has there."""
-        axes = [axis for axis, (have, want) in enumerate(zip(dims, self.contraction.dims, strict=True)) if have != want]
-        ends = [size for size in (self.contraction.dims[axis] for axis in axes) if isinstance(size, int)]
+    def cut_off(self, value: ir.Value, place: GridPlace, dims: TensorDims, wanted: TensorDims) -> ir.Value:
+        """Write a Slice that leaves the first elements along each axis of a block of `dims`, as many as `wanted` has there."""
+        axes = [axis for axis, (have, want) in enumerate(zip(dims, wanted, strict=True)) if have != want]
+        ends = [size for size in (wanted[axis] for axis in axes) if isinstance(size, int)]
         if not axes:
             return value
         index = {axis: slice(0, end) for axis, end in zip(axes, ends, strict=True)}
-        return self.slice((value, self.contraction.result_dtype), index, "cut_off", {}, self.contraction.dims)
+        return self.slice((value, self.contraction.result_dtype), index, "cut_off", place, wanted)
 
     def slice(
         self,

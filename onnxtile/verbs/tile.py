@@ -70,7 +70,7 @@ class TileOptions(VerifyOptions, SizeOptions):
             "sum|chain|tree|gemm",
             choices=Choices("onnxtile.tiling.accumulate:Accumulation"),
         ),
-    ] = "sum"
+    ] = "chain"
     accumulate_type: Annotated[
         str | None,
         Option(

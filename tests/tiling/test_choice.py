@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import product
 from typing import Any
@@ -53,14 +54,23 @@ def pieces(size: int, step: int) -> list[int]:
     return [min(step, size - start) for start in range(0, size, step)]
 
 
-def simulated(work: Workload, tile: tuple[int, ...], order: str, limits: Limits) -> int:
+def serpentine(counts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield the places of three nested loops, of which each turns back where it ended."""
+    outer, middle, inner = counts
+    for step in range(outer * middle * inner):
+        row, third = divmod(step, inner)
+        first, second = divmod(row, middle)
+        yield first, second if first % 2 == 0 else middle - 1 - second, third if row % 2 == 0 else inner - 1 - third
+
+
+def simulated(work: Workload, tile: tuple[int, ...], order: str, limits: Limits) -> float:
     """Run all tiles and count what moves, block by block: a cost model that shares no formula with the other."""
     axes = {axis: pieces(size, step) for axis, size, step in zip("mkn", totals(work, limits), tile, strict=True)}
     element_bytes = dict(zip(("mk", "kn", "mn"), weights(work), strict=True))
     resident: dict[str, Any] = {}
     begun: set[Any] = set()
-    moved = 0
-    for at in product(*(range(len(axes[axis])) for axis in order)):
+    moved = 0.0
+    for at in serpentine([len(axes[axis]) for axis in order]):
         place = dict(zip(order, at, strict=True))
         for operand, weight in element_bytes.items():
             block = tuple(place[axis] for axis in operand)
@@ -87,13 +97,13 @@ def allowed(work: Workload, limits: Limits, tile: tuple[int, ...]) -> bool:
     )
 
 
-def exhaustive(work: Workload, limits: Limits) -> dict[int, int]:
+def exhaustive(work: Workload, limits: Limits) -> dict[int, float]:
     """Return the fewest bytes for each number of tiles, of all tiles in all orders."""
     steps = [
         [bound] if limits.pad and bound else range(multiple, -(-size // multiple) * multiple + 1, multiple)
         for size, bound, multiple in zip(work.sizes[1:], limits.bounds, limits.multiples, strict=True)
     ]
-    found: dict[int, int] = {}
+    found: dict[int, float] = {}
     for tile in product(steps[0], steps[1], steps[2]):
         if not allowed(work, limits, tile):
             continue

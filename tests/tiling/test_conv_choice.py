@@ -15,6 +15,7 @@ from onnxtile.tiling.grid import ORDERS
 from onnxtile.tiling.limits import Limits, WindowBounds
 from onnxtile.tiling.search import front
 from onnxtile.tiling.sliding import SlidingAxis
+from tests.tiling.test_choice import serpentine
 
 SIZE = st.integers(1, 5)
 BOUND = st.one_of(st.none(), st.integers(1, 5))
@@ -37,7 +38,7 @@ def simulated(work: Workload, tile: tuple[int, ...], order: str) -> int:
     for together in pieces(work.groups, groups):
         resident: dict[str, Any] = {}
         begun: set[Any] = set()
-        for at in product(*(range(len(axes[axis])) for axis in order)):
+        for at in serpentine([len(axes[axis]) for axis in order]):
             place = dict(zip(order, at, strict=True))
             high, wide = pixels[place["m"]]
             k, n = axes["k"][place["k"]], axes["n"][place["n"]]

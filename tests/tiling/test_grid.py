@@ -1,3 +1,5 @@
+from itertools import groupby, pairwise
+
 import onnx_ir as ir
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,7 +47,10 @@ def test_places_visit_each_tile_once_with_k_innermost(
     grid = grid_of(*sizes, Limits(*bounds))
     places = list(grid.places())
     assert len(places) == len(set(places)) == grid.matmuls
-    assert [(m, n, k) for _, m, k, n in places] == sorted((m, n, k) for _, m, k, n in places)
+    steps = [[abs(a - b) for a, b in zip(*pair, strict=True)] for pair in pairwise(places)]
+    assert all(sum(step) == 1 for step in steps), "each loop turns back where it ended"
+    blocks = [block for block, _ in groupby((m, n) for _, m, _, n in places)]
+    assert len(blocks) == len(set(blocks)), "the partial sums of a block follow one another"
     assert grid.is_cut == (grid.shape != (1, 1, 1))
 
 

@@ -1,0 +1,235 @@
+"""Joins the blocks of the result: by Concat where that copies little, else by ScatterND into one tensor.
+
+A Concat along the first axis that is not 1 takes no copy, since its parts lie one after another in memory. Any other Concat has all its
+parts alive beside its result. A ScatterND that overwrites its data takes one block at a time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from math import gcd, prod
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.tiling.blocks import is_contiguous
+from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.cost import Workload
+from onnxtile.tiling.element_types import FLOATS, HALVES
+from onnxtile.tiling.grid import Axis, TileGrid
+from onnxtile.tiling.tensors import TensorDims
+from onnxtile.tiling.writer import GridPlace, Writer, label
+
+EACH_SCATTERED = 3
+"""The most nodes that put one block into its place."""
+SCATTERED_ONCE = 3
+"""The most nodes that make the tensor for all blocks, and give it its dimensions."""
+_FIRST_OPSET = 11
+"""ScatterND came with it."""
+_FIRST_OF_BYTES = 13
+"""Before it, Pad takes floats only."""
+
+
+@dataclass
+class TiledResult(ABC):
+    """The blocks of the result that are there."""
+
+    writer: Writer
+    value: ir.Value | None = None
+
+    @abstractmethod
+    def put(self, m: int, at: tuple[int, int], value: ir.Value) -> None:
+        """Put in a block: its stretch of M, and its set of groups and stretch of N. After the last one, `value` is the result."""
+
+    def dims(self, m: int, at: tuple[int, int]) -> TensorDims:
+        """Return the dimensions of a block, without the zeros that fill it up: its stretch of M, its groups and stretch of N."""
+        grid = self.writer.grid
+        return block_dims(self.writer, grid.along(m), at[0] * grid.n.count + at[1], filled=False)
+
+
+def joined(writer: Writer) -> TiledResult:
+    """Return the result of `writer` without a block in it."""
+    floats = writer.contraction.result_dtype in FLOATS
+    known = writer.opset >= (_FIRST_OPSET if floats else _FIRST_OF_BYTES) and scatters(writer.contraction, writer.grid)
+    return _ScatterResult(writer) if known else _ConcatResult(writer)
+
+
+def may_scatter(contraction: Contraction) -> bool:
+    """Return whether ScatterND can join the blocks: where all dimensions are known, of types that Pad takes."""
+    return contraction.result_dtype not in HALVES and all(isinstance(size, int) for size in contraction.dims)
+
+
+def scatters(contraction: Contraction, grid: TileGrid) -> bool:
+    """Return whether Concat would keep more bytes beside its result than one tile holds."""
+    if not may_scatter(contraction) or contraction.column_axis is None or None in contraction.row_axes:
+        return False
+    rows, columns = grid.cuts_rows, grid.outputs.is_cut
+    whole = prod(size for size in contraction.dims if isinstance(size, int))
+    copied = whole if rows or columns else 0
+    (first, *others) = contraction.row_axes
+    assert first is not None
+    if rows and not others and is_contiguous(contraction.dims, first):
+        copied = whole // (grid.rows.size or 1) * (grid.rows.step or 1) if columns else 0
+    elif columns and not rows and is_contiguous(contraction.dims, contraction.column_axis):
+        copied = 0
+    if not copied or not all(axis.is_known for axis in contraction.sliding):
+        return False
+    steps = [axis.step or 1 for axis in grid.sliding]
+    held = Workload.of(contraction).held(grid.groups.step, steps, grid.k.step, grid.n.step)
+    return bool(copied * contraction.result_dtype.itemsize > held)
+
+
+@dataclass
+class _ConcatResult(TiledResult):
+    """Blocks put together along N, then along M from its last axis, as soon as they can be."""
+
+    _columns: dict[int, dict[tuple[int, int], ir.Value]] = field(default_factory=dict)
+    _rows: dict[int, ir.Value] = field(default_factory=dict)
+
+    def put(self, m: int, at: tuple[int, int], value: ir.Value) -> None:
+        """Put in a block: its stretch of M, and its set of groups and stretch of N."""
+        grid = self.writer.grid
+        pieces = self._columns.setdefault(m, {})
+        pieces[at] = value
+        if len(pieces) < grid.groups.count * grid.n.count:
+            return
+        dims = block_dims(self.writer, grid.along(m), None, filled=False)
+        place = {"m": m} if grid.cuts_rows else {}
+        self._rows[m] = self._concat(
+            [pieces[at] for at in sorted(pieces)], self.writer.contraction.column_axis, place, dims
+        )
+        if len(self._rows) == grid.shape[0]:
+            self.value = self._whole()
+
+    def _whole(self) -> ir.Value:
+        """Write the Concats along M: rows of a picture from its columns, then the picture from its rows."""
+        grid, axes = self.writer.grid, self.writer.contraction.row_axes
+        pieces = [self._rows[m] for m in range(grid.shape[0])]
+        for position in reversed(range(len(grid.sliding))):
+            count = grid.sliding[position].count
+            made = []
+            for index in range(len(pieces) // count):
+                # The stretch of M that comes first says where the piece lies along the axes that are still cut.
+                first = index * prod(axis.count for axis in grid.sliding[position:])
+                along = (*grid.along(first)[:position], *(None for _ in axes[position:]))
+                place = {"row": index} if position else {}
+                few = pieces[index * count : (index + 1) * count]
+                made.append(
+                    self._concat(few, axes[position], place, block_dims(self.writer, along, None, filled=False))
+                )
+            pieces = made
+        return pieces[0]
+
+    def _concat(self, pieces: list[ir.Value], axis: int | None, place: GridPlace, dims: TensorDims) -> ir.Value:
+        return self.writer.concat(pieces, axis, place, dims)
+
+
+@dataclass
+class _ScatterResult(TiledResult):
+    """Blocks put into one tensor, one after another: it is the first block with zeros around it, until the others overwrite these.
+
+    It is seen as rows as long as all blocks are along the last axis, or a whole part of that. The rows of blocks of one size have the
+    same numbers but for an offset.
+    """
+
+    _places: int = 0
+    _bases: dict[tuple[int, ...], ir.Value] = field(default_factory=dict)
+
+    def put(self, m: int, at: tuple[int, int], value: ir.Value) -> None:
+        """Put in a block: its stretch of M, and its set of groups and stretch of N. After the last one, `value` is the result."""
+        grid, sizes = self.writer.grid, self._sizes
+        starts, dims = self._range(m, at)
+        place: GridPlace = {"m": m, "n": at[0] * grid.n.count + at[1]}
+        self._places += 1
+        if self.value is None:
+            after = [size - start - width for size, start, width in zip(sizes, starts, dims, strict=True)]
+            dtype = self.writer.contraction.result_dtype
+            whole = self.writer.pad((value, dtype), after, "result", place, sizes, None, before=starts)
+            self.value = self._reshaped(whole, "result_rows", {}, (prod(sizes) // self._row, self._row))
+        else:
+            self.value = self._scattered(self.value, value, (starts, dims), place)
+        if self._places == grid.groups.count * grid.shape[0] * grid.n.count:
+            self.value = self._reshaped(self.value, "joined", {}, sizes)
+
+    def _scattered(
+        self, data: ir.Value, block: ir.Value, at: tuple[tuple[int, ...], tuple[int, ...]], place: GridPlace
+    ) -> ir.Value:
+        starts, dims = at
+        shape = (*dims[:-1], dims[-1] // self._row, self._row) if dims[-1] != self._row else dims
+        rows = block if shape == dims else self._reshaped(block, "rows", place, shape)
+        shape = shape[:-1]
+        if shape not in self._bases:
+            numbers = self._numbers(dims).reshape(*shape, 1)
+            name = label("places", {axis: place[axis] for axis in place})
+            self._bases[shape] = self.writer.constant(ir.Tensor(numbers), name)
+        strides = self._strides
+        offset = sum(start * stride for start, stride in zip(starts, strides, strict=True)) // self._row
+        numbers_of = self._bases[shape]
+        if offset:
+            by = self.writer.int64s([offset], label("offset", place))
+            numbers_of = self.writer.node("Add", [numbers_of, by], "places", place, (*shape, 1), (), ir.DataType.INT64)
+        dtype = self.writer.contraction.result_dtype
+        dims_of_all = (prod(self._sizes) // self._row, self._row)
+        return self.writer.node("ScatterND", [data, numbers_of, rows], "put", place, dims_of_all, (), dtype)
+
+    def _numbers(self, dims: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        """Return the numbers of the rows of a block at the beginning."""
+        lengths = (*dims[:-1], dims[-1] // self._row)
+        strides = (*(stride // self._row for stride in self._strides[:-1]), 1)
+        return sum(
+            (index * stride for index, stride in zip(np.indices(lengths, np.int64), strides, strict=True)),
+            np.zeros(lengths, np.int64),
+        )
+
+    def _reshaped(self, value: ir.Value, stem: str, place: GridPlace, dims: TensorDims) -> ir.Value:
+        sizes = self.writer.int64s([size for size in dims if isinstance(size, int)], label(f"{stem}_sizes", place))
+        return self.writer.node("Reshape", [value, sizes], stem, place, dims, (), self.writer.contraction.result_dtype)
+
+    def _range(self, m: int, at: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return where a block begins along each axis, and its dimensions."""
+        contraction, grid = self.writer.contraction, self.writer.grid
+        starts = [0] * len(contraction.dims)
+        axes = (*contraction.row_axes, contraction.column_axis)
+        places = (*grid.along(m), at[0] * grid.n.count + at[1])
+        for axis, cuts, index in zip(axes, (*grid.sliding, grid.outputs), places, strict=True):
+            if axis is not None and cuts.is_cut:
+                starts[axis] = cuts.stretch(index).start
+        return tuple(starts), tuple(size for size in self.dims(m, at) if isinstance(size, int))
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple(size for size in self.writer.contraction.dims if isinstance(size, int))
+
+    @property
+    def _strides(self) -> tuple[int, ...]:
+        return tuple(prod(self._sizes[axis + 1 :]) for axis in range(len(self._sizes)))
+
+    @property
+    def _row(self) -> int:
+        """The elements of a row: those that begin and end all blocks along the last axis are a whole number of rows apart."""
+        contraction, grid = self.writer.contraction, self.writer.grid
+        last = len(contraction.dims) - 1
+        axes = (*contraction.row_axes, contraction.column_axis)
+        cuts: list[Axis] = [c for a, c in zip(axes, (*grid.sliding, grid.outputs), strict=True) if a == last]
+        stops = [c.stretch(index).stop for c in cuts for index in range(c.count if c.is_cut else 0)]
+        return gcd(*stops, self._sizes[-1])
+
+
+def block_dims(writer: Writer, along: tuple[int | None, ...], n: int | None, *, filled: bool = True) -> TensorDims:
+    """Return the dimensions of a block of the result, at these stretches of the sliding axes and of N in all groups; None is all.
+
+    With `filled`, they count the zeros that fill up the last stretch.
+    """
+    contraction, grid = writer.contraction, writer.grid
+    dims = list(contraction.dims)
+    axes = (*contraction.row_axes, contraction.column_axis)
+    for axis, cuts, index in zip(axes, (*grid.sliding, grid.outputs), (*along, n), strict=True):
+        if axis is None or not (cuts.is_cut or cuts.fills):
+            continue
+        if filled:
+            dims[axis] = cuts.total if index is None else cuts.width(index)
+        elif index is not None:
+            stretch = cuts.stretch(index)
+            dims[axis] = stretch.stop - stretch.start
+    return tuple(dims)
