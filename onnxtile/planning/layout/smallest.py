@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -23,9 +24,9 @@ Placed = TypeVar("Placed", bound=_Sized)
 def smallest(layouts: Sequence[Layout], place: Callable[[Problem], Placed]) -> tuple[Layout, Placed]:
     """Return the layout with the smallest arena and the result of `place` for its problem; of equals, the first.
 
-    A layout whose lower bound is no smaller is not placed. Buffers with outlines may leave gaps that cost more than their outlines save:
-    where the arena is above the lower bound of such a layout, it is also placed with whole buffers. Raises OverCapacity where no arena
-    fits its capacity.
+    A layout whose lower bound is no smaller is not placed. Outlines are left out where the arena is as small without them. Buffers with
+    outlines may leave gaps that cost more than their outlines save: where the arena is above the lower bound of such a layout, it is also
+    placed with whole buffers. Raises OverCapacity where no arena fits its capacity.
     """
     # A smaller peak need not be a smaller arena: gaps between buffers may cost more than the order saves.
     ranked = layouts if len(layouts) == 1 else sorted(layouts, key=lambda layout: layout.problem.lower_bound)
@@ -54,13 +55,18 @@ class _Race(Generic[Placed]):
         return self.best is None or layout.problem.lower_bound < self.best[1].size
 
     def enter(self, layout: Layout) -> None:
-        """Place `layout`, if it may be the best."""
+        """Place `layout`, if it may be the best: first without outlines, where their lower bound is no smaller."""
+        if layout.problem.has_outlines and layout.bounding.problem.lower_bound == layout.problem.lower_bound:
+            with suppress(OverCapacity):
+                self._try(layout.bounding)
         if not self.is_open(layout):
             return
         try:
-            placed = self.place(layout.problem)
+            self._try(layout)
         except OverCapacity as error:
             self.over = self.over or error
-            return
+
+    def _try(self, layout: Layout) -> None:
+        placed = self.place(layout.problem)
         if self.best is None or placed.size < self.best[1].size:
             self.best = (layout, placed)
