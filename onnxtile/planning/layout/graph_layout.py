@@ -53,6 +53,11 @@ class Layout:
         return Problem(self.buffers, self.alignment, conflicts=self.conflicts, clique=self.clique)
 
     @cached_property
+    def bounding(self) -> Layout:
+        """The layout with the same aliases in which buffers have no outlines."""
+        return replace(self, buffers=self.problem.bounding.buffers)
+
+    @cached_property
     def conflicts(self) -> frozenset[tuple[str, str]]:
         """Pairs of buffers that share no step of this schedule, but may in another order, by name."""
         return conflicts(self._claims, self.order) if isinstance(self.order, InEveryOrder) else frozenset()

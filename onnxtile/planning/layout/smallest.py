@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from onnxtile.planning.layout.graph_layout import Layout
-from onnxtile.planning.offsets.problem import OverCapacity, Problem
+from onnxtile.planning.offsets.problem import OptimalityProof, OverCapacity, Problem
 
 
-class _Sized(Protocol):
+class _Proved(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     @property
     def size(self) -> int:
         """The bytes of all arenas together."""
         ...
 
+    @property
+    def proof(self) -> OptimalityProof | None:
+        """The bound on these bytes."""
+        ...
 
-Placed = TypeVar("Placed", bound=_Sized)
+
+Placed = TypeVar("Placed", bound=_Proved)
 
 
 def smallest(layouts: Iterable[Layout], place: Callable[[Problem], Placed], least: int) -> tuple[Layout, Placed]:
     """Return the layout with the smallest arena and the result of `place` for its problem; of equals, the first.
 
     A layout whose lower bound is no smaller is not placed. Every layout needs at least `least` bytes: an arena of that size is the
-    smallest, and no further layout is made. Buffers with outlines may leave gaps that cost more than their outlines save: where the
-    arena is above the lower bound of such a layout, it is also placed with whole buffers. Raises OverCapacity where no arena fits its
-    capacity.
+    smallest, and no further layout is made. Outlines are left out where the arena reaches the lower bound without them. Buffers with
+    outlines may leave gaps that cost more than their outlines save: where the arena is above the lower bound of such a layout, it is also
+    placed with whole buffers. Raises OverCapacity where no arena fits its capacity.
     """
     rest = iter(layouts)
     first = next(rest)
@@ -35,7 +43,7 @@ def smallest(layouts: Iterable[Layout], place: Callable[[Problem], Placed], leas
     if first.problem.lower_bound > least:
         rest = iter(sorted((first, *rest), key=lambda layout: layout.problem.lower_bound))
         first = next(rest)
-    found = _BestLayout(place)
+    found = _Smallest(place)
     placed = []
     for layout in chain((first,), rest):
         found.enter(layout)
@@ -44,7 +52,7 @@ def smallest(layouts: Iterable[Layout], place: Callable[[Problem], Placed], leas
             return found.best
     for layout in placed:
         if layout.problem.has_outlines and found.is_open(layout):
-            found.enter(layout.make_whole())
+            found.enter_whole(layout)
     if found.best is None:
         assert found.over is not None
         raise found.over
@@ -52,8 +60,8 @@ def smallest(layouts: Iterable[Layout], place: Callable[[Problem], Placed], leas
 
 
 @dataclass
-class _BestLayout(Generic[Placed]):
-    """The `best` layout so far; `over` is the first that did not fit."""
+class _Smallest(Generic[Placed]):
+    """The layout with the smallest arena so far; `over` is the error of the first that did not fit."""
 
     place: Callable[[Problem], Placed]
     best: tuple[Layout, Placed] | None = None
@@ -64,13 +72,35 @@ class _BestLayout(Generic[Placed]):
         return self.best is None or layout.problem.lower_bound < self.best[1].size
 
     def enter(self, layout: Layout) -> None:
-        """Place `layout`, if it may be the best."""
+        """Place `layout`, if its arena may be the smallest: first without outlines, where their lower bound is no smaller."""
         if not self.is_open(layout):
             return
+        least = layout.problem.lower_bound
+        if layout.problem.has_outlines and layout.problem.bounding.lower_bound == least:
+            with suppress(OverCapacity):
+                placed = self.place(layout.bounding.problem)
+                if placed.size == least:
+                    self.best = (layout.bounding, placed)
+                    return
         try:
-            placed = self.place(layout.problem)
+            self._keep(layout, self.place(layout.problem))
         except OverCapacity as error:
             self.over = self.over or error
+
+    def enter_whole(self, layout: Layout) -> None:
+        """Place `layout` with whole buffers, which proves nothing of buffers with outlines."""
+        whole = layout.make_whole()
+        if not self.is_open(whole):
             return
+        with suppress(OverCapacity):
+            placed = self.place(whole.problem)
+            proof = placed.proof
+            if proof is not None and layout.problem.lower_bound < proof.lower_bound:
+                ended = None if self.best is None or self.best[1].proof is None else self.best[1].proof.ended
+                bound = OptimalityProof(layout.problem.lower_bound, layout.problem.bound, ended or "effort")
+                placed = replace(placed, proof=bound)
+            self._keep(whole, placed)
+
+    def _keep(self, layout: Layout, placed: Placed) -> None:
         if self.best is None or placed.size < self.best[1].size:
             self.best = (layout, placed)

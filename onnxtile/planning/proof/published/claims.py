@@ -29,7 +29,10 @@ class ClaimedPart:
 
 @dataclass(frozen=True)
 class ClaimedRow:
-    """A buffer of the plan: see planning.result.PlannedBuffer. Texts that are left out are empty."""
+    """A buffer of the plan: see planning.result.PlannedBuffer. Texts that are left out are empty.
+
+    A row with steps and without parts says that all its bytes are live in these steps.
+    """
 
     name: str
     arena: str
@@ -42,7 +45,7 @@ class ClaimedRow:
     node: str | None = ""
     dtype: str | None = ""
     shape: tuple[int, ...] | None = NO_SHAPE
-    parts: tuple[ClaimedPart, ...] = ()
+    parts: tuple[ClaimedPart, ...] | None = None
 
     @property
     def end(self) -> int:
@@ -222,5 +225,6 @@ _FIGURES = frozenset(
 
 def _rows(buffers: tuple[PlannedBuffer, ...]) -> tuple[ClaimedRow, ...]:
     return tuple(
-        ClaimedRow(**{**vars(row), "parts": tuple(ClaimedPart(**vars(part)) for part in row.parts)}) for row in buffers
+        ClaimedRow(**{**vars(row), "parts": tuple(ClaimedPart(**vars(part)) for part in row.parts) or None})
+        for row in buffers
     )

@@ -25,7 +25,7 @@ def overlaps(holders: Iterable[Holder]) -> Iterator[PlanFailure]:
 
 
 @dataclass(frozen=True)
-class _Placed:
+class _PlacedPiece:
     """Live bytes of a holder at their address."""
 
     holder: Holder
@@ -35,13 +35,13 @@ class _Placed:
     last: int
 
 
-def _pieces(holders: Iterable[Holder]) -> Iterator[_Placed]:
+def _pieces(holders: Iterable[Holder]) -> Iterator[_PlacedPiece]:
     for holder in holders:
         offset = holder.row.offset
-        yield from (_Placed(holder, offset + p.start, offset + p.end, p.first, p.last) for p in holder.pieces)
+        yield from (_PlacedPiece(holder, offset + p.start, offset + p.end, p.first, p.last) for p in holder.pieces)
 
 
-def _swept(pieces: list[_Placed]) -> Iterator[PlanFailure]:
+def _swept(pieces: list[_PlacedPiece]) -> Iterator[PlanFailure]:
     births = sorted(range(len(pieces)), key=lambda i: pieces[i].first)
     deaths = sorted(range(len(pieces)), key=lambda i: pieces[i].last)
     live: list[tuple[int, int]] = []
@@ -65,5 +65,5 @@ def _swept(pieces: list[_Placed]) -> Iterator[PlanFailure]:
         yield PlanFailure(reason, (one.name, other.name), piece.first)
 
 
-def _meet(one: _Placed, other: _Placed) -> bool:
+def _meet(one: _PlacedPiece, other: _PlacedPiece) -> bool:
     return one.start < other.end and other.start < one.end

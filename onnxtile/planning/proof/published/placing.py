@@ -24,8 +24,8 @@ SHARED = "(workspace)"
 class Holder:
     """A row that owns its bytes, the `members` in them (itself first), and the steps from `first` to `last` in which one is live.
 
-    A workspace has no members; `user` is its node, None for one of several nodes. `unit` is its alignment in bytes. `pieces` are its live
-    bytes, as the plan says, counted from its start.
+    A workspace has no members; `user` is its node, None for one of several nodes. `unit` is its alignment in bytes. `lives` are its live
+    bytes by the graph, where the plan says neither steps nor parts.
     """
 
     row: ClaimedRow
@@ -34,12 +34,13 @@ class Holder:
     last: int
     unit: int
     user: ir.Node | None = None
+    lives: tuple[HeldBytes, ...] = ()
 
     @property
-    def pieces(self) -> list[HeldBytes]:
-        """Its live bytes and their steps: the parts that the plan claims, or all bytes in all of its steps."""
+    def pieces(self) -> Sequence[HeldBytes]:
+        """Its live bytes and their steps, counted from its start: the parts that the plan claims, or all bytes in all of its steps."""
         if not self.row.parts:
-            return [HeldBytes(0, self.row.size, self.first, self.last)]
+            return self.lives or [HeldBytes(0, self.row.size, self.first, self.last)]
         return [HeldBytes(part.start, part.start + part.size, part.first, part.last) for part in self.row.parts]
 
 
@@ -102,7 +103,22 @@ def _holders(tensors: Mapping[ir.Value, ClaimedRow], line: RunOrder, terms: Chec
         if row.alias is None:
             members = (value, *occupants.get(row.name, ()))
             unit = max(terms.alignment, *map(terms.known.alignment, members))
-            yield Holder(row, members, min(map(line.first, members)), max(map(line.last, members)), unit)
+            is_bare = row.parts is None and row.first == UNSAID
+            lives = tuple(_lives(row, members, tensors, line, terms.known)) if is_bare else ()
+            steps = (min(map(line.first, members)), max(map(line.last, members)))
+            yield Holder(row, members, *steps, unit, lives=lives)
+
+
+def _lives(
+    row: ClaimedRow,
+    members: Iterable[ir.Value],
+    tensors: Mapping[ir.Value, ClaimedRow],
+    line: RunOrder,
+    known: GraphFacts,
+) -> list[HeldBytes]:
+    """Return the live bytes of the owner `row` of `members`, by the graph."""
+    lives = (lives_of(value, tensors[value].offset - row.offset, line, known) for value in members)
+    return disjoint(piece for pieces in lives for piece in pieces)
 
 
 def _workspace_holders(
@@ -194,8 +210,7 @@ def _part_failures(
         row = holder.row
         if not row.parts:
             continue
-        lives = (lives_of(value, tensors[value].offset - row.offset, line, known) for value in holder.members)
-        right = disjoint(piece for pieces in lives for piece in pieces)
+        right = _lives(row, holder.members, tensors, line, known)
         if disjoint(holder.pieces) != right or len(holder.pieces) != len(set(holder.pieces)):
             told = ", ".join(f"[{p.start}, {p.end}) in the steps {p.first} to {p.last}" for p in right[:_NAMED_PARTS])
             more = f" and {len(right) - _NAMED_PARTS} more" if len(right) > _NAMED_PARTS else ""

@@ -1,0 +1,133 @@
+"""Parts of a buffer with live ranges of their own: smaller arenas, published, checked, run and drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from onnxtile.planning.annotate import annotate
+from onnxtile.planning.proof.published.audit import check
+from onnxtile.planning.proof.published.reading import from_marks
+from onnxtile.planning.result import PlannedPart, PlanResult
+from onnxtile.report.formats.to_html import FORMAT as HTML
+from onnxtile.report.formats.to_svg import FORMAT as SVG
+from onnxtile.report.layout import arenas
+from tests.planning.conftest import Case, rows
+
+ROWS = 4
+TILE = 1024
+"""Bytes of a row."""
+
+
+def sliced(taken: range) -> str:
+    """Return a graph that takes the rows of a tensor one by one, each through an operator that needs bytes of its own, and joins them."""
+    bounds = ", ".join(f"int64[1] n{i} = {{{i}}}" for i in range(ROWS + 1))
+    steps = " ".join(f"t{i} = Slice(a, n{i}, n{i + 1}) f{i} = CumSum(t{i}, axis)" for i in taken)
+    joined = ", ".join(f"f{i}" for i in range(ROWS))
+    return f"""
+    rows (float[{ROWS},256] x) => (float[{ROWS},256] y) <{bounds}, int64 axis = {{1}}> {{
+      a = Sin(x) {steps} y = Concat<axis = 0>({joined})
+    }}
+    """
+
+
+def proved(text: str, **options: Any) -> PlanResult:
+    """Return a plan that the check and a run have confirmed."""
+    case = Case.of(text)
+    result = case.plan(**options)
+    verdict = case.run(result)
+    assert verdict.equal, verdict
+    return result
+
+
+def test_rows_go_into_the_result_as_they_are_made_and_die_as_they_are_read() -> None:
+    found = proved(sliced(range(ROWS)))
+    assert found.arena_size == (ROWS + 1) * TILE
+    assert proved(sliced(range(ROWS)), whole_buffers=True).arena_size == 2 * ROWS * TILE
+    assert rows(found)["a"].parts == tuple(PlannedPart(TILE * i, TILE, 0, 2 * i + 2) for i in range(ROWS))
+    assert rows(found)["y"].parts == tuple(PlannedPart(TILE * i, TILE, 2 * i + 2, 2 * ROWS + 1) for i in range(ROWS))
+
+
+def test_rows_in_reverse_are_placed_as_well() -> None:
+    assert proved(sliced(range(ROWS)[::-1])).arena_size == (ROWS + 1) * TILE
+
+
+def test_a_result_is_written_over_the_row_that_only_its_node_still_reads() -> None:
+    text = sliced(range(ROWS)).replace("CumSum", "Add").replace(", axis)", ", x0)")
+    text = text.replace("x) =>", "x, float[1,256] x0) =>")
+    assert proved(text).arena_size == ROWS * TILE
+
+
+def test_a_row_that_a_later_node_reads_as_a_whole_does_not_die_early() -> None:
+    text = (
+        sliced(range(ROWS))
+        .replace("256] y)", "256] y, float[256,4] z)")
+        .replace("y = Concat", "z = Transpose(a) y = Concat")
+    )
+    found = proved(text)
+    assert not rows(found)["a"].parts
+
+
+def test_parts_are_published_only_where_they_make_the_arena_smaller() -> None:
+    text = """
+    join (float[2,16] x) => (float[1,1] y) { a = Sin(x) b = Cos(x) c = Concat<axis = 0>(a, b) d = ReduceSum(c) y = Neg(d) }
+    """
+    assert not any(row.parts for row in proved(text).buffers)
+
+
+def test_the_metadata_of_a_model_has_the_parts() -> None:
+    case = Case.of(sliced(range(ROWS)))
+    result = case.plan()
+    annotate(case.model, result)
+    claims = from_marks(case.model, "planned.onnx")
+    assert check(case.model, claims, case.shapes, case.constants).sound
+    found = {row.name: len(row.parts or ()) for row in claims.buffers}
+    assert (found["a"], found["y"], found["t0"]) == (ROWS, ROWS, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"parts": ()}, "are live together"),
+        ({"parts": (PlannedPart(0, ROWS * TILE, 0, 2),)}, "the parts of 'a' are not its live bytes"),
+        ({"parts": (PlannedPart(0, TILE, 0, 2),)}, "the parts of 'a' are not its live bytes"),
+        ({"offset": 0}, "are live together"),
+    ],
+)
+def test_the_check_names_wrong_parts(change: dict[str, Any], reason: str) -> None:
+    case = Case.of(sliced(range(ROWS)))
+    result = case.plan()
+    assert rows(result)["a"].offset == TILE
+    moved = [replace(b, offset=b.offset - TILE) if "offset" in change and b.alias == "a" else b for b in result.buffers]
+    wrong = replace(result, buffers=tuple(replace(b, **change) if b.name == "a" else b for b in moved))
+    assert any(reason in str(failure) for failure in case.audit(wrong).failures)
+
+
+def test_an_alias_has_no_parts() -> None:
+    case = Case.of(sliced(range(ROWS)))
+    result = case.plan()
+    part = (PlannedPart(0, TILE, 1, 2),)
+    wrong = replace(result, buffers=tuple(replace(b, parts=part) if b.name == "t0" else b for b in result.buffers))
+    assert any("has parts of its own" in str(failure) for failure in case.audit(wrong).failures)
+
+
+def test_a_run_sees_a_part_that_is_overwritten_too_early() -> None:
+    case = Case.of(sliced(range(ROWS)))
+    result = case.plan()
+    wrong = tuple(
+        replace(b, offset=b.offset + 2 * TILE) if b.name == "y" or b.alias == "y" else b for b in result.buffers
+    )
+    bigger = replace(result.arenas[0], size=result.arena_size + 2 * TILE)
+    assert not case.run(replace(result, buffers=wrong, arenas=(bigger,))).equal
+
+
+def test_pictures_have_the_live_bytes_of_parts() -> None:
+    result = proved(sliced(range(ROWS)))
+    plan = result.to_dict()
+    (arena,) = arenas(plan)
+    assert (arena.peak, arena.peak_step) == (result.peak, result.peak_step)
+    page = HTML.render(plan).decode()
+    assert page.count('"whole":[1024,4096]') == page.count('"whole":[0,4096]') == ROWS
+    assert SVG.render(plan)
