@@ -96,10 +96,10 @@ def layouts(
         )
     terms = _LayoutTerms(search.facts, search.scope, search.alignment, frozenset(rules), order.every, needs)
 
-    def least(taken: Collection[str]) -> Schedule:
-        return search.least({*taken} & {*rules, "view"}, needs)
+    def searched() -> Iterator[Schedule]:
+        return search.orders({*rules, "view"}, needs)
 
-    return map(terms.layout, order.candidates(SchedulingContext(search.own, streams, least, search.is_wide)))
+    return map(terms.layout, order.candidates(SchedulingContext(search.own, streams, searched, search.is_wide)))
 
 
 @dataclass(frozen=True)
