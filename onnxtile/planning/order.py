@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from onnxtile.errors import unknown
@@ -12,14 +12,14 @@ from onnxtile.registry import discover
 
 @dataclass(frozen=True)
 class SchedulingContext:
-    """The inputs of an order: the model's own schedule, the number of streams, and the search of the order of least peak.
+    """The inputs of an order: the model's own schedule, the number of streams, and the search of orders.
 
-    `least` returns that order, given the rules of aliases that all count as taken. With `wide`, the graph has too many nodes for that.
+    `searched` returns orders of least peak, the best first. With `wide`, the graph has too many nodes to search all its orders.
     """
 
     own: Schedule
     streams: int
-    least: Callable[[Collection[str]], Schedule]
+    searched: Callable[[], Iterable[Schedule]]
     wide: bool = False
 
     def packed(self, schedule: Schedule) -> Schedule:

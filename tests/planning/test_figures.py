@@ -43,8 +43,8 @@ def test_large_light_models(name: str, size: int, light: Find) -> None:
 
 
 def test_an_order_of_its_own_lowers_shufflenet(light: Find) -> None:
-    assert figures(planned(light("shufflenet"))) == (3_110_912, True, ())
-    assert figures(planned(light("shufflenet"), order="min-peak")) == (2_885_120, True, ())
+    assert figures(planned(light("shufflenet"), order="model")) == (3_110_912, True, ())
+    assert figures(planned(light("shufflenet"))) == (2_885_120, True, ())
 
 
 @pytest.mark.parametrize("part", OCR)

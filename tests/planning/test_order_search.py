@@ -203,3 +203,12 @@ def test_the_part_of_a_problem_between_two_sets_of_nodes(problem: OrderingProble
     whole = during(problem, range(count))[first:end]
     # Units that the part does not touch are live all the time, and left out.
     assert len({a - b for a, b in zip(whole, during(part, range(end - first)), strict=True)}) == 1
+
+
+@settings(deadline=None)
+@given(works())
+def test_other_orders_have_the_least_peak_too(problem: OrderingProblem) -> None:
+    found = search(problem)
+    for order in searching.others(problem, found):
+        assert sorted(order) == list(range(len(problem.after)))
+        assert max(during(problem, order)) == found.peak

@@ -112,10 +112,10 @@ def layouts(
         search.facts, search.scope, search.alignment, frozenset(rules), order.every, needs, in_parts and not order.every
     )
 
-    def least(taken: Collection[str]) -> Schedule:
-        return search.least({*taken} & {*rules, "view"}, needs)
+    def searched() -> Iterator[Schedule]:
+        return search.orders({*rules, "view"}, needs)
 
-    return map(terms.layout, order.candidates(SchedulingContext(search.own, streams, least, search.is_wide)))
+    return map(terms.layout, order.candidates(SchedulingContext(search.own, streams, searched, search.is_wide)))
 
 
 @dataclass(frozen=True)

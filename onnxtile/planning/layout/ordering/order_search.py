@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from onnxtile.planning.layout.ordering.byte_units import ordering_problem
 from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
 from onnxtile.planning.layout.ordering.refine import refined
 from onnxtile.planning.layout.ordering.schedule import Schedule, own_order
-from onnxtile.planning.layout.ordering.search import WIDEST, FoundOrder, bound_of, heights, search
+from onnxtile.planning.layout.ordering.search import WIDEST, FoundOrder, bound_of, heights, others, search
 from onnxtile.planning.layout.roles import assign
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.workspaces import Needs
@@ -50,11 +50,17 @@ class OrderSearch:
     def _tensors(self) -> tuple[ir.Value, ...]:
         return tuple(assign(self.own, self.scope, self.facts).tensors)
 
-    def least(self, rules: Collection[str], needs: Needs) -> Schedule:
-        """Return the order of least peak that is found where all aliases by `rules` are taken, recursively before and after its peak."""
+    def orders(self, rules: Collection[str], needs: Needs) -> Iterator[Schedule]:
+        """Yield orders of the least peak that is found where all aliases by `rules` are taken, each once.
+
+        The first has the least peak before and after its peak, too, recursively.
+        """
         problem = self._problem(rules, needs)
-        order = refined(problem, self._search(problem).order)
-        return Schedule(tuple(self.own.nodes[number] for number in order))
+        found = self._search(problem)
+        first = refined(problem, found.order)
+        further = others(problem, found) if found.exact and not self.is_wide else ()
+        for order in dict.fromkeys((first, *further)):
+            yield Schedule(tuple(self.own.nodes[number] for number in order))
 
     def bound(self, needs: Needs) -> int:
         """Return a number of bytes that every arena needs, over all orders of the nodes and all lawful aliases.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
 from onnxtile.planning.layout.ordering.search import heights, search
 
-_BUDGET = 400_000
+_BUDGET = 200_000
 """The default budget in steps: each look at a stretch of nodes counts its nodes, and those that its search may take."""
 _SHORTEST = 2
 """Nodes of a stretch, at least, that is searched."""

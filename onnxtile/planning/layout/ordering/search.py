@@ -12,7 +12,7 @@ factorization", SIAM J. Alg. Disc. Meth. 1987, doi 10.1137/0608031, for any grap
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
@@ -75,6 +75,18 @@ def search(problem: OrderingProblem, budget: int = BUDGET) -> FoundOrder:
     return best if _is_close(best) else _both_ways(problem, best, budget, to_the_end=True)
 
 
+def others(problem: OrderingProblem, found: FoundOrder, budget: int = BUDGET) -> Iterator[tuple[int, ...]]:
+    """Yield orders with the peak of `found`, which is the least, as the searches in both directions find them.
+
+    Their buffers may leave smaller gaps in an arena.
+    """
+    for backward in (False, True):
+        above = replace(found, peak=found.peak + 1)
+        other = _Direction(problem, backward=backward).least(above, budget // 4)
+        if other.peak == found.peak:
+            yield other.order
+
+
 def _both_ways(problem: OrderingProblem, given: FoundOrder, budget: int, *, to_the_end: bool = False) -> FoundOrder:
     """Return the best order that is found from the first node, or from the last, within `budget` steps each; at worst `given`.
 
@@ -83,7 +95,7 @@ def _both_ways(problem: OrderingProblem, given: FoundOrder, budget: int, *, to_t
     best = given
     if best.exact:
         return best
-    directions = [_Direction(problem, backward=backward) for backward in (True, False)]
+    directions = [_Direction(problem, backward=backward) for backward in (False, True)]
     for level in reversed(range(_ROUNDS)):
         for direction in directions:
             found = direction.least(best, budget // 4**level)
