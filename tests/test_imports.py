@@ -43,6 +43,7 @@ PACKAGES = [
         "tiling",
         "planning",
         "report",
+        "deployment",
         "verbs",
         "api",
         "pipeline",
@@ -61,6 +62,9 @@ OWNERS = {
     "joblib": {"pipeline"},
     "matplotlib": {"report"},
     "bokeh": {"report"},
+    "tflite": {"deployment"},
+    "tflite_micro": {"deployment"},
+    "executorch": {"deployment"},
     "onnx_shape_inference": {"model"},
 }
 # These know no ONNX and are tested with plain data.

@@ -61,6 +61,9 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     if verdict:
         state = "equal bit for bit" if verdict["equal"] else "DIFFERS"
         tables.append(line(f"run inside the arena: {state} ({verdict['runs']} run{'s' * (verdict['runs'] != 1)})"))
+        if "own_head" in verdict:
+            head, own = verdict["head"], verdict["own_head"]
+            tables.append(line(f"TensorFlow Lite Micro: {head:,} bytes of tensors; {own:,} with its own planner"))
         tables += _excused(verdict.get("excused") or {})
     return tables
 
