@@ -157,4 +157,4 @@ def heads(folder: str, arena: str) -> None:
 
 
 if __name__ == "__main__":
-    {"run": main, "heads": heads}[sys.argv[1]](*sys.argv[2:])
+    (main if sys.argv[1] == "run" else heads)(*sys.argv[2:])

@@ -42,14 +42,14 @@ def _faults(graphs: Sequence[MicroGraph], offsets: Sequence[int] | None, arena: 
     if offsets is None or len(offsets) != starts[-1]:
         yield f"it has offsets for {len(offsets or ())} of {starts[-1]} tensors"
         return
-    replay = _Replay(graphs, starts, offsets, np.full(-(-arena // _UNIT), _NOBODY, np.int64))
+    replay = _MicroReplay(graphs, starts, offsets, np.full(-(-arena // _UNIT), _NOBODY, np.int64))
     yield from replay.misplaced(arena)
     if not replay.names:
         yield from replay.run(0)
 
 
 @dataclass
-class _Replay:
+class _MicroReplay:
     """The map `written` of the arena while the subgraphs run. A tensor is a number: the start of its subgraph and its index.
 
     `names` are the tensors that are misplaced. `same` has the tensor of which a view has the elements.
