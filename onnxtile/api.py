@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.inspect import inspect, trace
     from onnxtile.verbs.match import match
     from onnxtile.verbs.pattern_new import draft_pattern
-    from onnxtile.verbs.plan import check_plan, plan, plan_problem
+    from onnxtile.verbs.plan import check_plan, plan, plan_problem, plan_tflite
     from onnxtile.verbs.tile import tile
     from onnxtile.verbs.unfuse import unfuse
     from onnxtile.verbs.verify import verify
@@ -63,6 +63,7 @@ __all__ = [
     "option_names",
     "plan",
     "plan_problem",
+    "plan_tflite",
     "save",
     "silent",
     "tile",
@@ -91,7 +92,7 @@ _HOMES = {
     "onnxtile.verbs.inspect": ("inspect", "trace"),
     "onnxtile.verbs.match": ("match",),
     "onnxtile.verbs.pattern_new": ("draft_pattern",),
-    "onnxtile.verbs.plan": ("check_plan", "plan", "plan_problem"),
+    "onnxtile.verbs.plan": ("check_plan", "plan", "plan_problem", "plan_tflite"),
     "onnxtile.verbs.tile": ("tile",),
     "onnxtile.verbs.unfuse": ("unfuse",),
     "onnxtile.verbs.verify": ("verify",),

@@ -72,8 +72,9 @@ class Verb:
 
     The docstring of `command` is the help, with command lines below "Examples:". `step` is the declaration of its step in a pipeline, None
     where it has none; `operands` gives that step its arguments, from the model that the pipeline read and the one that the step before
-    left. `writes` returns the ending of the model that the options ask for, None where no model is written. `require` raises UsageError
-    for options that contradict each other, before any model is read. `defaults` differ on the command line from those in Python.
+    left. `writes` returns the ending of the model that the options ask for (without .onnx), None where no model is written. `require`
+    raises UsageError for options that contradict each other, before any model is read. `defaults` differ on the command line from those in
+    Python.
     """
 
     name: str

@@ -44,6 +44,7 @@ PACKAGES = [
         "planning",
         "fitting",
         "report",
+        "deployment",
         "verbs",
         "api",
         "pipeline",
@@ -62,6 +63,9 @@ OWNERS = {
     "joblib": {"pipeline"},
     "matplotlib": {"report"},
     "bokeh": {"report"},
+    "tflite": {"deployment"},
+    "tflite_micro": {"deployment"},
+    "executorch": {"deployment"},
     "onnx_shape_inference": {"model"},
 }
 # These know no ONNX and are tested with plain data.

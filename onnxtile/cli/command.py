@@ -149,7 +149,11 @@ def _target(verb: Verb, settings: Any) -> str | None:
     if output == _STDOUT:
         require_stdout("-o")
         return _STDOUT
-    path = Path(output) if output is not None else settings.model.with_suffix(f".{ending}.onnx")
+    path = (
+        Path(output)
+        if output is not None
+        else settings.model.with_suffix(f".{ending}" if "." in ending else f".{ending}.onnx")
+    )
     require_writable(path, source=settings.model, force=settings.force)
     require_beside(path, settings.model, {"as_json": settings.as_json, "emit": getattr(settings, "emit", ())})
     return str(path)

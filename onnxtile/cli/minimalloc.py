@@ -100,7 +100,7 @@ def _read(path: str) -> str:
 
 def _plan(options: argparse.Namespace) -> PlanResult:
     """Return a plan within the capacity. Raises Infeasible where none was found."""
-    from onnxtile import plan_problem
+    from onnxtile.api import plan_problem
     from onnxtile.errors import Infeasible
 
     limit = None if options.timeout is None else f"{options.timeout:.6f}s"

@@ -63,6 +63,9 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
         runs, repeated = verdict["runs"], verdict.get("repeated", 0)
         further = f", {repeated:,} kernels that share bytes on other values" if repeated else ""
         tables.append(line(f"run inside the arena: {state} ({runs} run{'s' * (runs != 1)}{further})"))
+        if "own_head" in verdict:
+            head, own = verdict["head"], verdict["own_head"]
+            tables.append(line(f"TensorFlow Lite Micro: {head:,} bytes of tensors; {own:,} with its own planner"))
         tables += _excused(verdict.get("excused") or {})
     return tables
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from onnxtile.planning.offsets.memories import Capacity
     from onnxtile.planning.proof.published.audit import Audit
     from onnxtile.planning.result import PlanResult
+    from onnxtile.verbs.flows.micro import PlannedTflite
     from onnxtile.verbs.flows.planning import PlannedModel
 else:
     PlanResult: TypeAlias = Any
@@ -115,6 +116,13 @@ class ProblemOptions(OffsetOptions):
     """The options of `plan_problem`."""
 
     file: Annotated[Path | str, Positional("FILE", "a bare problem, as .csv")]
+
+
+@dataclass(frozen=True)
+class TfliteOptions(VerifyOptions, OffsetOptions):
+    """The options of `plan_tflite`."""
+
+    file: Annotated[Path | str, Positional("FILE", "a TensorFlow Lite model, as .tflite")]
 
 
 @dataclass(frozen=True)
@@ -217,6 +225,7 @@ class PlanCommand(WriteOptions, PlanStep):
 
     Examples:
         onnxtile plan model.onnx --dim batch=1 --capacity 256KiB --emit plan.html
+        onnxtile plan model.tflite --capacity 256KiB
         onnxtile plan problem.csv --capacity arena=1048576 --emit out.csv
     """
 
@@ -248,6 +257,19 @@ def plan_problem(options: ProblemOptions) -> PlanResult:
     return placing.plan_problem(options)
 
 
+@declared(TfliteOptions)
+def plan_tflite(options: TfliteOptions) -> PlannedTflite:
+    """Give every tensor of the TensorFlow Lite model `file` an offset in an arena, for TensorFlow Lite Micro.
+
+    The result holds the model with the plan as its metadata. A replay of the written file checks it. With `verify`, and the extra
+    tflite-micro installed, TensorFlow Lite Micro runs the model with and without the plan. Raises ModelError, UsageError; Infeasible over
+    `capacity`; CheckFailed where the check says no; Mismatch where the runs differ.
+    """
+    from onnxtile.verbs.flows import micro
+
+    return micro.plan_tflite(options)
+
+
 @declared(CheckOptions)
 def check_plan(options: CheckOptions) -> Audit:
     """Return the faults of `plan`, a plan of `model`.
@@ -264,6 +286,10 @@ def _is_bare(options: PlanOptions) -> bool:
     return isinstance(options.model, Path) and options.model.suffix.lower() == ".csv"
 
 
+def _is_tflite(options: PlanOptions) -> bool:
+    return isinstance(options.model, Path) and options.model.suffix.lower() == ".tflite"
+
+
 def _run(options: PlanStep) -> Outcome:
     if isinstance(options, PlanCommand) and options.check is not None:
         from onnxtile.verbs.flows import checking
@@ -276,6 +302,11 @@ def _run(options: PlanStep) -> Outcome:
 
         with collector_paused():
             return Outcome(placing.plan_problem(narrowed(ProblemOptions, options, file=options.model)), "plan")
+    if _is_tflite(options):
+        from onnxtile.verbs.flows import micro
+
+        written = micro.plan_tflite(narrowed(TfliteOptions, options, file=options.model))
+        return Outcome(written, "plan", save=written.save, emitted=written.plan.to_dict())
     from onnxtile.verbs.flows import planning
 
     planned = planning.plan(options)
@@ -295,10 +326,29 @@ def _require_one_mode(options: PlanCommand) -> None:
     if _is_bare(options):
         allowed = names(ProblemOptions, PlanOutput, WriteOptions, VerifyOptions) - {"output"}
         require_within(options, allowed, "{option} is for models, not for a bare problem", "leave it out")
+    elif _is_tflite(options):
+        allowed = names(TfliteOptions, PlanOutput, WriteOptions) | {"model"}
+        require_within(options, allowed, "{option} is for ONNX models, not for a .tflite", "leave it out")
+        _require_tflite_files(options)
     elif options.check is not None:
         allowed = names(CheckOptions, ReportOptions) | {"check", "dry_run"}
         message = "{option} is for planning, and {check} plans nothing"
         require_within(options, allowed, message, "leave one of the two out", check=NAME_ONLY)
+
+
+def _require_tflite_files(options: PlanCommand) -> None:
+    """Raise UsageError for files that the plan of a .tflite cannot be written to."""
+    if options.output == "-":
+        raise UsageError(
+            "a .tflite is written to a file, not to stdout",
+            hint="name a file with {output}",
+            given={"output": NAME_ONLY},
+        )
+    for file in options.emit:
+        if file.endswith((".tflm", ".tflm.json", ".bin")):
+            raise UsageError(
+                f"{file}: of a .tflite this is not written", hint="the written model has the plan and the constants"
+            )
 
 
 def _prepare(options: PlanStep, paths: Sequence[Path]) -> Callable[[Content], Mapping[Path, bytes]]:
@@ -314,6 +364,8 @@ def _endings() -> Sequence[str]:
 
 
 def _writes(options: PlanCommand) -> str | None:
+    if _is_tflite(options):
+        return "planned.tflite"
     return None if options.check is not None or _is_bare(options) else "planned"
 
 

@@ -1,0 +1,1 @@
+"""Plans in the files and interfaces of other runtimes."""

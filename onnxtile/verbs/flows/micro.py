@@ -1,0 +1,131 @@
+"""Plan a TensorFlow Lite model for TensorFlow Lite Micro: the plan becomes metadata of the file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from onnxtile.deployment.micro_run import is_installed, micro_runs, scratch_bytes
+from onnxtile.deployment.tflite_metadata import ONLINE, with_offsets
+from onnxtile.deployment.tflite_model import MicroGraph, read_tflite
+from onnxtile.deployment.tflite_plan import plan_rows
+from onnxtile.deployment.tflite_problem import UNIT, MicroProblem, problem_of
+from onnxtile.deployment.tflite_replay import require_sound
+from onnxtile.errors import Mismatch, ModelError, UsageError
+from onnxtile.model.whole import require_writable, write_whole
+from onnxtile.paths import require_readable
+from onnxtile.planning.problem_plan import plan_buffers
+from onnxtile.planning.result import PlanResult
+from onnxtile.result import VerbResult
+
+if TYPE_CHECKING:
+    from onnxtile.verbs.plan import TfliteOptions
+
+_LARGEST = 2**31 - 1
+_SPARE = 2**20
+"""Bytes beside tensors that a run of a model gets, for what the runtime keeps of each of them."""
+
+
+@dataclass(frozen=True)
+class MicroVerdict:
+    """The result of the runs in TensorFlow Lite Micro: `equal` outputs, and the bytes that it took for tensors and scratch.
+
+    `head` is with the plan, `own_head` with its own planner.
+    """
+
+    equal: bool
+    runs: int
+    head: int
+    own_head: int
+
+
+@dataclass(frozen=True, repr=False)
+class PlannedTflite(VerbResult):
+    """A plan of a TensorFlow Lite model, the file with it, and the verdict of the runs (None: they were not asked for, or not possible)."""
+
+    verb: ClassVar[str] = "plan"
+
+    plan: PlanResult
+    data: bytes
+    verdict: MicroVerdict | None
+
+    @property
+    def summary(self) -> str:
+        """The size of the arena, and whether it was proved by a run."""
+        return f"{self.plan.summary}, {'run in TensorFlow Lite Micro' if self.verdict else 'not run'}"
+
+    def save(self, path: str | Path) -> None:
+        """Write the model with its plan to `path`, whole or not at all. Raises UsageError."""
+        require_writable(Path(path))
+        write_whole(Path(path), self.data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `plan`."""
+        return {**self.plan.to_dict(), "verdict": self.verdict and dict(vars(self.verdict))}
+
+
+def plan_tflite(options: TfliteOptions) -> PlannedTflite:
+    """Plan the model in a TensorFlow Lite file as `onnxtile.plan_tflite` says."""
+    file, progress = Path(options.file), options.progress
+    unit = UNIT if options.alignment is None else options.alignment
+    if unit < UNIT:
+        raise UsageError(f"TensorFlow Lite Micro aligns tensors to {UNIT} bytes, not to {unit}")
+    capacity = options.capacities
+    if isinstance(capacity, Mapping) and len(capacity) > 1:
+        raise UsageError("TensorFlow Lite Micro has one arena, and the plan has several", hint="give one {capacity}")
+    progress("reading the model")
+    require_readable(file, ModelError)
+    data = file.read_bytes()
+    graphs = read_tflite(data, str(file))
+    progress("planning")
+    problem = problem_of(graphs, unit, _scratch(data, graphs))
+    effort = replace(options.search, progress=progress)
+    placed = plan_buffers(problem.problem, planner=options.planner, effort=effort, capacity=capacity)
+    if placed.arena_size > _LARGEST:
+        raise UsageError("TensorFlow Lite Micro takes offsets below 2 GiB, and the plan has larger ones")
+    result = plan_rows(graphs, problem, placed)
+    written = with_offsets(data, _offsets(graphs, problem, placed))
+    require_sound(written, placed.arena_size)
+    verdict = None
+    if options.verify and is_installed():
+        progress("running in TensorFlow Lite Micro")
+        verdict = _verdict(data, written, result.activation_bytes)
+    return PlannedTflite(replace(result, digest=hashlib.sha256(data).hexdigest(), model=file.stem), written, verdict)
+
+
+def _scratch(data: bytes, graphs: Sequence[MicroGraph]) -> Mapping[int, int]:
+    """Return the scratch of each operator, as the reference kernels of TensorFlow Lite Micro ask for it; none where these are not there."""
+    if not is_installed():
+        return {}
+    try:
+        return scratch_bytes(data, graphs[0], sum(len(graph.tensors) for graph in graphs[1:]))
+    except ModelError:
+        return {}
+
+
+def _offsets(graphs: Sequence[MicroGraph], problem: MicroProblem, placed: PlanResult) -> list[int]:
+    at = {row.name: row.offset for row in placed.buffers}
+    keys = ((number, index) for number, graph in enumerate(graphs) for index in range(len(graph.tensors)))
+    return [at[problem.name(problem.owners[key])] if key in problem.owners else ONLINE for key in keys]
+
+
+def _verdict(data: bytes, written: bytes, activations: int) -> MicroVerdict | None:
+    """Return the verdict of the runs with and without the plan; None where TensorFlow Lite Micro does not run the model at all.
+
+    Raises Mismatch where it runs the model, and with the plan does not, or computes other outputs.
+    """
+    arena = 2 * activations + len(data) + _SPARE
+    try:
+        (own,) = micro_runs([data], arena)
+    except ModelError:
+        return None
+    try:
+        (ours,) = micro_runs([written], arena)
+    except ModelError as error:
+        raise Mismatch(f"with the plan, {error}", hint="please report it with the model") from error
+    if ours.outputs != own.outputs:
+        raise Mismatch("the run with the plan differs from the one without", hint="please report it with the model")
+    return MicroVerdict(True, len(own.outputs), ours.head, own.head)
