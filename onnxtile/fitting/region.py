@@ -196,6 +196,7 @@ def paced(
         end[-1] = max(end[-1], needed[tensor][1])
     for kernel in reversed(kernels):
         makes = [late[tensor] for tensor in kernel.makes if tensor in late]
+        late.update((tensor, makes[0]) for tensor in kernel.makes if makes and tensor not in late)
         for place, tensor in enumerate(kernel.reads) if makes else ():
             need = _operand_end(kernel, place, tensors, np.maximum.reduce(makes))
             late[tensor] = np.maximum(late[tensor], need) if tensor in late else need
