@@ -30,8 +30,10 @@ _DEEP = 16
 """Rows of the operands for one row of the results, from which on tensors inside are also tried as those that set the pace."""
 _MOVES = 14
 """Moves that are made in one region, at most."""
-_STOPS = 4
+_STOPS = 10
 """Ends of regions that are tried from one place, at most, the nearest first."""
+_ENOUGH = 4
+"""Ends of regions that fit, after which no further end is tried."""
 _DEAR = 1e6
 """The price of multiply-accumulates from which on none is done twice."""
 
@@ -366,7 +368,7 @@ class PathSearch:
             yield whole
         if not is_narrow:
             return
-        tried = 0
+        tried = fitting = 0
         for stop in self.regions.narrow:
             there = best[stop]
             # A region of two strips has at least twice the nodes.
@@ -376,8 +378,9 @@ class PathSearch:
                 one = self.cheapest(place, stop)
                 tried += 1
                 if one is not None:
+                    fitting += 1
                     yield one
-                if tried >= _STOPS:
+                if tried >= _STOPS or fitting >= _ENOUGH:
                     return
 
     def _is_worth(self, start: int, stop: int) -> bool:
