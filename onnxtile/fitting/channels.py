@@ -1,6 +1,7 @@
 """Hidden channels in chunks: a wide tensor between an expanding and a reducing kernel is made and used up part by part.
 
-The reducing kernel of each chunk makes a partial sum, which is added to the sum of those before it. No product is computed twice.
+The reducing kernel of each chunk makes a partial sum, which is added to the sum of those before it. Where the last kernel is a pooling that
+makes much less than it reads, its chunks are joined instead. No product is computed twice.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from onnxtile.model.shapes import Shapes
 
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 _COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_SMALLER = 4
+"""A pooling that ends a group makes at most this part of what it reads."""
 _LONGEST = 24
 """Kernels between the first and the last of a group, at most."""
 
@@ -28,7 +31,8 @@ class HiddenGroup:
     """The kernels that make and use up hidden channels, by their places: the first expands, the last reduces.
 
     `tensors` are those with hidden channels, `channels` their number, `axis` their axis. `slices` has, for each kernel, the axis of each
-    constant operand along which it has hidden channels, by the place of the operand.
+    constant operand along which it has hidden channels, by the place of the operand. `is_joined` says that the results of the last kernel
+    are joined, not added.
     """
 
     places: tuple[int, ...]
@@ -36,6 +40,13 @@ class HiddenGroup:
     channels: int
     axis: int
     slices: Mapping[int, Mapping[int, int]]
+    is_joined: bool = False
+
+    def before(self, count: int) -> int:
+        """Return the next smaller number of chunks; 1 for none."""
+        less = [one for one in _COUNTS if one < count]
+        even = [one for one in less if self.channels % one == 0]
+        return (even or less or [1])[-1]
 
     def after(self, count: int) -> int | None:
         """Return the next larger number of chunks, one that divides the channels if there is one; None for no more."""
@@ -69,6 +80,7 @@ class HiddenGroups:
         if slices[first] is None:
             return None
         hidden, places = {kernel.makes[0]}, [first]
+        joined: HiddenGroup | None = None
         for place in range(first + 1, min(first + _LONGEST, len(self._network.kernels))):
             one = self._network.kernels[place]
             if hidden.isdisjoint(one.reads):
@@ -77,11 +89,22 @@ class HiddenGroups:
             reduced = self._reduced(one, hidden, axis)
             slices[place] = self._slices(one, axis, hidden) if reduced is None else reduced
             if slices[place] is None:
-                return None
+                return joined
             if reduced is not None:
                 return self._closed(places, hidden, axis, {p: s for p, s in slices.items() if s is not None})
+            joined = joined or self._joined(places, hidden, axis, {p: s for p, s in slices.items() if s is not None})
             hidden.update(one.makes)
-        return None
+        return joined
+
+    def _joined(
+        self, places: list[int], hidden: set[int], axis: int, slices: Mapping[int, Mapping[int, int]]
+    ) -> HiddenGroup | None:
+        """Return the group that ends with the last of `places`, if its result is much smaller than what it reads."""
+        tensors, last = self._network.tensors, self._network.kernels[places[-1]]
+        if any(tensors[last.makes[0]].size * _SMALLER > tensors[tensor].size for tensor in last.reads):
+            return None
+        found = self._closed(list(places), hidden, axis, slices)
+        return None if found is None else replace(found, is_joined=True)
 
     def _closed(
         self, places: list[int], hidden: set[int], axis: int, slices: Mapping[int, Mapping[int, int]]
@@ -174,7 +197,9 @@ def _chunks(
     origin: dict[int, int],
 ) -> list[FitKernel]:
     found: list[FitKernel] = []
-    result = kernels[group.places[-1] - first].makes[0]
+    last = kernels[group.places[-1] - first]
+    result = last.makes[0]
+    joined: list[int] = []
     so_far: int | None = None
     for number, share in enumerate(shares(group.channels, count)):
         if share is None:
@@ -184,7 +209,7 @@ def _chunks(
             kernel = kernels[place - first]
             for tensor in kernel.makes:
                 about = tensors[tensor]
-                if tensor in group.tensors:
+                if tensor in group.tensors or group.is_joined:
                     dims = list(about.dims)
                     dims[group.axis] = share[1] - share[0]
                     about = replace(about, dims=tuple(dims))
@@ -192,6 +217,9 @@ def _chunks(
                 tensors.append(replace(about, name=f"{about.name}/c{number}", is_kept=False))
                 origin[parts[tensor]] = tensor
             found.append(_part(kernel, place, group, share, parts, is_first=not number))
+        joined.append(parts[result])
+        if group.is_joined:
+            continue
         if so_far is not None:
             partial = parts[result]
             total = result if number == count - 1 else len(tensors)
@@ -202,6 +230,8 @@ def _chunks(
             so_far = total
         else:
             so_far = parts[result]
+    if group.is_joined:
+        found.append(_join(f"{last.name}/join", joined, result, tensors, group.axis))
     return found
 
 
@@ -216,7 +246,7 @@ def _part(
 ) -> FitKernel:
     source: KernelSource = kernel.source
     slices = {operand: (axis, *share) for operand, axis in group.slices[place].items()}
-    has_bias = place == group.places[-1] and not is_first
+    has_bias = place == group.places[-1] and not is_first and not group.is_joined
     start, stop = (kernel.macs * end // group.channels for end in share)
     return replace(
         kernel,
@@ -230,15 +260,28 @@ def _part(
 def _sum(name: str, reads: tuple[int, int], total: int, tensors: Sequence[FitTensor]) -> FitKernel:
     about = tensors[total]
 
-    def same(direction: int) -> AxisLinks | None:
-        axis = about.axes[direction]
-        return None if axis is None else (AxisLink(axis), AxisLink(axis))
-
     return FitKernel(
         name,
         reads,
         (total,),
-        (same(ROWS), same(COLUMNS)),
+        (_same(about, ROWS, 2), _same(about, COLUMNS, 2)),
         overwrites=frozenset({0, 1}),
         source=KernelSource(None, (0, 1), (None, None)),
     )
+
+
+def _join(name: str, reads: Sequence[int], whole: int, tensors: Sequence[FitTensor], axis: int) -> FitKernel:
+    about = tensors[whole]
+    return FitKernel(
+        name,
+        tuple(reads),
+        (whole,),
+        (_same(about, ROWS, len(reads)), _same(about, COLUMNS, len(reads))),
+        is_join=all(size == 1 for size in about.dims[:axis]),
+        source=KernelSource(None, tuple(range(len(reads))), (None, None), join_axis=axis),
+    )
+
+
+def _same(about: FitTensor, direction: int, count: int) -> AxisLinks | None:
+    axis = about.axes[direction]
+    return None if axis is None else (AxisLink(axis),) * count

@@ -28,7 +28,7 @@ class KernelSource:
 
     `places` has the place of each operand in `reads` (None for one that only a body reads). `links` are those of all operands, constants
     included, for rows and for columns. `slices` has the axis, start and stop of constants of which the kernel reads a part, by their
-    places; operands in `left_out` are not given. Without a `node` the kernel adds its operands.
+    places; operands in `left_out` are not given. Without a `node` the kernel adds its operands, or joins them along `join_axis`.
     """
 
     node: ir.Node | None
@@ -36,6 +36,7 @@ class KernelSource:
     links: tuple[AxisLinks | None, AxisLinks | None]
     slices: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
     left_out: frozenset[int] = frozenset()
+    join_axis: int | None = None
 
 
 class _NetworkReader:

@@ -167,6 +167,17 @@ def spans(
     return found[::-1]
 
 
+def uncut(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], direction: int) -> list[StripRanges]:
+    """Return the ranges of kernels that run once, on all rows or columns of their operands."""
+    found = []
+    for kernel in kernels:
+        whole = (0, max(tensors[made].extent(direction) for made in kernel.makes))
+        found.append(
+            StripRanges([whole], [whole], [[(0, tensors[tensor].extent(direction))] for tensor in kernel.reads])
+        )
+    return found
+
+
 def paced(
     kernels: Sequence[FitKernel],
     tensors: Sequence[FitTensor],
@@ -196,6 +207,7 @@ def paced(
         end[-1] = max(end[-1], needed[tensor][1])
     for kernel in reversed(kernels):
         makes = [late[tensor] for tensor in kernel.makes if tensor in late]
+        late.update((tensor, makes[0]) for tensor in kernel.makes if makes and tensor not in late)
         for place, tensor in enumerate(kernel.reads) if makes else ():
             need = _operand_end(kernel, place, tensors, np.maximum.reduce(makes))
             late[tensor] = np.maximum(late[tensor], need) if tensor in late else need
@@ -276,20 +288,22 @@ def tracer(
     kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], results: Sequence[int], cut: Cut
 ) -> RegionTracer:
     """Return what lists the operations of `kernels`; `results` are the tensors that are needed afterwards. Raises PaddingOnly."""
-    whole: dict[int, list[PatchRange | None]] = {tensor: [(0, tensors[tensor].extent(ROWS))] for tensor in results}
-    rows = spans(kernels, tensors, whole, ROWS, keeps=False)
+    rows, columns = uncut(kernels, tensors, ROWS), uncut(kernels, tensors, COLUMNS)
     if cut.step:
+        whole: dict[int, list[PatchRange | None]] = {t: [(0, tensors[t].extent(ROWS))] for t in results}
+        least = spans(kernels, tensors, whole, ROWS, keeps=False)
         needed = {
             made: span.windows[0]
-            for kernel, span in zip(kernels, rows, strict=True)
+            for kernel, span in zip(kernels, least, strict=True)
             for made in kernel.makes
             if span.windows[0] is not None
         }
         pace = paced(kernels, tensors, {*results, *cut.eager}, needed, cut.step)
         kept = {tensor: ranges for tensor, ranges in pace.items() if tensor in whole or tensor not in cut.recomputed}
         rows = spans(kernels, tensors, kept, ROWS, keeps=True)
-    bands = {tensor: shares(tensors[tensor].extent(COLUMNS), cut.bands) for tensor in results}
-    columns = spans(kernels, tensors, bands, COLUMNS, keeps=False)
+    if cut.bands > 1:
+        bands = {tensor: shares(tensors[tensor].extent(COLUMNS), cut.bands) for tensor in results}
+        columns = spans(kernels, tensors, bands, COLUMNS, keeps=False)
     return RegionTracer(kernels, tensors, frozenset(results), rows, columns)
 
 

@@ -6,7 +6,7 @@ depend on the edge alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -22,8 +22,18 @@ _LONGEST = 400
 _PARTS = (2, 3, 4, 6, 7, 8, 14, 16, 28, 32, 56, 112)
 """The numbers of strips that are tried."""
 WHOLE = Cut()
-_STOPS = 6
+_LEVEL = 4
+"""Moves in a row that do not lower the peak of a region, at most."""
+_WIDEST = 3
+"""Tensors that are tried to be computed again, at most."""
+_DEEP = 16
+"""Rows of the operands for one row of the results, from which on tensors inside are also tried as those that set the pace."""
+_MOVES = 14
+"""Moves that are made in one region, at most."""
+_STOPS = 10
 """Ends of regions that are tried from one place, at most, the nearest first."""
+_ENOUGH = 4
+"""Ends of regions that fit, after which no further end is tried."""
 _DEAR = 1e6
 """The price of multiply-accumulates from which on none is done twice."""
 
@@ -227,6 +237,23 @@ class Regions:
         hidden = {tensor for group in self.within(start, stop).values() for tensor in group.tensors}
         return sum(rows * self.row_bytes(tensor) for tensor, rows in kept.items() if tensor not in hidden)
 
+    @cached_property
+    def makers(self) -> dict[int, int]:
+        """The place of the kernel that makes each tensor."""
+        return {made: place for place, kernel in enumerate(self.network.kernels) for made in kernel.makes}
+
+    def from_narrower(self, start: int, tensor: int) -> frozenset[int]:
+        """Return `tensor`, and those that it is computed from back to narrower ones, which stay kept."""
+        found, pending = {tensor}, [tensor]
+        while pending:
+            one = pending.pop()
+            for source in self.network.kernels[self.makers[one]].reads:
+                wide = self.row_bytes(source) * 2 > self.row_bytes(one)
+                if wide and source not in found and self.makers.get(source, -1) >= start:
+                    found.add(source)
+                    pending.append(source)
+        return frozenset(found)
+
     def windowed(self, start: int, stop: int) -> frozenset[int]:
         """Return the tensors of a region of which rows are kept, that may be computed again instead."""
         results = set(self.results(start, stop))
@@ -270,7 +297,7 @@ def _within(regions: Regions, capacity: int, wanted: FitTarget, progress: Progre
         over_nodes = wanted.nodes is not None and found.nodes > wanted.nodes
         if not over_macs and not over_nodes:
             return found
-        prices = Prices(prices.macs * (1000 if over_macs else 1), prices.node * (100 if over_nodes else 1))
+        prices = Prices(prices.macs * (8 if over_macs else 1), prices.node * (8 if over_nodes else 1))
     return None
 
 
@@ -341,7 +368,7 @@ class PathSearch:
             yield whole
         if not is_narrow:
             return
-        tried = 0
+        tried = fitting = 0
         for stop in self.regions.narrow:
             there = best[stop]
             # A region of two strips has at least twice the nodes.
@@ -351,8 +378,9 @@ class PathSearch:
                 one = self.cheapest(place, stop)
                 tried += 1
                 if one is not None:
+                    fitting += 1
                     yield one
-                if tried >= _STOPS:
+                if tried >= _STOPS or fitting >= _ENOUGH:
                     return
 
     def _is_worth(self, start: int, stop: int) -> bool:
@@ -373,7 +401,8 @@ class PathSearch:
         """Return the cheapest way to cut a region that fits; None where none was found."""
         rows, tensors = self.regions.rows(start, stop), self.regions.network.tensors
         results = self.regions.results(start, stop)
-        eager = self.regions.eager(start, stop)
+        coarse = max((tensors[tensor].extent(ROWS) for tensor in results), default=1)
+        eager = self.regions.eager(start, stop) if coarse * _DEEP <= rows else frozenset[int]()
         for way in dict.fromkeys([frozenset[int](), eager]):
             # Shorter strips than one row of the tensor that sets the pace change nothing.
             finest = min(rows, max((tensors[tensor].extent(ROWS) for tensor in (*way, *results)), default=1))
@@ -407,16 +436,47 @@ class PathSearch:
         regions = self.regions
         one = regions.cost(start, stop, cut)
         groups = regions.within(start, stop)
+        level = moves = 0
         while one is not None and one.peak > self.capacity:
-            more = self._more_chunks(one, groups)
-            better = None if more is None else regions.cost(start, stop, more)
-            if better is None or better.peak >= one.peak:
-                more = self._fewer_kept(one)
-                better = None if more is None else regions.cost(start, stop, more)
-            if better is None or better.peak >= one.peak:
-                return None
-            one = better
+            moves += 1
+            better = self._best(one, self._moves(one, groups))
+            # Several strips may reach the peak: a move that lowers one of them leaves it as it is.
+            level = level + 1 if better is not None and better.peak == one.peak else 0
+            one = None if level > _LEVEL or moves > _MOVES else better
+        return None if one is None else self._fewer_chunks(one)
+
+    def _best(self, one: RegionCost, moves: Iterable[RegionCost]) -> RegionCost | None:
+        """Return the move that saves most bytes for its price; one that keeps the peak counts least, None is returned for no other."""
+        found = [move for move in moves if move.peak <= one.peak]
+        before = self.price(one)
+        return max(
+            found,
+            key=lambda move: (
+                (min(one.peak - move.peak, one.peak - self.capacity)) / max(self.price(move) - before, self.prices.node)
+            ),
+            default=None,
+        )
+
+    def _fewer_chunks(self, one: RegionCost) -> RegionCost:
+        """Return the region with as few chunks in each group as fit."""
+        for place, _ in one.cut.chunks:
+            fits = True
+            while fits and place in (counts := dict(one.cut.chunks)):
+                less = self.regions.groups[place].before(counts[place])
+                counts = {**counts, place: less} if less > 1 else {p: n for p, n in counts.items() if p != place}
+                found = self.regions.cost(one.start, one.stop, replace(one.cut, chunks=tuple(sorted(counts.items()))))
+                fits = found is not None and found.peak <= self.capacity
+                one = found if found is not None and fits else one
         return one
+
+    def _moves(self, one: RegionCost, groups: Mapping[int, HiddenGroup]) -> Iterator[RegionCost]:
+        """Yield the region with more chunks, then with rows of one tensor more computed again."""
+        more = self._more_chunks(one, groups)
+        for cut in ([] if more is None else [more], self._fewer_kept(one)):
+            for each in cut:
+                found = self.regions.cost(one.start, one.stop, each)
+                if found is not None:
+                    yield found
 
     @staticmethod
     def _more_chunks(one: RegionCost, groups: Mapping[int, HiddenGroup]) -> Cut | None:
@@ -433,13 +493,14 @@ class PathSearch:
             return None
         return replace(one.cut, chunks=tuple(sorted(grown.items())))
 
-    def _fewer_kept(self, one: RegionCost) -> Cut | None:
-        """Return the cut in which the widest tensor alive at the peak, of which rows are kept, is computed again; None for none."""
+    def _fewer_kept(self, one: RegionCost) -> Iterator[Cut]:
+        """Yield cuts in which one more tensor alive at the peak is computed again, those with the most bytes kept first."""
         if not one.cut.step or self.prices.macs >= _DEAR:
-            return None
+            return
         regions = self.regions
+        rows = regions.kept_rows(one.start, one.stop)
         kept = one.alive & regions.windowed(one.start, one.stop) - one.cut.recomputed
-        if not kept:
-            return None
-        widest = max(kept, key=lambda tensor: (regions.row_bytes(tensor), tensor))
-        return replace(one.cut, recomputed=one.cut.recomputed | {widest})
+        widest = sorted(kept, key=lambda tensor: (-rows[tensor] * regions.row_bytes(tensor), tensor))
+        for tensor in widest[:_WIDEST]:
+            again = regions.from_narrower(one.start, tensor)
+            yield replace(one.cut, recomputed=one.cut.recomputed | again)

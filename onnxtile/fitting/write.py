@@ -182,7 +182,10 @@ class _RegionWriter:
         read = [values[one] for one in op.reads]
         node = source.node
         if node is None:
-            return self._add(("", "Add"), kernel.name, read, results)
+            if source.join_axis is None:
+                return self._add(("", "Add"), kernel.name, read, results)
+            axis = ir.AttrInt64("axis", source.join_axis)
+            return self._add(("", "Concat"), kernel.name, read, results, [axis])
         given = dict(zip(source.places, read, strict=True))
         inputs = [
             None if place in source.left_out else given.get(place) or self._whole_or_part(source, place, value, patch)

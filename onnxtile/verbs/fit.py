@@ -52,6 +52,7 @@ class FitOptions(VerifyOptions, SizeOptions):
         float | str,
         Option("budget of multiply-accumulates done again", "10%", default="10%", kind=_SHARE),
     ] = 0.1
+    exact: Annotated[bool, Option("allow only rewrites that are equal to the last bit")] = False
     max_nodes: Annotated[int | None, Option("upper bound of the nodes of the result", "N")] = None
 
     @property

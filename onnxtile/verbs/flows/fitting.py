@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnx_ir as ir
 
-from onnxtile.errors import Infeasible, ModelError
+from onnxtile.errors import Infeasible, Mismatch, ModelError
 from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.result import FitStep, ModelCost, Obstacle, obstacle_of, steps_of
@@ -111,8 +111,8 @@ def attempt(options: FitOptions) -> FittedModel:
     _require_sizes(original, shapes)
     constants = Constants(original)
     progress("planning")
-    plan = plan_model(original, shapes, constants)
-    regions = _regions(original, shapes, constants)
+    before_plan = plan = plan_model(original, shapes, constants)
+    regions = _regions(original, shapes, constants, exact=options.exact)
     network = regions.network
     before = ModelCost(plan.arena_size, plan.peak, network.macs, len(network.kernels))
     if memory is not None and plan.arena_size <= memory[1]:
@@ -120,6 +120,8 @@ def attempt(options: FitOptions) -> FittedModel:
     wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
     best = _written(original, shapes, regions, wanted, progress)
     chosen, fitted, plan = best
+    if plan.arena_size >= before.arena:
+        chosen, fitted, plan = FitSchedule(tuple(regions.whole)), original, before_plan
     after = ModelCost(
         plan.arena_size,
         plan.peak,
@@ -134,6 +136,12 @@ def attempt(options: FitOptions) -> FittedModel:
         progress("verifying")
         check(fitted)
         verdict = agreeing(judge(original, fitted, progress), "the fitted model")
+        if options.exact and any(output.max_abs for output in verdict.outputs):
+            worst = max(verdict.outputs, key=lambda output: output.max_abs)
+            raise Mismatch(
+                f"{worst.name!r} of the fitted model is not equal to the last bit: it is off by {worst.max_abs:.3g}",
+                hint="nothing was written; onnxruntime adds up strips in another order here: leave out --exact",
+            )
     return FittedModel(
         fitted,
         plan,
@@ -147,8 +155,11 @@ def attempt(options: FitOptions) -> FittedModel:
     )
 
 
-def _regions(model: ir.Model, shapes: Shapes, constants: Constants) -> Regions:
+def _regions(model: ir.Model, shapes: Shapes, constants: Constants, *, exact: bool = False) -> Regions:
+    """Return the regions of a model; `exact` says that no sum may be added up in another order."""
     network = read_network(model, shapes, constants)
+    if exact:
+        return Regions(network)
     opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
     return Regions(network, HiddenGroups(network, shapes, constants, opset).found())
 

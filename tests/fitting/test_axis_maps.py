@@ -1,0 +1,157 @@
+"""The map of each operator: run on the slice of its operands that the map names, an operator gives the slice of its result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+
+import onnxtile
+from onnxtile.fitting.axis_maps import AxisLink, OperatorFacts, Uncut, links
+from onnxtile.model.constants import Constants
+from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
+from tests.fitting.networks import model
+
+
+def facts_of(proto: onnx.ModelProto) -> OperatorFacts:
+    """Return the facts of the first node of a model."""
+    made = load(proto)
+    return OperatorFacts(made.graph[0], resolve(made, run=True), Constants(made), proto.opset_import[0].version)
+
+
+def _input(proto: onnx.ModelProto) -> Any:
+    return proto.graph.input[0].type.tensor_type.shape.dim
+
+
+def _run(proto: onnx.ModelProto, x: Any) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, {proto.graph.input[0].name: x})[0]
+
+
+def _one(op: str, rows: int, weights: tuple[int, ...] | None = None, **attributes: Any) -> onnx.ModelProto:
+    """Return a model of one operator on a tensor of `rows` rows and 5 columns."""
+    constants = []
+    if weights is not None:
+        array = np.random.default_rng(0).standard_normal(weights).astype(np.float32)
+        constants.append(numpy_helper.from_array(array, "w"))
+    node = helper.make_node(op, ["x", *(one.name for one in constants)], ["y"], name="one", **attributes)
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, rows, 5])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", [x], [y], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    op=st.sampled_from(["Conv", "ConvTranspose", "MaxPool", "AveragePool"]),
+    rows=st.integers(4, 12),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 3),
+    pads=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    ceil=st.booleans(),
+    counted=st.booleans(),
+    ends=st.tuples(st.integers(0, 40), st.integers(1, 40)),
+)
+def test_windows_read_what_the_operator_reads(
+    op: str,
+    rows: int,
+    kernel: int,
+    stride: int,
+    pads: tuple[int, int],
+    ceil: bool,
+    counted: bool,
+    ends: tuple[int, int],
+) -> None:
+    """Rows outside of the window that a map names have no influence; NaN there would show it."""
+    before, after = (min(pad, kernel - 1) for pad in pads)
+    given_: dict[str, Any] = {"kernel_shape": [kernel, 1], "strides": [stride, 1], "pads": [before, 0, after, 0]}
+    if op.endswith("Pool"):
+        given_["ceil_mode"] = int(ceil)
+    if op == "AveragePool":
+        given_["count_include_pad"] = int(counted)
+    proto = _one(op, rows, (2, 2, kernel, 1) if op.startswith("Conv") else None, **given_)
+    try:
+        facts = facts_of(proto)
+        link = links(facts, 2)[0]
+    except (Uncut, onnxtile.OnnxtileError):
+        return
+    assert isinstance(link, AxisLink) and link.axis == 2
+    out = facts.result[2]
+    start = ends[0] % out
+    stop = start + 1 + ends[1] % (out - start)
+    window = link.reads(start, stop)
+    if window.stop <= window.start:
+        return
+    x = np.random.default_rng(2).standard_normal((1, 2, rows, 5)).astype(np.float32)
+    hidden = np.full_like(x, np.nan)
+    hidden[:, :, window.start : window.stop] = x[:, :, window.start : window.stop]
+    whole, part = _run(proto, x), _run(proto, hidden)
+    assert np.array_equal(whole[:, :, start:stop], part[:, :, start:stop], equal_nan=False)
+
+
+CHAINS = {
+    "ceil": "[a] h = Conv<pads=[1,1,1,1]>(x, w) [b] y = MaxPool<kernel_shape=[3,3], strides=[2,2], ceil_mode=1>(h)",
+    "average": "[a] h = Conv<pads=[1,1,1,1]>(x, w) [b] y = AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(h)",
+    "counted": """[a] h = Conv<pads=[1,1,1,1]>(x, w)
+        [b] y = AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], count_include_pad=1>(h)""",
+    "transposed": """[a] h = Conv<pads=[1,1,1,1]>(x, w)
+        [b] i = ConvTranspose<kernel_shape=[2,2], strides=[2,2]>(h, v) [c] y = MaxPool<kernel_shape=[2,2], strides=[4,4]>(i)""",
+    "same": '[a] h = Conv<auto_pad="SAME_UPPER">(x, w) [b] y = Conv<auto_pad="SAME_LOWER", strides=[3,3]>(h, u)',
+    "dilated": "[a] h = Conv<pads=[2,2,2,2], dilations=[2,2]>(x, w) [b] y = Conv<strides=[3,3]>(h, u)",
+    "skip": "[a] h = Conv<pads=[1,1,1,1]>(x, w) [b] i = Conv<pads=[1,1,1,1]>(h, u) [c] j = Add(h, i) [d] y = Conv<strides=[4,4]>(j, u)",
+    "concat": """[a] h = Conv<pads=[1,1,1,1]>(x, w) [b] i = Relu(h) [c] j = Concat<axis=1>(h, i)
+        [d] y = MaxPool<kernel_shape=[3,3], strides=[3,3]>(j)""",
+    "split": """[a] h = Conv<pads=[1,1,1,1]>(x, w) [b] i, j = Split<axis=1>(h) [c] k = Mul(i, j)
+        [d] y = MaxPool<kernel_shape=[3,3], strides=[3,3]>(k)""",
+    "scaled": """[a] h = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)
+        [b] i = Resize<mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric">(h, none, scales)
+        [c] j = Conv<pads=[1,1,1,1]>(i, w) [d] y = MaxPool<kernel_shape=[4,4], strides=[4,4]>(j)""",
+    "map": "[a] h = Conv<pads=[1,1,1,1]>(x, w) [b] i = Mul(h, field) [c] y = MaxPool<kernel_shape=[4,4], strides=[4,4]>(i)",
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_in_strips_is_equal_bit_for_bit(name: str) -> None:
+    weights = {"w": (8, 3, 3, 3), "u": (8, 8, 3, 3), "v": (8, 8, 2, 2), "field": (1, 8, 20, 12)}
+    used = {one: shape for one, shape in weights.items() if f" {one})" in CHAINS[name]}
+    proto = model(f"g (float[1,3,20,12] x) => (float[n,c,h,w1] y) {{ {CHAINS[name]} }}", **used)
+    if name == "scaled":
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray([1, 1, 2, 2], np.float32), "scales"))
+        proto.graph.initializer.append(numpy_helper.from_array(np.zeros(0, np.float32), "none"))
+    fitted = onnxtile.fit(proto, smallest=True, exact=True)
+    assert fitted.steps, "nothing was cut"
+    assert fitted.after.arena < fitted.before.arena
+    x = np.random.default_rng(1).standard_normal([dim.dim_value for dim in _input(proto)]).astype(np.float32)
+    assert np.array_equal(_run(proto, x), _run(ir.to_proto(fitted.model), x))
+
+
+REFUSED = {
+    "interpolated": ('Resize<mode="linear">(x, none, scales)', 2, "interpolates"),
+    "along the axis": ("Softmax<axis=2>(x)", 2, "normalises along this axis"),
+    "neighbours": ("LRN<size=3>(x)", 1, "neighbouring channels"),
+    "joined": ("Concat<axis=2>(x, x)", 2, "joins"),
+    "reduced": ("ReduceMean<axes=[2], keepdims=1>(x)", 2, "reduces this axis"),
+    "unknown": ("Hardmax(x)", 2, "no rule"),
+    "mixed": ("Reshape(x, shape)", 1, "mixes this axis"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_operator_that_is_not_cut_says_why(name: str) -> None:
+    text, axis, reason = REFUSED[name]
+    proto = model(f"g (float[1,3,20,12] x) => (float[n,c,h,w1] y) {{ [a] y = {text} }}")
+    proto.graph.initializer.append(numpy_helper.from_array(np.asarray([1, 1, 2, 2], np.float32), "scales"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.zeros(0, np.float32), "none"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.asarray([1, 6, 10, 12]), "shape"))
+    with pytest.raises(Uncut, match=reason):
+        links(facts_of(proto), axis)
