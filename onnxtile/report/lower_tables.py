@@ -18,7 +18,7 @@ def for_lowered(result: ResultJson) -> list[Table | Text]:
         if site.get("operator"):
             written[site["meta_op"], site["operator"]].append(site["call"])
         else:
-            fate = "parts lowered" if site.get("opened") else "call kept"
+            fate = "parts lowered" if site.get("opened") else "kept"
             left[site["meta_op"], fate, site.get("reason", "")].append(site["call"])
     tables: list[Table | Text] = []
     if written:

@@ -123,6 +123,19 @@ def matmul(net: Net, *, axis: int | None = None) -> onnx.ModelProto:
     return net.model([2, 5, 8])
 
 
+def biased(net: Net, *shape: int, stored: bool = False, after: str = "") -> onnx.ModelProto:
+    """Return a product of rows and a bias, of floats or stored."""
+    weight = net.weight("w", 16, 8)
+    added = (
+        net.bias("b", 8, np.float32(STEP) * np.float32(0.02))
+        if stored
+        else net.constant("b", np.linspace(-1, 1, 8, dtype=np.float32))
+    )
+    value = net.add("Add", [net.add("MatMul", [net.x("x", *shape, 16), weight], "p"), added], "v")
+    net.q(net.add(after, [value], "r") if after else value, scale=0.3)
+    return net.model([*shape, 8])
+
+
 def gemm(net: Net, *, floats: bool = False) -> onnx.ModelProto:
     inputs = [
         net.x("x", 5, 16),
@@ -199,6 +212,9 @@ LOWERED: dict[str, tuple[Callable[[Net], onnx.ModelProto], list[str]]] = {
     "matmul": (matmul, ["QLinearMatMul"]),
     "matmul, scales": (lambda net: matmul(net, axis=1), ["QLinearMatMul"]),
     "matmul, to floats": (to_float, [MS + "MatMulIntegerToFloat"]),
+    "bias": (lambda net: biased(net, 5), [MS + "QGemm"]),
+    "bias, stored": (lambda net: biased(net, 5, stored=True), [MS + "QGemm"]),
+    "bias, three axes": (lambda net: biased(net, 2, 5, after="Relu"), ["Reshape", MS + "QGemm", "Reshape", "Clip"]),
     "gemm": (gemm, [MS + "QGemm"]),
     "gemm, to floats": (lambda net: gemm(net, floats=True), [MS + "QGemm"]),
     "concat": (concat, [MS + "QLinearConcat"]),
@@ -224,7 +240,7 @@ LOWERED: dict[str, tuple[Callable[[Net], onnx.ModelProto], list[str]]] = {
 }  # fmt: skip
 
 
-OTHERS = {"sum", "division", "mean", "attention", "attention, to floats"}
+OTHERS = {"bias", "bias, stored", "sum", "division", "mean", "attention", "attention, to floats"}
 """Cases that do not come back as the operator that they were."""
 MOVED = {"Concat", "MaxPool", "Transpose", "Reshape", "Resize"}
 

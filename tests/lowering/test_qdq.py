@@ -107,6 +107,28 @@ def test_an_operator_that_is_not_lowered_stays_as_it_is(operators: Callable[[Fus
     result = api.fuse(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), lower="qdq")
     assert operators(result) == ["MatMulInteger"]
     assert "not scaled to floats" in result.lowered[0].reason
+    assert result.verdict is not None and result.verdict.equal
+
+
+def test_an_attention_of_stored_tensors(operators: Callable[[FuseResult], list[str]]) -> None:
+    random = np.random.default_rng(0)
+    held = {
+        "w": random.integers(-90, 90, (8, 24)).astype(np.int8), "b": random.standard_normal(24).astype(np.float32),
+        "s": np.float32(0.02), "ws": np.float32(0.01), "z": np.uint8(128), "wz": np.int8(0),
+    }  # fmt: skip
+    node = helper.make_node(
+        "QAttention", ["x", "w", "b", "s", "ws", "", "z", "wz"], ["y"], domain="com.microsoft", num_heads=2
+    )
+    graph = helper.make_graph(
+        [node], "g",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, [1, 4, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 8])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in held.items()],
+    )  # fmt: skip
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    result = api.fuse(helper.make_model(graph, opset_imports=imports, ir_version=10), lower="qdq")
+    assert operators(result) == ["DequantizeLinear", "DequantizeLinear", "com.microsoft.Attention"]
+    assert operators(api.fuse(result.model, lower="ort")) == ["com.microsoft.QAttention"]
 
 
 def test_a_float_model_is_left_alone() -> None:

@@ -26,7 +26,7 @@ def test_sites_are_counted_by_operator_and_by_reason() -> None:
     text = shown({"lowered": SITES})
     lines = [" ".join(line.replace("│", " ").split()) for line in text.splitlines()]
     assert "GeLU Gelu 2" in lines
-    assert "LayerNorm call kept 1 its mean is of axis 1 norm" in lines
+    assert "LayerNorm kept 1 its mean is of axis 1 norm" in lines
     assert "SwiGLU parts lowered 1 no operator is known mlp" in lines
 
 

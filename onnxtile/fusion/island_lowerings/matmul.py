@@ -10,7 +10,17 @@ from onnxtile.fusion.island_lowering import (
     IslandSite,
     StoredTensor,
 )
-from onnxtile.fusion.lowering import ORT_DOMAIN, Argument, Made, NewNode, NotLowered, Operand, Replacement, Setting
+from onnxtile.fusion.lowering import (
+    ORT_DOMAIN,
+    Argument,
+    Literal,
+    Made,
+    NewNode,
+    NotLowered,
+    Operand,
+    Replacement,
+    Setting,
+)
 from onnxtile.fusion.proofs.blocks import product_by_blocks
 from onnxtile.fusion.proofs.quantised import (
     clamped,
@@ -20,6 +30,7 @@ from onnxtile.fusion.proofs.quantised import (
     stored_bias,
     stored_triple,
 )
+from onnxtile.model.known import Dims
 
 
 class MatMulIsland(IslandLowering):
@@ -47,20 +58,32 @@ class MatMulIsland(IslandLowering):
 def quantised_gemm(island: IslandSite, bias: IslandOperand, attributes: dict[str, Setting]) -> Replacement:
     """Return QGemm on the operands of the first operator of `island`, and what follows. Raises NotLowered."""
     a, b = island.stored(0), island.stored(1)
-    if a.dims is None or b.dims is None or len(a.dims) != 2 or len(b.dims) != 2:
-        raise NotLowered("it has a bias, which QGemm takes for matrices only")
+    if a.dims is None or b.dims is None or len(a.dims) < 2 or len(b.dims) != 2:
+        raise NotLowered("it has a bias, and its second operand is no matrix, as QGemm takes it")
     along = 0 if attributes.get("transB") else 1
     columns = b.dims[along]
     if not isinstance(columns, int):
         raise NotLowered("the number of its columns is not known")
     added = stored_bias(island, bias, (a, b), columns)
-    operands: tuple[Operand, ...] = (*stored_triple(a), *stored_triple(b, axis=along), added)
+    left, *rest = stored_triple(a)
+    lead = () if len(a.dims) == 2 else (_reshaped(left, (None, a.dims[-1])),)
+    operands: tuple[Operand, ...] = (Made(0) if lead else left, *rest, *stored_triple(b, axis=along), added)
+    trail = () if len(a.dims) == 2 else (_reshaped(Made(1), (*a.dims[:-1], columns)),)
     if island.only_result is None:
         require_alone(island)
-        return Replacement((NewNode("QGemm", operands, attributes, ORT_DOMAIN),), (Made(0),))
+        steps = (*lead, NewNode("QGemm", operands, attributes, ORT_DOMAIN), *trail)
+        return Replacement(steps, (Made(len(steps) - 1),), len(lead))
     require_alike(a.rule, island.result)
     inputs = (*operands, *scale_pair(island.result))
-    return clamped(island, NewNode("QGemm", inputs, attributes, ORT_DOMAIN))
+    return clamped(island, *lead, NewNode("QGemm", inputs, attributes, ORT_DOMAIN), *trail, main=len(lead))
+
+
+def _reshaped(operand: Operand, dims: Dims) -> NewNode:
+    """Return the Reshape to `dims`, of which one may be unknown. Raises NotLowered."""
+    sizes = [dim if isinstance(dim, int) else -1 for dim in dims]
+    if sizes.count(-1) > 1:
+        raise NotLowered("it has a bias, which QGemm takes for matrices, and several of its sizes are not known")
+    return NewNode("Reshape", (operand, Literal.ints(*sizes, hint="shape")), since=5)
 
 
 def _to_float(island: IslandSite, bias: IslandOperand) -> Replacement:

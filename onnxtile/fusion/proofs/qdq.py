@@ -59,10 +59,16 @@ class QdqSteps:
         return self.dequantised([self._site.operand(place), literal, None], axis=0 if whole.ndim else None)
 
     def compute(
-        self, operator: str, inputs: tuple[Operand, ...], settings: Mapping[str, Setting], *, since: int
+        self,
+        operator: str,
+        inputs: tuple[Operand, ...],
+        settings: Mapping[str, Setting],
+        *,
+        since: int,
+        domain: str = "",
     ) -> Made:
         """Add the float operator."""
-        made = self._add(NewNode(operator, inputs, settings, since=since))
+        made = self._add(NewNode(operator, inputs, settings, domain, since))
         self._main = made.step
         return made
 

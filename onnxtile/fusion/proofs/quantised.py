@@ -62,18 +62,18 @@ def require_alone(island: IslandSite) -> None:
         raise NotLowered(f"{island.steps[1].node.op_type} follows {island.first.op_type} in it")
 
 
-def clamped(island: IslandSite, step: NewNode) -> Replacement:
-    """Return `step`, which computes the first operator, and what follows in the island: Relu and Clip with constant bounds.
+def clamped(island: IslandSite, *steps: NewNode, main: int = 0) -> Replacement:
+    """Return `steps`, which compute the first operator, and what follows in the island: Relu and Clip with constant bounds.
 
     Quantisation is monotonic and saturates, so a bound is its stored element, and no operator where that is the end of the type.
     """
     low, high = _bounds(island)
     if (low, high) == limits(island.result.dtype):
-        return Replacement((step,), (Made(0, 0),), rounds=True)
+        return Replacement(steps, (Made(len(steps) - 1),), main, rounds=True)
     dtype = island.result.dtype
     bounds = [Literal(np.asarray(bound, dtype.numpy()), dtype, "bound") for bound in (low, high)]
-    clip = NewNode("Clip", (Made(0, 0), *bounds), since=12)
-    return Replacement((step, clip), (Made(1, 0),), rounds=True)
+    clip = NewNode("Clip", (Made(len(steps) - 1), *bounds), since=12)
+    return Replacement((*steps, clip), (Made(len(steps)),), main, rounds=True)
 
 
 def _bounds(island: IslandSite) -> tuple[int, int]:
