@@ -22,9 +22,10 @@ _WIDEST = 256
 class Accumulation(StrEnum):
     """`sum`: one Sum of all; `chain`: Add after Add; `tree`: Add of two and two; `gemm`: each product adds the one before.
 
-    Of more than 256 a Sum is one of sums of 256 each.
+    Of more than 256 products, a Sum or a chain is one of sums of 256 each.
 
-    With K innermost a chain keeps two partial sums alive at a time, a tree as many as K's stretches have binary digits, gemm one.
+    With K innermost a chain keeps two partial sums alive at a time (three of more than 256), a tree as many as K's stretches have binary
+    digits, gemm one.
     """
 
     SUM = "sum"
@@ -133,16 +134,23 @@ class _AtOnce(PartialSums):
 
 @dataclass
 class _Chain(PartialSums):
+    """A chain for each 256 products, and one of their sums: a single one of thousands rounds further off."""
+
     how = Accumulation.CHAIN
+    _chains: ir.Value | None = None
     _total: ir.Value | None = None
+    _terms: int = 0
 
     def multiply(self, inputs: Sequence[ir.Value | None], k: int, attributes: Sequence[ir.Attr] = ()) -> None:
+        if self._terms == _WIDEST:
+            self._chains, self._total, self._terms = self.total(), None, 0
         product = self._product(inputs, k, attributes)
         self._total = product if self._total is None else self._add(self._total, product, "sum", k)
+        self._terms += 1
 
     def total(self) -> ir.Value:
         assert self._total is not None
-        return self._total
+        return self._total if self._chains is None else self._sum("Add", [self._chains, self._total], "sum", self.place)
 
 
 @dataclass

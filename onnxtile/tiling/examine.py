@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxtile.errors import Infeasible
@@ -13,7 +14,7 @@ from onnxtile.tiling.choice import TileChoice
 from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.cost import Workload, bias_bytes
 from onnxtile.tiling.grid import TileGrid
-from onnxtile.tiling.join import may_scatter
+from onnxtile.tiling.join import may_scatter, nodes_of_any_scatter
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.requirements import require_cuttable, require_fillable
 from onnxtile.tiling.search import front, smallest
@@ -38,17 +39,20 @@ def examine(
         grid = TileGrid.fullest(contraction, bounds)
         _require_tiles(contraction, grid, facts)
         # The limits leave one choice.
-        number = most_nodes(contraction, grid, how) if grid.is_cut else 1
+        number = most_nodes(contraction, grid, how, facts.opset) if grid.is_cut else 1
         return Candidate(node, name, contraction, (TileChoice((), grid.order, number, 0, 0),), lambda _: grid)
     if bounds.fills:
         require_fillable(contraction, (True, True, True), facts)
 
     def nodes(groups: Any, *rest: Any) -> Any:
         *sliding, k, n, order = rest
-        scatters = may_scatter(contraction)
-        return count_nodes(
-            contraction, (groups, tuple(sliding), k, n), order, how, fills=bounds.fills, scatters=scatters
+        joins = (
+            nodes_of_any_scatter(groups * np.prod(sliding, axis=0) * n)
+            if may_scatter(contraction, facts.opset)
+            else None
         )
+        counts = (groups, tuple(sliding), k, n)
+        return count_nodes(contraction, counts, order, how, fills=bounds.fills, joins=joins)
 
     def grid_of(choice: TileChoice) -> TileGrid:
         return TileGrid.chosen(contraction, bounds, choice.tile, choice.order)

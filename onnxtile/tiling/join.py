@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from math import gcd, prod
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -21,10 +22,8 @@ from onnxtile.tiling.grid import Axis, TileGrid
 from onnxtile.tiling.tensors import TensorDims
 from onnxtile.tiling.writer import GridPlace, Writer, label
 
-EACH_SCATTERED = 3
-"""The most nodes that put one block into its place."""
-SCATTERED_ONCE = 3
-"""The most nodes that make the tensor for all blocks, and give it its dimensions."""
+LATEST = 2**31
+"""An opset that has all operators."""
 _FIRST_OPSET = 11
 """ScatterND came with it."""
 _FIRST_OF_BYTES = 13
@@ -50,19 +49,39 @@ class TiledResult(ABC):
 
 def joined(writer: Writer) -> TiledResult:
     """Return the result of `writer` without a block in it."""
-    floats = writer.contraction.result_dtype in FLOATS
-    known = writer.opset >= (_FIRST_OPSET if floats else _FIRST_OF_BYTES) and scatters(writer.contraction, writer.grid)
-    return _ScatterResult(writer) if known else _ConcatResult(writer)
+    scattered = scatters(writer.contraction, writer.grid, writer.opset)
+    return _ScatterResult(writer) if scattered else _ConcatResult(writer)
 
 
-def may_scatter(contraction: Contraction) -> bool:
+def may_scatter(contraction: Contraction, opset: int) -> bool:
     """Return whether ScatterND can join the blocks: where all dimensions are known, of types that Pad takes."""
-    return contraction.result_dtype not in HALVES and all(isinstance(size, int) for size in contraction.dims)
+    dtype = contraction.result_dtype
+    first = _FIRST_OPSET if dtype in FLOATS else _FIRST_OF_BYTES
+    return opset >= first and dtype not in HALVES and all(isinstance(size, int) for size in contraction.dims)
 
 
-def scatters(contraction: Contraction, grid: TileGrid) -> bool:
+def nodes_of_any_scatter(blocks: Any) -> Any:
+    """Return the most nodes that join so many blocks, a number or an array, by ScatterND."""
+    return 3 * blocks
+
+
+def nodes_of_scatter(contraction: Contraction, grid: TileGrid, opset: int) -> int | None:
+    """Return the number of nodes that join the blocks by ScatterND; None where Concat does."""
+    if not scatters(contraction, grid, opset):
+        return None
+    blocks = grid.groups.count * grid.shape[0] * grid.n.count
+    row, last = _row(contraction, grid), len(contraction.dims) - 1
+    cuts = _last_cuts(contraction, grid)
+    size = contraction.dims[last]
+    widths = cuts.widths if cuts is not None and cuts.is_cut else [size]
+    # The first block has a Pad, and two Reshapes serve all; each other one has an Add and a ScatterND.
+    reshaped = sum(width != row for width in widths) * (blocks // len(widths)) - (widths[0] != row)
+    return 3 + 2 * (blocks - 1) + reshaped
+
+
+def scatters(contraction: Contraction, grid: TileGrid, opset: int) -> bool:
     """Return whether Concat would keep more bytes beside its result than one tile holds."""
-    if not may_scatter(contraction) or contraction.column_axis is None or None in contraction.row_axes:
+    if not may_scatter(contraction, opset) or contraction.column_axis is None or None in contraction.row_axes:
         return False
     rows, columns = grid.cuts_rows, grid.outputs.is_cut
     whole = prod(size for size in contraction.dims if isinstance(size, int))
@@ -207,13 +226,22 @@ class _ScatterResult(TiledResult):
 
     @property
     def _row(self) -> int:
-        """The elements of a row: those that begin and end all blocks along the last axis are a whole number of rows apart."""
-        contraction, grid = self.writer.contraction, self.writer.grid
-        last = len(contraction.dims) - 1
-        axes = (*contraction.row_axes, contraction.column_axis)
-        cuts: list[Axis] = [c for a, c in zip(axes, (*grid.sliding, grid.outputs), strict=True) if a == last]
-        stops = [c.stretch(index).stop for c in cuts for index in range(c.count if c.is_cut else 0)]
-        return gcd(*stops, self._sizes[-1])
+        return _row(self.writer.contraction, self.writer.grid)
+
+
+def _row(contraction: Contraction, grid: TileGrid) -> int:
+    """Return the elements of a row: those that begin and end all blocks along the last axis are a whole number of rows apart."""
+    size, cuts = contraction.dims[-1], _last_cuts(contraction, grid)
+    assert isinstance(size, int)
+    stops = [cuts.stretch(index).stop for index in range(cuts.count)] if cuts is not None and cuts.is_cut else []
+    return gcd(*stops, size)
+
+
+def _last_cuts(contraction: Contraction, grid: TileGrid) -> Axis | None:
+    """Return the cuts of the last axis of the result; None where it is neither of M nor of N."""
+    axes = (*contraction.row_axes, contraction.column_axis)
+    cuts = zip(axes, (*grid.sliding, grid.outputs), strict=True)
+    return next((each for axis, each in cuts if axis == len(contraction.dims) - 1), None)
 
 
 def block_dims(writer: Writer, along: tuple[int | None, ...], n: int | None, *, filled: bool = True) -> TensorDims:

@@ -63,7 +63,7 @@ def tile(
     found = choose(search.all(), options)
     _require_names(options.skip, found)
     sites = [site for site in found if isinstance(site, TileSite)]
-    _refuse_explosion(sites, options)
+    _refuse_explosion(sites, options, facts.opset)
     if sites:
         raise_ir_version(model)
     # From the last node to the first: a constant that is the result of a product is read before that product is replaced.
@@ -161,9 +161,9 @@ def _is_tileable(node: ir.Node, operators: Mapping[str, Tileable]) -> bool:
     return operator is not None and node.domain == operator.domain
 
 
-def _refuse_explosion(sites: list[TileSite], options: TilingPolicy) -> None:
+def _refuse_explosion(sites: list[TileSite], options: TilingPolicy, opset: int) -> None:
     """Raise UsageError, with the limit to raise, where tiling would write more than a million nodes."""
-    counts = [most_nodes(site.contraction, site.grid, options.accumulate) for site in sites]
+    counts = [most_nodes(site.contraction, site.grid, options.accumulate, opset) for site in sites]
     total = sum(counts)
     if total <= MOST_NODES:
         return

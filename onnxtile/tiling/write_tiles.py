@@ -31,7 +31,7 @@ from onnxtile.tiling.contraction import Bias, Contraction, TensorOperand
 from onnxtile.tiling.cost import loads
 from onnxtile.tiling.element_types import as_scalar
 from onnxtile.tiling.grid import Axis, TileGrid
-from onnxtile.tiling.join import EACH_SCATTERED, SCATTERED_ONCE, block_dims, joined, scatters
+from onnxtile.tiling.join import LATEST, block_dims, joined, nodes_of_scatter
 from onnxtile.tiling.requantize import EACH, ONCE, BlockRequantizer
 from onnxtile.tiling.tensors import ConstantTable
 from onnxtile.tiling.windows import WindowBlocks, input_windows
@@ -45,7 +45,7 @@ def write_tiles(
     constants: ConstantTable,
     cache: BlockCache,
     graph: ir.Graph,
-    how: Accumulation = Accumulation.SUM,
+    how: Accumulation = Accumulation.CHAIN,
 ) -> ir.Value:
     """Write the tiled contraction; return its result, which is the output of the last node of `writer`.
 
@@ -91,11 +91,15 @@ def _finished(writer: Writer, value: ir.Value, alpha: float, constants: Constant
     return result
 
 
-def most_nodes(contraction: Contraction, grid: TileGrid, how: Accumulation = Accumulation.SUM) -> int:
+def most_nodes(
+    contraction: Contraction, grid: TileGrid, how: Accumulation = Accumulation.CHAIN, opset: int = LATEST
+) -> int:
     """Return the number of nodes that `write_tiles` writes, at most: whether alpha needs one more only the constants decide."""
     counts = (grid.groups.count, tuple(axis.count for axis in grid.sliding), grid.k.count, grid.n.count)
     return int(
-        count_nodes(contraction, counts, grid.order, how, fills=grid.fills, scatters=scatters(contraction, grid))
+        count_nodes(
+            contraction, counts, grid.order, how, fills=grid.fills, joins=nodes_of_scatter(contraction, grid, opset)
+        )
     )
 
 
@@ -106,7 +110,7 @@ def count_nodes(
     how: Accumulation,
     *,
     fills: bool = False,
-    scatters: bool = False,
+    joins: Any = None,
 ) -> Any:
     """Return that number for so many stretches of groups, sliding axes, K and N, numbers or arrays; with `fills`, zeros fill some up."""
     groups, sliding, gk, gn = counts
@@ -115,14 +119,14 @@ def count_nodes(
     sums = groups * gm * gn * additions(how, gk, contraction)
     columns, last = groups * gn, sliding[-1]
     concats = (columns > 1) * gm + (last > 1) * (gm // last) + (gm > last) * 1
-    joins = np.where(scatters & (gm * columns > 1), EACH_SCATTERED * gm * columns + SCATTERED_ONCE, concats) * 1
+    joining = concats if joins is None else np.where(gm * columns > 1, joins, 0)
     each = {"m": gm, "k": gk, "n": gn}
     reads = [groups * loads(operand, order, each) for operand in ("mk", "kn")]
     left = _cuts(contraction.left, (gm, groups * gk), reads[0], windows=contraction.windows)
     right = _cuts(contraction.right, (groups * gk, gn) if contraction.groups_in_k else (gk, columns), reads[1])
     filling = (reads[0] + reads[1] + gm * columns) if fills else 0
     finishing = 0 if contraction.requantize is None else EACH * gm * columns + ONCE
-    return tiles + sums + joins + left + right + filling + finishing + _once(contraction, gm, columns)
+    return tiles + sums + joining + left + right + filling + finishing + _once(contraction, gm, columns)
 
 
 def _once(contraction: Contraction, gm: Any, columns: Any) -> Any:

@@ -83,10 +83,21 @@ def test_a_tree_is_as_deep_as_it_must_be(bench: Bench) -> None:
 @pytest.mark.parametrize(("k", "widths"), [(256, [256]), (257, [256, 2]), (512, [256, 257]), (600, [256, 256, 90])])
 def test_very_many_are_summed_up_as_they_come(bench: Bench, k: int, widths: list[int]) -> None:
     """One Sum of thousands would round further off than the original does."""
-    tiled = bench.judge(bench.case(op="MatMul", m=1, k=k, n=2, constants="b"), Limits(k=1))
+    tiled = bench.judge(
+        bench.case(op="MatMul", m=1, k=k, n=2, constants="b"), Limits(k=1), TilingPolicy(Accumulation.SUM)
+    )
     assert [len(node.inputs) for node in tiled.nodes if node.op_type == "Sum"] == widths
     (site,) = tiled.result.tiled
     assert most_nodes(site.contraction, site.grid, Accumulation.SUM) == len(site.emitted)
+
+
+def test_a_chain_of_very_many_is_one_of_chains(bench: Bench) -> None:
+    tiled = bench.judge(bench.case(op="MatMul", m=1, k=600, n=2, constants="b"), Limits(k=1))
+    assert tiled.count("Add") == 599 and alive(tiled) <= 4
+    depth: dict[ir.Value | None, int] = {}
+    for node in tiled.nodes:
+        depth[node.outputs[0]] = max(depth.get(value, 0) for value in node.inputs) + (node.op_type == "Add")
+    assert max(depth.values()) <= 256 + 2
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

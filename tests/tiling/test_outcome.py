@@ -45,7 +45,7 @@ def test_the_arena_before_and_after_is_that_of_plan(tmp_path: Path) -> None:
 
 
 def test_an_arena_that_grew_is_a_warning() -> None:
-    grown = outcome(chain(16, 48, 16), Limits.of(k=4))
+    grown = outcome(chain(16, 48, 16), Limits.of(k=4), accumulate="sum")
     assert grown.arena.before is not None and grown.arena.after is not None
     assert grown.arena.after > grown.arena.before
     assert grown.warnings == (

@@ -1,0 +1,108 @@
+"""A result is joined without a copy of it: by Concat where its parts lie one after another, else by ScatterND into one tensor."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper, numpy_helper
+
+from onnxtile.runtime import Session
+from onnxtile.tiling.limits import Limits, WindowBounds
+
+if TYPE_CHECKING:
+    from tests.tiling.conftest import Bench, Tiled
+
+VIEWS = {"Reshape", "ScatterND", "Split"}
+"""Operators whose results lie in the memory of their first operand."""
+
+
+def layer(
+    op: str, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], opset: int = 17, **more: Any
+) -> onnx.ModelProto:
+    weight = np.random.default_rng(0).standard_normal(w).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x", "w"], ["y"], name="layer", **more)],
+        "g",
+        [helper.make_tensor_value_info("x", 1, x)],
+        [helper.make_tensor_value_info("y", 1, y)],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def alive(tiled: Tiled) -> int:
+    """Return the most bytes that live at once, without the model's inputs, where views and in-place operators take none."""
+    root: dict[ir.Value, ir.Value] = {}
+    last: dict[ir.Value, int] = {}
+    for step, node in enumerate(tiled.nodes):
+        for value in node.outputs:
+            first = node.inputs[0]
+            shares = node.op_type in VIEWS | {"Add"} and first is not None and not first.is_initializer()
+            root[value] = root.get(first, first) if shares and first is not None else value
+        for value in (*node.inputs, *node.outputs):
+            if value is not None:
+                last[root.get(value, value)] = len(tiled.nodes) if value.is_graph_output() else step
+    live = most = 0
+    for step, node in enumerate(tiled.nodes):
+        live += sum(nbytes(value) for value in node.outputs if root[value] is value)
+        most = max(most, live)
+        live -= sum(nbytes(value) for value in {*root.values()} if last[value] == step and value.producer() is not None)
+    return most
+
+
+def nbytes(value: ir.Value) -> int:
+    assert value.shape is not None and value.dtype is not None
+    return prod(value.shape.numpy()) * int(value.dtype.itemsize)
+
+
+def require_same(bench: Bench, source: onnx.ModelProto, limits: Limits) -> Tiled:
+    tiled = bench.tile(source, limits)
+    dims = [dim.dim_value for dim in source.graph.input[0].type.tensor_type.shape.dim]
+    feeds = {"x": np.random.default_rng(1).standard_normal(dims).astype(np.float32)}
+    expected = Session(source.SerializeToString()).run(feeds)["y"]
+    np.testing.assert_allclose(tiled.run(feeds)["y"], expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
+    (site,) = tiled.result.tiled
+    assert len(site.emitted) == bench.most_nodes(site)
+    return tiled
+
+
+def test_a_product_takes_its_result_and_one_tile(bench: Bench) -> None:
+    tiled = require_same(bench, layer("MatMul", (8, 128), (128, 64), (8, 64)), Limits.of(max=8))
+    block = 8 * 8 * 4
+    # The block of the left operand, the sum, the product; the rows of a block have numbers of 8 bytes.
+    assert alive(tiled) <= 8 * 64 * 4 + 3 * block + 8 * 8
+    assert (tiled.count("ScatterND"), tiled.count("Concat")) == (7, 0)
+
+
+def test_rows_lie_one_after_another(bench: Bench) -> None:
+    tiled = require_same(bench, layer("MatMul", (64, 8), (8, 8), (64, 8)), Limits.of(max=8))
+    assert (tiled.count("Split"), tiled.count("Concat"), tiled.count("ScatterND"), tiled.count("Slice")) == (1, 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "y", "limits"),
+    [
+        ((1, 4, 12, 10), (6, 4, 3, 3), (1, 6, 10, 8), Limits.of(m=5, k=18, n=4, window=WindowBounds())),
+        ((1, 4, 12, 10), (6, 4, 3, 3), (1, 6, 10, 8), Limits.of(n=4, window=WindowBounds(rows=3))),
+        ((2, 4, 12), (6, 4, 3), (2, 6, 10), Limits.of(m=4, n=2, window=WindowBounds())),
+    ],
+)
+def test_convolutions(bench: Bench, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], limits: Limits) -> None:
+    source = layer("Conv", x, w, y)
+    tiled = bench.tile(source, limits)
+    feeds = {"x": np.random.default_rng(1).standard_normal(x).astype(np.float32)}
+    expected = Session(source.SerializeToString()).run(feeds)["y"]
+    np.testing.assert_allclose(tiled.run(feeds)["y"], expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
+    (site,) = tiled.result.tiled
+    assert len(site.emitted) <= bench.most_nodes(site)
+    assert tiled.count("ScatterND") == site.grid.shape[0] * site.grid.n.count - 1
+
+
+def test_before_opset_11_there_is_no_scatter(bench: Bench) -> None:
+    source = layer("MatMul", (8, 128), (128, 64), (8, 64), opset=9)
+    assert bench.tile(source, Limits.of(max=8)).count("Concat") == 1
