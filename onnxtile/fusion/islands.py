@@ -92,6 +92,7 @@ class _Finder:
         self._constants = constants
         self._opsets = Opsets(model).of(graph)
         self._taken: set[ir.Node] = set()
+        self._ending_in_floats: set[ir.Node] = set()
         self._places = {node: place for place, node in enumerate(graph)}
         self._copied: dict[ir.Node, _Computed] = {}
         for node in graph:
@@ -212,7 +213,7 @@ class _Finder:
         """
         if node.op_type not in self._rule.elementwise or node.domain not in OWN_DOMAINS or len(node.outputs) != 1:
             return None
-        if not self._may_be_inside(node) or not self._may_be_copied(node.outputs[0]) or self._downwards(node)[1]:
+        if not self._may_be_inside(node) or not self._may_be_copied(node.outputs[0]):
             return None
         nodes: dict[ir.Node, None] = {}
         sources: dict[ir.Value, int] = {}
@@ -225,6 +226,8 @@ class _Finder:
         operators = [one for one in nodes if one in self._copied]
         if not any(map(dequantises, nodes)) or sum(sources.values()) > _FLOAT_BITS or len(operators) >= _MOST_COPIED:
             return None
+        if self._chain([node])[1]:
+            return None  # one kernel computes it and all that is quantised of it
         weights = (maker for value in node.inputs if value in self._constants for maker in self._dequantisers(value))
         return _Computed((*nodes, *(one for one in weights if one not in nodes), node), sources)
 
@@ -272,9 +275,11 @@ class _Finder:
 
     def _downwards(self, core: ir.Node) -> tuple[list[ir.Node], list[ir.Node]]:
         """Return `core` with what follows it up to the QuantizeLinear nodes, and these; `core` alone where there is no way to any."""
-        operators, quantisers = self._chain([core])
-        if quantisers:
-            return operators, quantisers
+        if core not in self._ending_in_floats:
+            operators, quantisers = self._chain([core])
+            if quantisers:
+                return operators, quantisers
+            self._ending_in_floats.update(operators)
         return [core], [reader for value in core.outputs for reader in self._quantisers(value)]
 
     def _chain(self, operators: list[ir.Node]) -> tuple[list[ir.Node], list[ir.Node]]:
