@@ -19,6 +19,7 @@ from onnxtile.fusion.library import Pattern, pattern_set, set_names
 from onnxtile.fusion.metaop import OPSET_VERSION, Functions, Unified
 from onnxtile.fusion.mirror import Mirror
 from onnxtile.fusion.outcome import FUSED, OVERLAPPED, REFUSED, Fate, PatternResult, Refused
+from onnxtile.fusion.quantised_operators import QUANTISED_OPERATORS
 from onnxtile.fusion.record import (
     ConstantRecord,
     History,
@@ -35,7 +36,6 @@ from onnxtile.fusion.record import (
 from onnxtile.fusion.region import FusedRegion, Refusal, overwritable, region
 from onnxtile.graph import TopologicalOrder, node_id
 from onnxtile.model.constants import Constants, constant_attribute
-from onnxtile.model.quantising import DEQUANTISING, QUANTISING
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes
 from onnxtile.progress import Progress, counted, silent
@@ -59,8 +59,8 @@ def fuse(
 ) -> list[PatternResult]:
     """Fuse `model` in place with one pattern after the other; later patterns may name the meta-ops of earlier ones.
 
-    With `through`, queries see no nodes that only quantise and dequantise between two operators, unless one of them names such nodes;
-    matches have them inside.
+    With `through`, queries see the float operators of a quantised model, and nothing that quantises or dequantises between them, unless
+    one of them names such an operator; matches have the nodes as they are.
 
     Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, where something
     outside reads more of its values than the pattern allows, or where a function cannot say what its nodes say. `shapes` gives those of
@@ -84,7 +84,8 @@ class FusionRun:
         self._patterns = list(patterns)
         _require_known(model, self._patterns)
         self._fuser = _Fuser(model, shapes, left_out=left_out)
-        named = any(pattern.needs() & {QUANTISING, DEQUANTISING} for pattern in self._patterns)
+        types = {name.rpartition("::")[2] for pattern in self._patterns for name in pattern.needs()}
+        named = bool(types & QUANTISED_OPERATORS)
         seen_through = through and not named and has_quantised_operators(model)
         self._finder = _finder(self._fuser) if seen_through else self._fuser
 

@@ -154,6 +154,14 @@ def test_ports_of_a_site_are_stored_tensors_and_scales_are_operands() -> None:
     assert [value.name for value in call.inputs if value is not None] == ["a", "b", "s", "z"]
 
 
+@pytest.mark.parametrize(
+    "query", ["QLinearAdd->QLinearSigmoid", "com.microsoft::QLinearAdd->com.microsoft::QLinearSigmoid"]
+)
+def test_a_query_that_names_a_quantised_operator_sees_it(query: str) -> None:
+    proto = _concat_or_add("QLinearAdd", ["a", "s", "z", "b", "s", "z", "s", "z"])
+    assert _sites(api.fuse(proto, [("Sum", query)])) == {"Sum": 1}
+
+
 def _concat_or_add(op: str, inputs: list[str], **attributes: Any) -> onnx.ModelProto:
     """Return a quantised operator of `a` and `b` before a quantised Sigmoid."""
     nodes = [
