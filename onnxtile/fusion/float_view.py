@@ -151,7 +151,9 @@ class _ViewWriter:
         """Return the constant `stored` in floats, for `node` to read."""
         if any(scale is not None and not self._is_constant(scale) for scale in scales):
             return stored
-        attributes = [] if axis is None else [ir.AttrInt64("axis", axis)]
+        # Before opset 13, DequantizeLinear had one scale for all elements, and no axis.
+        has_axis = axis is not None and self.view.model.graph.opset_imports.get("", 1) >= 13
+        attributes = [ir.AttrInt64("axis", axis)] if axis is not None and has_axis else []
         maker = _node(DEQUANTISING, [stored, *scales], attributes, None)
         maker.outputs[0].name = f"{stored.name} of {node.outputs[0].name}"
         self.graph.insert_before(node, [maker])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxtile.model.quantising import OWN_DOMAINS, dequantises, quantises
+from onnxtile.model.quantising import DEQUANTISING, DYNAMIC, OWN_DOMAINS, QUANTISING, dequantises, quantises
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,12 @@ _MEANINGS: Mapping[str, FloatMeaning] = {
     "QLinearSoftmax": _unary("Softmax", "opset"),
     "QLinearWhere": FloatMeaning("Where", (0, 1, 4), frozenset({1, 4})),
 }
+
+QUANTISED_OPERATORS = frozenset({
+    *_MEANINGS, QUANTISING, DEQUANTISING, DYNAMIC,
+    *("MatMulInteger", "ConvInteger", "MatMulNBits", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
+})  # fmt: skip
+"""The names of the operators that a query of floats does not see."""
 
 
 def float_meaning(node: ir.Node) -> FloatMeaning | None:

@@ -12,12 +12,14 @@ import onnx_ir as ir
 from onnxtile import keys
 from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError, PatternError, QueryError
-from onnxtile.fusion.float_view import FloatView, float_view, has_quantised_operators
+from onnxtile.fusion.float_view import float_view, has_quantised_operators
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.islands import island_region, islands, overwritten
 from onnxtile.fusion.library import Pattern, pattern_set, set_names
 from onnxtile.fusion.metaop import OPSET_VERSION, Functions, Unified
+from onnxtile.fusion.mirror import Mirror
 from onnxtile.fusion.outcome import FUSED, OVERLAPPED, REFUSED, Fate, PatternResult, Refused
+from onnxtile.fusion.quantised_operators import QUANTISED_OPERATORS
 from onnxtile.fusion.record import (
     ConstantRecord,
     History,
@@ -32,12 +34,11 @@ from onnxtile.fusion.record import (
     past_of,
 )
 from onnxtile.fusion.region import FusedRegion, Refusal, overwritable, region
-from onnxtile.fusion.through import region_through
 from onnxtile.graph import TopologicalOrder, node_id
 from onnxtile.model.constants import Constants, constant_attribute
 from onnxtile.model.contributed import fits_in_function
 from onnxtile.model.opset import Opsets
-from onnxtile.model.quantising import DEQUANTISING, QUANTISING, is_quantised
+from onnxtile.model.quantising import is_quantised
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes
 from onnxtile.progress import Progress, counted, silent
@@ -61,8 +62,8 @@ def fuse(
 ) -> list[PatternResult]:
     """Fuse `model` in place with one pattern after the other; later patterns may name the meta-ops of earlier ones.
 
-    With `through`, queries see no nodes that only quantise and dequantise between two operators, unless one of them names such nodes;
-    matches have them inside.
+    With `through`, queries see the float operators of a quantised model, and nothing that quantises or dequantises between them, unless
+    one of them names such an operator; matches have the nodes as they are.
 
     Of overlapping matches the longest counts. A match is refused where contracting it would make a cycle, where something
     outside reads more of its values than the pattern allows, or where a function cannot say what its nodes say. `shapes` gives those of
@@ -86,7 +87,8 @@ class FusionRun:
         self._patterns = list(patterns)
         _require_known(model, self._patterns)
         self._fuser = _Fuser(model, shapes, left_out=left_out)
-        named = any(pattern.needs() & {QUANTISING, DEQUANTISING} for pattern in self._patterns)
+        types = {name.rpartition("::")[2] for pattern in self._patterns for name in pattern.needs()}
+        named = bool(types & QUANTISED_OPERATORS)
         seen_through = through and not named and has_quantised_operators(model)
         self._finder = _finder(self._fuser) if seen_through else self._fuser
 
@@ -155,7 +157,7 @@ class _MadeCall:
 class _Fuser:
     model: ir.Model
     shapes: Callable[[], Shapes] | None = None
-    mirror: _Mirror | None = None
+    mirror: Mirror | None = None
     left_out: Container[Site] = ()
     constants: Constants = field(init=False)
     places: dict[ir.Graph, _Places] = field(init=False, default_factory=dict)
@@ -167,7 +169,7 @@ class _Fuser:
         self.had_domain = keys.DOMAIN in self.model.graph.opset_imports
         raise_ir_version(self.model)
         past = _past(self.model)
-        self.history, self.records = past.history, list(past.records)
+        self.history, self.records, self.recorded = past.history, list(past.records), len(past.records)
         self.run = len(self.history) + 1
         self.functions = Functions(self.model)
         self.versions = Opsets(self.model)
@@ -177,7 +179,6 @@ class _Fuser:
         self.matcher = Matcher(self.model, self.constants, self.functions.bodies, self.shapes)
         self.names = {node.name for graph in (*self.model.graphs(), *self.users) for node in graph}
         self.counts: dict[str, int] = {}
-        self.fused = 0
         self.made: list[_MadeCall] = []
 
     def apply(self, pattern: Pattern) -> PatternResult:
@@ -192,7 +193,6 @@ class _Fuser:
         self.unify()
         calls = tuple(fate.detail for fate in fates if fate.fate == FUSED)
         refused = tuple(Refused(fate.root, fate.detail) for fate in fates if fate.fate == REFUSED)
-        self.fused += len(calls)
         return PatternResult(pattern.name, len(fates), calls, refused, tuple(fates))
 
     def _islands(self, pattern: Pattern, rule: IslandRule) -> list[Fate]:
@@ -229,7 +229,7 @@ class _Fuser:
     def finish(self) -> None:
         """Leave on the model what unfuse needs, if anything was fused; else leave the model as it was."""
         listed = len(self.inputs) > len(self.model.graph.inputs)
-        if not self.fused:
+        if len(self.records) == self.recorded:
             self.model.ir_version = self.ir_version
             if listed:
                 self.model.graph.inputs[:] = self.inputs
@@ -258,7 +258,7 @@ class _Fuser:
         if isinstance(made, ir.Node):
             call = self.contract_region(part, pattern, over)
             assert isinstance(call, ir.Node)
-            self.mirror.view.originals[call] = (made,)
+            self.mirror.note(call, made)
         return made
 
     def contract_region(
@@ -390,43 +390,11 @@ class _Fuser:
             graph.initializers.pop(value.name or "", None)
 
 
-@dataclass
-class _Mirror:
-    """Repeats in the model of `fuser` what happens to its float `view`."""
-
-    fuser: _Fuser
-    view: FloatView
-
-    def contract(self, part: FusedRegion, pattern: Pattern, over: Sequence[int]) -> ir.Node | Refusal:
-        """Contract in the model what `part` of the view stands for, and what quantises and dequantises between."""
-        members = self._originals(part)
-        if isinstance(members, Refusal):
-            return members
-        own = region_through(members, self.fuser.constants)
-        if isinstance(own, Refusal):
-            return own
-        if pattern.outputs is not None and len(own.outputs) > pattern.outputs:
-            return Refusal("more of its values are read outside, as they are or quantised, than the pattern allows")
-        made = self.fuser.contract_region(own, pattern, over if len(own.nodes) == len(part.nodes) else ())
-        self.fuser.fused += isinstance(made, ir.Node)
-        return made
-
-    def _originals(self, part: FusedRegion) -> list[ir.Node] | Refusal:
-        """Return the nodes of the model that `part` stands for."""
-        members: dict[ir.Node, None] = {}
-        for node in part.nodes:
-            members |= dict.fromkeys(self.view.originals[node])
-        whole = (piece for node in members for piece in self.view.parts.get(node, ()))
-        if any(piece not in part.nodes for piece in whole):
-            return Refusal("it ends inside an operator")
-        return list(members)
-
-
 def _finder(fuser: _Fuser) -> _Fuser:
     """Return a fuser that finds matches for `fuser` in the float view of its model."""
     view, known = float_view(fuser.model, fuser.constants), fuser.shapes
     shapes = None if known is None else lambda: view.shapes(known())
-    return _Fuser(view.model, shapes, _Mirror(fuser, view))
+    return _Fuser(view.model, shapes, Mirror(view, fuser.constants, fuser.contract_region))
 
 
 def _overlap(match: Match, rival: Match, fate: Fate) -> str:

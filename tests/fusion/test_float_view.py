@@ -154,6 +154,14 @@ def test_ports_of_a_site_are_stored_tensors_and_scales_are_operands() -> None:
     assert [value.name for value in call.inputs if value is not None] == ["a", "b", "s", "z"]
 
 
+@pytest.mark.parametrize(
+    "query", ["QLinearAdd->QLinearSigmoid", "com.microsoft::QLinearAdd->com.microsoft::QLinearSigmoid"]
+)
+def test_a_query_that_names_a_quantised_operator_sees_it(query: str) -> None:
+    proto = _concat_or_add("QLinearAdd", ["a", "s", "z", "b", "s", "z", "s", "z"])
+    assert _sites(api.fuse(proto, [("Sum", query)])) == {"Sum": 1}
+
+
 def _concat_or_add(op: str, inputs: list[str], **attributes: Any) -> onnx.ModelProto:
     """Return a quantised operator of `a` and `b` before a quantised Sigmoid."""
     nodes = [
@@ -169,6 +177,20 @@ def _concat_or_add(op: str, inputs: list[str], **attributes: Any) -> onnx.ModelP
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     graph = helper.make_graph(nodes, "g", given, made, held)
     return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+def test_a_test_of_a_quantised_weight_sees_its_floats_in_older_opsets() -> None:
+    held: dict[str, np.ndarray] = {
+        "w": np.full((4, 1, 1, 1), 10, np.uint8),
+        "s": np.asarray(0.05, np.float32),
+        "z": np.asarray(0, np.uint8),
+    }
+    node = helper.make_node("QLinearConv", ["x", "s", "z", "w", "s", "z", "s", "z"], ["y"], "conv", group=4)
+    given = [helper.make_tensor_value_info("x", TensorProto.UINT8, [1, 4, 3, 3])]
+    made = [helper.make_tensor_value_info("y", TensorProto.UINT8, [1, 4, 3, 3])]
+    graph = helper.make_graph([node], "g", given, made, [numpy_helper.from_array(a, name) for name, a in held.items()])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=6)
+    assert _sites(api.fuse(proto, [("Halved", "Conv[W == 0.5 and W.shape[1] == 1]")])) == {"Halved": 1}
 
 
 def test_an_operator_that_onnxruntime_takes_in_no_function_is_refused() -> None:
