@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 
 from onnxtile.planning.annotate import annotate
+from onnxtile.planning.offsets.effort import NORMAL, Effort
+from onnxtile.planning.offsets.problem import Problem
+from onnxtile.planning.planner import Placement, Planner
+from onnxtile.planning.planners.best import BEST
+from onnxtile.planning.planners.naive import NAIVE
 from onnxtile.planning.proof.published.audit import check
 from onnxtile.planning.proof.published.reading import from_marks
 from onnxtile.planning.result import PlannedPart, PlanResult
@@ -131,3 +136,29 @@ def test_pictures_have_the_live_bytes_of_parts() -> None:
     page = HTML.render(plan).decode()
     assert page.count('"whole":[1024,4096]') == page.count('"whole":[0,4096]') == ROWS
     assert SVG.render(plan)
+
+
+def planner(most: int) -> Planner:
+    """Return a planner that finds good offsets only for up to `most` buffers with outlines."""
+
+    def place(problem: Problem, _: Effort) -> Placement:
+        return (BEST if sum(bool(b.outline) for b in problem.buffers) <= most else NAIVE).place(problem, NORMAL)
+
+    return Planner("some", "good offsets for few outlines", place)
+
+
+@pytest.mark.parametrize(("most", "size"), [(3, ROWS + 1), (2, ROWS + 2), (0, 2 * ROWS)])
+def test_where_parts_leave_gaps_fewer_are_tried_and_then_none(
+    monkeypatch: pytest.MonkeyPatch, most: int, size: int
+) -> None:
+    monkeypatch.setattr("onnxtile.planning.model_plan.find_planner", lambda _: planner(most))
+    # The Concat of p and q is far below the peak: its parts only save copies.
+    text = sliced(range(ROWS)).replace(
+        "{\n      a = Sin(x)",
+        """{
+      p = ReduceMax<keepdims = 1>(x) q = CumSum(p, axis) c = Concat<axis = 0>(p, q) r = ReduceSum(c) a = Mul(x, r)""",
+    )
+    found = proved(text)
+    assert found.arena_size == size * TILE
+    # Whole buffers prove nothing of buffers with outlines.
+    assert found.lower_bound == (ROWS + 1) * TILE

@@ -33,7 +33,7 @@ class Layout:
     """A schedule, the role and live range of each value, and the alias sets; `order` says which value is dead before another is made.
 
     `buffers` are to be placed: one for each alias set, and one for each of the `workspaces`. `make_whole` returns the layout of the same
-    schedule in which all bytes of a buffer are live in its whole live range.
+    schedule in which all bytes of a buffer are live in its whole live range, `make_loose` one with parts only where they lower the peak.
     """
 
     scope: PlanScope
@@ -46,6 +46,7 @@ class Layout:
     workspaces: tuple[WorkspaceBuffer, ...]
     alignment: int
     make_whole: Callable[[], Layout]
+    make_loose: Callable[[], Layout]
 
     @cached_property
     def problem(self) -> Problem:
@@ -129,6 +130,7 @@ class _LayoutTerms:
     every: bool
     needs: Needs
     in_parts: bool
+    saves_copies: bool = True
 
     def layout(self, schedule: Schedule) -> Layout:
         scope, facts = self.scope, self.facts
@@ -140,11 +142,13 @@ class _LayoutTerms:
         order = self._in_every_order(schedule, roles) if self.every else InSteps(schedule, live_ranges, parts)
         workspaces = self.needs.workspaces(schedule)
         used = [workspace.buffer for workspace in workspaces]
-        timeline = Timeline(schedule, live_ranges, order, scope.kept, used, parts)
+        timeline = Timeline(schedule, live_ranges, order, scope.kept, used, parts, self.saves_copies)
         sharing = choose(timeline, facts, tuple(roles.tensors), self.alignment, self.rules)
         buffers = (*_buffers(sharing, facts, self.alignment), *(workspace.buffer for workspace in workspaces))
         whole = partial(replace(self, in_parts=False).layout, schedule)
-        return Layout(scope, schedule, roles, live_ranges, order, sharing, buffers, workspaces, self.alignment, whole)
+        loose = partial(replace(self, saves_copies=False).layout, schedule)
+        found = (roles, live_ranges, order, sharing, buffers, workspaces)
+        return Layout(scope, schedule, *found, self.alignment, whole, loose)
 
     def _in_every_order(self, schedule: Schedule, roles: Roles) -> InEveryOrder:
         constants, tensors = self.facts.constants, roles.tensors

@@ -88,7 +88,8 @@ class _Smallest(Generic[Placed]):
             self.over = self.over or error
 
     def enter_whole(self, layout: Layout) -> None:
-        """Place `layout` with whole buffers, which proves nothing of buffers with outlines."""
+        """Place `layout` with parts only where they lower the peak, then with whole buffers: these prove nothing of outlines."""
+        self.enter(layout.make_loose())
         whole = layout.make_whole()
         if not self.is_open(whole):
             return

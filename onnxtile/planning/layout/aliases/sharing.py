@@ -35,7 +35,8 @@ class Timeline:
     """The steps of `schedule`, the live ranges, and the workspaces of kernels and bodies.
 
     `order` says which tensors are dead before others are made; `kept` tensors are never written over. `parts` has the live ranges of the
-    bytes of tensors that die part by part; with None, all bytes of a buffer count as live in its whole live range.
+    bytes of tensors that die part by part; with None, all bytes of a buffer count as live in its whole live range. Without `saves_copies`,
+    parts other than tiles are only taken to lower the peak.
     """
 
     schedule: Schedule
@@ -44,6 +45,7 @@ class Timeline:
     kept: frozenset[ir.Value]
     workspaces: Sequence[Buffer] = ()
     parts: Mapping[ir.Value, Sequence[LivePart]] | None = None
+    saves_copies: bool = True
 
 
 def choose(
@@ -67,7 +69,8 @@ def choose(
         chooser.share_in_place()
         chooser.share_tiles()
         chooser.lower_the_peak()
-        chooser.save_copies()
+        if timeline.saves_copies:
+            chooser.save_copies()
         found = chooser.rewriting() - apart
         if not found:
             return Sharing(chooser.alias_sets, chooser.shares())
