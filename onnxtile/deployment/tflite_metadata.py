@@ -8,7 +8,8 @@ which fields there are. (https://flatbuffers.dev/internals; schema.fbs of Tensor
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from onnxtile.deployment.tflite_model import IDENTIFIER
 from onnxtile.errors import ModelError
@@ -36,7 +37,8 @@ def with_offsets(data: bytes, offsets: Sequence[int]) -> bytes:
     There is an offset in bytes for each tensor of each subgraph, in their order; ONLINE for one without. Raises ModelError for a file
     whose weights are at absolute places in it.
     """
-    return _changed(data, offsets, {}, _Front())
+    with _reading():
+        return _changed(data, offsets, {}, _Front())
 
 
 def with_one_operator(
@@ -46,12 +48,17 @@ def with_one_operator(
 
     `inputs` and `outputs` are the indices of the tensors that become inputs and outputs of the model.
     """
+    with _reading():
+        return _alone(data, place, (inputs, outputs), offsets)
+
+
+def _alone(data: bytes, place: int, ends: tuple[Sequence[int], Sequence[int]], offsets: Sequence[int]) -> bytes:
     graphs = _vector(data, _field(data, _uoffset(data, 0), _SUBGRAPHS))
     front = _Front()
-    ends = [front.add(4, struct.pack(f"<I{len(ends)}i", len(ends), *ends)) for ends in (inputs, outputs)]
+    inputs, outputs = (front.add(4, struct.pack(f"<I{len(end)}i", len(end), *end)) for end in ends)
     operators = front.vector([-1 - _vector(data, _field(data, graphs[0], _OPERATORS))[place]])
     tensors = -1 - _target(data, _field(data, graphs[0], _TENSORS))
-    graph = front.table([(_TENSORS, tensors), (_INPUTS, ends[0]), (_OUTPUTS, ends[1]), (_OPERATORS, operators)])
+    graph = front.table([(_TENSORS, tensors), (_INPUTS, inputs), (_OUTPUTS, outputs), (_OPERATORS, operators)])
     changed = {_SUBGRAPHS: front.vector([graph, *(-1 - place for place in graphs[1:])])}
     return _changed(data, offsets, changed, front)
 
@@ -84,6 +91,20 @@ def offsets_in(data: bytes) -> tuple[int, ...] | None:
 
     Raises ModelError where it has another form.
     """
+    with _reading():
+        return _offsets(data)
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Raise ModelError where a part of the file leads nowhere."""
+    try:
+        yield
+    except (struct.error, IndexError, AssertionError) as error:
+        raise ModelError("the TensorFlow Lite model is damaged", hint="write or fetch it again") from error
+
+
+def _offsets(data: bytes) -> tuple[int, ...] | None:
     root = _uoffset(data, 0)
     for entry in _vector(data, _field(data, root, _METADATA)):
         if _name(data, entry) != NAME:

@@ -50,8 +50,10 @@ ELEMENTWISE = frozenset(
 NO_SCRATCH: Mapping[int, int] = MappingProxyType({})
 """The bytes of no operator."""
 
-_DEEPEST = 32
+_DEEPEST = 8
 """Levels of subgraphs in subgraphs, at most: one that runs itself has no end."""
+_MOST = 500_000
+"""Operators of all subgraphs as often as they run, at most."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,10 @@ class _Marks:
     _now: int = 0
 
     def walk(self, number: int, depth: int) -> None:
-        if depth > _DEEPEST:
-            raise ModelError("a subgraph of the TensorFlow Lite model runs itself")
+        if depth > _DEEPEST or len(self.scopes) > _MOST:
+            raise ModelError(
+                f"a subgraph of the TensorFlow Lite model runs itself, or subgraphs are more than {_DEEPEST} levels deep"
+            )
         graph = self.graphs[number]
         self._mark(number, graph.inputs)
         for place, operator in enumerate(graph.operators):

@@ -42,7 +42,7 @@ def _faults(graphs: Sequence[MicroGraph], offsets: Sequence[int] | None, arena: 
     if offsets is None or len(offsets) != starts[-1]:
         yield f"it has offsets for {len(offsets or ())} of {starts[-1]} tensors"
         return
-    replay = _MicroReplay(graphs, starts, offsets, np.full(-(-arena // _UNIT), _NOBODY, np.int64))
+    replay = _MicroReplay(graphs, starts, offsets, np.full(-(-arena // _UNIT), _NOBODY, np.int32))
     yield from replay.misplaced(arena)
     if not replay.names:
         yield from replay.run(0)
@@ -58,7 +58,7 @@ class _MicroReplay:
     graphs: Sequence[MicroGraph]
     starts: Sequence[int]
     offsets: Sequence[int]
-    written: npt.NDArray[np.int64]
+    written: npt.NDArray[np.int32]
     names: list[str] = field(default_factory=list)
     same: dict[int, int] = field(default_factory=dict)
 

@@ -116,6 +116,6 @@ def test_the_problems_of_minimalloc(name: str, call: Callable[..., Done], tmp_pa
     path = MINIMALLOC / f"{name}.1048576.csv"
     if not path.exists():
         pytest.skip("the problems are not beside this checkout")
-    done = call("--capacity=1048576", f"--input={path}", "--output=out.csv", "--timeout=300s")
+    done = call("--capacity=1048576", f"--input={path}", "--output=out.csv")
     assert done.code == 0, done.err
     require_solution(tmp_path / "out.csv", 1048576)

@@ -14,10 +14,11 @@ from onnxtile import cli
 from onnxtile.deployment import tflite_model
 from onnxtile.deployment.micro_run import micro_runs
 from onnxtile.deployment.tflite_metadata import ONLINE, offsets_in, with_offsets
-from onnxtile.deployment.tflite_model import read_tflite
+from onnxtile.deployment.tflite_model import MicroGraph, MicroOperator, MicroTensor, read_tflite
 from onnxtile.deployment.tflite_problem import problem_of
 from onnxtile.deployment.tflite_replay import require_sound
 from onnxtile.errors import CheckFailed, Infeasible, Mismatch, ModelError, UsageError
+from onnxtile.planning.problem_plan import plan_buffers
 from onnxtile.verbs.flows import micro
 from tests.deployment.networks import Network, network
 
@@ -166,6 +167,22 @@ def test_changed_bytes_are_read_or_refused(model: Path) -> None:
             with_offsets(bytes(changed), [ONLINE] * sum(len(graph.tensors) for graph in graphs))
         except ModelError:
             pass
+
+
+def test_a_subgraph_that_runs_itself_is_refused() -> None:
+    body = MicroOperator("IF", (), (), (1, 1))
+    empty = MicroGraph((), (body,), (), ())
+    with pytest.raises(ModelError, match="runs itself"):
+        problem_of((empty, empty))
+
+
+def test_subgraphs_are_live_while_their_operator_runs() -> None:
+    tensors = tuple(MicroTensor(f"t{i}", "FLOAT", (16,), 64, False, False) for i in range(3))
+    inner = MicroGraph(tensors[:2], (MicroOperator("RELU", (0,), (1,)),), (0,), (1,))
+    outer = MicroGraph(tensors, (MicroOperator("IF", (0, 1), (2,), (1, 1)),), (0, 1), (2,))
+    problem = problem_of((outer, inner))
+    assert problem.live_ranges == {(0, 0): (0, 5), (0, 1): (0, 5), (0, 2): (1, 5), (1, 0): (2, 5), (1, 1): (3, 5)}
+    assert plan_buffers(problem.problem).arena_size == 5 * 64
 
 
 def test_options_that_do_not_fit(model: Path) -> None:

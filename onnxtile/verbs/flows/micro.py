@@ -80,6 +80,8 @@ def plan_tflite(options: TfliteOptions) -> PlannedTflite:
     require_readable(file, ModelError)
     data = file.read_bytes()
     graphs = read_tflite(data, str(file))
+    if any(tensor.size > _LARGEST for graph in graphs for tensor in graph.tensors):
+        raise UsageError("TensorFlow Lite Micro takes tensors below 2 GiB, and the model has larger ones")
     progress("planning")
     problem = problem_of(graphs, unit, _scratch(data, graphs))
     effort = replace(options.search, progress=progress)
