@@ -52,6 +52,8 @@ class _Count:
         self.sizes = [self._size(patch) for patch in trace.patches]
         made = {one for op in trace.ops for one in op.makes}
         self.last = {one: at for at, op in enumerate(trace.ops) for one in (*op.makes, *op.reads)}
+        self.later: dict[int, list[int]] = {}
+        self._extend()
         end = len(trace.ops)
         for tensor, patch in trace.whole.items():
             if patch in made:
@@ -71,6 +73,18 @@ class _Count:
             self._allocate(patch, self.sizes[patch])
             self.last.setdefault(patch, 0)
 
+    def _extend(self) -> None:
+        """Let operands of several nodes that run as one kernel live until the last of these nodes."""
+        for op in reversed(self.trace.ops):
+            if op.kernel is not None and all(
+                self.tensors[self.trace.patches[one].tensor].is_inside for one in op.makes
+            ):
+                until = max(self.last[one] for one in op.makes)
+                for one in op.reads:
+                    if self.last[one] < until:
+                        self.last[one] = until
+                        self.later.setdefault(until, []).append(one)
+
     def _size(self, patch: Patch) -> int:
         size = self.tensors[patch.tensor].bytes(patch.rows[1] - patch.rows[0], patch.columns[1] - patch.columns[0])
         return -(-size // ALIGNMENT) * ALIGNMENT
@@ -83,7 +97,7 @@ class _Count:
                 copied += sum(self.sizes[one] for one in op.makes)
             if held > peak:
                 peak, place = held, at
-            for one in (*op.reads, *op.makes):
+            for one in (*op.reads, *op.makes, *self.later.get(at, ())):
                 if self.last[one] == at and one in self.owner:
                     self._free(one)
         return LiveBytes(peak, self._alive(place), copied)

@@ -26,6 +26,8 @@ class FitTensor:
     axes: tuple[int | None, int | None]
     is_outside: bool = False
     is_kept: bool = False
+    is_inside: bool = False
+    """Whether it is made and read inside of one kernel that several nodes run as, so that it takes no bytes."""
     dtype: Any = field(default=None, compare=False, repr=False)
     """The element type, for the writer."""
 
@@ -100,6 +102,12 @@ class Network:
         for place, kernel in enumerate(self.kernels):
             for tensor in kernel.reads:
                 found[tensor] = place
+        for kernel in reversed(self.kernels):
+            if all(self.tensors[made].is_inside for made in kernel.makes):
+                # The operands live until the last node of the same kernel.
+                end = max(found[made] for made in kernel.makes)
+                for tensor in kernel.reads:
+                    found[tensor] = max(found[tensor], end)
         return [len(self.kernels) if one.is_kept else last for one, last in zip(self.tensors, found, strict=True)]
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -40,7 +40,10 @@ class KernelSource:
 
 
 class _NetworkReader:
-    def __init__(self, model: ir.Model, shapes: Shapes, constants: Constants) -> None:
+    def __init__(
+        self, model: ir.Model, shapes: Shapes, constants: Constants, inside: Collection[ir.Value] = ()
+    ) -> None:
+        self.inside = inside
         self.model, self.shapes, self.constants = model, shapes, constants
         self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
         self.nodes = [n for n in model.graph if not all(v in constants for v in n.outputs if v.name)]
@@ -108,7 +111,17 @@ class _NetworkReader:
         elements = prod(dims)
         item = size // elements if elements and dtype is not None else 0
         is_input = value.producer() is None
-        return FitTensor(value.name or "", dims, 0 if is_input else item, self.axes[value], is_input, is_output, dtype)
+        is_inside = value in self.inside
+        return FitTensor(
+            value.name or "",
+            dims,
+            0 if is_input or is_inside else item,
+            self.axes[value],
+            is_input,
+            is_output,
+            is_inside,
+            dtype,
+        )
 
     def _kernel(self, node: ir.Node) -> FitKernel:
         read = self.reads(node)
@@ -160,6 +173,6 @@ class _NetworkReader:
             return 0
 
 
-def read_network(model: ir.Model, shapes: Shapes, constants: Constants) -> Network:
-    """Return the kernels of the main graph of `model` and the tensors between them."""
-    return _NetworkReader(model, shapes, constants).network()
+def read_network(model: ir.Model, shapes: Shapes, constants: Constants, inside: Collection[ir.Value] = ()) -> Network:
+    """Return the kernels of the main graph of `model` and the tensors between them; values of `inside` take no bytes."""
+    return _NetworkReader(model, shapes, constants, inside).network()

@@ -299,7 +299,8 @@ def tracer(
             if span.windows[0] is not None
         }
         pace = paced(kernels, tensors, {*results, *cut.eager}, needed, cut.step)
-        kept = {tensor: ranges for tensor, ranges in pace.items() if tensor in whole or tensor not in cut.recomputed}
+        again = {tensor for tensor in pace if tensors[tensor].is_inside} | cut.recomputed
+        kept = {tensor: ranges for tensor, ranges in pace.items() if tensor in whole or tensor not in again}
         rows = spans(kernels, tensors, kept, ROWS, keeps=True)
     if cut.bands > 1:
         bands = {tensor: shares(tensors[tensor].extent(COLUMNS), cut.bands) for tensor in results}

@@ -30,9 +30,11 @@ _DEEP = 16
 """Rows of the operands for one row of the results, from which on tensors inside are also tried as those that set the pace."""
 _MOVES = 14
 """Moves that are made in one region, at most."""
-_STOPS = 10
+_FAR = 1.6
+"""The share of the capacity above which a region is given up after a few moves."""
+_STOPS = 8
 """Ends of regions that are tried from one place, at most, the nearest first."""
-_ENOUGH = 4
+_ENOUGH = 3
 """Ends of regions that fit, after which no further end is tried."""
 _DEAR = 1e6
 """The price of multiply-accumulates from which on none is done twice."""
@@ -145,7 +147,8 @@ class Regions:
         inner = [p for p in range(1, count) if sizes[p - 1] >= sizes[p] < sizes[p + 1] or sizes[p - 1] > sizes[p]]
         least = {p for p in inner if sizes[p] <= sizes[p + 1]}
         around = {place for p in range(count) if kernels[p].links[ROWS] is None for place in (p, p + 1)}
-        return sorted({0, count, *least, *around})
+        inside = {p for p, tensors in enumerate(self.live) if any(self.network.tensors[t].is_inside for t in tensors)}
+        return sorted({0, count, *least, *around} - inside)
 
     def results(self, start: int, stop: int) -> list[int]:
         """Return the tensors that a region makes for later kernels."""
@@ -442,7 +445,8 @@ class PathSearch:
             better = self._best(one, self._moves(one, groups))
             # Several strips may reach the peak: a move that lowers one of them leaves it as it is.
             level = level + 1 if better is not None and better.peak == one.peak else 0
-            one = None if level > _LEVEL or moves > _MOVES else better
+            is_far = one.peak > _FAR * self.capacity and moves > _LEVEL
+            one = None if level > _LEVEL or moves > _MOVES or is_far else better
         return None if one is None else self._fewer_chunks(one)
 
     def _best(self, one: RegionCost, moves: Iterable[RegionCost]) -> RegionCost | None:

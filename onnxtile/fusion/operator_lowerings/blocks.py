@@ -14,7 +14,7 @@ from onnxtile.runtime import Array
 _STORED = {4: ir.DataType.UINT4, 8: ir.DataType.UINT8}
 
 
-class MatMulNBits(OperatorLowering):
+class MatMulNBitsToQdq(OperatorLowering):
     """MatMulNBits of onnxruntime's docs/ContribOperators.md."""
 
     name = "com.microsoft::MatMulNBits"
@@ -47,4 +47,4 @@ def _bytes(zeros: Array) -> Array:
     return zeros
 
 
-MATMUL_NBITS = MatMulNBits()
+MATMUL_NBITS = MatMulNBitsToQdq()

@@ -8,7 +8,7 @@ from onnxtile.fusion.operator_lowering import OperatorLowering, OperatorSite
 from onnxtile.fusion.proofs.qdq import QdqSteps
 
 
-class QLinearConv(OperatorLowering):
+class QLinearConvToQdq(OperatorLowering):
     """https://onnx.ai/onnx/operators/onnx__QLinearConv.html."""
 
     name = "QLinearConv"
@@ -22,4 +22,4 @@ class QLinearConv(OperatorLowering):
         return steps.finished(steps.compute("Conv", inputs, settings(site.node), since=1), 6, 7)
 
 
-QLINEAR_CONV = QLinearConv()
+QLINEAR_CONV = QLinearConvToQdq()

@@ -9,10 +9,12 @@ import onnx_ir as ir
 
 from onnxtile.errors import Infeasible, Mismatch, ModelError
 from onnxtile.fitting.channels import HiddenGroups
+from onnxtile.fitting.quantised import inside_islands, separate
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.result import FitStep, ModelCost, Obstacle, obstacle_of, steps_of
 from onnxtile.fitting.search import FitSchedule, FitTarget, Regions, search
 from onnxtile.fitting.write import write
+from onnxtile.fusion.islands import is_quantised
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.infer import values
@@ -20,11 +22,13 @@ from onnxtile.model.load import load
 from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.model.unfold import unfold
 from onnxtile.model.validity import check
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.proof.published.audit import require
 from onnxtile.planning.result import PlanResult
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
+from onnxtile.verbs.flows.kernels import KernelChoice, choose_kernels
 from onnxtile.verbs.flows.stage import Progress, agreeing
 from onnxtile.verification import Verdict, judge
 
@@ -106,12 +110,13 @@ def attempt(options: FitOptions) -> FittedModel:
     original = load(options.model)
     clear_plan(original)
     bind(original, options.dims or {}, options.whole_shapes)
+    separate(original)
     progress("inferring shapes")
     shapes = resolve(original, run=options.verify)
     _require_sizes(original, shapes)
     constants = Constants(original)
     progress("planning")
-    before_plan = plan = plan_model(original, shapes, constants)
+    before_plan = plan = _plan(original, shapes)
     regions = _regions(original, shapes, constants, exact=options.exact)
     network = regions.network
     before = ModelCost(plan.arena_size, plan.peak, network.macs, len(network.kernels))
@@ -157,8 +162,10 @@ def attempt(options: FitOptions) -> FittedModel:
 
 def _regions(model: ir.Model, shapes: Shapes, constants: Constants, *, exact: bool = False) -> Regions:
     """Return the regions of a model; `exact` says that no sum may be added up in another order."""
-    network = read_network(model, shapes, constants)
-    if exact:
+    inside = inside_islands(model, constants)
+    network = read_network(model, shapes, constants, inside)
+    # Sums of quantised products cannot be added up in parts without a wider type.
+    if exact or inside:
         return Regions(network)
     opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
     return Regions(network, HiddenGroups(network, shapes, constants, opset).found())
@@ -202,10 +209,19 @@ def _planned(
     write(model, schedule, _regions(model, copied, constants), copied, constants)
     raise_ir_version(model)
     progress("planning")
-    known, constants = _known(model, copied), Constants(model)
-    plan = plan_model(model, known, constants, PlanSettings())
-    require(model, plan, known, constants)
-    return model, plan
+    return model, _plan(model, _known(model, copied))
+
+
+def _plan(model: ir.Model, known: Shapes) -> PlanResult:
+    """Return the plan of a model as `plan` makes it with its defaults, which has passed the check."""
+    if is_quantised(model):
+        model = model.clone()
+        choose_kernels(model, KernelChoice.ISLANDS)
+        known = resolve(model, run=True)
+    opened = unfold(model, known, Constants(model))
+    plan = plan_model(*opened, PlanSettings())
+    require(opened.model, plan, opened.shapes, opened.constants)
+    return plan
 
 
 def _known(model: ir.Model, shapes: Shapes) -> Shapes:

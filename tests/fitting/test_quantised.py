@@ -1,0 +1,61 @@
+"""Quantised models: islands are cut as the kernels that they run as, and the result is equal to the last bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+import onnxtile
+from tests.fitting.networks import HEAD
+
+TEXT = """
+g (float[1,3,32,12] x) => (float[1,4,8,3] y) {
+    a = QuantizeLinear(x, s, z)
+    b = DequantizeLinear(a, s, z)
+    w0d = DequantizeLinear(w0, s, z)
+    [stem] c = Conv<pads=[1,1,1,1]>(b, w0d)
+    d = Relu(c)
+    e = QuantizeLinear(d, s, z)
+    f = DequantizeLinear(e, s, z)
+    w1d = DequantizeLinear(w1, s, z)
+    [next] h = Conv<pads=[1,1,1,1]>(f, w1d)
+    i = QuantizeLinear(h, s, z)
+    j = DequantizeLinear(i, s, z)
+    [skip] k = Add(f, j)
+    l = QuantizeLinear(k, s, z)
+    m = DequantizeLinear(l, s, z)
+    w2d = DequantizeLinear(w2, s, z)
+    [last] n = Conv<strides=[4,4]>(m, w2d)
+    o = QuantizeLinear(n, s, z)
+    y = DequantizeLinear(o, s, z)
+}"""
+
+
+def quantised() -> onnx.ModelProto:
+    """Return a small quantised network with a skip."""
+    made = onnx.parser.parse_model(HEAD + TEXT)
+    random = np.random.default_rng(0)
+    for name, shape in (("w0", (16, 3, 3, 3)), ("w1", (16, 16, 3, 3)), ("w2", (4, 16, 3, 3))):
+        array = random.integers(-8, 8, shape).astype(np.int8)
+        made.graph.initializer.append(numpy_helper.from_array(array, name))
+    made.graph.initializer.append(numpy_helper.from_array(np.asarray(1 / 16, np.float32), "s"))
+    made.graph.initializer.append(numpy_helper.from_array(np.asarray(0, np.int8), "z"))
+    return made
+
+
+def test_islands_are_cut_and_planned_as_plan_does(tmp_path: Path) -> None:
+    fitted = onnxtile.fit(quantised(), smallest=True, exact=True)
+    assert fitted.before.arena == onnxtile.plan(quantised()).plan.arena_size
+    assert fitted.after.arena * 2 < fitted.before.arena
+    fitted.save(tmp_path / "out.onnx")
+    planned = onnxtile.plan(tmp_path / "out.onnx").plan
+    assert planned.arena_size == fitted.after.arena
+    assert planned.kernels is not None and planned.kernels["islands"] > 4
+
+
+def test_sums_of_quantised_products_are_not_cut() -> None:
+    fitted = onnxtile.fit(quantised(), smallest=True)
+    assert all(step.chunks == 1 for step in fitted.steps)
