@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fusion.islands import is_quantised, islands
+from onnxtile.fusion.islands import islands
 from onnxtile.fusion.library import select
 from onnxtile.model.constants import Constants
-from onnxtile.model.quantising import dequantises
+from onnxtile.model.quantising import dequantises, is_quantised
 from onnxtile.tiling.names import Names
 
 

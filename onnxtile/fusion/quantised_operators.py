@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxtile.model.quantising import DEQUANTISING, DYNAMIC, OWN_DOMAINS, QUANTISING, dequantises, quantises
+from onnxtile.model.quantising import DEQUANTISING, OWN_DOMAINS, QUANTISING, QUANTISING_AT_RUN, dequantises, quantises
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ _MEANINGS: Mapping[str, FloatMeaning] = {
 }
 
 QUANTISED_OPERATORS = frozenset({
-    *_MEANINGS, QUANTISING, DEQUANTISING, DYNAMIC,
+    *_MEANINGS, QUANTISING, DEQUANTISING, QUANTISING_AT_RUN,
     *("MatMulInteger", "ConvInteger", "MatMulNBits", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
 })  # fmt: skip
 """The names of the operators that a query of floats does not see."""

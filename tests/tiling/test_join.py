@@ -42,8 +42,8 @@ def alive(tiled: Tiled) -> int:
     for step, node in enumerate(tiled.nodes):
         for value in node.outputs:
             first = node.inputs[0]
-            shares = node.op_type in VIEWS | {"Add"} and first is not None and not first.is_initializer()
-            root[value] = root.get(first, first) if shares and first is not None else value
+            shares = first is not None and node.op_type in VIEWS | {"Add"} and not first.is_initializer()
+            root[value] = root.get(first, first) if first is not None and shares else value
         for value in (*node.inputs, *node.outputs):
             if value is not None:
                 last[root.get(value, value)] = len(tiled.nodes) if value.is_graph_output() else step

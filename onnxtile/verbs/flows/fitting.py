@@ -14,12 +14,12 @@ from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.result import FitStep, ModelCost, Obstacle, obstacle_of, steps_of
 from onnxtile.fitting.search import FitSchedule, FitTarget, Regions, search
 from onnxtile.fitting.write import write
-from onnxtile.fusion.islands import is_quantised
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.infer import values
 from onnxtile.model.load import load
 from onnxtile.model.plan_marks import clear_plan
+from onnxtile.model.quantising import is_quantised
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.unfold import unfold
