@@ -43,7 +43,7 @@ def alive(tiled: Tiled) -> int:
         for value in node.outputs:
             first = node.inputs[0]
             shares = first is not None and node.op_type in VIEWS | {"Add"} and not first.is_initializer()
-            root[value] = root.get(first, first) if first is not None and shares else value
+            root[value] = value if first is None or not shares else root.get(first, first)
         for value in (*node.inputs, *node.outputs):
             if value is not None:
                 last[root.get(value, value)] = len(tiled.nodes) if value.is_graph_output() else step
