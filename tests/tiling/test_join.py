@@ -37,16 +37,16 @@ def layer(
 
 def alive(tiled: Tiled) -> int:
     """Return the most bytes that live at once, without the model's inputs, where views and in-place operators take none."""
-    root: dict[ir.Value, ir.Value] = {}
+    root: dict[ir.Value | None, ir.Value] = {}
     last: dict[ir.Value, int] = {}
     for step, node in enumerate(tiled.nodes):
         for value in node.outputs:
             first = node.inputs[0]
-            shares = first is not None and node.op_type in VIEWS | {"Add"} and not first.is_initializer()
-            root[value] = value if first is None or not shares else root.get(first, first)
-        for value in (*node.inputs, *node.outputs):
-            if value is not None:
-                last[root.get(value, value)] = len(tiled.nodes) if value.is_graph_output() else step
+            shares = node.op_type in VIEWS | {"Add"} and first is not None and not first.is_initializer()
+            root[value] = root[first] if shares and first in root else value
+        for read in (*node.inputs, *node.outputs):
+            if read is not None:
+                last[root.get(read, read)] = len(tiled.nodes) if read.is_graph_output() else step
     live = most = 0
     for step, node in enumerate(tiled.nodes):
         live += sum(nbytes(value) for value in node.outputs if root[value] is value)
