@@ -161,7 +161,7 @@ def operators(model: onnx.ModelProto) -> set[str]:
             readers.setdefault(name, []).append(node.op_type)
 
     def beside(node: onnx.NodeProto) -> bool:
-        made = (makers[name].op_type for name in node.input if name in makers and name not in constant)
+        made = (makers[name].op_type for name in node.input if name in makers)
         read = (op for name in node.output for op in readers.get(name, ()))
         return "DequantizeLinear" in made or "QuantizeLinear" in read or node.op_type in INTEGER
 
@@ -245,7 +245,7 @@ def _quantiser() -> Callable[[Path, str, Path], None]:
 
 def _is_quantised(file: Path) -> bool:
     kinds = {node.op_type for node in onnx.load(file).graph.node}
-    return any("Quant" in kind or "QLinear" in kind or "NBits" in kind or kind in INTEGER for kind in kinds)
+    return any("uantize" in kind or "QLinear" in kind or "NBits" in kind or kind in INTEGER for kind in kinds)
 
 
 HEAD = """| model | form | operators in kernels | arena | ideal | constants | verified | time / onnxsim |
