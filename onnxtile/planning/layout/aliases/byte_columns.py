@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from onnxtile.planning.layout.live_ranges import LiveRange
@@ -22,8 +21,7 @@ class LiveChange(NamedTuple):
     upper: int
 
 
-@dataclass(frozen=True)
-class ByteColumns:
+class ByteColumns(NamedTuple):
     """Neighbouring ranges of bytes: those from `cuts[i]` to `cuts[i + 1]` are live in the steps of `lives[i]`."""
 
     cuts: tuple[int, ...]
@@ -51,6 +49,8 @@ class ByteColumns:
         """
         if not other.lives:
             return self, []
+        if len(self.lives) == len(other.lives) == 1 and self.cuts == (other.cuts[0] + shift, other.cuts[1] + shift):
+            return self._overlaid_whole(other)
         low, high = other.cuts[0] + shift, other.cuts[-1] + shift
         # The columns of this set that `other` touches are those from `first` to `last`.
         first = max(bisect_right(self.cuts, low) - 1, 0)
@@ -61,6 +61,13 @@ class ByteColumns:
         changes = [*mine.changes(-1), *other.changes(-1), *both.changes(1)]
         cuts = (*self.cuts[:first], *both.cuts, *self.cuts[last + 1 :])
         return ByteColumns(cuts, (*self.lives[:first], *both.lives, *self.lives[last:])), changes
+
+    def _overlaid_whole(self, other: ByteColumns) -> tuple[ByteColumns, list[LiveChange]]:
+        """Return the same as `joined` for one column each, over the same bytes: a tensor that is written over another, as a rule."""
+        size = self.cuts[1] - self.cuts[0]
+        lives = joined_ranges((*self.lives[0], *other.lives[0]))
+        changes = [LiveChange(-size, *live) for live in (*self.lives[0], *other.lives[0])]
+        return ByteColumns(self.cuts, (lives,)), [*changes, *(LiveChange(size, *live) for live in lives)]
 
     def overlaid(self, other: ByteColumns) -> ByteColumns:
         """Return the columns of both, which touch each other; neighbours with the same live ranges become one."""
