@@ -33,6 +33,8 @@ _SHARES = (4096, 256)
 """Units smaller than these shares of the bound, as 1/n, are left out where the search of the whole problem does not end quickly."""
 _CLOSE = 2048
 """A peak above the bound by this share of it, as 1/n, at most, is not searched further."""
+_STEPS_OF_A_NODE = 4
+"""Steps for each node of the graph, at least, that a search may take: with fewer it would not reach the end."""
 _LEVELS = 8
 """Limits between the bound and the peak of the given order that are tried one by one where the search does not end."""
 _NEAR = 8
@@ -96,15 +98,16 @@ def _both_ways(problem: OrderingProblem, given: FoundOrder, budget: int, *, to_t
     if best.exact:
         return best
     directions = [_Direction(problem, backward=backward) for backward in (False, True)]
-    for level in reversed(range(_ROUNDS)):
+    budgets = [budget // 4**level for level in reversed(range(_ROUNDS))]
+    for steps in (steps for steps in budgets if steps >= _STEPS_OF_A_NODE * len(problem.after)):
         for direction in directions:
-            found = direction.least(best, budget // 4**level)
+            found = direction.least(best, steps)
             if found.exact:
                 return found
             best = replace(best, bound=max(best.bound, found.bound))
     if not to_the_end:
         return best
-    return min((direction.quickly(best) for direction in directions), key=lambda found: found.peak)
+    return min((direction.quickly(best, budget) for direction in directions), key=lambda found: found.peak)
 
 
 def _roughly(problem: OrderingProblem, given: FoundOrder, least: int, budget: int) -> FoundOrder:
@@ -189,9 +192,15 @@ class _Direction:
             order += run
         return self._found(order, limit)
 
-    def quickly(self, given: FoundOrder) -> FoundOrder:
-        """Return an order with a peak not far above the bound of `given`, without going back; else `given`."""
+    def quickly(self, given: FoundOrder, budget: int) -> FoundOrder:
+        """Return an order with a peak not far above the bound of `given`, without going back; else `given`.
+
+        No further try begins after `budget` steps.
+        """
+        self._ideals.steps = 0
         for level in range(_LEVELS):
+            if self._ideals.steps > budget:
+                break
             limit = given.bound + (given.peak - given.bound) * level // _LEVELS
             run = dive(self._ideals, self._ideals.start, limit)
             if run is not None:
