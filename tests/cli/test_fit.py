@@ -59,3 +59,14 @@ def test_a_model_with_nothing_to_cut_says_so(run: Run, tmp_path: Path) -> None:
     assert "nothing fits" in done.err
     assert json.loads((tmp_path / "r.json").read_text())["blocked_by"]["tensors"]
     assert not (tmp_path / "m.fitted.onnx").exists()
+
+
+def test_a_pipeline_fits_and_then_plans(run: Run, tmp_path: Path) -> None:
+    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
+    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "fit"\ncapacity = "10KiB"\n[[steps]]\ndo = "plan"\n')
+    done = run("run", "p.toml", "m.onnx", "--json", "r.json")
+    assert done.code == 0, done.err
+    (tmp_path / "small.toml").write_text('[[steps]]\ndo = "fit"\ncapacity = "64"\n')
+    assert run("run", "small.toml", "m.onnx").code == 1
+    assert run("fit", "m.onnx", "--capacity", "10KiB").code == 0
+    assert run("plan", "m.fitted.onnx", "--capacity", "10KiB").code == 0

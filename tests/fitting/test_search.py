@@ -1,0 +1,68 @@
+"""The costs that the search counts are those of the operations that are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxtile.fitting.live_bytes import live_bytes
+from onnxtile.fitting.read_network import read_network
+from onnxtile.fitting.region import Cut, paced, shares
+from onnxtile.fitting.search import FitTarget, Regions, search
+from onnxtile.model.constants import Constants
+from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
+from onnxtile.verbs.flows.fitting import _regions
+from tests.fitting.networks import inverted_residuals
+
+
+def regions(rows: int = 65) -> Regions:
+    """Return the regions of a small network of inverted residuals."""
+    made = load(inverted_residuals(rows))
+    return _regions(made, resolve(made, run=True), Constants(made))
+
+
+@pytest.mark.parametrize("step", [1, 2, 4, 5, 8, 16, 33])
+@pytest.mark.parametrize("chunks", [(), ((1, 3),), ((1, 8), (6, 5))])
+@pytest.mark.parametrize("again", [False, True])
+def test_costs_counted_by_kinds_of_strips_are_those_of_all_strips(
+    step: int, chunks: tuple[tuple[int, int], ...], again: bool
+) -> None:
+    about = regions()
+    recomputed = about.from_narrower(0, about.network.kernels[2].makes[0]) if again else frozenset()
+    cost = about.cost(0, 12, Cut(step, recomputed=frozenset(recomputed), chunks=chunks))
+    assert cost is not None
+    region, trace = about.cut(cost), about.trace(cost)
+    live = live_bytes(trace, region.kernels, region.tensors, ())
+    assert (cost.peak, cost.nodes, cost.copied, cost.macs) == (live.peak, len(trace.ops), live.copied, trace.macs)
+
+
+def test_kept_rows_cost_no_product_and_rows_computed_again_do() -> None:
+    about = regions()
+    whole = sum(kernel.macs for kernel in about.network.kernels[:12])
+    kept = about.cost(0, 12, Cut(8))
+    wide = about.from_narrower(0, about.network.kernels[2].makes[0])
+    again = about.cost(0, 12, Cut(8, recomputed=wide))
+    assert kept is not None and again is not None
+    assert kept.macs <= whole < again.macs
+
+
+def test_a_budget_of_none_is_kept() -> None:
+    about = regions()
+    found = search(about, FitTarget(None, 0.0))
+    assert found.macs <= about.network.macs
+
+
+def test_strips_cover_all_rows_once() -> None:
+    about = regions()
+    kernels, tensors = about.network.kernels[:12], about.network.tensors
+    needed = {made: (0, tensors[made].extent(0)) for kernel in kernels for made in kernel.makes}
+    for ranges in paced(kernels, tensors, set(needed), needed, 7).values():
+        rows = [row for one in ranges if one is not None for row in range(*one)]
+        assert rows == list(range(len(rows)))
+    assert [one for one in shares(7, 3) if one is not None] == [(0, 2), (2, 4), (4, 7)]
+
+
+def test_the_bytes_of_whole_kernels_are_those_of_the_network() -> None:
+    made = load(inverted_residuals())
+    network = read_network(made, resolve(made, run=True), Constants(made))
+    assert Regions(network).whole[0].peak == Regions(network).live_sizes[1]
