@@ -80,7 +80,7 @@ def nodes_of_scatter(contraction: Contraction, grid: TileGrid, opset: int) -> in
 
 
 def scatters(contraction: Contraction, grid: TileGrid, opset: int) -> bool:
-    """Return whether Concat would keep more bytes beside its result than one tile holds."""
+    """Return whether Concat would keep more bytes beside its result than one tile holds, as far as sizes are known."""
     if not may_scatter(contraction, opset) or contraction.column_axis is None or None in contraction.row_axes:
         return False
     rows, columns = grid.cuts_rows, grid.outputs.is_cut
@@ -92,8 +92,9 @@ def scatters(contraction: Contraction, grid: TileGrid, opset: int) -> bool:
         copied = whole // (grid.rows.size or 1) * (grid.rows.step or 1) if columns else 0
     elif columns and not rows and is_contiguous(contraction.dims, contraction.column_axis):
         copied = 0
-    if not copied or not all(axis.is_known for axis in contraction.sliding):
-        return False
+    sizes = (*contraction.left.dims, *contraction.right.dims)
+    if not copied or not all(isinstance(size, int) for size in sizes):
+        return False  # the bytes of a tile are not known
     steps = [axis.step or 1 for axis in grid.sliding]
     held = Workload.of(contraction).held(grid.groups.step, steps, grid.k.step, grid.n.step)
     return bool(copied * contraction.result_dtype.itemsize > held)
