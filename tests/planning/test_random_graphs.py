@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from onnxtile import plan
+from onnxtile.planning.layout.graph_layout import Layout
+from onnxtile.planning.layout.smallest import _Smallest
 
 Shape = tuple[int, ...]
 
@@ -127,5 +129,19 @@ def models(draw: st.DrawFn, most: int = 14) -> onnx.ModelProto:
 def test_a_plan_of_a_random_graph_is_sound_and_its_run_equal(options: dict[str, Any], model: onnx.ModelProto) -> None:
     result = plan(model, planner="greedy-by-size", **options)  # the search is tried elsewhere
     assert not result.plan.unplanned
+    assert result.verdict is not None
+    assert result.verdict.equal
+
+
+@settings(max_examples=30, deadline=None)
+@given(model=models(), alignment=st.sampled_from([1, 4, 64]))
+def test_parts_of_a_random_graph_are_sound_also_where_they_save_nothing(model: onnx.ModelProto, alignment: int) -> None:
+    def enter(self: Any, layout: Layout) -> None:
+        """Place `layout` with its outlines, whether these make the arena smaller or not."""
+        self._keep(layout, self.place(layout.problem))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Smallest, "enter", enter)
+        result = plan(model, planner="greedy-by-size", alignment=alignment)
     assert result.verdict is not None
     assert result.verdict.equal
