@@ -8,7 +8,7 @@ import pytest
 import onnxtile
 from tests.fitting.networks import model
 
-HIDDEN = {
+HIDDEN: dict[str, tuple[str, str, dict[str, tuple[int, ...]]]] = {
     "expand and reduce": (
         "float[1,4,6,6]",
         "[e] h = Conv(x, w0, b0) [r] i = Relu(h) [d] j = Conv<group=48, pads=[1,1,1,1]>(i, w1, b0) [p] y = Conv(j, w2, b2)",
