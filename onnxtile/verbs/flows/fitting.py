@@ -205,9 +205,10 @@ def _planned(
     progress("writing")
     model = original.clone()
     copied = shapes.of_copies(dict(zip(values(original), values(model), strict=True)))
+    # Before IR version 4 constants are inputs, too: one that is no longer read must not become an input alone.
+    raise_ir_version(model)
     constants = Constants(model)
     write(model, schedule, _regions(model, copied, constants), copied, constants)
-    raise_ir_version(model)
     progress("planning")
     return model, _plan(model, _known(model, copied))
 
