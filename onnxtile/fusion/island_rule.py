@@ -16,8 +16,8 @@ class IslandRule(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     epilogues: frozenset[str]
-    elementwise: frozenset[str]
-    reductions: frozenset[str]
+    elementwise: frozenset[str] = frozenset()
+    reductions: frozenset[str] = frozenset()
     in_place: frozenset[str]
     views: frozenset[str]
     products: frozenset[str] = frozenset()
