@@ -10,6 +10,7 @@ from onnxtile.planning.proof import graph_run
 from onnxtile.planning.proof.arena_run import SEVERAL
 from onnxtile.planning.proof.kernel import Kernel
 from onnxtile.planning.proof.memory import TensorMemory
+from onnxtile.planning.proof.prepared import ValueTable
 from tests.planning.conftest import Case
 
 CHAIN = "chain (float[2, 8] x) => (float[2, 8] y) <float[8] w = {1, 2, 3, 4, 5, 6, 7, 8}> { a = Exp(x) b = Relu(a) y = Mul(b, w) }"
@@ -53,7 +54,7 @@ def test_a_kernel_that_is_wrong_on_other_values_is_found(monkeypatch: pytest.Mon
     def spoiled(
         run: graph_run.GraphRun,
         kernel: Kernel,
-        values: graph_run.ValueTable,
+        values: ValueTable,
         targets: dict[ir.Value, TensorMemory | None],
     ) -> None:
         original(run, kernel, values, targets)

@@ -14,8 +14,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies
-from onnxtile.planning.proof.graph_run import Controlled, Corruption, GraphRun, PairedValues, ValueTable
+from onnxtile.planning.proof.graph_run import GraphRun
 from onnxtile.planning.proof.memory import TensorMemory
+from onnxtile.planning.proof.prepared import Controlled, Corruption, PairedValues, ValueTable
 from onnxtile.planning.result import PlannedBody
 from onnxtile.run_limits import Clock
 from onnxtile.runtime import Array

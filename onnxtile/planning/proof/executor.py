@@ -13,18 +13,10 @@ from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import has_body
 from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.order import find_order
-from onnxtile.planning.proof.graph_run import (
-    Corruption,
-    Draws,
-    GraphRun,
-    Moves,
-    PairedValues,
-    RunContext,
-    ValueTable,
-    View,
-)
+from onnxtile.planning.proof.graph_run import GraphRun, RunContext
 from onnxtile.planning.proof.kernel import Kernel, Kernels
 from onnxtile.planning.proof.memory import ArenaMemory, TensorMemory
+from onnxtile.planning.proof.prepared import Corruption, Draws, Moves, PairedValues, ValueTable, View
 from onnxtile.planning.result import PlannedBody, PlanResult
 from onnxtile.runtime import Array
 
@@ -68,7 +60,7 @@ class ArenaExecutor:
     @property
     def repeated(self) -> int:
         """The number of kernels of the main graph that share bytes, and run on other values as well."""
-        return sum(map(self._run.is_repeated, self._run.steps.values()))
+        return self._run.repeated
 
     @property
     def kernels(self) -> int:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxtile.errors import CheckFailed, ModelError
@@ -18,46 +17,26 @@ from onnxtile.graph import dependencies
 from onnxtile.model.unfold import inside_of
 from onnxtile.planning.layout.aliases.byte_reads import spans_read
 from onnxtile.planning.layout.aliases.find import Alias, LayoutFacts, parts, views
-from onnxtile.planning.layout.byte_span import ByteSpan
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.ordering.schedule import named
 from onnxtile.planning.proof.draws import draws
 from onnxtile.planning.proof.kernel import Kernel, Kernels
-from onnxtile.planning.proof.memory import ArenaMemory, TensorMemory, same
+from onnxtile.planning.proof.memory import ArenaMemory, TensorMemory
 from onnxtile.planning.proof.places import planned_sites, workspaces
+from onnxtile.planning.proof.prepared import (
+    Controlled,
+    Corruption,
+    Draws,
+    Moves,
+    PairedValues,
+    PreparedNode,
+    SpansRead,
+    ValueTable,
+    View,
+    missing_ranges,
+)
 from onnxtile.planning.proof.repeat import other_values, shares_bytes
 from onnxtile.planning.result import PlannedBody, PlannedBuffer
-
-ValueTable: TypeAlias = dict[ir.Value, Any]
-"""The TensorMemory of each value; a Python value where it has no fixed bytes."""
-
-
-@dataclass(frozen=True)
-class Corruption:
-    """A tensor whose bytes differ from the reference run.
-
-    `step` is the step of the node that reads it, or that has just written it; None after the last one.
-    """
-
-    name: str
-    step: int | None
-
-
-@dataclass(frozen=True)
-class PairedValues:
-    """The values of both runs: in the `arena`, and of the `reference` run."""
-
-    arena: ValueTable
-    reference: ValueTable
-
-    def agree(self, value: ir.Value, spans: Sequence[ByteSpan] | None = None) -> bool:
-        """Return whether `value`, or its bytes `spans`, are the same bits in both runs."""
-        found, expected = self.arena[value], self.reference[value]
-        if found is expected:
-            return True
-        if spans is None or not (isinstance(found, TensorMemory) and isinstance(expected, TensorMemory)):
-            return same(found, expected)
-        return all(np.array_equal(found.data[start:end], expected.data[start:end]) for start, end in spans)
 
 
 @dataclass(frozen=True)
@@ -81,72 +60,6 @@ class RunContext:
         """
         held = found if value in self.kernels.containers else TensorMemory.of(found, self.facts.shapes.dtype(value))
         return held.at(0) if isinstance(held, TensorMemory) else held
-
-
-class Controlled(Protocol):
-    """A node whose bodies are run node by node."""
-
-    @property
-    def reads(self) -> tuple[ir.Value, ...]:
-        """The values of the graph around it that the node and its bodies read."""
-        ...
-
-    def run(self, paired: PairedValues) -> Corruption | None:
-        """Run once; return the first corruption in a body."""
-        ...
-
-
-@dataclass(frozen=True)
-class View:
-    """A node that does not run in the arena: each output is an input with another shape, or a part of it.
-
-    In the reference run its kernel runs, which proves that.
-    """
-
-    kernel: Kernel
-    aliases: tuple[Alias, ...]
-
-    @property
-    def reads(self) -> tuple[ir.Value, ...]:
-        """The values that it reads."""
-        return self.kernel.reads
-
-
-@dataclass(frozen=True)
-class Moves:
-    """A node that moves bytes, some of which are in place: in the arena only the others are copied.
-
-    `there` has the ranges of bytes in place, from start to end, by output.
-    """
-
-    kernel: Kernel
-    there: Mapping[ir.Value, tuple[tuple[int, int], ...]]
-
-    @property
-    def reads(self) -> tuple[ir.Value, ...]:
-        """The values that it reads."""
-        return self.kernel.reads
-
-    def is_needless(self, sites: Mapping[ir.Value, TensorMemory]) -> bool:
-        """Return whether every byte is in place."""
-        return all(not _rest(self.there.get(v, ()), len(sites[v].data)) for _, v in self.kernel.outputs if v in sites)
-
-
-@dataclass(frozen=True)
-class Draws:
-    """A node with random results: it runs once, in the reference run, and its results are copied into the arena."""
-
-    kernel: Kernel
-
-    @property
-    def reads(self) -> tuple[ir.Value, ...]:
-        """The values that it reads."""
-        return self.kernel.reads
-
-
-SpansRead: TypeAlias = Mapping[ir.Value, Sequence[ByteSpan]]
-"""The bytes that a node reads, of operands of which it reads only some."""
-PreparedNode: TypeAlias = Kernel | View | Moves | Draws | Controlled
 
 
 class GraphRun:
@@ -196,6 +109,14 @@ class GraphRun:
         moves = (step for step in self.steps.values() if isinstance(step, Moves))
         return sum(isinstance(s, View) for s in self.steps.values()) + sum(m.is_needless(self.sites) for m in moves)
 
+    @property
+    def repeated(self) -> int:
+        """The number of kernels that run on other values as well."""
+        kernels = (
+            step for place, step in self.steps.items() if isinstance(step, Kernel) and not self._spans.get(place)
+        )
+        return sum(map(self._is_repeated, kernels))
+
     def run(
         self, paired: PairedValues, places: Iterable[int], dead_after: Mapping[int, list[ir.Value]] | None = None
     ) -> Corruption | None:
@@ -234,7 +155,7 @@ class GraphRun:
                 return Corruption(value.name or "", number)
         if isinstance(step, View):
             self._link(step, paired.arena)
-        if isinstance(step, Kernel) and self.is_repeated(step):
+        if isinstance(step, Kernel) and not spans and self._is_repeated(step):
             corruption = self._repeat(number, step, paired)
             if corruption is not None:
                 return corruption
@@ -251,11 +172,11 @@ class GraphRun:
         wrong = next((value for _, value in kernel.outputs if not paired.agree(value)), None)
         return None if wrong is None else Corruption(wrong.name or "", number)
 
-    def is_repeated(self, step: PreparedNode) -> bool:
-        """Return whether `step` runs on other values first."""
-        if not self._context.repeats or not isinstance(step, Kernel) or not shares_bytes(step, self.sites):
+    def _is_repeated(self, kernel: Kernel) -> bool:
+        """Return whether `kernel` runs on other values first; never one that reads a part of an operand: the rest may be another's."""
+        if not self._context.repeats or not shares_bytes(kernel, self.sites):
             return False
-        return not any(self._shapes.is_bound(value) for value in (*step.reads, *(made for _, made in step.outputs)))
+        return not any(self._shapes.is_bound(value) for value in (*kernel.reads, *(made for _, made in kernel.outputs)))
 
     def _repeat(self, number: int, kernel: Kernel, paired: PairedValues) -> Corruption | None:
         """Run `kernel` on other values of its operands, in the arena and outside; the values in the arena are put back."""
@@ -299,7 +220,7 @@ class GraphRun:
             if site is None:
                 arena[value] = elsewhere[value]
                 continue
-            for start, end in _rest(step.there.get(value, ()), len(site.data)):
+            for start, end in missing_ranges(step.there.get(value, ()), len(site.data)):
                 site.data[start:end] = elsewhere[value].data[start:end]
             arena[value] = site
 
@@ -418,13 +339,3 @@ def body_of(node: ir.Node, attribute: str | None) -> ir.Graph:
     graph = inside_of(node) if attribute is None else node.attributes[attribute].as_graph()
     assert graph is not None
     return graph
-
-
-def _rest(there: Iterable[tuple[int, int]], size: int) -> list[tuple[int, int]]:
-    """Return the ranges of `size` bytes that are not in `there`."""
-    found, at = [], 0
-    for start, end in (*sorted(there), (size, size)):
-        if at < start:
-            found.append((at, start))
-        at = max(at, end)
-    return found
