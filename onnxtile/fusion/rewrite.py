@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import takewhile
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Container, Iterable
 
 import onnx_ir as ir
 
-from onnxtile import keys
 from onnxtile.collector import collector_paused
-from onnxtile.errors import ModelError, PatternError, QueryError
+from onnxtile.errors import PatternError, QueryError
 from onnxtile.fusion.float_view import float_view, has_quantised_operators
-from onnxtile.fusion.island_rule import IslandRule
-from onnxtile.fusion.islands import island_region, islands, overwritten
+from onnxtile.fusion.fuser import Fuser, Site
 from onnxtile.fusion.library import Pattern, pattern_set, set_names
-from onnxtile.fusion.metaop import OPSET_VERSION, Functions, Unified
 from onnxtile.fusion.mirror import Mirror
-from onnxtile.fusion.outcome import FUSED, OVERLAPPED, REFUSED, Fate, PatternResult, Refused
+from onnxtile.fusion.outcome import PatternResult
 from onnxtile.fusion.quantised_operators import QUANTISED_OPERATORS
-from onnxtile.fusion.record import (
-    ConstantRecord,
-    History,
-    Past,
-    Record,
-    dumps,
-    hand_on,
-    note_place,
-    of_node,
-    of_tensor,
-    of_value,
-    past_of,
-)
-from onnxtile.fusion.region import FusedRegion, Refusal, overwritable, region
-from onnxtile.graph import TopologicalOrder, node_id
-from onnxtile.model.constants import Constants, constant_attribute
-from onnxtile.model.contributed import fits_in_function
-from onnxtile.model.opset import Opsets
-from onnxtile.model.quantising import is_quantised
-from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes
 from onnxtile.progress import Progress, counted, silent
-from onnxtile.query.match import Match, Matcher, with_rivals
+from onnxtile.query.match import Matcher
 from onnxtile.query.names import require_known
-from onnxtile.query.vertex import identify
-
-Site: TypeAlias = tuple[str, str]
-"""A place where a meta-op may stand: the name of the meta-op, and that of its first result."""
 
 
 @collector_paused()
@@ -86,7 +56,7 @@ class FusionRun:
     ) -> None:
         self._patterns = list(patterns)
         _require_known(model, self._patterns)
-        self._fuser = _Fuser(model, shapes, left_out=left_out)
+        self._fuser = Fuser(model, shapes, left_out=left_out)
         types = {name.rpartition("::")[2] for pattern in self._patterns for name in pattern.needs()}
         named = bool(types & QUANTISED_OPERATORS)
         seen_through = through and not named and has_quantised_operators(model)
@@ -125,296 +95,8 @@ def _require_known_in(patterns: Iterable[Pattern], known: Collection[str]) -> No
                 require_known(program.query, known)
 
 
-_CYCLE = "a path leaves it and comes back: as one node it would be part of a cycle"
-
-
-def _graph_of(part: FusedRegion) -> ir.Graph:
-    graph = part.nodes[0].graph
-    assert isinstance(graph, ir.Graph)
-    return graph
-
-
-@dataclass
-class _Places:
-    """Where each node and each initializer of one graph stood in the file, and the order of its nodes as it is now."""
-
-    order: TopologicalOrder
-    original: dict[ir.Node, int]
-    initializers: dict[ir.Value, int]
-
-
-@dataclass(frozen=True)
-class _MadeCall:
-    """A call that was made, the function it calls at first, the constants in that, and the number of its record."""
-
-    call: ir.Node
-    function: ir.Function
-    constants: tuple[ir.Value, ...]
-    record: int
-
-
-@dataclass
-class _Fuser:
-    model: ir.Model
-    shapes: Callable[[], Shapes] | None = None
-    mirror: Mirror | None = None
-    left_out: Container[Site] = ()
-    constants: Constants = field(init=False)
-    places: dict[ir.Graph, _Places] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.ir_version = self.model.ir_version
-        self.inputs = list(self.model.graph.inputs)
-        self.constants = Constants(self.model)
-        self.had_domain = keys.DOMAIN in self.model.graph.opset_imports
-        raise_ir_version(self.model)
-        past = _past(self.model)
-        self.history, self.records, self.recorded = past.history, list(past.records), len(past.records)
-        self.run = len(self.history) + 1
-        self.functions = Functions(self.model)
-        self.versions = Opsets(self.model)
-        users = [f for f in self.model.functions.values() if keys.META_OP not in f.metadata_props]
-        self.users = {graph: f for f in users for graph in (f.graph, *f.subgraphs())}
-        self.importing: list[tuple[str, str, str]] = []
-        self.matcher = Matcher(self.model, self.constants, self.functions.bodies, self.shapes)
-        self.names = {node.name for graph in (*self.model.graphs(), *self.users) for node in graph}
-        self.counts: dict[str, int] = {}
-        self.made: list[_MadeCall] = []
-
-    def apply(self, pattern: Pattern) -> PatternResult:
-        fates = [] if pattern.island is None else self._islands(pattern, pattern.island)
-        for i, program in enumerate(pattern.programs):
-            with pattern.located(i):
-                found = self.matcher.find(program)
-            made = self._variant(found, i + 1, pattern)
-            fates += made
-            if any(fate.fate == FUSED for fate in made):
-                self.matcher.refresh()
-        self.unify()
-        calls = tuple(fate.detail for fate in fates if fate.fate == FUSED)
-        refused = tuple(Refused(fate.root, fate.detail) for fate in fates if fate.fate == REFUSED)
-        return PatternResult(pattern.name, len(fates), calls, refused, tuple(fates))
-
-    def _islands(self, pattern: Pattern, rule: IslandRule) -> list[Fate]:
-        """Contract the quantised islands of all graphs, and return what became of each."""
-        fates = []
-        for graph in list(self.model.graphs()) if is_quantised(self.model) else ():
-            for found in list(islands(self.model, graph, rule, self.constants)):
-                part = island_region(found)
-                kind = replace(pattern, name=found.name, doc=f"{pattern.doc} Operator: {found.name[1:]}.")
-                outcome = self.contract_region(part, kind, overwritten(found, part, rule), found.marks)
-                fate, detail = (FUSED, node_id(outcome)) if isinstance(outcome, ir.Node) else (REFUSED, outcome.reason)
-                fates.append(Fate(node_id((found.operators or found.nodes)[0]), 1, fate, detail, found.nodes))
-        if fates:
-            self.matcher.refresh()
-        return fates
-
-    def _variant(self, found: Iterable[Match], variant: int, pattern: Pattern) -> list[Fate]:
-        """Contract the matches of one variant that share no node, and return what became of each."""
-        done: dict[int, Fate] = {}
-        ranked = [(match, rival, identify(match.root)) for match, rival in with_rivals(found, self.constants)]
-        for match, rival, root in ranked:
-            if rival is match:
-                done[id(match)] = Fate(root, variant, REFUSED, "it has nothing but constants", match.vertices)
-            elif rival is not None:
-                done[id(match)] = Fate(
-                    root, variant, OVERLAPPED, _overlap(match, rival, done[id(rival)]), match.vertices
-                )
-            else:
-                outcome = self._contract(match, pattern)
-                fate, detail = (REFUSED, outcome.reason) if isinstance(outcome, Refusal) else (FUSED, outcome)
-                done[id(match)] = Fate(root, variant, fate, detail, match.vertices)
-        return list(done.values())
-
-    def finish(self) -> None:
-        """Leave on the model what unfuse needs, if anything was fused; else leave the model as it was."""
-        listed = len(self.inputs) > len(self.model.graph.inputs)
-        if len(self.records) == self.recorded:
-            self.model.ir_version = self.ir_version
-            if listed:
-                self.model.graph.inputs[:] = self.inputs
-            return
-        inputs = tuple(value.name or "" for value in self.inputs) if listed else None
-        this = History(self.run, self.ir_version, self.had_domain, inputs, tuple(self.importing))
-        self.model.graph.metadata_props[keys.ORIGINAL] = dumps(Past((*self.history, this), tuple(self.records)))
-
-    def _contract(self, match: Match, pattern: Pattern) -> str | Refusal:
-        part = region(match.nodes, self.constants)
-        if isinstance(part, Refusal):
-            return part
-        if pattern.outputs is not None and len(part.outputs) > pattern.outputs:
-            names = ", ".join(repr(value.name) for value in part.outputs)
-            return Refusal(f"{names} are read outside; the pattern allows {pattern.outputs} of its values to be")
-        over = overwritable(part, match, pattern.in_place)
-        call = self._repeated(part, pattern, over) if self.mirror else self.contract_region(part, pattern, over)
-        return node_id(call) if isinstance(call, ir.Node) else call
-
-    def _repeated(self, part: FusedRegion, pattern: Pattern, over: Sequence[int]) -> ir.Node | Refusal:
-        """Put a call in the place of what `part` stands for, and return it; then put one in the place of `part`."""
-        assert self.mirror is not None
-        if self._places(_graph_of(part)).order.between(part.own, part.copied) is None:
-            return Refusal(_CYCLE)
-        made = self.mirror.contract(part, pattern, over)
-        if isinstance(made, ir.Node):
-            call = self.contract_region(part, pattern, over)
-            assert isinstance(call, ir.Node)
-            self.mirror.note(call, made)
-        return made
-
-    def contract_region(
-        self, part: FusedRegion, pattern: Pattern, over: Sequence[int], marks: Iterable[str] = ()
-    ) -> ir.Node | Refusal:
-        """Put a call in the place of the nodes of `part`, and return it; `over` and `marks` say what its kernel may do."""
-        if (pattern.name, part.outputs[0].name) in self.left_out:
-            return Refusal("as one kernel it makes the arena larger")
-        graph = _graph_of(part)
-        versions = self.versions.of(graph)
-        misfit = next((node for node in part.nodes if not fits_in_function(node, versions)), None)
-        if misfit is not None:
-            return Refusal(
-                f"{misfit.op_type} is no operator of this opset of ONNX; onnxruntime takes it in no function"
-            )
-        places = self._places(graph)
-        after = places.order.between(part.own, part.copied)
-        if after is None:
-            return Refusal(_CYCLE)
-        function = self.functions.of(part, pattern, self._opsets(graph), over)
-        function.metadata_props.update(dict.fromkeys(marks, ""))
-        self.model.graph.opset_imports[keys.DOMAIN] = (
-            OPSET_VERSION  # from the first call on: a test may have shapes inferred
-        )
-        call = self._call(part, function, places)
-        for node in after:
-            place = places.original.get(node)
-            if place is not None:
-                note_place(node, self.run, place)
-        self._replace(part, call, places.order, after)
-        self.made.append(_MadeCall(call, function, part.constants, len(self.records) - 1))
-        return call
-
-    def unify(self) -> None:
-        """Let the calls that one pattern made share functions where they differ in single numbers only, and drop constants inside."""
-        unified = self.functions.unified()
-        for made in self.made:
-            function, differing = unified.get(made.function, Unified(made.function, ()))
-            record = self.records[made.record]
-            assert record is not None
-            count = len(made.call.inputs)
-            made.call.op_type = function.name
-            made.call.resize_inputs(count + len(differing))
-            for position, place in enumerate(differing, count):
-                made.call.replace_input_with(position, made.constants[place])
-            inside = tuple(c for i, c in enumerate(record.constants) if i not in differing)
-            self.records[made.record] = replace(record, body=self.functions.digest(function), constants=inside)
-        for value in dict.fromkeys(value for made in self.made for value in made.constants):
-            self._drop(value)
-        self.made.clear()
-
-    def _opsets(self, graph: ir.Graph) -> dict[str, int]:
-        """Return the imports with which `graph` is read; a function of the user's has its own, and may lack that of meta-ops."""
-        function = self.users.get(graph)
-        if function is None:
-            return dict(self.model.graph.opset_imports)
-        if keys.DOMAIN not in function.opset_imports:
-            function.opset_imports[keys.DOMAIN] = OPSET_VERSION
-            self.importing.append(function.identifier())
-        return dict(function.opset_imports)
-
-    def _places(self, graph: ir.Graph) -> _Places:
-        if graph not in self.places:
-            initializers = {value: place for place, value in enumerate(graph.initializers.values())}
-            original = {node: place for place, node in enumerate(graph)}
-            self.places[graph] = _Places(TopologicalOrder(graph), original, initializers)
-        return self.places[graph]
-
-    def _call(self, part: FusedRegion, function: ir.Function, places: _Places) -> ir.Node:
-        nodes = tuple(
-            of_node(node, places.original.get(node), self.run, copied=part.may_be_copied(node)) for node in part.nodes
-        )
-        constants = tuple(self._constant_record(value, places) for value in part.constants)
-        record = Record(self.run, "", nodes, constants)
-        outputs = [ir.Value() for _ in part.outputs]
-        for old, new in zip(part.outputs, outputs, strict=True):
-            hand_on(old, new)
-            self.matcher.replaced(old, new)
-        name = self._unique(f"{_common_path(part.nodes) or f'{part.outputs[0].name}/'}{keys.meta_op(function.name)}")
-        metadata = {keys.FUSED: str(len(self.records))}
-        self.records.append(record)
-        return ir.Node(
-            keys.DOMAIN,
-            function.name,
-            part.inputs,
-            overload=function.overload,
-            outputs=outputs,
-            name=name,
-            metadata_props=metadata,
-        )
-
-    def _constant_record(self, value: ir.Value, places: _Places) -> ConstantRecord:
-        node = value.producer()
-        if node is not None:
-            return ConstantRecord(of_value(value), of_node(node, places.original.get(node), self.run))
-        tensor = of_tensor(constant_attribute(value).as_tensor())
-        return ConstantRecord(of_value(value), tensor=tensor, place=places.initializers.get(value))
-
-    def _unique(self, name: str) -> str:
-        candidate, count = name, self.counts.get(name, 1)
-        while candidate in self.names:
-            count += 1
-            candidate = f"{name}_{count}"
-        self.counts[name] = count
-        self.names.add(candidate)
-        return candidate
-
-    def _replace(self, part: FusedRegion, call: ir.Node, order: TopologicalOrder, after: set[ir.Node]) -> None:
-        names, own = [value.name for value in part.outputs], part.own
-        order.contract(own, call, after)
-        for old, new in zip(part.outputs, call.outputs, strict=True):
-            old.replace_all_uses_with(new, replace_graph_outputs=True)
-        graph = call.graph
-        assert isinstance(graph, ir.Graph)
-        graph.remove(reversed(own), safe=True)
-        for old, new, name in zip(part.outputs, call.outputs, names, strict=True):
-            old.name = None
-            new.name = name
-
-    def _drop(self, value: ir.Value) -> None:
-        """Remove a constant that nothing reads any more."""
-        if value.uses() or value.is_graph_output():
-            return
-        node, graph = value.producer(), value.graph
-        assert isinstance(graph, ir.Graph)
-        if node is not None:
-            graph.remove(node, safe=True)
-        elif not value.is_graph_input():
-            graph.initializers.pop(value.name or "", None)
-
-
-def _finder(fuser: _Fuser) -> _Fuser:
+def _finder(fuser: Fuser) -> Fuser:
     """Return a fuser that finds matches for `fuser` in the float view of its model."""
     view, known = float_view(fuser.model, fuser.constants), fuser.shapes
     shapes = None if known is None else lambda: view.shapes(known())
-    return _Fuser(view.model, shapes, Mirror(view, fuser.constants, fuser.contract_region))
-
-
-def _overlap(match: Match, rival: Match, fate: Fate) -> str:
-    """Say which `rival` has a node of `match`, and what became of that one."""
-    same = set(match.vertices) == set(rival.vertices)
-    shares = "has the same nodes" if same else f"has {len(set(match.vertices) & set(rival.vertices))} of its nodes"
-    became = f"became {fate.detail!r}" if fate.fate == FUSED else f"was refused: {fate.detail}"
-    return f"the match at {fate.root!r} {shares}, and {became}"
-
-
-def _past(model: ir.Model) -> Past:
-    """Return the records of earlier runs of fuse on `model`. Raises ModelError where that is damaged."""
-    try:
-        return past_of(model)
-    except ValueError:
-        raise ModelError("the model was fused before, and the record of that is damaged") from None
-
-
-def _common_path(nodes: Collection[ir.Node]) -> str:
-    """Return the path that the names of `nodes` share, with its separator: exporters name nodes after modules."""
-    paths = [node.name.split("/")[:-1] for node in nodes if node.name]
-    shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
-    return "".join(f"{part}/" for part in shared)
+    return Fuser(view.model, shapes, Mirror(view, fuser.constants, fuser.contract_region))

@@ -23,8 +23,8 @@ from onnxtile.fusion.lowering import (
     require_type,
     shown,
 )
-from onnxtile.fusion.proofs.attention import NewNodes
 from onnxtile.fusion.proofs.elementwise import value_of
+from onnxtile.fusion.proofs.new_nodes import NewNodes
 from onnxtile.fusion.proofs.terms import Atom, Monomial, Poly, atom, number, operands, product
 from onnxtile.fusion.proofs.terms import value_of as number_of
 from onnxtile.model.infer import Dims

@@ -14,8 +14,9 @@ from onnxtile.fusion.lowering import (
     Replacement,
     Setting,
 )
-from onnxtile.fusion.proofs.attention import EXCHANGED, SWAPPED, Heads, NewNodes, known_dims_or, proved_attention
+from onnxtile.fusion.proofs.attention import EXCHANGED, SWAPPED, Heads, proved_attention
 from onnxtile.fusion.proofs.masks import hides_a_row, may_be_lowest
+from onnxtile.fusion.proofs.new_nodes import NewNodes, known_dims_or
 
 _AS_IS = (0, 1, 2, 3)
 

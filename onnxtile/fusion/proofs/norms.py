@@ -25,10 +25,10 @@ from onnxtile.fusion.lowering import (
     require_type,
     shown,
 )
-from onnxtile.fusion.proofs.attention import NewNodes
 from onnxtile.fusion.proofs.axes import vector_along
 from onnxtile.fusion.proofs.elementwise import value_of as value_from
 from onnxtile.fusion.proofs.means import in_means
+from onnxtile.fusion.proofs.new_nodes import NewNodes
 from onnxtile.fusion.proofs.terms import (
     Atom,
     Monomial,

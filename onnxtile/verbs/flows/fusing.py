@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import NAME_ONLY, UsageError, invalid
 from onnxtile.fusion import library as pattern_files
+from onnxtile.fusion.fuser import Site
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.library import Pattern
 from onnxtile.fusion.lowering import Target
@@ -22,7 +23,6 @@ from onnxtile.fusion.lowering_driver.lower import lower as lower_graph
 from onnxtile.fusion.lowering_driver.lowered_site_check import check_parts
 from onnxtile.fusion.lowering_driver.widen import is_narrow, widened
 from onnxtile.fusion.outcome import PatternResult
-from onnxtile.fusion.rewrite import Site
 from onnxtile.fusion.rewrite import fuse as fuse_graph
 from onnxtile.fusion.site_check import SiteVerdict, check_sites
 from onnxtile.model.dims import free_inputs

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import onnx_ir as ir
 
 from onnxtile import keys
+from onnxtile.fusion.fuser import Site
 from onnxtile.fusion.outcome import PatternResult
-from onnxtile.fusion.rewrite import Site
 from onnxtile.graph import node_ids
 from onnxtile.progress import Progress
 from onnxtile.verbs.flows.peaks import ArenaChange
