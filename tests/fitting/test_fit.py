@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import onnxtile
-from tests.fitting.networks import inverted_residuals
+from tests.fitting.networks import branches, inverted_residuals
 
 
 def test_the_arena_is_what_plan_says_and_the_outputs_are_equal(tmp_path: Path) -> None:
@@ -57,3 +57,12 @@ def test_the_same_input_gives_the_same_model() -> None:
 def test_a_memory_that_is_too_small_names_what_lives_there() -> None:
     with pytest.raises(onnxtile.Infeasible, match=r"the smallest arena reached is .* bytes, where"):
         onnxtile.fit(inverted_residuals(), capacity=500)
+
+
+def test_the_arena_is_that_of_the_defaults_of_plan_where_another_order_is_smaller(tmp_path: Path) -> None:
+    planned = onnxtile.plan(branches()).plan.arena_size
+    assert planned < onnxtile.plan(branches(), order="model").plan.arena_size
+    assert onnxtile.fit(branches(), capacity="1MiB").before.arena == planned
+    fitted = onnxtile.fit(branches(), capacity=planned - 1)
+    fitted.save(tmp_path / "out.onnx")
+    assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena

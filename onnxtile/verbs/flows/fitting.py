@@ -24,12 +24,14 @@ from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.unfold import unfold
 from onnxtile.model.validity import check
-from onnxtile.planning.model_plan import PlanSettings, plan_model
+from onnxtile.planning.model_plan import plan_model
 from onnxtile.planning.proof.published.audit import require
 from onnxtile.planning.result import PlanResult
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
-from onnxtile.verbs.flows.kernels import KernelChoice, choose_kernels
+from onnxtile.verbs.flows.kernels import choose_kernels
+from onnxtile.verbs.flows.planning import settings_of
 from onnxtile.verbs.flows.stage import Progress, agreeing
+from onnxtile.verbs.plan import PlanOptions
 from onnxtile.verification import Verdict, judge
 
 if TYPE_CHECKING:
@@ -215,12 +217,13 @@ def _planned(
 
 def _plan(model: ir.Model, known: Shapes) -> PlanResult:
     """Return the plan of a model as `plan` makes it with its defaults, which has passed the check."""
+    defaults = PlanOptions(model)
     if is_quantised(model):
         model = model.clone()
-        choose_kernels(model, KernelChoice.ISLANDS)
+        choose_kernels(model, defaults.kernels)
         known = resolve(model, run=True)
     opened = unfold(model, known, Constants(model))
-    plan = plan_model(*opened, PlanSettings())
+    plan = plan_model(*opened, settings_of(defaults))
     require(opened.model, plan, opened.shapes, opened.constants)
     return plan
 

@@ -22,6 +22,7 @@ from onnxtile.verbs.flows.chain import ModelResult, file_of, verified
 from onnxtile.verbs.flows.kernels import choose_kernels
 
 if TYPE_CHECKING:
+    from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.proof.arena_run import ArenaVerdict
     from onnxtile.planning.result import PlanResult
     from onnxtile.verbs.plan import PlanOptions
@@ -68,12 +69,11 @@ class PlannedModel(ModelResult):
 def plan(options: PlanOptions) -> PlannedModel:
     """Plan a model as `onnxtile.plan` says."""
     from onnxtile.planning.annotate import annotate
-    from onnxtile.planning.layout.workspaces import WorkspaceRules
-    from onnxtile.planning.model_plan import PlanSettings, plan_model
+    from onnxtile.planning.model_plan import plan_model
     from onnxtile.planning.proof.arena_run import arena_run
     from onnxtile.planning.proof.published.audit import require
 
-    rules = WorkspaceRules.of(options.workspaces or {}, options.share_workspaces)
+    settings = settings_of(options)
     progress, inputs, shapes = options.progress, options.inputs, options.whole_shapes
     bounds, ranges = options.bounds, options.ranges
     progress("reading the model")
@@ -86,22 +86,7 @@ def plan(options: PlanOptions) -> PlannedModel:
     known = resolve(planned, run=True, wanted=wanted, bounds=bounds, proved=options.verify)
     opened = unfold(planned, known, Constants(planned))
     progress("planning")
-    settings = PlanSettings(
-        alignment=64 if options.alignment is None else options.alignment,
-        planner=options.planner,
-        order=options.order,
-        streams=options.streams,
-        io=options.io,
-        overwrite_inputs=options.overwrite_inputs,
-        whole_buffers=options.whole_buffers,
-        workspaces=rules,
-        effort=replace(options.search, progress=progress),
-        capacity=options.capacities,
-        digest=digest(options.model),
-        name=file_name(options.model),
-        dims=bound,
-        bounds=bounds or {},
-    )
+    settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=bound)
     result = plan_model(*opened, settings)
     result = replace(result, kernels=None if counted is None else counted.to_dict())
     require(opened.model, result, opened.shapes, opened.constants, result.digest)
@@ -116,3 +101,23 @@ def plan(options: PlanOptions) -> PlannedModel:
             )
     annotate(planned, result)
     return PlannedModel(planned, result, verdict, source=file_of(options.model))
+
+
+def settings_of(options: PlanOptions) -> PlanSettings:
+    """Return the settings of the planner that the options of `plan` name, without those of one model."""
+    from onnxtile.planning.layout.workspaces import WorkspaceRules
+    from onnxtile.planning.model_plan import PlanSettings
+
+    return PlanSettings(
+        alignment=64 if options.alignment is None else options.alignment,
+        planner=options.planner,
+        order=options.order,
+        streams=options.streams,
+        io=options.io,
+        overwrite_inputs=options.overwrite_inputs,
+        whole_buffers=options.whole_buffers,
+        workspaces=WorkspaceRules.of(options.workspaces or {}, options.share_workspaces),
+        effort=replace(options.search, progress=options.progress),
+        capacity=options.capacities,
+        bounds=options.bounds or {},
+    )
