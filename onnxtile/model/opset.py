@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError
-from onnxtile.model.save import MIN_IR_VERSION
+from onnxtile.model.save import raise_ir_version
 from onnxtile.model.validity import check, skeleton
 from onnxtile.model.walk import bodies_of
 
@@ -39,12 +39,14 @@ def raised(model: ir.Model, version: int) -> ir.Model:
     """Return a copy of `model` that imports `version` of the standard operators; `model` itself where it does so already.
 
     onnx's converter rewrites the nodes of the graphs. It deletes local functions, metadata, doc strings, types of inner values and
-    overloads: these are put back, and the weights, which it never sees, too. Raises ModelError with the reason where the converter fails,
-    or where a function of the model uses an operator that `version` has changed.
+    overloads: these are put back, and the weights, which it never sees, too. The IR version becomes 10 at least; initializers that IR
+    version 3 lists as inputs stay constants. Raises ModelError with the reason where the converter fails, or where a function of the
+    model uses an operator that `version` has changed.
     """
     if opset_of(model) >= version:
         return model
     source = model.clone()
+    raise_ir_version(source)
     proto = skeleton(source)
     try:
         converted = onnx.version_converter.convert_version(proto, version)
@@ -52,7 +54,7 @@ def raised(model: ir.Model, version: int) -> ir.Model:
         reason = " ".join(str(error).split())
         raise ModelError(f"onnx's version converter cannot raise the model to opset {version}: {reason}") from error
     result = ir.from_proto(converted)
-    result.ir_version = max(model.ir_version, MIN_IR_VERSION)
+    result.ir_version = source.ir_version
     _restore_model(source, result)
     _restore_graph(source.graph, result.graph)
     for function in source.functions.values():

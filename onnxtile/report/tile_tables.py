@@ -27,7 +27,7 @@ def for_tiled(result: ResultJson) -> list[Table | Text]:
         peaks = [(way, peak["layers"], peak["model"]) for way, peak in result["peaks"].items()]
         ways = ("accumulate", "inside tiled layers", "whole model")
         tables.append(table("bytes that live at once, by how partial sums are added", ways, peaks))
-    return [*tables, *_skipped(result["skipped"]), *_arena(result), *_warnings(result)]
+    return [*tables, *_skipped(result["skipped"]), *_opset(result), *_arena(result), *_warnings(result)]
 
 
 def _skipped(skipped: Iterable[ResultJson]) -> list[Table | Text]:
@@ -53,6 +53,13 @@ def _arena(result: ResultJson) -> list[Table | Text]:
         return [line(f"arena: {arena['reason']}")]
     change = f" ({arena['after'] / arena['before'] - 1:+.1%})" if arena["before"] else ""
     return [line(f"arena: {arena['before']:,} bytes before, {arena['after']:,} bytes after{change}")]
+
+
+def _opset(result: ResultJson) -> list[Table | Text]:
+    opset = result.get("opset")
+    if not opset or opset["before"] == opset["after"]:
+        return []
+    return [line(f"opset: {opset['before']} before, {opset['after']} after, for ScatterND")]
 
 
 def _warnings(result: ResultJson) -> list[Table | Text]:

@@ -24,7 +24,7 @@ from onnxtile.tiling.writer import GridPlace, Writer, label
 
 LATEST = 2**31
 """An opset that has all operators."""
-_FIRST_OPSET = 11
+SCATTER_OPSET = 11
 """ScatterND came with it."""
 _FIRST_OF_BYTES = 13
 """Before it, Pad takes floats only."""
@@ -56,7 +56,7 @@ def joined(writer: Writer) -> TiledResult:
 def may_scatter(contraction: Contraction, opset: int) -> bool:
     """Return whether ScatterND can join the blocks: where all dimensions are known, of types that Pad takes."""
     dtype = contraction.result_dtype
-    first = _FIRST_OPSET if dtype in FLOATS else _FIRST_OF_BYTES
+    first = SCATTER_OPSET if dtype in FLOATS else _FIRST_OF_BYTES
     return opset >= first and dtype not in HALVES and all(isinstance(size, int) for size in contraction.dims)
 
 

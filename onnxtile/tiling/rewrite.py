@@ -21,6 +21,7 @@ from onnxtile.tiling.function_copies import FunctionCopies
 from onnxtile.tiling.function_table import FunctionTable
 from onnxtile.tiling.inplace import Writing, rewrite
 from onnxtile.tiling.islands import island_of
+from onnxtile.tiling.join import SCATTER_OPSET, scatters
 from onnxtile.tiling.late import LateSite, defer, may_wait
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.names import Names
@@ -82,6 +83,24 @@ def tile(
         skipped=tuple(entry for entry in reported if isinstance(entry, SkippedNode)),
         late=found_late,
     )
+
+
+def opset_to_join(
+    model: ir.Model, limits: Limits, shapes: ShapeTable, constants: ConstantTable, options: TilingPolicy | None = None
+) -> int:
+    """Return the first opset in which the tiles of `model` can be joined in place; the model's own where a Concat copies little, too.
+
+    A model with local functions keeps its opset, since its functions have one of their own. The model is not changed. Raises as `tile`.
+    """
+    options, opset = options or TilingPolicy(), _opset(model)
+    if opset >= SCATTER_OPSET or model.functions:
+        return opset
+    facts = TilingFacts(shapes, constants, opset, Unbound.of(free_inputs(model)))
+    operators = discover("onnxtile.tiling.operators", Tileable)  # type: ignore[type-abstract]
+    table = FunctionTable(model, shapes, constants)
+    found = choose(_Search(model, limits, facts, Names(model), operators, table, options).all(), options)
+    sites = (site for site in found if isinstance(site, TileSite))
+    return SCATTER_OPSET if any(scatters(site.contraction, site.grid, SCATTER_OPSET) for site in sites) else opset
 
 
 def _require_names(names: Iterable[str], found: Iterable[TileSite | SkippedNode]) -> None:

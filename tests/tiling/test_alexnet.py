@@ -30,7 +30,9 @@ def test_its_layers_become_so_many_matmuls(tiled: Tiled) -> None:
     assert tiled.count("MatMul") == 9216 + 4096 + 1024 and tiled.count("Gemm") == 0
     assert [skip.node for skip in tiled.result.skipped] == ["n0", "n4", "n8", "n10", "n12"]
     assert all("--conv" in skip.reason for skip in tiled.result.skipped), "its convolutions, which nobody asked to cut"
-    assert len(tiled.nodes) == 14_523
+    blocks = 64 + 64 + 16
+    assert tiled.count("Add") == 9216 + 4096 + 1024 - blocks + 3, "a chain for each block, and the bias of each layer"
+    assert len(tiled.nodes) == 28_571
 
 
 def test_the_weights_that_operators_made_are_folded_and_gone(tiled: Tiled) -> None:

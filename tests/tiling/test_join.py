@@ -11,6 +11,8 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
+from onnxtile import api
+from onnxtile.model.save import to_bytes
 from onnxtile.runtime import Session
 from onnxtile.tiling.limits import Limits, WindowBounds
 
@@ -106,3 +108,42 @@ def test_convolutions(bench: Bench, x: tuple[int, ...], w: tuple[int, ...], y: t
 def test_before_opset_11_there_is_no_scatter(bench: Bench) -> None:
     source = layer("MatMul", (8, 128), (128, 64), (8, 64), opset=9)
     assert bench.tile(source, Limits.of(max=8)).count("Concat") == 1
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_model_before_opset_11_is_raised_where_concat_would_copy(verify: bool) -> None:
+    source = layer("MatMul", (8, 128), (128, 64), (8, 64), opset=9)
+    tiled = api.tile(source, Limits.of(max=8), verify=verify)
+    assert (tiled.opset.before, tiled.opset.after, tiled.opset.reason) == (9, 11, None)
+    assert tiled.model.graph.opset_imports == {"": 11}
+    assert sum(node.op_type == "ScatterND" for node in tiled.model.graph) == 7
+    assert tiled.to_dict()["opset"] == {"before": 9, "after": 11, "reason": None}
+    feeds = {"x": np.random.default_rng(1).standard_normal((8, 128)).astype(np.float32)}
+    expected = Session(source.SerializeToString()).run(feeds)["y"]
+    np.testing.assert_allclose(Session(to_bytes(tiled.model)).run(feeds)["y"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_keeps_its_opset_where_concat_copies_nothing() -> None:
+    source = layer("MatMul", (8, 128), (128, 64), (8, 64), opset=9)
+    tiled = api.tile(source, Limits.of(m=4))
+    assert (tiled.opset.before, tiled.opset.after) == (9, 9)
+    assert tiled.model.graph.opset_imports == {"": 9}
+
+
+def test_a_model_that_the_converter_refuses_keeps_its_opset_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise RuntimeError("no adapter")
+
+    monkeypatch.setattr(onnx.version_converter, "convert_version", refuses)
+    tiled = api.tile(layer("MatMul", (8, 128), (128, 64), (8, 64), opset=9), Limits.of(max=8))
+    assert (tiled.opset.before, tiled.opset.after) == (9, 9)
+    assert sum(node.op_type == "Concat" for node in tiled.model.graph) == 1
+    warning = "the model keeps opset 9, in which tiles are joined by Concat: onnx's version converter cannot raise"
+    assert tiled.warnings[0].startswith(warning)
+
+
+def test_the_arena_grows_by_a_tile_at_most_in_an_old_opset() -> None:
+    source = layer("MatMul", (64, 512), (512, 256), (64, 256), opset=9)
+    tiled = api.tile(source, Limits.of(max=32))
+    assert tiled.arena.before is not None and tiled.arena.after is not None
+    assert tiled.arena.after <= tiled.arena.before + 4 * (32 * 32 * 3)

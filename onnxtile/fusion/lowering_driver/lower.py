@@ -22,9 +22,9 @@ from onnxtile.fusion.outcome import PatternResult
 from onnxtile.fusion.record import dumps, past_of
 from onnxtile.fusion.rewrite import fuse
 from onnxtile.fusion.unfuse import called_functions
-from onnxtile.model.constants import Constants
 from onnxtile.model.infer import values
 from onnxtile.model.opset import opset_of, raised
+from onnxtile.model.raised_shapes import shapes_of_raised
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.walk import all_nodes
 from onnxtile.progress import Progress, silent
@@ -79,7 +79,8 @@ def lower(
     wanted = {proof.opset for decision in run.decide(_ALL_OPSETS, "") for proof in decision.proofs()}
     source, refusal = _raise(original, wanted)
     if source is not original:
-        run = _Run(source, _carried(original, run.shapes, source), request)
+        shapes = shapes_of_raised(original, run.shapes, source)
+        run = _Run(source, shapes or resolved(source), request)
     version = opset_of(source)
     run.apply(run.decide(version, refusal or f"the model has {version}"))
     return Lowered(
@@ -100,21 +101,6 @@ class _Request:
 def resolved(model: ir.Model) -> Shapes:
     """Return the shapes of `model`; no run helps where onnxruntime lacks kernels."""
     return resolve(model, run=not is_narrow(model))
-
-
-def _carried(original: ir.Model, shapes: Shapes, source: ir.Model) -> Shapes:
-    """Return the shapes of `original` as those of `source`, which is raised from it: values that are in both have one name.
-
-    Where `source` computes values that `original` does not have, its shapes are resolved anew.
-    """
-    known: dict[str, ir.Value | None] = {}
-    for value in values(original):
-        known[value.name or ""] = None if value.name in known else value
-    there = [value for value in values(source) if value.name]
-    counterparts = {old: value for value in there if (old := known.get(value.name or "")) is not None}
-    constants = Constants(source)
-    whole = all(value in constants or known.get(value.name or "") is not None for value in there)
-    return shapes.of_copies(counterparts) if whole else resolved(source)
 
 
 def _raise(original: ir.Model, opsets: Iterable[int]) -> tuple[ir.Model, str]:

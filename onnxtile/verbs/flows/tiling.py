@@ -17,6 +17,7 @@ from onnxtile.graph import node_id
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.load import Source, load
+from onnxtile.model.opset import raised
 from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.stream import Draft
@@ -31,6 +32,7 @@ from onnxtile.tiling.tiled_site_check import TileVerdict, check_tiles
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
 from onnxtile.verbs.flows.peaks import ArenaChange, arena_change, arena_size
 from onnxtile.verbs.flows.peaks import peaks as _peaks
+from onnxtile.verbs.flows.raising import OpsetChange, raised_to_join
 from onnxtile.verbs.flows.stage import BoundDims, InputShapes, Progress, agreeing, require_sites
 from onnxtile.verification import Verdict, judge
 
@@ -60,6 +62,8 @@ class TiledModel(RewrittenModel):
     """For each way to accumulate the bytes that live at once, at most: in the whole `model`, and inside `layers` that are tiled."""
     arena: ArenaChange = field(default_factory=ArenaChange)
     """The bytes of the arena before and after."""
+    opset: OpsetChange = field(default_factory=OpsetChange)
+    """The opset before and after."""
     warnings: tuple[str, ...] = ()
     """One line for each of: nothing was tiled, nodes exceed the limits, the arena grew."""
 
@@ -89,6 +93,7 @@ class TiledModel(RewrittenModel):
             "sites": [site.to_dict() for site in self.sites],
             "peaks": self.peaks and {way: dict(peak) for way, peak in self.peaks.items()},
             "arena": self.arena.to_dict(),
+            "opset": self.opset.to_dict(),
             "warnings": list(self.warnings),
         }
 
@@ -101,9 +106,11 @@ def tile(settings: TileOptions) -> TiledModel:
     original = _read(settings.model, dims, shapes)
     tiled, nodes_before = original.clone() if verify else original, original.graph.num_nodes()
     progress("inferring shapes")
-    known, constants = resolve(tiled, run=verify), Constants(tiled)
+    known = resolve(tiled, run=verify)
     before = _arena(tiled, known, verify, progress)
     progress("tiling")
+    ready = raised_to_join(tiled, known, limits, options, run=verify)
+    tiled, known, constants, opset = ready.model, ready.known, ready.constants, ready.opset
     declared, on_devices = _declared(tiled), {node_id(node) for node in all_nodes(tiled) if node.device_configurations}
     result = tile_graph(tiled, limits, known, constants, options, progress, late=not verify)
     for name in [site.node for site in result.tiled if site.node in on_devices]:
@@ -117,6 +124,7 @@ def tile(settings: TileOptions) -> TiledModel:
         source = original if verify else _read(settings.model, dims, shapes)
         # A plan that was not requested is left out where it fails.
         with suppress(OnnxtileError) if peaks is None else nullcontext():
+            source = raised(source, opset.after)
             planned = _peaks(source, limits, options, run=verify, progress=progress)
     nodes = tiled.graph.num_nodes() + sum(site.nodes - 1 for site in result.tiled if not site.emitted)
     after = _arena(tiled, known, verify, progress) if result.tiled and isinstance(before, int) else before
@@ -130,7 +138,8 @@ def tile(settings: TileOptions) -> TiledModel:
         sites,
         planned,
         arena,
-        _warnings(result, arena),
+        opset,
+        _warnings(result, arena, opset),
         source=file_of(settings.model),
     )
 
@@ -160,7 +169,7 @@ def _judged(
     return agreeing(judge(original, tiled, progress), "the tiled model"), sites
 
 
-def _warnings(result: TileResult, arena: ArenaChange) -> tuple[str, ...]:
+def _warnings(result: TileResult, arena: ArenaChange, opset: OpsetChange) -> tuple[str, ...]:
     """Return the warnings that a user should see, one line each."""
     found = []
     if not result.tiled:
@@ -172,6 +181,8 @@ def _warnings(result: TileResult, arena: ArenaChange) -> tuple[str, ...]:
         found.append(
             f"{over} node{'s' * (over > 1)} over the limits, left as in the model (strict makes this an error)"
         )
+    if opset.reason is not None:
+        found.append(f"the model keeps opset {opset.before}, in which tiles are joined by Concat: {opset.reason}")
     if arena.grown:
         # Two partial sums live together in any case.
         sums = any(site.accumulate is Accumulation.SUM and site.grid.shape[1] > 2 for site in result.tiled)

@@ -1,0 +1,49 @@
+"""A model is raised to a newer opset without a change of what is constant in it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+
+from onnxtile.model.constants import Constants
+from onnxtile.model.opset import raised
+from onnxtile.model.raised_shapes import shapes_of_raised
+from onnxtile.model.shapes import resolve
+
+
+def old_model() -> ir.Model:
+    """Return a model of IR version 3, which lists its initializer as an input."""
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["h"], name="fc"), helper.make_node("Relu", ["h"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", 1, (2, 3)), helper.make_tensor_value_info("w", 1, (3, 4))],
+        [helper.make_tensor_value_info("y", 1, (2, 4))],
+        [numpy_helper.from_array(np.ones((3, 4), np.float32), "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)])
+    model.ir_version = onnx.IR_VERSION_2017_11_3
+    return ir.from_proto(model)
+
+
+def test_initializers_that_old_models_list_as_inputs_stay_constants() -> None:
+    model = raised(old_model(), 11)
+    assert [value.name for value in model.graph.inputs] == ["x"]
+    assert model.graph.initializers["w"] in Constants(model)
+
+
+def test_values_that_are_in_both_models_keep_their_shapes() -> None:
+    source = old_model()
+    model = raised(source, 11)
+    shapes = shapes_of_raised(source, resolve(source), model)
+    assert shapes is not None
+    assert [shapes.dims(value) for node in model.graph for value in node.outputs] == [(2, 4), (2, 4)]
+
+
+def test_shapes_are_not_carried_to_values_that_the_converter_adds() -> None:
+    source = old_model()
+    model = raised(source, 11)
+    node = ir.Node("", "Abs", [model.graph[0].outputs[0]], outputs=[ir.Value(name="new")])
+    model.graph.append(node)
+    assert shapes_of_raised(source, resolve(source), model) is None
