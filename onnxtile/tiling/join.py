@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from math import gcd, prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -22,6 +22,8 @@ from onnxtile.tiling.grid import Axis, TileGrid
 from onnxtile.tiling.tensors import TensorDims
 from onnxtile.tiling.writer import GridPlace, Writer, label
 
+Numbers: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+"""Numbers of rows."""
 LATEST = 2**31
 """An opset that has all operators."""
 SCATTER_OPSET = 11
@@ -74,7 +76,8 @@ def nodes_of_scatter(contraction: Contraction, grid: TileGrid, opset: int) -> in
     cuts = _last_cuts(contraction, grid)
     size = contraction.dims[last]
     widths = cuts.widths if cuts is not None and cuts.is_cut else [size]
-    # The first block has a Pad, and two Reshapes serve all; each other one has an Add and a ScatterND.
+    # The first block has a Pad, and two Reshapes serve all; each other one has an Add and a ScatterND. Rows that are put
+    # together first take no more.
     reshaped = sum(width != row for width in widths) * (blocks // len(widths)) - (widths[0] != row)
     return 3 + 2 * (blocks - 1) + reshaped
 
@@ -149,73 +152,124 @@ class _ConcatResult(TiledResult):
 class _ScatterResult(TiledResult):
     """Blocks put into one tensor, one after another: it is the first block with zeros around it, until the others overwrite these.
 
-    It is seen as rows as long as all blocks are along the last axis, or a whole part of that. The rows of blocks of one size have the
-    same numbers but for an offset.
+    It is seen as rows as long as all blocks are along the last axis, or a whole part of that. The number of a row is a sum of two terms:
+    one is of the column axis, the other of all other axes, so that small constants serve all blocks.
     """
 
     _places: int = 0
-    _bases: dict[tuple[int, ...], ir.Value] = field(default_factory=dict)
+    _terms: dict[tuple[tuple[int, ...], bytes], ir.Value] = field(default_factory=dict)
+    _short: dict[int, dict[int, ir.Value]] = field(default_factory=dict)
+    """The blocks of each short stretch of M that is not complete yet, by their place along N."""
 
     def put(self, m: int, at: tuple[int, int], value: ir.Value) -> None:
         """Put in a block: its stretch of M, and its set of groups and stretch of N. After the last one, `value` is the result."""
-        grid, sizes = self.writer.grid, self._sizes
-        starts, dims = self._range(m, at)
-        place: GridPlace = {"m": m, "n": at[0] * grid.n.count + at[1]}
+        grid, contraction = self.writer.grid, self.writer.contraction
+        n = at[0] * grid.n.count + at[1]
         self._places += 1
+        if self._is_short(m):
+            blocks = self._short.setdefault(m, {})
+            blocks[n] = value
+            if len(blocks) == grid.outputs.count:
+                starts, dims = self._range(m, None)
+                parts = [blocks[index] for index in sorted(blocks)]
+                row = self.writer.concat(parts, contraction.column_axis, {"m": m}, dims)
+                self._put(row, (starts, dims), {"m": m})
+        else:
+            self._put(value, self._range(m, n), {"m": m, "n": n})
+        if self._places == grid.outputs.count * grid.shape[0]:
+            assert self.value is not None
+            self.value = self._reshaped(self.value, "joined", {}, self._sizes)
+
+    def _is_short(self, m: int) -> bool:
+        """Return whether all blocks at stretch `m` of M, and a copy of them, take no more than one full block."""
+        grid = self.writer.grid
+        if not grid.outputs.is_cut or m == 0:
+            return False
+        full, whole = self._range(0, 0)[1], self._range(m, None)[1]
+        return 2 * prod(whole) <= prod(full)
+
+    def _put(self, value: ir.Value, at: tuple[tuple[int, ...], tuple[int, ...]], place: GridPlace) -> None:
+        """Put in a block that begins at `at[0]` and has the dimensions `at[1]`."""
+        sizes, (starts, dims) = self._sizes, at
         if self.value is None:
             after = [size - start - width for size, start, width in zip(sizes, starts, dims, strict=True)]
             dtype = self.writer.contraction.result_dtype
             whole = self.writer.pad((value, dtype), after, "result", place, sizes, None, before=starts)
             self.value = self._reshaped(whole, "result_rows", {}, (prod(sizes) // self._row, self._row))
         else:
-            self.value = self._scattered(self.value, value, (starts, dims), place)
-        if self._places == grid.groups.count * grid.shape[0] * grid.n.count:
-            self.value = self._reshaped(self.value, "joined", {}, sizes)
+            self.value = self._scattered(self.value, value, at, place)
 
     def _scattered(
         self, data: ir.Value, block: ir.Value, at: tuple[tuple[int, ...], tuple[int, ...]], place: GridPlace
     ) -> ir.Value:
-        starts, dims = at
+        dims = at[1]
         shape = (*dims[:-1], dims[-1] // self._row, self._row) if dims[-1] != self._row else dims
         rows = block if shape == dims else self._reshaped(block, "rows", place, shape)
-        shape = shape[:-1]
-        if shape not in self._bases:
-            numbers = self._numbers(dims).reshape(*shape, 1)
-            name = label("places", {axis: place[axis] for axis in place})
-            self._bases[shape] = self.writer.constant(ir.Tensor(numbers), name)
-        strides = self._strides
-        offset = sum(start * stride for start, stride in zip(starts, strides, strict=True)) // self._row
-        numbers_of = self._bases[shape]
-        if offset:
-            by = self.writer.int64s([offset], label("offset", place))
-            numbers_of = self.writer.node("Add", [numbers_of, by], "places", place, (*shape, 1), (), ir.DataType.INT64)
+        shape = (*shape[:-1], 1)
+        along = self._terms_of(at)
+        terms = [
+            self._held(numbers, label(f"{name}_places", {axis: place[axis] for axis in (letter,) if axis in place}))
+            for numbers, name, letter in zip(along, ("row", "column"), "mn", strict=True)
+        ]
+        numbers_of = self.writer.node("Add", terms, "places", place, shape, (), ir.DataType.INT64)
         dtype = self.writer.contraction.result_dtype
         dims_of_all = (prod(self._sizes) // self._row, self._row)
         return self.writer.node("ScatterND", [data, numbers_of, rows], "put", place, dims_of_all, (), dtype)
 
-    def _numbers(self, dims: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-        """Return the numbers of the rows of a block at the beginning."""
-        lengths = (*dims[:-1], dims[-1] // self._row)
-        strides = (*(stride // self._row for stride in self._strides[:-1]), 1)
-        return sum(
-            (index * stride for index, stride in zip(np.indices(lengths, np.int64), strides, strict=True)),
-            np.zeros(lengths, np.int64),
-        )
+    def _terms_of(self, at: tuple[tuple[int, ...], tuple[int, ...]]) -> list[Numbers]:
+        """Return the two terms of the numbers of a block's rows: of all axes but the column axis, and of the column axis.
+
+        The offset of the block is in the term in which it costs the fewest elements in all blocks, or each part of it in its own.
+        """
+        terms = [self._numbers(at, is_column) for is_column in (False, True)]
+        grid = self.writer.grid
+        rows, columns = (self._numbers(self._range(0, 0), is_column).size for is_column in (False, True))
+        m, n = grid.shape[0], grid.outputs.count
+        _, to = min((m * rows + n * columns, 2), (columns + m * n * rows, 0), (rows + m * n * columns, 1))
+        if to < len(terms):
+            offset = terms[1 - to].flat[0]
+            terms = [term + offset if index == to else term - offset for index, term in enumerate(terms)]
+        return terms
+
+    def _held(self, numbers: Numbers, stem: str) -> ir.Value:
+        """Return the initializer of these numbers; equal ones share it."""
+        key = (numbers.shape, numbers.tobytes())
+        if key not in self._terms:
+            self._terms[key] = self.writer.constant(ir.Tensor(numbers), stem)
+        return self._terms[key]
+
+    def _numbers(self, at: tuple[tuple[int, ...], tuple[int, ...]], is_column: bool) -> Numbers:
+        """Return what the column axis, or all other axes, add to the numbers of a block's rows; 1 long along the others.
+
+        A block as wide as a row has no axis of rows along the last axis.
+        """
+        starts, dims = at
+        column, last, row = self.writer.contraction.column_axis, len(dims) - 1, self._row
+        found = np.zeros((1,) * (last + 2), np.int64)
+        for axis, (start, size) in enumerate(zip(starts, dims, strict=True)):
+            if (axis == column) is not is_column:
+                continue
+            step = row if axis == last else 1
+            index = np.arange(start // step, (start + size) // step, dtype=np.int64)
+            stride = self._strides[axis] if axis != last else row
+            found = found + (index * (stride // row)).reshape([-1 if other == axis else 1 for other in range(last + 2)])
+        return found.squeeze(last) if dims[-1] == row else found
 
     def _reshaped(self, value: ir.Value, stem: str, place: GridPlace, dims: TensorDims) -> ir.Value:
         sizes = self.writer.int64s([size for size in dims if isinstance(size, int)], label(f"{stem}_sizes", place))
         return self.writer.node("Reshape", [value, sizes], stem, place, dims, (), self.writer.contraction.result_dtype)
 
-    def _range(self, m: int, at: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return where a block begins along each axis, and its dimensions."""
+    def _range(self, m: int, n: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return where a block begins along each axis, and its dimensions; None is all of N."""
         contraction, grid = self.writer.contraction, self.writer.grid
         starts = [0] * len(contraction.dims)
         axes = (*contraction.row_axes, contraction.column_axis)
-        places = (*grid.along(m), at[0] * grid.n.count + at[1])
+        places = (*grid.along(m), n)
         for axis, cuts, index in zip(axes, (*grid.sliding, grid.outputs), places, strict=True):
-            if axis is not None and cuts.is_cut:
+            if axis is not None and cuts.is_cut and index is not None:
                 starts[axis] = cuts.stretch(index).start
-        return tuple(starts), tuple(size for size in self.dims(m, at) if isinstance(size, int))
+        dims = block_dims(self.writer, grid.along(m), n, filled=False)
+        return tuple(starts), tuple(size for size in dims if isinstance(size, int))
 
     @property
     def _sizes(self) -> tuple[int, ...]:
