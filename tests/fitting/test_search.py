@@ -6,10 +6,8 @@ import pytest
 
 from onnxtile.fitting.live_bytes import live_bytes
 from onnxtile.fitting.read_network import read_network
-from onnxtile.fitting.region import Cut
-from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.search import FitTarget, PathSearch, Prices, search
-from onnxtile.fitting.strip_ranges import paced, shares
+from onnxtile.fitting.region import Cut, paced, shares
+from onnxtile.fitting.search import FitTarget, Regions, search
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
@@ -46,29 +44,6 @@ def test_kept_rows_cost_no_product_and_rows_computed_again_do() -> None:
     again = about.cost(0, 12, Cut(8, recomputed=wide))
     assert kept is not None and again is not None
     assert kept.macs <= whole < again.macs
-
-
-def test_rows_are_kept_instead_of_computed_again_where_chunks_make_room() -> None:
-    about = regions()
-    wide = about.from_narrower(0, about.network.kernels[2].makes[0])
-    again = about.cost(0, 12, Cut(8, recomputed=wide))
-    kept = about.cost(0, 12, Cut(8))
-    assert again is not None and kept is not None
-    assert again.peak < kept.peak
-    found = PathSearch(about, again.peak, Prices())._fewer_recomputed(again)
-    assert found.peak <= again.peak
-    assert found.macs < again.macs and found.cut.chunks and not found.cut.recomputed
-
-
-def test_one_group_is_cut_further_where_more_chunks_in_all_groups_take_more_bytes() -> None:
-    about = regions(33)
-    one = about.cost(0, 12, Cut(1, chunks=((1, 12), (6, 4))))
-    both = about.cost(0, 12, Cut(1, chunks=((1, 24), (6, 6))))
-    alone = about.cost(0, 12, Cut(1, chunks=((1, 12), (6, 6))))
-    assert one is not None and both is not None and alone is not None
-    assert alone.peak < one.peak < both.peak
-    found = PathSearch(about, alone.peak, Prices())._lowered(one, recomputes=False)
-    assert found is not None and found.peak <= alone.peak
 
 
 def test_a_budget_of_none_is_kept() -> None:
