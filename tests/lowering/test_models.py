@@ -143,9 +143,9 @@ def test_shapes_are_inferred_once_where_all_sizes_are_known(
 ) -> None:
     inferred: list[ir.Model] = []
 
-    def noted(model: ir.Model) -> Any:
+    def noted(model: ir.Model, **options: Any) -> Any:
         inferred.append(model)
-        return infer.infer(model)
+        return infer.infer(model, **options)
 
     monkeypatch.setattr("onnxtile.model.shapes.infer", noted)
     result = api.fuse(transformer, lower=target)
