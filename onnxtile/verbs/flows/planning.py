@@ -92,7 +92,7 @@ def plan(options: PlanOptions) -> PlannedModel:
     require(opened.model, result, opened.shapes, opened.constants, result.digest)
     verdict = None
     if options.verify:
-        progress("running inside the arena")
+        progress("running the model")
         verdict = arena_run(opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=progress)
         if not verdict.equal:
             where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
