@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,15 @@ def _check() -> VerbResult:
     return onnxtile.check_plan(proto(), onnxtile.plan(proto(), verify=False).plan)
 
 
+def _planned_tflite() -> VerbResult:
+    from tests.deployment.networks import network  # skips where the extra is not installed
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.tflite"
+        path.write_bytes(network(1))
+        return onnxtile.plan_tflite(path, verify=False)
+
+
 RESULTS: dict[str, Callable[[], VerbResult]] = {
     "match": lambda: onnxtile.match(proto(), "MatMul-*>Add"),
     "fuse": lambda: onnxtile.fuse(proto(), ["MatMul-*>Add"]),
@@ -44,6 +54,7 @@ RESULTS: dict[str, Callable[[], VerbResult]] = {
     "fit": lambda: onnxtile.fit(proto(), smallest=True),
     "plan": lambda: onnxtile.plan(proto()),
     "a plan alone": lambda: onnxtile.plan(proto(), verify=False).plan,
+    "a TensorFlow Lite model": _planned_tflite,
     "check": _check,
     "inspect": lambda: onnxtile.inspect(proto()),
     "trace": lambda: onnxtile.trace(proto(), ["Relu"]),
