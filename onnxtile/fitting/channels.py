@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
 from onnxtile.fitting.read_network import KernelSource
-from onnxtile.fitting.region import shares
+from onnxtile.fitting.strip_ranges import shares
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 

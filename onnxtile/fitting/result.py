@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from onnxtile.fitting.search import RegionCost, Regions
+from onnxtile.fitting.regions import RegionCost, Regions
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from onnx_ir import convenience
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
 from onnxtile.fitting.read_network import KernelSource
 from onnxtile.fitting.region import Patch, PieceOp, RegionTrace
-from onnxtile.fitting.search import FitSchedule, RegionCost, Regions
+from onnxtile.fitting.regions import FitSchedule, RegionCost, Regions
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import all_values

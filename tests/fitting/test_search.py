@@ -6,8 +6,10 @@ import pytest
 
 from onnxtile.fitting.live_bytes import live_bytes
 from onnxtile.fitting.read_network import read_network
-from onnxtile.fitting.region import Cut, paced, shares
-from onnxtile.fitting.search import FitTarget, Regions, search
+from onnxtile.fitting.region import Cut
+from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.search import FitTarget, search
+from onnxtile.fitting.strip_ranges import paced, shares
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve

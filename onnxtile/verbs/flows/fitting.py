@@ -11,8 +11,9 @@ from onnxtile.errors import Infeasible, Mismatch, ModelError
 from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.quantised import inside_islands, separate
 from onnxtile.fitting.read_network import read_network
+from onnxtile.fitting.regions import FitSchedule, Regions
 from onnxtile.fitting.result import FitStep, ModelCost, Obstacle, obstacle_of, steps_of
-from onnxtile.fitting.search import FitSchedule, FitTarget, Regions, search
+from onnxtile.fitting.search import FitTarget, search
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind

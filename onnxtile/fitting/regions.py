@@ -1,0 +1,247 @@
+"""The runs of kernels of a network, each cut in the ways that may pay, with their costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from onnxtile.fitting.channels import HiddenGroup, chunked
+from onnxtile.fitting.estimate import cut_cost
+from onnxtile.fitting.live_bytes import ALIGNMENT
+from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
+from onnxtile.fitting.region import Cut, RegionTrace, trace
+from onnxtile.fitting.strip_ranges import PaddingOnly
+
+WHOLE = Cut()
+
+
+@dataclass(frozen=True)
+class Prices:
+    """The price of a piece of work: of all multiply-accumulates of the model once more, of one node, and of one copied byte."""
+
+    macs: float = 1.0
+    node: float = 2e-5
+    copied: float = 1e-10
+
+
+@dataclass(frozen=True)
+class RegionCost:
+    """The costs of a region that is cut in one way. `peak` counts all live bytes, also of tensors that pass by."""
+
+    start: int
+    stop: int
+    cut: Cut
+    peak: int
+    macs: int
+    nodes: int
+    copied: int
+    alive: frozenset[int] = field(default=frozenset(), compare=False, repr=False)
+    """The tensors of the region that live at its peak."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the kernels stay as they are."""
+        return self.cut == WHOLE
+
+
+@dataclass(frozen=True)
+class FitSchedule:
+    """Regions that follow each other from the first kernel to the last."""
+
+    regions: tuple[RegionCost, ...]
+
+    @property
+    def peak(self) -> int:
+        """The largest sum of live bytes."""
+        return max((region.peak for region in self.regions), default=0)
+
+    @property
+    def macs(self) -> int:
+        """The multiply-accumulates."""
+        return sum(region.macs for region in self.regions)
+
+    @property
+    def nodes(self) -> int:
+        """The nodes of all regions."""
+        return sum(region.nodes for region in self.regions)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is cut."""
+        return all(region.is_whole for region in self.regions)
+
+
+@dataclass(frozen=True)
+class CutRegion:
+    """The kernels and tensors of a region; `origin` has the tensor of the network that a tensor is a part of."""
+
+    kernels: Sequence[FitKernel]
+    tensors: Sequence[FitTensor]
+    origin: Mapping[int, int]
+    cut: Cut
+
+
+class Regions:
+    """The regions of a network, each counted once."""
+
+    def __init__(self, network: Network, groups: Mapping[int, HiddenGroup] | None = None) -> None:
+        self.network = network
+        self.groups = groups or {}
+        self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
+        self._kept_rows: dict[tuple[int, int], dict[int, int]] = {}
+
+    @cached_property
+    def live(self) -> list[list[int]]:
+        """The tensors that live at each place, from before the first kernel to behind the last."""
+        found: list[list[int]] = [[]]
+        last = self.network.last_reads
+        for place, kernel in enumerate(self.network.kernels, start=1):
+            found.append([t for t in found[-1] if last[t] >= place])
+            found[-1].extend(made for made in kernel.makes if last[made] >= place)
+        return found
+
+    @cached_property
+    def live_sizes(self) -> list[int]:
+        """The bytes that live at each place."""
+        return [sum(map(self.size, tensors)) for tensors in self.live]
+
+    def size(self, tensor: int) -> int:
+        """Return the aligned bytes of a whole tensor; 0 for one outside of the arena."""
+        return self.size_of(self.network.tensors[tensor])
+
+    @staticmethod
+    def size_of(about: FitTensor) -> int:
+        """Return the aligned bytes of a whole tensor; 0 for one outside of the arena."""
+        return -(-about.size // ALIGNMENT) * ALIGNMENT
+
+    @cached_property
+    def narrow(self) -> list[int]:
+        """The places where regions begin and end: where the fewest bytes live, and around kernels that are not cut."""
+        sizes, kernels = self.live_sizes, self.network.kernels
+        count = len(kernels)
+        inner = [p for p in range(1, count) if sizes[p - 1] >= sizes[p] < sizes[p + 1] or sizes[p - 1] > sizes[p]]
+        least = {p for p in inner if sizes[p] <= sizes[p + 1]}
+        around = {place for p in range(count) if kernels[p].links[ROWS] is None for place in (p, p + 1)}
+        inside = {p for p, tensors in enumerate(self.live) if any(self.network.tensors[t].is_inside for t in tensors)}
+        return sorted({0, count, *least, *around} - inside)
+
+    def results(self, start: int, stop: int) -> list[int]:
+        """Return the tensors that a region makes for later kernels."""
+        made = {made for kernel in self.network.kernels[start:stop] for made in kernel.makes}
+        return [tensor for tensor in self.live[stop] if tensor in made]
+
+    def region(self, start: int, stop: int, cut: Cut) -> CutRegion:
+        """Return the kernels of a region, with hidden channels in chunks."""
+        kernels = self.network.kernels[start:stop]
+        if not cut.chunks:
+            return CutRegion(kernels, self.network.tensors, {}, cut)
+        own, tensors, origin = chunked(kernels, start, self.network.tensors, self.groups, cut.chunks)
+        again = {part for part, tensor in origin.items() if tensor in cut.recomputed}
+        return CutRegion(own, tensors, origin, replace(cut, recomputed=cut.recomputed | again))
+
+    def within(self, start: int, stop: int) -> dict[int, HiddenGroup]:
+        """Return the groups of hidden channels that lie in a region."""
+        return {p: group for p, group in self.groups.items() if start <= p and group.places[-1] < stop}
+
+    def cut(self, one: RegionCost) -> CutRegion:
+        """Return the kernels of a region."""
+        return self.region(one.start, one.stop, one.cut)
+
+    def trace(self, one: RegionCost) -> RegionTrace:
+        """Return the operations of a region. Raises PaddingOnly."""
+        return self._trace(self.cut(one), one.start, one.stop)
+
+    def _trace(self, region: CutRegion, start: int, stop: int) -> RegionTrace:
+        return trace(region.kernels, region.tensors, self.results(start, stop), region.cut)
+
+    def cost(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
+        """Return the costs of a region; None where it cannot be cut so."""
+        key = (start, stop, cut)
+        if key not in self._known:
+            self._known[key] = self._cost(start, stop, cut)
+        return self._known[key]
+
+    def _cost(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
+        kernels, last = self.network.kernels[start:stop], self.network.last_reads
+        here = set(self.live[start])
+        dying = {tensor for kernel in kernels for tensor in kernel.reads if tensor in here and last[tensor] < stop}
+        passing = sum(self.size(tensor) for tensor in here - dying)
+        region = self.region(start, stop, cut)
+        try:
+            found = cut_cost(region.kernels, region.tensors, self.results(start, stop), region.cut, dying)
+        except PaddingOnly:
+            return None
+        alive = frozenset(region.origin.get(tensor, tensor) for tensor in found.alive)
+        return RegionCost(start, stop, cut, found.peak + passing, found.macs, found.nodes, found.copied, alive)
+
+    @cached_property
+    def whole(self) -> list[RegionCost]:
+        """Each kernel as it is."""
+        count = len(self.network.kernels)
+        found = [self.cost(place, place + 1, WHOLE) for place in range(count)]
+        return [one for one in found if one is not None]
+
+    def rows(self, start: int, stop: int) -> int:
+        """Return the rows of the largest operand of a region."""
+        kernels = self.network.kernels[start:stop]
+        made = {tensor for kernel in kernels for tensor in kernel.makes}
+        given = {tensor for kernel in kernels for tensor in kernel.reads} - made
+        return max((self.network.tensors[tensor].extent(ROWS) for tensor in given), default=1)
+
+    def kept_rows(self, start: int, stop: int) -> dict[int, int]:
+        """Return the rows of each tensor of a region that are kept between strips at least."""
+        key = start, stop
+        if key not in self._kept_rows:
+            made, found = set[int](), dict[int, int]()
+            for kernel in self.network.kernels[start:stop]:
+                for place, tensor in enumerate(kernel.reads):
+                    links = kernel.links[ROWS]
+                    link = None if links is None else links[place]
+                    if tensor in made and link is not None and link.window is not None:
+                        rows = max(link.window.reach - link.window.stride, 0)
+                        found[tensor] = max(found.get(tensor, 0), rows)
+                made.update(kernel.makes)
+            self._kept_rows[key] = found
+        return self._kept_rows[key]
+
+    def row_bytes(self, tensor: int) -> int:
+        """Return the bytes of one row of a tensor."""
+        about = self.network.tensors[tensor]
+        return about.bytes(1, about.extent(COLUMNS))
+
+    def least_kept(self, start: int, stop: int) -> int:
+        """Return the bytes of the rows that are kept between strips at least, if those of hidden channels are computed again."""
+        kept = self.kept_rows(start, stop)
+        hidden = {tensor for group in self.within(start, stop).values() for tensor in group.tensors}
+        return sum(rows * self.row_bytes(tensor) for tensor, rows in kept.items() if tensor not in hidden)
+
+    @cached_property
+    def makers(self) -> dict[int, int]:
+        """The place of the kernel that makes each tensor."""
+        return {made: place for place, kernel in enumerate(self.network.kernels) for made in kernel.makes}
+
+    def from_narrower(self, start: int, tensor: int) -> frozenset[int]:
+        """Return `tensor`, and those that it is computed from back to narrower ones, which stay kept."""
+        found, pending = {tensor}, [tensor]
+        while pending:
+            one = pending.pop()
+            for source in self.network.kernels[self.makers[one]].reads:
+                wide = self.row_bytes(source) * 2 > self.row_bytes(one)
+                if wide and source not in found and self.makers.get(source, -1) >= start:
+                    found.add(source)
+                    pending.append(source)
+        return frozenset(found)
+
+    def windowed(self, start: int, stop: int) -> frozenset[int]:
+        """Return the tensors of a region of which rows are kept, that may be computed again instead."""
+        results = set(self.results(start, stop))
+        return frozenset(t for t, rows in self.kept_rows(start, stop).items() if rows and t not in results)
+
+    def eager(self, start: int, stop: int) -> frozenset[int]:
+        """Return the tensors of a region that alone live at a place in it."""
+        found = set()
+        for place in self.narrow:
+            if start < place < stop and len(self.live[place]) == 1:
+                found.update(self.live[place])
+        return frozenset(found)
