@@ -196,7 +196,7 @@ class Fuser:
         misfit = next((node for node in part.nodes if not fits_in_function(node, versions)), None)
         if misfit is not None:
             return Refusal(
-                f"{misfit.op_type} is no operator of this opset of ONNX; onnxruntime takes it in no function"
+                f"{misfit.op_type} is not in this opset of ONNX, and onnxruntime refuses it inside a function"
             )
         places = self._places(graph)
         after = places.order.between(part.own, part.copied)

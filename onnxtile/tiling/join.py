@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.tiling.blocks import is_contiguous
 from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.cost import Workload
+from onnxtile.tiling.cutting import is_contiguous
 from onnxtile.tiling.element_types import FLOATS, HALVES
 from onnxtile.tiling.grid import Axis, TileGrid
 from onnxtile.tiling.tensors import TensorDims

@@ -9,8 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.runtime import Array
-from onnxtile.tiling.blocks import Blocks, ConstantBlocks, Cutting, RuntimeBlocks, WholeBlock
+from onnxtile.tiling.blocks import Blocks, ConstantBlocks, RuntimeBlocks, WholeBlock
 from onnxtile.tiling.contraction import Axes, Bias, Parameter, Requantize, TensorOperand
+from onnxtile.tiling.cutting import Cutting
 from onnxtile.tiling.grid import Axis
 from onnxtile.tiling.tensors import ConstantTable, TensorDims
 from onnxtile.tiling.writer import GridPlace, Writer

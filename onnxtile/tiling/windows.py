@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onnxtile.tiling.blocks import Blocks, Cutting, RuntimeBlocks, WholeBlock
+from onnxtile.tiling.blocks import Blocks, RuntimeBlocks, WholeBlock
+from onnxtile.tiling.cutting import Cutting
 from onnxtile.tiling.sliding import InputWindow
 from onnxtile.tiling.writer import Writer
 

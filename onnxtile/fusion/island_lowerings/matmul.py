@@ -96,7 +96,7 @@ def _to_float(island: IslandSite, bias: IslandOperand) -> Replacement:
     inputs: tuple[Operand, ...] = (left, right, a_scale, b_scale, a_zero, b_zero)
     if bias is not None:
         if not isinstance(bias, Argument) or bias.value is None or bias.dims != (b.dims[1],):
-            raise NotLowered("its bias is no vector of floats")
+            raise NotLowered("its bias must be a vector of floats")
         inputs = (*inputs, bias.value)
     return Replacement((NewNode("MatMulIntegerToFloat", inputs, domain=ORT_DOMAIN),), (Made(0),))
 

@@ -43,7 +43,7 @@ class HeadTensor:
 
     @property
     def dims(self) -> Dims:
-        """The dimensions as the formula reads them, with one head where there is no axis of heads."""
+        """The dimensions as the formula reads them, with one head if the tensor has no heads axis."""
         dims = known_dims(self.argument)
         if self.turned and len(dims) > 1:
             dims = (*dims[:-2], dims[-1], dims[-2])
@@ -72,7 +72,7 @@ class Heads:
 
     @property
     def is_flat(self) -> bool:
-        """Whether there is no axis of heads."""
+        """Whether the operands lack a heads axis."""
         return self.q.is_flat
 
     @property

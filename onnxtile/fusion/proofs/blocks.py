@@ -55,7 +55,7 @@ def product_by_blocks(island: IslandSite, x: IslandOperand, weight: StoredTensor
         inputs.append(Literal(packed_zeros(shifted, bits), ir.DataType.UINT8, "zero_points"))
     if bias is not None:
         if not isinstance(bias, Argument) or bias.value is None or bias.dims != (columns,):
-            raise NotLowered("its bias is no vector of floats")
+            raise NotLowered("its bias must be a vector of floats")
         inputs += [None] * (5 - len(inputs)) + [bias.value]
     given = {"K": rows, "N": columns, "bits": bits, "block_size": weight.rule.block}
     return Replacement((NewNode("MatMulNBits", tuple(inputs), given, ORT_DOMAIN),), (Made(0),))

@@ -32,7 +32,7 @@ class IntegerProduct:
         dims = known_dims(self.b)
         columns = dims[-1]
         if len(dims) != 2 or not isinstance(columns, int):
-            raise NotLowered("its second operand is no matrix of known size")
+            raise NotLowered("its second operand must be a matrix of known size")
         for argument in (self.b_scale, self.b_zero):
             if argument is not None and known_dims(argument) not in {(), (1,), (columns,)}:
                 raise NotLowered("a scale or a zero point of its weight is neither one number nor one for each column")
@@ -42,7 +42,7 @@ class IntegerProduct:
 
 
 def read_integer_product(site: CallSite) -> IntegerProduct:
-    """Return what the body of `site` computes. Raises NotLowered where that is no product of integers that is scaled."""
+    """Return what the body of `site` computes. Raises NotLowered unless the body scales a product of integers."""
     reader = _ProductReader(site)
     top = reader.maker(site.function.outputs[0], "Mul", "Add")
     bias = None
@@ -51,7 +51,7 @@ def read_integer_product(site: CallSite) -> IntegerProduct:
     cast, scales = reader.inner_pair(top)
     product = reader.maker(cast.inputs[0], "MatMulInteger", "ConvInteger")
     if cast.attributes["to"].as_int() != ir.DataType.FLOAT.value or len(site.function.outputs) != 1:
-        raise NotLowered("its body is no product of integers that is scaled to float32")
+        raise NotLowered("its body must scale a product of integers to float32")
     zeros = [*product.inputs[2:], None, None][:2]
     quantise = product.inputs[0].producer() if product.inputs[0] is not None else None
     b, b_zero = reader.argument(product.inputs[1]), reader.optional(zeros[1])
