@@ -52,11 +52,11 @@ NUMBERS = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, shallow: Path) -> Path:
     """A folder with the models that the pages speak of."""
     shutil.copytree(ROOT / "models", tmp_path / "models")
     for name in ("model", "a", "b"):
-        shutil.copyfile(ROOT / "models" / "transformer.onnx", tmp_path / f"{name}.onnx")
+        shutil.copyfile(shallow, tmp_path / f"{name}.onnx")
     return tmp_path
 
 
