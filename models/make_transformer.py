@@ -22,11 +22,6 @@ PATCHES = (IMAGE // PATCH) ** 2
 TOKENS = PATCHES + 1  # the class token stands in front
 HEAD_SIZE = HIDDEN // HEADS
 
-DOC = (
-    f"A vision transformer of {BLOCKS} pre-norm blocks, {HIDDEN} wide, {HEADS} heads, MLP {MLP}, on {TOKENS} tokens; "
-    "untrained, with random weights from a fixed seed. Made by models/make_transformer.py."
-)
-
 
 class Builder:
     """Collects nodes and constants; each method adds a piece of the network and returns the name of its output."""
@@ -145,11 +140,15 @@ class Builder:
         self.nodes.append(helper.make_node("Gemm", [token, weight, bias], [output], "head/gemm", transB=1))
 
 
-def make_transformer() -> onnx.ModelProto:
-    """Build the model: `image` (1, 3, 64, 64) to `logits` (1, 100), both float32."""
+def make_transformer(blocks: int = BLOCKS) -> onnx.ModelProto:
+    """Build the model with so many `blocks`: `image` (1, 3, 64, 64) to `logits` (1, 100), both float32."""
+    doc = (
+        f"A vision transformer of {blocks} pre-norm blocks, {HIDDEN} wide, {HEADS} heads, MLP {MLP}, on {TOKENS} tokens; "
+        "untrained, with random weights from a fixed seed. Made by models/make_transformer.py."
+    )
     builder = Builder()
     x = builder.embedding("image")
-    for index in range(BLOCKS):
+    for index in range(blocks):
         x = builder.block(f"block.{index}", x)
     builder.head(x, "logits")
 
@@ -157,10 +156,10 @@ def make_transformer() -> onnx.ModelProto:
     image = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, IMAGE, IMAGE], image_doc)
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, CLASSES], "A score for each class.")
     constants = list(builder.constants.values())
-    graph = helper.make_graph(builder.nodes, "transformer", [image], [logits], constants, DOC)
+    graph = helper.make_graph(builder.nodes, "transformer", [image], [logits], constants, doc)
     opset = helper.make_opsetid("", 14)
-    model = helper.make_model(graph, opset_imports=[opset], ir_version=7, producer_name="onnxtile", doc_string=DOC)
-    helper.set_model_props(model, {"description": DOC, "license": "Apache-2.0", "seed": str(SEED)})
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=7, producer_name="onnxtile", doc_string=doc)
+    helper.set_model_props(model, {"description": doc, "license": "Apache-2.0", "seed": str(SEED)})
     return model
 
 

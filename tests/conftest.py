@@ -70,9 +70,8 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    script.BLOCKS = 2
     path = tmp_path_factory.mktemp("shallow") / "transformer.onnx"
-    path.write_bytes(script.make_transformer().SerializeToString(deterministic=True))
+    path.write_bytes(script.make_transformer(blocks=2).SerializeToString(deterministic=True))
     return path
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from onnxtile.planning.layout.graph_layout import Layout
@@ -37,19 +36,20 @@ def smallest(layouts: Iterable[Layout], place: Callable[[Problem], Placed], leas
     outlines may leave gaps that cost more than their outlines save: where the arena is above the lower bound of such a layout, it is also
     placed with whole buffers. Raises OverCapacity where no arena fits its capacity.
     """
-    rest = iter(layouts)
-    first = next(rest)
-    # A smaller peak need not be a smaller arena: gaps between buffers may cost more than the order saves.
-    if first.problem.lower_bound > least:
-        rest = iter(sorted((first, *rest), key=lambda layout: layout.problem.lower_bound))
-        first = next(rest)
     found = _Smallest(place)
-    placed = []
-    for layout in chain((first,), rest):
+    placed, higher = [], []
+    for layout in layouts:
+        if layout.problem.lower_bound > least:
+            higher.append(layout)
+            continue
         found.enter(layout)
-        placed.append(layout)
         if found.best is not None and found.best[1].size <= least:
             return found.best
+        placed.append(layout)
+    # A smaller peak need not be a smaller arena: gaps between buffers may cost more than the order saves.
+    for layout in sorted(higher, key=lambda layout: layout.problem.lower_bound):
+        found.enter(layout)
+        placed.append(layout)
     for layout in placed:
         if layout.problem.has_outlines and found.is_open(layout):
             found.enter_whole(layout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
@@ -19,6 +20,18 @@ class Ideal(NamedTuple):
     ready: int
 
 
+class Effect(NamedTuple):
+    """What a node changes: the live bytes while it runs and after it, against those before.
+
+    After it, the nodes `cheaper` take fewer bytes, and those `freed` are ready.
+    """
+
+    during: int
+    after: int
+    cheaper: int
+    freed: int
+
+
 class Ideals:
     """The ideals of the graph of `problem`: sets of nodes that contain all predecessors of each.
 
@@ -32,7 +45,6 @@ class Ideals:
         # A bit more for the caller before the run, and another for the caller after it.
         users = [_bits(nodes) for nodes in problem.users]
         users = [bits | (unit in given) << count | (unit in kept) << count + 1 for unit, bits in enumerate(users)]
-        self._users = users
         waits = problem.followers if backward else problem.after
         self._next = problem.after if backward else problem.followers
         self._waits = [_bits(nodes) for nodes in waits]
@@ -42,26 +54,52 @@ class Ideals:
             node: [[[(problem.sizes[u], users[u]) for u in units] for units in operands] for operands in results]
             for node, results in problem.over.items()
         }
+        self._near = [self._span(node) for node in range(count)]
+        self._effects: list[dict[int, Effect]] = [{} for _ in range(count)]
         ready = sum(1 << node for node, bits in enumerate(self._waits) if not bits)
         self.start = Ideal(1 << count, sum(problem.sizes[unit] for unit in given), ready)
         self.all = (1 << count + 1) - 1
         self.steps = 0
 
-    def price(self, ideal: Ideal, node: int) -> tuple[int, int]:
-        """Return the live bytes while `node` runs next, and those after it."""
+    def _span(self, node: int) -> tuple[int, int]:
+        """Return the nodes that decide the effect of `node`, as bits, and the number of zeros below them, which are left out."""
+        near = 0
+        for _, users in self._touched[node]:
+            near |= users
+        for other in self._next[node]:
+            near |= self._waits[other]
+        for operands in self._over.get(node, ()):
+            for _, users in chain.from_iterable(operands):
+                near |= users
+        near &= (1 << len(self._waits)) - 1  # the bits of the caller never change
+        low = max((near & -near).bit_length() - 1, 0)
+        return low, near >> low
+
+    def effect(self, done: int, node: int) -> Effect:
+        """Return what `node` changes where it runs after the nodes `done`."""
         self.steps += 1
-        done = ideal.done
+        # Only the nodes near `node` matter, and ideals share most of these: each case is computed once.
+        low, near = self._near[node]
+        key = done >> low & near
+        found = self._effects[node].get(key)
+        if found is None:
+            found = self._effects[node][key] = self._computed(done, node)
+        return found
+
+    def _computed(self, done: int, node: int) -> Effect:
         later = done | 1 << node
-        during = after = ideal.live
+        during = after = cheaper = 0
         for size, users in self._touched[node]:
-            if not users & done:
-                during += size
-                after += size
-            if users & later == users:
-                after -= size
-        if node in self._over:
-            during -= self._saved(node, done, later)
-        return during, after
+            left = users & ~later
+            first, last = not users & done, not left
+            during += size * first
+            after += size * (first - last)
+            # A unit that they touch is live by then, or they are the last to touch it.
+            if first or not left & (left - 1):
+                cheaper |= left
+        during -= self._saved(node, done, later) if node in self._over else 0
+        ready = (other for other in self._next[node] if self._waits[other] & later == self._waits[other])
+        return Effect(during, after, cheaper, sum(1 << other for other in ready))
 
     def _saved(self, node: int, done: int, later: int) -> int:
         """Return the bytes that results of `node` save when they are written over operands that no later node touches."""
@@ -73,44 +111,31 @@ class Ideals:
                 saved += max(sum(size for size, users in units if users & later == users) for units in operands)
         return saved
 
-    def run(self, ideal: Ideal, node: int, live: int) -> tuple[Ideal, int]:
-        """Return the ideal after `node`, which leaves `live` bytes, and the nodes that became ready."""
-        done = ideal.done | 1 << node
-        freed = 0
-        for other in self._next[node]:
-            if self._waits[other] & done == self._waits[other]:
-                freed |= 1 << other
-        return Ideal(done, live, ideal.ready & ~(1 << node) | freed), freed
-
     def run_safely(self, ideal: Ideal, fresh: int, limit: int, run: list[int]) -> Ideal:
         """Return the ideal after every safe node, of `fresh` and of those whose price they change; append these to `run`.
 
         A node is safe if it leaves no more bytes live than before and needs at most `limit`: no later node then meets more live bytes.
         """
+        done, live, ready = ideal
         todo = fresh
         while todo:
             bit = todo & -todo
             todo ^= bit
             node = bit.bit_length() - 1
-            during, after = self.price(ideal, node)
-            if after <= ideal.live and during <= limit:
-                changed = self.changed(node, ideal.done)
-                ideal, freed = self.run(ideal, node, after)
+            during, after, cheaper, freed = self.effect(done, node)
+            if after <= 0 and live + during <= limit:
+                done, live, ready = done | bit, live + after, ready & ~bit | freed
                 run.append(node)
-                todo |= freed | changed & ideal.ready
-        return ideal
+                todo |= freed | cheaper & ready
+        return Ideal(done, live, ready)
 
-    def changed(self, node: int, done: int) -> int:
-        """Return the nodes that take fewer bytes once `node` has run after `done`.
-
-        A unit that they touch is live by then, or they are the last to touch it.
-        """
-        found, later = 0, done | 1 << node
-        for _, users in self._touched[node]:
-            left = users & ~later
-            if not users & done or not left & (left - 1):
-                found |= left
-        return found
+    def run(self, ideal: Ideal, node: int, effect: Effect, limit: int) -> tuple[Ideal, list[int]]:
+        """Return the ideal after `node` and every safe node after it, and these nodes in the order in which they run."""
+        _, after, cheaper, freed = effect
+        ready = ideal.ready & ~(1 << node) | freed
+        run = [node]
+        further = Ideal(ideal.done | 1 << node, ideal.live + after, ready)
+        return self.run_safely(further, freed | cheaper & ready, limit, run), run
 
 
 def members(bits: int) -> Iterator[int]:

@@ -266,15 +266,13 @@ class _Valley:
         done = ideal.done | 1 << node
         if done in self._seen:
             return
-        during, after = ideals.price(ideal, node)
+        effect = ideals.effect(ideal.done, node)
+        during = ideal.live + effect.during
         if during > self.limit:
             heapq.heappush(self._blocked, (during, next(self._numbers), ideal, node, trail))
             return
         self._seen.add(done)
-        run = [node]
-        changed = ideals.changed(node, ideal.done)
-        further, freed = ideals.run(ideal, node, after)
-        further = ideals.run_safely(further, freed | changed & further.ready, self.limit, run)
+        further, run = ideals.run(ideal, node, effect, self.limit)
         if further.done == done or further.done not in self._seen:
             self._seen.add(further.done)
             self._put(further, (trail, run))
@@ -292,15 +290,13 @@ def dive(ideals: Ideals, ideal: Ideal, limit: int) -> list[int] | None:
     run: list[int] = []
     ideal = ideals.run_safely(ideal, ideal.ready, limit, run)
     while ideal.ready:
-        prices = ((node, *ideals.price(ideal, node)) for node in _few(ideal.ready))
-        ways = [(after, -node, node) for node, during, after in prices if during <= limit]
+        effects = ((node, ideals.effect(ideal.done, node)) for node in _few(ideal.ready))
+        ways = [(node, effect) for node, effect in effects if ideal.live + effect.during <= limit]
         if not ways:
             return None
-        after, _, node = min(ways)
-        changed = ideals.changed(node, ideal.done)
-        ideal, freed = ideals.run(ideal, node, after)
-        run.append(node)
-        ideal = ideals.run_safely(ideal, freed | changed & ideal.ready, limit, run)
+        node, effect = min(ways, key=lambda way: (way[1].after, -way[0]))
+        ideal, further = ideals.run(ideal, node, effect, limit)
+        run += further
     return run
 
 
