@@ -106,7 +106,7 @@ def _bound(model: onnx.ModelProto, dims: dict[str, int]) -> onnx.ModelProto:
 
 
 def _undescribed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return `model` whose initializers are no inputs and have no shape beside: the quantisers transpose some, and leave these as they were."""
+    """Return `model` whose initializers are no inputs and have no shape beside: the quantisers transpose some, but not these shapes."""
     held = {one.name for one in model.graph.initializer}
     for described in (model.graph.input, model.graph.value_info):
         kept = [one for one in described if one.name not in held]

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxtile import api
 from onnxtile.errors import UsageError
 from tests.bench.ideal_arena import ideal, tensor_sizes
+from tests.fusion.test_islands import quantised_attention
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "plan.schema.json"
 
@@ -188,7 +189,12 @@ def _joined_by_operator(scale: float = 0.05) -> onnx.ModelProto:
             "QLinearConcat", ["t", "z", "a", "s", "z", "b", "s", "z"], ["c"], axis=1, name="c", domain="com.microsoft"
         ),
         helper.make_node(
-            "QLinearGlobalAveragePool", ["c", "t", "z", "t", "z"], ["m"], channels_last=0, name="m", domain="com.microsoft"
+            "QLinearGlobalAveragePool",
+            ["c", "t", "z", "t", "z"],
+            ["m"],
+            channels_last=0,
+            name="m",
+            domain="com.microsoft",
         ),
     ]
     given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 16, 16])]
@@ -219,3 +225,32 @@ def test_a_qlinear_concat_of_other_scales_is_a_kernel(tmp_path: Path) -> None:
     forged = replace(claimed, digest=right.digest, schedule=right.schedule, operators=right.operators)
     failures = [str(one) for one in api.check_plan(other, forged).failures]
     assert any("'a'" in one or "'c'" in one for one in failures), failures
+
+
+def test_quantised_attention_stores_no_scores(tmp_path: Path) -> None:
+    """The input is quantised to 1,024 bytes, as many as Q, K and V, and V before its Transpose; the scores would take 8,192."""
+    file = tmp_path / "model.onnx"
+    onnx.save(quantised_attention(64, 8), file)
+    planned = api.plan(file, io="outside")
+    rows = {buffer.name: buffer for buffer in planned.plan.buffers}
+    assert planned.plan.arena_size == 4 * 1024
+    assert rows["context_q"].offset == rows["query_t_q"].offset
+    assert not {"scores_q", "weights_q"} & rows.keys()
+    assert planned.verdict is not None and planned.verdict.equal
+    assert api.check_plan(file, planned.plan).sound
+
+
+def test_attention_with_open_sizes_is_chosen_by_the_sizes_that_are_bound(tmp_path: Path) -> None:
+    proto = quantised_attention(64, 8)
+    for one in (*proto.graph.input, *proto.graph.output):
+        one.type.tensor_type.shape.dim[0].dim_param = "batch"
+    for one in proto.graph.initializer:
+        if one.name in ("heads", "flat"):
+            numbers = numpy_helper.to_array(one).copy()
+            numbers[0] = -1
+            one.CopyFrom(numpy_helper.from_array(numbers, one.name))
+    file = tmp_path / "model.onnx"
+    onnx.save(proto, file)
+    planned = api.plan(file, io="outside", dims={"batch": 2})
+    assert planned.plan.arena_size == 2 * 4 * 1024
+    assert api.check_plan(file, planned.plan).sound
