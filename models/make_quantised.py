@@ -93,6 +93,7 @@ def quantise(source: Path, form: str, target: Path, dims: dict[str, int] | None 
         bound, prepared = Path(folder, "bound.onnx"), Path(folder, "prepared.onnx")
         onnx.save(_bound(onnx.load(source), dims or {}), bound)
         quant_pre_process(bound, prepared, skip_symbolic_shape=True)
+        onnx.save(_undescribed(onnx.load(prepared)), prepared)
         FORMS[form](prepared, target)
 
 
@@ -102,6 +103,17 @@ def _bound(model: onnx.ModelProto, dims: dict[str, int]) -> onnx.ModelProto:
             dim.dim_value = dims[dim.dim_param]
     version = next(one.version for one in model.opset_import if one.domain == "")
     return model if version >= 13 else onnx.version_converter.convert_version(model, 13)
+
+
+def _undescribed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return `model` whose initializers are no inputs and have no shape beside: the quantisers transpose some, but not these shapes."""
+    held = {one.name for one in model.graph.initializer}
+    for described in (model.graph.input, model.graph.value_info):
+        kept = [one for one in described if one.name not in held]
+        del described[:]
+        described.extend(kept)
+    model.ir_version = max(model.ir_version, 4)  # IR version 3 wants them among the inputs
+    return model
 
 
 def _inputs(model: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:

@@ -36,7 +36,7 @@ from onnxtile.graph import TopologicalOrder, node_id
 from onnxtile.model.constants import Constants, constant_attribute
 from onnxtile.model.contributed import fits_in_function
 from onnxtile.model.opset import Opsets
-from onnxtile.model.quantising import is_quantised
+from onnxtile.model.quantising import dequantises, is_quantised, quantises
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes
 from onnxtile.query.match import Match, Matcher, with_rivals
@@ -123,7 +123,7 @@ class Fuser:
         """Contract the quantised islands of all graphs, and return what became of each."""
         fates = []
         for graph in list(self.model.graphs()) if is_quantised(self.model) else ():
-            for found in list(islands(self.model, graph, rule, self.constants)):
+            for found in list(islands(self.model, graph, rule, self.constants, self._sizes)):
                 part = island_region(found)
                 kind = replace(pattern, name=found.name, doc=f"{pattern.doc} Operator: {found.name[1:]}.")
                 outcome = self.contract_region(part, kind, overwritten(found, part, rule), found.marks)
@@ -132,6 +132,17 @@ class Fuser:
         if fates:
             self.matcher.refresh()
         return fates
+
+    def _sizes(self, value: ir.Value) -> Sequence[int] | None:
+        """Return the sizes of `value`, or of what it quantises, as the file says them, else as inferred; None where one is open."""
+        maker = value.producer()
+        if (quantises(maker) or dequantises(maker)) and maker is not None and maker.inputs[0] is not None:
+            return self._sizes(maker.inputs[0])
+        dims = [None] if value.shape is None else list(value.shape)
+        if not all(isinstance(size, int) for size in dims):
+            dims = list(self.matcher.dims(value) or [None])
+        sizes = [size for size in dims if isinstance(size, int)]
+        return sizes if len(sizes) == len(dims) else None
 
     def _variant(self, found: Iterable[Match], variant: int, pattern: Pattern) -> list[Fate]:
         """Contract the matches of one variant that share no node, and return what became of each."""

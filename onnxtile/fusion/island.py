@@ -17,7 +17,7 @@ class Island:
     """`nodes` in the order in which they depend on each other; `operators` are those that neither quantise nor dequantise.
 
     `copied` operators compute the operands of these, element by element, and may be in other islands, too. `scaling` nodes make and apply
-    the scales of a product of integers.
+    the scales of a product of integers. Of attention, `query` is Q as it is stored, where the result may be written over it.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -25,10 +25,14 @@ class Island:
     is_view: bool = False
     copied: tuple[ir.Node, ...] = ()
     scaling: frozenset[ir.Node] = frozenset()
+    is_attention: bool = False
+    query: ir.Value | None = None
 
     @property
     def name(self) -> str:
         """The name of its meta-op: Q and the operators in it."""
+        if self.is_attention:
+            return "QScaledDotProductAttention"
         named = [node for node in (*self.copied, *self.operators) if node not in self.scaling]
         operators = [keys.meta_op(node.op_type) for node in named] or ["Requantize"]
         return f"Q{''.join(operators)}{'View' if self.is_view else ''}"
@@ -59,6 +63,8 @@ def island_region(island: Island) -> FusedRegion:
 
 def overwritten(island: Island, part: FusedRegion, rule: IslandRule) -> tuple[int, ...]:
     """Return the places of the operands of `part` that the kernel may write its result over."""
+    if island.is_attention:
+        return tuple(place for place, value in enumerate(part.inputs) if value is island.query)
     if not island.operators or any(node.op_type not in rule.in_place for node in island.operators):
         return ()
     scales = {value for node in island.nodes if quantises(node) or dequantises(node) for value in node.inputs[1:]}

@@ -9,7 +9,8 @@ class IslandRule(pydantic.BaseModel):
     """Operators by what they may be in an island; names alone, of the standard domain or onnxruntime's.
 
     `epilogues` may follow the operator of an island, `elementwise` compute its operands anew for each reader, `reductions` make
-    a tensor much smaller than their operand, `in_place` write over an operand, `views` change no element. Where `products` are
+    a tensor much smaller than their operand, `in_place` write over an operand, `views` change no element, `attention` be between the
+    products of attention. Where `products` are
     named, only these begin an island, and only with a constant weight as second operand.
     """
 
@@ -20,4 +21,5 @@ class IslandRule(pydantic.BaseModel):
     reductions: frozenset[str] = frozenset()
     in_place: frozenset[str]
     views: frozenset[str]
+    attention: frozenset[str] = frozenset()
     products: frozenset[str] = frozenset()

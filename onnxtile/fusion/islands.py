@@ -5,6 +5,7 @@ DequantizeLinear node that several islands read is copied into each: it computes
 operators that compute element by element on few quantised tensors, where their floats would be stored for several readers.
 
 A product of integers is an island with the Cast and the Mul that scale its sums, and what follows element by element.
+Attention between quantised tensors is one island (see attention_islands.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile import keys
+from onnxtile.fusion.attention_islands import AttentionFinder, SizesOf
 from onnxtile.fusion.island import Island
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.model.constants import Constants
@@ -36,9 +38,18 @@ _MOST_COPIED = 8
 """The largest number of operators that are computed again for each reader of their result."""
 
 
-def islands(model: ir.Model, graph: ir.Graph, rule: IslandRule, constants: Constants) -> Iterator[Island]:
-    """Yield the islands of `graph`, no two of which share a node that is not copied, in the order of the file."""
+def islands(
+    model: ir.Model, graph: ir.Graph, rule: IslandRule, constants: Constants, sizes_of: SizesOf | None = None
+) -> Iterator[Island]:
+    """Yield the islands of `graph`, no two of which share a node that is not copied: attention first, then in the order of the file.
+
+    `sizes_of` gives the sizes of tensors; without it no attention is one island.
+    """
     finder = _Finder(model, graph, rule, constants)
+    for node in graph if sizes_of is not None and rule.attention else ():
+        found = finder.attention(node, sizes_of)
+        if found is not None:
+            yield found
     for node in graph:
         found = finder.of_integers(node) if sums_integers(node) else finder.around(node)
         if found is not None:
@@ -87,6 +98,44 @@ class _Finder:
         nodes |= dict.fromkeys(quantisers)
         self._taken.update(operators, quantisers)
         return self._island(nodes, operators, quantisers)
+
+    def attention(self, softmax: ir.Node, sizes_of: SizesOf) -> Island | None:
+        """Return the island of the attention around `softmax`; None where its operands and its result are not all quantised."""
+        finder = AttentionFinder(self._rule, self._constants, self._places, self._opsets.get("", 1), sizes_of)
+        core = finder.around(softmax)
+        if core is None:
+            return None
+        members = [core.scores, *core.between, core.context]
+        own = [node for node in members if not quantises(node) and not dequantises(node)]
+        if self._taken & set(members) or not all(map(self._may_be_inside, own)):
+            return None
+        stored = [self._source(product, value) for product, value in core.products()]
+        following, quantisers = self._chain([core.context])
+        if None in stored or (not quantisers and core.context.op_type == "MatMul"):
+            return None
+        following = following if quantisers else [core.context]
+        operators = [*own[:-1], *following]
+        nodes = self._with_operands([*members[:-1], *following])
+        self._taken.update(members, following, quantisers)
+        query = stored[0] if core.over_query and stored.count(stored[0]) == 1 else None
+        return Island((*nodes, *quantisers), tuple(operators), is_attention=True, query=query)
+
+    def _source(self, product: ir.Node, value: ir.Value) -> ir.Value | None:
+        """Return the quantised tensor from which `product` reads `value`; None where it reads floats."""
+        if product.op_type != "MatMul":
+            return value
+        makers = self._dequantisers(value)
+        return makers[0].inputs[0] if len(makers) == 1 else None
+
+    def _with_operands(self, members: Sequence[ir.Node]) -> list[ir.Node]:
+        """Return `members`, each after the nodes that compute its operands from stored tensors."""
+        nodes: dict[ir.Node, None] = {}
+        own = set(members)
+        for node in members:
+            for value in node.inputs:
+                nodes |= dict.fromkeys(maker for maker in self._operand(value) if maker not in own)
+            nodes[node] = None
+        return list(nodes)
 
     def _island(self, nodes: Iterable[ir.Node], operators: Sequence[ir.Node], quantisers: Sequence[ir.Node]) -> Island:
         copied = tuple(node for node in nodes if node in self._copied)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.opset import Opsets
 from onnxtile.model.quantising import dequantises
-from onnxtile.model.shapes import Shapes
+from onnxtile.model.shapes import Dims, Shapes
 from onnxtile.query.evaluate import TestContext, holds
 from onnxtile.query.index import Scan, VertexIndex
 from onnxtile.query.late_shapes import LateShapes
@@ -83,6 +83,10 @@ class Matcher:
         self._opsets = Opsets(model)
         self._scan = Scan(model, constants, closed)
         self.refresh()
+
+    def dims(self, value: ir.Value) -> Dims | None:
+        """Return the dimensions of `value`, inferred when first asked. Raises ModelError where shapes contradict each other."""
+        return self._shapes.dims(value)
 
     def find(self, program: Program, observe: Callable[[MatchFailure], None] | None = None) -> list[Match]:
         """Return the matches of `program` in all graphs of the model, root by root in the order of the file.

@@ -332,3 +332,70 @@ def test_an_operator_that_onnxruntime_takes_in_no_function_is_no_island() -> Non
     net.dq(net.q(net.add("SimplifiedLayerNormalization", [net.dq(net.q("x")), scale], "norm")))
     operators = [node.op_type for node in _islands(net.model("norm_q_d", [1, 4, 8, 8])).graph]
     assert "SimplifiedLayerNormalization" in operators
+
+
+def quantised_attention(tokens: int = 32, width: int = 16, guarded: bool = False) -> onnx.ModelProto:
+    """Return quantised attention of two heads: Q, K and V from products, a mask, Softmax, and the product with V."""
+    net = _Quantised()
+    net.held("mask", np.triu(np.full((tokens, tokens), -9, np.float32), 1))
+    net.held("heads", np.asarray([1, tokens, 2, width], np.int64))
+    net.held("flat", np.asarray([1, tokens, 2 * width], np.int64))
+    x = net.dq(net.q("x"))
+
+    def head(name: str, perm: list[int]) -> str:
+        product = net.dq(net.q(net.add("MatMul", [x, net.weight(name, 2 * width, 2 * width)], f"{name}_m")))
+        split = net.dq(net.q(net.add("Reshape", [product, "heads"], f"{name}_r")))
+        return net.dq(net.q(net.add("Transpose", [split], f"{name}_t", perm=perm)))
+
+    query, keys, values = head("query", [0, 2, 1, 3]), head("key", [0, 2, 3, 1]), head("value", [0, 2, 1, 3])
+    scores = net.dq(net.q(net.add("MatMul", [query, keys], "scores"), 0.5), 0.5)
+    weights = net.add("Softmax", [net.add("Add", [scores, "mask"], "masked")], "weights", axis=-1)
+    weights = net.dq(net.q(weights, 0.01), 0.01)
+    if guarded:
+        net.held("none", np.asarray(0, np.float32))
+        weights = net.add("Where", [net.add("IsNaN", [weights], "nan"), "none", weights], "guarded")
+    context = net.dq(net.q(net.add("MatMul", [weights, values], "context")))
+    merged = net.dq(net.q(net.add("Transpose", [context], "merged", perm=[0, 2, 1, 3])))
+    net.add("Reshape", [merged, "flat"], "y")
+    model = net.model("y", [1, tokens, 2 * width])
+    del model.graph.input[0].type.tensor_type.shape.dim[:]
+    for size in (1, tokens, 2 * width):
+        model.graph.input[0].type.tensor_type.shape.dim.add().dim_value = size
+    return model
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_attention_is_one_island_whose_result_may_lie_over_q(guarded: bool) -> None:
+    proto = quantised_attention(guarded=guarded)
+    before = ir.to_proto(load(proto)).SerializeToString(deterministic=True)
+    model = _islands(proto)
+    (call,) = (node for node in model.graph if node.op_type == "QScaledDotProductAttention")
+    assert [value.name for value in call.outputs] == ["context_q"]
+    assert call.inputs[0] is not None and call.inputs[0].name == "query_t_q"
+    assert model.functions[call.op_identifier()].metadata_props[keys.IN_PLACE] == "[0]"
+    assert not {"QSoftmax", "QMatMulSoftmax"} & {node.op_type for node in model.graph}
+    feeds = {"x": np.random.default_rng(1).standard_normal((1, 32, 32)).astype(np.float32)}
+    plain = Session(proto.SerializeToString()).run(feeds)
+    fused = Session(ir.to_proto(model).SerializeToString()).run(feeds)
+    assert all(np.array_equal(plain[name], fused[name]) for name in plain)
+    unfuse(model)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def test_attention_of_few_tokens_stays_apart_because_one_kernel_needs_more_bytes() -> None:
+    """Q, K, V and the result are live at once; scores of few tokens are smaller than K."""
+    assert "QScaledDotProductAttention" not in {node.op_type for node in _islands(quantised_attention(8, 16)).graph}
+
+
+def test_attention_whose_scores_are_read_elsewhere_stays_apart() -> None:
+    proto = quantised_attention()
+    proto.graph.output.append(helper.make_tensor_value_info("scores_q", TensorProto.INT8, [1, 2, 32, 32]))
+    assert "QScaledDotProductAttention" not in {node.op_type for node in _islands(proto).graph}
+
+
+def test_attention_of_floats_is_no_island() -> None:
+    """K is stored as floats: the kernel would compute with both."""
+    proto = quantised_attention()
+    reader = next(node for node in proto.graph.node if node.name == "n_scores")
+    reader.input[1] = "key_t"
+    assert "QScaledDotProductAttention" not in {node.op_type for node in _islands(proto).graph}

@@ -58,6 +58,24 @@ def test_a_model_in_each_form_is_planned_and_run(form: str, tmp_path: Path) -> N
         assert planned.plan.arena_size <= floats.plan.arena_size / 4 + 64
 
 
+def test_a_transposed_weight_that_the_model_computes_is_quantised(tmp_path: Path) -> None:
+    """The quantiser turns Gemm into MatMul and transposes the weight, whose old shape the model describes."""
+    source, target = tmp_path / "float.onnx", tmp_path / "quantised.onnx"
+    ones = numpy_helper.from_array(np.ones(1, np.float32), "value")
+    nodes = [
+        helper.make_node("ConstantOfShape", ["shape"], ["w"], value=ones, name="fill"),
+        helper.make_node("Gemm", ["x", "w"], ["y"], transB=1, name="product"),
+    ]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 16])]
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])]
+    described = [helper.make_tensor_value_info("w", TensorProto.FLOAT, [8, 16])]
+    shape = numpy_helper.from_array(np.asarray([8, 16]), "shape")
+    graph = helper.make_graph(nodes, "g", given, made, [shape], value_info=described)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), source)
+    _script().quantise(source, "dynamic", target)
+    assert "MatMulInteger" in {node.op_type for node in onnx.load(target).graph.node}
+
+
 def _gated(file: Path) -> Path:
     """Write a decomposed HardSwish that a pool and a product read, then ConvTranspose, BatchNormalization and Relu."""
     generator = np.random.default_rng(0)

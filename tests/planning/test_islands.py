@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxtile import api
 from onnxtile.errors import UsageError
 from tests.bench.ideal_arena import ideal, tensor_sizes
+from tests.fusion.test_islands import quantised_attention
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "plan.schema.json"
 
@@ -171,3 +172,85 @@ def test_a_join_of_other_scales_is_a_kernel(tmp_path: Path) -> None:
     forged = replace(claimed, digest=right.digest, schedule=right.schedule, operators=right.operators)
     failures = [str(one) for one in api.check_plan(other, forged).failures]
     assert any("a_q" in one or "c_q" in one for one in failures), failures
+
+
+def _joined_by_operator(scale: float = 0.05) -> onnx.ModelProto:
+    """Return two max pools of an 8-bit tensor, their QLinearConcat with `scale`, and the mean of it by channel."""
+    held = [
+        numpy_helper.from_array(np.asarray(0.05, np.float32), "s"),
+        numpy_helper.from_array(np.asarray(scale, np.float32), "t"),
+        numpy_helper.from_array(np.asarray(1, np.uint8), "z"),
+    ]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], name="q"),
+        helper.make_node("MaxPool", ["q"], ["a"], kernel_shape=[1, 1], name="a"),
+        helper.make_node("MaxPool", ["q"], ["b"], kernel_shape=[3, 3], pads=[1, 1, 1, 1], name="b"),
+        helper.make_node(
+            "QLinearConcat", ["t", "z", "a", "s", "z", "b", "s", "z"], ["c"], axis=1, name="c", domain="com.microsoft"
+        ),
+        helper.make_node(
+            "QLinearGlobalAveragePool",
+            ["c", "t", "z", "t", "z"],
+            ["m"],
+            channels_last=0,
+            name="m",
+            domain="com.microsoft",
+        ),
+    ]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 16, 16])]
+    made = [helper.make_tensor_value_info("m", TensorProto.UINT8, [1, 8, 1, 1])]
+    graph = helper.make_graph(nodes, "g", given, made, held)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def test_a_qlinear_concat_of_equal_scales_copies_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    onnx.save(_joined_by_operator(), file)
+    planned = api.plan(file)
+    rows = {buffer.name: buffer for buffer in planned.plan.buffers}
+    whole = rows["c"].offset
+    assert (rows["a"].offset, rows["b"].offset) == (whole, whole + 1024)
+    assert planned.verdict is not None and planned.verdict.equal
+    assert api.check_plan(file, planned.plan).sound
+    assert planned.plan.arena_size == 3072
+
+
+def test_a_qlinear_concat_of_other_scales_is_a_kernel(tmp_path: Path) -> None:
+    same, other = tmp_path / "same.onnx", tmp_path / "other.onnx"
+    onnx.save(_joined_by_operator(), same)
+    onnx.save(_joined_by_operator(0.06), other)
+    claimed, right = api.plan(same).plan, api.plan(other).plan
+    assert right.arena_size == 4096
+    forged = replace(claimed, digest=right.digest, schedule=right.schedule, operators=right.operators)
+    failures = [str(one) for one in api.check_plan(other, forged).failures]
+    assert any("'a'" in one or "'c'" in one for one in failures), failures
+
+
+def test_quantised_attention_stores_no_scores(tmp_path: Path) -> None:
+    """The input is quantised to 1,024 bytes, as many as Q, K and V, and V before its Transpose; the scores would take 8,192."""
+    file = tmp_path / "model.onnx"
+    onnx.save(quantised_attention(64, 8), file)
+    planned = api.plan(file, io="outside")
+    rows = {buffer.name: buffer for buffer in planned.plan.buffers}
+    assert planned.plan.arena_size == 4 * 1024
+    assert rows["context_q"].offset == rows["query_t_q"].offset
+    assert not {"scores_q", "weights_q"} & rows.keys()
+    assert planned.verdict is not None and planned.verdict.equal
+    assert api.check_plan(file, planned.plan).sound
+
+
+def test_attention_with_open_sizes_is_chosen_by_the_sizes_that_are_bound(tmp_path: Path) -> None:
+    proto = quantised_attention(64, 8)
+    for one in (*proto.graph.input, *proto.graph.output):
+        one.type.tensor_type.shape.dim[0].dim_param = "batch"
+    for one in proto.graph.initializer:
+        if one.name in ("heads", "flat"):
+            numbers = numpy_helper.to_array(one).copy()
+            numbers[0] = -1
+            one.CopyFrom(numpy_helper.from_array(numbers, one.name))
+    file = tmp_path / "model.onnx"
+    onnx.save(proto, file)
+    planned = api.plan(file, io="outside", dims={"batch": 2})
+    assert planned.plan.arena_size == 2 * 4 * 1024
+    assert api.check_plan(file, planned.plan).sound

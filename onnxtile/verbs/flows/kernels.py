@@ -7,7 +7,13 @@ from enum import StrEnum
 
 import onnx_ir as ir
 
-from onnxtile.model.quantising import is_quantised
+from onnxtile.fusion.quantised_operators import float_meaning
+from onnxtile.model.quantising import is_quantised, quantises, quantises_at_run, sums_integers
+
+_TRUTHS = frozenset(
+    {"And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor"}
+)
+"""Operators with results of truth values."""
 
 
 class KernelChoice(StrEnum):
@@ -47,7 +53,7 @@ def choose_kernels(model: ir.Model, kernels: str) -> KernelCount | None:
 
 
 def _made(model: ir.Model) -> set[str]:
-    """Return the names of what nodes make at run time."""
+    """Return the names of the float tensors that nodes make at run time."""
     from onnxtile.model.constants import Constants
 
     constants = Constants(model)
@@ -56,5 +62,14 @@ def _made(model: ir.Model) -> set[str]:
         for graph in model.graphs()
         for node in graph
         for value in node.outputs
-        if value not in constants
+        if value not in constants and _is_float(node, value)
     }
+
+
+def _is_float(node: ir.Node, value: ir.Value) -> bool:
+    """Return whether `value`, made by `node`, has floats, as far as its type or the operator says."""
+    if value.dtype is not None:
+        return value.dtype.is_floating_point()
+    if quantises(node) or sums_integers(node) or float_meaning(node) is not None or node.op_type in _TRUTHS:
+        return False
+    return not quantises_at_run(node) or value is node.outputs[1]

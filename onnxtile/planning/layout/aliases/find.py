@@ -21,7 +21,7 @@ from onnxtile.model.dims import free_inputs
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.unbound import Unbound
 from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, QUANTISED_IN_PLACE, VIEWS
-from onnxtile.planning.layout.aliases.moving import Move, quantised_move, standard_move
+from onnxtile.planning.layout.aliases.moving import Move, joins_quantised, quantised_move, standard_move
 from onnxtile.planning.layout.bytes import tensor_bytes
 
 _STANDARD = {"", "ai.onnx"}
@@ -105,7 +105,7 @@ def views(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
 
 def parts(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     """Yield the aliases of results of Split and Slice, and of operands of Concat, whose bytes are contiguous in the whole."""
-    moved = standard_move(node) if facts.is_standard(node) else quantised_move(node, facts.model)
+    moved = _moved(node, facts)
     if moved is None or moved.operands[0] is None:
         return
     if any(facts.shapes.is_bound(value) for value in (*node.inputs, *node.outputs) if value is not None):
@@ -118,6 +118,12 @@ def parts(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
             at = _bytes_before(moved.operands[0], value, starts, facts)
             if at is not None and value.name:
                 yield Alias(value, moved.operands[0], "cut", at)
+
+
+def _moved(node: ir.Node, facts: LayoutFacts) -> Move | None:
+    if facts.is_standard(node):
+        return standard_move(node)
+    return quantised_move(node, facts.model) or joins_quantised(node, facts.model, facts.constants)
 
 
 def cut_starts(node: ir.Node, facts: LayoutFacts) -> dict[ir.Value, list[int]]:

@@ -1,13 +1,16 @@
-"""Nodes that only join or cut tensors, also as a quantised island whose scales are all equal."""
+"""Nodes that only join or cut tensors: also a quantised island, and a QLinearConcat, whose scales are all equal."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxtile import keys
+from onnxtile.model.constants import Constants
 from onnxtile.model.quantising import dequantises, quantises
 
 _AXIS = {"Concat": 1, "Slice": 0, "Split": 0}
@@ -49,3 +52,25 @@ def quantised_move(call: ir.Node, model: ir.Model) -> Move | None:
     results = [made.get(reader.outputs[0]) for reader in readers if reader is not None and quantises(reader)]
     known = tuple(value for value in results if value is not None)
     return Move(moved.op_type, operands, known, moved.axis) if len(known) == len(moved.results) else None
+
+
+def joins_quantised(node: ir.Node, model: ir.Model, constants: Constants) -> Move | None:
+    """Return what `node`, a QLinearConcat of operands quantised as its result, joins; None for any other node."""
+    is_join = node.op_type == "QLinearConcat" and node.domain == "com.microsoft"
+    if not is_join or node.op_identifier() in model.functions or len(node.inputs) < 5 or len(node.inputs) % 3 != 2:
+        return None
+    written = _numbers(node.inputs[:2], constants)
+    read = [_numbers(node.inputs[place : place + 2], constants) for place in range(3, len(node.inputs), 3)]
+    if written is None or any(numbers != written for numbers in read):
+        return None
+    return Move("Concat", node.inputs[2::3], node.outputs, node.attributes.get_int("axis", _AXIS["Concat"]))
+
+
+def _numbers(pair: Sequence[ir.Value | None], constants: Constants) -> tuple[float, int] | None:
+    """Return the scale and the zero point of `pair` where both are known, and the scale is finite and no subnormal."""
+    if any(value is None or value not in constants for value in pair):
+        return None
+    scale, zero = (constants.array(value) for value in pair if value is not None)
+    if scale.size != 1 or zero.size != 1 or not math.isfinite(scale.item()):
+        return None
+    return (float(scale.item()), int(zero.item())) if scale.item() > float(np.finfo(np.float32).tiny) else None

@@ -10,7 +10,7 @@ from itertools import accumulate
 import onnx_ir as ir
 
 from onnxtile.planning.proof.published.evidence import GraphFacts
-from onnxtile.planning.proof.published.moves import Boxes, boxes_of_quantised, moves_quantised
+from onnxtile.planning.proof.published.moves import Boxes, boxes_of_joined, boxes_of_quantised, moves_quantised
 from onnxtile.planning.proof.published.operators import JOINS, QUANTISED_OVER, SAME_ELEMENTS, TAKES_PARTS, WRITES_OVER
 
 
@@ -44,7 +44,8 @@ def held(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     """Yield the ways in which a result of `node` has the bytes of an operand, or a part of them."""
     if moves_quantised(node, known) and node.inputs[0] is not None:
         yield from _seen(node.outputs[0], node.inputs[0], known)
-    box = None if known.is_bound((*node.inputs, *node.outputs)) else boxes_of_quantised(node, known)
+    is_open = known.is_bound((*node.inputs, *node.outputs))
+    box = None if is_open else boxes_of_quantised(node, known) or boxes_of_joined(node, known)
     if box is not None:
         yield from _boxes(box, known)
     if not known.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:

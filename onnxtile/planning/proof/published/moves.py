@@ -75,6 +75,35 @@ def boxes_of_quantised(node: ir.Node, known: GraphFacts) -> Boxes | None:
     return Boxes(moving.op_type, operands, results, axis)
 
 
+def boxes_of_joined(node: ir.Node, known: GraphFacts) -> Boxes | None:
+    """Return the operands that `node`, a QLinearConcat of onnxruntime, joins where each is quantised as the result is.
+
+    Its inputs are the scale and the zero point of the result, then an operand, its scale and its zero point, and so on.
+    """
+    if (node.domain, node.op_type) != ("com.microsoft", "QLinearConcat"):
+        return None
+    scales, zeros, operands = (
+        [*node.inputs[0:1], *node.inputs[3::3]],
+        [*node.inputs[1:2], *node.inputs[4::3]],
+        node.inputs[2::3],
+    )
+    if node.op_identifier() in known.model.functions or not len(scales) == len(zeros) == len(operands) + 1:
+        return None
+    pairs = [_scale_and_zero(scale, zero, known) for scale, zero in zip(scales, zeros, strict=True)]
+    if pairs[0] is None or any(pair != pairs[0] for pair in pairs):
+        return None
+    return Boxes("Concat", tuple(operands), (node.outputs[0],), node.attributes.get_int("axis", 1))
+
+
+def _scale_and_zero(scale: ir.Value | None, zero: ir.Value | None, known: GraphFacts) -> tuple[float, int] | None:
+    if scale is None or zero is None or scale not in known.constants or zero not in known.constants:
+        return None
+    factor, origin = known.constants.array(scale), known.constants.array(zero)
+    if factor.size != 1 or origin.size != 1 or not _LEAST_SCALE <= factor.item() < float("inf"):
+        return None
+    return float(factor.item()), int(origin.item())
+
+
 def _are_alike(first: ir.Node, last: ir.Node, operands: dict[ir.Value, ir.Value | None], known: GraphFacts) -> bool:
     """Return whether both have one scale and one zero point, known numbers, for the whole tensor."""
     if len(first.inputs) != 3 or len(last.inputs) != 3:
