@@ -142,6 +142,8 @@ class Session:
         import onnxruntime
 
         how = onnxruntime.RunOptions()
+        # Without this entry onnxruntime's Python package looks for it and catches a C++ exception, which takes longer than a small kernel.
+        how.add_run_config_entry("gpu_graph_id", "-1")
         with Watch(seconds_of_a_run(iterates=self._iterates), lambda: setattr(how, "terminate", True)):
             yield how
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import ModelError
 from onnxtile.model.submodel import Submodels, tensor_type
-from onnxtile.model.walk import all_nodes, has_body
+from onnxtile.model.walk import all_nodes, has_body, main_graphs
 from onnxtile.runtime import Array, as_text
 
 RANDOM = {
@@ -46,7 +46,7 @@ class Constants:
         self._arrays: dict[ir.Value, Array] = {}
         self._pure = _pure_functions(model)
         self._submodels = Submodels(model)
-        for graph in model.graphs():
+        for graph in main_graphs(model):
             self._values.update(
                 v for v in graph.initializers.values() if model.ir_version < 4 or not v.is_graph_input()
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterator
+from functools import cached_property
 
 import onnx
 import onnx_ir as ir
@@ -13,14 +14,14 @@ from onnxtile.errors import ModelError
 from onnxtile.model.contributed import contributed_operators
 from onnxtile.model.known import NOTHING, Dim, Dims, Known, declared
 from onnxtile.model.validity import skeleton
-from onnxtile.model.walk import all_nodes
+from onnxtile.model.walk import all_nodes, main_graphs
 
-__all__ = ["NOTHING", "Dim", "Dims", "Known", "declared", "infer", "values"]
+__all__ = ["NOTHING", "Dim", "Dims", "Known", "ShapeEngines", "declared", "values"]
 
 
 def values(model: ir.Model) -> list[ir.Value]:
     """Return every value of all graphs once, in an order that a clone shares."""
-    return [value for graph in model.graphs() for value in _graph_values(graph)]
+    return [value for graph in main_graphs(model) for value in _graph_values(graph)]
 
 
 def _graph_values(graph: ir.Graph) -> Iterator[ir.Value]:
@@ -29,41 +30,59 @@ def _graph_values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def infer(model: ir.Model, *, once: bool = False) -> tuple[list[Known], list[Known]]:
-    """Return the results of onnx-shape-inference and of onnx for `values(model)`. `model` is changed and must not be used afterwards.
+class ShapeEngines:
+    """The results of onnx-shape-inference and of onnx for `values(model)`, each computed when asked for, `by_onnx` first.
 
-    What the file declares is forgotten first, save for outputs of operators that no engine knows. An engine that stumbles leaves what
-    follows unknown. With `once`, the results of onnx count as those of both where they leave no size open: a run will prove them.
-    Raises ModelError where the shapes contradict each other.
+    `model` is changed and must not be used afterwards. What the file declares is forgotten first, save for outputs of operators that no
+    engine knows. An engine that stumbles leaves what follows unknown. Raises ModelError where the shapes contradict each other.
     """
-    everything = values(model)
-    contributed = contributed_operators(model)
-    for value in _inferable(model, contributed):
-        value.shape = None
-        if isinstance(value.type, ir.TensorType):
-            value.type = None
-    for value in everything:
-        value.shape = _sane(value.shape)
-    proto = skeleton(model)
-    functions = [one for one in proto.functions if (one.domain, one.name) not in contributed]
-    del proto.functions[:]
-    proto.functions.extend(functions)
-    graphs = list(model.graphs())
-    if once and not contributed:
-        from_onnx = _infer_onnx(proto, graphs)
-        if all(map(_is_closed, everything, from_onnx)):
-            return from_onnx, from_onnx
-    symbolic_error = _infer_symbolic(model, contributed)
-    symbolic = [declared(value) for value in everything]
-    if symbolic_error is not None:
-        _require_consistent(proto, symbolic_error)
-    return symbolic, _infer_onnx(proto, graphs)
 
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._values = values(model)
+        self._contributed = contributed_operators(model)
+        for value in _inferable(model, self._contributed):
+            value.shape = None
+            if isinstance(value.type, ir.TensorType):
+                value.type = None
+        for value in self._values:
+            value.shape = _sane(value.shape)
+        self._proto = skeleton(model)
+        functions = [one for one in self._proto.functions if (one.domain, one.name) not in self._contributed]
+        del self._proto.functions[:]
+        self._proto.functions.extend(functions)
+        self._graphs = list(main_graphs(model))
 
-def _is_closed(value: ir.Value, known: Known) -> bool:
-    """Return whether all sizes of `value` are known: from the file where no node makes it."""
-    dims = known.dims if value.producer() is not None else declared(value).dims
-    return not value.name or (dims is not None and all(isinstance(dim, int) and dim > 0 for dim in dims))
+    @property
+    def knows_all_operators(self) -> bool:
+        """Whether onnx alone may be enough: no operator is onnxruntime's own."""
+        return not self._contributed
+
+    @cached_property
+    def by_onnx(self) -> list[Known]:
+        """The results of onnx; the mask of a Dropout has the shape of its result, which onnx does not say of old opsets."""
+        found = _infer_onnx(self._proto, self._graphs)
+        places = {value: place for place, value in enumerate(self._values)}
+        for node in all_nodes(self._model):
+            if node.op_type == "Dropout" and node.domain in {"", "ai.onnx"} and len(node.outputs) > 1:
+                made, mask = (places.get(value) for value in node.outputs[:2])
+                if made is not None and mask is not None and found[mask].dims is None:
+                    found[mask] = Known(self._mask_type(found[made].dtype), found[made].dims)
+        return found
+
+    @cached_property
+    def symbolic(self) -> list[Known]:
+        """The results of onnx-shape-inference."""
+        error = _infer_symbolic(self._model, self._contributed)
+        found = [declared(value) for value in self._values]
+        if error is not None:
+            _require_consistent(self._proto, error)
+        return found
+
+    def _mask_type(self, dtype: ir.DataType | None) -> ir.DataType | None:
+        schema = onnx.defs.get_schema("Dropout", self._model.graph.opset_imports.get("", 1))
+        output, mask = schema.outputs
+        return dtype if output.type_str == mask.type_str else ir.DataType.BOOL
 
 
 def _inferable(model: ir.Model, contributed: Collection[tuple[str, str]]) -> Iterator[ir.Value]:

@@ -19,7 +19,7 @@ from onnxtile.model.copied_tensor import copied_tensor, without_second_props
 from onnxtile.model.mapped import MappedModel, read_mapped
 from onnxtile.model.training import note_training
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
-from onnxtile.model.walk import all_nodes, all_values, tensors_of
+from onnxtile.model.walk import all_nodes, all_values, main_graphs, tensors_of
 from onnxtile.paths import real, require_readable
 
 Source: TypeAlias = str | Path | onnx.ModelProto | ir.Model
@@ -111,7 +111,7 @@ def _read_whole(path: Path) -> onnx.ModelProto:
 
 def _free_negative_sizes(model: ir.Model) -> None:
     """Make dimensions of -1, as some exporters write what is free, free in ONNX's sense: nothing is said of them."""
-    for graph in model.graphs():
+    for graph in main_graphs(model):
         outputs = (value for node in graph for value in node.outputs)
         for value in (*graph.inputs, *outputs):
             shape = value.shape
@@ -150,7 +150,7 @@ def _texts(model: ir.Model) -> Iterator[object]:
     """Yield names, doc strings and metadata of the model; what is not UTF-8 is bytes."""
     yield from (model.producer_name, model.producer_version, model.domain, model.doc_string)
     yield from (*model.metadata_props.keys(), *model.metadata_props.values())
-    for graph in model.graphs():
+    for graph in main_graphs(model):
         yield from (graph.name, graph.doc_string, *graph.metadata_props.keys(), *graph.metadata_props.values())
     for function in model.functions.values():
         yield from (function.domain, function.name, function.overload, function.doc_string, *function.attributes)
@@ -171,7 +171,7 @@ def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Yield every tensor of the model: initializers, and attributes of nodes (of Constant, above all)."""
-    for graph in model.graphs():
+    for graph in main_graphs(model):
         yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
     yield from (tensor for node in all_nodes(model) for tensor in tensors_of(node))
 
@@ -220,7 +220,7 @@ def _use_checked_weights(model: ir.Model) -> None:
 
     onnxruntime refuses a model whose shape operands lie in an external file.
     """
-    for graph in model.graphs():
+    for graph in main_graphs(model):
         for value in graph.initializers.values():
             tensor = value.const_value
             if not isinstance(tensor, ir.ExternalTensor):
@@ -276,7 +276,7 @@ def _straight(tensor: ir.ExternalTensor) -> str:
 
 def _own_tensors(model: ir.Model) -> None:
     """Give `model` tensors and types of its own, with the caller's bytes: renaming a value renames its tensor, too."""
-    for graph in model.graphs():
+    for graph in main_graphs(model):
         for value in graph.initializers.values():
             if value.const_value is not None:
                 value.const_value = _own(value.const_value)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxtile.model.walk import main_graphs
+
 QUANTISING, DEQUANTISING = "QuantizeLinear", "DequantizeLinear"
 
 QUANTISING_AT_RUN = "DynamicQuantizeLinear"
@@ -37,5 +39,5 @@ def sums_integers(node: ir.Node) -> bool:
 def is_quantised(model: ir.Model) -> bool:
     """Return whether any graph of `model` has a node that quantises or dequantises, or multiplies quantised tensors."""
     return any(
-        quantises(node) or dequantises(node) or sums_integers(node) for graph in model.graphs() for node in graph
+        quantises(node) or dequantises(node) or sums_integers(node) for graph in main_graphs(model) for node in graph
     )

@@ -14,6 +14,7 @@ from onnxtile.model import stream
 from onnxtile.model.beside import data_of, left_over, remove_unread, written_beside
 from onnxtile.model.load import external_tensors
 from onnxtile.model.stream import Draft, ModelTooLarge, write_data, write_model
+from onnxtile.model.walk import main_graphs
 from onnxtile.model.weights import carry, is_file_of
 from onnxtile.model.whole import alone_in, require_writable, write_whole_with
 
@@ -120,6 +121,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def inline_bytes(model: ir.Model) -> int:
     """Return the bytes of the initializers that do not lie in external files."""
-    constants = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
+    constants = (value.const_value for graph in main_graphs(model) for value in graph.initializers.values())
     inline = (tensor for tensor in constants if tensor is not None and not isinstance(tensor, ir.ExternalTensor))
     return sum(int(tensor.nbytes) for tensor in inline)

@@ -12,7 +12,7 @@ import shlex
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import onnx_ir as ir
 
@@ -21,7 +21,7 @@ from onnxtile.errors import ModelWarning
 from onnxtile.model.body_shapes import after_loops
 from onnxtile.model.bounds import bounded
 from onnxtile.model.dims import free_inputs
-from onnxtile.model.infer import Dim, Dims, Known, declared, infer, values
+from onnxtile.model.infer import Dim, Dims, Known, ShapeEngines, declared, values
 from onnxtile.model.sample import sampled
 from onnxtile.model.shape_values import Propagation
 from onnxtile.model.walk import has_body
@@ -113,22 +113,14 @@ def resolve(
     """
     originals = values(model)
     from_file = dict(zip(originals, map(declared, originals), strict=True))
-    symbolic, from_onnx = infer(model.clone(), once=proved)
-    looped = after_loops(model)
+    engines = ShapeEngines(model.clone())
+    agreed = (
+        _agreed(model, from_file, engines.by_onnx, engines.by_onnx) if proved and engines.knows_all_operators else None
+    )
+    if agreed is None or not _leaves_nothing_open(model, agreed.shapes):
+        agreed = _agreed(model, from_file, engines.symbolic, engines.by_onnx)
+    shapes, doubtful = agreed
     main = {value for node in model.graph for value in node.outputs}
-    inputs = set(model.graph.inputs)
-    merged: dict[ir.Value, Known] = {}
-    disputed: dict[ir.Value, str] = {}
-    for value, first, second in zip(originals, symbolic, from_onnx, strict=True):
-        one = Known(first.dtype, None) if value in looped else first
-        file = Known(from_file[value].dtype, None) if value in main else from_file[value]
-        merged[value] = _merge(one, second, file, in_main=value in main or value in inputs)
-        if value in main and _contradict(one.dims, second.dims):
-            disputed[value] = f"shape inference contradicts itself: {_listed(one)} and {_listed(second)}"
-    dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
-    dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
-    doubtful = _downstream(model, disputed)
-    shapes = _without(doubtful, disputed, _with_computed(model, Shapes(dtypes, dims)))
     refuted: Collection[ir.Value] = doubtful
     if run:
         shapes, refuted = _with_samples(model, shapes, wanted)
@@ -138,6 +130,42 @@ def resolve(
     shapes = _with_bounds(model, shapes, bounds) if bounds else shapes
     options = _binding(value for value in free_inputs(model) if shapes.sizes(value) is None)
     return replace(shapes, _otherwise=f"inputs have open dimensions: give {options}") if options else shapes
+
+
+class _Agreed(NamedTuple):
+    """The shapes that two engines agree on and what follows from them; the `doubtful` values depend on others."""
+
+    shapes: Shapes
+    doubtful: Collection[ir.Value]
+
+
+def _agreed(
+    model: ir.Model, from_file: Mapping[ir.Value, Known], symbolic: Iterable[Known], from_onnx: Iterable[Known]
+) -> _Agreed:
+    looped = after_loops(model)
+    main = {value for node in model.graph for value in node.outputs}
+    inputs = set(model.graph.inputs)
+    merged: dict[ir.Value, Known] = {}
+    disputed: dict[ir.Value, str] = {}
+    for (value, said), first, second in zip(from_file.items(), symbolic, from_onnx, strict=True):
+        one = Known(first.dtype, None) if value in looped else first
+        file = Known(said.dtype, None) if value in main else said
+        merged[value] = _merge(one, second, file, in_main=value in main or value in inputs)
+        if value in main and _contradict(one.dims, second.dims):
+            disputed[value] = f"shape inference contradicts itself: {_listed(one)} and {_listed(second)}"
+    dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
+    dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
+    doubtful = _downstream(model, disputed)
+    return _Agreed(_without(doubtful, disputed, _with_computed(model, Shapes(dtypes, dims))), doubtful)
+
+
+def _leaves_nothing_open(model: ir.Model, shapes: Shapes) -> bool:
+    """Return whether all sizes are known; a 0 that a node makes may be one that onnx does not know."""
+    for value in filter(_is_open, values(model)):
+        node, sizes = value.producer(), shapes.sizes(value)
+        if sizes is None or (0 in sizes and node is not None and node.op_type != "Constant"):
+            return False
+    return True
 
 
 def _binding(inputs: Iterable[ir.Value]) -> str:

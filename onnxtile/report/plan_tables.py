@@ -61,7 +61,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     if verdict:
         state = "equal bit for bit" if verdict["equal"] else "DIFFERS"
         runs, repeated = verdict["runs"], verdict.get("repeated", 0)
-        further = f", {repeated:,} kernels that share bytes on other values" if repeated else ""
+        further = f", {repeated:,} different kernels that share bytes on other values" if repeated else ""
         tables.append(line(f"run inside the arena: {state} ({runs} run{'s' * (runs != 1)}{further})"))
         if "own_head" in verdict:
             head, own = verdict["head"], verdict["own_head"]

@@ -143,11 +143,11 @@ def test_shapes_are_inferred_once_where_all_sizes_are_known(
 ) -> None:
     inferred: list[ir.Model] = []
 
-    def noted(model: ir.Model, **options: Any) -> Any:
+    def noted(model: ir.Model) -> Any:
         inferred.append(model)
-        return infer.infer(model, **options)
+        return infer.ShapeEngines(model)
 
-    monkeypatch.setattr("onnxtile.model.shapes.infer", noted)
+    monkeypatch.setattr("onnxtile.model.shapes.ShapeEngines", noted)
     result = api.fuse(transformer, lower=target)
     assert any(site.operator for site in result.lowered)
     assert len(inferred) == 1

@@ -27,6 +27,23 @@ def test_without_shared_bytes_no_kernel_is_repeated() -> None:
     assert case.run(case.plan(planner="naive", share=("view",))).repeated == 0
 
 
+def test_of_equal_kernels_at_equal_distances_one_runs_on_other_values() -> None:
+    names = [f"v{number}" for number in range(20)]
+    nodes = " ".join(f"{made} = Relu({read})" for read, made in zip(["x", *names], [*names, "y"], strict=True))
+    case = Case.of(f"relus (float[16] x) => (float[16] y) {{ {nodes} }}")
+    verdict = case.run(case.plan())
+    assert (verdict.equal, verdict.kernels, verdict.repeated) == (True, 21, 1)
+
+
+def test_kernels_with_other_indices_all_run_on_other_values() -> None:
+    case = Case.of(
+        "rows (float[8, 4] x, float[1, 4] u) => (float[8, 4] y) <int64[1, 1] i = {1}, int64[1, 1] j = {5}> "
+        "{ a = Exp(x) b = ScatterND(a, i, u) y = ScatterND(b, j, u) }"
+    )
+    verdict = case.run(case.plan())
+    assert (verdict.equal, verdict.repeated) == (True, 2)
+
+
 @pytest.mark.parametrize(
     ("text", "options"),
     [

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.validity import skeleton
+from onnxtile.model.walk import main_graphs
 
 
 def containers(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtocol]:
@@ -17,7 +18,7 @@ def containers(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtoco
     A type that is missing in the file comes from onnx's type inference; a value that this does not know either is left out. Other
     engines treat an optional as the tensor in it, so for a model with optionals onnx infers every type.
     """
-    values = [value for graph in model.graphs() for value in _values(graph)]
+    values = [value for graph in main_graphs(model) for value in _values(graph)]
     found = {value: value.type for value in values if _is_container(value.type)}
     wraps = any(node.op_type == "Optional" for node in model.graph.all_nodes()) or _gives_optional(model)
     untold = (value for value in values if value.type is None and (wraps or shapes.dtype(value) is None))

@@ -47,9 +47,9 @@ class ArenaVerdict:
     `runs` runs on different inputs compared all `outputs`, and every tensor of the arena whenever it was written or read; they end with
     the first difference. `differing` is the first tensor with another bit, noticed at `step` (None: at the end). `red_zones` is true if
     nothing was written around the arena. `kernels` nodes ran in the arena, in `sessions` different sessions; `views` did not run, because
-    their bytes are in place. `repeated` kernels, which share bytes, ran on other values as well. Every tensor is compared with a run of
-    the nodes one by one in memory of their own. `excused` outputs need not have the bits of the run of the whole model: by name, with the
-    reason.
+    their bytes are in place. `repeated` different kernels, which share bytes, ran on other values as well. Every tensor is compared with
+    a run of the nodes one by one in memory of their own. `excused` outputs need not have the bits of the run of the whole model: by name,
+    with the reason.
     """
 
     runs: int

@@ -59,7 +59,7 @@ class ArenaExecutor:
 
     @property
     def repeated(self) -> int:
-        """The number of kernels of the main graph that share bytes, and run on other values as well."""
+        """The number of different kernels of the main graph that share bytes, and have run on other values as well."""
         return self._run.repeated
 
     @property

@@ -5,7 +5,7 @@ An overwritten tensor is noticed at once, also where it would not change an outp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -35,7 +35,7 @@ from onnxtile.planning.proof.prepared import (
     View,
     missing_ranges,
 )
-from onnxtile.planning.proof.repeat import other_values, shares_bytes
+from onnxtile.planning.proof.repeat import other_values, placement, shares_bytes
 from onnxtile.planning.result import PlannedBody, PlannedBuffer
 
 
@@ -43,8 +43,8 @@ from onnxtile.planning.result import PlannedBody, PlannedBuffer
 class RunContext:
     """The common part of the runs of all graphs of a model: its facts, the arenas by name, and the kernels.
 
-    Without `shows_views` every node runs, also one whose results the plan takes for views. With `repeats`, kernels that share bytes run
-    on other values first.
+    Without `shows_views` every node runs, also one whose results the plan takes for views. With `repeats`, each different kernel that
+    shares bytes runs on other values first.
     """
 
     facts: LayoutFacts
@@ -88,6 +88,7 @@ class GraphRun:
         self.steps: dict[int, PreparedNode] = {}
         self.numbers = numbers
         self._spans: dict[int, SpansRead] = {}
+        self._repeated: set[Hashable] = set()
         of_node: dict[str, list[PlannedBody]] = {}
         for body in bodies:
             of_node.setdefault(body.node, []).append(body)
@@ -111,11 +112,8 @@ class GraphRun:
 
     @property
     def repeated(self) -> int:
-        """The number of kernels that run on other values as well."""
-        kernels = (
-            step for place, step in self.steps.items() if isinstance(step, Kernel) and not self._spans.get(place)
-        )
-        return sum(map(self._is_repeated, kernels))
+        """The number of different kernels that have run on other values as well."""
+        return len(self._repeated)
 
     def run(
         self, paired: PairedValues, places: Iterable[int], dead_after: Mapping[int, list[ir.Value]] | None = None
@@ -179,8 +177,15 @@ class GraphRun:
         return not any(self._shapes.is_bound(value) for value in (*kernel.reads, *(made for _, made in kernel.outputs)))
 
     def _repeat(self, number: int, kernel: Kernel, paired: PairedValues) -> Corruption | None:
-        """Run `kernel` on other values of its operands, in the arena and outside; the values in the arena are put back."""
+        """Run `kernel` on other values of its operands, in the arena and outside, unless an equal one has run on such.
+
+        The values in the arena are put back.
+        """
         read = {value: paired.reference[value] for value in kernel.reads}
+        key = placement(kernel, self.sites, read)
+        if key in self._repeated:
+            return None
+        self._repeated.add(key)
         for fed in other_values(kernel, self.sites, read):
             trial = PairedValues({value: paired.arena[value] for value in read}, read | fed)
             for value, moved in fed.items():

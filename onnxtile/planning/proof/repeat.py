@@ -5,14 +5,14 @@ A kernel that reads and writes different bytes needs one run: every tensor is co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from itertools import combinations
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxtile.planning.proof.kernel import Kernel
-from onnxtile.planning.proof.memory import TensorMemory
+from onnxtile.planning.proof.memory import VECTOR, TensorMemory
 
 FURTHER_RUNS = 2
 """The further runs of a kernel that shares bytes."""
@@ -23,6 +23,20 @@ def shares_bytes(kernel: Kernel, sites: Mapping[ir.Value, TensorMemory]) -> bool
     made = [sites[value] for _, value in kernel.outputs if value in sites]
     read = [sites[value] for value in kernel.reads if value in sites]
     return any(_overlap(one, other) for one in made for other in read)
+
+
+def placement(
+    kernel: Kernel, sites: Mapping[ir.Value, TensorMemory], values: Mapping[ir.Value, TensorMemory]
+) -> Hashable:
+    """Return the same key for kernels of one session whose operands and results have the same distances in the arena.
+
+    One of them on other values stands for all. An operand that keeps its values, such as indices, is in the key itself.
+    """
+    places = [sites[value].address if value in sites else None for value in kernel.reads]
+    places += [sites[value].address if value in sites else None for _, value in kernel.outputs]
+    base = min(place for place in places if place is not None)
+    kept = tuple(value for value in kernel.reads if not _is_movable(values[value]))
+    return kernel.session, base % VECTOR, tuple(None if place is None else place - base for place in places), kept
 
 
 def other_values(
@@ -40,7 +54,9 @@ def other_values(
         yield {value: _moved(values[value], turn) for value in moved}
 
 
-def _is_movable(tensor: TensorMemory) -> bool:
+def _is_movable(tensor: object) -> bool:
+    if not isinstance(tensor, TensorMemory):
+        return False
     bits = tensor.dtype.bitwidth
     return len(tensor.data) > 1 and (bits == 8 or (bits > 8 and tensor.dtype.is_floating_point()))
 
