@@ -27,12 +27,16 @@ def whole(text: str) -> int | None:
 
 
 def bytes_of(text: str) -> int | None:
-    """Return the bytes that "256KiB", "256k", "1 MB" or "4096" mean; None for any other text.
+    """Return the bytes that "256KiB", "256k", "1.25 MB" or "4096" mean; None for other texts, and where these are no whole bytes.
 
-    >>> bytes_of("256KiB")
-    262144
+    >>> bytes_of("1.25KiB")
+    1280
     """
-    found = re.fullmatch(r"(\d+)\s*([a-zA-Z]*)", text.strip())
-    unit = None if found is None else _UNITS.get(found[2].lower())
-    number = None if found is None else whole(found[1])
-    return None if number is None or unit is None else number * unit
+    found = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?\s*([a-zA-Z]*)", text.strip())
+    if found is None or (unit := _UNITS.get(found[3].lower())) is None:
+        return None
+    digits = found[2] or ""
+    number = whole(found[1] + digits)
+    if number is None or number * unit % 10 ** len(digits):
+        return None
+    return number * unit // 10 ** len(digits)
