@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.fit import fit
     from onnxtile.verbs.flows.drafting import PatternDraft
     from onnxtile.verbs.flows.explaining import Explanation, PartialMatch
-    from onnxtile.verbs.flows.fitting import FittedModel
+    from onnxtile.verbs.flows.fitted_model import FittedModel
     from onnxtile.verbs.flows.fusing import FuseResult, chosen_patterns
     from onnxtile.verbs.flows.listing import OptionNames, option_names
     from onnxtile.verbs.flows.matching import MatchResult
@@ -79,7 +79,7 @@ _HOMES = {
     "onnxtile.verbs.flows.drafting": ("PatternDraft",),
     "onnxtile.verbs.fit": ("fit",),
     "onnxtile.verbs.flows.explaining": ("Explanation", "PartialMatch"),
-    "onnxtile.verbs.flows.fitting": ("FittedModel",),
+    "onnxtile.verbs.flows.fitted_model": ("FittedModel",),
     "onnxtile.verbs.flows.fusing": ("FuseResult", "chosen_patterns"),
     "onnxtile.verbs.flows.listing": ("OptionNames", "option_names"),
     "onnxtile.verbs.flows.matching": ("MatchResult",),

@@ -35,8 +35,6 @@ def bytes_of(text: str) -> int | None:
     found = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?\s*([a-zA-Z]*)", text.strip())
     if found is None or (unit := _UNITS.get(found[3].lower())) is None:
         return None
-    digits = found[2] or ""
-    number = whole(found[1] + digits)
-    if number is None or number * unit % 10 ** len(digits):
-        return None
-    return number * unit // 10 ** len(digits)
+    decimals = found[2] or ""
+    number, parts = whole(found[1] + decimals), int("1" + "0" * len(decimals))
+    return None if number is None or number * unit % parts else number * unit // parts

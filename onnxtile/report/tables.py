@@ -12,7 +12,7 @@ from onnxtile.report.fit_tables import for_fitted
 from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.live_line import live_line
 from onnxtile.report.lower_tables import for_lowered
-from onnxtile.report.plan_tables import for_check, for_plan
+from onnxtile.report.plan_tables import for_arena_run, for_check, for_plan
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import ResultJson, line, plain, table
 from onnxtile.report.tile_tables import for_tiled
@@ -135,7 +135,7 @@ def for_unfuse(result: ResultJson) -> list[Table | Text]:
 
 def for_fit(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `fit` result."""
-    return [*for_fitted(result), *_verdict(result)]
+    return [*for_fitted(result), *_verdict(result), *for_arena_run((result["verdict"] or {}).get("arena"))]
 
 
 def for_tile(result: ResultJson) -> list[Table | Text]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile import values
 from onnxtile.common_options import ModelArgument, SizeOptions, VerifyOptions, WriteOptions
 from onnxtile.errors import NAME_ONLY, UsageError
 from onnxtile.option import Option, declared
-from onnxtile.verb import Outcome, Verb
+from onnxtile.verb import Content, Emits, Outcome, Verb
+from onnxtile.verbs.plan import EmitOptions, endings
 
 if TYPE_CHECKING:
-    from onnxtile.verbs.flows.fitting import FittedModel
+    from onnxtile.verbs.flows.fitted_model import FittedModel
 
 MemorySizes: TypeAlias = int | str | Mapping[str, int] | Mapping[str, str]
 """The bytes of one memory, alone or by its name."""
@@ -73,7 +75,12 @@ class FitOptions(VerifyOptions, SizeOptions):
 
 
 @dataclass(frozen=True)
-class FitCommand(WriteOptions, FitOptions):
+class FitStepOptions(EmitOptions, FitOptions):
+    """The options of the step `fit` of a pipeline."""
+
+
+@dataclass(frozen=True)
+class FitCommand(WriteOptions, FitStepOptions):
     """Cut a model into strips until its activations fit a memory.
 
     Examples:
@@ -100,7 +107,16 @@ def _run(options: FitOptions) -> Outcome:
 
     result = fitting.attempt(options)
     note = "" if result.reason is None else f"error: {result.reason}\n"
-    return Outcome(result, "fit", result.model if result.fits else None, reason=result.reason, note=note)
+    model = result.model if result.fits else None
+    return Outcome(result, "fit", model, reason=result.reason, note=note, emitted=result.documents)
+
+
+def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Callable[[Content], Mapping[Path, bytes]]:
+    """Return what renders the plan; pictures show the plan before beside it."""
+    from onnxtile.report.emit import Emission
+
+    emission = Emission.of(paths, options.names, color_by=options.color_by)
+    return lambda plans: replace(emission, before=plans["before"]).content(plans["after"])
 
 
 def require_memory(options: FitOptions) -> None:
@@ -119,4 +135,4 @@ def require_memory(options: FitOptions) -> None:
         )
 
 
-FIT = Verb("fit", FitCommand, _run, FitOptions, writes=lambda _options: "fitted", require=require_memory)
+FIT = Verb("fit", FitCommand, _run, FitStepOptions, lambda _options: "fitted", Emits(endings, _prepare), require_memory)
