@@ -17,6 +17,7 @@ from onnxtile.verification import Verdict
 
 if TYPE_CHECKING:
     from onnxtile.progress import Progress
+    from onnxtile.verbs.flows.fit_curve import FitCurve
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class FittedModel(RewrittenModel):
     The model holds the plan as metadata, as `plan` writes it; a model with quantised islands does not. Where nothing fits, `model` and
     `after` are those of the smallest arena that was reached, and `blocked_by` says what is in the way. `verdict` is that of the runs of
     both models, `arena_verdict` that of the run inside the arena; both are None where verification was off, or nothing fits.
+    `curve` is the trade of which this model is one point; None where it was not asked for.
     """
 
     verb: ClassVar[str] = "fit"
@@ -62,6 +64,7 @@ class FittedModel(RewrittenModel):
     blocked_by: Obstacle | None
     verdict: Verdict | None
     arena_verdict: ArenaVerdict | None
+    curve: FitCurve | None = None
 
     @property
     def fits(self) -> bool:
@@ -97,6 +100,7 @@ class FittedModel(RewrittenModel):
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "steps": [step.to_dict() for step in self.steps],
+            "curve": self.curve and self.curve.to_dict()["curve"],
             "blocked_by": self.blocked_by and self.blocked_by.to_dict(),
             "verdict": self.verdict
             and {**self.verdict.to_dict(), "arena": self.arena_verdict and self.arena_verdict.to_dict()},

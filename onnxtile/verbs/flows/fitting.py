@@ -39,7 +39,7 @@ from onnxtile.verification import Verdict, judge
 
 if TYPE_CHECKING:
     from onnxtile.planning.proof.arena_run import ArenaVerdict
-    from onnxtile.verbs.fit import FitOptions
+    from onnxtile.verbs.fit import CurveOptions, FitOptions
 
 _ATTEMPTS = 6
 """Schedules that are written and planned, at most, until the plan of one fits."""
@@ -50,53 +50,80 @@ def fit(options: FitOptions) -> FittedModel:
     from onnxtile.verbs.fit import require_memory
 
     require_memory(options)
-    found = attempt(options)
+    found = attempt(options, read_subject(options))
     if found.reason is not None:
         raise Infeasible(found.reason, hint="raise the capacity, or the budget of extra MACs")
     return found
 
 
-def attempt(options: FitOptions) -> FittedModel:
-    """Return the model that fits, or the smallest that was reached."""
-    progress, memory = options.progress, options.memory
+@dataclass(frozen=True)
+class PlanSubject:
+    """The name of a model's file (None for a model in memory), and the sizes that its symbolic dimensions are bound to."""
+
+    name: str | None
+    dims: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class FitSubject:
+    """A model to fit: its shapes, regions, plan and costs. `about` says how its plans call it."""
+
+    model: ir.Model
+    shapes: Shapes
+    regions: Regions
+    about: PlanSubject
+    planned: ModelPlan
+    before: ModelCost
+
+
+def read_subject(options: CurveOptions) -> FitSubject:
+    """Return the model that the options name, planned as it is. Raises ModelError, UsageError."""
+    progress = options.progress
     progress("reading the model")
-    original = load(options.model)
-    clear_plan(original)
-    about = PlanSubject(file_name(options.model), bind(original, options.dims or {}, options.whole_shapes))
-    separate(original)
+    model = load(options.model)
+    clear_plan(model)
+    about = PlanSubject(file_name(options.model), bind(model, options.dims or {}, options.whole_shapes))
+    separate(model)
     progress("inferring shapes")
-    shapes = resolve(original, run=options.verify)
-    _require_sizes(original, shapes)
-    constants = Constants(original)
+    shapes = resolve(model, run=options.verify)
+    _require_sizes(model, shapes)
+    constants = Constants(model)
     progress("planning")
-    planned_before = planned = _plan(original, shapes, about)
-    regions = _regions(original, shapes, constants, exact=options.exact)
-    chosen, fitted = FitSchedule(tuple(regions.whole)), original
-    before = after = _cost(chosen, planned, _running(original, constants))
+    planned = _plan(model, shapes, about)
+    regions = _regions(model, shapes, constants, exact=options.exact)
+    before = cost(FitSchedule(tuple(regions.whole)), planned, _running(model, constants))
+    return FitSubject(model, shapes, regions, about, planned, before)
+
+
+def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
+    """Return the model that fits, or the smallest that was reached."""
+    memory = options.memory
+    regions, before = subject.regions, subject.before
+    chosen, fitted, planned, after = FitSchedule(tuple(regions.whole)), subject.model, subject.planned, before
     if memory is None or before.arena > memory[1]:
         wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
-        found = _written(original, shapes, regions, wanted, about, progress)
+        found = _fitted(subject, wanted, options.progress)
         if found is not None and found.planned.plan.arena_size < before.arena:
             chosen, fitted, planned = found.schedule, found.model, found.planned
-            after = _cost(chosen, planned, found.nodes)
+            after = cost(chosen, planned, found.nodes)
     fits = memory is None or after.arena <= memory[1]
     if fits and planned.plan.kernels is None:
         annotate(fitted, planned.plan)
     return FittedModel(
         fitted,
-        planned_before,
+        subject.planned,
         planned,
         memory,
         before,
         after,
         steps_of(regions, chosen.regions),
         None if fits else obstacle_of(regions, chosen.regions),
-        *(_judged(original, fitted, planned, options) if options.verify and fits else (None, None)),
+        *(_judged(subject.model, fitted, planned, options) if options.verify and fits else (None, None)),
         source=file_of(options.model),
     )
 
 
-def _cost(schedule: FitSchedule, planned: ModelPlan, nodes: int) -> ModelCost:
+def cost(schedule: FitSchedule, planned: ModelPlan, nodes: int) -> ModelCost:
     """Return the costs of a planned model of so many `nodes`, into which a schedule was written."""
     copied = sum(region.copied for region in schedule.regions)
     return ModelCost(planned.plan.arena_size, planned.plan.peak, schedule.macs, nodes, copied)
@@ -145,7 +172,7 @@ def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
 
 
 @dataclass(frozen=True)
-class _WrittenSchedule:
+class WrittenSchedule:
     """A schedule, the model that it was written into, and the plan of that."""
 
     schedule: FitSchedule
@@ -154,15 +181,13 @@ class _WrittenSchedule:
     planned: ModelPlan
 
 
-def _written(
-    original: ir.Model, shapes: Shapes, regions: Regions, wanted: FitTarget, about: PlanSubject, progress: Progress
-) -> _WrittenSchedule | None:
+def _fitted(subject: FitSubject, wanted: FitTarget, progress: Progress) -> WrittenSchedule | None:
     """Return the schedule whose arena fits, written and planned; else the one with the smallest arena; None over the bound of nodes."""
-    best: _WrittenSchedule | None = None
+    best: WrittenSchedule | None = None
     target = wanted
     for _ in range(_ATTEMPTS):
-        schedule = search(regions, target, progress)
-        found = _planned(original, shapes, schedule, about, progress)
+        schedule = search(subject.regions, target, progress)
+        found = written(subject, schedule, progress)
         arena, nodes = found.planned.plan.arena_size, found.nodes
         # One kernel of the search may stand for several nodes: a quantised island does.
         more = 0 if wanted.nodes is None else max(nodes - wanted.nodes, 0)
@@ -178,28 +203,18 @@ def _written(
     return best
 
 
-def _planned(
-    original: ir.Model, shapes: Shapes, schedule: FitSchedule, about: PlanSubject, progress: Progress
-) -> _WrittenSchedule:
+def written(subject: FitSubject, schedule: FitSchedule, progress: Progress) -> WrittenSchedule:
     """Return a copy of the model with the schedule written into it, and its plan, which has passed the check."""
     progress("writing")
-    model = original.clone()
-    copied = shapes.of_copies(dict(zip(values(original), values(model), strict=True)))
+    model = subject.model.clone()
+    copied = subject.shapes.of_copies(dict(zip(values(subject.model), values(model), strict=True)))
     # Before IR version 4 constants are inputs, too: one that is no longer read must not become an input alone.
     raise_ir_version(model)
     constants = Constants(model)
     write(model, schedule, _regions(model, copied, constants), copied, constants)
     nodes = _running(model, Constants(model))
     progress("planning")
-    return _WrittenSchedule(schedule, model, nodes, _plan(model, _known(model, copied), about))
-
-
-@dataclass(frozen=True)
-class PlanSubject:
-    """The name of a model's file (None for a model in memory), and the sizes that its symbolic dimensions are bound to."""
-
-    name: str | None
-    dims: Mapping[str, int]
+    return WrittenSchedule(schedule, model, nodes, _plan(model, _known(model, copied), subject.about))
 
 
 def _plan(model: ir.Model, known: Shapes, about: PlanSubject) -> ModelPlan:
