@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onnxtile.api import (
         Explanation,
+        FitCurve,
         FittedModel,
         FuseResult,
         Inspection,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         draft_pattern,
         explain,
         fit,
+        fit_curve,
         fuse,
         inspect,
         match,
@@ -66,6 +68,7 @@ __all__ = [
     "Audit",
     "CheckFailed",
     "Explanation",
+    "FitCurve",
     "FittedModel",
     "FuseResult",
     "Infeasible",
@@ -97,6 +100,7 @@ __all__ = [
     "draft_pattern",
     "explain",
     "fit",
+    "fit_curve",
     "fuse",
     "inspect",
     "match",

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from onnxtile.inspection.summary import Inspection
     from onnxtile.inspection.trace import Trace
     from onnxtile.model.load import Source
-    from onnxtile.verbs.fit import fit
+    from onnxtile.verbs.fit import fit, fit_curve
     from onnxtile.verbs.flows.drafting import PatternDraft
     from onnxtile.verbs.flows.explaining import Explanation, PartialMatch
-    from onnxtile.verbs.flows.fitting import FittedModel
+    from onnxtile.verbs.flows.fit_curve import FitCurve
+    from onnxtile.verbs.flows.fitted_model import FittedModel
     from onnxtile.verbs.flows.fusing import FuseResult, chosen_patterns
     from onnxtile.verbs.flows.listing import OptionNames, option_names
     from onnxtile.verbs.flows.matching import MatchResult
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BoundDims",
     "Explanation",
+    "FitCurve",
     "FittedModel",
     "FuseResult",
     "InputShapes",
@@ -57,6 +59,7 @@ __all__ = [
     "draft_pattern",
     "explain",
     "fit",
+    "fit_curve",
     "fuse",
     "inspect",
     "match",
@@ -77,9 +80,10 @@ _HOMES = {
     "onnxtile.inspection.trace": ("Trace",),
     "onnxtile.model.load": ("Source",),
     "onnxtile.verbs.flows.drafting": ("PatternDraft",),
-    "onnxtile.verbs.fit": ("fit",),
+    "onnxtile.verbs.fit": ("fit", "fit_curve"),
     "onnxtile.verbs.flows.explaining": ("Explanation", "PartialMatch"),
-    "onnxtile.verbs.flows.fitting": ("FittedModel",),
+    "onnxtile.verbs.flows.fit_curve": ("FitCurve",),
+    "onnxtile.verbs.flows.fitted_model": ("FittedModel",),
     "onnxtile.verbs.flows.fusing": ("FuseResult", "chosen_patterns"),
     "onnxtile.verbs.flows.listing": ("OptionNames", "option_names"),
     "onnxtile.verbs.flows.matching": ("MatchResult",),

@@ -66,7 +66,7 @@ class VerbResult(ABC):
 def write_result(content: Mapping[str, Any], verb: str, path: str | Path) -> None:
     """Write `content`, the result of `verb` as JSON, to `path`, as `VerbResult.write` does. Raises UsageError."""
     target = Path(path)
-    written = _writer(verb, target)(content, target)
+    written = writer_of(verb, target)(content, target)
     require_writable(target)
     write_whole(target, written)
 
@@ -75,7 +75,7 @@ def _view(verb: str) -> ResultView:
     return discover("onnxtile.report.views", ResultView)[verb]
 
 
-def _writer(verb: str, path: Path) -> ResultWriter:
+def writer_of(verb: str, path: Path) -> ResultWriter:
     """Return the writer whose ending is the longest that fits the name of `path`. Raises UsageError."""
     writers = _view(verb).writers()
     fitting = [ending for ending in writers if path.name.endswith(ending)]

@@ -27,12 +27,14 @@ def whole(text: str) -> int | None:
 
 
 def bytes_of(text: str) -> int | None:
-    """Return the bytes that "256KiB", "256k", "1 MB" or "4096" mean; None for any other text.
+    """Return the bytes that "256KiB", "256k", "1.25 MB" or "4096" mean; None for other texts, and where these are no whole bytes.
 
-    >>> bytes_of("256KiB")
-    262144
+    >>> bytes_of("1.25KiB")
+    1280
     """
-    found = re.fullmatch(r"(\d+)\s*([a-zA-Z]*)", text.strip())
-    unit = None if found is None else _UNITS.get(found[2].lower())
-    number = None if found is None else whole(found[1])
-    return None if number is None or unit is None else number * unit
+    found = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?\s*([a-zA-Z]*)", text.strip())
+    if found is None or (unit := _UNITS.get(found[3].lower())) is None:
+        return None
+    decimals = found[2] or ""
+    number, parts = whole(found[1] + decimals), int("1" + "0" * len(decimals))
+    return None if number is None or number * unit % parts else number * unit // parts

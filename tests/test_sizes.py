@@ -7,13 +7,46 @@ from onnxtile.sizes import bytes_of, whole
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("4096", 4096), ("256KiB", 2**18), ("256 kib", 2**18), ("1MB", 10**6), ("8GiB", 2**33), ("0b", 0), (" 7 ", 7)],
+    [
+        ("4096", 4096),
+        ("256KiB", 2**18),
+        ("256 kib", 2**18),
+        ("1MB", 10**6),
+        ("8GiB", 2**33),
+        ("0b", 0),
+        (" 7 ", 7),
+        ("1.25MiB", 1310720),
+        ("1.5MB", 1500000),
+        ("0.5KiB", 512),
+        ("1.0", 1),
+        ("0.001kB", 1),
+    ],
 )
 def test_sizes(text: str, size: int) -> None:
     assert bytes_of(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "lots", "1.5MB", "-1", "KiB", "12 parsecs", "1e3", "9" * 31, "9" * 5000 + "KiB"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "lots",
+        "1.5",
+        "1.0001KiB",
+        ".5KiB",
+        "1.KiB",
+        "1.5.5MB",
+        "1,5MB",
+        "-1",
+        "KiB",
+        "12 parsecs",
+        "1e3",
+        "9" * 31,
+        "9" * 5000 + "KiB",
+        "1." + "0" * 30 + "MB",
+        "٣KiB",
+    ],
+)
 def test_no_sizes(text: str) -> None:
     assert bytes_of(text) is None
 

@@ -155,7 +155,8 @@ def _target(verb: Verb, settings: Any) -> str | None:
         else settings.model.with_suffix(f".{ending}" if "." in ending else f".{ending}.onnx")
     )
     require_writable(path, source=settings.model, force=settings.force)
-    require_beside(path, settings.model, {"as_json": settings.as_json, "emit": getattr(settings, "emit", ())})
+    beside = {name: getattr(settings, name, ()) for name in ("as_json", "curve", "emit")}
+    require_beside(path, settings.model, beside)
     return str(path)
 
 

@@ -10,7 +10,10 @@ from typing import Any
 from onnxtile.errors import ModelError, UsageError
 from onnxtile.paths import real, require_readable
 
-_WRITTEN = {"as_json": "--json", "emit": "--emit", "junit": "--junit", "markdown": "--markdown", "output": "-o"}
+_WRITTEN = {
+    **{"as_json": "--json", "curve": "--curve", "emit": "--emit"},
+    **{"junit": "--junit", "markdown": "--markdown", "output": "-o"},
+}
 """The parameters that name files to write, and what a user calls them. -o over IN is judged with --force elsewhere."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,6 +81,7 @@ class _RegionWriter:
     constants: list[ir.Value] = field(default_factory=list)
     _pieces: dict[Any, ir.Value] = field(default_factory=dict)
     _positions: dict[ir.Node, int] = field(default_factory=dict)
+    _counts: Counter[str] = field(default_factory=Counter)
 
     def position(self, graph: ir.Graph, node: ir.Node) -> int:
         """Return where `node` stands."""
@@ -115,10 +117,16 @@ class _RegionWriter:
                 dims[axis] = stop - start
         return tuple(dims)
 
+    def _piece(self, stem: str) -> str:
+        """Return a name that is free: of the tensor or node that is cut, with the region and the number of the piece."""
+        name = f"{stem}/{self.name}/piece{self._counts[stem]}"
+        self._counts[stem] += 1
+        return self.names.fresh(name)
+
     def _value(self, patch: Patch) -> ir.Value:
         about = self.tensors[patch.tensor]
         return ir.Value(
-            name=self.names.fresh(f"{about.name}/{self.name}"),
+            name=self._piece(about.name),
             shape=ir.Shape(self._dims(patch)),
             type=ir.TensorType(about.dtype),
         )
@@ -132,7 +140,7 @@ class _RegionWriter:
         attributes: Iterable[ir.Attr] = (),
     ) -> Sequence[ir.Value]:
         domain, op = operator
-        name = self.names.fresh(f"{stem}/{self.name}")
+        name = self._piece(stem)
         self.nodes.append(ir.Node(domain, op, inputs, attributes, outputs=results, name=name))
         return results
 

@@ -57,17 +57,21 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     tables: list[Table | Text] = [table("plan", ("figure", "value"), rows)]
     if result["unplanned"]:
         tables.append(table("unplanned", ("tensor", "reason"), [(u["name"], u["reason"]) for u in result["unplanned"]]))
-    verdict = result.get("verdict")
-    if verdict:
-        state = "equal bit for bit" if verdict["equal"] else "DIFFERS"
-        runs, repeated = verdict["runs"], verdict.get("repeated", 0)
-        further = f", {repeated:,} different kernels that share bytes on other values" if repeated else ""
-        tables.append(line(f"run inside the arena: {state} ({runs} run{'s' * (runs != 1)}{further})"))
-        if "own_head" in verdict:
-            head, own = verdict["head"], verdict["own_head"]
-            tables.append(line(f"TensorFlow Lite Micro: {head:,} bytes of tensors; {own:,} with its own planner"))
-        tables += _excused(verdict.get("excused") or {})
-    return tables
+    return [*tables, *for_arena_run(result.get("verdict"))]
+
+
+def for_arena_run(verdict: ResultJson | None) -> list[Table | Text]:
+    """Return the lines of a run inside the arena; none where there was no run."""
+    if not verdict:
+        return []
+    state = "equal bit for bit" if verdict["equal"] else "DIFFERS"
+    runs, repeated = verdict["runs"], verdict.get("repeated", 0)
+    further = f", {repeated:,} different kernels that share bytes on other values" if repeated else ""
+    lines: list[Table | Text] = [line(f"run inside the arena: {state} ({runs} run{'s' * (runs != 1)}{further})")]
+    if "own_head" in verdict:
+        head, own = verdict["head"], verdict["own_head"]
+        lines.append(line(f"TensorFlow Lite Micro: {head:,} bytes of tensors; {own:,} with its own planner"))
+    return [*lines, *_excused(verdict.get("excused") or {})]
 
 
 def _excused(reasons: Mapping[str, str]) -> Iterator[Text]:

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from onnxtile.report.curve_tables import for_curve
 from onnxtile.report.fit_tables import for_fitted
 from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.live_line import live_line
 from onnxtile.report.lower_tables import for_lowered
-from onnxtile.report.plan_tables import for_check, for_plan
+from onnxtile.report.plan_tables import for_arena_run, for_check, for_plan
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import ResultJson, line, plain, table
 from onnxtile.report.tile_tables import for_tiled
@@ -21,6 +22,7 @@ from onnxtile.report.verify_tables import for_verify
 
 __all__ = [
     "for_check",
+    "for_curve",
     "for_demo",
     "for_explain",
     "for_fit",
@@ -135,7 +137,8 @@ def for_unfuse(result: ResultJson) -> list[Table | Text]:
 
 def for_fit(result: ResultJson) -> list[Table | Text]:
     """Return the tables of a `fit` result."""
-    return [*for_fitted(result), *_verdict(result)]
+    curve = for_curve(result) if result["curve"] else []
+    return [*curve, *for_fitted(result), *_verdict(result), *for_arena_run((result["verdict"] or {}).get("arena"))]
 
 
 def for_tile(result: ResultJson) -> list[Table | Text]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile import values
-from onnxtile.common_options import ModelArgument, SizeOptions, VerifyOptions, WriteOptions
+from onnxtile.common_options import ModelArgument, ReportOptions, SizeOptions, VerifyOptions, WriteOptions
 from onnxtile.errors import NAME_ONLY, UsageError
-from onnxtile.option import Option, declared
-from onnxtile.verb import Outcome, Verb
+from onnxtile.option import WRITING, Choices, Option, declared, names, require_within
+from onnxtile.verb import Content, Emits, Outcome, Verb
+from onnxtile.verbs.plan import EmitOptions, endings
 
 if TYPE_CHECKING:
-    from onnxtile.verbs.flows.fitting import FittedModel
+    from onnxtile.result import ResultWriter
+    from onnxtile.verbs.flows.fit_curve import FitCurve
+    from onnxtile.verbs.flows.fitted_model import FittedModel
 
 MemorySizes: TypeAlias = int | str | Mapping[str, int] | Mapping[str, str]
 """The bytes of one memory, alone or by its name."""
@@ -38,22 +42,29 @@ _SHARE = values.ValueKind(_read_share)
 
 
 @dataclass(frozen=True)
-class FitOptions(VerifyOptions, SizeOptions):
-    """The options of `fit`."""
+class CurveOptions(VerifyOptions, SizeOptions):
+    """The options of `fit_curve`."""
 
     model: ModelArgument
     _: KW_ONLY
-    capacity: Annotated[
-        MemorySizes | None,
-        Option("size of the memory for activations", "[NAME=]256KiB", kind=values.SIZES),
-    ] = None
-    smallest: Annotated[bool, Option("find the smallest arena within the budget")] = False
     max_extra_macs: Annotated[
         float | str,
         Option("budget of multiply-accumulates done again", "10%", default="10%", kind=_SHARE),
     ] = 0.1
     exact: Annotated[bool, Option("allow only rewrites that are equal to the last bit")] = False
     max_nodes: Annotated[int | None, Option("upper bound of the nodes of the result", "N")] = None
+
+
+@dataclass(frozen=True)
+class FitOptions(CurveOptions):
+    """The options of `fit`."""
+
+    _: KW_ONLY
+    capacity: Annotated[
+        MemorySizes | None,
+        Option("size of the memory for activations", "[NAME=]256KiB", kind=values.SIZES),
+    ] = None
+    smallest: Annotated[bool, Option("find the smallest arena within the budget")] = False
 
     @property
     def memory(self) -> tuple[str, int] | None:
@@ -73,13 +84,30 @@ class FitOptions(VerifyOptions, SizeOptions):
 
 
 @dataclass(frozen=True)
-class FitCommand(WriteOptions, FitOptions):
+class FitStepOptions(EmitOptions, FitOptions):
+    """The options of the step `fit` of a pipeline."""
+
+
+@dataclass(frozen=True)
+class FitCommand(WriteOptions, FitStepOptions):
     """Cut a model into strips until its activations fit a memory.
 
     Examples:
         onnxtile fit model.onnx --capacity sram=256KiB --dim batch=1
         onnxtile fit model.onnx --smallest --max-extra-macs 10%
+        onnxtile fit model.onnx --curve curve.html --max-extra-macs 25%
     """
+
+    _: KW_ONLY
+    curve: Annotated[
+        str | None,
+        Option(
+            "arenas against MACs, nodes and copied bytes, as .html .svg .png .md .csv .json; - for the table only",
+            "FILE",
+            heading=WRITING,
+            endings=Choices("onnxtile.report.curve_files:ENDINGS"),
+        ),
+    ] = None
 
 
 @declared(FitOptions)
@@ -95,12 +123,79 @@ def fit(options: FitOptions) -> FittedModel:
     return fitting.fit(options)
 
 
-def _run(options: FitOptions) -> Outcome:
+@declared(CurveOptions)
+def fit_curve(options: CurveOptions) -> FitCurve:
+    """Return the trade of the arena of `model` against multiply-accumulates, nodes and copied bytes.
+
+    Each point is the cheapest way that was found to fit three quarters of the bytes of the point before, within the budgets. It was
+    written and planned, or says that it is an estimate; the models are not run. Raises ModelError, UsageError.
+    """
+    from onnxtile.verbs.flows import fit_curve as flow
+
+    return flow.fit_curve(options)
+
+
+def _run(options: FitStepOptions) -> Outcome:
     from onnxtile.verbs.flows import fitting
 
-    result = fitting.attempt(options)
+    subject = fitting.read_subject(options)
+    curve = None
+    if isinstance(options, FitCommand) and options.curve is not None:
+        from onnxtile.verbs.flows import fit_curve as flow
+
+        curve = flow.curve_of(subject, options)
+        if not _fits_one(options):
+            return Outcome(curve, "curve", emitted={"curve": curve.to_dict()})
+    result = replace(fitting.attempt(options, subject), curve=curve)
     note = "" if result.reason is None else f"error: {result.reason}\n"
-    return Outcome(result, "fit", result.model if result.fits else None, reason=result.reason, note=note)
+    model = result.model if result.fits else None
+    emitted = {**result.documents, "curve": curve and curve.to_dict()}
+    return Outcome(result, "fit", model, reason=result.reason, note=note, emitted=emitted)
+
+
+def _prepare(options: FitStepOptions, paths: Sequence[Path]) -> Callable[[Content], Mapping[Path, bytes]]:
+    """Return what renders the plan, in pictures beside the plan before; and the curve."""
+    from onnxtile.report.emit import Emission
+
+    emission = Emission.of(paths, options.names, color_by=options.color_by)
+    drawn = _curve_file(options)
+
+    def rendered(content: Content) -> Mapping[Path, bytes]:
+        files = replace(emission, before=content["before"]).content(content["after"]) if paths else {}
+        return files if drawn is None else {**files, drawn[0]: drawn[1](content["curve"], drawn[0])}
+
+    return rendered
+
+
+def _curve_file(options: FitStepOptions) -> tuple[Path, ResultWriter] | None:
+    """Return the file of the curve, and what writes it. Raises UsageError."""
+    if not isinstance(options, FitCommand) or options.curve in {None, "-"}:
+        return None
+    from onnxtile.model.whole import require_writable
+    from onnxtile.result import writer_of
+
+    path = Path(str(options.curve))
+    writer = writer_of("curve", path)
+    require_writable(path, source=options.model if isinstance(options.model, Path) else None)
+    return path, writer
+
+
+def _fits_one(options: FitOptions) -> bool:
+    """Return whether one memory is to be fitted: with --curve alone there is none."""
+    return options.capacity is not None or options.smallest
+
+
+def _writes(options: FitCommand) -> str | None:
+    return "fitted" if options.curve is None or _fits_one(options) else None
+
+
+def _require(options: FitStepOptions) -> None:
+    if not isinstance(options, FitCommand) or options.curve is None or _fits_one(options):
+        require_memory(options)
+        return
+    allowed = names(CurveOptions, ReportOptions) | {"curve", "dry_run"}
+    message = "{option} is for one model that fits, and {curve} alone writes none"
+    require_within(options, allowed, message, "add --capacity 256KiB or --smallest", curve=NAME_ONLY)
 
 
 def require_memory(options: FitOptions) -> None:
@@ -108,7 +203,7 @@ def require_memory(options: FitOptions) -> None:
     if options.memory is None and not options.smallest:
         raise UsageError(
             "no memory to fit: neither {capacity} nor {smallest} is given",
-            hint="give --capacity 256KiB, or --smallest",
+            hint="give --capacity 256KiB, --smallest, or --curve curve.html",
             given={"capacity": NAME_ONLY, "smallest": NAME_ONLY},
         )
     if options.memory is not None and options.smallest:
@@ -119,4 +214,4 @@ def require_memory(options: FitOptions) -> None:
         )
 
 
-FIT = Verb("fit", FitCommand, _run, FitOptions, writes=lambda _options: "fitted", require=require_memory)
+FIT = Verb("fit", FitCommand, _run, FitStepOptions, _writes, Emits(endings, _prepare), _require)

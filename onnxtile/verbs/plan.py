@@ -182,8 +182,8 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOutput:
-    """The files that a plan is written to beside the model."""
+class EmitOptions:
+    """The files that a plan is written to, and the looks of its pictures."""
 
     emit: Annotated[
         tuple[str, ...],
@@ -199,9 +199,6 @@ class PlanOutput:
         bool | None,
         Option("label tensors in pictures", flags=("--names/--no-names",), heading=WRITING, default="where they fit"),
     ] = None
-    compare: Annotated[
-        Path | None, Option("second plan, drawn beside the first in pictures", "PLAN.json", heading=WRITING)
-    ] = None
     color_by: Annotated[
         str | None,
         Option(
@@ -211,6 +208,15 @@ class PlanOutput:
             default="operator",
             choices=Choices("onnxtile.report.format:COLOR_BY"),
         ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOutput(EmitOptions):
+    """The files that a plan is written to beside the model."""
+
+    compare: Annotated[
+        Path | None, Option("second plan, drawn beside the first in pictures", "PLAN.json", heading=WRITING)
     ] = None
 
 
@@ -357,10 +363,11 @@ def _prepare(options: PlanStep, paths: Sequence[Path]) -> Callable[[Content], Ma
     return Emission.of(paths, options.names, options.compare, options.color_by).content
 
 
-def _endings() -> Sequence[str]:
-    from onnxtile.report.format import endings
+def endings() -> Sequence[str]:
+    """Return the endings of the files that a plan can be written to."""
+    from onnxtile.report import format
 
-    return endings()
+    return format.endings()
 
 
 def _writes(options: PlanCommand) -> str | None:
@@ -369,4 +376,4 @@ def _writes(options: PlanCommand) -> str | None:
     return None if options.check is not None or _is_bare(options) else "planned"
 
 
-PLAN = Verb("plan", PlanCommand, _run, PlanStep, _writes, Emits(_endings, _prepare), _require)
+PLAN = Verb("plan", PlanCommand, _run, PlanStep, _writes, Emits(endings, _prepare), _require)

@@ -70,3 +70,33 @@ def test_a_pipeline_fits_and_then_plans(run: Run, tmp_path: Path) -> None:
     assert run("run", "small.toml", "m.onnx").code == 1
     assert run("fit", "m.onnx", "--capacity", "10KiB").code == 0
     assert run("plan", "m.fitted.onnx", "--capacity", "10KiB").code == 0
+
+
+def test_the_plan_is_written_beside_the_model_and_pictures_show_both(run: Run, tmp_path: Path) -> None:
+    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
+    emitted = [part for ending in ("html", "json", "csv", "bin") for part in ("--emit", f"p.{ending}")]
+    done = run("fit", "m.onnx", "--capacity", "10KiB", *emitted)
+    assert done.code == 0, done.err
+    assert "run inside the arena: equal bit for bit" in done.out
+    plan = json.loads((tmp_path / "p.json").read_text())
+    assert plan["model"] == "m"
+    assert run("plan", "m.fitted.onnx", "--check", "p.json").code == 0
+    page = (tmp_path / "p.html").read_text()
+    assert "before" in page and "stem/region0/piece0" in page
+    assert (tmp_path / "p.bin").stat().st_size > 0
+
+
+def test_a_model_that_does_not_fit_emits_the_smallest_plan(run: Run, tmp_path: Path) -> None:
+    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
+    done = run("fit", "m.onnx", "--capacity", "64", "--emit", "p.json")
+    assert done.code == 1
+    smallest = json.loads((tmp_path / "p.json").read_text())["arenas"][0]["size"]
+    assert f"{smallest:,} bytes" in done.err
+
+
+@pytest.mark.parametrize("emit", ["p.onnx", "p", "p.txt"])
+def test_an_ending_that_no_format_has_is_refused_before_any_work(run: Run, tmp_path: Path, emit: str) -> None:
+    onnx.save(inverted_residuals(), tmp_path / "m.onnx")
+    done = run("fit", "m.onnx", "--capacity", "10KiB", "--emit", emit)
+    assert done.code == 2 and "no format has this ending" in done.err
+    assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]

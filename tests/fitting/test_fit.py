@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
 
 import onnxtile
+from onnxtile.model.constants import Constants
+from onnxtile.planning.proof.arena_run import ArenaVerdict
+from onnxtile.progress import Progress
+from onnxtile.verbs.flows.fitted_model import ModelPlan
 from tests.fitting.networks import branches, inverted_residuals
+from tests.fitting.test_quantised import quantised
 
 
 def test_the_arena_is_what_plan_says_and_the_outputs_are_equal(tmp_path: Path) -> None:
@@ -66,3 +73,47 @@ def test_the_arena_is_that_of_the_defaults_of_plan_where_another_order_is_smalle
     fitted = onnxtile.fit(branches(), capacity=planned - 1)
     fitted.save(tmp_path / "out.onnx")
     assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena
+
+
+def test_the_model_holds_the_plan_that_the_run_inside_the_arena_proves(tmp_path: Path) -> None:
+    fitted = onnxtile.fit(inverted_residuals(), capacity="10KiB")
+    assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
+    assert fitted.to_dict()["verdict"]["arena"]["kernels"] == fitted.after.nodes
+    fitted.save(tmp_path / "out.onnx")
+    assert onnxtile.check_plan(tmp_path / "out.onnx", tmp_path / "out.onnx").sound
+    assert onnxtile.check_plan(tmp_path / "out.onnx", fitted.planned.plan).sound
+
+
+def test_a_wrong_plan_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: ModelPlan, progress: Progress) -> ArenaVerdict:
+        first = next(one for one in self.plan.buffers if one.alias is None and one.offset == 0)
+        moved = [replace(one, offset=0) if one.alias is None and one.arena else one for one in self.plan.buffers]
+        assert len(moved) > 1 and first in self.plan.buffers
+        return run(ModelPlan(self.opened, replace(self.plan, buffers=tuple(moved))), progress)
+
+    run = ModelPlan.run
+    monkeypatch.setattr(ModelPlan, "run", broken)
+    with pytest.raises(onnxtile.Mismatch, match="the run inside the arena differs"):
+        onnxtile.fit(inverted_residuals(), capacity="10KiB")
+
+
+def test_the_costs_are_those_of_the_model_that_is_written() -> None:
+    fitted = onnxtile.fit(inverted_residuals(), capacity="10KiB", max_extra_macs="50%")
+    assert fitted.after.macs == onnxtile.inspect(fitted.model).to_dict()["macs"]["total"]
+    assert fitted.before.macs == onnxtile.inspect(inverted_residuals()).to_dict()["macs"]["total"]
+    assert fitted.after.nodes == len(fitted.model.graph)
+
+
+def test_names_say_the_region_and_the_piece() -> None:
+    fitted = onnxtile.fit(inverted_residuals(), capacity="10KiB")
+    names = [node.name or "" for node in fitted.model.graph]
+    assert "expand0/region0/piece0" in names and "expand0/region0/piece1" in names
+    assert all(re.search(r"/region\d+/piece\d+$", name) for name in names if "region" in name)
+
+
+@pytest.mark.parametrize("bound", [14, 40, 80])
+def test_the_bound_of_nodes_holds_for_the_nodes_of_the_result(bound: int) -> None:
+    fitted = onnxtile.fit(quantised(), smallest=True, max_nodes=bound)
+    constants = Constants(fitted.model)
+    nodes = sum(any(value not in constants for value in node.outputs) for node in fitted.model.graph)
+    assert nodes == fitted.after.nodes <= max(bound, fitted.before.nodes)

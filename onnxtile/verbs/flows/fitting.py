@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -12,87 +13,36 @@ from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.quantised import inside_islands, separate
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import FitSchedule, Regions
-from onnxtile.fitting.result import FitStep, ModelCost, Obstacle, obstacle_of, steps_of
+from onnxtile.fitting.result import ModelCost, obstacle_of, steps_of
 from onnxtile.fitting.search import FitTarget, search
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.infer import values
-from onnxtile.model.load import load
+from onnxtile.model.load import file_name, load
 from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.quantising import is_quantised
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.unfold import unfold
 from onnxtile.model.validity import check
+from onnxtile.planning.annotate import annotate
 from onnxtile.planning.model_plan import plan_model
 from onnxtile.planning.proof.published.audit import require
-from onnxtile.planning.result import PlanResult
-from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
+from onnxtile.verbs.flows.chain import file_of
+from onnxtile.verbs.flows.fitted_model import FittedModel, ModelPlan
 from onnxtile.verbs.flows.kernels import choose_kernels
-from onnxtile.verbs.flows.planning import settings_of
+from onnxtile.verbs.flows.planning import require_equal, settings_of
 from onnxtile.verbs.flows.stage import Progress, agreeing
 from onnxtile.verbs.plan import PlanOptions
 from onnxtile.verification import Verdict, judge
 
 if TYPE_CHECKING:
-    from onnxtile.verbs.fit import FitOptions
+    from onnxtile.planning.proof.arena_run import ArenaVerdict
+    from onnxtile.verbs.fit import CurveOptions, FitOptions
 
 _ATTEMPTS = 6
 """Schedules that are written and planned, at most, until the plan of one fits."""
-
-
-@dataclass(frozen=True, repr=False)
-class FittedModel(RewrittenModel):
-    """The model that fits, its plan, its costs before and after, and the steps that were taken.
-
-    Where nothing fits, `model` and `after` are those of the smallest arena that was reached, and `blocked_by` says what is in the way.
-    `verdict` is that of the runs (None where verification was off).
-    """
-
-    verb: ClassVar[str] = "fit"
-
-    model: ir.Model
-    plan_of_model: PlanResult
-    memory: tuple[str, int] | None
-    before: ModelCost
-    after: ModelCost
-    steps: tuple[FitStep, ...]
-    blocked_by: Obstacle | None
-    verdict: Verdict | None
-
-    @property
-    def fits(self) -> bool:
-        """Whether the arena is within the capacity, if one was given."""
-        return self.memory is None or self.after.arena <= self.memory[1]
-
-    @property
-    def reason(self) -> str | None:
-        """The reason why nothing fits, in a line; None where it fits."""
-        if self.fits or self.memory is None:
-            return None
-        name, size = self.memory
-        where = f", where {', '.join(self.blocked_by.tensors[:3])} live" if self.blocked_by else ""
-        return f"nothing fits {name} of {size:,} bytes: the smallest arena reached is {self.after.arena:,} bytes{where}"
-
-    @property
-    def summary(self) -> str:
-        """The arena before and after, and what that cost."""
-        extra = (self.after.macs - self.before.macs) / max(self.before.macs, 1)
-        sizes = f"arena {self.before.arena:,} to {self.after.arena:,} bytes"
-        return f"{sizes}, {extra:+.1%} MACs, {self.after.nodes:,} nodes, {verified(self.verdict)}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of `fit`."""
-        return {
-            "capacity": self.memory and {"name": self.memory[0], "bytes": self.memory[1]},
-            "fits": self.fits,
-            "before": self.before.to_dict(),
-            "after": self.after.to_dict(),
-            "steps": [step.to_dict() for step in self.steps],
-            "blocked_by": self.blocked_by and self.blocked_by.to_dict(),
-            "verdict": self.verdict and self.verdict.to_dict(),
-        }
 
 
 def fit(options: FitOptions) -> FittedModel:
@@ -100,67 +50,107 @@ def fit(options: FitOptions) -> FittedModel:
     from onnxtile.verbs.fit import require_memory
 
     require_memory(options)
-    found = attempt(options)
+    found = attempt(options, read_subject(options))
     if found.reason is not None:
         raise Infeasible(found.reason, hint="raise the capacity, or the budget of extra MACs")
     return found
 
 
-def attempt(options: FitOptions) -> FittedModel:
-    """Return the model that fits, or the smallest that was reached."""
-    progress, memory = options.progress, options.memory
+@dataclass(frozen=True)
+class PlanSubject:
+    """The name of a model's file (None for a model in memory), and the sizes that its symbolic dimensions are bound to."""
+
+    name: str | None
+    dims: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class FitSubject:
+    """A model to fit: its shapes, regions, plan and costs. `about` says how its plans call it."""
+
+    model: ir.Model
+    shapes: Shapes
+    regions: Regions
+    about: PlanSubject
+    planned: ModelPlan
+    before: ModelCost
+
+
+def read_subject(options: CurveOptions) -> FitSubject:
+    """Return the model that the options name, planned as it is. Raises ModelError, UsageError."""
+    progress = options.progress
     progress("reading the model")
-    original = load(options.model)
-    clear_plan(original)
-    bind(original, options.dims or {}, options.whole_shapes)
-    separate(original)
+    model = load(options.model)
+    clear_plan(model)
+    about = PlanSubject(file_name(options.model), bind(model, options.dims or {}, options.whole_shapes))
+    separate(model)
     progress("inferring shapes")
-    shapes = resolve(original, run=options.verify)
-    _require_sizes(original, shapes)
-    constants = Constants(original)
+    shapes = resolve(model, run=options.verify)
+    _require_sizes(model, shapes)
+    constants = Constants(model)
     progress("planning")
-    before_plan = plan = _plan(original, shapes)
-    regions = _regions(original, shapes, constants, exact=options.exact)
-    network = regions.network
-    before = ModelCost(plan.arena_size, plan.peak, network.macs, len(network.kernels))
-    if memory is not None and plan.arena_size <= memory[1]:
-        return FittedModel(original, plan, memory, before, before, (), None, None, source=file_of(options.model))
-    wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
-    best = _written(original, shapes, regions, wanted, progress)
-    chosen, fitted, plan = best
-    if plan.arena_size >= before.arena:
-        chosen, fitted, plan = FitSchedule(tuple(regions.whole)), original, before_plan
-    after = ModelCost(
-        plan.arena_size,
-        plan.peak,
-        sum(one.macs for one in chosen.regions),
-        sum(one.nodes for one in chosen.regions),
-        sum(one.copied for one in chosen.regions),
-    )
+    planned = _plan(model, shapes, about)
+    regions = _regions(model, shapes, constants, exact=options.exact)
+    before = cost(FitSchedule(tuple(regions.whole)), planned, _running(model, constants))
+    return FitSubject(model, shapes, regions, about, planned, before)
+
+
+def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
+    """Return the model that fits, or the smallest that was reached."""
+    memory = options.memory
+    regions, before = subject.regions, subject.before
+    chosen, fitted, planned, after = FitSchedule(tuple(regions.whole)), subject.model, subject.planned, before
+    if memory is None or before.arena > memory[1]:
+        wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
+        found = _fitted(subject, wanted, options.progress)
+        if found is not None and found.planned.plan.arena_size < before.arena:
+            chosen, fitted, planned = found.schedule, found.model, found.planned
+            after = cost(chosen, planned, found.nodes)
     fits = memory is None or after.arena <= memory[1]
-    blocked = None if fits else obstacle_of(regions, chosen.regions)
-    verdict = None
-    if options.verify and fits:
-        progress("verifying")
-        check(fitted)
-        verdict = agreeing(judge(original, fitted, progress), "the fitted model")
-        if options.exact and any(output.max_abs for output in verdict.outputs):
-            worst = max(verdict.outputs, key=lambda output: output.max_abs)
-            raise Mismatch(
-                f"{worst.name!r} of the fitted model is not equal to the last bit: it is off by {worst.max_abs:.3g}",
-                hint="nothing was written; onnxruntime adds up strips in another order here: leave out --exact",
-            )
+    if fits and planned.plan.kernels is None:
+        annotate(fitted, planned.plan)
     return FittedModel(
         fitted,
-        plan,
+        subject.planned,
+        planned,
         memory,
         before,
         after,
         steps_of(regions, chosen.regions),
-        blocked,
-        verdict,
+        None if fits else obstacle_of(regions, chosen.regions),
+        *(_judged(subject.model, fitted, planned, options) if options.verify and fits else (None, None)),
         source=file_of(options.model),
     )
+
+
+def cost(schedule: FitSchedule, planned: ModelPlan, nodes: int) -> ModelCost:
+    """Return the costs of a planned model of so many `nodes`, into which a schedule was written."""
+    copied = sum(region.copied for region in schedule.regions)
+    return ModelCost(planned.plan.arena_size, planned.plan.peak, schedule.macs, nodes, copied)
+
+
+def _running(model: ir.Model, constants: Constants) -> int:
+    """Return the number of nodes that run; nodes that make constants do not."""
+    return sum(any(value not in constants for value in node.outputs) for node in model.graph)
+
+
+def _judged(
+    original: ir.Model, fitted: ir.Model, planned: ModelPlan, options: FitOptions
+) -> tuple[Verdict, ArenaVerdict]:
+    """Return the verdict of the runs of both models, and of the run inside the arena. Raises Mismatch where a result differs."""
+    progress = options.progress
+    progress("verifying")
+    check(fitted)
+    verdict = agreeing(judge(original, fitted, progress), "the fitted model")
+    if options.exact and any(output.max_abs for output in verdict.outputs):
+        worst = max(verdict.outputs, key=lambda output: output.max_abs)
+        raise Mismatch(
+            f"{worst.name!r} of the fitted model is not equal to the last bit: it is off by {worst.max_abs:.3g}",
+            hint="nothing was written; onnxruntime adds up strips in another order here: leave out --exact",
+        )
+    inside = planned.run(progress)
+    require_equal(inside)
+    return verdict, inside
 
 
 def _regions(model: ir.Model, shapes: Shapes, constants: Constants, *, exact: bool = False) -> Regions:
@@ -181,52 +171,64 @@ def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
         raise ModelError(f"the size of {open_.name!r} is not known: {shapes.reason(open_)}")
 
 
-def _written(
-    original: ir.Model, shapes: Shapes, regions: Regions, wanted: FitTarget, progress: Progress
-) -> tuple[FitSchedule, ir.Model, PlanResult]:
-    """Return the schedule, the model and its plan whose arena fits; else the smallest."""
-    best: tuple[FitSchedule, ir.Model, PlanResult] | None = None
+@dataclass(frozen=True)
+class WrittenSchedule:
+    """A schedule, the model that it was written into, and the plan of that."""
+
+    schedule: FitSchedule
+    model: ir.Model
+    nodes: int
+    planned: ModelPlan
+
+
+def _fitted(subject: FitSubject, wanted: FitTarget, progress: Progress) -> WrittenSchedule | None:
+    """Return the schedule whose arena fits, written and planned; else the one with the smallest arena; None over the bound of nodes."""
+    best: WrittenSchedule | None = None
     target = wanted
     for _ in range(_ATTEMPTS):
-        schedule = search(regions, target, progress)
-        model, plan = _planned(original, shapes, schedule, progress)
-        if best is None or plan.arena_size < best[2].arena_size:
-            best = schedule, model, plan
-        if wanted.capacity is None or plan.arena_size <= wanted.capacity or schedule.peak > (target.capacity or 0):
+        schedule = search(subject.regions, target, progress)
+        found = written(subject, schedule, progress)
+        arena, nodes = found.planned.plan.arena_size, found.nodes
+        # One kernel of the search may stand for several nodes: a quantised island does.
+        more = 0 if wanted.nodes is None else max(nodes - wanted.nodes, 0)
+        if not more and (best is None or arena < best.planned.plan.arena_size):
+            best = found
+        over = 0 if wanted.capacity is None else max(arena - wanted.capacity, 0)
+        if not (over or more) or schedule.peak > (target.capacity or schedule.peak):
             break
         # Gaps between buffers took more than the capacity: look for a schedule with as many bytes less.
-        over = plan.arena_size - wanted.capacity
-        target = replace(target, capacity=max((target.capacity or 0) - over, 1))
-    assert best is not None
+        less = None if target.capacity is None else max(target.capacity - over, 1)
+        fewer = None if target.nodes is None else max(target.nodes - more, 1)
+        target = replace(target, capacity=less, nodes=fewer)
     return best
 
 
-def _planned(
-    original: ir.Model, shapes: Shapes, schedule: FitSchedule, progress: Progress
-) -> tuple[ir.Model, PlanResult]:
+def written(subject: FitSubject, schedule: FitSchedule, progress: Progress) -> WrittenSchedule:
     """Return a copy of the model with the schedule written into it, and its plan, which has passed the check."""
     progress("writing")
-    model = original.clone()
-    copied = shapes.of_copies(dict(zip(values(original), values(model), strict=True)))
+    model = subject.model.clone()
+    copied = subject.shapes.of_copies(dict(zip(values(subject.model), values(model), strict=True)))
     # Before IR version 4 constants are inputs, too: one that is no longer read must not become an input alone.
     raise_ir_version(model)
     constants = Constants(model)
     write(model, schedule, _regions(model, copied, constants), copied, constants)
+    nodes = _running(model, Constants(model))
     progress("planning")
-    return model, _plan(model, _known(model, copied))
+    return WrittenSchedule(schedule, model, nodes, _plan(model, _known(model, copied), subject.about))
 
 
-def _plan(model: ir.Model, known: Shapes) -> PlanResult:
+def _plan(model: ir.Model, known: Shapes, about: PlanSubject) -> ModelPlan:
     """Return the plan of a model as `plan` makes it with its defaults, which has passed the check."""
-    defaults = PlanOptions(model)
+    defaults, counted = PlanOptions(model), None
     if is_quantised(model):
         model = model.clone()
-        choose_kernels(model, defaults.kernels)
+        counted = choose_kernels(model, defaults.kernels)
         known = resolve(model, run=True)
     opened = unfold(model, known, Constants(model))
-    plan = plan_model(*opened, settings_of(defaults))
+    settings = replace(settings_of(defaults), name=about.name, dims=about.dims)
+    plan = replace(plan_model(*opened, settings), kernels=None if counted is None else counted.to_dict())
     require(opened.model, plan, opened.shapes, opened.constants)
-    return plan
+    return ModelPlan(opened, plan)
 
 
 def _known(model: ir.Model, shapes: Shapes) -> Shapes:

@@ -94,13 +94,18 @@ def plan(options: PlanOptions) -> PlannedModel:
     if options.verify:
         progress("running the model")
         verdict = arena_run(opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=progress)
-        if not verdict.equal:
-            where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
-            raise Mismatch(
-                f"the run inside the arena differs from the plain run{where}", hint="please report it with the model"
-            )
+        require_equal(verdict)
     annotate(planned, result)
     return PlannedModel(planned, result, verdict, source=file_of(options.model))
+
+
+def require_equal(verdict: ArenaVerdict) -> None:
+    """Raise Mismatch where a run inside the arena differs from the plain run."""
+    if not verdict.equal:
+        where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
+        raise Mismatch(
+            f"the run inside the arena differs from the plain run{where}", hint="please report it with the model"
+        )
 
 
 def settings_of(options: PlanOptions) -> PlanSettings:

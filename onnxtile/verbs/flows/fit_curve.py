@@ -1,0 +1,85 @@
+"""The trade of a model's arena against multiply-accumulates, nodes and copied bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from onnxtile.fitting.result import ModelCost
+from onnxtile.fitting.search import FitTarget, search
+from onnxtile.progress import Progress
+from onnxtile.result import VerbResult
+from onnxtile.verbs.flows.fitting import FitSubject, cost, read_subject, written
+
+if TYPE_CHECKING:
+    from onnxtile.verbs.fit import CurveOptions
+
+_RATIO = 0.75
+"""The capacity of a point as a share of the peak of the point before."""
+_PLANNED = 3_000
+"""Kernels of the largest schedule that is written and planned; the arena of a larger one is an estimate."""
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The costs of the model as it is within one arena. `estimated`: the arena is the peak of the search, and no plan was made."""
+
+    cost: ModelCost
+    estimated: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {**self.cost.to_dict(), "estimated": self.estimated}
+
+
+@dataclass(frozen=True, repr=False)
+class FitCurve(VerbResult):
+    """The points of the trade, from the model as it is to the smallest arena within the budget; `write` draws them."""
+
+    verb: ClassVar[str] = "curve"
+
+    points: tuple[CurvePoint, ...]
+
+    @property
+    def summary(self) -> str:
+        """The arenas of the first and the last point."""
+        first, last = self.points[0].cost, self.points[-1].cost
+        return f"{len(self.points):,} points, arena {first.arena:,} to {last.arena:,} bytes"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the curve."""
+        return {"curve": [point.to_dict() for point in self.points]}
+
+
+def fit_curve(options: CurveOptions) -> FitCurve:
+    """Return the trade as `onnxtile.fit_curve` says."""
+    return curve_of(read_subject(options), options)
+
+
+def curve_of(subject: FitSubject, options: CurveOptions) -> FitCurve:
+    """Return the trade of a model that was read."""
+    wanted = FitTarget(None, float(options.max_extra_macs), options.max_nodes)
+    points = [CurvePoint(subject.before, False)]
+    for point in _points(subject, wanted, options.progress):
+        # Gaps between buffers may make an arena larger than its peak.
+        if point.cost.arena < points[-1].cost.arena:
+            points.append(point)
+    return FitCurve(tuple(points))
+
+
+def _points(subject: FitSubject, wanted: FitTarget, progress: Progress) -> Iterator[CurvePoint]:
+    """Yield the cheapest schedule within each capacity; the last is the one with the least peak."""
+    peak = subject.before.arena
+    while peak:
+        capacity = int(_RATIO * peak)
+        schedule = search(subject.regions, FitTarget(capacity, wanted.extra_macs, wanted.nodes), progress)
+        if schedule.peak >= peak:
+            return
+        peak = schedule.peak if schedule.peak <= capacity else 0
+        if schedule.nodes > _PLANNED:
+            copied = sum(region.copied for region in schedule.regions)
+            yield CurvePoint(ModelCost(schedule.peak, schedule.peak, schedule.macs, schedule.nodes, copied), True)
+        else:
+            found = written(subject, schedule, progress)
+            yield CurvePoint(cost(schedule, found.planned, found.nodes), False)

@@ -1,0 +1,107 @@
+"""The result of fit: the model, its plan, its costs before and after, and the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import onnx_ir as ir
+
+from onnxtile.fitting.result import FitStep, ModelCost, Obstacle
+from onnxtile.model.unfold import Unfolded
+from onnxtile.planning.proof.arena_run import ArenaVerdict
+from onnxtile.planning.result import PlanResult
+from onnxtile.report.format import PlanDocument
+from onnxtile.verbs.flows.chain import RewrittenModel, verified
+from onnxtile.verification import Verdict
+
+if TYPE_CHECKING:
+    from onnxtile.progress import Progress
+    from onnxtile.verbs.flows.fit_curve import FitCurve
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """The plan of a model, and the model as it was planned: quantised islands are kernels, and calls of functions are open."""
+
+    opened: Unfolded
+    plan: PlanResult
+
+    @property
+    def document(self) -> PlanDocument:
+        """The JSON of the plan, from which every format can be written."""
+        from onnxtile.planning.constant_block import constant_block
+
+        return PlanDocument(self.plan.to_dict(), lambda: constant_block(self.opened.model, self.plan))
+
+    def run(self, progress: Progress) -> ArenaVerdict:
+        """Run the model inside its arena and outside it, and compare every tensor bit for bit."""
+        from onnxtile.planning.proof.arena_run import arena_run
+
+        opened = self.opened
+        return arena_run(opened.model, self.plan, opened.shapes, opened.constants, progress=progress)
+
+
+@dataclass(frozen=True, repr=False)
+class FittedModel(RewrittenModel):
+    """The model that fits, its plan, its costs before and after, and the steps that were taken.
+
+    The model holds the plan as metadata, as `plan` writes it; a model with quantised islands does not. Where nothing fits, `model` and
+    `after` are those of the smallest arena that was reached, and `blocked_by` says what is in the way. `verdict` is that of the runs of
+    both models, `arena_verdict` that of the run inside the arena; both are None where verification was off, or nothing fits.
+    `curve` is the trade of which this model is one point; None where it was not asked for.
+    """
+
+    verb: ClassVar[str] = "fit"
+
+    model: ir.Model
+    planned_before: ModelPlan
+    planned: ModelPlan
+    memory: tuple[str, int] | None
+    before: ModelCost
+    after: ModelCost
+    steps: tuple[FitStep, ...]
+    blocked_by: Obstacle | None
+    verdict: Verdict | None
+    arena_verdict: ArenaVerdict | None
+    curve: FitCurve | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the arena is within the capacity, if one was given."""
+        return self.memory is None or self.after.arena <= self.memory[1]
+
+    @property
+    def reason(self) -> str | None:
+        """The reason why nothing fits, in a line; None where it fits."""
+        if self.fits or self.memory is None:
+            return None
+        name, size = self.memory
+        where = f", where {', '.join(self.blocked_by.tensors[:3])} live" if self.blocked_by else ""
+        return f"nothing fits {name} of {size:,} bytes: the smallest arena reached is {self.after.arena:,} bytes{where}"
+
+    @property
+    def summary(self) -> str:
+        """The arena before and after, and what that cost."""
+        extra = (self.after.macs - self.before.macs) / max(self.before.macs, 1)
+        sizes = f"arena {self.before.arena:,} to {self.after.arena:,} bytes"
+        return f"{sizes}, {extra:+.1%} MACs, {self.after.nodes:,} nodes, {verified(self.verdict)}"
+
+    @property
+    def documents(self) -> dict[str, PlanDocument]:
+        """The JSON of the plans `before` and `after`, from which every format can be written."""
+        return {"before": self.planned_before.document, "after": self.planned.document}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of `fit`."""
+        return {
+            "capacity": self.memory and {"name": self.memory[0], "bytes": self.memory[1]},
+            "fits": self.fits,
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "steps": [step.to_dict() for step in self.steps],
+            "curve": self.curve and self.curve.to_dict()["curve"],
+            "blocked_by": self.blocked_by and self.blocked_by.to_dict(),
+            "verdict": self.verdict
+            and {**self.verdict.to_dict(), "arena": self.arena_verdict and self.arena_verdict.to_dict()},
+        }
