@@ -47,7 +47,7 @@ def _one(op: str, rows: int, weights: tuple[int, ...] | None = None, **attribute
         constants.append(numpy_helper.from_array(array, "w"))
     node = helper.make_node(op, ["x", *(one.name for one in constants)], ["y"], name="one", **attributes)
     x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, rows, 5])
-    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", "c", "h", "w"])
     graph = helper.make_graph([node], "g", [x], [y], constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
@@ -84,7 +84,7 @@ def test_windows_read_what_the_operator_reads(
     try:
         facts = facts_of(proto)
         link = links(facts, 2)[0]
-    except (Uncut, onnxtile.OnnxtileError):
+    except Uncut:
         return
     assert isinstance(link, AxisLink) and link.axis == 2
     out = facts.result[2]
