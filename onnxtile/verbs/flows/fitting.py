@@ -12,8 +12,9 @@ from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.quantised import inside_islands, separate
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import FitSchedule, Regions
-from onnxtile.fitting.result import FitStep, ModelCost, Obstacle, obstacle_of, steps_of
+from onnxtile.fitting.result import FitStep, ModelCost, Obstacle, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.search import FitTarget, search
+from onnxtile.fitting.unblocking.unblock import ModelRewrite, unblock
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
@@ -126,10 +127,16 @@ def attempt(options: FitOptions) -> FittedModel:
     if memory is not None and plan.arena_size <= memory[1]:
         return FittedModel(original, plan, memory, before, before, (), None, None, source=file_of(options.model))
     wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
-    best = _written(original, shapes, regions, wanted, progress)
+    rewritten, rewritten_shapes, rewrites = original, shapes, tuple[ModelRewrite, ...]()
+    unblocked = unblock(original, shapes, exact=options.exact)
+    if unblocked is not None:
+        rewritten, rewrites = unblocked.model, unblocked.rewrites
+        rewritten_shapes = _known(rewritten, unblocked.shapes)
+        regions = _regions(rewritten, rewritten_shapes, Constants(rewritten), exact=options.exact)
+    best = _written(rewritten, rewritten_shapes, regions, wanted, progress)
     chosen, fitted, plan = best
     if plan.arena_size >= before.arena:
-        chosen, fitted, plan = FitSchedule(tuple(regions.whole)), original, before_plan
+        chosen, fitted, plan, rewrites = FitSchedule(tuple(regions.whole)), original, before_plan, ()
     after = ModelCost(
         plan.arena_size,
         plan.peak,
@@ -156,7 +163,7 @@ def attempt(options: FitOptions) -> FittedModel:
         memory,
         before,
         after,
-        steps_of(regions, chosen.regions),
+        steps_before(rewrites) + steps_of(regions, chosen.regions),
         blocked,
         verdict,
         source=file_of(options.model),
