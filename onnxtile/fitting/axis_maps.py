@@ -6,88 +6,12 @@ A rule is found by the operator's name. Operators without a rule are never cut.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
-import onnx_ir as ir
-
-from onnxtile.model.constants import Constants
-from onnxtile.model.shapes import Shapes
-from onnxtile.tiling.sliding import InputWindow, SlidingAxis
-
-
-class Uncut(Exception):
-    """The reason why an operator is not cut along an axis; one line for the user."""
-
-
-@dataclass(frozen=True)
-class AxisLink:
-    """The axis of an operand that an axis of the output depends on, and how.
-
-    Without `window`, element i reads element i. With `factor` n, the elements i·n to i·n + n - 1 read element i.
-    """
-
-    axis: int
-    window: SlidingAxis | None = None
-    factor: int = 1
-
-    def reads(self, start: int, stop: int) -> InputWindow:
-        """Return the elements of the operand that the outputs from `start` to `stop` read, and the padding around them."""
-        if self.window is not None:
-            return self.window.window(slice(start, stop))
-        return InputWindow(start // self.factor, -(-stop // self.factor), 0, 0)
-
-
-AxisLinks = tuple[AxisLink | None, ...]
-"""One link for each operand of a node; None for an operand that is read whole."""
-
-
-@dataclass(frozen=True)
-class OperatorFacts:
-    """A node with the sizes of its operands and results, all known."""
-
-    node: ir.Node
-    shapes: Shapes
-    constants: Constants
-    opset: int
-
-    def sizes(self, place: int) -> tuple[int, ...] | None:
-        """Return the sizes of the operand at `place`; None where it is not given or its sizes are not known."""
-        value = self.node.inputs[place] if place < len(self.node.inputs) else None
-        return None if value is None else self.shapes.sizes(value)
-
-    @property
-    def result(self) -> tuple[int, ...]:
-        """The sizes of the first result. Raises Uncut where they are not known."""
-        sizes = self.shapes.sizes(self.node.outputs[0])
-        if sizes is None:
-            raise Uncut("the sizes of its result are not known")
-        return sizes
-
-    def operand(self, place: int) -> tuple[int, ...]:
-        """Return the sizes of the operand at `place`. Raises Uncut where they are not known."""
-        sizes = self.sizes(place)
-        if sizes is None:
-            raise Uncut("the sizes of an operand are not known")
-        return sizes
-
-    def ints(self, name: str, default: Sequence[int]) -> list[int]:
-        """Return an attribute with whole numbers."""
-        return list(self.node.attributes.get_ints(name, list(default)) or default)
-
-    def integer(self, name: str, default: int) -> int:
-        """Return an attribute with one whole number."""
-        return self.node.attributes.get_int(name, default)
-
-    def numbers(self, place: int) -> list[float] | None:
-        """Return the elements of the constant operand at `place`; None where it is not given. Raises Uncut for one that is computed."""
-        value = self.node.inputs[place] if place < len(self.node.inputs) else None
-        if value is None:
-            return None
-        if value not in self.constants:
-            raise Uncut("an operand that sets its sizes is computed at run time")
-        return [float(number) for number in self.constants.array(value).ravel()]
-
+from onnxtile.fitting.axis_links import AxisLink, AxisLinks, OperatorFacts, Uncut
+from onnxtile.fitting.moved_axes import expanded, gathered, padded, reshaped, sliced, spread, stacked
+from onnxtile.tiling.sliding import SlidingAxis
 
 AxisRule = Callable[[OperatorFacts, int], AxisLinks]
 
@@ -99,6 +23,9 @@ _UNARY = (
 _BROADCAST = (
     "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Clip Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or "
     "PRelu Pow Sub Sum Where Xor"
+)
+_REDUCTIONS = (
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
 )
 
 
@@ -153,6 +80,12 @@ def _along(facts: OperatorFacts, axis: int) -> AxisLinks:
     rank = len(facts.result)
     chosen = facts.integer("axis", -1 if facts.opset >= 13 else 1) % rank
     if axis == chosen or (facts.opset < 13 and axis > chosen):
+        raise Uncut("it normalises along this axis")
+    return (AxisLink(axis),)
+
+
+def _one_axis(facts: OperatorFacts, axis: int) -> AxisLinks:
+    if axis == facts.integer("axis", -1) % len(facts.result):
         raise Uncut("it normalises along this axis")
     return (AxisLink(axis),)
 
@@ -230,12 +163,26 @@ def _global_pool(_facts: OperatorFacts, axis: int) -> AxisLinks:
 
 
 def _reduced(facts: OperatorFacts, axis: int) -> AxisLinks:
+    """The axes that are not reduced stay in their order; without keepdims the result has no others."""
     rank = len(facts.operand(0))
     axes = facts.numbers(1) if len(facts.node.inputs) > 1 else facts.ints("axes", ())
-    whole = not axes and not facts.integer("noop_with_empty_axes", 0)
-    if whole or not facts.integer("keepdims", 1) or any(int(one) % rank == axis for one in axes or ()):
+    if not axes and facts.integer("noop_with_empty_axes", 0):
+        return _padded(facts, [AxisLink(axis)])
+    reduced = {int(one) % rank for one in axes} if axes else set(range(rank))
+    left = range(rank) if facts.integer("keepdims", 1) else [one for one in range(rank) if one not in reduced]
+    if left[axis] in reduced:
         raise Uncut("it reduces this axis")
-    return _padded(facts, [AxisLink(axis)])
+    return _padded(facts, [AxisLink(left[axis])])
+
+
+def _chosen(facts: OperatorFacts, axis: int) -> AxisLinks:
+    """ArgMax and its kin: one axis is reduced to the place of an element."""
+    rank = len(facts.operand(0))
+    own = facts.integer("axis", 0) % rank
+    left = [one for one in range(rank) if facts.integer("keepdims", 1) or one != own]
+    if left[axis] == own:
+        raise Uncut("it reduces this axis")
+    return (AxisLink(left[axis]),)
 
 
 def _joined(facts: OperatorFacts, axis: int) -> AxisLinks:
@@ -253,16 +200,6 @@ def _split(facts: OperatorFacts, axis: int) -> AxisLinks:
 def _transposed(facts: OperatorFacts, axis: int) -> AxisLinks:
     rank = len(facts.result)
     return (AxisLink(facts.ints("perm", range(rank)[::-1])[axis]),)
-
-
-def _reshaped(facts: OperatorFacts, axis: int) -> AxisLinks:
-    """An axis stays itself where the sizes before it, and its own, make the same product in operand and result."""
-    before, after = facts.operand(0), facts.result
-    outer = prod(after[:axis])
-    for own, size in enumerate(before):
-        if size == after[axis] and size > 1 and prod(before[:own]) == outer:
-            return _padded(facts, [AxisLink(own)])
-    raise Uncut("it mixes this axis with others")
 
 
 def _matmul(facts: OperatorFacts, axis: int) -> AxisLinks:
@@ -325,9 +262,17 @@ _RULES: dict[str, AxisRule] = {
     **dict.fromkeys(_BROADCAST.split(), _broadcast),
     **dict.fromkeys(["MaxPool", "AveragePool", "LpPool"], _pool),
     **dict.fromkeys(["GlobalAveragePool", "GlobalMaxPool"], _global_pool),
-    **dict.fromkeys(["ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2"], _reduced),
-    **dict.fromkeys(["Reshape", "Flatten", "Squeeze", "Unsqueeze"], _reshaped),
-    **dict.fromkeys(["Softmax", "LogSoftmax"], _along),
+    **dict.fromkeys(_REDUCTIONS.split(), _reduced),
+    **dict.fromkeys(["ArgMax", "ArgMin"], _chosen),
+    **dict.fromkeys(["Reshape", "Flatten", "Squeeze", "Unsqueeze"], reshaped),
+    **dict.fromkeys(["Softmax", "LogSoftmax", "Hardmax"], _along),
+    **dict.fromkeys(["LpNormalization"], _one_axis),
+    "Slice": sliced,
+    "Pad": padded,
+    "Expand": expanded,
+    "Gather": gathered,
+    "DepthToSpace": spread,
+    "SpaceToDepth": stacked,
     **dict.fromkeys(["LayerNormalization", "RMSNormalization"], _from_axis),
     **dict.fromkeys(["QuantizeLinear", "DequantizeLinear"], _quantised),
     **dict.fromkeys(["Resize", "Upsample"], _resized),
@@ -341,3 +286,5 @@ _RULES: dict[str, AxisRule] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
 }
+
+__all__ = ["AxisLink", "AxisLinks", "OperatorFacts", "Uncut", "links"]

@@ -8,7 +8,7 @@ from math import prod
 
 import onnx_ir as ir
 
-from onnxtile.fitting.axis_maps import AxisLinks, OperatorFacts, Uncut, links
+from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
 from onnxtile.graph import node_id
 from onnxtile.inspection.work import NotKnown, work_of
@@ -20,6 +20,8 @@ from onnxtile.planning.layout.aliases.lawful import IN_PLACE, VIEWS
 
 _DIRECTIONS = (ROWS, COLUMNS)
 _STANDARD = {"", "ai.onnx"}
+_WINDOWED = {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"}
+"""Operators whose axes behind the channels are cut, also where there is one only."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class KernelSource:
     slices: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
     left_out: frozenset[int] = frozenset()
     join_axis: int | None = None
+    windows: tuple[AxisLink, ...] = ()
+    """The windows along each axis behind the channels, of an operator that has some."""
 
 
 class _NetworkReader:
@@ -89,7 +93,9 @@ class _NetworkReader:
         return found
 
     def _default(self, value: ir.Value) -> tuple[int | None, int | None]:
-        rank = len(self.shapes.sizes(value) or ())
+        rank, made_by = len(self.shapes.sizes(value) or ()), value.producer()
+        if rank == 3 and made_by is not None and made_by.op_type in _WINDOWED:
+            return 2, None
         return (rank - 2 if rank > 1 else None), (rank - 1 if rank > 3 else None)
 
     def _links(self, node: ir.Node, axis: int | None) -> AxisLinks | None:
@@ -152,14 +158,43 @@ class _NetworkReader:
             frozenset(overwrites),
             is_view,
             standard and node.op_type == "Concat" and self._is_contiguous(node),
-            KernelSource(node, tuple(place for place, _ in read), links_of),
+            KernelSource(node, tuple(place for place, _ in read), links_of, windows=self._windows(node)),
+            "" if links_of[ROWS] is not None else self._reason(node),
         )
 
     def _cut(self, node: ir.Node, direction: int) -> AxisLinks | None:
         """Return the links of a node whose results all have one axis in `direction`; None where it is not cut."""
         if has_body(node) or node.domain not in _STANDARD:
             return None
-        return self._links(node, self.axes[node.outputs[0]][direction])
+        found = self._links(node, self.axes[node.outputs[0]][direction])
+        if found is None:
+            return None
+        given = ((found[place], value) for place, value in self.reads(node) if place is not None)
+        # Rows of the result that come from columns of an operand: one direction of both would have to be cut as another.
+        is_turned = any(link is not None and link.axis != self.axes[value][direction] for link, value in given)
+        return None if is_turned else found
+
+    def _reason(self, node: ir.Node) -> str:
+        """Return the reason why a node is not cut into rows."""
+        axis = self.axes[node.outputs[0]][ROWS]
+        if has_body(node):
+            return "it has a body"
+        if node.domain not in _STANDARD:
+            return f"{node.domain}.{node.op_type} has no rule for cutting"
+        if axis is None:
+            return "its result has no rows"
+        try:
+            links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
+        except Uncut as error:
+            return str(error)
+        return "it reads another axis of an operand than the one that is cut"
+
+    def _windows(self, node: ir.Node) -> tuple[AxisLink, ...]:
+        if node.op_type not in _WINDOWED:
+            return ()
+        rank = len(self.shapes.sizes(node.outputs[0]) or ())
+        found = (self._links(node, axis) for axis in range(2, rank))
+        return tuple(one[0] for one in found if one is not None and one[0] is not None)
 
     def _is_contiguous(self, node: ir.Node) -> bool:
         sizes = self.shapes.sizes(node.outputs[0]) or ()

@@ -11,7 +11,7 @@ from onnxtile.fitting.estimate import cut_cost
 from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
 from onnxtile.fitting.region import Cut, RegionTrace, trace
-from onnxtile.fitting.strip_ranges import PaddingOnly
+from onnxtile.fitting.strip_ranges import PaddingOnly, read_whole
 
 WHOLE = Cut()
 
@@ -183,10 +183,11 @@ class Regions:
         return [one for one in found if one is not None]
 
     def rows(self, start: int, stop: int) -> int:
-        """Return the rows of the largest operand of a region."""
+        """Return the rows of the largest operand of a region that is not read whole."""
         kernels = self.network.kernels[start:stop]
         made = {tensor for kernel in kernels for tensor in kernel.makes}
         given = {tensor for kernel in kernels for tensor in kernel.reads} - made
+        given -= read_whole(kernels, self.network.tensors)
         return max((self.network.tensors[tensor].extent(ROWS) for tensor in given), default=1)
 
     def kept_rows(self, start: int, stop: int) -> dict[int, int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxtile.fitting.regions import RegionCost, Regions
+from onnxtile.fitting.unblocking.unblock import ModelRewrite
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,14 @@ class FitStep:
     peak: int
     pieces: int
     copied: int
+    rewrite: str = ""
+    """The rewrite that was made before the model was cut; empty for a run that was cut."""
 
     @property
     def text(self) -> str:
-        """The nodes, and how they are cut, in a line."""
+        """The nodes, and how they are cut or rewritten, in a line."""
+        if self.rewrite:
+            return f"{', '.join(self.nodes[:3])}{', ...' if len(self.nodes) > 3 else ''}: {self.rewrite}"
         first, last = self.nodes[0], self.nodes[-1]
         cuts = [f"{self.strips} strips"] * (self.strips > 1) + [f"{self.bands} bands"] * (self.bands > 1)
         cuts += ["rows kept"] * (self.kept > 0) + [f"channels by {self.chunks}"] * (self.chunks > 1)
@@ -56,6 +61,11 @@ class FitStep:
 def steps_of(regions: Regions, chosen: tuple[RegionCost, ...]) -> tuple[FitStep, ...]:
     """Return a step for each region that is cut."""
     return tuple(_step(regions, one) for one in chosen if not one.is_whole)
+
+
+def steps_before(rewrites: tuple[ModelRewrite, ...]) -> tuple[FitStep, ...]:
+    """Return a step for each rewrite that was made before the model was cut."""
+    return tuple(FitStep(one.kind, one.nodes, 1, 1, 0, 1, "", 0, 0, 0, 0, one.text) for one in rewrites)
 
 
 def _step(regions: Regions, one: RegionCost) -> FitStep:

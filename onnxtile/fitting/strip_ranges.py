@@ -133,11 +133,14 @@ def paced(
     that the first and the last strips are no longer than the others.
     """
     given = {tensor for kernel in kernels for tensor in kernel.reads if tensor not in needed}
-    largest = max((tensors[tensor].extent(ROWS) for tensor in given), default=1)
+    at_hand = read_whole(kernels, tensors)
+    largest = max((tensors[tensor].extent(ROWS) for tensor in given - at_hand), default=1)
     # After so many strips every kernel has run, whatever it reads.
     strips = 4 * largest // step + 1
     counts = np.arange(1, strips + 1, dtype=np.float64)
     ends = {tensor: counts * step * tensors[tensor].extent(ROWS) / largest for tensor in given}
+    # An operand that is read whole does not come in strip by strip: all of it is there from the start.
+    ends.update((tensor, np.full(strips, inf)) for tensor in given & at_hand)
     for kernel in kernels:
         end = np.full(strips, inf if kernel.reads else 0.0)
         for place, tensor in enumerate(kernel.reads):
@@ -157,6 +160,16 @@ def paced(
     }
     count = 1 + max(int(np.argmax(end >= needed[tensor][1])) for tensor, end in done.items())
     return {tensor: _parts(needed[tensor][0], end[:count].tolist()) for tensor, end in done.items()}
+
+
+def read_whole(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> set[int]:
+    """Return the operands of which a kernel reads all rows for each row of its results, or which have one row."""
+    return {
+        tensor
+        for kernel in kernels
+        for place, tensor in enumerate(kernel.reads)
+        if _link(kernel, place, tensors) is None or tensors[tensor].extent(ROWS) == 1
+    }
 
 
 def _parts(first: int, ends: Sequence[float]) -> list[PatchRange | None]:

@@ -11,6 +11,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
 
+from onnxtile.fitting.axis_links import OperatorFacts
+from onnxtile.fitting.moved_axes import pad_sizes, slice_ranges
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
 from onnxtile.fitting.read_network import KernelSource
 from onnxtile.fitting.region import Patch, PieceOp, RegionTrace
@@ -204,8 +206,10 @@ class _RegionWriter:
         outputs = iter(results)
         all_results = [next(outputs) if value.name else ir.Value(name="") for value in node.outputs]
         attributes = self._attributes(source, node, patch)
-        if node.op_type == "Reshape":
+        if node.op_type in {"Reshape", "Expand"}:
             inputs[1:] = [self._sizes(self._dims(patch))]
+        if node.op_type in {"Slice", "Pad"}:
+            inputs, attributes = self._moved(source, node, patch, trace.patches[op.reads[0]], inputs)
         if node.op_type in {"Resize", "Upsample"}:
             inputs = self._scaled(node, inputs)
         self._add((node.domain, node.op_type), kernel.name, inputs, all_results, attributes)
@@ -216,8 +220,8 @@ class _RegionWriter:
         if value is None:
             return None
         cuts = [source.slices[place]] if place in source.slices else []
-        for links, wanted in zip(source.links, (patch.rows, patch.columns), strict=True):
-            link = None if links is None else links[place]
+        for found, wanted in zip(source.links, (patch.rows, patch.columns), strict=True):
+            link = None if found is None else found[place]
             if link is not None:
                 window = link.reads(*wanted)
                 cuts.append((link.axis, window.start, window.stop))
@@ -248,19 +252,45 @@ class _RegionWriter:
 
     def _padding(self, source: KernelSource, patch: Patch) -> list[ir.Attr]:
         """Return the padding of this patch alone: of the model's where the patch is at the border, else none."""
-        rank = len(self.tensors[patch.tensor].dims) - 2
-        windows: list[InputWindow | None] = [None] * rank
         about = self.tensors[patch.tensor]
-        for direction, wanted in ((ROWS, patch.rows), (COLUMNS, patch.columns)):
-            links, axis = source.links[direction], about.axes[direction]
-            if links is not None and axis is not None and axis >= 2 and links[0] is not None:
-                windows[axis - 2] = links[0].reads(*wanted)
-        known = [one for one in windows if one is not None]
-        assert len(known) == rank
+        wanted = dict(zip(about.axes, (patch.rows, patch.columns), strict=True))
+        known = [
+            link.reads(*wanted.get(axis, (0, about.dims[axis]))) for axis, link in enumerate(source.windows, start=2)
+        ]
         found = [ir.AttrInt64s("pads", [*(one.before for one in known), *(one.after for one in known)])]
         if any(one.extra for one in known):
             found.append(ir.AttrInt64s("output_padding", [one.extra for one in known]))
         return found
+
+    def _moved(
+        self, source: KernelSource, node: ir.Node, patch: Patch, given: Patch, inputs: list[ir.Value | None]
+    ) -> tuple[list[ir.Value | None], list[ir.Attr]]:
+        """Return the operands and attributes of a Slice or Pad of this patch: of the model's only along axes that are not cut."""
+        facts = OperatorFacts(node, self.shapes, self.constants_of, self.opset)
+        about, cut, first = self.tensors[patch.tensor], dict[int, InputWindow](), dict[int, int]()
+        for direction, wanted, held in ((ROWS, patch.rows, given.rows), (COLUMNS, patch.columns, given.columns)):
+            found, axis = source.links[direction], about.axes[direction]
+            if found is not None and axis is not None and found[0] is not None:
+                cut[axis], first[axis] = found[0].reads(*wanted), held[0]
+        if node.op_type == "Slice":
+            ranges = {
+                axis: (cut[axis].start - first[axis], cut[axis].stop - first[axis], one.step) if axis in cut else one
+                for axis, one in slice_ranges(facts).items()
+            }
+            numbers = [[one[part] for one in ranges.values()] for part in range(3)]
+            if self.opset < 10:
+                sizes = zip(("starts", "ends", "axes"), (*numbers[:2], list(ranges)), strict=True)
+                return inputs, [ir.AttrInt64s(*one) for one in sizes]
+            return [inputs[0], *map(self._sizes, (*numbers[:2], list(ranges), numbers[2]))], []
+        pads, rank = pad_sizes(facts), len(about.dims)
+        for axis, window in cut.items():
+            pads[axis], pads[axis + rank] = window.before, window.after
+        if self.opset < 11:
+            return inputs, [
+                *(one for one in node.attributes.values() if one.name != "pads"),
+                ir.AttrInt64s("pads", pads),
+            ]
+        return [inputs[0], self._sizes(pads), *inputs[2:3]], list(node.attributes.values())
 
     def _scaled(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None]:
         """Return the operands of a Resize that scales by the same factors as the whole one."""

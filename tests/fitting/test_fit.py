@@ -10,11 +10,14 @@ import onnx
 import pytest
 
 import onnxtile
+from onnxtile.fitting.read_network import read_network
 from onnxtile.model.constants import Constants
+from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
 from onnxtile.planning.proof.arena_run import ArenaVerdict
 from onnxtile.progress import Progress
 from onnxtile.verbs.flows.fitted_model import ModelPlan
-from tests.fitting.networks import branches, inverted_residuals
+from tests.fitting.networks import branches, inverted_residuals, model
 from tests.fitting.test_quantised import quantised
 
 
@@ -64,6 +67,19 @@ def test_the_same_input_gives_the_same_model() -> None:
 def test_a_memory_that_is_too_small_names_what_lives_there() -> None:
     with pytest.raises(onnxtile.Infeasible, match=r"the smallest arena reached is .* bytes, where"):
         onnxtile.fit(inverted_residuals(), capacity=500)
+
+
+def test_what_is_not_cut_says_why() -> None:
+    text = "g (float[1,3,20,12] x) => (float[n,c,h,v] y) { [norm] h = MeanVarianceNormalization(x) [pool] y = GlobalMaxPool(h) }"
+    whole = model(text)
+    with pytest.raises(onnxtile.Infeasible):
+        onnxtile.fit(whole, capacity=500)
+    shapes = resolve(made := load(whole), run=False)
+    kernels = read_network(made, shapes, Constants(made)).kernels
+    assert [kernel.reason for kernel in kernels] == [
+        "MeanVarianceNormalization has no rule for cutting",
+        "it reads the whole of this axis",
+    ]
 
 
 def test_the_arena_is_that_of_the_defaults_of_plan_where_another_order_is_smaller(tmp_path: Path) -> None:

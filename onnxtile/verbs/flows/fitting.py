@@ -13,8 +13,9 @@ from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.quantised import inside_islands, separate
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import FitSchedule, Regions
-from onnxtile.fitting.result import ModelCost, obstacle_of, steps_of
+from onnxtile.fitting.result import FitStep, ModelCost, Obstacle, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.search import FitTarget, search
+from onnxtile.fitting.unblocking.unblock import ModelRewrite, unblock
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
@@ -97,14 +98,16 @@ def read_subject(options: CurveOptions) -> FitSubject:
 
 def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
     """Return the model that fits, or the smallest that was reached."""
-    memory = options.memory
-    regions, before = subject.regions, subject.before
+    memory, before = options.memory, subject.before
+    regions, rewrites = subject.regions, tuple[ModelRewrite, ...]()
     chosen, fitted, planned, after = FitSchedule(tuple(regions.whole)), subject.model, subject.planned, before
     if memory is None or before.arena > memory[1]:
         wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
-        found = _fitted(subject, wanted, options.progress)
+        unblocked, applied = _unblocked(subject, exact=options.exact)
+        found = _fitted(unblocked, wanted, options.progress)
         if found is not None and found.planned.plan.arena_size < before.arena:
             chosen, fitted, planned = found.schedule, found.model, found.planned
+            regions, rewrites = unblocked.regions, applied
             after = cost(chosen, planned, found.nodes)
     fits = memory is None or after.arena <= memory[1]
     if fits and planned.plan.kernels is None:
@@ -116,11 +119,21 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         memory,
         before,
         after,
-        steps_of(regions, chosen.regions),
+        steps_before(rewrites) + steps_of(regions, chosen.regions),
         None if fits else obstacle_of(regions, chosen.regions),
         *(_judged(subject.model, fitted, planned, options) if options.verify and fits else (None, None)),
         source=file_of(options.model),
     )
+
+
+def _unblocked(subject: FitSubject, *, exact: bool) -> tuple[FitSubject, tuple[ModelRewrite, ...]]:
+    """Return the model after the rewrites that let more of it be cut, and these rewrites."""
+    found = unblock(subject.model, subject.shapes, exact=exact)
+    if found is None:
+        return subject, ()
+    shapes = _known(found.model, found.shapes)
+    regions = _regions(found.model, shapes, Constants(found.model), exact=exact)
+    return replace(subject, model=found.model, shapes=shapes, regions=regions), found.rewrites
 
 
 def cost(schedule: FitSchedule, planned: ModelPlan, nodes: int) -> ModelCost:

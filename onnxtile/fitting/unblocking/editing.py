@@ -1,0 +1,73 @@
+"""A model while it is rewritten: its shapes, its constants, and new nodes with names of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.model.bytes import tensor_bytes
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes
+from onnxtile.runtime import Array
+from onnxtile.tiling.names import Names
+
+
+class ModelEdit:
+    """Adds nodes to the main graph of a model in place; new values carry their element type and sizes."""
+
+    def __init__(self, model: ir.Model, shapes: Shapes) -> None:
+        self.model, self.shapes = model, shapes
+        self.constants = Constants(model)
+        self.names = Names(model)
+        self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
+
+    def sizes(self, value: ir.Value) -> tuple[int, ...] | None:
+        """Return the sizes of a value, also of a new one; None where they are not known."""
+        known = self.shapes.sizes(value)
+        if known is None and value.shape is not None and value.shape.is_static():
+            known = tuple(int(dim) for dim in value.shape.numpy())
+        return known
+
+    def dtype(self, value: ir.Value) -> ir.DataType | None:
+        """Return the element type of a value, also of a new one."""
+        return self.shapes.dtype(value) or value.dtype
+
+    def bytes(self, value: ir.Value) -> int:
+        """Return the bytes of a value that is made at run time; 0 for a graph input, a constant, or where they are not known."""
+        if value.producer() is None or value in self.constants:
+            return 0
+        return tensor_bytes(value, self.shapes) or 0
+
+    def value(self, stem: str, sizes: Sequence[int], dtype: ir.DataType | None) -> ir.Value:
+        """Return a new value."""
+        kind = None if dtype is None else ir.TensorType(dtype)
+        return ir.Value(name=self.names.fresh(stem), shape=ir.Shape(sizes), type=kind)
+
+    def constant(self, stem: str, array: Array) -> ir.Value:
+        """Return a new constant of the graph."""
+        name = self.names.fresh(stem)
+        tensor = ir.Tensor(np.ascontiguousarray(array), name=name)
+        made = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self.model.graph.register_initializer(made)
+        return made
+
+    def add(
+        self,
+        before: ir.Node,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        result: ir.Value,
+        attributes: Iterable[ir.Attr] = (),
+    ) -> ir.Value:
+        """Add a node of the standard domain before the node `before`; return its `result`."""
+        name = self.names.fresh(f"{result.name}/{op}")
+        self.model.graph.insert_before(before, ir.Node("", op, inputs, attributes, outputs=[result], name=name))
+        return result
+
+    def replace(self, old: ir.Value, new: ir.Value) -> None:
+        """Let every reader of `old`, and the outputs of the graph, take `new`, which gets the name."""
+        name = old.name
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        old.name, new.name = None, name

@@ -1,0 +1,92 @@
+"""Nodes that make more than they use up run as late as they can, so that less lives at every place in between."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxtile.fitting.unblocking.editing import ModelEdit
+from onnxtile.model.walk import dependencies
+
+_OrderKey = tuple[int, ...]
+
+
+_LARGEST = 24
+"""Nodes that are moved together, at most."""
+
+
+def run_late(edit: ModelEdit) -> list[ir.Node]:
+    """Move each node that raises the bytes alive to right before the first reader of its results; return the nodes that were moved.
+
+    Its operands live until then. A node stays where those that no other node reads by then take as many bytes as its results; but with the
+    nodes that make operands for it alone, it may raise the bytes alive, and then these are moved together.
+    """
+    moved = _LateOrder(edit).run()
+    # Nodes that were moved together are then moved one by one.
+    _LateOrder(edit).run(frozenset(moved))
+    return moved
+
+
+class _LateOrder:
+    def __init__(self, edit: ModelEdit) -> None:
+        self.edit, self.graph = edit, edit.model.graph
+        self.keys: dict[ir.Node, _OrderKey] = {node: (place,) for place, node in enumerate(self.graph)}
+        self.reads = {node: list(dict.fromkeys(dependencies(node))) for node in self.graph}
+        self.readers: dict[ir.Value, list[ir.Node]] = {}
+        for node, values in self.reads.items():
+            for value in values:
+                self.readers.setdefault(value, []).append(node)
+        self.outputs = set(self.graph.outputs)
+        self.moved: dict[ir.Node, None] = {}
+
+    def run(self, only: frozenset[ir.Node] | None = None) -> list[ir.Node]:
+        """Move the nodes of the graph, or `only` these; return those that were moved."""
+        behind: ir.Node | None = None
+        for node in reversed(list(self.graph)):
+            if node in self.moved:
+                continue
+            first = self._first_reader(node) if only is None or node in only else None
+            group = [] if first is None or first is behind else self._group(node, first)
+            if first is None or not group:
+                behind = node
+                continue
+            for one in group:
+                # Of two nodes before the same one, the one that is moved later stands last.
+                key = self.keys[first]
+                self.keys[one] = (*key[:-1], key[-1] - 1, len(self.reads) + len(self.moved))
+                self.graph.remove(one)
+                self.graph.insert_before(first, [one])
+                self.moved[one] = None
+        return list(self.moved)
+
+    def _first_reader(self, node: ir.Node) -> ir.Node | None:
+        if not self.outputs.isdisjoint(node.outputs):
+            return None
+        found = (one for value in node.outputs for one in self.readers.get(value, ()))
+        return min(found, key=self.keys.__getitem__, default=None)
+
+    def _group(self, node: ir.Node, first: ir.Node) -> list[ir.Node]:
+        """Return `node` with as few nodes before it as raise the bytes alive together, in their order; empty where none do."""
+        group, made = {node}, set(node.outputs)
+        size = sum(map(self.edit.bytes, node.outputs))
+        while len(group) <= _LARGEST:
+            given = {value for one in group for value in self.reads[one]} - made
+            if sum(self.edit.bytes(value) for value in given if self._lives_longer(value, group, first)) < size:
+                return sorted(group, key=self.keys.__getitem__)
+            makers = {value.producer() for value in given}
+            alone = [one for one in makers if one is not None and self._is_alone(one, group)]
+            if not alone:
+                return []
+            nearest = max(alone, key=self.keys.__getitem__)
+            group.add(nearest)
+            made.update(nearest.outputs)
+        return []
+
+    def _lives_longer(self, value: ir.Value, group: set[ir.Node], first: ir.Node) -> bool:
+        if value in self.outputs:
+            return False
+        return all(self.keys[one] < self.keys[first] for one in self.readers[value] if one not in group)
+
+    def _is_alone(self, node: ir.Node, group: set[ir.Node]) -> bool:
+        if node not in self.keys or node in self.moved or not self.outputs.isdisjoint(node.outputs):
+            return False
+        return all(one in group for value in node.outputs for one in self.readers.get(value, ()))
