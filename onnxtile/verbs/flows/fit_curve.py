@@ -10,7 +10,7 @@ from onnxtile.fitting.result import ModelCost
 from onnxtile.fitting.search import FitTarget, search
 from onnxtile.progress import Progress
 from onnxtile.result import VerbResult
-from onnxtile.verbs.flows.fitting import FitSubject, cost, read_subject, written
+from onnxtile.verbs.flows.fitting import FitSubject, cost, read_subject, unblocked_subject, written
 
 if TYPE_CHECKING:
     from onnxtile.verbs.fit import CurveOptions
@@ -61,7 +61,8 @@ def curve_of(subject: FitSubject, options: CurveOptions) -> FitCurve:
     """Return the trade of a model that was read."""
     wanted = FitTarget(None, float(options.max_extra_macs), options.max_nodes)
     points = [CurvePoint(subject.before, False)]
-    for point in _points(subject, wanted, options.progress):
+    unblocked, _ = unblocked_subject(subject, exact=options.exact)
+    for point in _points(unblocked, wanted, options.progress):
         # Gaps between buffers may make an arena larger than its peak.
         if point.cost.arena < points[-1].cost.arena:
             points.append(point)

@@ -13,7 +13,7 @@ from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.quantised import inside_islands, separate
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import FitSchedule, Regions
-from onnxtile.fitting.result import FitStep, ModelCost, Obstacle, obstacle_of, steps_before, steps_of
+from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.search import FitTarget, search
 from onnxtile.fitting.unblocking.unblock import ModelRewrite, unblock
 from onnxtile.fitting.write import write
@@ -103,7 +103,7 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
     chosen, fitted, planned, after = FitSchedule(tuple(regions.whole)), subject.model, subject.planned, before
     if memory is None or before.arena > memory[1]:
         wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
-        unblocked, applied = _unblocked(subject, exact=options.exact)
+        unblocked, applied = unblocked_subject(subject, exact=options.exact)
         found = _fitted(unblocked, wanted, options.progress)
         if found is not None and found.planned.plan.arena_size < before.arena:
             chosen, fitted, planned = found.schedule, found.model, found.planned
@@ -126,7 +126,7 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
     )
 
 
-def _unblocked(subject: FitSubject, *, exact: bool) -> tuple[FitSubject, tuple[ModelRewrite, ...]]:
+def unblocked_subject(subject: FitSubject, *, exact: bool) -> tuple[FitSubject, tuple[ModelRewrite, ...]]:
     """Return the model after the rewrites that let more of it be cut, and these rewrites."""
     found = unblock(subject.model, subject.shapes, exact=exact)
     if found is None:
