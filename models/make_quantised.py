@@ -2,7 +2,8 @@
 
     python models/make_quantised.py MODEL FORM OUT [--dim NAME=N ...]
 
-FORM is one of the keys of `FORMS`. The same model and form give the same file.
+FORM is one of the keys of `FORMS`. The same model and form give the same file. A Sum of two tensors is quantised as an Add: for Sum
+onnxruntime has no operator on quantised tensors, and in QOperator files it stays between floats.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ def _bound(model: onnx.ModelProto, dims: dict[str, int]) -> onnx.ModelProto:
     for dim in (dim for one in _inputs(model) for dim in one.type.tensor_type.shape.dim):
         if dim.dim_param in dims:
             dim.dim_value = dims[dim.dim_param]
+    for node in (node for node in model.graph.node if node.op_type == "Sum" and len(node.input) == 2):
+        node.op_type = "Add"
     version = next(one.version for one in model.opset_import if one.domain == "")
     return model if version >= 13 else onnx.version_converter.convert_version(model, 13)
 

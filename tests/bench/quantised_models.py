@@ -3,23 +3,27 @@
     python tests/bench/quantised_models.py export FOLDER [MODEL ...]
     python -m tests.bench.quantised_models measure FOLDER [MODEL ...] [--form qdq ...] [--onnxsim PYTHON] [--write docs/benchmarks.md]
 
+The table in docs/benchmarks.md is of one run of `measure`.
+
 `export` needs torch, torchvision, timm and transformers, and nothing of onnxtile: it writes float models with seeded random weights.
 `measure` adds the models of the rapidocr-onnxruntime wheel, quantises each model in each form by models/make_quantised.py, and measures.
 
 Operators are the nodes beside a DequantizeLinear or QuantizeLinear, and the products of integers. An island is found if the node is
-inside a kernel after `fuse --pattern quantised`. The time is that of the whole command `plan --no-verify`, beside `python -m onnxsim`.
+inside a kernel of the plan. The ratio is that of processor times, of system and user together, over all threads: of
+the whole command `plan`, with its run, over `python -m onnxsim`, each the least of `--runs` in turn. It depends little on what else the
+machine does.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import logging
-import math
+import resource
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -144,7 +148,7 @@ class Measured:
         """Return the row in Markdown."""
         found = f"{self.found} of {self.there}" if self.there else "none there"
         cells = [self.model, self.form, found, f"{self.arena:,}", f"{self.ideal:,}", f"{self.constants:,}"]
-        return f"| {' | '.join([*cells, 'yes' if self.equal else 'NO', f'{self.ratio:.1f}' if self.ratio else ''])} |"
+        return f"| {' | '.join([*cells, 'yes' if self.equal else 'NO', f'{self.ratio:.2f}' if self.ratio else ''])} |"
 
 
 def operators(model: onnx.ModelProto) -> set[str]:
@@ -173,41 +177,50 @@ def operators(model: onnx.ModelProto) -> set[str]:
     }
 
 
-def measured(file: Path, name: str, form: str, onnxsim: str | None) -> Measured:
-    """Plan the model of `file` with its run, and compare."""
-    import onnx_ir as ir
-
-    from onnxtile import api
+def measured(file: Path, name: str, form: str, onnxsim: str | None, runs: int) -> Measured:
+    """Plan the model of `file` by the command line `runs` times, with its run in the arena, and compare."""
     from tests.bench.ideal_arena import ideal, tensor_sizes
 
     proto = onnx.load(file)
-    planned = api.plan(file)
     there = operators(proto)
-    kept = {node.output[0] for node in ir.to_proto(planned.model).graph.node if node.domain != "onnxtile"}
+    with tempfile.TemporaryDirectory() as folder:
+        out, told = Path(folder, "a.onnx"), Path(folder, "a.json")
+        ours = [
+            sys.executable,
+            "-m",
+            "onnxtile",
+            "plan",
+            str(file),
+            "-o",
+            str(out),
+            "--json",
+            str(told),
+            "--force",
+            "-q",
+        ]
+        theirs = [] if onnxsim is None else [onnxsim, "-m", "onnxsim", str(file), f"{folder}/b.onnx"]
+        times = [(_processor_time(ours), _processor_time(theirs)) for _ in range(runs)]
+        plan = json.loads(told.read_text())
+        kept = {node.output[0] for node in onnx.load(out).graph.node if node.domain != "onnxtile"}
+    mine, other = ([one for one in column if one is not None] for column in zip(*times, strict=True))
     return Measured(
-        name, form, len(there), len(there - kept), planned.plan.arena_size, ideal(proto, tensor_sizes(proto, {})),
-        planned.plan.constant_bytes, planned.verdict is not None and planned.verdict.equal,
-        _ratio(file, onnxsim),
+        name, form, len(there), len(there - kept), plan["arenas"][0]["size"], ideal(proto, tensor_sizes(proto, {})),
+        plan["totals"]["constants"], plan["verdict"]["equal"], min(mine) / min(other) if mine and other else None,
     )  # fmt: skip
 
 
-def _ratio(file: Path, onnxsim: str | None) -> float | None:
-    """Return the seconds of onnxtile's command over those of onnxsim's, the best of two runs each in turn; None where that fails."""
-    if onnxsim is None:
+def _processor_time(command: Sequence[str]) -> float | None:
+    """Return the seconds of user and system time of `command`, over all its threads; None where it fails."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if not command or subprocess.run(command, capture_output=True, check=False).returncode:
         return None
-    with tempfile.TemporaryDirectory() as folder:
-        ours = [sys.executable, "-m", "onnxtile", "plan", str(file), "-o", f"{folder}/a.onnx", "--no-verify", "-q"]
-        theirs = [onnxsim, "-m", "onnxsim", str(file), f"{folder}/b.onnx"]
-        best = [math.inf, math.inf]
-        for place, command in [*enumerate((ours, theirs))] * 2:
-            start = time.perf_counter()
-            if subprocess.run(command, capture_output=True, check=False).returncode:
-                return None
-            best[place] = min(best[place], time.perf_counter() - start)
-    return best[0] / best[1]
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def rows(folder: Path, names: Sequence[str], forms: Sequence[str], onnxsim: str | None) -> Iterator[Measured]:
+def rows(
+    folder: Path, names: Sequence[str], forms: Sequence[str], onnxsim: str | None, runs: int
+) -> Iterator[Measured]:
     """Yield a row for each model and form that the quantiser gives."""
     quantise = _quantiser()
     made = folder / "quantised"
@@ -220,7 +233,7 @@ def rows(folder: Path, names: Sequence[str], forms: Sequence[str], onnxsim: str 
             if not target.exists():
                 quantise(source, form, target)
             if target.stat().st_size and _is_quantised(target):
-                yield measured(target, source.stem, form, onnxsim)
+                yield measured(target, source.stem, form, onnxsim, runs)
 
 
 def _quantiser() -> Callable[[Path, str, Path], None]:
@@ -248,7 +261,7 @@ def _is_quantised(file: Path) -> bool:
     return any("uantize" in kind or "QLinear" in kind or "NBits" in kind or kind in INTEGER for kind in kinds)
 
 
-HEAD = """| model | form | operators in kernels | arena | ideal | constants | verified | time / onnxsim |
+HEAD = """| model | form | operators in kernels | arena | ideal | constants | verified | CPU time / onnxsim |
 |---|---|---|---:|---:|---:|---|---:|"""
 
 
@@ -260,6 +273,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="MODEL")
     parser.add_argument("--form", action="append", choices=FORMS, help="all by default")
     parser.add_argument("--onnxsim", metavar="PYTHON", help="an interpreter that has onnxsim")
+    parser.add_argument("--runs", type=int, default=1, help="of each command; the least time counts")
     parser.add_argument("--write", type=Path, help="the page whose table is replaced")
     options = parser.parse_args()
     if options.action == "export":
@@ -269,7 +283,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     add_ocr(options.folder)
     table = [HEAD]
-    for one in rows(options.folder, options.names, options.form or FORMS, options.onnxsim):
+    for one in rows(options.folder, options.names, options.form or FORMS, options.onnxsim, options.runs):
         table.append(one.row())
         print(table[-1], flush=True)
     if options.write:

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
-from onnxtile.errors import ModelWarning
+from onnxtile.errors import CheckFailed, ModelWarning
 
 HEADS, GROUPS, HEAD, WIDTH = 4, 2, 16, 32
 SIZES = {"batch": 1, "length": 4, "total": 12, "past": 8}
@@ -80,3 +80,44 @@ def test_grouped_attention_is_counted() -> None:
     layer = next(one for one in result["nodes"] if one["node"] == "gqa")
     # 4 queries of 4 heads against 12 keys of 16 elements, then as many products with the values.
     assert layer["macs"] == 2 * 4 * 4 * 12 * 16
+
+
+def _sliding(window: int) -> onnx.ModelProto:
+    """Return attention whose cache of keys slides in a window."""
+    given = [
+        helper.make_tensor_value_info("qkv", TensorProto.FLOAT, [1, 4, 4 * HEAD]),
+        *(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, 33, HEAD]) for name in ("keys", "values")),
+        helper.make_tensor_value_info("mask", TensorProto.INT64, [1, "all"]),
+    ]
+    held = [numpy_helper.from_array(np.asarray([1]), "one"), numpy_helper.from_array(np.asarray(1), "axis")]
+    nodes = [
+        helper.make_node("Shape", ["mask"], ["sizes"]),
+        helper.make_node("Gather", ["sizes", "axis"], ["all"]),
+        helper.make_node("Cast", ["all"], ["total"], to=TensorProto.INT32),
+        helper.make_node("ReduceSum", ["mask", "one"], ["sum"], keepdims=0),
+        helper.make_node("Sub", ["sum", "one"], ["last"]),
+        helper.make_node("Cast", ["last"], ["lengths"], to=TensorProto.INT32),
+        helper.make_node(
+            "GroupQueryAttention", ["qkv", "", "", "keys", "values", "lengths", "total"], ["y", "k", "v"],
+            domain="com.microsoft", num_heads=2, kv_num_heads=1, sliding_window_cache=1, local_window_size=window,
+        ),
+    ]  # fmt: skip
+    made = [
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 2 * HEAD]),
+        *(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, 33, HEAD]) for name in "kv"),
+    ]
+    graph = helper.make_graph(nodes, "g", given, made, held)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def test_a_full_cache_that_slides_is_planned_and_run() -> None:
+    planned = api.plan(_sliding(33), dims={"all": 41})
+    assert planned.verdict is not None and planned.verdict.equal
+
+
+def test_bytes_that_a_kernel_leaves_unwritten_are_the_reason_of_the_refusal() -> None:
+    """With 13 tokens a cache of 33 is filled in part; the rest is as the memory was."""
+    with pytest.raises(CheckFailed, match="with these sizes GroupQueryAttention leaves some of its bytes unwritten"):
+        api.plan(_sliding(33), dims={"all": 13})
+    assert api.plan(_sliding(33), dims={"all": 13}, verify=False).plan.unplanned == ()

@@ -21,7 +21,7 @@ from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.ordering.schedule import named
 from onnxtile.planning.proof.draws import draws
 from onnxtile.planning.proof.kernel import Kernel, Kernels
-from onnxtile.planning.proof.memory import ArenaMemory, TensorMemory
+from onnxtile.planning.proof.memory import ArenaMemory, TensorMemory, same
 from onnxtile.planning.proof.places import planned_sites, workspaces
 from onnxtile.planning.proof.prepared import (
     Controlled,
@@ -37,6 +37,9 @@ from onnxtile.planning.proof.prepared import (
 )
 from onnxtile.planning.proof.repeat import other_values, placement, shares_bytes
 from onnxtile.planning.result import PlannedBody, PlannedBuffer
+
+_UNWRITTEN = 0xA5
+"""A byte that memory of a tensor alone, which is zero at first, does not have."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,27 @@ class GraphRun:
             # The kernel has just run on the same inputs outside the arena, so the addresses are at fault.
             return Corruption(kernel.outputs[0][1].name or "", number)
         wrong = next((value for _, value in kernel.outputs if not paired.agree(value)), None)
-        return None if wrong is None else Corruption(wrong.name or "", number)
+        if wrong is None:
+            return None
+        self._require_written(kernel, wrong, paired.reference)
+        return Corruption(wrong.name or "", number)
+
+    def _require_written(self, kernel: Kernel, value: ir.Value, reference: ValueTable) -> None:
+        """Raise CheckFailed where `kernel`, outside the arena, leaves bytes of its result `value` as they were before."""
+        targets = {made: self.own_memory(made) for _, made in kernel.outputs}
+        memory = targets[value]
+        if memory is None:
+            return
+        memory.data[:] = _UNWRITTEN
+        again = dict(reference)
+        self._run(kernel, again, targets)
+        if not same(again[value], reference[value]):
+            maker = value.producer()
+            raise CheckFailed(
+                f"{value.name!r} has no fixed bits: with these sizes {'its node' if maker is None else maker.op_type} leaves some of its "
+                "bytes unwritten",
+                hint="bind sizes that fill it, or add --no-verify",
+            )
 
     def _is_repeated(self, kernel: Kernel) -> bool:
         """Return whether `kernel` runs on other values first; never one that reads a part of an operand: the rest may be another's."""
