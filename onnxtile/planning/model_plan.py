@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import onnx_ir as ir
 
@@ -104,7 +105,10 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     least = search.bound(with_least_bodies(needs, inside))
     layout, allocation = smallest(
         layouts(search, chosen_order, settings.streams, settings.share, needs, in_parts=in_parts),
-        lambda problem: allocate(problem, memories(settings.capacity), chosen, settings.effort),
+        [
+            partial(allocate, memories=memories(settings.capacity), planner=chosen, effort=e)
+            for e in settings.effort.stages
+        ],
         least,
     )
     problem, schedule, sharing, roles = layout.problem, layout.schedule, layout.sharing, layout.roles

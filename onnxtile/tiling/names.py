@@ -21,11 +21,12 @@ class Names:
         self._there = {name for name in self._nodes if name}
         self._there.update(value.name for value in all_values(model) if value.name)
         self._taken: set[str] = set()
+        self._numbers: dict[str, int] = {}
 
     def apart(self) -> Names:
         """Return names of the same model of which none is taken that it did not have at first."""
         other = copy(self)
-        other._taken = set()
+        other._taken, other._numbers = set(), {}
         return other
 
     def of(self, node: ir.Node) -> str:
@@ -40,9 +41,12 @@ class Names:
 
     def fresh(self, wanted: str) -> str:
         """Return `wanted`, with a number behind it where the model uses that name already, and take it."""
-        name, number = wanted, 0
+        # All numbers up to the last one given for `wanted` are taken: a search from 1 would grow with each name.
+        number = self._numbers.get(wanted, 0)
+        name = f"{wanted}_{number}" if number else wanted
         while name in self._taken or name in self._there:
             number += 1
             name = f"{wanted}_{number}"
+        self._numbers[wanted] = number
         self._taken.add(name)
         return name

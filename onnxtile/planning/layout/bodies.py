@@ -84,7 +84,7 @@ def _body(name: str | None, graph: ir.Graph, terms: Terms) -> BodyPlan:
     search = OrderSearch(terms.facts, scope, terms.alignment)
     least = search.bound(with_least_bodies(needs, inside))
     layout, plan = smallest(
-        layouts(search, terms.order, 1, terms.rules, needs, in_parts=terms.in_parts), terms.solve, least
+        layouts(search, terms.order, 1, terms.rules, needs, in_parts=terms.in_parts), (terms.solve,), least
     )
     problem = layout.problem
     assert plan.proof is not None

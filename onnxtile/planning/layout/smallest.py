@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -28,35 +28,41 @@ class _Proved(Protocol):
 Placed = TypeVar("Placed", bound=_Proved)
 
 
-def smallest(layouts: Iterable[Layout], place: Callable[[Problem], Placed], least: int) -> tuple[Layout, Placed]:
-    """Return the layout with the smallest arena and the result of `place` for its problem; of equals, the first.
+def smallest(
+    layouts: Iterable[Layout], places: Sequence[Callable[[Problem], Placed]], least: int
+) -> tuple[Layout, Placed]:
+    """Return the layout with the smallest arena and what the last of `places` that ran found for its problem; of equals, the first.
 
-    A layout whose lower bound is no smaller is not placed. Every layout needs at least `least` bytes: an arena of that size is the
-    smallest, and no further layout is made. Outlines are left out where the arena reaches the lower bound without them. Buffers with
-    outlines may leave gaps that cost more than their outlines save: where the arena is above the lower bound of such a layout, it is also
-    placed with whole buffers. Raises OverCapacity where no arena fits its capacity.
+    Each of `places` plans a problem, the quickest first: all layouts are placed by one before any is placed by the next. A layout whose
+    lower bound is no smaller is not placed. Every layout needs at least `least` bytes: an arena of that size is the smallest, and no
+    further layout is made. Outlines are left out where the arena reaches the lower bound without them. Buffers with outlines may leave
+    gaps that cost more than their outlines save: where the arena is above the lower bound of such a layout, it is also placed with whole
+    buffers. Raises OverCapacity where no arena fits its capacity.
     """
-    found = _Smallest(place)
-    placed, higher = [], []
+    found = _Smallest(places[0])
+    made: list[Layout] = []
+    higher: list[Layout] = []
     for layout in layouts:
         if layout.problem.lower_bound > least:
             higher.append(layout)
             continue
+        made.append(layout)
         found.enter(layout)
-        if found.best is not None and found.best[1].size <= least:
-            return found.best
-        placed.append(layout)
+        if found.has_reached(least):
+            return found.result
     # A smaller peak need not be a smaller arena: gaps between buffers may cost more than the order saves.
     for layout in sorted(higher, key=lambda layout: layout.problem.lower_bound):
+        made.append(layout)
         found.enter(layout)
-        placed.append(layout)
-    for layout in placed:
-        if layout.problem.has_outlines and found.is_open(layout):
-            found.enter_whole(layout)
-    if found.best is None:
-        assert found.over is not None
-        raise found.over
-    return found.best
+    found.enter_wholes(made)
+    for place in places[1:]:
+        found.place, found.over = place, None
+        for layout in made:
+            found.enter(layout)
+            if found.has_reached(least):
+                return found.result
+        found.enter_wholes(made)
+    return found.result
 
 
 @dataclass
@@ -66,6 +72,18 @@ class _Smallest(Generic[Placed]):
     place: Callable[[Problem], Placed]
     best: tuple[Layout, Placed] | None = None
     over: OverCapacity | None = None
+
+    @property
+    def result(self) -> tuple[Layout, Placed]:
+        """The best layout and its arenas. Raises the error of the first layout where none fits its capacity."""
+        if self.best is None:
+            assert self.over is not None
+            raise self.over
+        return self.best
+
+    def has_reached(self, least: int) -> bool:
+        """Return whether the best arena takes `least` bytes."""
+        return self.best is not None and self.best[1].size <= least
 
     def is_open(self, layout: Layout) -> bool:
         """Return whether an arena of the lower bound of `layout` would be the smallest."""
@@ -87,6 +105,12 @@ class _Smallest(Generic[Placed]):
         except OverCapacity as error:
             self.over = self.over or error
 
+    def enter_wholes(self, layouts: Iterable[Layout]) -> None:
+        """Enter with whole buffers those of `layouts` with outlines whose arenas may yet be smaller."""
+        for layout in layouts:
+            if layout.problem.has_outlines and self.is_open(layout):
+                self.enter_whole(layout)
+
     def enter_whole(self, layout: Layout) -> None:
         """Place `layout` with parts only where they lower the peak, then with whole buffers: these prove nothing of outlines."""
         self.enter(layout.make_loose())
@@ -103,5 +127,10 @@ class _Smallest(Generic[Placed]):
             self._keep(whole, placed)
 
     def _keep(self, layout: Layout, placed: Placed) -> None:
-        if self.best is None or placed.size < self.best[1].size:
+        if self.best is None or _worth(placed) < _worth(self.best[1]):
             self.best = (layout, placed)
+
+
+def _worth(placed: _Proved) -> tuple[int, int]:
+    """Return a key that is least for the smallest arenas, of equals for those with the highest bound."""
+    return placed.size, -placed.proof.lower_bound if placed.proof is not None else 0

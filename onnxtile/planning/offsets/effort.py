@@ -35,6 +35,14 @@ class Effort:
         """The budget of a search for an arena that fits the capacity."""
         return SearchBudget(self.fitting, self.seconds, self.progress)
 
+    @property
+    def stages(self) -> tuple[Effort, ...]:
+        """The efforts for several problems of which the smallest arena counts: a low one for all of them first, then this one."""
+        low = LEVELS["low"]
+        if self.steps <= low.steps:
+            return (self,)
+        return (replace(self, steps=low.steps, fitting=min(self.fitting, low.fitting)), self)
+
     def after(self, budget: SearchBudget) -> Effort:
         """Return the effort left after the seconds that `budget` has taken."""
         return self if self.seconds is None else replace(self, seconds=max(0.0, self.seconds - budget.taken))

@@ -1,0 +1,78 @@
+"""The choice among layouts: all of them are placed quickly before any is placed with all the effort."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnxtile.planning.layout.smallest import smallest
+from onnxtile.planning.offsets.effort import LEVELS, NORMAL
+from onnxtile.planning.offsets.problem import OptimalityProof
+
+
+@dataclass(frozen=True)
+class PlainProblem:
+    """A problem of buffers without outlines; `name` tells it from others."""
+
+    name: str
+    lower_bound: int
+    has_outlines: bool = False
+
+
+@dataclass(frozen=True)
+class PlainLayout:
+    """A layout of the one problem that the choice asks it for."""
+
+    problem: PlainProblem
+
+
+@dataclass(frozen=True)
+class PlacedProblem:
+    """An arena of `size` bytes, and its bound."""
+
+    size: int
+    proof: OptimalityProof
+
+
+@dataclass
+class Placer:
+    """Places problems by name, and notes them in order; the `bound` is that of its proofs."""
+
+    sizes: dict[str, int]
+    bound: int = 0
+    seen: list[str] = field(default_factory=list)
+
+    def __call__(self, problem: Any) -> PlacedProblem:
+        """Return the arena of `problem`."""
+        self.seen.append(problem.name)
+        return PlacedProblem(self.sizes[problem.name], OptimalityProof(self.bound, "peak", "effort"))
+
+
+def _chosen(quick: Placer, thorough: Placer) -> tuple[str, PlacedProblem]:
+    layouts: Any = [PlainLayout(PlainProblem(name, 100)) for name in "ab"]
+    layout, placed = smallest(layouts, [quick, thorough], 100)
+    return layout.problem.name, placed  # type: ignore[attr-defined]
+
+
+def test_a_layout_that_is_quickly_placed_at_its_best_spares_the_effort_for_the_others() -> None:
+    quick, thorough = Placer({"a": 120, "b": 100}), Placer({})
+    name, placed = _chosen(quick, thorough)
+    assert (name, placed.size) == ("b", 100)
+    assert (quick.seen, thorough.seen) == (["a", "b"], [])
+
+
+def test_all_the_effort_is_used_where_little_did_not_reach_the_bound() -> None:
+    quick, thorough = Placer({"a": 120, "b": 130}), Placer({"a": 120, "b": 110})
+    name, placed = _chosen(quick, thorough)
+    assert (name, placed.size) == ("b", 110)
+    assert thorough.seen == ["a", "b"]
+
+
+def test_of_equal_arenas_the_one_with_the_higher_bound_counts() -> None:
+    _, placed = _chosen(Placer({"a": 120, "b": 120}, bound=100), Placer({"a": 120, "b": 120}, bound=110))
+    assert placed.proof.lower_bound == 110
+
+
+def test_the_stages_of_an_effort_end_with_it() -> None:
+    assert NORMAL.stages == (LEVELS["low"], NORMAL)
+    assert LEVELS["low"].stages == (LEVELS["low"],)
