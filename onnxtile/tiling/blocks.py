@@ -212,20 +212,25 @@ class RuntimeBlocks(Blocks):
     """Blocks of a value known only when the model runs.
 
     Along an axis on which they lie one after another in memory, a Split gives them all, which takes no copy. Any other block is a copy:
-    a Slice makes it for the tiles that read it next to each other, so that one copy is alive at a time.
+    a Slice makes it for the tiles that read it next to each other, so that one copy is alive at a time; once, where the arena has room.
     """
 
     cutting: Cutting
     writer: Writer
     _panels: list[ir.Value] = field(default_factory=list)
-    _last: tuple[tuple[int, int], ir.Value] | None = None
+    _made: dict[tuple[int, int], ir.Value] = field(default_factory=dict)
 
     def block(self, row: int, column: int) -> ir.Value:
-        """Return the value that holds the block; it is written again where another block was asked for in between."""
+        """Return the value that holds the block.
+
+        It is written again where another block was asked for in between, and the arena has no room for both.
+        """
         place = self.cutting.place(row, column)
-        if self._last is None or self._last[0] != place:
-            self._last = place, self._filled(place, self._turned(place, self._cut(place)))
-        return self._last[1]
+        if place not in self._made:
+            if not self.writer.keeps_copies:
+                self._made.clear()
+            self._made[place] = self._filled(place, self._turned(place, self._cut(place)))
+        return self._made[place]
 
     def _cut(self, place: tuple[int, int]) -> ir.Value:
         """Return the elements of a block, in the order in which the value stores them."""

@@ -7,6 +7,7 @@ times the elements of the kernel, and its groups are so many products side by si
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -201,6 +202,8 @@ class Contraction:
     """The attributes of each tile, save the number of groups, and how it is padded."""
     padding: tuple[ir.Attr, ...] = field(default=(), compare=False)
     """The attributes that say how the whole node is padded."""
+    free: Callable[[], int] = field(default=int, compare=False, repr=False)
+    """Returns the bytes of the arena that no tensor takes while the node runs, before it is tiled; 0 where they are not known."""
 
     @property
     def result_dtype(self) -> ir.DataType:

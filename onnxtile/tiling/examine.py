@@ -14,9 +14,10 @@ from onnxtile.tiling.choice import TileChoice
 from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.cost import Workload, bias_bytes
 from onnxtile.tiling.grid import TileGrid
-from onnxtile.tiling.join import may_scatter, nodes_of_any_scatter
+from onnxtile.tiling.join import nodes_of_any_scatter
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.requirements import require_cuttable, require_fillable
+from onnxtile.tiling.room import has_room, may_scatter
 from onnxtile.tiling.search import front, smallest
 from onnxtile.tiling.sites import Candidate
 from onnxtile.tiling.tileable import TilingFacts
@@ -48,7 +49,7 @@ def examine(
         *sliding, k, n, order = rest
         joins = (
             nodes_of_any_scatter(groups * np.prod(sliding, axis=0) * n)
-            if may_scatter(contraction, facts.opset)
+            if may_scatter(contraction, facts.opset) and not has_room(contraction)
             else None
         )
         counts = (groups, tuple(sliding), k, n)

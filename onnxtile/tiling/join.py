@@ -1,8 +1,4 @@
-"""Joins the blocks of the result: by Concat where that copies little, else by ScatterND into one tensor.
-
-A Concat along the first axis that is not 1 takes no copy, since its parts lie one after another in memory. Any other Concat has all its
-parts alive beside its result. A ScatterND that overwrites its data takes one block at a time.
-"""
+"""Joins the blocks of the result: by Concat where that copies little, or the arena has room; else by ScatterND into one tensor."""
 
 from __future__ import annotations
 
@@ -15,10 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.tiling.contraction import Contraction
-from onnxtile.tiling.cost import Workload
-from onnxtile.tiling.cutting import is_contiguous
-from onnxtile.tiling.element_types import FLOATS, HALVES
 from onnxtile.tiling.grid import Axis, TileGrid
+from onnxtile.tiling.room import scatters
 from onnxtile.tiling.tensors import TensorDims
 from onnxtile.tiling.writer import GridPlace, Writer, label
 
@@ -26,10 +20,6 @@ Numbers: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 """Numbers of rows."""
 LATEST = 2**31
 """An opset that has all operators."""
-SCATTER_OPSET = 11
-"""ScatterND came with it."""
-_FIRST_OF_BYTES = 13
-"""Before it, Pad takes floats only."""
 
 
 @dataclass
@@ -55,13 +45,6 @@ def joined(writer: Writer) -> TiledResult:
     return _ScatterResult(writer) if scattered else _ConcatResult(writer)
 
 
-def may_scatter(contraction: Contraction, opset: int) -> bool:
-    """Return whether ScatterND can join the blocks: where all dimensions are known, of types that Pad takes."""
-    dtype = contraction.result_dtype
-    first = SCATTER_OPSET if dtype in FLOATS else _FIRST_OF_BYTES
-    return opset >= first and dtype not in HALVES and all(isinstance(size, int) for size in contraction.dims)
-
-
 def nodes_of_any_scatter(blocks: Any) -> Any:
     """Return the most nodes that join so many blocks, a number or an array, by ScatterND."""
     return 3 * blocks
@@ -80,27 +63,6 @@ def nodes_of_scatter(contraction: Contraction, grid: TileGrid, opset: int) -> in
     # together first take no more.
     reshaped = sum(width != row for width in widths) * (blocks // len(widths)) - (widths[0] != row)
     return 3 + 2 * (blocks - 1) + reshaped
-
-
-def scatters(contraction: Contraction, grid: TileGrid, opset: int) -> bool:
-    """Return whether Concat would keep more bytes beside its result than one tile holds, as far as sizes are known."""
-    if not may_scatter(contraction, opset) or contraction.column_axis is None or None in contraction.row_axes:
-        return False
-    rows, columns = grid.cuts_rows, grid.outputs.is_cut
-    whole = prod(size for size in contraction.dims if isinstance(size, int))
-    copied = whole if rows or columns else 0
-    (first, *others) = contraction.row_axes
-    assert first is not None
-    if rows and not others and is_contiguous(contraction.dims, first):
-        copied = whole // (grid.rows.size or 1) * (grid.rows.step or 1) if columns else 0
-    elif columns and not rows and is_contiguous(contraction.dims, contraction.column_axis):
-        copied = 0
-    sizes = (*contraction.left.dims, *contraction.right.dims)
-    if not copied or not all(isinstance(size, int) for size in sizes):
-        return False  # the bytes of a tile are not known
-    steps = [axis.step or 1 for axis in grid.sliding]
-    held = Workload.of(contraction).held(grid.groups.step, steps, grid.k.step, grid.n.step)
-    return bool(copied * contraction.result_dtype.itemsize > held)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import onnx_ir as ir
 
@@ -21,15 +22,15 @@ from onnxtile.tiling.function_copies import FunctionCopies
 from onnxtile.tiling.function_table import FunctionTable
 from onnxtile.tiling.inplace import Writing, rewrite
 from onnxtile.tiling.islands import island_of
-from onnxtile.tiling.join import SCATTER_OPSET, scatters
 from onnxtile.tiling.late import LateSite, defer, may_wait
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.names import Names
 from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.result import SkippedNode, TiledNode, TileResult
+from onnxtile.tiling.room import SCATTER_OPSET, keeps_copies, scatters
 from onnxtile.tiling.sites import MOST_NODES, Candidate, TileSite, choose
 from onnxtile.tiling.tensors import AxisSize, ConstantTable, NoConstants, NotTiled, ShapeTable
-from onnxtile.tiling.tileable import FIRST_OPSET, Tileable, TilingFacts
+from onnxtile.tiling.tileable import FIRST_OPSET, FreeAt, Tileable, TilingFacts, none_known
 from onnxtile.tiling.untiled import reason_untiled
 from onnxtile.tiling.write_tiles import most_nodes
 
@@ -44,10 +45,11 @@ def tile(
     progress: Progress = silent,
     *,
     late: bool = False,
+    free: FreeAt = none_known,
 ) -> TileResult:
     """Cut every tileable node of `model`, in place, into tiles within `limits`; with `late`, the result makes the tiles that can wait.
 
-    `shapes` and `constants` describe the model as it comes in. Values keep their names, types and roles; constants that
+    `shapes`, `constants` and `free` describe the model as it comes in. Values keep their names, types and roles; constants that
     only the old nodes used are removed. The IR version becomes 10 at least where anything is tiled, for the marks on the
     nodes. A node that no tile within the limits can do is left as it is, unless the options are strict. Raises, before anything is
     changed, Infeasible where they are, or where all tiles need more nodes than allowed; UsageError for a node to skip that does not
@@ -55,7 +57,7 @@ def tile(
     """
     options = options or TilingPolicy()
     names = Names(model)
-    facts = TilingFacts(shapes, constants, _opset(model), Unbound.of(free_inputs(model)))
+    facts = TilingFacts(shapes, constants, _opset(model), Unbound.of(free_inputs(model)), free)
     operators = discover("onnxtile.tiling.operators", Tileable)  # type: ignore[type-abstract]
     table = FunctionTable(model, shapes, constants)
     copies = FunctionCopies(model, table)
@@ -65,6 +67,9 @@ def tile(
     _require_names(options.skip, found)
     sites = [site for site in found if isinstance(site, TileSite)]
     _refuse_explosion(sites, options, facts.opset)
+    for site in sites:
+        # `free` describes the model as it is before the first of them is rewritten.
+        keeps_copies(site.contraction, site.grid, facts.opset)
     if sites:
         raise_ir_version(model)
     # From the last node to the first: a constant that is the result of a product is read before that product is replaced.
@@ -86,7 +91,13 @@ def tile(
 
 
 def opset_to_join(
-    model: ir.Model, limits: Limits, shapes: ShapeTable, constants: ConstantTable, options: TilingPolicy | None = None
+    model: ir.Model,
+    limits: Limits,
+    shapes: ShapeTable,
+    constants: ConstantTable,
+    options: TilingPolicy | None = None,
+    *,
+    free: FreeAt = none_known,
 ) -> int:
     """Return the first opset in which the tiles of `model` can be joined in place; the model's own where a Concat copies little, too.
 
@@ -95,7 +106,7 @@ def opset_to_join(
     options, opset = options or TilingPolicy(), _opset(model)
     if opset >= SCATTER_OPSET or model.functions:
         return opset
-    facts = TilingFacts(shapes, constants, opset, Unbound.of(free_inputs(model)))
+    facts = TilingFacts(shapes, constants, opset, Unbound.of(free_inputs(model)), free)
     operators = discover("onnxtile.tiling.operators", Tileable)  # type: ignore[type-abstract]
     table = FunctionTable(model, shapes, constants)
     found = choose(_Search(model, limits, facts, Names(model), operators, table, options).all(), options)
@@ -148,7 +159,7 @@ class _Search:
         if function.opset_imports.get("", 0) != self.facts.opset:
             return SkippedNode(name, f"it is inside {function.domain}::{function.name}, which has another opset")
         try:
-            facts = replace(self.facts, shapes=self.table.of(function), constants=NoConstants())
+            facts = replace(self.facts, shapes=self.table.of(function), constants=NoConstants(), free=none_known)
         except NotTiled as reason:
             return SkippedNode(name, str(reason))
         return self._examine(node, facts, name)
@@ -162,7 +173,7 @@ class _Search:
         sizes: tuple[AxisSize, AxisSize, AxisSize] | None = None
         try:
             stated = island_of(node, facts) or self.operators[node.op_type].restate(node, facts)
-            contraction: Contraction = with_quantized(stated, limits)
+            contraction: Contraction = replace(with_quantized(stated, limits), free=partial(facts.free, node))
             if contraction.dtype in HALVES:
                 contraction = replace(contraction, sums=self.options.sums)
             sizes = (contraction.m, contraction.k, contraction.n)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -17,6 +18,15 @@ FIRST_OPSET = 7
 """Before it, Gemm and Add broadcast only where an attribute says so, and onnxruntime promises nothing."""
 
 
+FreeAt: TypeAlias = Callable[[ir.Node], int]
+"""Returns the bytes of the arena that no tensor takes while a node runs, before any node is tiled."""
+
+
+def none_known(_: ir.Node) -> int:
+    """Return 0, where the free bytes of the arena are not known."""
+    return 0
+
+
 @dataclass(frozen=True)
 class TilingFacts:
     """The facts that a plug-in may ask for; nothing in them changes the model."""
@@ -26,6 +36,8 @@ class TilingFacts:
     opset: int
     unbound: Unbound
     """The sizes of the model's inputs that can be bound; inference may invent other symbols."""
+    free: FreeAt = none_known
+    """The bytes of the arena that are free while a node runs."""
 
     def dims(self, value: ir.Value) -> TensorDims:
         """Return the dimensions of `value`; a symbol only where all its words can be bound. Raises NotTiled for an unknown rank."""

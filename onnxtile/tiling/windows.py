@@ -25,7 +25,7 @@ class WindowBlocks(Blocks):
 
     cutting: Cutting
     writer: Writer
-    _last: tuple[tuple[int, int], ir.Value] | None = None
+    _made: dict[tuple[int, int], ir.Value] = field(default_factory=dict)
     _channels: Blocks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -36,9 +36,11 @@ class WindowBlocks(Blocks):
         """Return the channels at `column` of the window that stretch `row` of M reads."""
         if not self.writer.grid.cuts_rows:
             return self._channels.block(0, column)
-        if self._last is None or self._last[0] != (row, column):
-            self._last = (row, column), self._sliced(row, column)
-        return self._last[1]
+        if (row, column) not in self._made:
+            if not self.writer.keeps_copies:
+                self._made.clear()
+            self._made[row, column] = self._sliced(row, column)
+        return self._made[row, column]
 
     def _sliced(self, m: int, column: int) -> ir.Value:
         operand, axes = self.cutting.operand, self.writer.contraction.left_axes

@@ -24,6 +24,7 @@ from onnxtile.tiling.element_types import as_scalar
 from onnxtile.tiling.grid import Axis, TileGrid
 from onnxtile.tiling.join import LATEST, block_dims, joined, nodes_of_scatter
 from onnxtile.tiling.requantize import EACH, ONCE, BlockRequantizer
+from onnxtile.tiling.room import keeps_copies
 from onnxtile.tiling.tensors import ConstantTable
 from onnxtile.tiling.windows import WindowBlocks, input_windows
 from onnxtile.tiling.writer import Writer
@@ -87,11 +88,8 @@ def most_nodes(
 ) -> int:
     """Return the number of nodes that `write_tiles` writes, at most: whether alpha needs one more only the constants decide."""
     counts = (grid.groups.count, tuple(axis.count for axis in grid.sliding), grid.k.count, grid.n.count)
-    return int(
-        count_nodes(
-            contraction, counts, grid.order, how, fills=grid.fills, joins=nodes_of_scatter(contraction, grid, opset)
-        )
-    )
+    joins, once = nodes_of_scatter(contraction, grid, opset), keeps_copies(contraction, grid, opset)
+    return int(count_nodes(contraction, counts, grid.order, how, fills=grid.fills, joins=joins, once=once))
 
 
 def count_nodes(
@@ -102,8 +100,12 @@ def count_nodes(
     *,
     fills: bool = False,
     joins: Any = None,
+    once: bool = False,
 ) -> Any:
-    """Return that number for so many stretches of groups, sliding axes, K and N, numbers or arrays; with `fills`, zeros fill some up."""
+    """Return that number for so many stretches of groups, sliding axes, K and N, numbers or arrays; with `fills`, zeros fill some up.
+
+    With `once`, each block of an operand is copied once.
+    """
     groups, sliding, gk, gn = counts
     gm = prod(sliding[1:], start=sliding[0])
     tiles = groups * gm * gk * gn
@@ -112,7 +114,10 @@ def count_nodes(
     concats = (columns > 1) * gm + (last > 1) * (gm // last) + (gm > last) * 1
     joining = concats if joins is None else np.where(gm * columns > 1, joins, 0)
     each = {"m": gm, "k": gk, "n": gn}
-    reads = [groups * loads(operand, order, each) for operand in ("mk", "kn")]
+    blocks = (gm * gk, gk * gn)
+    reads = [
+        groups * (n if once else loads(operand, order, each)) for operand, n in zip(("mk", "kn"), blocks, strict=True)
+    ]
     left = _cuts(contraction.left, (gm, groups * gk), reads[0], windows=contraction.windows)
     right = _cuts(contraction.right, (groups * gk, gn) if contraction.groups_in_k else (gk, columns), reads[1])
     filling = (reads[0] + reads[1] + gm * columns) if fills else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import onnx_ir as ir
 
@@ -13,6 +14,7 @@ from onnxtile.tiling.constant_reader import ConstantReader
 from onnxtile.tiling.contraction import Contraction
 from onnxtile.tiling.grid import TileGrid
 from onnxtile.tiling.names import Names
+from onnxtile.tiling.room import keeps_copies
 from onnxtile.tiling.tensors import TensorDims
 
 SplitPart = tuple[str, TensorDims]
@@ -169,6 +171,11 @@ class Writer:
             self._known[key] = self.constant(ir.tensor(sizes, dtype=ir.DataType.INT64), stem)
             self.sizes.append(self._known[key])
         return self._known[key]
+
+    @cached_property
+    def keeps_copies(self) -> bool:
+        """Whether the arena has room for the copies of all blocks of the operands."""
+        return keeps_copies(self.contraction, self.grid, self.opset)
 
     def fresh(self, stem: str) -> str:
         """Return a name for something of this site that the model does not use yet."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -15,6 +17,7 @@ from onnxtile import api
 from onnxtile.model.save import to_bytes
 from onnxtile.runtime import Session
 from onnxtile.tiling.limits import Limits, WindowBounds
+from tests.tiling.conftest import Case
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled
@@ -171,3 +174,53 @@ def test_the_arena_grows_by_a_tile_at_most_in_an_old_opset() -> None:
     tiled = api.tile(source, Limits.of(max=32))
     assert tiled.arena.before is not None and tiled.arena.after is not None
     assert tiled.arena.after <= tiled.arena.before + 4 * (32 * 32 * 3)
+
+
+WIDE_LATER = """
+<ir_version: 10, opset_import: ["": 17]>
+g (float[8,128] x) => (float[8] y)
+<int64[2] times = {1, 64}>
+{
+  size = Constant<value = int64[2] {128, 64}>()
+  w = ConstantOfShape<value = float[1] {0.5}>(size)
+  h = Exp(x)
+  narrow = MatMul(h, w)
+  wide = Tile(narrow, times)
+  y = ReduceMax<axes = [1], keepdims = 0>(wide)
+}
+"""
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_where_the_arena_has_room_concat_joins_and_operands_are_copied_once(verify: bool) -> None:
+    tiled = api.tile(onnx.parser.parse_model(WIDE_LATER), Limits.of(max=8), verify=verify)
+    operators = Counter(node.op_type for node in tiled.model.graph)
+    assert (operators["ScatterND"], operators["Concat"], operators["Slice"]) == (0, 1, 128 // 8)
+    (site,) = tiled.result.tiled
+    assert site.nodes == 128 + 8 * 15 + 1 + 16
+    size = api.plan(onnx.parser.parse_model(WIDE_LATER), verify=False).plan.arena_size
+    assert api.plan(tiled.model, verify=False).plan.arena_size == size
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_blocks_of_every_float_go_into_one_tensor(bench: Bench, dtype: type[np.floating]) -> None:
+    tiled = bench.tile(Case(8, 128, 64, op="MatMul", constants="b", dtype=dtype, opset=11).model(), Limits.of(max=8))
+    assert (tiled.count("ScatterND"), tiled.count("Concat")) == (7, 0)
+
+
+def test_blocks_of_bfloat16_are_joined_by_concat(bench: Bench) -> None:
+    # onnxruntime has no kernel of Pad for it.
+    case = Case(8, 128, 64, op="MatMul", constants="b", dtype=ml_dtypes.bfloat16)
+    tiled = bench.tile(case.model(), Limits.of(max=8))
+    assert (tiled.count("ScatterND"), tiled.count("Concat")) == (0, 1)
+
+
+def test_a_plan_counts_the_numbers_of_rows_as_constants() -> None:
+    tiled = api.tile(layer("MatMul", (8, 128), (128, 64), (8, 64)), Limits.of(max=8), verify=False)
+    planned = api.plan(tiled.model, verify=False).plan
+    sizes = {constant.name: constant.size for constant in planned.constants}
+    made = [
+        node.outputs[0].name for node in tiled.model.graph if node.op_type == "Add" and "places" in (node.name or "")
+    ]
+    assert len(made) == 7
+    assert [sizes[name] for name in made if name is not None] == [8 * 8] * 7

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.errors import OnnxtileError
+from onnxtile.graph import node_id
 from onnxtile.model.constants import Constants
 from onnxtile.model.infer import values
 from onnxtile.model.shapes import Shapes, resolve
@@ -17,14 +20,18 @@ from onnxtile.tiling.accumulate import Accumulation
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.rewrite import tile
+from onnxtile.tiling.tileable import FreeAt
 from onnxtile.verbs.flows.stage import Progress
+
+if TYPE_CHECKING:
+    from onnxtile.planning.result import PlanResult
 
 _MOST_NODES = 5_000
 """Nodes of the largest model whose arena is planned beside the tiling; that takes a few seconds."""
 
 
 def peaks(
-    original: ir.Model, limits: Limits, options: TilingPolicy, *, run: bool, progress: Progress
+    original: ir.Model, limits: Limits, options: TilingPolicy, free: FreeAt, *, run: bool, progress: Progress
 ) -> dict[str, dict[str, int]]:
     """Return for each way to accumulate the peak in bytes: of the whole `model`, and inside tiled `layers`.
 
@@ -33,7 +40,7 @@ def peaks(
     found: dict[str, dict[str, int]] = {}
     for way in Accumulation:
         progress(f"planning with {way}")
-        found[str(way)] = _peak(original.clone(), limits, replace(options, accumulate=way, wrap=False), run)
+        found[str(way)] = _peak(original.clone(), limits, replace(options, accumulate=way, wrap=False), free, run)
     return found
 
 
@@ -55,17 +62,55 @@ class ArenaChange:
         return dict(vars(self))
 
 
+@dataclass(frozen=True)
+class UntiledPlan:
+    """The plan of a model before it is tiled, made when it is first asked for. `known` are its shapes."""
+
+    model: ir.Model
+    known: Shapes
+
+    @cached_property
+    def arena(self) -> int | str:
+        """The bytes of all arenas, or why the model was not planned."""
+        return _size(self._plan)
+
+    def free(self, node: ir.Node) -> int:
+        """Return the bytes of the arena that no tensor takes while `node` runs, of this model or of a copy; 0 where they are not known."""
+        return self._free.get(node.outputs[0].name, 0)
+
+    @cached_property
+    def _plan(self) -> PlanResult | str:
+        return _planned(self.model, self.known)
+
+    @cached_property
+    def _free(self) -> Mapping[str | None, int]:
+        """The free bytes while the node runs that makes a value, by the name of the value."""
+        if isinstance(self._plan, str) or self._plan.unplanned:
+            return {}
+        live, steps = _live(self._plan), dict(zip(self._plan.schedule, self._plan.steps, strict=True))
+        placed = [node for node in self.model.graph if node_id(node) in steps]
+        arena = self._plan.arena_size
+        return {value.name: arena - live[steps[node_id(node)]] for node in placed for value in node.outputs}
+
+
 def arena_size(model: ir.Model, known: Shapes) -> int | str:
     """Return the bytes of all arenas of `model`, or why it was not planned. `known` are its shapes before it was tiled."""
+    return _size(_planned(model, known))
+
+
+def _size(planned: PlanResult | str) -> int | str:
+    return planned if isinstance(planned, str) else planned.arena_size
+
+
+def _planned(model: ir.Model, known: Shapes) -> PlanResult | str:
+    """Return the plan of `model`, or why it was not planned."""
     from onnxtile.planning.model_plan import PlanSettings, plan_model
 
     nodes = model.graph.num_nodes()
     if nodes > _MOST_NODES:
         return f"planned only up to {_MOST_NODES:,} nodes, and the model has {nodes:,}"
     try:
-        settings = PlanSettings(order="auto")
-        planned = plan_model(model, _with_tiles(model, known), Constants(model), settings)
-        return planned.arena_size
+        return plan_model(model, _with_tiles(model, known), Constants(model), PlanSettings(order="auto"))
     except OnnxtileError as error:
         return str(error)
 
@@ -77,25 +122,30 @@ def arena_change(before: int | str, after: int | str) -> ArenaChange:
     return ArenaChange(reason=next(size for size in (before, after) if isinstance(size, str)))
 
 
-def _peak(model: ir.Model, limits: Limits, options: TilingPolicy, run: bool) -> dict[str, int]:
+def _peak(model: ir.Model, limits: Limits, options: TilingPolicy, free: FreeAt, run: bool) -> dict[str, int]:
     from onnxtile.planning.model_plan import PlanSettings, plan_model
     from onnxtile.planning.proof.published.audit import require
 
     known = resolve(model, run=run)
-    tile(model, limits, known, Constants(model), options)
+    tile(model, limits, known, Constants(model), options, free=free)
     inside = {node.name for node in model.graph if keys.TILE in node.metadata_props}
     shapes, constants = _with_tiles(model, known), Constants(model)
     planned = plan_model(model, shapes, constants, PlanSettings(planner="first-fit"))
     require(model, planned, shapes, constants)
+    total = _live(planned)
+    at_tiles = (total[step] for name, step in zip(planned.schedule, planned.steps, strict=True) if name in inside)
+    return {"model": max(total, default=0), "layers": max(at_tiles, default=0)}
+
+
+def _live(planned: PlanResult) -> list[int]:
+    """Return the bytes of the buffers that are live at each step."""
     live = [0] * (max(planned.steps, default=0) + 2)
     for buffer in planned.buffers:
         if buffer.alias is None:
             taken = -(-buffer.size // planned.alignment) * planned.alignment
             live[buffer.first] += taken
             live[buffer.last + 1] -= taken
-    total = list(accumulate(live))
-    at_tiles = (total[step] for name, step in zip(planned.schedule, planned.steps, strict=True) if name in inside)
-    return {"model": max(total, default=0), "layers": max(at_tiles, default=0)}
+    return list(accumulate(live))
 
 
 def _with_tiles(model: ir.Model, known: Shapes) -> Shapes:

@@ -15,6 +15,7 @@ from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.rewrite import opset_to_join
+from onnxtile.tiling.tileable import FreeAt
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,15 @@ class ModelToTile:
     opset: OpsetChange
 
 
-def raised_to_join(model: ir.Model, known: Shapes, limits: Limits, options: TilingPolicy, *, run: bool) -> ModelToTile:
+def raised_to_join(
+    model: ir.Model, known: Shapes, limits: Limits, options: TilingPolicy, free: FreeAt, *, run: bool
+) -> ModelToTile:
     """Return `model` in the opset in which its tiles can be joined in place: a copy where that is newer than its own.
 
     `known` are its shapes. With `run`, new values get theirs from a run, too. Where onnx's converter refuses, the model keeps its opset.
     """
     constants, before = Constants(model), opset_of(model)
-    version = opset_to_join(model, limits, known, constants, options)
+    version = opset_to_join(model, limits, known, constants, options, free=free)
     if version <= before:
         return ModelToTile(model, known, constants, OpsetChange(before, before))
     try:

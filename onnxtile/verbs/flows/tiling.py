@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +19,7 @@ from onnxtile.model.dims import bind
 from onnxtile.model.load import Source, load
 from onnxtile.model.opset import raised
 from onnxtile.model.plan_marks import clear_plan
-from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.model.shapes import resolve
 from onnxtile.model.stream import Draft
 from onnxtile.model.validity import check
 from onnxtile.model.walk import all_nodes
@@ -30,7 +30,7 @@ from onnxtile.tiling.result import TileResult
 from onnxtile.tiling.rewrite import tile as tile_graph
 from onnxtile.tiling.tiled_site_check import TileVerdict, check_tiles
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
-from onnxtile.verbs.flows.peaks import ArenaChange, arena_change, arena_size
+from onnxtile.verbs.flows.peaks import ArenaChange, UntiledPlan, arena_change, arena_size
 from onnxtile.verbs.flows.peaks import peaks as _peaks
 from onnxtile.verbs.flows.raising import OpsetChange, raised_to_join
 from onnxtile.verbs.flows.stage import BoundDims, InputShapes, Progress, agreeing, require_sites
@@ -107,12 +107,13 @@ def tile(settings: TileOptions) -> TiledModel:
     tiled, nodes_before = original.clone() if verify else original, original.graph.num_nodes()
     progress("inferring shapes")
     known = resolve(tiled, run=verify)
-    before = _arena(tiled, known, verify, progress)
+    plan = UntiledPlan(tiled, known)
+    before = _arena(lambda: plan.arena, verify, progress)
     progress("tiling")
-    ready = raised_to_join(tiled, known, limits, options, run=verify)
+    ready = raised_to_join(tiled, known, limits, options, plan.free, run=verify)
     tiled, known, constants, opset = ready.model, ready.known, ready.constants, ready.opset
     declared, on_devices = _declared(tiled), {node_id(node) for node in all_nodes(tiled) if node.device_configurations}
-    result = tile_graph(tiled, limits, known, constants, options, progress, late=not verify)
+    result = tile_graph(tiled, limits, known, constants, options, progress, late=not verify, free=plan.free)
     for name in [site.node for site in result.tiled if site.node in on_devices]:
         warnings.warn(f"the tiles of {name!r} have no device configuration; it had one", ModelWarning, stacklevel=2)
     if any(node.op_type == "If" for node in tiled.graph.all_nodes()):
@@ -125,9 +126,10 @@ def tile(settings: TileOptions) -> TiledModel:
         # A plan that was not requested is left out where it fails.
         with suppress(OnnxtileError) if peaks is None else nullcontext():
             source = raised(source, opset.after)
-            planned = _peaks(source, limits, options, run=verify, progress=progress)
+            planned = _peaks(source, limits, options, plan.free, run=verify, progress=progress)
     nodes = tiled.graph.num_nodes() + sum(site.nodes - 1 for site in result.tiled if not site.emitted)
-    after = _arena(tiled, known, verify, progress) if result.tiled and isinstance(before, int) else before
+    is_planned = result.tiled and isinstance(before, int)
+    after = _arena(lambda: arena_size(tiled, known), verify, progress) if is_planned else before
     draft, arena = Draft(tiled, result.late), arena_change(before, after)
     return TiledModel(
         draft,
@@ -144,12 +146,12 @@ def tile(settings: TileOptions) -> TiledModel:
     )
 
 
-def _arena(model: ir.Model, known: Shapes, verify: bool, progress: Progress) -> int | str:
-    """Return the bytes of the arena of `model`; without verification, which makes tiles when they are written, why not."""
+def _arena(size: Callable[[], int | str], verify: bool, progress: Progress) -> int | str:
+    """Return the bytes of an arena; without verification, which makes tiles when they are written, why not."""
     if not verify:
         return "planned only with verification"
     progress("planning the arena")
-    return arena_size(model, known)
+    return size()
 
 
 def _judged(
