@@ -122,6 +122,8 @@ class Regions:
         count = len(kernels)
         inner = [p for p in range(1, count) if sizes[p - 1] >= sizes[p] < sizes[p + 1] or sizes[p - 1] > sizes[p]]
         least = {p for p in inner if sizes[p] <= sizes[p + 1]}
+        # A region may also begin where the bytes double: small tensors beside it, such as gates, are made before.
+        least.update(p for p in range(1, count) if 2 * sizes[p] < sizes[p + 1])
         around = {place for p in range(count) if kernels[p].links[ROWS] is None for place in (p, p + 1)}
         inside = {p for p, tensors in enumerate(self.live) if any(self.network.tensors[t].is_inside for t in tensors)}
         return sorted({0, count, *least, *around} - inside)

@@ -44,6 +44,7 @@ def test_a_narrow_lateral_runs_behind_the_other_reader_of_its_operand() -> None:
 
 
 def test_nodes_that_make_more_than_they_use_up_stay() -> None:
-    text = "g (float[1,2,32,16] x) => (float[n,c,h,w] y) { [a] h = Relu(x) [b] i = Conv(h, w0) [c] j = Relu(h) [d] y = Concat<axis=1>(j, i) }"
+    text = """g (float[1,2,32,16] x) => (float[n,c,h,w] y)
+        { [a] h = Relu(x) [b] i = Conv(h, w0) [c] j = Relu(h) [d] y = Concat<axis=1>(j, i) }"""
     made = load(model(text, w0=(16, 2, 1, 1)))
     assert not run_early(ModelEdit(made, resolve(made, run=False)))
