@@ -35,7 +35,7 @@ from onnxtile.verbs.flows.kernels import choose_kernels
 from onnxtile.verbs.flows.planning import require_equal, settings_of
 from onnxtile.verbs.flows.stage import Progress, agreeing
 from onnxtile.verbs.plan import PlanOptions
-from onnxtile.verification import Verdict, judge
+from onnxtile.verification import Verdict, judge, within_one_step
 
 if TYPE_CHECKING:
     from onnxtile.planning.proof.arena_run import ArenaVerdict
@@ -141,7 +141,8 @@ def _judged(
     progress = options.progress
     progress("verifying")
     check(fitted)
-    verdict = agreeing(judge(original, fitted, progress), "the fitted model")
+    compared = None if options.tolerance is None else within_one_step(original)
+    verdict = agreeing(judge(original, fitted, progress, compared), "the fitted model")
     if options.exact and any(output.max_abs for output in verdict.outputs):
         worst = max(verdict.outputs, key=lambda output: output.max_abs)
         raise Mismatch(
