@@ -53,6 +53,7 @@ class CurveOptions(VerifyOptions, SizeOptions):
     ] = 0.1
     exact: Annotated[bool, Option("allow only rewrites that are equal to the last bit")] = False
     max_nodes: Annotated[int | None, Option("upper bound of the nodes of the result", "N")] = None
+    wrap: Annotated[bool, Option("put each region that is cut into a local function")] = False
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import FitSchedule, Regions
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_of
 from onnxtile.fitting.search import FitTarget, search
+from onnxtile.fitting.wrap import wrap
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
@@ -66,7 +67,7 @@ class PlanSubject:
 
 @dataclass(frozen=True)
 class FitSubject:
-    """A model to fit: its shapes, regions, plan and costs. `about` says how its plans call it."""
+    """A model to fit: its shapes, regions, plan and costs. `about` says how its plans call it, `wrap` whether regions become functions."""
 
     model: ir.Model
     shapes: Shapes
@@ -74,6 +75,7 @@ class FitSubject:
     about: PlanSubject
     planned: ModelPlan
     before: ModelCost
+    wrap: bool
 
 
 def read_subject(options: CurveOptions) -> FitSubject:
@@ -92,7 +94,7 @@ def read_subject(options: CurveOptions) -> FitSubject:
     planned = _plan(model, shapes, about)
     regions = _regions(model, shapes, constants, exact=options.exact)
     before = cost(FitSchedule(tuple(regions.whole)), planned, _running(model, constants))
-    return FitSubject(model, shapes, regions, about, planned, before)
+    return FitSubject(model, shapes, regions, about, planned, before, options.wrap)
 
 
 def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
@@ -212,8 +214,10 @@ def written(subject: FitSubject, schedule: FitSchedule, progress: Progress) -> W
     # Before IR version 4 constants are inputs, too: one that is no longer read must not become an input alone.
     raise_ir_version(model)
     constants = Constants(model)
-    write(model, schedule, _regions(model, copied, constants), copied, constants)
+    pieces = write(model, schedule, _regions(model, copied, constants), copied, constants)
     nodes = _running(model, Constants(model))
+    if subject.wrap:
+        wrap(model, pieces)
     progress("planning")
     return WrittenSchedule(schedule, model, nodes, _plan(model, _known(model, copied), subject.about))
 
