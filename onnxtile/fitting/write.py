@@ -30,8 +30,14 @@ _OPEN = {"auto_pad", "pads", "output_padding", "output_shape", "ceil_mode"}
 _LAST = np.iinfo(np.int64).max
 
 
-def write(model: ir.Model, schedule: FitSchedule, regions: Regions, shapes: Shapes, constants: Constants) -> None:
-    """Replace each region of `schedule` that is cut by the nodes of its pieces (in `model`, of which `regions` were read)."""
+def write(
+    model: ir.Model, schedule: FitSchedule, regions: Regions, shapes: Shapes, constants: Constants
+) -> list[list[ir.Node]]:
+    """Replace each region of `schedule` that is cut by the nodes of its pieces (in `model`, of which `regions` were read).
+
+    Returns the nodes of each of these regions.
+    """
+    written: list[list[ir.Node]] = []
     graph, names = model.graph, Names(model)
     opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 1))
     values = {value.name: value for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
@@ -42,7 +48,9 @@ def write(model: ir.Model, schedule: FitSchedule, regions: Regions, shapes: Shap
         whole = {tensor: values.get(tensors[tensor].name) for tensor in used if tensor not in cut.origin}
         writer = _RegionWriter(f"region{number}", tensors, kernels, whole, names, constants, opset, shapes)
         _replace(graph, kernels, writer.write(regions.trace(region)), writer, values)
+        written.append(writer.nodes)
     prune({value for value in all_values(model)}, constants)
+    return written
 
 
 def _replace(

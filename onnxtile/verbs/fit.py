@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from onnxtile import values
 from onnxtile.common_options import ModelArgument, ReportOptions, SizeOptions, VerifyOptions, WriteOptions
@@ -53,6 +53,7 @@ class CurveOptions(VerifyOptions, SizeOptions):
     ] = 0.1
     exact: Annotated[bool, Option("allow only rewrites that are equal to the last bit")] = False
     max_nodes: Annotated[int | None, Option("upper bound of the nodes of the result", "N")] = None
+    wrap: Annotated[bool, Option("put each region that is cut into a local function")] = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,12 @@ class FitOptions(CurveOptions):
         Option("size of the memory for activations", "[NAME=]256KiB", kind=values.SIZES),
     ] = None
     smallest: Annotated[bool, Option("find the smallest arena within the budget")] = False
+    tolerance: Annotated[
+        Literal["1step"] | None,
+        Option(
+            "let quantised outputs be one step of quantisation off, and no more", default="twice the effect of rounding"
+        ),
+    ] = None
 
     @property
     def memory(self) -> tuple[str, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from onnxtile import values
 from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, Source
@@ -25,6 +25,10 @@ class CompareOptions(InputOptions):
     runs: Annotated[int, Option("sets of random inputs", "N", kind=values.RUNS)] = 2
     seed: Annotated[int, Option("seed of the random inputs", "N", kind=values.NATURAL)] = 0
     edge: Annotated[bool, Option("also zeros, ones, large, small, negative, NaN, infinity")] = False
+    tolerance: Annotated[
+        Literal["1step"] | None,
+        Option("let quantised outputs be one step of quantisation off", default="that of floats"),
+    ] = None
     bisect: Annotated[bool, Option("find the first value that differs, and its rewrite")] = False
 
 

@@ -1,5 +1,6 @@
 """Comparison of two models: both run in onnxruntime on the same inputs, and every output is compared."""
 
+from onnxtile.verification.one_step import within_one_step
 from onnxtile.verification.rounding import excused, judge
 from onnxtile.verification.sizes import bound_copy
 from onnxtile.verification.trials import Trial, Verdict, compare, compare_with, run_original
@@ -17,4 +18,5 @@ __all__ = [
     "excused",
     "judge",
     "run_original",
+    "within_one_step",
 ]

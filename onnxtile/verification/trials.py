@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -24,6 +24,8 @@ from onnxtile.verification.sizes import Assignment, assignments, open_inputs, si
 from onnxtile.verification.values import OutputError, badness, compare_values, missing
 
 T = TypeVar("T")
+OutputComparison: TypeAlias = Callable[[str, Any, Any], OutputError]
+"""Returns the difference of an output, from its name, the expected value and the computed one."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,7 +152,11 @@ def run_edges(
 
 
 def compare_with(
-    trials: Iterable[Trial], other: ir.Model, dims: Mapping[str, int], progress: Progress = silent
+    trials: Iterable[Trial],
+    other: ir.Model,
+    dims: Mapping[str, int],
+    progress: Progress = silent,
+    compared: OutputComparison = compare_values,
 ) -> Verdict:
     """Run `other` on the inputs of `trials` and compare every output with theirs.
 
@@ -162,15 +168,15 @@ def compare_with(
     runner = session_of(other)
     worst: dict[str, OutputError] = {}
     for trial in counted(trials, "comparing", progress):
-        for error in _errors(trial.results, runner.run(trial.feeds)):
+        for error in _errors(trial.results, runner.run(trial.feeds), compared):
             if error.name not in worst or badness(error) > badness(worst[error.name]):
                 worst[error.name] = replace(error, inputs=trial.inputs if len(trials) > 1 else "")
     return Verdict(tuple(worst.values()), len(trials), dims, tuple(trial.inputs for trial in trials))
 
 
-def _errors(expected: Mapping[str, Any], got: Mapping[str, Any]) -> Iterator[OutputError]:
+def _errors(expected: Mapping[str, Any], got: Mapping[str, Any], compared: OutputComparison) -> Iterator[OutputError]:
     for name, value in expected.items():
-        yield compare_values(name, value, got[name]) if name in got else missing(name)
+        yield compared(name, value, got[name]) if name in got else missing(name)
     yield from (missing(name) for name in got if name not in expected)
 
 

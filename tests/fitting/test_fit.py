@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -133,3 +134,21 @@ def test_the_bound_of_nodes_holds_for_the_nodes_of_the_result(bound: int) -> Non
     constants = Constants(fitted.model)
     nodes = sum(any(value not in constants for value in node.outputs) for node in fitted.model.graph)
     assert nodes == fitted.after.nodes <= max(bound, fitted.before.nodes)
+
+
+def test_an_output_that_is_flat_on_noise_is_compared_before_its_sigmoid() -> None:
+    head = inverted_residuals()
+    head.graph.node[-1].CopyFrom(onnx.helper.make_node("Sigmoid", ["flat"], ["y"], "sigmoid"))
+    head.graph.node.insert(12, onnx.helper.make_node("Sub", ["m", "far"], ["flat"], "far"))
+    head.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray([100], np.float32), "far"))
+    head.graph.output[0].type.tensor_type.shape.CopyFrom(
+        onnx.helper.make_tensor_value_info("y", 1, [1, 8, 9, 5]).type.tensor_type.shape
+    )
+    fitted = onnxtile.fit(head, smallest=True, max_nodes=40)
+    assert fitted.verdict is not None and fitted.after.arena < fitted.before.arena
+    assert "compared before the last Sigmoid" in fitted.verdict.outputs[0].reason
+
+
+def test_quantised_outputs_may_be_held_to_one_step() -> None:
+    fitted = onnxtile.fit(quantised(), capacity="9KiB", tolerance="1step")
+    assert fitted.verdict is not None and fitted.verdict.outputs[0].max_abs <= 1 / 16

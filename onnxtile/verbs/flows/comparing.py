@@ -14,8 +14,11 @@ from onnxtile.model.given import Feeds, read_inputs
 from onnxtile.model.load import load
 from onnxtile.model.session import session_of
 from onnxtile.verbs.flows.stage import BoundDims, InputShapes, Progress, not_both
+from onnxtile.verification.before_last import compare_before
 from onnxtile.verification.bisect import bisect
+from onnxtile.verification.one_step import within_one_step
 from onnxtile.verification.trials import Trial, Verdict, compare_with, run_edges, run_original
+from onnxtile.verification.values import compare_values
 
 if TYPE_CHECKING:
     from onnxtile.verbs.verify import CompareOptions
@@ -33,7 +36,13 @@ def verify(how: CompareOptions) -> Verdict:
     progress("running the first model")
     trials, assigned, skipped = _run_first(first, how, given, progress)
     progress("running the second model")
-    verdict = replace(compare_with(trials, second, assigned, progress), skipped=skipped)
+    compared = compare_values if how.tolerance is None else within_one_step(first)
+
+    def judged(_first: ir.Model, other: ir.Model, ran: list[Trial]) -> Verdict:
+        return compare_with(ran, other, assigned, progress, compared)
+
+    verdict = compare_before(judged(first, second, trials), trials, first, second, judged)
+    verdict = replace(verdict, skipped=skipped)
     if verdict.equal or not how.bisect:
         return verdict
     progress("looking for the first value that differs")

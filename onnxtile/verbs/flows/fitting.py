@@ -16,6 +16,7 @@ from onnxtile.fitting.regions import FitSchedule, Regions
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.search import FitTarget, search
 from onnxtile.fitting.unblocking.unblock import ModelRewrite, unblock
+from onnxtile.fitting.wrap import wrap
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
@@ -36,7 +37,7 @@ from onnxtile.verbs.flows.kernels import choose_kernels
 from onnxtile.verbs.flows.planning import require_equal, settings_of
 from onnxtile.verbs.flows.stage import Progress, agreeing
 from onnxtile.verbs.plan import PlanOptions
-from onnxtile.verification import Verdict, judge
+from onnxtile.verification import Verdict, judge, within_one_step
 
 if TYPE_CHECKING:
     from onnxtile.planning.proof.arena_run import ArenaVerdict
@@ -67,7 +68,7 @@ class PlanSubject:
 
 @dataclass(frozen=True)
 class FitSubject:
-    """A model to fit: its shapes, regions, plan and costs. `about` says how its plans call it."""
+    """A model to fit: its shapes, regions, plan and costs. `about` says how its plans call it, `wrap` whether regions become functions."""
 
     model: ir.Model
     shapes: Shapes
@@ -75,6 +76,7 @@ class FitSubject:
     about: PlanSubject
     planned: ModelPlan
     before: ModelCost
+    wrap: bool
 
 
 def read_subject(options: CurveOptions) -> FitSubject:
@@ -93,7 +95,7 @@ def read_subject(options: CurveOptions) -> FitSubject:
     planned = _plan(model, shapes, about)
     regions = _regions(model, shapes, constants, exact=options.exact)
     before = cost(FitSchedule(tuple(regions.whole)), planned, _running(model, constants))
-    return FitSubject(model, shapes, regions, about, planned, before)
+    return FitSubject(model, shapes, regions, about, planned, before, options.wrap)
 
 
 def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
@@ -154,7 +156,8 @@ def _judged(
     progress = options.progress
     progress("verifying")
     check(fitted)
-    verdict = agreeing(judge(original, fitted, progress), "the fitted model")
+    compared = None if options.tolerance is None else within_one_step(original)
+    verdict = agreeing(judge(original, fitted, progress, compared), "the fitted model")
     if options.exact and any(output.max_abs for output in verdict.outputs):
         worst = max(verdict.outputs, key=lambda output: output.max_abs)
         raise Mismatch(
@@ -224,8 +227,10 @@ def written(subject: FitSubject, schedule: FitSchedule, progress: Progress) -> W
     # Before IR version 4 constants are inputs, too: one that is no longer read must not become an input alone.
     raise_ir_version(model)
     constants = Constants(model)
-    write(model, schedule, _regions(model, copied, constants), copied, constants)
+    pieces = write(model, schedule, _regions(model, copied, constants), copied, constants)
     nodes = _running(model, Constants(model))
+    if subject.wrap:
+        wrap(model, pieces)
     progress("planning")
     return WrittenSchedule(schedule, model, nodes, _plan(model, _known(model, copied), subject.about))
 

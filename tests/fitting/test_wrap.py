@@ -1,0 +1,40 @@
+"""fit --wrap: each region is a local function, whose body is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+import onnxtile
+from tests.fitting.networks import inverted_residuals
+from tests.fitting.test_quantised import quantised
+
+
+@pytest.mark.parametrize(("made", "capacity"), [(inverted_residuals, "10KiB"), (quantised, "11.5KiB")])
+def test_the_arena_of_regions_in_functions_is_what_plan_says(
+    made: Callable[[], onnx.ModelProto], capacity: str, tmp_path: Path
+) -> None:
+    fitted = onnxtile.fit(made(), capacity=capacity, wrap=True)
+    assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
+    assert fitted.after.arena < fitted.before.arena
+    fitted.save(tmp_path / "out.onnx")
+    assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena
+    assert onnxtile.verify(made(), tmp_path / "out.onnx").equal
+
+
+def test_there_is_one_function_for_each_region_and_its_sizes_are_inside(tmp_path: Path) -> None:
+    fitted = onnxtile.fit(inverted_residuals(), capacity=6400, wrap=True)
+    fitted.save(tmp_path / "out.onnx")
+    written = onnx.load(tmp_path / "out.onnx")
+    onnx.checker.check_model(written, full_check=True)
+    assert [function.name for function in written.functions] == [f"Region{i}" for i in range(len(fitted.steps))]
+    assert [node.op_type for node in written.graph.node if node.domain] == [one.name for one in written.functions]
+    inside = [node for function in written.functions for node in function.node]
+    sizes = {name for node in inside if node.op_type == "Slice" for name in node.input[1:]}
+    assert sizes and sizes <= {name for node in inside if node.op_type == "Constant" for name in node.output}
+    assert fitted.after.nodes == len(
+        [n for n in (*inside, *written.graph.node) if not n.domain and n.op_type != "Constant"]
+    )
