@@ -29,12 +29,12 @@ def _graph_values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def infer(model: ir.Model, *, once: bool = False) -> tuple[list[Known], list[Known]]:
-    """Return the results of onnx-shape-inference and of onnx for `values(model)`. `model` is changed and must not be used afterwards.
+def infer(model: ir.Model) -> Iterator[list[Known]]:
+    """Yield what onnx, then what onnx-shape-inference knows of `values(model)`. `model` is changed and must not be used afterwards.
 
-    What the file declares is forgotten first, save for outputs of operators that no engine knows. An engine that stumbles leaves what
-    follows unknown. With `once`, the results of onnx count as those of both where they leave no size open: a run will prove them.
-    Raises ModelError where the shapes contradict each other.
+    Each engine runs when its results are asked for: the second takes most of the time. What the file declares is forgotten first, save for
+    outputs of operators that no engine knows. An engine that stumbles leaves what follows unknown. Raises ModelError where the shapes
+    contradict each other.
     """
     everything = values(model)
     contributed = contributed_operators(model)
@@ -48,22 +48,11 @@ def infer(model: ir.Model, *, once: bool = False) -> tuple[list[Known], list[Kno
     functions = [one for one in proto.functions if (one.domain, one.name) not in contributed]
     del proto.functions[:]
     proto.functions.extend(functions)
-    graphs = list(model.graphs())
-    if once and not contributed:
-        from_onnx = _infer_onnx(proto, graphs)
-        if all(map(_is_closed, everything, from_onnx)):
-            return from_onnx, from_onnx
+    yield _infer_onnx(proto, list(model.graphs()))
     symbolic_error = _infer_symbolic(model, contributed)
-    symbolic = [declared(value) for value in everything]
     if symbolic_error is not None:
         _require_consistent(proto, symbolic_error)
-    return symbolic, _infer_onnx(proto, graphs)
-
-
-def _is_closed(value: ir.Value, known: Known) -> bool:
-    """Return whether all sizes of `value` are known: from the file where no node makes it."""
-    dims = known.dims if value.producer() is not None else declared(value).dims
-    return not value.name or (dims is not None and all(isinstance(dim, int) and dim > 0 for dim in dims))
+    yield [declared(value) for value in everything]
 
 
 def _inferable(model: ir.Model, contributed: Collection[tuple[str, str]]) -> Iterator[ir.Value]:

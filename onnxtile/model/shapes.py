@@ -20,6 +20,7 @@ from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelWarning
 from onnxtile.model.body_shapes import after_loops
 from onnxtile.model.bounds import bounded
+from onnxtile.model.contributed import contributed_operators
 from onnxtile.model.dims import free_inputs
 from onnxtile.model.infer import Dim, Dims, Known, declared, infer, values
 from onnxtile.model.sample import sampled
@@ -107,37 +108,64 @@ def resolve(
     With `run`, and every input's shape known, shapes that inference left open are read off runs on inputs as `wanted`, unless they depend
     on the data: then `Shapes.reason` names the operator, unless `bounds` say how large the dimension may become (see model.bounds).
     Where two engines contradict each other neither is believed: without a run it is open, and so is all that depends on it. One engine is
-    enough where it leaves nothing open and the caller will run each node with these shapes (`proved`). A shape that
+    enough where it, and what the model computes, leave nothing open and the caller will run the model (`proved`). A shape that
     the file declares counts where nothing else says one; of an output declared wrongly, it is a ModelWarning. Raises ModelError where
     onnxruntime refuses the model in a run, and UsageError for bounds that make no sense.
     """
     originals = values(model)
     from_file = dict(zip(originals, map(declared, originals), strict=True))
-    symbolic, from_onnx = infer(model.clone(), once=proved)
-    looped = after_loops(model)
+    shapes, refuted = _found(model, from_file, wanted if run else None, once=proved)
     main = {value for node in model.graph for value in node.outputs}
-    inputs = set(model.graph.inputs)
-    merged: dict[ir.Value, Known] = {}
-    disputed: dict[ir.Value, str] = {}
-    for value, first, second in zip(originals, symbolic, from_onnx, strict=True):
-        one = Known(first.dtype, None) if value in looped else first
-        file = Known(from_file[value].dtype, None) if value in main else from_file[value]
-        merged[value] = _merge(one, second, file, in_main=value in main or value in inputs)
-        if value in main and _contradict(one.dims, second.dims):
-            disputed[value] = f"shape inference contradicts itself: {_listed(one)} and {_listed(second)}"
-    dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
-    dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
-    doubtful = _downstream(model, disputed)
-    shapes = _without(doubtful, disputed, _with_computed(model, Shapes(dtypes, dims)))
-    refuted: Collection[ir.Value] = doubtful
-    if run:
-        shapes, refuted = _with_samples(model, shapes, wanted)
     promises = {value: from_file[value].dims for value in originals if value in main}
     _warn_of_declarations({value: dims for value, dims in promises.items() if value.is_graph_output()}, shapes)
     shapes = _with_promises({value: dims for value, dims in promises.items() if value not in refuted}, shapes)
     shapes = _with_bounds(model, shapes, bounds) if bounds else shapes
     options = _binding(value for value in free_inputs(model) if shapes.sizes(value) is None)
     return replace(shapes, _otherwise=f"inputs have open dimensions: give {options}") if options else shapes
+
+
+def _found(
+    model: ir.Model, from_file: Mapping[ir.Value, Known], wanted: Wanted | None, *, once: bool
+) -> tuple[Shapes, Collection[ir.Value]]:
+    """Return what the engines know of `model`, what it computes, and what runs on inputs as `wanted` show; and the values in doubt.
+
+    With `once` the second engine is asked only where all else leaves a size open.
+    """
+    engines = infer(model.clone())
+    from_onnx = next(engines)
+    if once and not contributed_operators(model):
+        found = _observed(model, *_merged(model, from_file, from_onnx, from_onnx), wanted)
+        if _is_closed(model, found[0]):
+            return found
+    return _observed(model, *_merged(model, from_file, next(engines), from_onnx), wanted)
+
+
+def _observed(
+    model: ir.Model, shapes: Shapes, doubtful: Collection[ir.Value], wanted: Wanted | None
+) -> tuple[Shapes, Collection[ir.Value]]:
+    """Return `shapes` with what runs on inputs as `wanted` show, and the values they refute; without runs those that are `doubtful`."""
+    return (shapes, doubtful) if wanted is None else _with_samples(model, shapes, wanted)
+
+
+def _merged(
+    model: ir.Model, from_file: Mapping[ir.Value, Known], symbolic: Iterable[Known], from_onnx: Iterable[Known]
+) -> tuple[Shapes, set[ir.Value]]:
+    """Return what two engines say in agreement, with what the model computes from it, and the values that depend on a contradiction."""
+    looped = after_loops(model)
+    main = {value for node in model.graph for value in node.outputs}
+    inputs = set(model.graph.inputs)
+    merged: dict[ir.Value, Known] = {}
+    disputed: dict[ir.Value, str] = {}
+    for (value, declaration), first, second in zip(from_file.items(), symbolic, from_onnx, strict=True):
+        one = Known(first.dtype, None) if value in looped else first
+        file = Known(declaration.dtype, None) if value in main else declaration
+        merged[value] = _merge(one, second, file, in_main=value in main or value in inputs)
+        if value in main and _contradict(one.dims, second.dims):
+            disputed[value] = f"shape inference contradicts itself: {_listed(one)} and {_listed(second)}"
+    dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
+    dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
+    doubtful = _downstream(model, disputed)
+    return _without(doubtful, disputed, _with_computed(model, Shapes(dtypes, dims))), doubtful
 
 
 def _binding(inputs: Iterable[ir.Value]) -> str:
@@ -272,7 +300,7 @@ def _with_computed(model: ir.Model, shapes: Shapes, news: Iterable[ir.Value] = (
     Of the values `news` they are known from elsewhere than inference.
     """
     known = all(shapes.sizes(value) is not None for value in free_inputs(model))
-    if not known or all(shapes.sizes(value) is not None for value in values(model) if _is_open(value)):
+    if not known or _is_closed(model, shapes):
         return shapes
     further = Propagation(model, shapes._dtypes, shapes._dims, news)
     further.run()
@@ -296,7 +324,12 @@ def _with_samples(model: ir.Model, shapes: Shapes, wanted: Wanted) -> tuple[Shap
     return _with_computed(model, Shapes(dtypes, dims, reasons, shapes._never), found.known), found.refuted
 
 
-def _is_open(value: ir.Value) -> bool:
+def _is_closed(model: ir.Model, shapes: Shapes) -> bool:
+    """Return whether all sizes of all tensors are known."""
+    return all(shapes.sizes(value) is not None for value in values(model) if _is_asked(value))
+
+
+def _is_asked(value: ir.Value) -> bool:
     return bool(value.name) and value.const_value is None and _may_be_tensor(value)
 
 
