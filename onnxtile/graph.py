@@ -59,20 +59,15 @@ class TopologicalOrder:
         # What only the last member gives away is read after all members: the usual case, and no search.
         if all(node is self._slots[last] or not _is_read_outside(node, members) for node in members):
             return set()
-        import networkx as nx  # few regions need it, and it takes long to load
-
-        window = nx.DiGraph()
+        after: set[ir.Node] = set()
         for node in (n for n in self._slots[first : last + 1] if n is not None):
-            target = _SET if node in members else node
-            for value in dependencies(node):
-                producer = value.producer()
-                if producer is None or self._position.get(producer, -1) < first:
-                    continue
-                source = _SET if producer in members else producer
-                if source is not target and not (target is _SET and source in copied):
-                    window.add_edge(source, target)
-        after: set[ir.Node] = nx.descendants(window, _SET) if _SET in window else set()
-        return None if any(window.has_edge(node, _SET) for node in after) else after
+            producers = {producer for value in dependencies(node) if (producer := value.producer()) is not None}
+            if node not in members:
+                if any(producer in members or producer in after for producer in producers):
+                    after.add(node)
+            elif any(producer in after and producer not in copied for producer in producers):
+                return None
+        return after
 
     def _others(self, first: int, last: int, members: Collection[ir.Node]) -> Iterable[ir.Node]:
         return (node for node in self._slots[first : last + 1] if node is not None and node not in members)
@@ -106,9 +101,6 @@ class TopologicalOrder:
     def _place(self, node: ir.Node, place: int) -> None:
         self._slots[place] = node
         self._position[node] = place
-
-
-_SET = object()
 
 
 def _is_read_outside(node: ir.Node, members: Collection[ir.Node]) -> bool:

@@ -8,19 +8,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pydantic
 
 from onnxtile.errors import PatternError, QueryError, UsageError, caret
+from onnxtile.fusion.declared_operator import Declared, TargetName
 from onnxtile.fusion.fragments import expanded
 from onnxtile.fusion.island_rule import IslandRule
-from onnxtile.fusion.lowering_driver.declared import Declared, DeclaredLowering, TargetName, checked
 from onnxtile.model.size_rule import SizeRule
 from onnxtile.query.program import Program, compile_query, nodes_of
 from onnxtile.query.stored import StoredQueries
 from onnxtile.query.syntax import ANY_NODE, Expression, Query, Span
 from onnxtile.registry import data_folder
 from onnxtile.toml_file import Location, TomlFile, line_of, read
+
+if TYPE_CHECKING:
+    from onnxtile.fusion.lowering_driver.declared import DeclaredLowering
 
 EVERY_NODE = "*"
 """In `in_place`: the operands of every node."""
@@ -106,9 +110,20 @@ class Pattern:
 
 def from_file(path: Path) -> Pattern:
     """Return the pattern in a TOML file. Raises PatternError, with the file, the line and, where there is one, the field at fault."""
+    if path.is_relative_to(data_folder("patterns")):
+        return _shipped(path, path.stat().st_mtime_ns)
+    return _read_pattern(path, None)
+
+
+@cache
+def _shipped(path: Path, _edited: int) -> Pattern:
+    """Return the pattern in a file of the library, read once in a process unless the file is edited."""
+    return _read_pattern(path, _stored())
+
+
+def _read_pattern(path: Path, stored: StoredQueries | None) -> Pattern:
     source = read(path, PatternError)
     file = source.validated(_PatternFile)
-    stored = _stored() if path.is_relative_to(data_folder("patterns")) else None
     programs = []
     for i, variant in enumerate(file.variants):
         with _located(source, i):
@@ -117,7 +132,7 @@ def from_file(path: Path) -> Pattern:
             programs.append(_telling(compile_query(_query(query, stored), where), conditions=bool(where)))
             _require_anchors(file.in_place, programs[-1], source)
     workspace = None if file.workspace is None else _size_rule(file.workspace, source)
-    lowering = checked(file.name, file.lower, file.outputs, source)
+    lowering = _lowering(file, source) if file.lower else None
     return Pattern(
         file.name, file.doc, tuple(programs), file.outputs, file.after, source, file.in_place, workspace, lowering,
         file.island,
@@ -170,6 +185,12 @@ def _condition(text: str, stored: StoredQueries | None) -> Expression:
     from onnxtile.query.parse import parse_condition
 
     return parse_condition(text)
+
+
+def _lowering(file: _PatternFile, source: TomlFile) -> DeclaredLowering | None:
+    from onnxtile.fusion.lowering_driver.declared import checked  # few files declare an operator
+
+    return checked(file.name, file.lower, file.outputs, source)
 
 
 def _size_rule(text: str, source: TomlFile) -> SizeRule:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import onnx
 import onnx_ir as ir
 
+_STATED_INLINE = "onnxtile.stated_inline"
+
 
 def copied_tensor(
     tensor: ir.TensorProtocol, name: str | None, doc: str | None = None, metadata: Mapping[str, str] | None = None
@@ -43,3 +45,15 @@ def without_second_props(tensor: ir.serde.TensorProtoTensor) -> ir.serde.TensorP
     """Return `tensor`, whose message has its metadata no more: onnx_ir would write them from there, and once more from the tensor."""
     tensor.raw.ClearField("metadata_props")
     return tensor
+
+
+def is_stated_inline(tensor: ir.TensorProtocol) -> bool:
+    """Return whether the file of `tensor` says that its bytes are in the model, as it says where they were elsewhere once."""
+    if isinstance(tensor, ir.serde.TensorProtoTensor):
+        return bool(tensor.raw.HasField("data_location"))
+    return isinstance(tensor, ir.LazyTensor) and bool(tensor.meta.get(_STATED_INLINE))
+
+
+def note_inline(copy: ir.LazyTensor, tensor: ir.TensorProtocol) -> None:
+    """Let `is_stated_inline` say of `copy` what it says of `tensor`."""
+    copy.meta[_STATED_INLINE] = is_stated_inline(tensor)

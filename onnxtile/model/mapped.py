@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from onnx import serialization
 
 from onnxtile.errors import ModelError
+from onnxtile.model.copied_tensor import note_inline
 from onnxtile.model.wire import GRAPH, INITIALIZER, NAME, RAW_DATA, Unusual, WireField, fields, head
 from onnxtile.posix import let_go, open_to_read
 
@@ -50,7 +51,7 @@ class MappedModel:
             empty = value.const_value
             assert empty is not None
             shape = ir.Shape(empty.shape.numpy(), frozen=True)
-            value.const_value = ir.LazyTensor(
+            tensor = ir.LazyTensor(
                 partial(self.file.tensor, place, empty.dtype, shape),
                 dtype=empty.dtype,
                 shape=shape,
@@ -58,6 +59,8 @@ class MappedModel:
                 doc_string=empty.doc_string,
                 metadata_props=dict(empty.metadata_props),
             )
+            note_inline(tensor, empty)
+            value.const_value = tensor
 
 
 class MappedFile:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError
+from onnxtile.model.copied_tensor import is_stated_inline
 from onnxtile.model.training import add_training
 from onnxtile.model.validity import INLINE_BYTES
 from onnxtile.model.wire import GRAPH, INITIALIZER, RAW_DATA, head
@@ -154,6 +155,8 @@ def _entries(draft: Draft, beside: str) -> Iterator[_StreamEntry]:
         if size:
             entry.ClearField("external_data")
             entry.ClearField("data_location")
+        if size and not beside and is_stated_inline(tensor):
+            entry.data_location = onnx.TensorProto.DEFAULT
         if size and beside:
             entry.data_location = onnx.TensorProto.EXTERNAL
             for key, text in (("location", beside), ("offset", str(offset)), ("length", str(size))):

@@ -208,6 +208,14 @@ LOWERED: dict[str, tuple[Callable[[Net], onnx.ModelProto], list[str]]] = {
     "add": (binary("Add"), [MS + "QLinearAdd"]),
     "add, constant": (binary("Add", constant=True), [MS + "QLinearAdd"]),
     "sum": (binary("Sum"), [MS + "QLinearAdd"]),
+    "difference": (binary("Sub"), ["BitwiseNot", MS + "QLinearAdd"]),
+    "difference, constant": (binary("Sub", constant=True), ["BitwiseNot", MS + "QLinearAdd"]),
+    "hard sigmoid": (unary("HardSigmoid", [2, 9], scale=1 / 255), [MS + "QLinearAdd"]),
+    "hard sigmoid, stored beyond its bounds": (
+        unary("HardSigmoid", [2, 9], alpha=1 / 3, beta=-0.5),
+        [MS + "QLinearAdd", "Clip"],
+    ),
+    "hard sigmoid of no addend": (unary("HardSigmoid", [2, 9], beta=0.0), [MS + "QLinearAdd", "Clip"]),
     "mul": (binary("Mul"), [MS + "QLinearMul"]),
     "matmul": (matmul, ["QLinearMatMul"]),
     "matmul, scales": (lambda net: matmul(net, axis=1), ["QLinearMatMul"]),
@@ -241,6 +249,7 @@ LOWERED: dict[str, tuple[Callable[[Net], onnx.ModelProto], list[str]]] = {
 
 
 OTHERS = {"bias", "bias, stored", "sum", "division", "mean", "attention", "attention, to floats"}
+OTHERS |= {case for case in LOWERED if case.startswith(("difference", "hard sigmoid"))}
 """Cases that do not come back as the operator that they were."""
 MOVED = {"Concat", "MaxPool", "Transpose", "Reshape", "Resize"}
 
@@ -312,6 +321,7 @@ REFUSED: dict[str, tuple[Callable[[Net], onnx.ModelProto], str]] = {
     "an unknown operator": (unary("Erf", [2, 4]), "no operator is known that means Erf on quantised operands"),
     "an attention of int8": (attention, "the input of QAttention is of uint8"),
     "a negative divisor": (lambda net: div(net, divisor=-6.0), "divided by a negative number"),
+    "a hard sigmoid that falls": (unary("HardSigmoid", [2, 4], alpha=-0.2), "its alpha is not positive"),
     "an image between elements": (lambda net: resize(net, mode="linear"), "its mode is linear"),
     "a bias between two units": (bad_bias, "its bias is not a whole number of units"),
 }

@@ -18,6 +18,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxtile import api
 from onnxtile.errors import ModelError, UsageError
 from onnxtile.model import save as room
 from onnxtile.model import stream, weights
@@ -47,6 +48,20 @@ def test_a_model_comes_back_as_it_was(small: onnx.ModelProto, tmp_path: Path) ->
     onnx.checker.check_model(path, full_check=True)
     assert [n.op_type for n in load(path).graph] == ["Relu", "Add"]
     assert listing(tmp_path) == ["m.onnx"]
+
+
+@pytest.mark.parametrize("elements", [4, 1_000, 300_000], ids=["checked", "read", "mapped"])
+def test_a_weight_that_the_file_says_is_inline_stays_so(tmp_path: Path, elements: int) -> None:
+    """As onnx writes it of weights that were in another file once; fused and unfused, the weight is as it was."""
+    weight = numpy_helper.from_array(np.arange(elements, dtype=np.float32), "w")
+    weight.data_location = TensorProto.DEFAULT
+    proto = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 17]>
+        g (float[{elements}] x) => (float[{elements}] y) {{ h = Mul(x, w) y = Relu(h) }}""")
+    proto.graph.initializer.append(weight)
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    api.fuse(tmp_path / "m.onnx", "Mul->Relu", verify=False).save(tmp_path / "fused.onnx")
+    api.unfuse(tmp_path / "fused.onnx").save(tmp_path / "again.onnx")
+    assert list(onnx.load(tmp_path / "again.onnx").graph.initializer) == [weight]
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(

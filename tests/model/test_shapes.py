@@ -205,6 +205,18 @@ def test_a_run_shows_what_inference_lacks(text: Text, value_of: ValueOf) -> None
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
 
 
+def test_where_a_run_proves_the_shapes_the_slow_engine_is_asked_last(
+    text: Text, value_of: ValueOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(engines, "_infer_symbolic", lambda *_: asked.append(None))
+    model = load(text(CHAIN))
+    assert resolve(model, run=True, proved=True).sizes(value_of(model, "y")) == (1, 3)
+    assert not asked
+    assert resolve(model, run=True).sizes(value_of(model, "y")) == (1, 3)
+    assert asked
+
+
 @pytest.mark.parametrize(
     ("body", "cause"),
     [

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import onnx
-import pydantic
 
 from onnxtile.errors import PatternError
+from onnxtile.fusion.declared_operator import Declared, TargetName
 from onnxtile.fusion.lowering import CallSite, Lowering, Made, NewNode, NotLowered, Replacement, Setting, known_dtype
 from onnxtile.fusion.proofs.elementwise import value_of
 from onnxtile.runtime import contrib_schemas
 from onnxtile.toml_file import TomlFile
 
-TargetName = Literal["onnx", "ort"]
 _KINDS = {"FLOAT": float, "INT": int, "STRING": str, "INTS": tuple}
-
-
-class Declared(pydantic.BaseModel):
-    """The table `[lower.onnx]` or `[lower.ort]` of a pattern file. `inputs` are places among the meta-op's own."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    op: str
-    domain: str = ""
-    since: int = pydantic.Field(default=0, ge=0)
-    inputs: list[int] = [0]
-    attributes: dict[str, int | float | str | list[int]] = {}
 
 
 @dataclass(frozen=True)

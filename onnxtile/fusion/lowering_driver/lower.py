@@ -16,7 +16,7 @@ from onnxtile.fusion.lowering_driver.decide import Decider, Decision
 from onnxtile.fusion.lowering_driver.evidence import Evidence, SitePair
 from onnxtile.fusion.lowering_driver.facts import LoweringFacts
 from onnxtile.fusion.lowering_driver.plug_ins import PlugIns
-from onnxtile.fusion.lowering_driver.widen import is_narrow
+from onnxtile.fusion.lowering_driver.widen import resolved
 from onnxtile.fusion.lowering_driver.write import Emitter
 from onnxtile.fusion.outcome import PatternResult
 from onnxtile.fusion.record import dumps, past_of
@@ -25,7 +25,7 @@ from onnxtile.fusion.unfuse import called_functions
 from onnxtile.model.infer import values
 from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.raised_shapes import shapes_of_raised
-from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import all_nodes
 from onnxtile.progress import Progress, silent
 
@@ -96,11 +96,6 @@ class _Request:
     target: Target
     unfit: Mapping[str, str]
     progress: Progress
-
-
-def resolved(model: ir.Model) -> Shapes:
-    """Return the shapes of `model`; no run helps where onnxruntime lacks kernels."""
-    return resolve(model, run=not is_narrow(model))
 
 
 def _raise(original: ir.Model, opsets: Iterable[int]) -> tuple[ir.Model, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.walk import all_nodes, all_values
 
 _NARROW = ir.DataType.BFLOAT16
@@ -46,3 +47,8 @@ def _widen_node(node: ir.Node) -> None:
 
 def _tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy().astype(np.float32), name=tensor.name)
+
+
+def resolved(model: ir.Model, *, proved: bool = False) -> Shapes:
+    """Return the shapes of `model`, `proved` where the caller runs what it makes of them; no run helps where onnxruntime lacks kernels."""
+    return resolve(model, run=not is_narrow(model), proved=proved)

@@ -62,12 +62,15 @@ def require_alone(island: IslandSite) -> None:
         raise NotLowered(f"{island.steps[1].node.op_type} follows {island.first.op_type} in it")
 
 
-def clamped(island: IslandSite, *steps: NewNode, main: int = 0) -> Replacement:
+def clamped(
+    island: IslandSite, *steps: NewNode, main: int = 0, within: tuple[float, float] = (-np.inf, np.inf)
+) -> Replacement:
     """Return `steps`, which compute the first operator, and what follows in the island: Relu and Clip with constant bounds.
 
+    The first operator itself has no results beyond the bounds `within`, which `steps` leave to this function.
     Quantisation is monotonic and saturates, so a bound is its stored element, and no operator where that is the end of the type.
     """
-    low, high = _bounds(island)
+    low, high = _bounds(island, within)
     if (low, high) == limits(island.result.dtype):
         return Replacement(steps, (Made(len(steps) - 1),), main, rounds=True)
     dtype = island.result.dtype
@@ -76,10 +79,10 @@ def clamped(island: IslandSite, *steps: NewNode, main: int = 0) -> Replacement:
     return Replacement((*steps, clip), (Made(len(steps)),), main, rounds=True)
 
 
-def _bounds(island: IslandSite) -> tuple[int, int]:
+def _bounds(island: IslandSite, within: tuple[float, float]) -> tuple[int, int]:
     """Return the lowest and the highest element that the result can be stored as. Raises NotLowered."""
     rule = island.result
-    low, high = limits(rule.dtype)
+    low, high = (rule.stored(bound) for bound in within)
     for place, step in enumerate(island.steps[1:]):
         if not step.sources or step.sources[0] != IslandOutput(place) or step.node.domain not in STANDARD:
             raise NotLowered(f"{step.node.op_type} follows {island.first.op_type} in it")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,13 +15,7 @@ from onnxtile.fusion import library as pattern_files
 from onnxtile.fusion.fuser import Site
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.library import Pattern
-from onnxtile.fusion.lowering import Target
-from onnxtile.fusion.lowering_driver.evidence import SitePair
-from onnxtile.fusion.lowering_driver.facts import LoweringFacts
-from onnxtile.fusion.lowering_driver.lower import Lowered, LoweredSite, resolved
-from onnxtile.fusion.lowering_driver.lower import lower as lower_graph
-from onnxtile.fusion.lowering_driver.lowered_site_check import check_parts
-from onnxtile.fusion.lowering_driver.widen import is_narrow, widened
+from onnxtile.fusion.lowering_driver.widen import is_narrow, resolved
 from onnxtile.fusion.outcome import PatternResult
 from onnxtile.fusion.rewrite import fuse as fuse_graph
 from onnxtile.fusion.site_check import SiteVerdict, check_sites
@@ -33,9 +27,10 @@ from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.validity import check
 from onnxtile.verbs.flows.chain import RewrittenModel, file_of, verified
 from onnxtile.verbs.flows.stage import BoundDims, Progress, agreeing, require_sites
-from onnxtile.verification import Verdict, bound_copy, compare_with, excused, run_original
+from onnxtile.verification import Verdict, bound_copy, compare_with, run_original
 
 if TYPE_CHECKING:
+    from onnxtile.fusion.lowering_driver.lower import LoweredSite
     from onnxtile.verbs.flows.peaks import ArenaChange
     from onnxtile.verbs.fuse import FuseOptions, Patterns
 
@@ -97,8 +92,10 @@ def fuse(options: FuseOptions) -> FuseResult:
         message = "{for_memory} chooses meta-ops, and {lower} replaces them"
         raise UsageError(message, hint="leave out one of the two", given={"for_memory": NAME_ONLY, "lower": NAME_ONLY})
     if lower != "none":
-        return replace(_lowered(original, chosen, lower, verify, progress), source=source)
-    shapes = cache(lambda: resolved(original))
+        from onnxtile.verbs.flows.lowering import lower_patterns  # fuse without lowering has no use for it
+
+        return replace(lower_patterns(original, chosen, lower, verify, progress), source=source)
+    shapes = cache(lambda: resolved(original, proved=verify))
     arena: ArenaChange | None = None
 
     def fuse_copy(left_out: Container[Site]) -> tuple[ir.Model, list[PatternResult]]:
@@ -120,7 +117,7 @@ def fuse(options: FuseOptions) -> FuseResult:
         verdict = agreeing(compare_with(trials, fused, dims, progress), "the fused model")
         if any(result.calls for result in results):
             bound = bound_copy(original, dims)
-            known = resolve(bound, run=True) if is_narrow(bound) else _bound_shapes(original, shapes, bound)
+            known = resolve(bound, run=True) if is_narrow(bound) else bound_shapes(original, shapes, bound)
             sites = check_sites(bound, fused, known, progress=progress)
             require_sites(site.call for site in sites if not site.equal)
     return FuseResult(
@@ -156,86 +153,11 @@ def _sizes(model: ir.Model, progress: Progress) -> BoundDims:
     return {} if bound else run_original(model, runs=1, progress=progress)[1]
 
 
-def _lowered(original: ir.Model, chosen: list[Pattern], lower: str, verify: bool, progress: Progress) -> FuseResult:
-    progress("matching")
-    lowered = lower_graph(original, chosen, Target(lower), progress=progress)
-    verdict: Verdict | None = None
-    sites: tuple[SiteVerdict, ...] = ()
-    if verify:
-        progress("verifying")
-        narrow = is_narrow(original)
-        reference = widened(original) if narrow else original
-        trials, dims = run_original(reference, progress=progress)
-        lowered, sites = _with_fit_sites(original, chosen, lowered, dims, progress)
-        # Of bfloat16, which has few kernels, both models run in float.
-        verdict = compare_with(trials, widened(lowered.model) if narrow else lowered.model, dims, progress)
-        if not any(site.skipped for site in sites):
-            verdict = excused(verdict, reference, trials)
-        verdict = agreeing(verdict, "the lowered model")
-    check(lowered.model)
-    return FuseResult(
-        lowered.model,
-        lowered.patterns,
-        original.graph.num_nodes(),
-        lowered.model.graph.num_nodes(),
-        verdict,
-        sites,
-        lowered.sites,
-    )
-
-
-def _with_fit_sites(
-    original: ir.Model, chosen: list[Pattern], lowered: Lowered, dims: BoundDims, progress: Progress
-) -> tuple[Lowered, tuple[SiteVerdict, ...]]:
-    """Return `lowered`, and the verdicts on its sites run alone; made anew without the sites that do not compute what they replace.
-
-    Those stay calls. Raises Mismatch where the operator was declared by a pattern file, whose claim is wrong.
-    """
-    declared = {pattern.name for pattern in chosen if pattern.lowering is not None}
-    unfit: dict[str, str] = {}
-    while True:
-        sites, verdicts = _lowered_sites(lowered, dims, progress)
-        failed = _failed(lowered, verdicts)
-        require_sites(part.call for part, v in failed if part.meta_op in declared and not v.refused)
-        if not failed:
-            require_sites(site.call for site in sites if not site.equal)
-            return lowered, (*sites, *verdicts)
-        for part, v in failed:
-            unfit |= dict.fromkeys((part.call, *part.same), _why_unfit(v))
-        lowered = lower_graph(original, chosen, lowered.target, unfit=unfit, progress=progress)
-
-
-def _failed(lowered: Lowered, verdicts: Iterable[SiteVerdict]) -> list[tuple[SitePair, SiteVerdict]]:
-    return [(part, v) for part, v in zip(lowered.parts, verdicts, strict=True) if not v.equal]
-
-
-def _why_unfit(verdict: SiteVerdict) -> str:
-    """Return why a lowered site has to stay a call."""
-    if verdict.refused:
-        return f"onnxruntime refuses the operator: {verdict.refused}"
-    worst = max((output for output in verdict.outputs if not output.equal), key=lambda output: output.max_abs)
-    return f"run alone, the operator is off by {worst.max_abs:.3g}"
-
-
-def _lowered_sites(
-    lowered: Lowered, dims: BoundDims, progress: Progress
-) -> tuple[tuple[SiteVerdict, ...], tuple[SiteVerdict, ...]]:
-    """Run each different call that stayed, and each different lowered site, alone."""
-    bound, model = bound_copy(lowered.source, dims), lowered.model
-    shapes = _bound_shapes(lowered.source, lambda: lowered.shapes, bound)
-    facts = LoweringFacts(bound, shapes)
-    if is_narrow(bound):
-        bound, model = widened(bound), widened(model)
-        shapes = resolve(bound, run=True)
-    stayed = check_sites(bound, model, shapes, progress=progress)
-    return stayed, check_parts(lowered.parts, facts, progress=progress)
-
-
-def _bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
+def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
     """Return the shapes of `bound`, a copy of `model` with all inputs bound: the `shapes` of `model` where it has no open dimensions."""
     if all(value.shape is not None and value.shape.is_static() for value in free_inputs(model)):
         return shapes().of_copies(dict(zip(values(model), values(bound), strict=True)))
-    return resolved(bound)
+    return resolved(bound, proved=True)
 
 
 def chosen_patterns(patterns: Patterns, lower: str = "none") -> list[Pattern]:
