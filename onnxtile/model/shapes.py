@@ -113,17 +113,8 @@ def resolve(
     """
     originals = values(model)
     from_file = dict(zip(originals, map(declared, originals), strict=True))
-    engines = ShapeEngines(model.clone())
-    agreed = (
-        _agreed(model, from_file, engines.by_onnx, engines.by_onnx) if proved and engines.knows_all_operators else None
-    )
-    if agreed is None or not _leaves_nothing_open(model, agreed.shapes):
-        agreed = _agreed(model, from_file, engines.symbolic, engines.by_onnx)
-    shapes, doubtful = agreed
+    shapes, refuted = _found(model, from_file, wanted if run else None, proved=proved)
     main = {value for node in model.graph for value in node.outputs}
-    refuted: Collection[ir.Value] = doubtful
-    if run:
-        shapes, refuted = _with_samples(model, shapes, wanted)
     promises = {value: from_file[value].dims for value in originals if value in main}
     _warn_of_declarations({value: dims for value, dims in promises.items() if value.is_graph_output()}, shapes)
     shapes = _with_promises({value: dims for value, dims in promises.items() if value not in refuted}, shapes)
@@ -132,16 +123,34 @@ def resolve(
     return replace(shapes, _otherwise=f"inputs have open dimensions: give {options}") if options else shapes
 
 
-class _Agreed(NamedTuple):
-    """The shapes that two engines agree on and what follows from them; the `doubtful` values depend on others."""
+class _Found(NamedTuple):
+    """The shapes that were found, and the values that have no one shape: engines contradict each other, or runs differ."""
 
     shapes: Shapes
-    doubtful: Collection[ir.Value]
+    refuted: Collection[ir.Value]
+
+
+def _found(model: ir.Model, from_file: Mapping[ir.Value, Known], wanted: Wanted | None, *, proved: bool) -> _Found:
+    """Return what the engines and the model's own arithmetic say, and what runs on inputs as `wanted` show.
+
+    Where the caller has the shapes `proved` by a run, the second engine is asked only for what all else leaves open.
+    """
+    engines = ShapeEngines(model.clone())
+    if proved and engines.knows_all_operators:
+        found = _sampled(model, _agreed(model, from_file, engines.by_onnx, engines.by_onnx), wanted)
+        if _leaves_nothing_open(model, found.shapes):
+            return found
+    return _sampled(model, _agreed(model, from_file, engines.symbolic, engines.by_onnx), wanted)
+
+
+def _sampled(model: ir.Model, found: _Found, wanted: Wanted | None) -> _Found:
+    """Return `found` with what runs on inputs as `wanted` show; None stands for no runs."""
+    return found if wanted is None else _Found(*_with_samples(model, found.shapes, wanted))
 
 
 def _agreed(
     model: ir.Model, from_file: Mapping[ir.Value, Known], symbolic: Iterable[Known], from_onnx: Iterable[Known]
-) -> _Agreed:
+) -> _Found:
     looped = after_loops(model)
     main = {value for node in model.graph for value in node.outputs}
     inputs = set(model.graph.inputs)
@@ -156,7 +165,7 @@ def _agreed(
     dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
     dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
     doubtful = _downstream(model, disputed)
-    return _Agreed(_without(doubtful, disputed, _with_computed(model, Shapes(dtypes, dims))), doubtful)
+    return _Found(_without(doubtful, disputed, _with_computed(model, Shapes(dtypes, dims))), doubtful)
 
 
 def _leaves_nothing_open(model: ir.Model, shapes: Shapes) -> bool:
