@@ -21,7 +21,7 @@ TORCHVISION = (
 TIMM = (
     "ghostnet_100 ghostnetv2_100 repghostnet_100 hgnetv2_b0 nasnetalarge pnasnet5large xception41 resnest14d res2net50_26w_4s "
     "hrnet_w18_small dla34 selecsls42b vovnet39a cspdarknet53 cspresnet50 darknet53 dpn68 inception_v4 inception_resnet_v2 "
-    "inception_next_tiny mixnet_s tf_mixnet_m lcnet_050 mobilenetv4_conv_small mobilenetone_s0 fastvit_t8 efficientformer_l1 "
+    "inception_next_tiny mixnet_s tf_mixnet_m lcnet_050 mobilenetv4_conv_small mobileone_s0 fastvit_t8 efficientformer_l1 "
     "efficientvit_b0 edgenext_xx_small mobilevit_xxs mobilevitv2_050 poolformer_s12 coat_tiny crossvit_tiny_240 deit_tiny_patch16_224 "
     "gernet_s repvgg_a0 rexnet_100 semnasnet_075 skresnet18 spnasnet_100 tinynet_a tresnet_m fbnetc_100 hardcorenas_a legacy_xception "
     "convnextv2_atto"
