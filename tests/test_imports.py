@@ -76,6 +76,8 @@ PURE = [
     "tiling/grid.py",
     "fitting/network.py",
     "fitting/region.py",
+    "fitting/strip_ranges.py",
+    "fitting/chunked_kernels.py",
     "fitting/estimate.py",
     "fitting/live_bytes.py",
     "fitting/search.py",

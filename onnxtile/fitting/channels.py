@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
+from onnxtile.fitting.chunked_kernels import ChunkedKernels
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
 from onnxtile.fitting.read_network import KernelSource
-from onnxtile.fitting.strip_ranges import shares
+from onnxtile.fitting.strip_ranges import PatchRange, shares
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 
@@ -22,6 +23,8 @@ _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 _COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _SMALLER = 4
 """A pooling that ends a group makes at most this part of what it reads."""
+_SOME = 3
+"""Equal chunks, of which more are counted by as many."""
 _LONGEST = 24
 """Kernels between the first and the last of a group, at most."""
 
@@ -170,40 +173,48 @@ def chunked(
     tensors: Sequence[FitTensor],
     groups: Mapping[int, HiddenGroup],
     chunks: Sequence[tuple[int, int]],
-) -> tuple[list[FitKernel], list[FitTensor], dict[int, int]]:
+    *,
+    all_chunks: bool = True,
+) -> ChunkedKernels:
     """Return `kernels`, of which the first has the place `first`, with hidden channels in chunks.
 
-    The tensors come back with those of the chunks behind them, and with the tensor that each of these is a part of.
+    Without `all_chunks`, the first, the largest and the last chunk of each group stand for all: enough to count the costs.
     """
-    about, origin = list(tensors), dict[int, int]()
-    taken: set[int] = set()
-    made: dict[int, list[FitKernel]] = {}
-    for place, count in chunks:
-        group = groups[place]
-        taken.update(group.places)
-        made[group.places[-1]] = _chunks(kernels, first, group, count, about, origin)
-    found: list[FitKernel] = []
+    found = ChunkedKernels([], list(tensors))
+    counts = dict(chunks)
+    taken = {place for start in counts for place in groups[start].places}
+    ends = {groups[start].places[-1]: start for start in counts}
     for place, kernel in enumerate(kernels, start=first):
-        found.extend(made.get(place, ()) if place in taken else [kernel])
-    return found, about, origin
+        if place in ends:
+            group = groups[ends[place]]
+            _add_chunks(found, kernels, first, group, _shares(group, counts[ends[place]], all_chunks=all_chunks))
+        elif place not in taken:
+            found.add(kernel, place - first)
+    return found
 
 
-def _chunks(
+def _shares(group: HiddenGroup, count: int, *, all_chunks: bool) -> list[tuple[PatchRange, int]]:
+    """Return the channels of each chunk, and the number of chunks that it stands for."""
+    found = [share for share in shares(group.channels, count) if share is not None]
+    if all_chunks or group.is_joined or group.channels % count or len(found) <= _SOME:
+        return [(share, 1) for share in found]
+    # Between the first and the last chunk, all cost the same.
+    return [(found[0], 1), (found[1], len(found) - 2), (found[-1], 1)]
+
+
+def _add_chunks(
+    found: ChunkedKernels,
     kernels: Sequence[FitKernel],
     first: int,
     group: HiddenGroup,
-    count: int,
-    tensors: list[FitTensor],
-    origin: dict[int, int],
-) -> list[FitKernel]:
-    found: list[FitKernel] = []
-    last = kernels[group.places[-1] - first]
+    some: Sequence[tuple[PatchRange, int]],
+) -> None:
+    tensors, base = found.tensors, group.places[-1] - first
+    last = kernels[base]
     result = last.makes[0]
-    joined: list[int] = []
+    partial: list[int] = []
     so_far: int | None = None
-    for number, share in enumerate(shares(group.channels, count)):
-        if share is None:
-            continue
+    for number, (share, weight) in enumerate(some):
         parts: dict[int, int] = {}
         for place in group.places:
             kernel = kernels[place - first]
@@ -213,26 +224,27 @@ def _chunks(
                     dims = list(about.dims)
                     dims[group.axis] = share[1] - share[0]
                     about = replace(about, dims=tuple(dims))
-                parts[tensor] = len(tensors)
-                tensors.append(replace(about, name=f"{about.name}/c{number}", is_kept=False))
-                origin[parts[tensor]] = tensor
-            found.append(_part(kernel, place, group, share, parts, is_first=not number))
-        joined.append(parts[result])
+                about = replace(about, name=f"{about.name}/c{number}", is_kept=False)
+                parts[tensor] = found.add_tensor(about, tensor)
+            found.add(_part(kernel, place, group, share, parts, is_first=not number), place - first, weight)
+        partial.append(parts[result])
+        found.partial.add(parts[result])
         if group.is_joined:
             continue
-        if so_far is not None:
-            partial = parts[result]
-            total = result if number == count - 1 else len(tensors)
-            if total != result:
-                tensors.append(replace(tensors[result], name=f"{tensors[result].name}/sum{number}", is_kept=False))
-                origin[total] = result
-            found.append(_sum(f"{kernels[group.places[-1] - first].name}/sum", (so_far, partial), total, tensors))
-            so_far = total
-        else:
+        if so_far is None:
             so_far = parts[result]
+            continue
+        total = result
+        if number < len(some) - 1:
+            about = replace(tensors[result], name=f"{tensors[result].name}/sum{number}", is_kept=False)
+            total = found.add_tensor(about, result)
+            found.partial.add(total)
+        found.sums.add(len(found.kernels))
+        found.add(_sum(f"{last.name}/sum", (so_far, parts[result]), total, tensors), base, weight)
+        so_far = total
     if group.is_joined:
-        found.append(_join(f"{last.name}/join", joined, result, tensors, group.axis))
-    return found
+        found.sums.add(len(found.kernels))
+        found.add(_join(f"{last.name}/join", partial, result, tensors, group.axis), base)
 
 
 def _part(

@@ -5,84 +5,163 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from onnxtile.fitting.live_bytes import ALIGNMENT, LiveBytes, live_bytes
-from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
-from onnxtile.fitting.region import Cut, RegionTracer, tracer
+import numpy as np
+
+from onnxtile.fitting.chunked_kernels import ChunkedKernels
+from onnxtile.fitting.live_bytes import ALIGNMENT, live_bytes
+from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel
+from onnxtile.fitting.region import Cut, RegionRanges, RegionTracer, StripTrace
+from onnxtile.fitting.strip_ranges import PatchRanges, RowNumbers
+
+_EMPTY = 1 << 40
+"""The place of an empty range."""
 
 
 @dataclass(frozen=True)
 class CutCost:
-    """The largest sum of live bytes, the tensors alive there, and the multiply-accumulates, nodes and copied bytes of all strips."""
+    """The largest sum of live bytes, the tensors alive there, and the nodes and copied bytes of all strips.
+
+    `loads` are the largest sums while each kernel runs, `rest` that between two strips.
+    """
 
     peak: int
     alive: frozenset[int]
-    macs: int
     nodes: int
     copied: int
+    loads: tuple[int, ...] = ()
+    rest: int = 0
 
 
 def cut_cost(
     kernels: Sequence[FitKernel],
-    tensors: Sequence[FitTensor],
+    region: ChunkedKernels,
+    ranges: RegionRanges,
     results: Sequence[int],
     cut: Cut,
     dying: Collection[int],
 ) -> CutCost:
-    """Return the costs of a region, of whose operands those of `dying` are not read later. Raises PaddingOnly."""
-    about = tracer(kernels, tensors, results, cut)
-    if cut.step == 0 or cut.bands > 1:
+    """Return the costs of a region, of whose operands those of `dying` are not read later; `ranges` are those of its whole `kernels`."""
+    about = RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges))
+    if cut.bands > 1:
         trace = about.trace(cut)
-        live = live_bytes(trace, kernels, tensors, dying)
-        return CutCost(live.peak, live.tensors, trace.macs, len(trace.ops), live.copied)
-    return _by_strips(about, results, dying)
+        live = live_bytes(trace, region.kernels, region.tensors, dying)
+        return CutCost(live.peak, live.tensors, len(trace.ops), live.copied, (live.peak,) * (1 + max(region.bases)))
+    return _StripCosts(region, about, results, dying).cost(_outlines(kernels, ranges))
 
 
-def _by_strips(about: RegionTracer, results: Sequence[int], dying: Collection[int]) -> CutCost:
-    count = len(about.rows[0].news)
-    kinds: dict[tuple[object, ...], list[int]] = {}
-    for strip in range(count):
-        kinds.setdefault(about.outline(strip), []).append(strip)
-    operands = sum(_aligned(about.tensors[tensor].size) for tensor in dying)
-    worst, nodes, copied = LiveBytes(0, frozenset(), 0), 0, 0
-    for strips in kinds.values():
+class _StripCosts:
+    def __init__(
+        self,
+        region: ChunkedKernels,
+        about: RegionTracer,
+        results: Sequence[int],
+        dying: Collection[int],
+    ) -> None:
+        self.region, self.about = region, about
+        self.results, self.dying = results, dying
+        self.count = len(about.rows[0].news)
+        self.done = sum((self._row_bytes(tensor) for tensor in results), np.zeros(self.count + 1, np.int64))
+        self.loads = [0] * (1 + max(region.bases))
+        self.peak, self.rest, self.alive = 0, 0, frozenset[int]()
+        self.nodes = self.copied = 0
+
+    def _row_bytes(self, tensor: int) -> RowNumbers:
+        """Return the bytes of the strips of a result that are complete before each strip."""
+        about = self.region.tensors[tensor]
+        lengths = self.about.rows[self.about.makers[tensor]].news.lengths
+        sizes = -(-lengths * about.bytes(1, about.extent(COLUMNS)) // ALIGNMENT) * ALIGNMENT
+        return np.concatenate(([0], np.cumsum(sizes)))
+
+    def cost(self, outlines: RowNumbers) -> CutCost:
+        """Count one strip of each kind."""
+        kinds: dict[bytes, list[int]] = {}
+        for strip in range(self.count):
+            kinds.setdefault(outlines[strip].tobytes(), []).append(strip)
+        for strips in kinds.values():
+            self._count(strips)
+        self._join()
+        return CutCost(self.peak, self.alive, self.nodes, self.copied, tuple(self.loads), self.rest)
+
+    def _count(self, strips: Sequence[int]) -> None:
         # Of equal strips the last has most results beside it.
         last = strips[-1]
-        at_end = last == count - 1
-        found = about.strip(last)
-        live = live_bytes(found.trace, about.kernels, about.tensors, dying if at_end else (), found.given, found.left)
-        beside = _done(about, results, last) + (0 if at_end else operands)
-        if live.peak + beside > worst.peak:
-            worst = LiveBytes(live.peak + beside, live.tensors, 0)
-        nodes += len(strips) * len(found.trace.ops)
-        copied += len(strips) * live.copied
-    joined = _joined(about, results)
-    whole = sum(_aligned(about.tensors[tensor].size) for tensor in results)
-    peak = whole + max((_aligned(about.tensors[tensor].size) for tensor in joined), default=0)
-    if peak > worst.peak:
-        worst = LiveBytes(peak, frozenset(joined), 0)
-    copied += sum(_aligned(about.tensors[tensor].size) for tensor in joined)
-    return CutCost(worst.peak, worst.tensors, about.macs(), nodes + len(joined), copied)
+        at_end = last == self.count - 1
+        found = self.about.strip(last)
+        operands = 0 if at_end else sum(self._size(tensor) for tensor in self.dying)
+        live = live_bytes(
+            found.trace,
+            self.about.kernels,
+            self.about.tensors,
+            self.dying if at_end else (),
+            found.given,
+            found.left,
+        )
+        beside = int(self.done[last]) + operands + self._kept_of_others(found)
+        if live.peak + beside > self.peak:
+            self.peak, self.alive = live.peak + beside, live.tensors
+        self.rest = max(self.rest, live.first + beside)
+        bases, weights, makers = self.region.bases, self.region.weights, self.about.makers
+        running = 0
+        for op, load in zip(found.trace.ops, live.loads, strict=True):
+            tensor = found.trace.patches[op.makes[0]].tensor
+            if op.kernel is not None:
+                running = bases[op.kernel]
+            self.loads[running] = max(self.loads[running], load + beside)
+            weight = weights[makers[tensor]] if tensor in makers else 1
+            self.nodes += len(strips) * weight
+            if op.kernel is None:
+                self.copied += len(strips) * weight * live.sizes[op.makes[0]]
+
+    def _kept_of_others(self, found: StripTrace) -> int:
+        """Return the bytes of the rows that are kept of chunks for which another chunk stands."""
+        total = 0
+        makers, weights, patches = self.about.makers, self.region.weights, found.trace.patches
+        kept: dict[int, int] = {}
+        for patch in (*found.given, *found.left):
+            tensor, rows, columns = patches[patch]
+            others = weights[makers[tensor]] - 1 if tensor in makers else 0
+            if others:
+                size = self.region.tensors[tensor].bytes(rows[1] - rows[0], columns[1] - columns[0])
+                kept[tensor] = max(kept.get(tensor, 0), others * _aligned(size))
+        total += sum(kept.values())
+        return total
+
+    def _join(self) -> None:
+        """Count the copies of the strips of results into one tensor each."""
+        joined = [
+            tensor
+            for tensor in self.results
+            if not self.region.tensors[tensor].is_contiguous(ROWS)
+            and int(self.about.rows[self.about.makers[tensor]].news.some.sum()) > 1
+        ]
+        whole = sum(self._size(tensor) for tensor in self.results)
+        peak = whole + max((self._size(tensor) for tensor in joined), default=0)
+        if joined and peak > self.peak:
+            self.peak, self.alive = peak, frozenset(joined)
+        self.loads[-1] = max(self.loads[-1], peak if joined else 0)
+        self.copied += sum(self._size(tensor) for tensor in joined)
+        self.nodes += len(joined)
+
+    def _size(self, tensor: int) -> int:
+        return _aligned(self.region.tensors[tensor].size)
 
 
-def _done(about: RegionTracer, results: Sequence[int], strip: int) -> int:
-    """Return the bytes of the strips of results that are complete before `strip`."""
-    total = 0
-    for tensor in results:
-        tensor_about = about.tensors[tensor]
-        for new in about.rows[about.makers[tensor]].news[:strip]:
-            if new is not None:
-                total += _aligned(tensor_about.bytes(new[1] - new[0], tensor_about.extent(COLUMNS)))
-    return total
-
-
-def _joined(about: RegionTracer, results: Sequence[int]) -> list[int]:
-    """Return the results whose strips are copied into one tensor."""
-    return [
-        tensor
-        for tensor in results
-        if not about.tensors[tensor].is_contiguous(ROWS)
-        and sum(new is not None for new in about.rows[about.makers[tensor]].news) > 1
-    ]
+def _outlines(kernels: Sequence[FitKernel], ranges: RegionRanges) -> RowNumbers:
+    """Return a row for each strip; strips with equal rows cost the same: the lengths of all ranges, and their places in each other."""
+    anchors: dict[int, RowNumbers] = {}
+    columns: list[RowNumbers] = []
+    for kernel, span in zip(kernels, ranges.rows, strict=True):
+        before, none = span.before, np.full(1, _EMPTY)
+        later = PatchRanges(np.append(before.starts[1:], none), np.append(before.stops[1:], none))
+        anchor = np.where(before.some, before.starts, span.news.starts)
+        anchors.update((made, anchor) for made in kernel.makes)
+        for one in (span.news, before, later):
+            columns += [np.where(one.some, one.starts - anchor, _EMPTY), one.lengths]
+        for tensor, need in zip(kernel.reads, span.needs, strict=True):
+            columns.append(need.lengths)
+            if tensor in anchors:
+                columns.append(np.where(need.some, need.starts - anchors[tensor], _EMPTY))
+    return np.stack(columns, axis=1)
 
 
 def _aligned(size: int) -> int:

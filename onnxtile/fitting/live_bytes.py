@@ -14,11 +14,17 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class LiveBytes:
-    """The largest sum of live bytes, the tensors alive there by number, and the bytes that Slice and Concat copy."""
+    """The largest sum of live bytes, the tensors alive there by number, and the bytes that Slice and Concat copy.
+
+    `first` are the bytes that live before the first operation, `loads` those of each operation, `sizes` those of each patch.
+    """
 
     peak: int
     tensors: frozenset[int]
     copied: int
+    first: int = 0
+    loads: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
 
 
 def live_bytes(
@@ -86,13 +92,19 @@ class _Count:
                         self.later.setdefault(until, []).append(one)
 
     def _size(self, patch: Patch) -> int:
-        size = self.tensors[patch.tensor].bytes(patch.rows[1] - patch.rows[0], patch.columns[1] - patch.columns[0])
+        about = self.tensors[patch.tensor]
+        size = about.bytes(patch.rows[1] - patch.rows[0], patch.columns[1] - patch.columns[0])
+        if about.is_outside and patch == (patch.tensor, (0, about.extent(ROWS)), (0, about.extent(COLUMNS))):
+            return 0
         return -(-size // ALIGNMENT) * ALIGNMENT
 
     def run(self) -> LiveBytes:
-        peak, place, copied = self.live, -1, 0
+        first = peak = self.live
+        place, copied = -1, 0
+        loads: list[int] = []
         for at, op in enumerate(self.trace.ops):
             held = self._place(at, op)
+            loads.append(held)
             if op.kernel is None:
                 copied += sum(self.sizes[one] for one in op.makes)
             if held > peak:
@@ -100,7 +112,7 @@ class _Count:
             for one in (*op.reads, *op.makes, *self.later.get(at, ())):
                 if self.last[one] == at and one in self.owner:
                     self._free(one)
-        return LiveBytes(peak, self._alive(place), copied)
+        return LiveBytes(peak, self._alive(place), copied, first, tuple(loads), tuple(self.sizes))
 
     def _place(self, at: int, op: PieceOp) -> int:
         """Place the results of an operation; return the bytes that live while it runs."""

@@ -51,7 +51,9 @@ class FitTensor:
 
     @property
     def size(self) -> int:
-        """The bytes of the whole tensor."""
+        """The bytes of the whole tensor in the arena."""
+        if self.is_outside:
+            return 0
         return self.grain * self.extent(ROWS) * self.extent(COLUMNS)
 
     def is_contiguous(self, direction: int) -> bool:

@@ -121,7 +121,7 @@ class _NetworkReader:
         return FitTensor(
             value.name or "",
             dims,
-            0 if is_input or is_inside else item,
+            0 if is_inside else item,
             self.axes[value],
             is_input,
             is_output,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
-from onnxtile.fitting.strip_ranges import PatchRange, StripRanges, paced, shares, spans, uncut
+from onnxtile.fitting.strip_ranges import PatchRange, PatchRanges, StripRanges, paced, shares, spans, uncut
 
 
 class Patch(NamedTuple):
@@ -35,7 +35,7 @@ class Cut:
 
     `chunks` has the number of parts into which the hidden channels between two kernels, named by the first one's place, are cut.
     Rows of the tensors in `recomputed` are not kept from strip to strip, but computed again. Tensors in `eager` are computed as far as the
-    operands allow, others as far as their readers need.
+    operands allow, others as far as their readers need. `grains` has tensors of which a multiple of so many rows is computed at a time.
     """
 
     step: int = 0
@@ -43,6 +43,7 @@ class Cut:
     recomputed: frozenset[int] = frozenset()
     eager: frozenset[int] = frozenset()
     chunks: tuple[tuple[int, int], ...] = ()
+    grains: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass
@@ -68,13 +69,21 @@ class StripTrace:
     left: tuple[int, ...]
 
 
-def tracer(
+@dataclass(frozen=True)
+class RegionRanges:
+    """The rows and columns that each kernel of a region computes in each strip and band."""
+
+    rows: list[StripRanges]
+    columns: list[StripRanges]
+
+
+def region_ranges(
     kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], results: Sequence[int], cut: Cut
-) -> RegionTracer:
-    """Return what lists the operations of `kernels`; `results` are the tensors that are needed afterwards. Raises PaddingOnly."""
+) -> RegionRanges:
+    """Return the ranges of `kernels`; `results` are the tensors that are needed afterwards. Raises PaddingOnly."""
     rows, columns = uncut(kernels, tensors, ROWS), uncut(kernels, tensors, COLUMNS)
     if cut.step:
-        whole: dict[int, list[PatchRange | None]] = {t: [(0, tensors[t].extent(ROWS))] for t in results}
+        whole = {t: PatchRanges.of([(0, tensors[t].extent(ROWS))]) for t in results}
         least = spans(kernels, tensors, whole, ROWS, keeps=False)
         needed = {
             made: span.windows[0]
@@ -82,37 +91,35 @@ def tracer(
             for made in kernel.makes
             if span.windows[0] is not None
         }
-        pace = paced(kernels, tensors, {*results, *cut.eager}, needed, cut.step)
+        pace = paced(kernels, tensors, {*results, *cut.eager}, needed, cut.step, dict(cut.grains))
         again = {tensor for tensor in pace if tensors[tensor].is_inside} | cut.recomputed
         kept = {tensor: ranges for tensor, ranges in pace.items() if tensor in whole or tensor not in again}
         rows = spans(kernels, tensors, kept, ROWS, keeps=True)
     if cut.bands > 1:
-        bands = {tensor: shares(tensors[tensor].extent(COLUMNS), cut.bands) for tensor in results}
+        bands = {tensor: PatchRanges.of(shares(tensors[tensor].extent(COLUMNS), cut.bands)) for tensor in results}
         columns = spans(kernels, tensors, bands, COLUMNS, keeps=False)
-    return RegionTracer(kernels, tensors, frozenset(results), rows, columns)
+    return RegionRanges(rows, columns)
 
 
-def trace(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], results: Sequence[int], cut: Cut) -> RegionTrace:
-    """Return the operations of `kernels` in strips and bands; `results` are the tensors that are needed afterwards.
-
-    Raises PaddingOnly where an operator would read padding only.
-    """
-    return tracer(kernels, tensors, results, cut).trace(cut)
+def macs_of(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], ranges: RegionRanges) -> int:
+    """Return the multiply-accumulates of all strips and bands."""
+    total = 0
+    for kernel, rows, columns in zip(kernels, ranges.rows, ranges.columns, strict=True):
+        if kernel.macs:
+            made = tensors[kernel.makes[0]]
+            area = int(rows.news.lengths.sum()) * int(columns.news.lengths.sum())
+            total += kernel.macs * area // (made.extent(ROWS) * made.extent(COLUMNS))
+    return total
 
 
 class RegionTracer:
     """Lists the operations of one region."""
 
     def __init__(
-        self,
-        kernels: Sequence[FitKernel],
-        tensors: Sequence[FitTensor],
-        results: frozenset[int],
-        rows: list[StripRanges],
-        columns: list[StripRanges],
+        self, kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], results: Sequence[int], ranges: RegionRanges
     ) -> None:
-        self.kernels, self.tensors, self.results = kernels, tensors, results
-        self.rows, self.columns = rows, columns
+        self.kernels, self.tensors, self.results = kernels, tensors, frozenset(results)
+        self.rows, self.columns = ranges.rows, ranges.columns
         self.found = RegionTrace()
         self.made = {made for kernel in kernels for made in kernel.makes}
         self.readers: dict[int, int] = {}
@@ -139,7 +146,7 @@ class RegionTracer:
         for tensor, pieces in joined.items():
             self.found.whole[tensor] = self._join(tensor, pieces, COLUMNS)
         self._put_tails()
-        self.found.macs = self.macs()
+        self.found.macs = macs_of(self.kernels, self.tensors, RegionRanges(self.rows, self.columns))
         self.found.strips = len(self.rows[0].news)
         self.found.kept = len({op.makes for tails in self.tails.values() for op in tails})
         return self.found
@@ -163,46 +170,9 @@ class RegionTracer:
         left = (*self.held.values(), *(piece for pieces in parts.values() for piece in pieces))
         return StripTrace(self.found, given, left)
 
-    def outline(self, strip: int) -> tuple[object, ...]:
-        """Return what strips that cost the same have in common: the lengths of all ranges, and their places in each other."""
-        found: list[object] = []
-        for number, kernel in enumerate(self.kernels):
-            span = self.rows[number]
-            new, held = span.news[strip], self._rows_before(number, strip)
-            if new is None:
-                found.append(held and held[1] - held[0])
-                continue
-            later = self._rows_before(number, strip + 1) if strip + 1 < len(span.news) else None
-            found.append((new[1] - new[0], held and new[0] - held[0], later and (later[0] - new[0], later[1] - new[0])))
-            for place, need in enumerate(span.needs):
-                rows = need[strip]
-                source = self.makers.get(kernel.reads[place])
-                window = None if source is None else self.rows[source].news[strip]
-                if rows is not None:
-                    found.append((rows[1] - rows[0], window and rows[0] - window[0]))
-        return tuple(found)
-
     def _rows_before(self, number: int, strip: int) -> PatchRange | None:
         """Return the rows of a kernel's results that are kept for a strip from the strips before it."""
-        span = self.rows[number]
-        window, new = span.windows[strip], span.news[strip]
-        if span.windows is span.news or window is None or strip == 0:
-            return None
-        end = window[1] if new is None else new[0]
-        return (window[0], end) if window[0] < end else None
-
-    def macs(self) -> int:
-        """Return the multiply-accumulates of all strips and bands."""
-        total = 0
-        for kernel, rows, columns in zip(self.kernels, self.rows, self.columns, strict=True):
-            if not kernel.macs:
-                continue
-            made = self.tensors[kernel.makes[0]]
-            area = sum(new[1] - new[0] for new in rows.news if new) * sum(
-                new[1] - new[0] for new in columns.news if new
-            )
-            total += kernel.macs * area // (made.extent(ROWS) * made.extent(COLUMNS))
-        return total
+        return self.rows[number].before[strip]
 
     def _patch(self, patch: Patch) -> int:
         self.found.patches.append(patch)

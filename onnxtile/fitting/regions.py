@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from onnxtile.fitting.channels import HiddenGroup, chunked
+from onnxtile.fitting.chunked_kernels import ChunkedKernels
 from onnxtile.fitting.estimate import cut_cost
 from onnxtile.fitting.live_bytes import ALIGNMENT
-from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
-from onnxtile.fitting.region import Cut, RegionTrace, trace
+from onnxtile.fitting.network import COLUMNS, ROWS, FitTensor, Network
+from onnxtile.fitting.region import Cut, RegionRanges, RegionTrace, RegionTracer, macs_of, region_ranges
 from onnxtile.fitting.strip_ranges import PaddingOnly, read_whole
 
 WHOLE = Cut()
@@ -38,6 +39,10 @@ class RegionCost:
     copied: int
     alive: frozenset[int] = field(default=frozenset(), compare=False, repr=False)
     """The tensors of the region that live at its peak."""
+    loads: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    """The largest sum of live bytes while each kernel runs; that of all its chunks."""
+    rest: int = field(default=0, compare=False, repr=False)
+    """The largest sum of live bytes between two strips."""
 
     @property
     def is_whole(self) -> bool:
@@ -72,16 +77,6 @@ class FitSchedule:
         return all(region.is_whole for region in self.regions)
 
 
-@dataclass(frozen=True)
-class CutRegion:
-    """The kernels and tensors of a region; `origin` has the tensor of the network that a tensor is a part of."""
-
-    kernels: Sequence[FitKernel]
-    tensors: Sequence[FitTensor]
-    origin: Mapping[int, int]
-    cut: Cut
-
-
 class Regions:
     """The regions of a network, each counted once."""
 
@@ -89,6 +84,7 @@ class Regions:
         self.network = network
         self.groups = groups or {}
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
+        self._ranges: dict[tuple[int, int, Cut], RegionRanges] = {}
         self._kept_rows: dict[tuple[int, int], dict[int, int]] = {}
 
     @cached_property
@@ -133,29 +129,59 @@ class Regions:
         made = {made for kernel in self.network.kernels[start:stop] for made in kernel.makes}
         return [tensor for tensor in self.live[stop] if tensor in made]
 
-    def region(self, start: int, stop: int, cut: Cut) -> CutRegion:
-        """Return the kernels of a region, with hidden channels in chunks."""
+    def region(self, start: int, stop: int, cut: Cut, *, all_chunks: bool = True) -> ChunkedKernels:
+        """Return the kernels of a region, with hidden channels in chunks; without `all_chunks`, with three of each group at most."""
         kernels = self.network.kernels[start:stop]
         if not cut.chunks:
-            return CutRegion(kernels, self.network.tensors, {}, cut)
-        own, tensors, origin = chunked(kernels, start, self.network.tensors, self.groups, cut.chunks)
-        again = {part for part, tensor in origin.items() if tensor in cut.recomputed}
-        return CutRegion(own, tensors, origin, replace(cut, recomputed=cut.recomputed | again))
+            return ChunkedKernels.whole(kernels, self.network.tensors)
+        return chunked(kernels, start, self.network.tensors, self.groups, cut.chunks, all_chunks=all_chunks)
+
+    def ranges(self, start: int, stop: int, cut: Cut) -> RegionRanges:
+        """Return the rows and columns that each kernel of a region computes in each strip. Raises PaddingOnly."""
+        key = start, stop, replace(cut, chunks=())
+        if key not in self._ranges:
+            kernels = self.network.kernels[start:stop]
+            self._ranges[key] = region_ranges(kernels, self.network.tensors, self.results(start, stop), cut)
+        return self._ranges[key]
 
     def within(self, start: int, stop: int) -> dict[int, HiddenGroup]:
         """Return the groups of hidden channels that lie in a region."""
         return {p: group for p, group in self.groups.items() if start <= p and group.places[-1] < stop}
 
-    def cut(self, one: RegionCost) -> CutRegion:
+    def disjoint(self, start: int, stop: int) -> dict[int, HiddenGroup]:
+        """Return groups that lie in a region and share no kernel, those with the most hidden bytes first."""
+        tensors = self.network.tensors
+        taken, found = set[int](), dict[int, HiddenGroup]()
+        within = self.within(start, stop)
+        for first in sorted(within, key=lambda p: (-max(tensors[t].size for t in within[p].tensors), p)):
+            if taken.isdisjoint(within[first].places):
+                taken.update(within[first].places)
+                found[first] = within[first]
+        return found
+
+    def macs(self, start: int, stop: int, cut: Cut) -> int | None:
+        """Return the multiply-accumulates of a region; None where it cannot be cut so."""
+        try:
+            return macs_of(self.network.kernels[start:stop], self.network.tensors, self.ranges(start, stop, cut))
+        except PaddingOnly:
+            return None
+
+    def wide(self, start: int, stop: int) -> frozenset[int]:
+        """Return the tensors of a region of which rows are kept, and that are computed from narrower ones."""
+        found = set[int]()
+        for tensor in self.windowed(start, stop):
+            found |= self.from_narrower(start, tensor)
+        return frozenset(found)
+
+    def cut(self, one: RegionCost) -> ChunkedKernels:
         """Return the kernels of a region."""
         return self.region(one.start, one.stop, one.cut)
 
     def trace(self, one: RegionCost) -> RegionTrace:
         """Return the operations of a region. Raises PaddingOnly."""
-        return self._trace(self.cut(one), one.start, one.stop)
-
-    def _trace(self, region: CutRegion, start: int, stop: int) -> RegionTrace:
-        return trace(region.kernels, region.tensors, self.results(start, stop), region.cut)
+        region, ranges = self.cut(one), self.ranges(one.start, one.stop, one.cut)
+        results = self.results(one.start, one.stop)
+        return RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges)).trace(one.cut)
 
     def cost(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
         """Return the costs of a region; None where it cannot be cut so."""
@@ -169,13 +195,18 @@ class Regions:
         here = set(self.live[start])
         dying = {tensor for kernel in kernels for tensor in kernel.reads if tensor in here and last[tensor] < stop}
         passing = sum(self.size(tensor) for tensor in here - dying)
-        region = self.region(start, stop, cut)
+        region = self.region(start, stop, cut, all_chunks=False)
         try:
-            found = cut_cost(region.kernels, region.tensors, self.results(start, stop), region.cut, dying)
+            ranges = self.ranges(start, stop, cut)
         except PaddingOnly:
             return None
+        found = cut_cost(kernels, region, ranges, self.results(start, stop), cut, dying)
         alive = frozenset(region.origin.get(tensor, tensor) for tensor in found.alive)
-        return RegionCost(start, stop, cut, found.peak + passing, found.macs, found.nodes, found.copied, alive)
+        macs = macs_of(kernels, self.network.tensors, ranges)
+        loads = tuple(load + passing for load in found.loads)
+        return RegionCost(
+            start, stop, cut, found.peak + passing, macs, found.nodes, found.copied, alive, loads, found.rest + passing
+        )
 
     @cached_property
     def whole(self) -> list[RegionCost]:
@@ -240,6 +271,11 @@ class Regions:
         """Return the tensors of a region of which rows are kept, that may be computed again instead."""
         results = set(self.results(start, stop))
         return frozenset(t for t, rows in self.kept_rows(start, stop).items() if rows and t not in results)
+
+    def checkpoints(self, start: int, stop: int) -> frozenset[int]:
+        """Return the tensors of a region that alone live at a place in it, and lie in no group of hidden channels."""
+        hidden = {tensor for group in self.disjoint(start, stop).values() for tensor in group.tensors}
+        return self.eager(start, stop) - hidden
 
     def eager(self, start: int, stop: int) -> frozenset[int]:
         """Return the tensors of a region that alone live at a place in it."""

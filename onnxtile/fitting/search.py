@@ -6,35 +6,23 @@ depend on the edge alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from onnxtile.fitting.channels import HiddenGroup
-from onnxtile.fitting.network import ROWS
-from onnxtile.fitting.region import Cut
+from onnxtile.fitting.region_cuts import RegionCuts
 from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost, Regions
 from onnxtile.progress import Progress, silent
 
 _LONGEST = 400
 """Kernels of a region, at most."""
-_PARTS = (2, 3, 4, 6, 7, 8, 14, 16, 28, 32, 56, 112)
-"""The numbers of strips that are tried."""
-_LEVEL = 4
-"""Moves in a row that do not lower the peak of a region, at most."""
-_WIDEST = 3
-"""Tensors that are tried to be computed again, at most."""
-_DEEP = 16
-"""Rows of the operands for one row of the results, from which on tensors inside are also tried as those that set the pace."""
-_MOVES = 14
-"""Moves that are made in one region, at most."""
-_FAR = 1.6
-"""The share of the capacity above which a region is given up after a few moves."""
 _STOPS = 8
 """Ends of regions that are tried from one place, at most, the nearest first."""
 _ENOUGH = 3
 """Ends of regions that fit, after which no further end is tried."""
 _DEAR = 1e6
 """The price of multiply-accumulates from which on none is done twice."""
+_ROUNDS = 8
+"""Prices that are tried, at most."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +45,23 @@ def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> 
 
 def _within(regions: Regions, capacity: int, wanted: FitTarget, progress: Progress) -> FitSchedule | None:
     """Return the cheapest schedule that meets everything, with higher prices for what the last one had too much of."""
+    cuts = RegionCuts(regions, capacity, recomputes=wanted.extra_macs > 0)
     prices = Prices(_DEAR if wanted.extra_macs == 0 else 1.0)
-    for _ in range(4):
-        found = PathSearch(regions, capacity, prices, progress).schedule()
+    for _ in range(_ROUNDS):
+        found = PathSearch(cuts, prices, progress).schedule()
         if found is None:
             return None
         over_macs = found.macs > (1 + wanted.extra_macs) * regions.network.macs
         over_nodes = wanted.nodes is not None and found.nodes > wanted.nodes
         if not over_macs and not over_nodes:
             return found
-        prices = Prices(prices.macs * (8 if over_macs else 1), prices.node * (8 if over_nodes else 1))
+        if prices.macs >= _DEAR and not over_nodes:
+            return None
+        prices = replace(
+            prices,
+            macs=min(prices.macs * (4 if over_macs else 1), _DEAR),
+            node=prices.node * (4 if over_nodes else 1),
+        )
     return None
 
 
@@ -85,11 +80,12 @@ def _smallest(regions: Regions, wanted: FitTarget, progress: Progress) -> FitSch
 
 
 class PathSearch:
-    """Finds the cheapest schedule within `capacity` bytes."""
+    """Finds the cheapest schedule of regions that are cut in the ways of `cuts`."""
 
-    def __init__(self, regions: Regions, capacity: int, prices: Prices, progress: Progress = silent) -> None:
-        self.regions, self.capacity, self.prices, self.progress = regions, capacity, prices, progress
-        self.macs = max(regions.network.macs, 1)
+    def __init__(self, cuts: RegionCuts, prices: Prices, progress: Progress = silent) -> None:
+        self.cuts, self.prices, self.progress = cuts, prices, progress
+        self.regions, self.capacity = cuts.regions, cuts.capacity
+        self.macs = max(self.regions.network.macs, 1)
 
     def price(self, one: RegionCost) -> float:
         """Return the price of a region beyond that of its kernels."""
@@ -144,11 +140,10 @@ class PathSearch:
             if there is not None and there[0] <= here[0] + self.prices.node * (stop - place):
                 continue
             if place < stop <= place + _LONGEST and self._is_worth(place, stop):
-                one = self.cheapest(place, stop)
                 tried += 1
-                if one is not None:
-                    fitting += 1
-                    yield one
+                ways = self.cuts.of(place, stop)
+                fitting += bool(ways)
+                yield from ways
                 if tried >= _STOPS or fitting >= _ENOUGH:
                     return
 
@@ -165,112 +160,3 @@ class PathSearch:
         if after + regions.least_kept(start, stop) + results * 3 // 4 > self.capacity:
             return False
         return any(one.peak > self.capacity for one in regions.whole[start:stop])
-
-    def cheapest(self, start: int, stop: int) -> RegionCost | None:
-        """Return the cheapest way to cut a region that fits; None where none was found."""
-        rows, tensors = self.regions.rows(start, stop), self.regions.network.tensors
-        results = self.regions.results(start, stop)
-        coarse = max((tensors[tensor].extent(ROWS) for tensor in results), default=1)
-        eager = self.regions.eager(start, stop) if coarse * _DEEP <= rows else frozenset[int]()
-        for way in dict.fromkeys([frozenset[int](), eager]):
-            # Shorter strips than one row of the tensor that sets the pace change nothing.
-            finest = min(rows, max((tensors[tensor].extent(ROWS) for tensor in (*way, *results)), default=1))
-            steps = sorted({-(-rows // parts) for parts in (*_PARTS, finest) if parts <= finest})
-            if self.regions.within(start, stop):
-                steps.append(0)
-            found = self._longest_step(start, stop, steps, way)
-            if found is not None:
-                return found
-        return None
-
-    def _longest_step(self, start: int, stop: int, steps: Sequence[int], eager: frozenset[int]) -> RegionCost | None:
-        """Return the cut with the longest strips that fit, by bisection: longer strips take more bytes, as a rule."""
-        found = self._improved(start, stop, Cut(steps[0], eager=eager)) if steps else None
-        if found is None:
-            return None
-        low, high = 1, len(steps)
-        while low < high:
-            middle = (low + high) // 2
-            one = self._improved(start, stop, Cut(steps[middle], eager=eager))
-            if one is None:
-                high = middle
-                continue
-            low = middle + 1
-            if self.price(one) < self.price(found):
-                found = one
-        return found
-
-    def _improved(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
-        """Return the region with as many chunks of hidden channels, and rows computed again, as it takes to fit; else None."""
-        regions = self.regions
-        one = regions.cost(start, stop, cut)
-        groups = regions.within(start, stop)
-        level = moves = 0
-        while one is not None and one.peak > self.capacity:
-            moves += 1
-            better = self._best(one, self._moves(one, groups))
-            # Several strips may reach the peak: a move that lowers one of them leaves it as it is.
-            level = level + 1 if better is not None and better.peak == one.peak else 0
-            is_far = one.peak > _FAR * self.capacity and moves > _LEVEL
-            one = None if level > _LEVEL or moves > _MOVES or is_far else better
-        return None if one is None else self._fewer_chunks(one)
-
-    def _best(self, one: RegionCost, moves: Iterable[RegionCost]) -> RegionCost | None:
-        """Return the move that saves most bytes for its price; one that keeps the peak counts least, None is returned for no other."""
-        found = [move for move in moves if move.peak <= one.peak]
-        before = self.price(one)
-        return max(
-            found,
-            key=lambda move: (
-                (min(one.peak - move.peak, one.peak - self.capacity)) / max(self.price(move) - before, self.prices.node)
-            ),
-            default=None,
-        )
-
-    def _fewer_chunks(self, one: RegionCost) -> RegionCost:
-        """Return the region with as few chunks in each group as fit."""
-        for place, _ in one.cut.chunks:
-            fits = True
-            while fits and place in (counts := dict(one.cut.chunks)):
-                less = self.regions.groups[place].before(counts[place])
-                counts = {**counts, place: less} if less > 1 else {p: n for p, n in counts.items() if p != place}
-                found = self.regions.cost(one.start, one.stop, replace(one.cut, chunks=tuple(sorted(counts.items()))))
-                fits = found is not None and found.peak <= self.capacity
-                one = found if found is not None and fits else one
-        return one
-
-    def _moves(self, one: RegionCost, groups: Mapping[int, HiddenGroup]) -> Iterator[RegionCost]:
-        """Yield the region with more chunks, then with rows of one tensor more computed again."""
-        more = self._more_chunks(one, groups)
-        for cut in ([] if more is None else [more], self._fewer_kept(one)):
-            for each in cut:
-                found = self.regions.cost(one.start, one.stop, each)
-                if found is not None:
-                    yield found
-
-    @staticmethod
-    def _more_chunks(one: RegionCost, groups: Mapping[int, HiddenGroup]) -> Cut | None:
-        """Return the cut with more chunks in each group that lives at the peak; None for none."""
-        counts = dict(one.cut.chunks)
-        grown = dict(counts)
-        for place, group in groups.items():
-            # A kernel that reduces one group may expand the next: only one of the two is cut.
-            others = {p for other in grown if other != place for p in groups[other].places}
-            count = group.after(counts.get(place, 1))
-            if count is not None and not group.tensors.isdisjoint(one.alive) and others.isdisjoint(group.places):
-                grown[place] = count
-        if grown == counts:
-            return None
-        return replace(one.cut, chunks=tuple(sorted(grown.items())))
-
-    def _fewer_kept(self, one: RegionCost) -> Iterator[Cut]:
-        """Yield cuts in which one more tensor alive at the peak is computed again, those with the most bytes kept first."""
-        if not one.cut.step or self.prices.macs >= _DEAR:
-            return
-        regions = self.regions
-        rows = regions.kept_rows(one.start, one.stop)
-        kept = one.alive & regions.windowed(one.start, one.stop) - one.cut.recomputed
-        widest = sorted(kept, key=lambda tensor: (-rows[tensor] * regions.row_bytes(tensor), tensor))
-        for tensor in widest[:_WIDEST]:
-            again = regions.from_narrower(one.start, tensor)
-            yield replace(one.cut, recomputed=one.cut.recomputed | again)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from math import inf
 
@@ -15,6 +16,9 @@ from onnxtile.fitting.network import ROWS, FitKernel, FitTensor
 
 PatchRange = tuple[int, int]
 RowEnds = npt.NDArray[np.float64]
+RowNumbers = npt.NDArray[np.int64]
+_FAR, _NONE = 1 << 40, -1
+"""The start and the stop of an empty range."""
 
 
 class PaddingOnly(Exception):
@@ -22,61 +26,101 @@ class PaddingOnly(Exception):
 
 
 @dataclass(frozen=True)
+class PatchRanges:
+    """A range of rows or columns for each strip, from `starts` to `stops`; empty where a start is not below its stop."""
+
+    starts: RowNumbers
+    stops: RowNumbers
+
+    @staticmethod
+    def of(ranges: Sequence[PatchRange | None]) -> PatchRanges:
+        """Return the ranges, of which None is an empty one."""
+        pairs = np.array([(_FAR, _NONE) if one is None else one for one in ranges], np.int64).reshape(-1, 2)
+        return PatchRanges(pairs[:, 0], pairs[:, 1])
+
+    def __len__(self) -> int:
+        """Return the number of strips."""
+        return len(self.starts)
+
+    def __getitem__(self, strip: int) -> PatchRange | None:
+        """Return the range of one strip; None for an empty one."""
+        start, stop = int(self.starts[strip]), int(self.stops[strip])
+        return (start, stop) if start < stop else None
+
+    def __iter__(self) -> Iterator[PatchRange | None]:
+        """Return the ranges one after the other."""
+        pairs = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
+        return ((start, stop) if start < stop else None for start, stop in pairs)
+
+    @property
+    def some(self) -> npt.NDArray[np.bool_]:
+        """Whether each range is not empty."""
+        found: npt.NDArray[np.bool_] = self.starts < self.stops
+        return found
+
+    @cached_property
+    def lengths(self) -> RowNumbers:
+        """The number of rows or columns of each range."""
+        found: RowNumbers = np.maximum(self.stops - self.starts, 0)
+        return found
+
+    def where(self, some: npt.NDArray[np.bool_]) -> PatchRanges:
+        """Return the same ranges where `some` is true, and empty ones elsewhere."""
+        return PatchRanges(np.where(some, self.starts, _FAR), np.where(some, self.stops, _NONE))
+
+
+@dataclass(frozen=True)
 class StripRanges:
-    """For each strip the rows of a result that are at hand (`windows`) and those that are computed in it (`news`); None for no row.
+    """For each strip the rows of a result that are at hand (`windows`) and those that are computed in it (`news`).
 
     `needs` has the rows of each operand that the computed rows read.
     """
 
-    windows: list[PatchRange | None]
-    news: list[PatchRange | None]
-    needs: list[list[PatchRange | None]] = field(default_factory=list)
+    windows: PatchRanges
+    news: PatchRanges
+    needs: list[PatchRanges] = field(default_factory=list)
+
+    @cached_property
+    def before(self) -> PatchRanges:
+        """The rows that are kept for each strip from the strips before it."""
+        if self.windows is self.news:
+            return self.news.where(np.zeros(len(self.news), np.bool_))
+        found = PatchRanges(self.windows.starts, np.where(self.news.some, self.news.starts, self.windows.stops))
+        some = found.some & self.windows.some
+        some[0] = False
+        return found.where(some)
 
 
-def _hulls(count: int, demands: Iterable[Sequence[PatchRange | None]]) -> list[PatchRange | None]:
-    found: list[PatchRange | None] = [None] * count
-    for demand in demands:
-        for strip, one in enumerate(demand):
-            held = found[strip]
-            if one is not None:
-                found[strip] = one if held is None else (min(held[0], one[0]), max(held[1], one[1]))
-    return found
+def _hull(count: int, demands: Sequence[PatchRanges]) -> PatchRanges:
+    if not demands:
+        return PatchRanges(np.full(count, _FAR), np.full(count, _NONE))
+    if len(demands) == 1:
+        return demands[0]
+    starts = np.minimum.reduce([one.starts for one in demands])
+    return PatchRanges(starts, np.maximum.reduce([one.stops for one in demands]))
 
 
-def _kept(windows: list[PatchRange | None]) -> StripRanges:
+def _kept(windows: PatchRanges) -> StripRanges:
     """Return the span of a tensor whose rows are computed once: each stays at hand until no later strip reads it."""
-    count = len(windows)
-    low: list[int | None] = [None] * count
-    least: int | None = None
-    for strip in range(count - 1, -1, -1):
-        one = windows[strip]
-        if one is not None:
-            least = one[0] if least is None else min(least, one[0])
-        low[strip] = least
-    done = next((start for start in low if start is not None), 0)
-    news: list[PatchRange | None] = []
-    held: list[PatchRange | None] = []
-    for strip in range(count):
-        one, start = windows[strip], low[strip]
-        if one is not None and one[1] > done:
-            news.append((done, one[1]))
-            done = one[1]
-        else:
-            news.append(None)
-        held.append(None if start is None or start >= done else (start, done))
-    return StripRanges(held, news)
+    low = np.minimum.accumulate(windows.starts[::-1])[::-1]
+    done = np.maximum(np.maximum.accumulate(windows.stops), low[0])
+    before = np.concatenate(([low[0]], done[:-1]))
+    news = PatchRanges(before, done)
+    held = PatchRanges(low, done)
+    return StripRanges(held.where(held.some), news.where(news.some))
 
 
-def _rounded(one: PatchRange | None, factor: int, size: int) -> PatchRange | None:
-    if one is None or factor == 1:
-        return one
-    return one[0] // factor * factor, min(-(-one[1] // factor) * factor, size)
+def _rounded(ranges: PatchRanges, factor: int, size: int) -> PatchRanges:
+    if factor == 1:
+        return ranges
+    starts, stops = ranges.starts // factor * factor, -(-ranges.stops // factor) * factor
+    return PatchRanges(starts, np.minimum(stops, size)).where(ranges.some)
 
 
 def spans(
     kernels: Sequence[FitKernel],
     tensors: Sequence[FitTensor],
-    wanted: dict[int, list[PatchRange | None]],
+    wanted: Mapping[int, PatchRanges],
     direction: int,
     keeps: bool,
 ) -> list[StripRanges]:
@@ -86,18 +130,16 @@ def spans(
     Raises PaddingOnly where an operator would read padding only.
     """
     count = len(next(iter(wanted.values())))
-    demands: dict[int, list[list[PatchRange | None]]] = {tensor: [ranges] for tensor, ranges in wanted.items()}
+    demands: dict[int, list[PatchRanges]] = {tensor: [ranges] for tensor, ranges in wanted.items()}
     found: list[StripRanges] = []
     for number in range(len(kernels) - 1, -1, -1):
         kernel = kernels[number]
         size = max(tensors[made].extent(direction) for made in kernel.makes)
-        windows = _hulls(count, (one for made in kernel.makes for one in demands.get(made, ())))
-        links = kernel.links[direction]
-        if links is None:
-            windows = [None if one is None else (0, size) for one in windows]
+        windows = _hull(count, [one for made in kernel.makes for one in demands.get(made, ())])
+        if kernel.links[direction] is None:
+            windows = PatchRanges(np.zeros(count, np.int64), np.full(count, size)).where(windows.some)
         else:
-            factor = kernel.factor(direction)
-            windows = [_rounded(one, factor, size) for one in windows]
+            windows = _rounded(windows, kernel.factor(direction), size)
         keep = keeps and (any(made in wanted for made in kernel.makes))
         span = _kept(windows) if keep else StripRanges(windows, windows)
         found.append(span)
@@ -112,25 +154,28 @@ def uncut(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], direction:
     """Return the ranges of kernels that run once, on all rows or columns of their operands."""
     found = []
     for kernel in kernels:
-        whole = (0, max(tensors[made].extent(direction) for made in kernel.makes))
-        found.append(
-            StripRanges([whole], [whole], [[(0, tensors[tensor].extent(direction))] for tensor in kernel.reads])
-        )
+        whole = _whole(max(tensors[made].extent(direction) for made in kernel.makes))
+        found.append(StripRanges(whole, whole, [_whole(tensors[tensor].extent(direction)) for tensor in kernel.reads]))
     return found
+
+
+def _whole(size: int) -> PatchRanges:
+    return PatchRanges(np.zeros(1, np.int64), np.full(1, size))
 
 
 def paced(
     kernels: Sequence[FitKernel],
     tensors: Sequence[FitTensor],
     eager: Collection[int],
-    needed: dict[int, PatchRange],
+    needed: Mapping[int, PatchRange],
     step: int,
-) -> dict[int, list[PatchRange | None]]:
+    grains: Mapping[int, int] | None = None,
+) -> dict[int, PatchRanges]:
     """Return the rows of each tensor that are computed in each strip, when strips of `step` rows of the largest operand come in.
 
     `needed` has the rows of each made tensor that are read or wanted at all. Tensors of `eager` go as far as the operands allow, and each
-    other tensor as far as its readers then need. Ends are counted before the first row and behind the last row as within the tensors, so
-    that the first and the last strips are no longer than the others.
+    other tensor as far as its readers then need. A tensor of `grains` goes on by a multiple of so many rows. Ends are counted before the
+    first row and behind the last row as within the tensors, so that the first and the last strips are no longer than the others.
     """
     given = {tensor for kernel in kernels for tensor in kernel.reads if tensor not in needed}
     at_hand = read_whole(kernels, tensors)
@@ -145,7 +190,9 @@ def paced(
         end = np.full(strips, inf if kernel.reads else 0.0)
         for place, tensor in enumerate(kernel.reads):
             end = np.minimum(end, _result_end(kernel, place, tensors, ends[tensor]))
-        ends.update((tensor, end) for tensor in kernel.makes)
+        for tensor in kernel.makes:
+            grain = (grains or {}).get(tensor, 1)
+            ends[tensor] = np.where(end < needed[tensor][1], np.floor(end / grain) * grain, end) if grain > 1 else end
     late = {tensor: ends[tensor] for tensor in eager if tensor in needed}
     for tensor, end in late.items():
         end[-1] = max(end[-1], needed[tensor][1])
@@ -159,7 +206,7 @@ def paced(
         tensor: np.clip(np.maximum.accumulate(late[tensor]), first, last) for tensor, (first, last) in needed.items()
     }
     count = 1 + max(int(np.argmax(end >= needed[tensor][1])) for tensor, end in done.items())
-    return {tensor: _parts(needed[tensor][0], end[:count].tolist()) for tensor, end in done.items()}
+    return {tensor: _parts(needed[tensor][0], end[:count]) for tensor, end in done.items()}
 
 
 def read_whole(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> set[int]:
@@ -172,9 +219,10 @@ def read_whole(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> se
     }
 
 
-def _parts(first: int, ends: Sequence[float]) -> list[PatchRange | None]:
-    stops = [int(end) for end in ends]
-    return [(start, stop) if stop > start else None for start, stop in pairwise([first, *stops])]
+def _parts(first: int, ends: RowEnds) -> PatchRanges:
+    stops = np.concatenate(([first], ends.astype(np.int64)))
+    found = PatchRanges(stops[:-1], stops[1:])
+    return found.where(found.some)
 
 
 def _link(kernel: FitKernel, place: int, tensors: Sequence[FitTensor]) -> AxisLink | None:
@@ -210,26 +258,36 @@ def _operand_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], en
     return (end - 1) * slide.stride - slide.before + slide.reach
 
 
-def reads(
-    kernel: FitKernel, place: int, tensor: FitTensor, news: Sequence[PatchRange | None], direction: int
-) -> list[PatchRange | None]:
+def reads(kernel: FitKernel, place: int, tensor: FitTensor, news: PatchRanges, direction: int) -> PatchRanges:
     """Return the rows or columns of an operand that the results `news` of a kernel read in each strip. Raises PaddingOnly."""
     links = kernel.links[direction]
     link = None if links is None else links[place]
     if link is None or link.axis != tensor.axes[direction]:
-        whole = 0, tensor.extent(direction)
-        return [None if new is None else whole for new in news]
+        zeros = np.zeros(len(news), np.int64)
+        return PatchRanges(zeros, zeros + tensor.extent(direction)).where(news.some)
     if link.window is None and link.factor == 1:
-        return list(news)
-    # Neighbouring columns and equal strips ask the same again and again.
-    known: dict[PatchRange, PatchRange] = {}
-    for new in news:
-        if new is not None and new not in known:
-            window = link.reads(*new)
-            if window.stop <= window.start:
-                raise PaddingOnly
-            known[new] = window.start, window.stop
-    return [None if new is None else known[new] for new in news]
+        return news
+    found = _gathered(link, news)
+    if bool(np.any((found.starts >= found.stops) & news.some)):
+        raise PaddingOnly
+    return found.where(news.some)
+
+
+def _gathered(link: AxisLink, news: PatchRanges) -> PatchRanges:
+    if link.window is None:
+        return PatchRanges(news.starts // link.factor, -(-news.stops // link.factor))
+    slide = link.window
+    if slide.transposed or not isinstance(slide.size, int):
+        windows = [(0, 0) if new is None else _window(link, new) for new in news]
+        return PatchRanges(*np.array(windows, np.int64).reshape(-1, 2).T)
+    starts = news.starts * slide.stride - slide.before
+    stops = (news.stops - 1) * slide.stride - slide.before + slide.reach
+    return PatchRanges(np.maximum(starts, 0), np.minimum(stops, slide.size))
+
+
+def _window(link: AxisLink, new: PatchRange) -> PatchRange:
+    found = link.reads(*new)
+    return found.start, found.stop
 
 
 def shares(size: int, count: int) -> list[PatchRange | None]:

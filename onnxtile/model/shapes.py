@@ -123,14 +123,14 @@ def resolve(
     return replace(shapes, _otherwise=f"inputs have open dimensions: give {options}") if options else shapes
 
 
-class _Found(NamedTuple):
+class _ShapeFinding(NamedTuple):
     """The shapes that were found, and the values that have no one shape: engines contradict each other, or runs differ."""
 
     shapes: Shapes
     refuted: Collection[ir.Value]
 
 
-def _found(model: ir.Model, from_file: Mapping[ir.Value, Known], wanted: Wanted | None, *, proved: bool) -> _Found:
+def _found(model: ir.Model, from_file: Mapping[ir.Value, Known], wanted: Wanted | None, *, proved: bool) -> _ShapeFinding:
     """Return what the engines and the model's own arithmetic say, and what runs on inputs as `wanted` show.
 
     Where the caller has the shapes `proved` by a run, the second engine is asked only for what all else leaves open.
@@ -143,14 +143,14 @@ def _found(model: ir.Model, from_file: Mapping[ir.Value, Known], wanted: Wanted 
     return _sampled(model, _agreed(model, from_file, engines.symbolic, engines.by_onnx), wanted)
 
 
-def _sampled(model: ir.Model, found: _Found, wanted: Wanted | None) -> _Found:
+def _sampled(model: ir.Model, found: _ShapeFinding, wanted: Wanted | None) -> _ShapeFinding:
     """Return `found` with what runs on inputs as `wanted` show; None stands for no runs."""
-    return found if wanted is None else _Found(*_with_samples(model, found.shapes, wanted))
+    return found if wanted is None else _ShapeFinding(*_with_samples(model, found.shapes, wanted))
 
 
 def _agreed(
     model: ir.Model, from_file: Mapping[ir.Value, Known], symbolic: Iterable[Known], from_onnx: Iterable[Known]
-) -> _Found:
+) -> _ShapeFinding:
     looped = after_loops(model)
     main = {value for node in model.graph for value in node.outputs}
     inputs = set(model.graph.inputs)
@@ -165,7 +165,7 @@ def _agreed(
     dtypes = {value: known.dtype for value, known in merged.items() if known.dtype is not None}
     dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
     doubtful = _downstream(model, disputed)
-    return _Found(_without(doubtful, disputed, _with_computed(model, Shapes(dtypes, dims))), doubtful)
+    return _ShapeFinding(_without(doubtful, disputed, _with_computed(model, Shapes(dtypes, dims))), doubtful)
 
 
 def _leaves_nothing_open(model: ir.Model, shapes: Shapes) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from onnxtile.fitting.live_bytes import live_bytes
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.region import Cut
+from onnxtile.fitting.region_cuts import RegionCuts
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.search import FitTarget, search
 from onnxtile.fitting.strip_ranges import paced, shares
@@ -24,7 +27,7 @@ def regions(rows: int = 65) -> Regions:
 
 
 @pytest.mark.parametrize("step", [1, 2, 4, 5, 8, 16, 33])
-@pytest.mark.parametrize("chunks", [(), ((1, 3),), ((1, 8), (6, 5))])
+@pytest.mark.parametrize("chunks", [(), ((1, 3),), ((1, 8), (6, 5)), ((1, 12), (6, 16))])
 @pytest.mark.parametrize("again", [False, True])
 def test_costs_counted_by_kinds_of_strips_are_those_of_all_strips(
     step: int, chunks: tuple[tuple[int, int], ...], again: bool
@@ -36,6 +39,53 @@ def test_costs_counted_by_kinds_of_strips_are_those_of_all_strips(
     region, trace = about.cut(cost), about.trace(cost)
     live = live_bytes(trace, region.kernels, region.tensors, ())
     assert (cost.peak, cost.nodes, cost.copied, cost.macs) == (live.peak, len(trace.ops), live.copied, trace.macs)
+
+
+def test_chunks_of_one_group_change_the_bytes_of_no_other_kernel() -> None:
+    about = regions()
+    cut = Cut(4, recomputed=about.wide(0, 12))
+    one, other = (about.cost(0, 12, replace(cut, chunks=chunks)) for chunks in [((1, 3),), ((1, 3), (6, 8))])
+    assert one is not None and other is not None
+    inside = set(about.groups[6].places)
+    assert all(one.loads[place] == other.loads[place] for place in range(12) if place not in inside)
+    assert max(other.loads[place] for place in inside) < max(one.loads[place] for place in inside)
+    assert other.peak == max(other.loads)
+
+
+def test_rows_are_kept_again_where_they_fit() -> None:
+    about = regions()
+    again = about.cost(0, 12, Cut(8, recomputed=about.wide(0, 12)))
+    assert again is not None and again.macs > about.network.macs
+    found = RegionCuts(about, 2 * again.peak, recomputes=True)._fewer_recomputed(again)
+    assert found.macs <= about.network.macs and not found.cut.recomputed
+
+
+def test_no_way_to_cut_a_region_is_dearer_than_another_in_each_respect() -> None:
+    ways = RegionCuts(regions(), 8 * 1024, recomputes=True).of(0, 12)
+    assert ways
+    for one in ways:
+        assert one.peak <= 8 * 1024
+        others = [other for other in ways if other is not one]
+        assert not any(o.macs <= one.macs and o.nodes <= one.nodes and o.copied <= one.copied for o in others)
+
+
+def test_more_rows_at_a_time_are_computed_again_less_often() -> None:
+    about = regions(129)
+    narrow = about.network.kernels[5].makes[0]
+    cut = Cut(4, eager=frozenset({narrow}), recomputed=about.wide(0, 12))
+    fine, coarse = (about.cost(0, 12, one) for one in [cut, replace(cut, grains=((narrow, 4),), chunks=((1, 3),))])
+    assert fine is not None and coarse is not None
+    assert coarse.macs < fine.macs
+    region, trace = about.cut(coarse), about.trace(coarse)
+    live = live_bytes(trace, region.kernels, region.tensors, ())
+    assert (coarse.peak, coarse.nodes, coarse.macs) == (live.peak, len(trace.ops), trace.macs)
+    made = {
+        patch.rows[1] - patch.rows[0]
+        for op in trace.ops
+        for patch in map(trace.patches.__getitem__, op.makes)
+        if patch.tensor == narrow
+    }
+    assert 4 in made
 
 
 def test_kept_rows_cost_no_product_and_rows_computed_again_do() -> None:

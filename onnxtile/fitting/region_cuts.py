@@ -1,0 +1,188 @@
+"""The ways to cut one region that fit a number of bytes: strips, rows computed again, and chunks of hidden channels.
+
+Chunks of one group change the bytes of no other kernel. So the chunks of each group follow from the bytes while its own kernels run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import ceil
+
+from onnxtile.fitting.network import ROWS
+from onnxtile.fitting.region import Cut
+from onnxtile.fitting.regions import RegionCost, Regions
+
+_PARTS = (2, 3, 4, 6, 7, 8, 14, 16, 28, 32, 56, 112)
+"""The numbers of strips that are tried."""
+_DEEP = 16
+"""Rows of the operands for one row of the results, from which on tensors inside are also tried as those that set the pace."""
+_LITTLE = 0.002
+"""The share of all multiply-accumulates from which on more rows at a time are tried, where rows are computed again."""
+_FINER = 2
+"""Strips that are tried then, the longest first."""
+_ROUNDS = 8
+"""Times that chunks are added in one region, at most."""
+
+
+class RegionCuts:
+    """Finds the ways to cut regions within `capacity` bytes; `recomputes` says that rows may be computed again."""
+
+    def __init__(self, regions: Regions, capacity: int, *, recomputes: bool) -> None:
+        self.regions, self.capacity, self.recomputes = regions, capacity, recomputes
+        self._found: dict[tuple[int, int], list[RegionCost]] = {}
+
+    def of(self, start: int, stop: int) -> list[RegionCost]:
+        """Return the ways to cut a region, none of which costs more than another in each respect."""
+        key = start, stop
+        if key not in self._found:
+            self._found[key] = _front(list(self._ways(start, stop)))
+        return self._found[key]
+
+    def _ways(self, start: int, stop: int) -> Iterator[RegionCost]:
+        regions = self.regions
+        rows, tensors, results = regions.rows(start, stop), regions.network.tensors, regions.results(start, stop)
+        whole = self._fitted(start, stop, Cut()) if regions.within(start, stop) else None
+        if whole is not None:
+            yield whole
+        coarse = max((tensors[tensor].extent(ROWS) for tensor in results), default=1)
+        eager = regions.eager(start, stop) if coarse * _DEEP <= rows else frozenset[int]()
+        for way in dict.fromkeys([frozenset[int](), eager]):
+            # Shorter strips than one row of the tensor that sets the pace change nothing.
+            finest = min(rows, max((tensors[tensor].extent(ROWS) for tensor in (*way, *results)), default=1))
+            steps = sorted({-(-rows // parts) for parts in (*_PARTS, finest) if 1 < parts <= finest})
+            fits = list(self._longest(start, stop, steps, Cut(eager=way)))
+            if self.recomputes and whole is None:
+                fits += self._again(start, stop, steps, way)
+            yield from fits
+            if fits:
+                return
+
+    def _again(self, start: int, stop: int, steps: Sequence[int], eager: frozenset[int]) -> list[RegionCost]:
+        """Return ways to cut a region in which rows are computed again."""
+        recomputed = self.regions.wide(start, stop)
+        if not recomputed:
+            return []
+        found = list(self._longest(start, stop, steps, Cut(eager=eager, recomputed=recomputed)))
+        if found:
+            found.append(self._fewer_recomputed(found[-1]))
+        least = sum(kernel.macs for kernel in self.regions.network.kernels[start:stop])
+        if not found or found[-1].macs - least < _LITTLE * self.regions.network.macs:
+            return found
+        checkpoints = self.regions.checkpoints(start, stop)
+        for step in [step for step in reversed(steps) if step <= found[-1].cut.step][:_FINER]:
+            seed = self._fitted(start, stop, Cut(step, eager=checkpoints, recomputed=recomputed))
+            if seed is not None:
+                coarse, kept = self._coarser(seed), self._fewer_recomputed(seed)
+                found += [coarse, self._fewer_recomputed(coarse), kept, self._coarser(kept)]
+        return found
+
+    def _longest(self, start: int, stop: int, steps: Sequence[int], cut: Cut) -> Iterator[RegionCost]:
+        """Yield cuts that fit, the one with the longest strips last, by bisection: longer strips take more bytes, as a rule."""
+        if not steps:
+            return
+        found = self._fitted(start, stop, replace(cut, step=steps[0]))
+        if found is None:
+            return
+        yield found
+        low, high = 1, len(steps)
+        while low < high:
+            middle = (low + high) // 2
+            one = self._fitted(start, stop, replace(cut, step=steps[middle]))
+            if one is None:
+                high = middle
+                continue
+            low = middle + 1
+            yield one
+
+    def _fitted(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
+        """Return the region with as many chunks of hidden channels as it takes to fit; None where that is not enough."""
+        one = self.regions.cost(start, stop, cut)
+        groups = self.regions.disjoint(start, stop)
+        owners = {place: first for first, group in groups.items() for place in group.places}
+        for _ in range(_ROUNDS):
+            if one is None or one.peak <= self.capacity:
+                return one
+            counts = self._more_chunks(one, owners)
+            if counts is None:
+                return None
+            one = self.regions.cost(start, stop, replace(cut, chunks=tuple(sorted(counts.items()))))
+        return None
+
+    def _more_chunks(self, one: RegionCost, owners: Mapping[int, int]) -> dict[int, int] | None:
+        """Return the chunks of each group, with more of those whose kernels do not fit; None where that cannot help."""
+        room = self.capacity - one.rest
+        over: dict[int, int] = {}
+        for place, load in enumerate(one.loads, start=one.start):
+            if load > self.capacity:
+                if place not in owners:
+                    return None
+                over[owners[place]] = max(over.get(owners[place], 0), load)
+        if room <= 0 or not over:
+            return None
+        counts = dict(one.cut.chunks)
+        for first, load in over.items():
+            group, before = self.regions.groups[first], counts.get(first, 1)
+            wanted = ceil(before * (load - one.rest) / room)
+            count = group.after(before)
+            while count is not None and count < wanted:
+                count = group.after(count)
+            if count is None:
+                return None
+            counts[first] = count
+        return counts
+
+    def _fewer_recomputed(self, one: RegionCost) -> RegionCost:
+        """Return the region with rows of fewer tensors computed again, those first that cost most multiply-accumulates for their bytes."""
+        regions = self.regions
+        rows = regions.kept_rows(one.start, one.stop)
+        gains: dict[int, float] = {}
+        for tensor in sorted(one.cut.recomputed & regions.windowed(one.start, one.stop)):
+            kept = regions.macs(one.start, one.stop, self._keeping(one, tensor))
+            if kept is not None and kept < one.macs:
+                gains[tensor] = (one.macs - kept) / max(rows[tensor] * regions.row_bytes(tensor), 1)
+        for tensor in sorted(gains, key=lambda tensor: (-gains[tensor], tensor)):
+            found = self._fitted(one.start, one.stop, self._keeping(one, tensor))
+            one = one if found is None else found
+        return one
+
+    def _coarser(self, one: RegionCost) -> RegionCost:
+        """Return the region with more rows at a time of tensors whose operands are computed again, as long as that fits."""
+        grown = True
+        while grown:
+            grown = False
+            for cut in self._grains(one):
+                found = self._fitted(one.start, one.stop, cut)
+                if found is not None:
+                    one, grown = found, True
+                    break
+        return one
+
+    def _grains(self, one: RegionCost) -> list[Cut]:
+        """Return the cuts with more rows at a time of one tensor, those with the fewest multiply-accumulates first."""
+        regions, before = self.regions, dict(one.cut.grains)
+        found: list[tuple[int, int, Cut]] = []
+        rows = regions.rows(one.start, one.stop)
+        for tensor in sorted({*one.cut.eager, *regions.results(one.start, one.stop)}):
+            size = regions.network.tensors[tensor].extent(ROWS)
+            least = max(before.get(tensor, 1), one.cut.step * size // rows)
+            grain = next((n for n in range(least + 1, size // 2 + 1) if size % n == 0 and 2 * n >= 3 * least), None)
+            if grain is not None:
+                cut = replace(one.cut, grains=tuple(sorted({**before, tensor: grain}.items())))
+                macs = regions.macs(one.start, one.stop, cut)
+                if macs is not None and macs < one.macs:
+                    found.append((macs, tensor, cut))
+        return [cut for _, _, cut in sorted(found, key=lambda each: each[:2])]
+
+    def _keeping(self, one: RegionCost, tensor: int) -> Cut:
+        """Return the cut with rows of one tensor less computed again."""
+        return replace(one.cut, recomputed=one.cut.recomputed - self.regions.from_narrower(one.start, tensor))
+
+
+def _front(found: Sequence[RegionCost]) -> list[RegionCost]:
+    """Return the ways of which no other has as few multiply-accumulates, nodes and copied bytes, and fewer of one."""
+    kept: list[RegionCost] = []
+    for one in sorted(found, key=lambda one: (one.macs, one.nodes, one.copied)):
+        if not any(other.nodes <= one.nodes and other.copied <= one.copied for other in kept):
+            kept.append(one)
+    return kept
