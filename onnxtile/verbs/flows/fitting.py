@@ -112,7 +112,7 @@ def attempt(options: FitOptions) -> FittedModel:
     progress("reading the model")
     original = load(options.model)
     clear_plan(original)
-    bind(original, options.dims or {}, options.whole_shapes)
+    bind(original, options.single_dims, options.whole_shapes)
     separate(original)
     progress("inferring shapes")
     shapes = resolve(original, run=options.verify)
