@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile import values
+from onnxtile.errors import UsageError
 from onnxtile.option import REPORTING, SIZES, WRITING, Option, Positional
 from onnxtile.progress import Progress, silent
 
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 else:  # the declarations are read without what models need
     Source: TypeAlias = Any
 
-DimensionSizes: TypeAlias = Mapping[str, int]
-"""Sizes of symbolic dimensions, by name."""
+DimensionSizes: TypeAlias = Mapping[str, int | str | tuple[int, int]]
+"""Sizes of symbolic dimensions, by name: a number, or the least and the largest size (1, 8) or "1:8"."""
+UpperBounds: TypeAlias = Mapping[str, int]
+"""The largest sizes of data-dependent dimensions, by name."""
 WholeShapes: TypeAlias = Mapping[str, str | tuple[int, ...]]
 """Whole shapes of inputs, by name."""
 NumberRanges: TypeAlias = Mapping[str, tuple[float, float]]
@@ -42,12 +45,38 @@ class SizeOptions(WatchOptions):
 
     dims: Annotated[
         DimensionSizes | None,
-        Option("size of a symbolic dimension", "NAME=N", ("--dim",), SIZES, kind=values.COUNTS),
+        Option(
+            "size of a symbolic dimension; for plan and inspect, or a range 1:8",
+            "NAME=N",
+            ("--dim",),
+            SIZES,
+            kind=values.DIMS,
+        ),
     ] = None
     shapes: Annotated[
         WholeShapes | None,
         Option("whole shape of an input", "INPUT=1x3x8x8", ("--shape",), SIZES, kind=values.SHAPES),
     ] = None
+
+    @property
+    def fixed_dims(self) -> dict[str, int]:
+        """The dimensions of one size."""
+        return {name: size for name, size in values.read_dims(self.dims or {}).items() if isinstance(size, int)}
+
+    @property
+    def dim_ranges(self) -> dict[str, tuple[int, int]]:
+        """The dimensions that have a range of sizes: the least and the largest."""
+        return {name: size for name, size in values.read_dims(self.dims or {}).items() if not isinstance(size, int)}
+
+    @property
+    def single_dims(self) -> dict[str, int]:
+        """The sizes of dimensions. Raises UsageError for a range, where one size is needed."""
+        for name, (low, high) in self.dim_ranges.items():
+            raise UsageError(
+                f"a range of sizes is for plan and inspect: {name}={low}:{high}",
+                hint=f"give one size, as in {name}={high}",
+            )
+        return self.fixed_dims
 
     @property
     def whole_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -60,7 +89,7 @@ class BoundOptions(SizeOptions):
     """Verbs that plan."""
 
     bounds: Annotated[
-        DimensionSizes | None,
+        UpperBounds | None,
         Option("upper bound of a data-dependent dimension", "NAME=N", ("--bound",), SIZES, kind=values.COUNTS),
     ] = None
 

@@ -145,6 +145,11 @@ def read_counts(value: Any) -> dict[str, int]:
     return _table(value, read_count)
 
 
+def read_dims(value: Any) -> dict[str, int | tuple[int, int]]:
+    """Return sizes of at least 1, by name: a number, or a range "1:8" or [1, 8] whose ends are both in it."""
+    return _table(value, _dim)
+
+
 def read_shapes(value: Any) -> dict[str, tuple[int, ...]]:
     """Return whole shapes of inputs, by name: "1x3x224x224", or a sequence of sizes."""
     return _table(value, _shape)
@@ -180,6 +185,27 @@ def _table(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
         except Unreadable as error:
             raise Unreadable(error.reason, hint=error.hint, key=name) from None
     return found
+
+
+_RANGE_OF_SIZES = "write a size as in 8, or the least and the largest as in 1:8"
+
+
+def _dim(value: Any) -> int | tuple[int, int]:
+    """Return one size, or the two ends of a range; a range of one size is that size."""
+    ends = value
+    if isinstance(value, str):
+        numbers = [whole(one) for one in value.split(":")]
+        if None in numbers or len(numbers) != 2:
+            raise Unreadable("give a whole number of at least 1", hint=_RANGE_OF_SIZES)
+        ends = numbers
+    if not isinstance(ends, list | tuple):
+        return read_count(ends)
+    if len(ends) != 2:
+        raise Unreadable("a range of sizes has two ends", hint=_RANGE_OF_SIZES)
+    low, high = map(read_count, ends)
+    if low > high:
+        raise Unreadable("the range is empty: its first size is the larger one", hint=f"write {high}:{low}")
+    return low if low == high else (low, high)
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -233,6 +259,7 @@ FILE = ValueKind(read_file)
 SOURCE = ValueKind(read_source, Path)
 FILES = ValueKind(read_files, several=True)
 COUNTS = ValueKind(read_counts, number_or_text, several=True, pair="NAME=N")
+DIMS = ValueKind(read_dims, number_or_text, several=True, pair="NAME=N")
 SHAPES = ValueKind(read_shapes, several=True, pair="INPUT=1x3x224x224")
 RANGES = ValueKind(read_ranges, several=True, pair="INPUT=LOW:HIGH")
 RULES = ValueKind(read_rules, several=True, pair="OPERATOR=BYTES")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -15,11 +15,16 @@ _LISTED = 8
 
 
 def bounded(
-    model: ir.Model, dtypes: Mapping[ir.Value, ir.DataType], dims: Mapping[ir.Value, Dims], bounds: Mapping[str, int]
+    model: ir.Model,
+    dtypes: Mapping[ir.Value, ir.DataType],
+    dims: Mapping[ir.Value, Dims],
+    bounds: Mapping[str, int],
+    smaller: Mapping[ir.Value, Collection[int]] | None = None,
 ) -> Propagation:
     """Return the shapes of `model` with each open dimension at its bound; `upper` holds the values whose sizes are upper bounds.
 
-    A name is that of a dimension, or of a value or a node, all of whose open dimensions it bounds. Raises UsageError for a bound below 1,
+    A name is that of a dimension, or of a value or a node, all of whose open dimensions it bounds. On the axes in `smaller`, values may be
+    smaller than `dims` say. Raises UsageError for a bound below 1,
     a name that none of the values of unknown size has, and two bounds for one dimension that differ.
     """
     for name, most in bounds.items():
@@ -40,7 +45,7 @@ def bounded(
     for (value, axis), most in found.items():
         before = filled[value]
         filled[value] = (*before[:axis], most, *before[axis + 1 :])
-    upper: dict[ir.Value, set[int]] = {}
+    upper: dict[ir.Value, set[int]] = {value: set(axes) for value, axes in (smaller or {}).items()}
     for value, axis in found:
         upper.setdefault(value, set()).add(axis)
     propagation = Propagation(model, dtypes, filled, upper, upper)

@@ -41,6 +41,11 @@ def bind(model: ir.Model, dims: Mapping[str, int], shapes: Mapping[str, tuple[in
     return bound
 
 
+def require_symbols(model: ir.Model, names: Iterable[str]) -> None:
+    """Raise UsageError unless all `names` are symbolic dimensions of the inputs of `model`."""
+    _require_known(names, free_inputs(model))
+
+
 def free_inputs(model: ir.Model) -> list[ir.Value]:
     """Return the inputs that must be fed: graph inputs without a default value."""
     return [value for value in model.graph.inputs if not value.is_initializer()]
@@ -70,7 +75,7 @@ def _symbols_of(value: ir.Value, shape: tuple[int, ...]) -> Iterator[tuple[str, 
             yield dim.value, size
 
 
-def _require_known(dims: Mapping[str, int], inputs: Iterable[ir.Value]) -> None:
+def _require_known(dims: Iterable[str], inputs: Iterable[ir.Value]) -> None:
     known = symbols(inputs)
     for name in dims:
         if name in known:

@@ -1,34 +1,49 @@
-"""Rules of onnx-shape-inference that are replaced in its own registry: one that is wrong, and all for operators of onnxruntime.
+"""Rules of onnx-shape-inference that are replaced in its own registry: one that is wrong, those that lose what is chosen between sizes,
+and all for operators of onnxruntime.
 
 What follows from a wrong shape is wrong, too: a rule must be right while the engine goes through the model, not only afterwards.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
+from typing import TypeAlias, TypeVar
 
 import onnx_ir as ir
-from onnx_shape_inference import ShapeInferenceContext, registry
+from onnx_shape_inference import ShapeInferenceContext, _broadcast, registry
 
 from onnxtile.model.contributed import KnownOperand, results
 from onnxtile.model.known import declared
+from onnxtile.model.size_expression import read_size
 from onnxtile.model.validity import INLINE_BYTES
 from onnxtile.runtime import Array
+from onnxtile.sizes import LARGEST_COUNT
 
 _FAR = 2**29
 """Exporters write such ends of a Slice for "to the last": no dimension that is still open becomes larger."""
+
+_WHOLE = frozenset({ir.DataType.INT64, ir.DataType.INT32})
+"""Element types of shapes."""
+_MOST = 64
+"""Elements of the longest shape whose elements are followed."""
 
 _LOCK = Lock()
 _REPLACED: set[tuple[str, str]] = set()
 
 
 def correct(contributed: Iterable[tuple[str, str]]) -> None:
-    """Replace the engine's rules for Slice, and for the `contributed` operators (domain, name), for this process."""
+    """Replace the engine's rules for Slice, ConstantOfShape, Equal, Where and broadcasts, for this process.
+
+    The same for the `contributed` operators (domain, name).
+    """
     with _LOCK:
         registry.collect()
         if ("", "Slice") not in _REPLACED:
             _replace_slice()
+            _replace_choices()
+            _replace_broadcast()
         for domain, name in contributed:
             if (domain, name) not in _REPLACED:
                 registry.register(domain, name, since_version=1)(_contributed)
@@ -78,6 +93,96 @@ def _replace_slice() -> None:
 
     registry.register("", "Slice", since_version=10)(clamped)
     _REPLACED.add(("", "Slice"))
+
+
+def _replace_broadcast() -> None:
+    """Let two sizes that may differ broadcast to the larger one: the library takes the first, though it may be 1 in a run."""
+    library = _broadcast._broadcast_dim
+
+    def larger(first: int | ir.SymbolicDim, second: int | ir.SymbolicDim) -> int | ir.SymbolicDim | None:
+        found: int | ir.SymbolicDim | None = library(first, second)
+        if isinstance(first, int) or isinstance(second, int) or None in (first.value, second.value):
+            return found
+        equal = first.value == second.value or (first._expr is not None and first._expr == second._expr)
+        return found if equal else ir.SymbolicDim(f"Max({first.value}, {second.value})")
+
+    _broadcast._broadcast_dim = larger
+
+
+def _replace_choices() -> None:
+    """Carry the comparisons of sizes with numbers through Equal, and what Where chooses by them: exporters write an Expand so."""
+    equal, where = registry.get("", "Equal", version=7), registry.get("", "Where", version=9)
+    filled = registry.get("", "ConstantOfShape", version=9)
+    assert equal is not None and where is not None and filled is not None
+
+    def repeated(context: ShapeInferenceContext, node: ir.Node) -> None:
+        filled(context, node)
+        made, attribute = node.outputs[0], node.attributes.get("value")
+        count = made.shape[0] if made.shape is not None and len(made.shape) == 1 else None
+        if (
+            attribute is not None
+            and attribute.as_tensor().dtype in _WHOLE
+            and isinstance(count, int)
+            and count <= _MOST
+        ):
+            context.set_symbolic_value(made, [int(attribute.as_tensor().numpy().ravel()[0])] * count)
+
+    def compared(context: ShapeInferenceContext, node: ir.Node) -> None:
+        equal(context, node)
+        first, second = (_elements(context, value) for value in node.inputs)
+        if first is None or second is None or not {len(first), len(second)} <= {1, max(len(first), len(second))}:
+            return
+        count = max(len(first), len(second))
+        pairs = zip(_repeated(first, count), _repeated(second, count), strict=True)
+        truths = [_is_equal(context, a, b) for a, b in pairs]
+        known = [int(truth) for truth in truths if truth is not None]
+        if len(known) == count:
+            context.set_symbolic_value(node.outputs[0], list(known))
+
+    def chosen(context: ShapeInferenceContext, node: ir.Node) -> None:
+        where(context, node)
+        condition, yes, no = (_elements(context, value) for value in node.inputs)
+        if condition is None or not all(isinstance(one, int) for one in condition):
+            return
+        count = max(len(condition), len(yes or ()), len(no or ()))
+        columns = [_repeated(one or [None], count) for one in (condition, yes, no)]
+        taken = [a if truth else b for truth, a, b in zip(*columns, strict=False)]
+        found = [one for one in taken if one is not None]
+        if len(found) == count:
+            context.set_symbolic_value(node.outputs[0], found)
+
+    registry.register("", "ConstantOfShape", since_version=9)(repeated)
+    registry.register("", "Equal", since_version=7)(compared)
+    registry.register("", "Where", since_version=9)(chosen)
+
+
+_Element: TypeAlias = int | ir.SymbolicDim
+_ElementOrNone = TypeVar("_ElementOrNone", _Element, _Element | None)
+
+
+def _elements(context: ShapeInferenceContext, value: ir.Value | None) -> list[_Element] | None:
+    return None if value is None else context.get_symbolic_value(value)
+
+
+def _repeated(elements: Sequence[_ElementOrNone], count: int) -> Sequence[_ElementOrNone]:
+    return list(elements) * count if len(elements) == 1 else elements
+
+
+def _is_equal(context: ShapeInferenceContext, a: _Element, b: _Element) -> bool | None:
+    """Return whether two elements are equal; None where it is not known. A declared dimension has at least one element."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    names = {
+        word for one in (a, b) if not isinstance(one, int) for word in re.findall(r"[A-Za-z_]\w*", one.value or "")
+    }
+    if any(context.is_generated_symbol(name) for name in names):
+        return None
+    least = dict.fromkeys(names, (1, LARGEST_COUNT))
+    sizes = [read_size(one if isinstance(one, int) else one.value, least) for one in (a, b)]
+    if sizes[0] is None or sizes[1] is None:
+        return None
+    low, high = (sizes[0] - sizes[1]).limits(least)
+    return (False if low > 0 or high < 0 else None) if low or high else True
 
 
 def _clamped(size: ir.SymbolicDim, start: int, end: int, step: int) -> ir.SymbolicDim | int:

@@ -24,6 +24,8 @@ from onnxtile.model.dims import free_inputs
 from onnxtile.model.infer import Dim, Dims, Known, ShapeEngines, declared, values
 from onnxtile.model.sample import sampled
 from onnxtile.model.shape_values import Propagation
+from onnxtile.model.size_formula import SizeFormula, SizeRanges
+from onnxtile.model.symbolic_sizes import Formulas, LargestSizes, largest_sizes, propagated
 from onnxtile.model.walk import has_body
 from onnxtile.model.wanted import ANYTHING, Wanted
 
@@ -40,6 +42,7 @@ class Shapes:
     _never: Mapping[ir.Value, str] = field(default_factory=dict, repr=False)
     _upper: Collection[ir.Value] = field(default=frozenset(), repr=False)
     _otherwise: str = field(default="no shape inference knows it", repr=False)
+    _formulas: Formulas = field(default_factory=dict, repr=False)
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         """Return the element type; None where it is unknown or the value is no tensor."""
@@ -58,6 +61,10 @@ class Shapes:
     def is_bound(self, value: ir.Value) -> bool:
         """Return whether the sizes of `value` are only bounds, and a run may show smaller ones."""
         return value in self._upper
+
+    def formulas(self, value: ir.Value) -> tuple[SizeFormula, ...] | None:
+        """Return the sizes of `value` as formulas of the dimensions that have a range; None where they are not known."""
+        return self._formulas.get(value)
 
     def never(self, value: ir.Value) -> str | None:
         """Return why no run makes `value`, which stands in a branch that cannot be taken; None where one may."""
@@ -80,6 +87,7 @@ class Shapes:
             {copy: self._reasons[value] for value, copy in pairs if value in self._reasons},
             {copy: self._never[value] for value, copy in pairs if value in self._never},
             frozenset(copy for value, copy in pairs if value in self._upper).union(upper),
+            _formulas={copy: self._formulas[value] for value, copy in pairs if value in self._formulas},
         )
 
     def with_those_of(self, other: Shapes) -> Shapes:
@@ -90,6 +98,7 @@ class Shapes:
             {**self._reasons, **other._reasons},
             {**self._never, **other._never},
             frozenset((*self._upper, *other._upper)),
+            _formulas={**self._formulas, **other._formulas},
         )
 
 
@@ -101,6 +110,7 @@ def resolve(
     wanted: Wanted = ANYTHING,
     bounds: Mapping[str, int] | None = None,
     proved: bool = False,
+    ranges: SizeRanges | None = None,
 ) -> Shapes:
     """Return the types and shapes of the values of `model`, which stays unchanged.
 
@@ -108,8 +118,9 @@ def resolve(
     on the data: then `Shapes.reason` names the operator, unless `bounds` say how large the dimension may become (see model.bounds).
     Where two engines contradict each other neither is believed: without a run it is open, and so is all that depends on it. One engine is
     enough where it leaves nothing open and the caller will run each node with these shapes (`proved`). A shape that
-    the file declares counts where nothing else says one; of an output declared wrongly, it is a ModelWarning. Raises ModelError where
-    onnxruntime refuses the model in a run, and UsageError for bounds that make no sense.
+    the file declares counts where nothing else says one; of an output declared wrongly, it is a ModelWarning. Of the symbols in `ranges`
+    the largest sizes are returned, and formulas. Raises ModelError where onnxruntime refuses the model in a run, and UsageError for bounds
+    that make no sense.
     """
     originals = values(model)
     from_file = dict(zip(originals, map(declared, originals), strict=True))
@@ -118,7 +129,7 @@ def resolve(
     promises = {value: from_file[value].dims for value in originals if value in main}
     _warn_of_declarations({value: dims for value, dims in promises.items() if value.is_graph_output()}, shapes)
     shapes = _with_promises({value: dims for value, dims in promises.items() if value not in refuted}, shapes)
-    shapes = _with_bounds(model, shapes, bounds) if bounds else shapes
+    shapes = _with_largest(model, shapes, ranges, bounds) if ranges or bounds else shapes
     options = _binding(value for value in free_inputs(model) if shapes.sizes(value) is None)
     return replace(shapes, _otherwise=f"inputs have open dimensions: give {options}") if options else shapes
 
@@ -245,9 +256,20 @@ def _downstream(model: ir.Model, sources: Collection[ir.Value]) -> set[ir.Value]
     return found
 
 
-def _with_bounds(model: ir.Model, shapes: Shapes, bounds: Mapping[str, int]) -> Shapes:
-    found = bounded(model, shapes._dtypes, shapes._dims, bounds)
-    return Shapes(found.dtypes, found.dims, shapes._reasons, {**shapes._never, **found.never}, frozenset(found.upper))
+def _with_largest(
+    model: ir.Model, shapes: Shapes, ranges: SizeRanges | None, bounds: Mapping[str, int] | None
+) -> Shapes:
+    """Return `shapes` with the largest sizes over `ranges`, and where `bounds` are reached."""
+    largest = largest_sizes(model, shapes._dims, ranges) if ranges else LargestSizes(shapes._dims, {})
+    if bounds:
+        found: Propagation | None = bounded(model, shapes._dtypes, largest.dims, bounds, largest.open)
+    else:
+        found = propagated(model, shapes._dtypes, largest)
+    if found is None:
+        return replace(shapes, _dims=largest.dims, _upper=frozenset(largest.open), _formulas=largest.formulas)
+    never = {**shapes._never, **found.never}
+    upper = frozenset((*found.upper, *largest.open))
+    return Shapes(found.dtypes, found.dims, shapes._reasons, never, upper, _formulas=largest.formulas)
 
 
 def _merge(symbolic: Known, from_onnx: Known, from_file: Known, *, in_main: bool) -> Known:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxtile.errors import Infeasible
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.size_formula import SizeRanges
 from onnxtile.model.unfold import unfold
 from onnxtile.planning.layout.aliases.copies import copies
 from onnxtile.planning.layout.aliases.find import LayoutFacts
@@ -42,6 +43,7 @@ from onnxtile.planning.rows import (
     planned_bodies,
     results,
 )
+from onnxtile.planning.scaled_arenas import scaled_arenas, with_scaled
 
 SHARING = ALL_RULES
 """The rules of aliases, by which tensors share bytes."""
@@ -56,7 +58,7 @@ class PlanSettings:
     names the rules of aliases in use, all by default; views are always in use. `io` places graph inputs and outputs inside or outside
     the arena; `overwrite_inputs` allows inputs inside it to be overwritten. With `whole_buffers`, all bytes of a buffer are live in its
     whole live range. `workspaces` has the bytes that kernels need beside their operands and results. `digest` and `name` (of the input
-    file), `dims` (the bound dimensions) and `bounds` (of the shapes) are copied into the result.
+    file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are copied into the result.
     """
 
     alignment: int = DEFAULT_ALIGNMENT
@@ -73,6 +75,7 @@ class PlanSettings:
     digest: str | None = None
     name: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
+    ranges: SizeRanges = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -121,6 +124,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     if told.unplanned:
         proof = replace(proof, ended="unplanned tensors")
     optimal = allocation.size == proof.lower_bound and not told.unplanned
+    scaled = scaled_arenas(layout, allocation, facts.shapes, settings.ranges)
     return PlanResult(
         digest=settings.digest,
         dims=dict(settings.dims),
@@ -144,7 +148,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         order=settings.order,
         schedule=schedule.ids,
         steps=tuple(schedule.steps.values()),
-        buffers=planned(layout, facts, places),
+        buffers=with_scaled(planned(layout, facts, places), scaled),
         bodies=planned_bodies(layout, inside, facts, places),
         insides=kernels.rows(layout, inside),
         model=settings.name,
@@ -158,6 +162,8 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         constants=_placed_in_order(told.constants, facts, settings.alignment),
         outside=_excluded(told.outside, facts),
         unplanned=_excluded(told.unplanned, facts),
+        ranges=dict(settings.ranges),
+        formulas=tuple(arena.formula for arena in scaled),
     )
 
 

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
+from onnxtile.errors import UsageError
+from onnxtile.model.size_formula import SizeFormula, SizeRanges
+from onnxtile.model.size_pieces import SizePieces
 from onnxtile.result import VerbResult
 
 VERSION = 1
@@ -68,7 +71,8 @@ class PlannedBuffer(_Row):
     and results, else "activation". `alias` names the tensor that owns the bytes, if it is another; the live range of an owner covers all
     tensors in its bytes. `node` is the node that makes it, by its name in the schedule; `shape` has its sizes, `dtype` its element type in
     onnx's spelling ("FLOAT"). `parts` of an owner are its live bytes, where some live for fewer steps than the whole; empty where all
-    bytes are live from `first` to `last`.
+    bytes are live from `first` to `last`. In a plan over ranges of dimensions, `offset`, `size` and `shape` are those of the largest sizes.
+    There, `size_formula` and `shape_formula` have those of all sizes, and `scaled_offset` the offset in an arena that scales with them.
     """
 
     name: str
@@ -83,12 +87,22 @@ class PlannedBuffer(_Row):
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
     parts: tuple[PlannedPart, ...] = ()
+    size_formula: SizeFormula | None = None
+    shape_formula: tuple[SizeFormula, ...] | None = None
+    scaled_offset: SizePieces | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the buffer as the schema describes it."""
         plain = super().to_dict()
         del plain["parts"]
+        formulas = {key: plain.pop(key) for key in ("size_formula", "shape_formula", "scaled_offset")}
+        plain |= {key: _texts(formula) for key, formula in formulas.items() if formula is not None}
         return {**plain, "parts": [dict(vars(part)) for part in self.parts]} if self.parts else plain
+
+
+def _texts(formula: SizeFormula | SizePieces | list[SizeFormula]) -> str | list[str]:
+    """Return formulas as Python expressions."""
+    return list(map(str, formula)) if isinstance(formula, list) else str(formula)
 
 
 @dataclass(frozen=True)
@@ -146,6 +160,33 @@ class Arena:
     capacity: int | None
     size: int
     peak: int
+
+
+@dataclass(frozen=True)
+class ArenaFormula:
+    """The bytes of an arena as formulas of the dimensions that have a range.
+
+    `fixed` is the size with the offsets of the plan, `scaled` that with the scaled offsets of its buffers (None without such offsets).
+    `peak` is the largest sum of live bytes in one step; None where buffers are live in parts.
+    """
+
+    name: str
+    fixed: SizePieces
+    scaled: SizePieces | None
+    peak: SizePieces | None
+
+    @property
+    def least(self) -> SizePieces:
+        """The smaller of the sizes: with scaled offsets where there are some."""
+        return self.fixed if self.scaled is None else self.scaled
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the formulas as Python expressions, and the pieces of which each is the largest."""
+        forms = {"fixed": self.fixed, "scaled": self.scaled, "peak": self.peak}
+        told = {
+            key: form and {"bytes": str(form), "pieces": list(map(str, form.pieces))} for key, form in forms.items()
+        }
+        return {"name": self.name, **told}
 
 
 @dataclass(frozen=True)
@@ -215,7 +256,8 @@ class PlanResult(VerbResult):
     `operators` has the operator of each node of `schedule`, with its domain where that is not the standard one. `operands` and `results`
     have the names of the inputs and outputs of each node, "" for one that is left out. `attributes` has the attributes of each node.
     `constant_nodes` are the nodes that depend on constants alone: they may run once, before the first inference. `outputs` are the outputs
-    of the graph.
+    of the graph. `ranges` are the least and largest sizes of dimensions for which the plan holds; `dims` then has the largest, and
+    `formulas` the size of each arena at all sizes.
     """
 
     verb: ClassVar[str] = "plan"
@@ -257,6 +299,19 @@ class PlanResult(VerbResult):
     results: tuple[tuple[str, ...], ...] = ()
     attributes: tuple[Attributes, ...] = ()
     outputs: tuple[PlannedOutput, ...] = ()
+    ranges: SizeRanges = field(default_factory=dict)
+    formulas: tuple[ArenaFormula, ...] = ()
+
+    def arena_size_at(self, sizes: Mapping[str, int], *, fixed: bool = False) -> int:
+        """Return the bytes of all arenas at `sizes` of the dimensions that have a range.
+
+        With `fixed`, the offsets of the plan are used, otherwise scaled offsets where there are some. Raises UsageError for a size that is
+        missing or out of its range.
+        """
+        require_sizes(self.ranges, sizes)
+        if not self.formulas:
+            return self.arena_size
+        return sum((arena.fixed if fixed else arena.least).at(sizes) for arena in self.formulas)
 
     @property
     def totals(self) -> dict[str, int]:
@@ -293,10 +348,29 @@ class PlanResult(VerbResult):
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
         rows = ("arenas", "insides")
-        plain = {key: value for key, value in vars(self).items() if key not in (*rows, *_LISTS, *_NODES)}
+        left_out = (*rows, *_LISTS, *_NODES, "ranges", "formulas")
+        plain = {key: value for key, value in vars(self).items() if key not in left_out}
         plain |= {"dims": dict(self.dims), "bounds": dict(self.bounds), "copies": dict(vars(self.copies))}
         plain |= {"gap": self.gap, **_nodes(self)}
         plain |= {key: [row.to_dict() for row in getattr(self, key)] for key in _LISTS}
         plain |= {"kernels": self.kernels and dict(self.kernels)}
         plain |= {"totals": self.totals}
+        if self.ranges:
+            plain["ranges"] = {name: list(ends) for name, ends in self.ranges.items()}
+            plain["formulas"] = [arena.to_dict() for arena in self.formulas]
         return {"version": VERSION, **plain, **{key: [dict(vars(row)) for row in getattr(self, key)] for key in rows}}
+
+
+def require_sizes(ranges: SizeRanges, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError unless `sizes` has a size in its range for each dimension of `ranges`, and no other dimension."""
+    for name in sizes:
+        if name not in ranges:
+            listed = ", ".join(ranges) or "none"
+            raise UsageError(f"the plan has no range of a dimension {name!r}", hint=f"those with a range: {listed}")
+    for name, (low, high) in ranges.items():
+        if name not in sizes:
+            raise UsageError(f"the size of {name!r} is missing", hint=f"give one from {low} to {high}")
+        if not low <= sizes[name] <= high:
+            raise UsageError(
+                f"the size {sizes[name]} of {name!r} is out of its range", hint=f"it is from {low} to {high}"
+            )

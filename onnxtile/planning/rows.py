@@ -10,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxtile.inspection.work import operator_name
+from onnxtile.model.bytes import bytes_formula
 from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout.graph_layout import Layout
@@ -64,6 +65,8 @@ def planned(layout: Layout, facts: LayoutFacts, places: Addresses) -> tuple[Plan
                 dtype=dtype(value, facts),
                 shape=facts.shapes.sizes(value),
                 parts=parts.get(_name(value), ()) if owner is value else (),
+                size_formula=bytes_formula(value, facts.shapes),
+                shape_formula=facts.shapes.formulas(value),
             )
         )
     return (*rows, *(_row(workspace, makers, places) for workspace in layout.workspaces))

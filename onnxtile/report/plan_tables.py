@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from rich.table import Table
@@ -28,6 +29,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     rows: list[tuple[str, object]] = [_arena(arena, len(result["unplanned"])) for arena in result["arenas"]]
     buffers = [b for b in result["buffers"] if b.get("alias") is None]
     bound = _BOUNDS[result["bound"]]
+    rows += _ranges(result)
     rows += [
         ("peak of the schedule", f"{result['peak']:,} bytes at step {result['peak_step']:,}{_node_at(result)}"),
         ("lower bound", f"{result['lower_bound']:,} bytes ({bound})"),
@@ -55,6 +57,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     if result["planner"] == "slots":
         rows.append(("slots", len({(b["arena"], b["offset"]) for b in buffers if b["size"]})))
     tables: list[Table | Text] = [table("plan", ("figure", "value"), rows)]
+    tables += _formulas(result)
     if result["unplanned"]:
         tables.append(table("unplanned", ("tensor", "reason"), [(u["name"], u["reason"]) for u in result["unplanned"]]))
     return [*tables, *for_arena_run(result.get("verdict"))]
@@ -71,7 +74,48 @@ def for_arena_run(verdict: ResultJson | None) -> list[Table | Text]:
     if "own_head" in verdict:
         head, own = verdict["head"], verdict["own_head"]
         lines.append(line(f"TensorFlow Lite Micro: {head:,} bytes of tensors; {own:,} with its own planner"))
-    return [*lines, *_excused(verdict.get("excused") or {})]
+    lines += _excused(verdict.get("excused") or {})
+    if "sizes" in verdict:
+        at = ", ".join(" ".join(f"{name}={size}" for name, size in sizes.items()) for sizes in verdict["sizes"])
+        lines.append(line(f"sizes of the runs: {at}"))
+    return lines
+
+
+def _ranges(result: ResultJson) -> Iterator[tuple[str, object]]:
+    """Yield the row of the ranges that a plan holds for, and whether each arena has capacity for all their sizes."""
+    ranges = result.get("ranges")
+    if not ranges:
+        return
+    yield "sizes", "all of " + ", ".join(f"{name} {low:,} to {high:,}" for name, (low, high) in ranges.items())
+    yield "figures", "those of the largest sizes"
+    if all(arena["capacity"] is not None for arena in result["arenas"]) and not result["unplanned"]:
+        yield "capacity", "FITS at all sizes"
+
+
+def _formulas(result: ResultJson) -> Iterator[Table]:
+    """Yield a table for each arena: its bytes as formulas of the sizes, each the largest of some pieces."""
+    titles = {"scaled": "scaled offsets", "fixed": "fixed offsets", "peak": "peak"}
+    for arena in result.get("formulas") or ():
+        told = [(title, arena[key]["pieces"]) for key, title in titles.items() if arena[key] is not None]
+        rows = [
+            (title if number == 0 else "", ("or " if number else "") + in_words(piece))
+            for title, pieces in told
+            for number, piece in enumerate(pieces)
+        ]
+        yield table(f"arena {arena['name']!r}: bytes at all sizes, the largest of", ("of", "bytes"), rows)
+
+
+def in_words(formula: str) -> str:
+    """Return an expression of Python as people write it.
+
+    >>> in_words("1024*batch*seq**2 + 64")
+    '1,024·batch·seq² + 64'
+    """
+    text = re.sub(r"\*\*(\d+)", lambda power: power[1].translate(_RAISED), formula)
+    return re.sub(r"\b\d{4,}\b", lambda number: f"{int(number[0]):,}", text.replace("*", "·"))
+
+
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def _excused(reasons: Mapping[str, str]) -> Iterator[Text]:

@@ -85,3 +85,15 @@ def test_a_kernel_that_is_wrong_on_other_values_is_found(monkeypatch: pytest.Mon
     verdict = case.run(result, feeds=feeds)
     assert (verdict.equal, verdict.differing) == (False, "y")
     assert case.run(result, feeds=feeds, repeats=1).equal
+
+
+def test_an_operand_that_keeps_its_values_is_put_back_after_a_repeated_run() -> None:
+    """The condition runs on other values, the integers do not: both trials write over them."""
+    text = "g (bool[4] p, int64[4] x) => (int64[4] z) <int64[4] one = {1, 1, 1, 1}> { c = Not(p) y = Neg(x) z = Where(c, one, y) }"
+    case = Case.of(text)
+    result = case.plan()
+    rows = {row.name: row for row in result.buffers}
+    assert rows["z"].offset == rows["y"].offset
+    verdict = case.run(result)
+    assert verdict.equal
+    assert verdict.repeated

@@ -216,7 +216,8 @@ class GraphRun:
             self._run(kernel, trial.reference, {value: self.own_memory(value) for _, value in kernel.outputs})
             self._run(kernel, trial.arena, {value: self.sites.get(value) for _, value in kernel.outputs})
             wrong = next((value for _, value in kernel.outputs if not trial.agree(value)), None)
-            for value in fed:
+            # Also operands that kept their values may have been written over.
+            for value in (value for value in read if value in self.sites):
                 self.sites[value].data[:] = read[value].data
             if wrong is not None:
                 return Corruption(wrong.name or "", number)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from onnxtile.model.size_expression import read_size
 from onnxtile.report.c_text import comment
 from onnxtile.report.format import Format, PlanJson, RenderOptions
 from onnxtile.report.header_tables import ELEMENT_BYTES, tables
@@ -48,6 +49,7 @@ def _write(plan: PlanJson, options: RenderOptions) -> bytes:
     units = [_unit(value, alignment) for value in rows]
     widest = max((alignment, *units))
     lines = [*_head(plan, prefix), *_arenas(plan, prefix, blocks, widest), *_tensors(table, names)]
+    lines += _range_macros(plan, table, names, prefix)
     lines += [*_constants(table, tensors, prefix), *tables(table, tensors, blocks, prefix)]
     lines += _assertions(rows, names, units, blocks, prefix)
     return "\n".join([*lines, "", f"#endif  /* {prefix}_H */", ""]).encode()
@@ -72,8 +74,10 @@ def _head(plan: PlanJson, prefix: str) -> Iterator[str]:
     yield f" * File: {'SHA-256 ' + plan['digest'] if plan.get('digest') else 'none'}."
     for given in plan.get("inputs") or ():
         yield f" * Input: {comment(given['name'])}, {comment(tensor_type(given))}."
+    ranges = plan.get("ranges") or {}
     for name, size in (plan.get("dims") or {}).items():
-        yield f" * {comment(name)} = {size}."
+        held = f"{ranges[name][0]} to {size}, offsets and sizes of {size}" if name in ranges else str(size)
+        yield f" * {comment(name)} = {held}."
     for left in plan.get("unplanned", ()):
         yield f" * Without an address: {comment(left['name'])} ({comment(left['reason'])})."
     yield " */"
@@ -88,7 +92,7 @@ def _arenas(plan: PlanJson, prefix: str, blocks: dict[str, str], alignment: int)
     for number, layout in enumerate(arenas(plan)):
         yield f"#define {blocks[layout.name]} {number}u  /* {comment(layout.name)} */"
         yield f"#define {blocks[layout.name]}_SIZE {layout.size}u"
-    if len(blocks) == 1:
+    if len(blocks) == 1 and not plan.get("ranges"):
         yield f"#define {prefix}_ARENA_SIZE {next(iter(blocks.values()))}_SIZE"
 
 
@@ -97,6 +101,36 @@ def _tensors(table: RunTable, names: Iterable[str]) -> Iterator[str]:
     for value, name in zip(table.values, names, strict=False):
         yield f"#define {name}_OFFSET {value.offset}u  /* {comment(_described(value, table))} */"
         yield f"#define {name}_SIZE {value.size}u"
+
+
+def _range_macros(plan: PlanJson, table: RunTable, names: list[str], prefix: str) -> Iterator[str]:
+    """Yield the macros of a plan over ranges: sizes of arenas, and offsets and sizes of tensors, at given sizes of the dimensions."""
+    ranges = {name: (low, high) for name, (low, high) in (plan.get("ranges") or {}).items()}
+    if not ranges:
+        return
+    parameters = dict(zip(ranges, identifiers(ranges), strict=True))
+    arguments = {name: f"((size_t)({parameter}))" for name, parameter in parameters.items()}
+    head = f"({', '.join(parameters.values())})"
+
+    def at(text: str) -> str:
+        formula = read_size(text, ranges)
+        assert formula is not None
+        return f"({formula.in_c(arguments)})"
+
+    yield from (
+        "",
+        "/* At any sizes of the dimensions: bytes of an arena, and offset and size of each tensor in it. */",
+    )
+    several = len(plan["formulas"]) > 1
+    for arena in plan["formulas"]:
+        name = f"{prefix}_ARENA_{_block(arena['name'])}_SIZE_AT" if several else f"{prefix}_ARENA_SIZE"
+        yield f"#define {name}{head} {at((arena['scaled'] or arena['fixed'])['bytes'])}"
+    rows = {row["name"]: row for row in plan["buffers"]}
+    for value, name in zip(table.values, names, strict=False):
+        row = rows.get(value.name)
+        if row is not None:
+            yield f"#define {name}_OFFSET_AT{head} {at(row.get('scaled_offset') or str(row['offset']))}"
+            yield f"#define {name}_SIZE_AT{head} {at(row.get('size_formula') or str(row['size']))}"
 
 
 def _constants(table: RunTable, names: list[str], prefix: str) -> Iterator[str]:

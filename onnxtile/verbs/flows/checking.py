@@ -34,7 +34,7 @@ def check_plan(options: CheckOptions) -> Audit:
     given = None if inputs is None else read_inputs(inputs, checked)
     open_ = set(symbols(free_inputs(checked)))
     told = {name: size for name, size in claims.dims.items() if name in open_}
-    bind(checked, {**told, **(options.dims or {})}, {**given_shapes(given or {}), **options.whole_shapes})
+    bind(checked, {**told, **options.single_dims}, {**given_shapes(given or {}), **options.whole_shapes})
     choose_kernels(checked, KernelChoice.NODES if claims.kernels is None else KernelChoice.ISLANDS)
     progress("inferring shapes")
     largest = {**claims.bounds, **(options.bounds or {})} or None

@@ -31,7 +31,7 @@ def verify(how: CompareOptions) -> Verdict:
         raise not_both()
     progress("reading the models")
     first, second = load(how.model), load(how.other)
-    _bind_both(first, second, how.dims or {}, how.whole_shapes)
+    _bind_both(first, second, how.single_dims, how.whole_shapes)
     given = None if how.inputs is None else read_inputs(os.fspath(how.inputs), first)
     progress("running the first model")
     trials, assigned, skipped = _run_first(first, how, given, progress)

@@ -85,7 +85,7 @@ def read_subject(options: CurveOptions) -> FitSubject:
     progress("reading the model")
     model = load(options.model)
     clear_plan(model)
-    about = PlanSubject(file_name(options.model), bind(model, options.dims or {}, options.whole_shapes))
+    about = PlanSubject(file_name(options.model), bind(model, options.single_dims, options.whole_shapes))
     separate(model)
     progress("inferring shapes")
     shapes = resolve(model, run=options.verify)

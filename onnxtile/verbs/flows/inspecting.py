@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxtile.inspection.summary import Inspection, summarise
-from onnxtile.model.dims import bind
+from onnxtile.model.dims import bind, require_symbols
 from onnxtile.model.load import load
 from onnxtile.verbs.flows.stage import Progress
 
@@ -20,7 +20,8 @@ def inspect(options: InspectOptions) -> Inspection:
     progress = options.progress
     progress("reading the model")
     graph = load(options.model)
-    bind(graph, options.dims or {}, options.whole_shapes)
+    bind(graph, options.fixed_dims, options.whole_shapes)
+    require_symbols(graph, options.dim_ranges)
     trained = _as_trained(graph, progress) if options.training else None
     progress("resolving shapes")
     return summarise(graph, training=trained, tree=options.tree)

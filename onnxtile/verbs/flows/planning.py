@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.proof.arena_run import ArenaVerdict
     from onnxtile.planning.result import PlanResult
+    from onnxtile.verbs.flows.range_planning import RangeVerdict
     from onnxtile.verbs.plan import PlanOptions
 
 
@@ -39,7 +40,7 @@ class PlannedModel(ModelResult):
 
     model: ir.Model
     plan: PlanResult
-    verdict: ArenaVerdict | None
+    verdict: ArenaVerdict | RangeVerdict | None
 
     @property
     def summary(self) -> str:
@@ -72,14 +73,17 @@ def plan(options: PlanOptions) -> PlannedModel:
     from onnxtile.planning.model_plan import plan_model
     from onnxtile.planning.proof.arena_run import arena_run
     from onnxtile.planning.proof.published.audit import require
+    from onnxtile.verbs.flows.range_planning import plan_range
 
+    if options.dim_ranges:
+        return plan_range(options)
     settings = settings_of(options)
     progress, inputs, shapes = options.progress, options.inputs, options.whole_shapes
     bounds, ranges = options.bounds, options.ranges
     progress("reading the model")
     planned = load(options.model)
     given = None if inputs is None else read_inputs(inputs, planned)
-    bound = bind(planned, options.dims or {}, {**given_shapes(given or {}), **shapes})
+    bound = bind(planned, options.fixed_dims, {**given_shapes(given or {}), **shapes})
     counted = choose_kernels(planned, options.kernels)
     progress("inferring shapes")
     wanted = Wanted(given, ranges)

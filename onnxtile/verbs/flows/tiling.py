@@ -101,7 +101,7 @@ class TiledModel(RewrittenModel):
 def tile(settings: TileOptions) -> TiledModel:
     """Tile a model as `onnxtile.tile` says."""
     limits, options, progress = settings.bounds, settings.manner, settings.progress
-    dims, shapes, peaks, verify = settings.dims, settings.whole_shapes, settings.peaks, settings.verify
+    dims, shapes, peaks, verify = settings.single_dims, settings.whole_shapes, settings.peaks, settings.verify
     progress("reading the model")
     original = _read(settings.model, dims, shapes)
     tiled, nodes_before = original.clone() if verify else original, original.graph.num_nodes()

@@ -23,7 +23,7 @@ def trace(options: TraceOptions) -> Trace:
         raise not_both()
     progress("reading the model")
     graph = load(options.model)
-    bind(graph, options.dims or {}, options.whole_shapes)
+    bind(graph, options.single_dims, options.whole_shapes)
     graph, chosen = choose_anywhere(graph, options.nodes)
     given = None if inputs is None else read_inputs(os.fspath(inputs), graph)
     progress("running")

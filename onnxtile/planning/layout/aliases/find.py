@@ -145,7 +145,7 @@ def overwrites(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     forbidden = {v for place, v in enumerate(node.inputs) if place not in allowed}
     for source in dict.fromkeys(v for v in node.inputs if v is not None and v not in forbidden):
         for value in (v for v in node.outputs if v.name):
-            if _same_elements(value, source, facts) and _is_sure_of_size(node, source, allowed, facts):
+            if _same_elements(value, source, facts) and _is_sure_of_size(node, value, source, allowed, facts):
                 yield Alias(value, source, "in place")
 
 
@@ -186,11 +186,17 @@ def _same_elements(a: ir.Value, b: ir.Value, facts: LayoutFacts) -> bool:
     return first.bitwidth == second.bitwidth >= 8 and sizes == facts.shapes.sizes(b)
 
 
-def _is_sure_of_size(node: ir.Node, source: ir.Value, allowed: Collection[int], facts: LayoutFacts) -> bool:
-    """Return whether `source` has the size of the result in every run. Two sizes with one bound may differ, and one be broadcast.
+def _is_sure_of_size(
+    node: ir.Node, value: ir.Value, source: ir.Value, allowed: Collection[int], facts: LayoutFacts
+) -> bool:
+    """Return whether `source` has the size of the result `value` in every run. Two sizes with one bound may differ, and one be broadcast.
 
-    A result that may be written over operand 0 only has its shape. Operands of one element never change the shape of a result.
+    Equal formulas are equal at all sizes. A result that may be written over operand 0 only has its shape. Operands of one element never
+    change the shape of a result.
     """
+    formulas = facts.shapes.formulas(value)
+    if formulas is not None and formulas == facts.shapes.formulas(source):
+        return True
     if not any(facts.shapes.is_bound(value) for value in (*node.inputs, *node.outputs) if value is not None):
         return True
     if not facts.is_standard(node):

@@ -110,7 +110,7 @@ def check(
 
 
 def require(
-    model: ir.Model, plan: PlanResult, shapes: Shapes, constants: Constants, digest: str | None = None
+    model: ir.Model, plan: PlanResult | Claims, shapes: Shapes, constants: Constants, digest: str | None = None
 ) -> Audit:
     """Return the result of the check. Raises CheckFailed with the first fault of `plan`, if it has one."""
     audit = check(model, plan, shapes, constants, digest)

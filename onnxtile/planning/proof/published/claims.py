@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
 
@@ -223,8 +223,14 @@ _FIGURES = frozenset(
 )
 
 
+_FORMULAS = frozenset({"parts", "size_formula", "shape_formula", "scaled_offset"})
+"""Fields of a row that are claimed otherwise, or at each size of a range by itself."""
+
+
 def _rows(buffers: tuple[PlannedBuffer, ...]) -> tuple[ClaimedRow, ...]:
-    return tuple(
-        ClaimedRow(**{**vars(row), "parts": tuple(ClaimedPart(**vars(part)) for part in row.parts) or None})
-        for row in buffers
-    )
+    return tuple(map(_row, buffers))
+
+
+def _row(buffer: PlannedBuffer) -> ClaimedRow:
+    fields: dict[str, Any] = {name: claim for name, claim in vars(buffer).items() if name not in _FORMULAS}
+    return ClaimedRow(**fields, parts=tuple(ClaimedPart(**vars(part)) for part in buffer.parts) or None)

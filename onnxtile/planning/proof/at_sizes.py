@@ -1,0 +1,130 @@
+"""A plan over ranges of dimensions at one size of each: what is published for it, to be checked and run like any plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, TypeAlias
+
+import onnx_ir as ir
+
+from onnxtile.errors import CheckFailed
+from onnxtile.model.bytes import tensor_bytes
+from onnxtile.model.infer import values
+from onnxtile.model.shapes import Shapes
+from onnxtile.model.size_formula import SizeRanges
+from onnxtile.planning.proof.published.claims import NO_SHAPE, UNSAID, Claims
+from onnxtile.planning.result import ArenaFormula, PlannedBody, PlannedBuffer, PlanResult
+
+BETWEEN = 5
+"""Sizes between the corners of the ranges at which a plan is proved."""
+
+SizeOfSymbols: TypeAlias = Mapping[str, int]
+"""One size for each dimension, by name."""
+_FRACTIONS = (0.5, 0.236, 0.854, 0.382, 0.708, 0.146, 0.618, 0.927, 0.073, 0.326)
+"""Parts of a range, so that the sizes of several dimensions and steps differ."""
+
+
+def proved_sizes(ranges: SizeRanges) -> list[dict[str, int]]:
+    """Return the sizes at which a plan over `ranges` is proved: all corners, the largest first, then five between them."""
+    corners = [
+        dict(zip(ranges, ends, strict=True)) for ends in product(*((high, low) for low, high in ranges.values()))
+    ]
+    found = list(corners)
+    for sizes in _between(ranges):
+        if sizes not in found:
+            found.append(sizes)
+        if len(found) == len(corners) + BETWEEN:
+            break
+    return found
+
+
+def _between(ranges: SizeRanges) -> Iterator[dict[str, int]]:
+    for start in range(len(_FRACTIONS)):
+        parts = (_FRACTIONS[(start + 3 * place) % len(_FRACTIONS)] for place in range(len(ranges)))
+        yield {
+            name: low + round((high - low) * part)
+            for (name, (low, high)), part in zip(ranges.items(), parts, strict=True)
+        }
+    for steps in range(1, 1 + BETWEEN):
+        yield {name: min(low + steps, high) for name, (low, high) in ranges.items()}
+
+
+@dataclass(frozen=True)
+class PlanAtSizes:
+    """A plan at one size of each dimension: `result` for the run, `claims` for the check."""
+
+    result: PlanResult
+    claims: Claims
+
+
+def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Shapes, *, scaled: bool) -> PlanAtSizes:
+    """Return `plan` at `sizes`, with its fixed or its scaled offsets.
+
+    `model` has these sizes and `shapes`. They give the sizes of tensors that have no formula, which the plan has at their largest. Raises
+    CheckFailed where one is larger than that.
+    """
+    arenas = {formula.name: formula for formula in plan.formulas}
+    terms = _RowsAtSizes(sizes, {value.name or "": value for value in values(model)}, shapes, scaled)
+    result = replace(
+        plan,
+        dims={**plan.dims, **sizes},
+        ranges={},
+        formulas=(),
+        buffers=tuple(map(terms.row, plan.buffers)),
+        bodies=tuple(map(terms.body, plan.bodies)),
+        arenas=tuple(replace(arena, **_figures(arenas[arena.name], sizes, scaled=scaled)) for arena in plan.arenas),
+        inputs=(),
+        outputs=(),
+    )
+    claims = Claims.of(result)
+    # The figures of the largest sizes are not claimed of others.
+    figures = ("peak", "peak_step", "lower_bound", "any_order_bound", "activation_bytes", "in_place")
+    lists = ("inputs", "outputs", "copies", "totals", "gap", "optimal")
+    outside = tuple(replace(reason, shape=NO_SHAPE) for reason in claims.outside or ())
+    unplanned = tuple(replace(reason, shape=NO_SHAPE) for reason in claims.unplanned or ())
+    left_out: dict[str, Any] = {**dict.fromkeys(figures, UNSAID), **dict.fromkeys(lists), "optimal_over": ""}
+    return PlanAtSizes(result, replace(claims, **left_out, outside=outside, unplanned=unplanned))
+
+
+def _figures(formula: ArenaFormula, sizes: SizeOfSymbols, *, scaled: bool) -> dict[str, Any]:
+    """Return the size of an arena at `sizes`, and its peak where a formula says it."""
+    size = formula.least if scaled else formula.fixed
+    return {"size": size.at(sizes), "peak": UNSAID if formula.peak is None else formula.peak.at(sizes)}
+
+
+@dataclass(frozen=True)
+class _RowsAtSizes:
+    """The sizes, and the values of the model by name."""
+
+    sizes: SizeOfSymbols
+    known: Mapping[str, ir.Value]
+    shapes: Shapes
+    scaled: bool
+
+    def row(self, row: PlannedBuffer) -> PlannedBuffer:
+        """Return `row` at the sizes."""
+        offset = row.scaled_offset.at(self.sizes) if self.scaled and row.scaled_offset is not None else row.offset
+        shape = row.shape if row.shape_formula is None else tuple(size.at(self.sizes) for size in row.shape_formula)
+        size = row.size if row.size_formula is None else row.size_formula.at(self.sizes)
+        if row.size_formula is None and row.name in self.known:
+            value = self.known[row.name]
+            found = tensor_bytes(value, self.shapes)
+            shape, size = self.shapes.sizes(value) or shape, size if found is None else found
+        if size > row.size:
+            raise CheckFailed(
+                f"{row.name!r} has {size} bytes at {listed(self.sizes)}, more than the {row.size} of the plan"
+            )
+        formulas: dict[str, Any] = dict.fromkeys(("size_formula", "shape_formula", "scaled_offset"))
+        return replace(row, offset=offset, shape=shape, size=size, **formulas)
+
+    def body(self, body: PlannedBody) -> PlannedBody:
+        """Return the plan of a body at the sizes."""
+        buffers, inner = tuple(map(self.row, body.buffers)), tuple(map(self.body, body.bodies))
+        return replace(body, buffers=buffers, bodies=inner, size=UNSAID)
+
+
+def listed(sizes: SizeOfSymbols) -> str:
+    """Return sizes as `--dim` takes them: "batch=1 seq=512"."""
+    return " ".join(f"{name}={size}" for name, size in sizes.items())

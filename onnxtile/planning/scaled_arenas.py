@@ -1,0 +1,82 @@
+"""The formulas of the arenas of a plan over ranges of dimensions, and the scaled offsets of its buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import onnx_ir as ir
+
+from onnxtile.model.bytes import bytes_formula
+from onnxtile.model.shapes import Shapes
+from onnxtile.model.size_formula import SizeFormula, SizeRanges, extreme
+from onnxtile.model.size_pieces import SizePieces
+from onnxtile.planning.layout.graph_layout import Layout
+from onnxtile.planning.offsets.memories import Allocation, Filled
+from onnxtile.planning.offsets.range_formulas import RangeFormulas
+from onnxtile.planning.result import ArenaFormula, PlannedBuffer
+
+
+@dataclass(frozen=True)
+class ScaledArena:
+    """The formulas of one arena, and the scaled offsets of its buffers by name; empty without such offsets."""
+
+    formula: ArenaFormula
+    offsets: Mapping[str, SizePieces]
+
+
+def scaled_arenas(
+    layout: Layout, allocation: Allocation, shapes: Shapes, ranges: SizeRanges
+) -> tuple[ScaledArena, ...]:
+    """Return the formulas of the arenas of `allocation`; none without `ranges`.
+
+    Offsets are scaled where that takes fewer bytes at some sizes, and no more at any corner of the ranges.
+    """
+    if not ranges:
+        return ()
+    sizes = _buffer_sizes(layout, shapes, ranges)
+    return tuple(_scaled(arena, sizes, ranges) for arena in allocation.arenas)
+
+
+def with_scaled(rows: Sequence[PlannedBuffer], arenas: Iterable[ScaledArena]) -> tuple[PlannedBuffer, ...]:
+    """Return `rows` with their scaled offsets."""
+    offsets = {name: offset for arena in arenas for name, offset in arena.offsets.items()}
+    if not offsets:
+        return tuple(rows)
+    starts = {row.name: row.offset for row in rows if row.alias is None}
+    found = []
+    for row in rows:
+        owner = row.alias or row.name
+        scaled = offsets.get(owner, SizePieces.of([SizeFormula.number(starts[owner])]))
+        found.append(replace(row, scaled_offset=scaled + (row.offset - starts[owner])))
+    return tuple(found)
+
+
+def _buffer_sizes(layout: Layout, shapes: Shapes, ranges: SizeRanges) -> dict[str, SizeFormula]:
+    """Return the bytes of each buffer: the end of the last tensor in it. A tensor without a formula has its largest size throughout."""
+    ends: dict[str, dict[SizeFormula, None]] = {}
+    alias_sets = layout.sharing.alias_sets
+    for value, alias_set in alias_sets.of.items():
+        size = bytes_formula(value, shapes) or SizeFormula.number(alias_sets.size(value))
+        ends.setdefault(_name(alias_set.owner), {})[size + alias_sets.start(value)] = None
+    sizes = {name: extreme("max", found, ranges) for name, found in ends.items()}
+    return {b.name: sizes.get(b.name) or SizeFormula.number(b.size) for b in layout.problem.buffers}
+
+
+def _scaled(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges) -> ScaledArena:
+    formulas = RangeFormulas(arena.problem, arena.plan.offsets, sizes, ranges)
+    fixed, scaled = formulas.fixed(), formulas.scaled()
+    corners = [dict(zip(ranges, ends, strict=True)) for ends in product(*ranges.values())]
+    largest = {name: high for name, (_, high) in ranges.items()}
+    if (
+        scaled is None
+        or scaled.size.at(largest) > arena.plan.size
+        or all(scaled.size.at(c) >= fixed.at(c) for c in corners)
+    ):
+        return ScaledArena(ArenaFormula(arena.memory.name, fixed, None, formulas.peak()), {})
+    return ScaledArena(ArenaFormula(arena.memory.name, fixed, scaled.size, formulas.peak()), scaled.offsets)
+
+
+def _name(value: ir.Value) -> str:
+    return value.name or ""

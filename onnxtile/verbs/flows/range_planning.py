@@ -1,0 +1,150 @@
+"""Give every activation an offset in an arena, for all sizes of dimensions in ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from onnxtile.errors import Mismatch, UsageError
+from onnxtile.model.constants import Constants
+from onnxtile.model.dims import bind, require_symbols
+from onnxtile.model.load import digest, file_name, load
+from onnxtile.model.shapes import resolve
+from onnxtile.model.unfold import Unfolded, unfold
+from onnxtile.model.wanted import Wanted
+from onnxtile.verbs.flows.chain import file_of
+from onnxtile.verbs.flows.kernels import choose_kernels
+
+if TYPE_CHECKING:
+    from onnxtile.planning.model_plan import PlanSettings
+    from onnxtile.planning.proof.arena_run import ArenaVerdict
+    from onnxtile.planning.result import PlanResult
+    from onnxtile.verbs.flows.planning import PlannedModel
+    from onnxtile.verbs.plan import PlanOptions
+
+
+@dataclass(frozen=True)
+class RangeVerdict:
+    """Whether a model gives the same bits in its arena as in a plain run, at each of the `sizes` of its dimensions.
+
+    `verdicts` are those of the runs at the sizes, in order. Each has offsets that scale with the sizes where the plan has some. One more
+    is then at the first, the largest sizes, with fixed offsets.
+    """
+
+    sizes: tuple[Mapping[str, int], ...]
+    verdicts: tuple[ArenaVerdict, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether every bit was as in the plain run, at all sizes."""
+        return all(verdict.equal for verdict in self.verdicts)
+
+    @property
+    def runs(self) -> int:
+        """The number of runs at all sizes."""
+        return sum(verdict.runs for verdict in self.verdicts)
+
+    @property
+    def excused(self) -> dict[str, str]:
+        """The outputs that need not have the bits of a run of the whole model, with the reason."""
+        return {name: reason for verdict in self.verdicts for name, reason in verdict.excused.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sizes, the sums over all runs, and the reasons for outputs that need not be equal."""
+        return {
+            "equal": self.equal,
+            "sizes": [dict(sizes) for sizes in self.sizes],
+            "runs": self.runs,
+            "repeated": sum(verdict.repeated for verdict in self.verdicts),
+            "excused": self.excused,
+            "verdicts": [verdict.to_dict() for verdict in self.verdicts],
+        }
+
+
+def plan_range(options: PlanOptions) -> PlannedModel:
+    """Plan a model over ranges of dimensions as `onnxtile.plan` says."""
+    from onnxtile.planning.annotate import annotate
+    from onnxtile.verbs.flows.planning import PlannedModel, settings_of
+
+    if options.inputs is not None:
+        raise UsageError("inputs from a file have one size, not a range", hint="leave the ranges or the inputs out")
+    settings = settings_of(options)
+    progress, ranges = options.progress, options.dim_ranges
+    progress("reading the model")
+    planned = load(options.model)
+    counted = choose_kernels(planned, options.kernels)
+    bound = bind(planned, options.fixed_dims, options.whole_shapes)
+    require_symbols(planned, ranges)
+    progress("inferring shapes")
+    known = resolve(planned, run=True, bounds=options.bounds, ranges=ranges)
+    opened = unfold(planned, known, Constants(planned))
+    progress("planning")
+    dims = {**bound, **{name: high for name, (_, high) in ranges.items()}}
+    settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=dims, ranges=ranges)
+    result = _fitting(opened, settings)
+    result = replace(result, kernels=None if counted is None else counted.to_dict())
+    verdict = _proved(planned, result, options)
+    annotate(planned, result)
+    return PlannedModel(planned, result, verdict, source=file_of(options.model))
+
+
+def _fitting(opened: Unfolded, settings: PlanSettings) -> PlanResult:
+    """Return the plan of the model. Raises Infeasible with the smallest sizes at which it exceeds the capacity."""
+    from onnxtile.planning.model_plan import plan_model
+    from onnxtile.planning.offsets.problem import OverCapacity
+    from onnxtile.planning.range_limits import does_not_fit
+
+    try:
+        return plan_model(*opened, settings)
+    except OverCapacity as error:
+        free = plan_model(*opened, replace(settings, capacity=None))
+        raise does_not_fit(free, settings.capacity, error) from None
+
+
+def _proved(model: ir.Model, plan: PlanResult, options: PlanOptions) -> RangeVerdict | None:
+    """Check `plan` at the corners of its ranges and between, and run it there; None where it is not run.
+
+    Raises CheckFailed where the check says no, and Mismatch where a run differs.
+    """
+    from onnxtile.planning.proof.arena_run import arena_run
+    from onnxtile.planning.proof.at_sizes import at_sizes, listed, proved_sizes
+    from onnxtile.planning.proof.published.audit import require
+
+    sizes = proved_sizes(plan.ranges)
+    wanted = Wanted(None, options.ranges)
+    verdicts: list[ArenaVerdict] = []
+    is_scaled = any(arena.scaled is not None for arena in plan.formulas)
+    for one, opened in _at(model, sizes, options):
+        options.progress(f"checking the plan at {listed(one)}")
+        plans = [
+            at_sizes(plan, one, opened.model, opened.shapes, scaled=scaled) for scaled in (False, True)[: 1 + is_scaled]
+        ]
+        for found in plans:
+            require(opened.model, found.claims, opened.shapes, opened.constants, plan.digest)
+        for found in (plans if not verdicts else plans[-1:]) if options.verify else ():
+            verdict = arena_run(
+                opened.model, found.result, opened.shapes, opened.constants, wanted=wanted, progress=options.progress
+            )
+            verdicts.append(verdict)
+            if not verdict.equal:
+                where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
+                raise Mismatch(
+                    f"the run inside the arena at {listed(one)} differs from the plain run{where}",
+                    hint="please report it with the model",
+                )
+    return RangeVerdict(tuple(sizes), tuple(verdicts)) if options.verify else None
+
+
+def _at(
+    model: ir.Model, sizes: Sequence[Mapping[str, int]], options: PlanOptions
+) -> Iterator[tuple[Mapping[str, int], Unfolded]]:
+    """Yield the model at each of the `sizes`, with its shapes: those that inference knows of it at this size alone."""
+    for one in sizes:
+        bound = model.clone()
+        bind(bound, one, {})
+        wanted = Wanted(None, options.ranges)
+        known = resolve(bound, run=True, wanted=wanted, bounds=options.bounds, proved=options.verify)
+        yield one, unfold(bound, known, Constants(bound))

@@ -1,0 +1,301 @@
+"""Plans over ranges of dimensions: one plan for all sizes, its formulas, and its proof at the corners and between."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import onnx.parser
+import onnx_ir as ir
+import pytest
+from rich.console import Console
+
+import onnxtile
+from onnxtile.errors import CheckFailed, Infeasible, UsageError
+from onnxtile.model.constants import Constants
+from onnxtile.model.dims import bind
+from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
+from onnxtile.planning.model_plan import PlanSettings, plan_model
+from onnxtile.planning.proof.at_sizes import at_sizes, proved_sizes
+from onnxtile.planning.proof.published.audit import check, require
+from onnxtile.planning.range_limits import smallest_over
+from onnxtile.planning.result import PlanResult
+from onnxtile.report.plan_tables import for_plan
+from tests.planning.conftest import Case
+
+ATTENTION = """
+attention (float[batch, seq, 8] x) => (float[batch, seq, 8] y) <float[8, 8] w = {0.5}> {
+  q = MatMul(x, w)
+  k = Transpose<perm = [0, 2, 1]>(x)
+  scores = MatMul(q, k)
+  weights = Softmax(scores)
+  mixed = MatMul(weights, x)
+  y = Add(mixed, q)
+}
+""".replace("{0.5}", "{" + ", ".join(["0.5"] * 64) + "}")
+
+EXPANDED = """
+expanded (float[batch, 1, seq] mask, float[batch, seq, 4] x) => (float[batch, seq, seq] y) {
+  shape = Shape(x)
+  zero = Constant<value = int64 {0}>()
+  one = Constant<value = int64 {1}>()
+  b = Gather(shape, zero)
+  s = Gather(shape, one)
+  axis = Constant<value = int64[1] {0}>()
+  b1 = Unsqueeze(b, axis)
+  s1 = Unsqueeze(s, axis)
+  any = Constant<value = int64[1] {-1}>()
+  wanted = Concat<axis = 0>(b1, any, s1)
+  rank = Shape(wanted)
+  ones = ConstantOfShape<value = int64[1] {1}>(rank)
+  is_any = Equal(wanted, any)
+  chosen = Where(is_any, ones, wanted)
+  wide = Expand(mask, chosen)
+  t = Transpose<perm = [0, 2, 1]>(x)
+  scores = MatMul(x, t)
+  y = Add(scores, wide)
+}
+"""
+
+RANGES = {"batch": (1, 3), "seq": (1, 40)}
+
+
+def parsed(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{text}')
+
+
+def planned(text: str, ranges: dict[str, tuple[int, int]], **options: Any) -> tuple[ir.Model, PlanResult]:
+    model = load(parsed(text))
+    known = resolve(model, run=True, ranges=ranges)
+    return model, plan_model(model, known, Constants(model), PlanSettings(ranges=ranges, **options))
+
+
+def at(text: str, **sizes: int) -> Case:
+    model = load(parsed(text))
+    bind(model, sizes, {})
+    return Case(model, resolve(model, run=True), Constants(model))
+
+
+@pytest.mark.parametrize("text", [ATTENTION, EXPANDED])
+def test_the_arena_over_a_range_is_as_large_as_at_its_largest_sizes(text: str) -> None:
+    _, plan = planned(text, RANGES)
+    assert plan.unplanned == ()
+    assert plan.arena_size == at(text, batch=3, seq=40).plan().arena_size
+    assert plan.arena_size_at({"batch": 3, "seq": 40}) == plan.arena_size
+
+
+@pytest.mark.parametrize("text", [ATTENTION, EXPANDED])
+def test_the_plan_is_sound_at_every_size_with_both_kinds_of_offsets(text: str) -> None:
+    ranges = {"batch": (1, 3), "seq": (1, 9)}
+    _, plan = planned(text, ranges)
+    for sizes in ({"batch": b, "seq": s} for b, s in product(range(1, 4), range(1, 10))):
+        case = at(text, **sizes)
+        for scaled in (False, True):
+            found = at_sizes(plan, sizes, case.model, case.shapes, scaled=scaled)
+            require(case.model, found.claims, case.shapes, case.constants)
+        assert plan.arena_size_at(sizes) <= plan.arena_size_at(sizes, fixed=True) <= plan.arena_size
+
+
+def test_scaled_offsets_take_fewer_bytes_at_smaller_sizes() -> None:
+    _, plan = planned(ATTENTION, RANGES)
+    (formula,) = plan.formulas
+    assert formula.peak is not None
+    small = {"batch": 1, "seq": 4}
+    assert formula.peak.at(small) <= plan.arena_size_at(small) < plan.arena_size_at(small, fixed=True)
+
+
+def test_equal_symbols_share_bytes_and_what_may_be_broadcast_does_not() -> None:
+    text = """
+    g (float[n, 4] x, float[m, 4] z) => (float[n, 4] y, float[k, 4] w) {
+      a = Exp(x)
+      y = Neg(a)
+      b = Exp(z)
+      c = Exp(x)
+      w = Add(b, c)
+    }
+    """
+    _, plan = planned(text, {"n": (1, 8), "m": (1, 8)})
+    rows = {row.name: row for row in plan.buffers}
+    assert rows["y"].alias == "a"
+    assert rows["w"].alias is None, "n may be 1 where m is 8"
+
+
+def test_the_check_refuses_overlapping_offsets_at_a_size() -> None:
+    _, plan = planned(ATTENTION, RANGES)
+    sizes = {"batch": 1, "seq": 40}
+    case = at(ATTENTION, **sizes)
+    spoiled = replace(
+        plan,
+        buffers=tuple(
+            replace(row, scaled_offset=plan.buffers[0].scaled_offset) if row.name == "scores" else row
+            for row in plan.buffers
+        ),
+    )
+    assert plan.buffers[0].name == "q", "it is live with the scores"
+    found = at_sizes(spoiled, sizes, case.model, case.shapes, scaled=True)
+    assert not check(case.model, found.claims, case.shapes, case.constants).sound
+
+
+def test_the_check_refuses_a_wrong_formula_of_a_size() -> None:
+    _, plan = planned(ATTENTION, RANGES)
+    rows = {row.name: row for row in plan.buffers}
+    wrong = replace(rows["scores"], size_formula=rows["q"].size_formula)
+    spoiled = replace(plan, buffers=tuple(wrong if row.name == "scores" else row for row in plan.buffers))
+    case = at(ATTENTION, batch=1, seq=5)
+    found = at_sizes(spoiled, {"batch": 1, "seq": 5}, case.model, case.shapes, scaled=False)
+    assert not check(case.model, found.claims, case.shapes, case.constants).sound
+
+
+def test_a_tensor_without_a_formula_is_never_larger_than_in_the_plan() -> None:
+    _, plan = planned(ATTENTION, RANGES)
+    rows = tuple(replace(row, size_formula=None, size=4) if row.name == "scores" else row for row in plan.buffers)
+    case = at(ATTENTION, batch=1, seq=5)
+    with pytest.raises(CheckFailed, match=r"'scores' has 100 bytes at batch=1 seq=5, more than the 4 of the plan"):
+        at_sizes(replace(plan, buffers=rows), {"batch": 1, "seq": 5}, case.model, case.shapes, scaled=False)
+
+
+def test_the_proof_is_at_all_corners_and_five_sizes_between() -> None:
+    found = proved_sizes({"batch": (1, 8), "seq": (1, 512)})
+    assert found[:4] == [{"batch": b, "seq": s} for b in (8, 1) for s in (512, 1)]
+    assert len(found) == 9
+    assert len({tuple(sizes.values()) for sizes in found}) == 9
+    assert all(1 < sizes["batch"] < 8 and 1 < sizes["seq"] < 512 for sizes in found[4:])
+
+
+def test_the_proof_of_a_small_range_is_at_all_its_sizes() -> None:
+    assert sorted(sizes["n"] for sizes in proved_sizes({"n": (3, 6)})) == [3, 4, 5, 6]
+
+
+def test_plan_runs_the_model_at_each_of_these_sizes() -> None:
+    found = onnxtile.plan(parsed(ATTENTION), dims={"batch": (1, 3), "seq": "1:40"})
+    assert found.verdict is not None
+    told = found.verdict.to_dict()
+    assert told["equal"]
+    assert told["sizes"] == proved_sizes(RANGES)
+    assert told["runs"] == 10, "with fixed offsets at the largest sizes, too"
+    document = found.to_dict()
+    assert document["ranges"] == {"batch": [1, 3], "seq": [1, 40]}
+    assert document["dims"] == {"batch": 3, "seq": 40}
+    (row,) = [row for row in document["buffers"] if row["name"] == "scores"]
+    assert row["size_formula"] == "4*batch*seq**2"
+    assert row["shape_formula"] == ["batch", "seq", "seq"]
+    arena = document["formulas"][0]
+    assert eval(arena["scaled"]["bytes"], {"max": max}, {"batch": 2, "seq": 7}) == found.plan.arena_size_at(
+        {"batch": 2, "seq": 7}
+    )
+
+
+def test_a_range_goes_with_fixed_sizes_of_other_dimensions() -> None:
+    found = onnxtile.plan(parsed(ATTENTION), dims={"batch": 2, "seq": (1, 8)}, verify=False).plan
+    assert found.ranges == {"seq": (1, 8)}
+    assert found.dims == {"batch": 2, "seq": 8}
+
+
+def test_a_range_goes_with_the_bound_of_a_data_dependent_dimension() -> None:
+    text = "g (float[n, 6] x) => (float[n, 6] y, float[2, k] z) { y = Exp(x) i = NonZero(x) z = Cast<to = 1>(i) }"
+    found = onnxtile.plan(parsed(text), dims={"n": (1, 4)}, bounds={"i": 24})
+    assert found.plan.unplanned == ()
+    assert found.verdict is not None
+    assert found.verdict.equal
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"batch": 1}, "the size of 'seq' is missing"),
+        ({"batch": 4, "seq": 1}, "the size 4 of 'batch' is out of its range"),
+        ({"batch": 1, "seq": 1, "x": 1}, "no range of a dimension 'x'"),
+    ],
+)
+def test_the_size_of_the_arena_is_known_in_the_ranges(sizes: dict[str, int], reason: str) -> None:
+    _, plan = planned(ATTENTION, RANGES)
+    with pytest.raises(UsageError, match=reason):
+        plan.arena_size_at(sizes)
+
+
+def test_over_capacity_the_smallest_sizes_that_exceed_it_are_named() -> None:
+    _, plan = planned(ATTENTION, {"batch": (1, 8), "seq": (1, 512)})
+    limit = 2**20
+    found = list(smallest_over(plan, limit))
+    assert [list(sizes) for sizes in found] == [["batch", "seq"]] * 2
+    for sizes in found:
+        assert plan.arena_size_at(sizes) > limit
+        for name, (low, _) in plan.ranges.items():
+            if sizes[name] > low:
+                assert plan.arena_size_at({**sizes, name: sizes[name] - 1}) <= limit
+    assert list(smallest_over(plan, plan.arena_size)) == []
+
+
+def test_a_capacity_for_a_range_is_met_or_not() -> None:
+    dims = {"batch": (1, 8), "seq": (1, 512)}
+    assert onnxtile.plan(parsed(ATTENTION), dims=dims, capacity=8_650_752, verify=False).plan.arena_size == 8_650_752
+    with pytest.raises(
+        Infeasible,
+        match=r"DOES NOT FIT: the plan takes 1,052,544 bytes of 1,048,576 at batch=1 seq=505, or batch=8 seq=174",
+    ):
+        onnxtile.plan(parsed(ATTENTION), dims=dims, capacity="1MiB", verify=False)
+
+
+def test_inputs_from_a_file_have_one_size() -> None:
+    with pytest.raises(UsageError, match="not a range"):
+        onnxtile.plan(parsed(ATTENTION), dims={"batch": (1, 8)}, inputs="x.npz")
+
+
+@pytest.mark.parametrize(
+    ("dims", "reason"),
+    [
+        ({"batch": (8, 1)}, "the range is empty"),
+        ({"batch": "0:8"}, "at least 1"),
+        ({"batch": (-1, 8)}, "at least 1"),
+        ({"batch": (1, 2, 3)}, "two ends"),
+        ({"btch": (1, 8)}, "no dimension 'btch'"),
+    ],
+)
+def test_ranges_that_make_no_sense_are_refused(dims: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        onnxtile.plan(parsed(ATTENTION), dims=dims)
+    with pytest.raises(UsageError, match=reason):
+        onnxtile.inspect(parsed(ATTENTION), dims=dims)
+
+
+def test_verbs_that_need_one_size_refuse_a_range() -> None:
+    with pytest.raises(UsageError, match="a range of sizes is for plan and inspect: batch=1:8"):
+        onnxtile.tile(parsed(ATTENTION), max=4, dims={"batch": (1, 8)})
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_the_header_has_macros_for_all_sizes(tmp_path: Path) -> None:
+    found = onnxtile.plan(parsed(ATTENTION), dims=RANGES, verify=False)
+    found.write(tmp_path / "net.h")
+    told = "NET_ARENA_SIZE(2, 7), NET_T_k_OFFSET_AT(3, 9), NET_T_scores_SIZE_AT(1, 5)"
+    source = f'#include <stdio.h>\n#include "net.h"\nint main(void) {{ printf("%zu %zu %zu", {told}); }}'
+    (tmp_path / "main.c").write_text(source)
+    command = ["cc", "-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "main.c", "-o", "main"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    told = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True).stdout
+    rows = {row.name: row for row in found.plan.buffers}
+    assert rows["k"].scaled_offset is not None
+    wanted = (found.plan.arena_size_at({"batch": 2, "seq": 7}), rows["k"].scaled_offset.at({"batch": 3, "seq": 9}), 100)
+    assert told == " ".join(map(str, wanted))
+
+
+def test_the_report_says_the_formula_and_the_sizes_of_the_runs() -> None:
+    found = onnxtile.plan(parsed(ATTENTION), dims={"batch": (1, 3), "seq": (1, 9)}, capacity="1MiB")
+    printed = "\n".join(texts(for_plan(found.to_dict())))
+    assert "all of batch 1 to 3, seq 1 to 9" in printed
+    assert "FITS at all sizes" in printed
+    assert "128·((batch·seq + 1) // 2) + 64·((batch·seq² + 15) // 16)" in printed
+    assert "sizes of the runs: batch=3 seq=9, batch=3 seq=1" in printed
+
+
+def texts(tables: list[Any]) -> list[str]:
+    console = Console(width=200, file=io.StringIO())
+    for one in tables:
+        console.print(one)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
