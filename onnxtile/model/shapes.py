@@ -141,7 +141,9 @@ class _ShapeFinding(NamedTuple):
     refuted: Collection[ir.Value]
 
 
-def _found(model: ir.Model, from_file: Mapping[ir.Value, Known], wanted: Wanted | None, *, proved: bool) -> _ShapeFinding:
+def _found(
+    model: ir.Model, from_file: Mapping[ir.Value, Known], wanted: Wanted | None, *, proved: bool
+) -> _ShapeFinding:
     """Return what the engines and the model's own arithmetic say, and what runs on inputs as `wanted` show.
 
     Where the caller has the shapes `proved` by a run, the second engine is asked only for what all else leaves open.
