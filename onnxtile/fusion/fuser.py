@@ -138,9 +138,9 @@ class Fuser:
         maker = value.producer()
         if (quantises(maker) or dequantises(maker)) and maker is not None and maker.inputs[0] is not None:
             return self._sizes(maker.inputs[0])
-        dims = [None] if value.shape is None else list(value.shape)
-        if not all(isinstance(size, int) for size in dims):
-            dims = list(self.matcher.dims(value) or [None])
+        dims: tuple[object, ...] = () if value.shape is None else tuple(value.shape)
+        if value.shape is None or not value.shape.is_static():
+            dims = tuple(self.matcher.dims(value) or (None,))
         sizes = [size for size in dims if isinstance(size, int)]
         return sizes if len(sizes) == len(dims) else None
 

@@ -46,10 +46,11 @@ def islands(
     `sizes_of` gives the sizes of tensors; without it no attention is one island.
     """
     finder = _Finder(model, graph, rule, constants)
-    for node in graph if sizes_of is not None and rule.attention else ():
-        found = finder.attention(node, sizes_of)
-        if found is not None:
-            yield found
+    if sizes_of is not None and rule.attention:
+        for node in graph:
+            found = finder.attention(node, sizes_of)
+            if found is not None:
+                yield found
     for node in graph:
         found = finder.of_integers(node) if sums_integers(node) else finder.around(node)
         if found is not None:

@@ -399,3 +399,11 @@ def test_attention_of_floats_is_no_island() -> None:
     reader = next(node for node in proto.graph.node if node.name == "n_scores")
     reader.input[1] = "key_t"
     assert "QScaledDotProductAttention" not in {node.op_type for node in _islands(proto).graph}
+
+
+def test_the_products_of_attention_are_lowered_each() -> None:
+    for patterns in ([], ["quantised"]):
+        lowered = api.fuse(quantised_attention(), patterns, lower="ort")
+        made = Counter(keys.meta_op(node.op_type) for node in lowered.model.graph)
+        assert made["QLinearMatMul"] == 5
+        assert made["QScaledDotProductAttention"] == 0

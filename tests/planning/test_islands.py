@@ -242,13 +242,12 @@ def test_quantised_attention_stores_no_scores(tmp_path: Path) -> None:
 
 def test_attention_with_open_sizes_is_chosen_by_the_sizes_that_are_bound(tmp_path: Path) -> None:
     proto = quantised_attention(64, 8)
-    for one in (*proto.graph.input, *proto.graph.output):
-        one.type.tensor_type.shape.dim[0].dim_param = "batch"
-    for one in proto.graph.initializer:
-        if one.name in ("heads", "flat"):
-            numbers = numpy_helper.to_array(one).copy()
-            numbers[0] = -1
-            one.CopyFrom(numpy_helper.from_array(numbers, one.name))
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    for held in (one for one in proto.graph.initializer if one.name in ("heads", "flat")):
+        numbers = numpy_helper.to_array(held).copy()
+        numbers[0] = -1
+        held.CopyFrom(numpy_helper.from_array(numbers, held.name))
     file = tmp_path / "model.onnx"
     onnx.save(proto, file)
     planned = api.plan(file, io="outside", dims={"batch": 2})

@@ -168,7 +168,14 @@ def chosen_patterns(patterns: Patterns, lower: str = "none") -> list[Pattern]:
     chosen: list[Pattern] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         chosen += [pattern] if isinstance(pattern, Pattern) else _selected(pattern)
-    return pattern_files.require_distinct(chosen) or _default_patterns(lower)
+    found = pattern_files.require_distinct(chosen) or _default_patterns(lower)
+    return found if lower == "none" else [_in_operators(one) for one in found]
+
+
+def _in_operators(pattern: Pattern) -> Pattern:
+    """Return `pattern` without islands of whole attention: both of its products are lowered by themselves."""
+    rule = pattern.island
+    return pattern if rule is None else replace(pattern, island=rule.model_copy(update={"attention": frozenset()}))
 
 
 def _default_patterns(lower: str) -> list[Pattern]:
