@@ -13,7 +13,7 @@ from onnxtile import api
 from onnxtile.api import FuseResult
 from onnxtile.errors import Mismatch
 from onnxtile.fusion.lowering import CallSite, Lowering, Replacement
-from onnxtile.fusion.lowerings.silu import SILU
+from onnxtile.fusion.lowerings.swish import SILU
 
 SHAPE = "[1,2,4,8]"
 SCORES = "t = Transpose <perm=[0,1,3,2]> (x) p = MatMul (x, t) s = Mul (p, scale)"
@@ -115,7 +115,7 @@ def test_without_verification_nothing_is_run(bench: Any, monkeypatch: pytest.Mon
 def test_a_fused_model_that_differs_is_still_refused(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only sites are given up: where every site agrees and the whole does not, the model is not written."""
     monkeypatch.setattr("onnxtile.fusion.lowering_driver.plug_ins.discover", only(Wrong("Softsign")))
-    monkeypatch.setattr("onnxtile.verbs.flows.fusing.check_parts", lambda *_, **__: ())
-    monkeypatch.setattr("onnxtile.verbs.flows.fusing._failed", lambda *_: [])
+    monkeypatch.setattr("onnxtile.verbs.flows.lowering.check_parts", lambda *_, **__: ())
+    monkeypatch.setattr("onnxtile.verbs.flows.lowering._failed", lambda *_: [])
     with pytest.raises(Mismatch, match="lowered model"):
         bench.lower(bench.model("s = Sigmoid (x) y = Mul (x, s)", {}), "SiLU")

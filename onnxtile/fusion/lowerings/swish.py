@@ -1,0 +1,36 @@
+"""The sigmoid linear unit, and GELU by its sigmoid approximation, which is the same of another factor."""
+
+from __future__ import annotations
+
+from onnxtile.fusion.lowering import FLOATS, ORT_DOMAIN, CallSite, Lowering, Replacement, require_type
+from onnxtile.fusion.proofs.elementwise import require_formula, times, value_of
+from onnxtile.fusion.proofs.terms import Poly, atom, product
+
+
+class Swish(Lowering):
+    """https://onnx.ai/onnx/operators/onnx__Swish.html, and QuickGelu of onnxruntime's docs/ContribOperators.md: x · σ(α x)."""
+
+    def __init__(self, name: str, alpha: float) -> None:
+        self.name = name
+        self._alpha = alpha
+
+    def to_onnx(self, site: CallSite) -> Replacement:
+        """Return Swish-24."""
+        return self._proved(site, "Swish", "", 24)
+
+    def to_ort(self, site: CallSite) -> Replacement:
+        """Return com.microsoft.QuickGelu."""
+        return self._proved(site, "QuickGelu", ORT_DOMAIN, 1)
+
+    def _proved(self, site: CallSite, op_type: str, domain: str, since: int) -> Replacement:
+        factor = "" if self._alpha == 1.0 else f"{self._alpha:g} "
+        x = require_formula(site, self._formula, f"x · σ({factor}x)")
+        require_type(op_type, x, FLOATS)
+        return Replacement.one(op_type, (value_of(x),), {"alpha": self._alpha}, since=since, domain=domain)
+
+    def _formula(self, x: Poly) -> Poly:
+        return product(x, atom("Sigmoid", times(self._alpha, x)))
+
+
+SILU = Swish("SiLU", 1.0)
+QUICK_GELU = Swish("QuickGeLU", 1.702)
