@@ -10,8 +10,7 @@ import ctypes
 import math
 import mmap
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -111,7 +110,8 @@ class Session:
         """
         names = list(outputs) if outputs is not None else self.outputs
         types = {o.name: o.type for o in self._session.get_outputs()}
-        with self._limited() as how, _refusals("run"):
+        how = _run_options()
+        with self._watch(how), _refusals("run"):
             fed = {name: _fed(value) for name, value in feeds.items()}
             # What is no tensor has no numpy form as an OrtValue, and some tensors have one only so.
             boxed = [name for name in names if types.get(name) in _WITHOUT_NUMPY]
@@ -128,24 +128,24 @@ class Session:
 
     def run_in_place(self, inputs: Mapping[str, Binding], outputs: Mapping[str, Binding]) -> None:
         """Run once on tensors at given addresses: inputs are read, and outputs written, where the bindings say."""
-        binding = self._session.io_binding()
-        with self._limited() as how, _refusals("run"):
+        binding, how = self._session.io_binding(), _run_options()
+        with self._watch(how), _refusals("run"):
             for name, b in inputs.items():
                 binding.bind_input(name, "cpu", 0, b.element_type, b.shape, b.address)
             for name, b in outputs.items():
                 binding.bind_output(name, "cpu", 0, b.element_type, b.shape, b.address)
             self._session.run_with_iobinding(binding, how)
 
-    @contextmanager
-    def _limited(self) -> Iterator[Any]:
-        """Yield the options of one run, which is stopped when its time is over."""
-        import onnxruntime
+    def _watch(self, how: Any) -> Watch:
+        """Return the watch that stops the run with the options `how` when its time is over."""
+        return Watch(seconds_of_a_run(iterates=self._iterates), lambda: setattr(how, "terminate", True))
 
-        how = onnxruntime.RunOptions()
-        # Without this entry onnxruntime's Python package looks for it and catches a C++ exception, which takes longer than a small kernel.
-        how.add_run_config_entry("gpu_graph_id", "-1")
-        with Watch(seconds_of_a_run(iterates=self._iterates), lambda: setattr(how, "terminate", True)):
-            yield how
+
+def _run_options() -> Any:
+    how = _library().RunOptions()
+    # Without this entry onnxruntime's Python package looks for it and catches a C++ exception, which takes longer than a small kernel.
+    how.add_run_config_entry("gpu_graph_id", "-1")
+    return how
 
 
 def _iterates(model: bytes | Path) -> bool:

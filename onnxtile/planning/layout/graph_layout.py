@@ -18,7 +18,7 @@ from onnxtile.planning.layout.ordering.every_order import Claim, InEveryOrder, c
 from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.ordering.precedence import InSteps, Precedence
 from onnxtile.planning.layout.ordering.schedule import Schedule
-from onnxtile.planning.layout.roles import Roles, assign
+from onnxtile.planning.layout.roles import Roles
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.workspaces import NO_NEEDS, Needs, WorkspaceBuffer
 from onnxtile.planning.offsets.problem import Buffer, Problem, align
@@ -110,7 +110,14 @@ def layouts(
             "nodes that may run at the same time cannot share one workspace", hint="leave --share-workspaces out"
         )
     terms = _LayoutTerms(
-        search.facts, search.scope, search.alignment, frozenset(rules), order.every, needs, in_parts and not order.every
+        search.facts,
+        search.scope,
+        search.alignment,
+        frozenset(rules),
+        order.every,
+        needs,
+        search.roles,
+        in_parts and not order.every,
     )
 
     def searched() -> Iterator[Schedule]:
@@ -129,12 +136,13 @@ class _LayoutTerms:
     rules: frozenset[str]
     every: bool
     needs: Needs
+    roles: Callable[[Schedule], Roles]
     in_parts: bool
     saves_copies: bool = True
 
     def layout(self, schedule: Schedule) -> Layout:
         scope, facts = self.scope, self.facts
-        roles = assign(schedule, scope, facts)
+        roles = self.roles(schedule)
         self._require_countable(roles)
         live_ranges = find_live_ranges(scope, schedule)
         # In another order, another part may be the first to die: a buffer for every order is live as a whole.

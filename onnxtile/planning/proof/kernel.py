@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies
-from onnxtile.model.shapes import Shapes
+from onnxtile.model.shapes import Dims, Shapes
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.walk import has_body
 from onnxtile.planning.layout.non_tensors import containers
 from onnxtile.runtime import Session
+
+_PLAIN = (
+    *(ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT),
+    *(ir.AttributeType.FLOATS, ir.AttributeType.STRING, ir.AttributeType.STRINGS),
+)
+"""The types of attributes whose values are plain Python values."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,9 @@ class Kernels:
         self._submodels = Submodels(model)
         self._shapes = shapes
         self.containers = containers(model, shapes)
+        self._functions = model.functions
         self._sessions: dict[bytes, Session] = {}
+        self._known: dict[Hashable, Session] = {}
 
     @property
     def sessions(self) -> int:
@@ -48,16 +57,45 @@ class Kernels:
         inputs = list(dict.fromkeys(dependencies(node)))
         outputs = [value for value in node.outputs if value.name]
         names = self._names(node, inputs, outputs)
+        signature = self._signature(node, inputs, names)
+        session = None if signature is None else self._known.get(signature)
+        if session is None:
+            session = self._session(node, inputs, outputs, names)
+        if signature is not None:
+            self._known[signature] = session
+        return Kernel(
+            session,
+            tuple((names[value], value) for value in inputs),
+            tuple((names[value], value) for value in outputs),
+        )
+
+    def _session(
+        self, node: ir.Node, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], names: Mapping[ir.Value, str]
+    ) -> Session:
         types = {value: self._type(value) for value in inputs}
         proto = self._submodels.of([node], types, outputs, names=names)
         key = proto.SerializeToString(deterministic=True)
         if key not in self._sessions:
             self._sessions[key] = self._loaded(proto, {names[value]: value for value in outputs})
-        return Kernel(
-            self._sessions[key],
-            tuple((names[value], value) for value in inputs),
-            tuple((names[value], value) for value in outputs),
-        )
+        return self._sessions[key]
+
+    def _signature(self, node: ir.Node, inputs: Sequence[ir.Value], names: Mapping[ir.Value, str]) -> Hashable | None:
+        """Return a key that only nodes with equal models have; None where making that model tells sooner.
+
+        The model of a node takes several times as long to make.
+        """
+        is_called = node.op_identifier() in self._functions
+        if is_called or any(value in self.containers for value in inputs):
+            return None
+        attributes = []
+        for attribute in node.attributes.data.values():
+            if attribute.type not in _PLAIN or attribute.is_ref():
+                return None
+            attributes.append((attribute.name, attribute.type.value, repr(attribute.value)))
+        read = tuple("" if value is None else names[value] for value in node.inputs)
+        made = tuple(names.get(value, "") for value in node.outputs)
+        types = tuple((self._shapes.dtype(value), self._dims(value)) for value in inputs)
+        return node.op_identifier(), node.graph, tuple(attributes), read, made, types
 
     def _loaded(self, proto: onnx.ModelProto, outputs: dict[str, ir.Value]) -> Session:
         session = self._submodels.session(proto)
@@ -77,10 +115,11 @@ class Kernels:
     def _type(self, value: ir.Value) -> onnx.TypeProto:
         if value in self.containers:
             return ir.serde.serialize_type(self.containers[value])
-        dtype, dims = self._shapes.dtype(value), self._shapes.dims(value)
-        if dims is not None and self._shapes.is_bound(value):
-            dims = (None,) * len(dims)
-        return tensor_type(dtype, dims)
+        return tensor_type(self._shapes.dtype(value), self._dims(value))
+
+    def _dims(self, value: ir.Value) -> Dims | None:
+        dims = self._shapes.dims(value)
+        return (None,) * len(dims) if dims is not None and self._shapes.is_bound(value) else dims
 
 
 def contradicts(session: Session, outputs: dict[str, ir.Value], shapes: Shapes) -> bool:

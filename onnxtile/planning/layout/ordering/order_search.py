@@ -14,7 +14,7 @@ from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
 from onnxtile.planning.layout.ordering.refine import refined
 from onnxtile.planning.layout.ordering.schedule import Schedule, own_order
 from onnxtile.planning.layout.ordering.search import WIDEST, FoundOrder, bound_of, heights, others, search
-from onnxtile.planning.layout.roles import assign
+from onnxtile.planning.layout.roles import Roles, assign
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.workspaces import Needs
 from onnxtile.planning.offsets.problem import align
@@ -46,9 +46,17 @@ class OrderSearch:
         """Whether the graph has too many nodes to search all its orders."""
         return len(self.own.nodes) > WIDEST
 
+    def roles(self, schedule: Schedule) -> Roles:
+        """Return the roles of the values in `schedule`; those in the order of the file are found once."""
+        return self._own_roles if schedule is self.own else assign(schedule, self.scope, self.facts)
+
+    @cached_property
+    def _own_roles(self) -> Roles:
+        return assign(self.own, self.scope, self.facts)
+
     @cached_property
     def _tensors(self) -> tuple[ir.Value, ...]:
-        return tuple(assign(self.own, self.scope, self.facts).tensors)
+        return tuple(self._own_roles.tensors)
 
     def orders(self, rules: Collection[str], needs: Needs) -> Iterator[Schedule]:
         """Yield orders of the least peak that is found where all aliases by `rules` are taken, each once.
