@@ -160,3 +160,18 @@ def test_a_csv_has_each_part_and_gives_the_problem_back(problem: Problem) -> Non
 def test_a_wrong_part_in_a_csv_is_named_with_its_line(row: str, reason: str) -> None:
     with pytest.raises(UsageError, match=f"^line 2: .*{reason}"):
         read_problem(f"id,lower,upper,size,part_of,part_start\n{row}\n")
+
+
+def test_short_lives_lie_below_a_large_buffer_whose_parts_die_one_after_another() -> None:
+    # A convolution of three groups: `x` has their inputs, `pad` a padded copy of each, `y` the results. With `x` at the bottom the
+    # larger second copy does not fit where the first one was; with `x` on top of the first copy it does, since the parts below are dead.
+    x = (LivePart(0, 2400, 0, 10), LivePart(2400, 4800, 0, 20), LivePart(4800, 7200, 1, 30))
+    y = (LivePart(0, 600, 10, 40), LivePart(600, 1200, 20, 40), LivePart(1200, 1800, 30, 40))
+    pads = [Buffer(f"pad{i}", 2450 + 90 * i, 10 * i + 9, 10 * i + 11) for i in range(3)]
+    before = [Buffer("a", 1200, -6, -3), Buffer("b", 1200, -4, -2), Buffer("c", 1200, -8, 2)]
+    problem = Problem((Buffer("x", 7200, 0, 30, outline=x), Buffer("y", 1800, 10, 40, outline=y), *pads, *before), alignment=1)
+    # Sixty rounds, as many as hundreds of buffers get.
+    found = planners()["best"].plan(problem, Effort(60 * 200 * len(problem.buffers), 1))
+    assert problem.lower_bound == 7200 + 2450
+    assert found.size == problem.lower_bound
+    require(problem, found)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from itertools import count as count_up
 from itertools import cycle
 
 from onnxtile.planning.offsets.effort import SearchBudget
@@ -22,21 +23,33 @@ _NOISE = 0.1
 
 
 def placings(problem: Problem, budget: SearchBudget) -> Iterator[list[int]]:
-    """Yield the offsets of one round after the other, until one meets the lower bound or `budget` is used up."""
+    """Yield the offsets of one round after the other, until one meets the lower bound or `budget` is used up.
+
+    After the first rounds, every other one goes on from keys in which many bytes in few steps come first: such buffers may have to lie
+    below a large one whose parts die one after another. The others go on from the smallest arena.
+    """
     count = sum(map(bool, problem.footprints))
     fitter, generator = Fitter(problem), random.Random(0)
     starts, choices = _starts(problem), cycle((lowest, tightest))
-    tries: list[tuple[int, list[float]]] = []
-    while budget.is_left and count:
-        keys, choose = starts.pop() if starts else _changed(min(tries)[1], generator), next(choices)
-        order = sorted(range(len(keys)), key=lambda i: (-keys[i], i))
-        offsets = fitter.place(order, choose)
+    smallest: tuple[int, list[float]] | None = None
+    dense = _densities(problem)
+    for turn in count_up() if count else ():
+        if not budget.is_left:
+            return
+        # Two of four, so that both ways to choose a gap serve both.
+        is_dense = not starts and turn % 4 > 1
+        keys = starts.pop() if starts else _changed(dense if is_dense or smallest is None else smallest[1], generator)
+        offsets = fitter.place(sorted(range(len(keys)), key=lambda i: (-keys[i], i)), next(choices))
         budget.take(STEPS_OF_A_PLACING * count)
         yield offsets
         tops = [offset + size if size else 0 for offset, size in zip(offsets, problem.footprints, strict=True)]
         if max(tops) <= problem.lower_bound:
             return
-        tries.append((max(tops), [_raised(key, top, problem) for key, top in zip(keys, tops, strict=True)]))
+        raised = [_raised(key, top, problem) for key, top in zip(keys, tops, strict=True)]
+        if is_dense:
+            dense = raised
+        elif smallest is None or (max(tops), raised) < smallest:
+            smallest = (max(tops), raised)
 
 
 def _raised(key: float, top: int, problem: Problem) -> float:
@@ -53,3 +66,8 @@ def _starts(problem: Problem) -> list[list[float]]:
     areas = [float(sum((p.end - p.start) * (p.upper - p.lower) for p in b.live_parts)) for b in problem.buffers]
     lengths = [float(b.upper - b.lower) for b in problem.buffers]
     return [sizes, areas, areas, lengths, lengths]
+
+
+def _densities(problem: Problem) -> list[float]:
+    """Return the bytes of each buffer for each step of its live range."""
+    return [size / (b.upper - b.lower) for b, size in zip(problem.buffers, problem.footprints, strict=True)]
