@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from onnxtile.inspection.repetition import repetitions
+from onnxtile.inspection.symbolic_size import largest
 from onnxtile.inspection.work import NotKnown, Operator, operator_name, work_of
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes, resolve
@@ -55,13 +56,15 @@ class NodeWork:
         return NodeWork(macs, additions, self.unknown, flops, self.uncounted)
 
 
-def works(model: ir.Model, shapes: Shapes, constants: Constants) -> dict[ir.Node, NodeWork]:
+def works(
+    model: ir.Model, shapes: Shapes, constants: Constants, infer: Callable[[ir.Model], Shapes] = resolve
+) -> dict[ir.Node, NodeWork]:
     """Return the work of each node of all graphs of `model`, which stays as it is; what only makes constants has none.
 
     Nodes of bodies (If, Loop, Scan) have the work of one pass; the node that has the bodies has that of all passes, where the graph tells
-    how many there are.
+    how many there are. `infer` returns the shapes of a copy in which calls are written out.
     """
-    return _works(model, shapes, constants, _calls(model))
+    return _works(model, shapes, constants, _calls(model, infer))
 
 
 def _works(
@@ -109,7 +112,7 @@ def _of_bodies(node: ir.Node, found: Mapping[ir.Node, NodeWork], times: Mapping[
     return _sum([work.times(times[name]) for name, work in inner.items() if times[name]])
 
 
-def _calls(model: ir.Model) -> dict[ir.Node, NodeWork]:
+def _calls(model: ir.Model, infer: Callable[[ir.Model], Shapes]) -> dict[ir.Node, NodeWork]:
     """Return the work of each call of a local function, found by writing the bodies in the calls' places in a copy."""
     originals = list(model.graph.all_nodes())
     places = [place for place, node in enumerate(originals) if node.op_identifier() in model.functions]
@@ -122,7 +125,7 @@ def _calls(model: ir.Model) -> dict[ir.Node, NodeWork]:
     refusal = write_out_calls(copy)
     if refusal:
         return {originals[place]: NodeWork(unknown=f"its function cannot be inlined: {refusal}") for place in places}
-    found = _works(copy, resolve(copy), Constants(copy), {})
+    found = _works(copy, infer(copy), Constants(copy), {})
     parts: dict[int, list[NodeWork]] = {place: [] for place in places}
     for node in _outermost(copy.graph):
         parts[int(node.metadata_props[_CALL])].append(found[node])
@@ -169,4 +172,4 @@ def add_up(counts: Iterable[Mapping[Operator, int]]) -> dict[Operator, int]:
     total: Counter[Operator] = Counter()
     for count in counts:
         total.update(count)
-    return dict(total.most_common())
+    return dict(sorted(total.items(), key=lambda item: -largest(item[1])))

@@ -15,7 +15,7 @@ from onnxtile.inspection.work import operator_name
 from onnxtile.inspection.workspaces import workspaces
 from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.constants import Constants
-from onnxtile.model.shapes import Dims, Shapes
+from onnxtile.model.shapes import Dims, Shapes, resolve
 from onnxtile.model.walk import graphs_in
 
 _READS_WHAT_IT_WRITES = {"Gather", "GatherElements", "GatherND", "Slice"}
@@ -94,9 +94,14 @@ class LayerCost:
         }
 
 
-def layers(model: ir.Model, shapes: Shapes, constants: Constants) -> tuple[LayerCost, ...]:
-    """Return every node of the graphs of `model` that computes something, in order; those that only make constants are left out."""
-    done, needed = works(model, shapes, constants), workspaces(model, shapes)
+def layers(
+    model: ir.Model, shapes: Shapes, constants: Constants, infer: Callable[[ir.Model], Shapes] = resolve
+) -> tuple[LayerCost, ...]:
+    """Return every node of the graphs of `model` that computes something, in order; those that only make constants are left out.
+
+    `infer` returns the shapes of a copy in which calls are written out.
+    """
+    done, needed = works(model, shapes, constants, infer), workspaces(model, shapes)
 
     def described(value: ir.Value) -> Tensor:
         return tensor(value, shapes, constants)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import onnx_ir as ir
 
+from onnxtile.inspection.formulas import WorkFormulas, work_formulas
 from onnxtile.inspection.inlined import add_up
 from onnxtile.inspection.layers import LayerCost, Tensor, layers, tensor
 from onnxtile.inspection.modules import Module, modules
@@ -20,6 +21,7 @@ from onnxtile.inspection.workspaces import summed
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import free_inputs, symbols
 from onnxtile.model.shapes import Shapes, resolve
+from onnxtile.model.size_formula import SizeRanges
 from onnxtile.result import VerbResult
 
 
@@ -131,6 +133,8 @@ class Inspection(VerbResult):
     """The options that bind what is open in the inputs."""
     modules: tuple[Module, ...] | None = None
     quantised: tuple[Quantisation, ...] = ()
+    formulas: WorkFormulas | None = None
+    """The work at all sizes of open dimensions; None where none is open."""
 
     @property
     def totals(self) -> Totals:
@@ -162,8 +166,8 @@ class Inspection(VerbResult):
     @property
     def summary(self) -> str:
         """How many nodes, parameters and multiply-accumulates the model has."""
-        macs = sum(self.totals.macs.values())
-        return f"{len(self.layers):,} nodes, {self.parameters.elements:,} parameters, {macs:,} MACs"
+        macs = f"{sum(self.totals.macs.values()):,}" if self.formulas is None else str(self.formulas.macs.total)
+        return f"{len(self.layers):,} nodes, {self.parameters.elements:,} parameters, {macs} MACs"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `inspect`."""
@@ -191,16 +195,20 @@ class Inspection(VerbResult):
             "conflicts": [remark.to_dict() for remark in self.conflicts],
             "open": list(self.open),
             "quantisation": [one.to_dict() for one in self.quantised],
+            **({"formulas": self.formulas.to_dict()} if self.formulas is not None else {}),
             **({"tree": [module.to_dict() for module in self.modules]} if self.modules is not None else {}),
             **({"training": self.training.to_dict()} if self.training is not None else {}),
         }
 
 
-def summarise(model: ir.Model, *, training: ir.Model | None = None, tree: bool = False) -> Inspection:
+def summarise(
+    model: ir.Model, *, training: ir.Model | None = None, tree: bool = False, ranges: SizeRanges | None = None
+) -> Inspection:
     """Return all that can be said of `model`, which stays as it is, without running it or reading its weights.
 
     `training` is the same model as a framework would train it: also the bytes of activations that a backward pass of it would keep are
-    returned. With `tree`, the sums over modules, too. Raises ModelError where shapes contradict each other.
+    returned. With `tree`, the sums over modules, too. `ranges` are those of open dimensions.
+    Raises ModelError where shapes contradict each other.
     """
     shapes, constants = resolve(model), Constants(model)
     found = layers(model, shapes, constants)
@@ -220,6 +228,7 @@ def summarise(model: ir.Model, *, training: ir.Model | None = None, tree: bool =
         tuple(_open(model)),
         modules(found, stored_parameters(model, shapes, constants)) if tree else None,
         quantisations(model, shapes, constants),
+        work_formulas(model, constants, ranges or {}),
     )
 
 

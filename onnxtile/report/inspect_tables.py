@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from onnxtile.report.formula_words import in_words
 from onnxtile.report.table import ResultJson, line, table
 
 _ROWS = 20
@@ -22,6 +23,7 @@ def for_inspect(result: ResultJson) -> list[Table | Text]:
         table("operators", ("operator", "count", "MACs", "FLOPs", "attributes"), _operators(result)),
         *_tree(result),
         table("nodes", _COLUMNS, map(_node, result["nodes"])),
+        *_formulas(result),
     ]
     for name, body in result["macs"]["bodies"].items():
         work = _products(body["by_operator"]) or "none"
@@ -32,6 +34,29 @@ def for_inspect(result: ResultJson) -> list[Table | Text]:
             rows = [(remark["name"], remark["reason"]) for remark in remarks[:_ROWS]]
             parts += [table(f"{title}: {len(remarks)}", ("name", "reason"), rows), *_left(remarks)]
     return [*parts, *_training(result)]
+
+
+def _formulas(result: ResultJson) -> list[Table | Text]:
+    """Return the table of the work at all sizes of open dimensions."""
+    formulas = result.get("formulas")
+    if formulas is None:
+        return []
+    titles = {
+        "macs": "MACs",
+        "flops": "FLOPs",
+        "traffic": "bytes of activations moved by all nodes",
+        "weights": "bytes of weights read by all nodes",
+        "activations": "bytes of activations",
+    }
+    rows = [
+        (title, f"{in_words(formulas[key]['total'])}{_left_out(formulas[key]['unknown'])}")
+        for key, title in titles.items()
+    ]
+    return [table(f"at all sizes of {', '.join(formulas['ranges'])}", ("figure", "value"), rows)]
+
+
+def _left_out(nodes: list[str]) -> str:
+    return f", without {len(nodes):,} node{'s' * (len(nodes) != 1)}" if nodes else ""
 
 
 def for_trace(result: ResultJson) -> list[Table | Text]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 from rich.table import Table
 from rich.text import Text
 
+from onnxtile.report.formula_words import in_words
 from onnxtile.report.headline import smallest_of
 from onnxtile.report.layout import step_names
 from onnxtile.report.table import ResultJson, line, table
@@ -103,19 +103,6 @@ def _formulas(result: ResultJson) -> Iterator[Table]:
             for number, piece in enumerate(pieces)
         ]
         yield table(f"arena {arena['name']!r}: bytes at all sizes, the largest of", ("of", "bytes"), rows)
-
-
-def in_words(formula: str) -> str:
-    """Return an expression of Python as people write it.
-
-    >>> in_words("1024*batch*seq**2 + 64")
-    '1,024·batch·seq² + 64'
-    """
-    text = re.sub(r"\*\*(\d+)", lambda power: power[1].translate(_RAISED), formula)
-    return re.sub(r"\b\d{4,}\b", lambda number: f"{int(number[0]):,}", text.replace("*", "·"))
-
-
-_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def _excused(reasons: Mapping[str, str]) -> Iterator[Text]:

@@ -24,7 +24,7 @@ def inspect(options: InspectOptions) -> Inspection:
     require_symbols(graph, options.dim_ranges)
     trained = _as_trained(graph, progress) if options.training else None
     progress("resolving shapes")
-    return summarise(graph, training=trained, tree=options.tree)
+    return summarise(graph, training=trained, tree=options.tree, ranges=options.dim_ranges)
 
 
 def _as_trained(graph: ir.Model, progress: Progress) -> ir.Model:
