@@ -14,7 +14,8 @@ from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import FitSchedule, Regions
 from onnxtile.fitting.result import FitStep, ModelCost, Obstacle, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.search import FitTarget, search
-from onnxtile.fitting.unblocking.unblock import ModelRewrite, unblock
+from onnxtile.fitting.unblocking.editing import known_shapes
+from onnxtile.fitting.unblocking.unblock import ModelRewrite, UnblockedModel, token_cuts, unblock
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
@@ -127,14 +128,17 @@ def attempt(options: FitOptions) -> FittedModel:
     if memory is not None and plan.arena_size <= memory[1]:
         return FittedModel(original, plan, memory, before, before, (), None, None, source=file_of(options.model))
     wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
+    cut = None if options.exact else _tokens_cut(original, shapes, wanted, before.arena)
+    unblocked = cut or unblock(original, shapes, exact=options.exact)
     rewritten, rewritten_shapes, rewrites = original, shapes, tuple[ModelRewrite, ...]()
-    unblocked = unblock(original, shapes, exact=options.exact)
     if unblocked is not None:
-        rewritten, rewrites = unblocked.model, unblocked.rewrites
-        rewritten_shapes = _known(rewritten, unblocked.shapes)
+        rewritten, rewritten_shapes, rewrites = unblocked.model, unblocked.shapes, unblocked.rewrites
         regions = _regions(rewritten, rewritten_shapes, Constants(rewritten), exact=options.exact)
-    best = _written(rewritten, rewritten_shapes, regions, wanted, progress)
-    chosen, fitted, plan = best
+    if cut is None:
+        chosen, fitted, plan = _written(rewritten, rewritten_shapes, regions, wanted, progress)
+    else:
+        progress("planning")
+        chosen, fitted, plan = FitSchedule(tuple(regions.whole)), rewritten, _plan(rewritten, rewritten_shapes)
     if plan.arena_size >= before.arena:
         chosen, fitted, plan, rewrites = FitSchedule(tuple(regions.whole)), original, before_plan, ()
     after = ModelCost(
@@ -188,6 +192,23 @@ def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
         raise ModelError(f"the size of {open_.name!r} is not known: {shapes.reason(open_)}")
 
 
+def _tokens_cut(original: ir.Model, shapes: Shapes, wanted: FitTarget, least: int) -> UnblockedModel | None:
+    """Return the model with its heads apart and as few pieces of its tokens as fit; else those of the least peak, if below `least`."""
+    best: UnblockedModel | None = None
+    for one in token_cuts(original, shapes):
+        whole = _regions(one.model, one.shapes, Constants(one.model), exact=True).whole
+        peak = max(region.peak for region in whole)
+        if wanted.nodes is not None and len(whole) > wanted.nodes:
+            break
+        if peak < least:
+            best, least = one, peak
+        elif best is not None:
+            break
+        if wanted.capacity is not None and peak <= wanted.capacity:
+            break
+    return best
+
+
 def _written(
     original: ir.Model, shapes: Shapes, regions: Regions, wanted: FitTarget, progress: Progress
 ) -> tuple[FitSchedule, ir.Model, PlanResult]:
@@ -220,7 +241,7 @@ def _planned(
     constants = Constants(model)
     write(model, schedule, _regions(model, copied, constants), copied, constants)
     progress("planning")
-    return model, _plan(model, _known(model, copied))
+    return model, _plan(model, known_shapes(model, copied))
 
 
 def _plan(model: ir.Model, known: Shapes) -> PlanResult:
@@ -234,17 +255,3 @@ def _plan(model: ir.Model, known: Shapes) -> PlanResult:
     plan = plan_model(*opened, settings_of(defaults))
     require(opened.model, plan, opened.shapes, opened.constants)
     return plan
-
-
-def _known(model: ir.Model, shapes: Shapes) -> Shapes:
-    """Return the shapes of the written model: those known before, and those of the pieces."""
-    dtypes, dims = {}, {}
-    for value in values(model):
-        dtype, sizes = shapes.dtype(value) or value.dtype, shapes.dims(value)
-        if dtype is not None:
-            dtypes[value] = dtype
-        if sizes is None and value.shape is not None:
-            sizes = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-        if sizes is not None:
-            dims[value] = sizes
-    return Shapes(dtypes, dims)
