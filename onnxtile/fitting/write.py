@@ -219,7 +219,7 @@ class _RegionWriter:
         if node.op_type in {"Slice", "Pad"}:
             inputs, attributes = self._moved(source, node, patch, trace.patches[op.reads[0]], inputs)
         if node.op_type in {"Resize", "Upsample"}:
-            inputs = self._scaled(node, inputs)
+            inputs = self._scaled(kernel, node, inputs)
         self._add((node.domain, node.op_type), kernel.name, inputs, all_results, attributes)
         return results
 
@@ -300,10 +300,10 @@ class _RegionWriter:
             ]
         return [inputs[0], self._sizes(pads), *inputs[2:3]], list(node.attributes.values())
 
-    def _scaled(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None]:
+    def _scaled(self, kernel: FitKernel, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None]:
         """Return the operands of a Resize that scales by the same factors as the whole one."""
-        before, after = self.shapes.sizes(node.inputs[0]), self.shapes.sizes(node.outputs[0])  # type: ignore[arg-type]
-        assert before is not None and after is not None
+        # The operand of the node may be a new value by now, if a region before this one made it.
+        before, after = self.tensors[kernel.reads[0]].dims, self.tensors[kernel.makes[0]].dims
         scales = np.asarray([out / size for out, size in zip(after, before, strict=True)], np.float32)
         key = ("scales", *scales)
         if key not in self._pieces:

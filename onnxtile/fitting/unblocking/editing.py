@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.constants import Constants
+from onnxtile.model.infer import values
 from onnxtile.model.shapes import Shapes
 from onnxtile.runtime import Array
 from onnxtile.tiling.names import Names
@@ -55,15 +56,18 @@ class ModelEdit:
 
     def add(
         self,
-        before: ir.Node,
+        before: ir.Node | None,
         op: str,
         inputs: Sequence[ir.Value | None],
         result: ir.Value,
         attributes: Iterable[ir.Attr] = (),
     ) -> ir.Value:
-        """Add a node of the standard domain before the node `before`; return its `result`."""
-        name = self.names.fresh(f"{result.name}/{op}")
-        self.model.graph.insert_before(before, ir.Node("", op, inputs, attributes, outputs=[result], name=name))
+        """Add a node of the standard domain before the node `before`, or at the end; return its `result`."""
+        node = ir.Node("", op, inputs, attributes, outputs=[result], name=self.names.fresh(f"{result.name}/{op}"))
+        if before is None:
+            self.model.graph.append(node)
+        else:
+            self.model.graph.insert_before(before, node)
         return result
 
     def replace(self, old: ir.Value, new: ir.Value) -> None:
@@ -71,3 +75,23 @@ class ModelEdit:
         name = old.name
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         old.name, new.name = None, name
+
+    def drop_unread(self) -> None:
+        """Remove the nodes whose results nothing reads."""
+        for node in reversed(list(self.model.graph)):
+            if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+                self.model.graph.remove(node, safe=True)
+
+
+def known_shapes(model: ir.Model, shapes: Shapes) -> Shapes:
+    """Return the shapes of a written model: those known before, and those that its new values carry."""
+    dtypes, dims = {}, {}
+    for value in values(model):
+        dtype, sizes = shapes.dtype(value) or value.dtype, shapes.dims(value)
+        if dtype is not None:
+            dtypes[value] = dtype
+        if sizes is None and value.shape is not None:
+            sizes = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+        if sizes is not None:
+            dims[value] = sizes
+    return Shapes(dtypes, dims)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnxtile.fitting.unblocking.early import run_early
-from onnxtile.fitting.unblocking.editing import ModelEdit
+from onnxtile.fitting.unblocking.editing import ModelEdit, known_shapes
+from onnxtile.fitting.unblocking.heads import heads_apart
 from onnxtile.fitting.unblocking.late import run_late
 from onnxtile.fitting.unblocking.pooled import pool_early
+from onnxtile.fitting.unblocking.tokens import tokens_in_pieces
+from onnxtile.model.constants import Constants
 from onnxtile.model.infer import values
 from onnxtile.model.quantising import is_quantised
 from onnxtile.model.shapes import Shapes
@@ -28,7 +32,7 @@ class ModelRewrite:
 
 @dataclass(frozen=True)
 class UnblockedModel:
-    """A rewritten copy of a model, the shapes of its values as far as they were known before, and the rewrites."""
+    """A rewritten copy of a model, the shapes of its values, and the rewrites."""
 
     model: ir.Model
     shapes: Shapes
@@ -46,11 +50,41 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedMode
     if not is_quantised(model):
         if not exact:
             _note(found, "rewrite", "the mean is taken before the pointwise convolution", pool_early(edit))
-            prune({value for value in all_values(model)}, edit.constants)
+            prune(set(all_values(model)), edit.constants)
             edit = ModelEdit(model, edit.shapes)
         _note(found, "order", "runs as late as it can", run_late(edit))
         _note(found, "order", "runs as early as it can", run_early(edit))
-    return UnblockedModel(model, edit.shapes, tuple(found)) if found else None
+    return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(found)) if found else None
+
+
+_PIECES = (2, 3, 4, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
+"""The numbers of pieces of tokens that are tried."""
+
+
+def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[UnblockedModel]:
+    """Yield copies of a model whose attention runs head by head on more and more pieces of its tokens; none without attention.
+
+    The products of pieces may differ from those of the whole in the last bits.
+    """
+    apart = original.clone()
+    edit = ModelEdit(apart, shapes.of_copies(dict(zip(values(original), values(apart), strict=True))))
+    heads = [] if is_quantised(apart) else heads_apart(edit)
+    if not heads:
+        return
+    edit.drop_unread()
+    known = known_shapes(apart, edit.shapes)
+    for count in _PIECES:
+        model = apart.clone()
+        edit = ModelEdit(model, known.of_copies(dict(zip(values(apart), values(model), strict=True))))
+        nodes = tokens_in_pieces(edit, count)
+        if not nodes:
+            return
+        edit.drop_unread()
+        prune(set(all_values(model)), Constants(model))
+        found: list[ModelRewrite] = []
+        _note(found, "heads", "one head after the other", heads)
+        _note(found, "tokens", f"tokens in {count} pieces", nodes)
+        yield UnblockedModel(model, known_shapes(model, edit.shapes), tuple(found))
 
 
 def _note(found: list[ModelRewrite], kind: str, text: str, nodes: list[ir.Node]) -> None:

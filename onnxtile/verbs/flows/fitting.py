@@ -15,7 +15,8 @@ from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import FitSchedule, Regions
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.search import FitTarget, search
-from onnxtile.fitting.unblocking.unblock import ModelRewrite, unblock
+from onnxtile.fitting.unblocking.editing import known_shapes
+from onnxtile.fitting.unblocking.unblock import ModelRewrite, UnblockedModel, token_cuts, unblock
 from onnxtile.fitting.wrap import wrap
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
@@ -105,11 +106,10 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
     chosen, fitted, planned, after = FitSchedule(tuple(regions.whole)), subject.model, subject.planned, before
     if memory is None or before.arena > memory[1]:
         wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
-        unblocked, applied = unblocked_subject(subject, exact=options.exact)
-        found = _fitted(unblocked, wanted, options.progress)
+        edited, applied, found = _cut(subject, wanted, options)
         if found is not None and found.planned.plan.arena_size < before.arena:
             chosen, fitted, planned = found.schedule, found.model, found.planned
-            regions, rewrites = unblocked.regions, applied
+            regions, rewrites = edited.regions, applied
             after = cost(chosen, planned, found.nodes)
     fits = memory is None or after.arena <= memory[1]
     if fits and planned.plan.kernels is None:
@@ -128,14 +128,27 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
     )
 
 
+def _cut(
+    subject: FitSubject, wanted: FitTarget, options: FitOptions
+) -> tuple[FitSubject, tuple[ModelRewrite, ...], WrittenSchedule | None]:
+    """Return the model after rewrites, these, and the schedule written into it: tokens in pieces where that alone may do, else regions."""
+    tokens = None if options.exact else _tokens_cut(subject, wanted)
+    if tokens is None:
+        edited, rewrites = unblocked_subject(subject, exact=options.exact)
+        return edited, rewrites, _fitted(edited, wanted, options.progress)
+    edited = _edited(subject, tokens, exact=options.exact)
+    return edited, tokens.rewrites, written(edited, FitSchedule(tuple(edited.regions.whole)), options.progress)
+
+
 def unblocked_subject(subject: FitSubject, *, exact: bool) -> tuple[FitSubject, tuple[ModelRewrite, ...]]:
     """Return the model after the rewrites that let more of it be cut, and these rewrites."""
     found = unblock(subject.model, subject.shapes, exact=exact)
-    if found is None:
-        return subject, ()
-    shapes = _known(found.model, found.shapes)
-    regions = _regions(found.model, shapes, Constants(found.model), exact=exact)
-    return replace(subject, model=found.model, shapes=shapes, regions=regions), found.rewrites
+    return (subject, ()) if found is None else (_edited(subject, found, exact=exact), found.rewrites)
+
+
+def _edited(subject: FitSubject, edit: UnblockedModel, *, exact: bool) -> FitSubject:
+    regions = _regions(edit.model, edit.shapes, Constants(edit.model), exact=exact)
+    return replace(subject, model=edit.model, shapes=edit.shapes, regions=regions)
 
 
 def cost(schedule: FitSchedule, planned: ModelPlan, nodes: int) -> ModelCost:
@@ -197,6 +210,24 @@ class WrittenSchedule:
     planned: ModelPlan
 
 
+def _tokens_cut(subject: FitSubject, wanted: FitTarget) -> UnblockedModel | None:
+    """Return the model with its heads apart and as few pieces of its tokens as fit; else those of the least peak, if below the arena."""
+    best: UnblockedModel | None = None
+    least = subject.before.arena
+    for one in token_cuts(subject.model, subject.shapes):
+        whole = _regions(one.model, one.shapes, Constants(one.model), exact=True).whole
+        peak = max(region.peak for region in whole)
+        if wanted.nodes is not None and len(whole) > wanted.nodes:
+            break
+        if peak < least:
+            best, least = one, peak
+        elif best is not None:
+            break
+        if wanted.capacity is not None and peak <= wanted.capacity:
+            break
+    return best
+
+
 def _fitted(subject: FitSubject, wanted: FitTarget, progress: Progress) -> WrittenSchedule | None:
     """Return the schedule whose arena fits, written and planned; else the one with the smallest arena; None over the bound of nodes."""
     best: WrittenSchedule | None = None
@@ -232,7 +263,7 @@ def written(subject: FitSubject, schedule: FitSchedule, progress: Progress) -> W
     if subject.wrap:
         wrap(model, pieces)
     progress("planning")
-    return WrittenSchedule(schedule, model, nodes, _plan(model, _known(model, copied), subject.about))
+    return WrittenSchedule(schedule, model, nodes, _plan(model, known_shapes(model, copied), subject.about))
 
 
 def _plan(model: ir.Model, known: Shapes, about: PlanSubject) -> ModelPlan:
@@ -247,17 +278,3 @@ def _plan(model: ir.Model, known: Shapes, about: PlanSubject) -> ModelPlan:
     plan = replace(plan_model(*opened, settings), kernels=None if counted is None else counted.to_dict())
     require(opened.model, plan, opened.shapes, opened.constants)
     return ModelPlan(opened, plan)
-
-
-def _known(model: ir.Model, shapes: Shapes) -> Shapes:
-    """Return the shapes of the written model: those known before, and those of the pieces."""
-    dtypes, dims = {}, {}
-    for value in values(model):
-        dtype, sizes = shapes.dtype(value) or value.dtype, shapes.dims(value)
-        if dtype is not None:
-            dtypes[value] = dtype
-        if sizes is None and value.shape is not None:
-            sizes = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-        if sizes is not None:
-            dims[value] = sizes
-    return Shapes(dtypes, dims)

@@ -39,7 +39,8 @@ g (float[1,2,8,8] x) => (float[1,2,8,8] y) {
 @pytest.mark.parametrize("run", [run_early, run_late])
 def test_any_graph_stays_in_order(run: object, widths: list[int], picks: list[tuple[int, int]]) -> None:
     """Each node reads one or two tensors that were made before it; all unread ones are outputs."""
-    made, weights, lines, read = [("x", 2)], {}, [], set()
+    made, lines, read = [("x", 2)], list[str](), set[str]()
+    weights: dict[str, tuple[int, ...]] = {}
     for place, (width, (first, second)) in enumerate(zip(widths, picks, strict=False)):
         (one, own), (other, there) = made[first % len(made)], made[second % len(made)]
         weights |= {f"w{place}": (width, own, 1, 1), f"v{place}": (width, there, 1, 1)}

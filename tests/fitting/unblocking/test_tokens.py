@@ -1,0 +1,95 @@
+"""Attention head by head, on pieces of the tokens: no product is computed twice, and the outputs stay as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import onnxtile
+from onnxtile.fitting.unblocking.editing import ModelEdit, known_shapes
+from onnxtile.fitting.unblocking.heads import heads_apart
+from onnxtile.fitting.unblocking.tokens import tokens_in_pieces
+from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
+from tests.fitting.networks import model
+
+TOKENS, WIDTH = 37, 24
+
+BLOCK = """
+g (float[1,36,24] x) => (float[1,37,24] y) {
+    [class] t = Concat<axis=1>(first, x)
+    [norm] n = LayerNormalization<axis=-1>(t, g0, g1)
+    q0 = MatMul(n, wq) q1 = Add(q0, bq) q2 = Reshape(q1, split) q = Transpose<perm=[0,2,1,3]>(q2)
+    k0 = MatMul(n, wk) k2 = Reshape(k0, split) k = Transpose<perm=[0,2,3,1]>(k2)
+    v0 = MatMul(n, wv) v1 = Add(bv, v0) v2 = Reshape(v1, split) v = Transpose<perm=[0,2,1,3]>(v2)
+    [scores] s0 = MatMul(q, k)
+    s1 = Mul(s0, scale) s2 = Add(s1, mask) s = Softmax<axis=-1>(s2)
+    [mixed] o0 = MatMul(s, v)
+    o1 = Transpose<perm=[0,2,1,3]>(o0) o2 = Reshape(o1, join) o3 = MatMul(o2, wo)
+    [residual] r = Add(t, o3)
+    h0 = MatMul(r, w1) h1 = Relu(h0) h2 = MatMul(h1, w2)
+    [end] y = Add(h2, r)
+}"""
+
+
+def block(heads: int = 3) -> onnx.ModelProto:
+    """Return one block of a transformer with `heads` heads."""
+    square = {name: (WIDTH, WIDTH) for name in ("wq", "wk", "wv", "wo")}
+    rows = {name: (WIDTH,) for name in ("g0", "g1", "bq", "bv")}
+    proto = model(
+        BLOCK, **square, **rows, first=(1, 1, WIDTH), mask=(1, 1, TOKENS, TOKENS), w1=(WIDTH, 96), w2=(96, WIDTH)
+    )
+    arrays = {
+        "split": np.asarray([1, TOKENS, heads, WIDTH // heads]),
+        "join": np.asarray([1, TOKENS, WIDTH]),
+        "scale": np.asarray(0.3, np.float32),
+    }
+    proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    return proto
+
+
+@pytest.mark.parametrize("heads", [2, 3, 4])
+def test_each_head_is_computed_alone(heads: int) -> None:
+    made = load(block(heads))
+    edit = ModelEdit(made, resolve(made, run=False))
+    assert [node.name for node in heads_apart(edit)] == ["scores"]
+    edit.drop_unread()
+    shapes = known_shapes(made, edit.shapes)
+    scores = [shapes.sizes(node.outputs[0]) for node in made.graph if node.op_type == "Softmax"]
+    assert scores == [(1, 1, TOKENS, TOKENS)] * heads
+    assert onnxtile.verify(block(heads), made).equal
+
+
+def test_a_tensor_without_independent_heads_stays() -> None:
+    whole = block(1)
+    made = load(whole)
+    assert not heads_apart(ModelEdit(made, resolve(made, run=False)))
+
+
+@pytest.mark.parametrize("count", [2, 5, 37])
+def test_tokens_in_pieces_give_the_same_outputs(count: int) -> None:
+    made = load(block())
+    edit = ModelEdit(made, resolve(made, run=False))
+    assert tokens_in_pieces(edit, count)
+    edit.drop_unread()
+    assert sum(node.op_type == "Softmax" for node in made.graph) == count
+    assert onnxtile.verify(block(), made).equal
+
+
+def test_fit_takes_one_head_and_pieces_of_tokens_without_more_products(tmp_path: Path) -> None:
+    fitted = onnxtile.fit(block(), smallest=True, max_extra_macs="0%")
+    assert {step.kind for step in fitted.steps} == {"heads", "tokens"}
+    assert fitted.after.macs == fitted.before.macs
+    # One tensor of all tokens lives, and less than two more beside it: keys and values of one head, and what the heads made.
+    assert fitted.after.arena < 3 * TOKENS * WIDTH * 4 < fitted.before.arena / 2
+    fitted.save(tmp_path / "out.onnx")
+    assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena
+
+
+def test_exact_leaves_tokens_whole() -> None:
+    fitted = onnxtile.fit(block(), smallest=True, exact=True, verify=False)
+    assert not {"heads", "tokens"} & {step.kind for step in fitted.steps}
