@@ -22,6 +22,8 @@ def for_fitted(result: ResultJson) -> list[Table | Text]:
         tables.append(table("steps", ("what was cut", "peak", "extra MACs", "nodes"), steps))
     elif result["fits"]:
         tables.append(line("nothing was cut"))
+    if result["tiled"]:
+        tables.append(line(_tiled(result["tiled"])))
     blocked = result["blocked_by"]
     if blocked:
         tables.append(line(f"the peak of {blocked['peak']:,} bytes is in {_run(blocked['nodes'])}"))
@@ -29,6 +31,15 @@ def for_fitted(result: ResultJson) -> list[Table | Text]:
         if blocked["reasons"]:
             tables.append(table("not cut into rows", ("node",), [(one,) for one in blocked["reasons"][:_SHOWN]]))
     return tables
+
+
+def _tiled(result: ResultJson) -> str:
+    """Return how many products were tiled, and which nodes exceed the limits."""
+    tiles = sum(one["matmuls"] for one in result["tiled"])
+    over = [one["node"] for one in result["skipped"] if one["over_limits"]]
+    more = f" and {len(over) - _SHOWN:,} more" if len(over) > _SHOWN else ""
+    beyond = f"; over the limits: {', '.join(over[:_SHOWN])}{more}" if over else ""
+    return f"{len(result['tiled']):,} products became {tiles:,} tiles{beyond}"
 
 
 def _run(nodes: list[str]) -> str:

@@ -17,6 +17,7 @@ from onnxtile.verbs.plan import EmitOptions, endings
 
 if TYPE_CHECKING:
     from onnxtile.result import ResultWriter
+    from onnxtile.tiling.limits import Limits
     from onnxtile.verbs.flows.fit_curve import FitCurve
     from onnxtile.verbs.flows.fitted_model import FittedModel
 
@@ -54,6 +55,21 @@ class CurveOptions(VerifyOptions, SizeOptions):
     exact: Annotated[bool, Option("allow only rewrites that are equal to the last bit")] = False
     max_nodes: Annotated[int | None, Option("upper bound of the nodes of the result", "N")] = None
     wrap: Annotated[bool, Option("put each region that is cut into a local function")] = False
+    target: Annotated[
+        str | None,
+        Option(
+            "also tile the products within the limits of the hardware, a file or a name: 64x64x64 ...",
+            "FILE|NAME",
+            choices=Choices("onnxtile.tiling.target:ready_made", open=True),
+        ),
+    ] = None
+
+    @property
+    def limits(self) -> Limits | None:
+        """The limits on one tile; None where no target is given. Raises UsageError."""
+        from onnxtile.tiling.target import find
+
+        return None if self.target is None else find(self.target)
 
 
 @dataclass(frozen=True)
@@ -197,6 +213,7 @@ def _writes(options: FitCommand) -> str | None:
 
 
 def _require(options: FitStepOptions) -> None:
+    _ = options.limits
     if not isinstance(options, FitCommand) or options.curve is None or _fits_one(options):
         require_memory(options)
         return

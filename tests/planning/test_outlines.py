@@ -169,7 +169,9 @@ def test_short_lives_lie_below_a_large_buffer_whose_parts_die_one_after_another(
     y = (LivePart(0, 600, 10, 40), LivePart(600, 1200, 20, 40), LivePart(1200, 1800, 30, 40))
     pads = [Buffer(f"pad{i}", 2450 + 90 * i, 10 * i + 9, 10 * i + 11) for i in range(3)]
     before = [Buffer("a", 1200, -6, -3), Buffer("b", 1200, -4, -2), Buffer("c", 1200, -8, 2)]
-    problem = Problem((Buffer("x", 7200, 0, 30, outline=x), Buffer("y", 1800, 10, 40, outline=y), *pads, *before), alignment=1)
+    problem = Problem(
+        (Buffer("x", 7200, 0, 30, outline=x), Buffer("y", 1800, 10, 40, outline=y), *pads, *before), alignment=1
+    )
     # Sixty rounds, as many as hundreds of buffers get.
     found = planners()["best"].plan(problem, Effort(60 * 200 * len(problem.buffers), 1))
     assert problem.lower_bound == 7200 + 2450

@@ -17,6 +17,7 @@ from onnxtile.verification import Verdict
 
 if TYPE_CHECKING:
     from onnxtile.progress import Progress
+    from onnxtile.tiling.result import TileResult
     from onnxtile.verbs.flows.fit_curve import FitCurve
 
 
@@ -49,7 +50,8 @@ class FittedModel(RewrittenModel):
     The model holds the plan as metadata, as `plan` writes it; a model with quantised islands does not. Where nothing fits, `model` and
     `after` are those of the smallest arena that was reached, and `blocked_by` says what is in the way. `verdict` is that of the runs of
     both models, `arena_verdict` that of the run inside the arena; both are None where verification was off, or nothing fits.
-    `curve` is the trade of which this model is one point; None where it was not asked for.
+    `tiled` is the result of tiling the pieces within limits; None where none were given. `curve`
+    is the trade of which this model is one point; None where it was not asked for.
     """
 
     verb: ClassVar[str] = "fit"
@@ -64,6 +66,7 @@ class FittedModel(RewrittenModel):
     blocked_by: Obstacle | None
     verdict: Verdict | None
     arena_verdict: ArenaVerdict | None
+    tiled: TileResult | None = None
     curve: FitCurve | None = None
 
     @property
@@ -100,6 +103,7 @@ class FittedModel(RewrittenModel):
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "steps": [step.to_dict() for step in self.steps],
+            "tiled": self.tiled and self.tiled.to_dict(),
             "curve": self.curve and self.curve.to_dict()["curve"],
             "blocked_by": self.blocked_by and self.blocked_by.to_dict(),
             "verdict": self.verdict

@@ -32,16 +32,21 @@ from onnxtile.model.validity import check
 from onnxtile.planning.annotate import annotate
 from onnxtile.planning.model_plan import plan_model
 from onnxtile.planning.proof.published.audit import require
+from onnxtile.tiling.options import TilingPolicy
+from onnxtile.tiling.rewrite import tile
 from onnxtile.verbs.flows.chain import file_of
 from onnxtile.verbs.flows.fitted_model import FittedModel, ModelPlan
 from onnxtile.verbs.flows.kernels import choose_kernels
 from onnxtile.verbs.flows.planning import require_equal, settings_of
+from onnxtile.verbs.flows.raising import raised_to_join
 from onnxtile.verbs.flows.stage import Progress, agreeing
 from onnxtile.verbs.plan import PlanOptions
 from onnxtile.verification import Verdict, judge, within_one_step
 
 if TYPE_CHECKING:
     from onnxtile.planning.proof.arena_run import ArenaVerdict
+    from onnxtile.tiling.limits import Limits
+    from onnxtile.tiling.result import TileResult
     from onnxtile.verbs.fit import CurveOptions, FitOptions
 
 _ATTEMPTS = 6
@@ -69,7 +74,10 @@ class PlanSubject:
 
 @dataclass(frozen=True)
 class FitSubject:
-    """A model to fit: its shapes, regions, plan and costs. `about` says how its plans call it, `wrap` whether regions become functions."""
+    """A model to fit: its shapes, regions, plan and costs. `about` says how its plans call it, `wrap` whether regions become functions.
+
+    Products of the result are tiled within the `limits`, where there are any.
+    """
 
     model: ir.Model
     shapes: Shapes
@@ -78,6 +86,7 @@ class FitSubject:
     planned: ModelPlan
     before: ModelCost
     wrap: bool
+    limits: Limits | None
 
 
 def read_subject(options: CurveOptions) -> FitSubject:
@@ -96,24 +105,26 @@ def read_subject(options: CurveOptions) -> FitSubject:
     planned = _plan(model, shapes, about)
     regions = _regions(model, shapes, constants, exact=options.exact)
     before = cost(FitSchedule(tuple(regions.whole)), planned, _running(model, constants))
-    return FitSubject(model, shapes, regions, about, planned, before, options.wrap)
+    return FitSubject(model, shapes, regions, about, planned, before, options.wrap, options.limits)
 
 
 def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
     """Return the model that fits, or the smallest that was reached."""
     memory, before = options.memory, subject.before
     regions, rewrites = subject.regions, tuple[ModelRewrite, ...]()
-    chosen, fitted, planned, after = FitSchedule(tuple(regions.whole)), subject.model, subject.planned, before
-    if memory is None or before.arena > memory[1]:
+    result = _as_it_is(subject, options.progress)
+    if memory is None or result.planned.plan.arena_size > memory[1]:
         wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
         edited, applied, found = _cut(subject, wanted, options)
-        if found is not None and found.planned.plan.arena_size < before.arena:
-            chosen, fitted, planned = found.schedule, found.model, found.planned
-            regions, rewrites = edited.regions, applied
-            after = cost(chosen, planned, found.nodes)
+        if found is not None and found.planned.plan.arena_size < result.planned.plan.arena_size:
+            result, regions, rewrites = found, edited.regions, applied
+    chosen, fitted, planned = result.schedule, result.model, result.planned
+    after = cost(chosen, planned, result.nodes)
     fits = memory is None or after.arena <= memory[1]
     if fits and planned.plan.kernels is None:
         annotate(fitted, planned.plan)
+    judged = options.verify and fits
+    verdict, inside = _judged(subject.model, fitted, planned, options) if judged else (None, None)
     return FittedModel(
         fitted,
         subject.planned,
@@ -123,7 +134,9 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         after,
         steps_before(rewrites) + steps_of(regions, chosen.regions),
         None if fits else obstacle_of(regions, chosen.regions),
-        *(_judged(subject.model, fitted, planned, options) if options.verify and fits else (None, None)),
+        verdict,
+        inside,
+        tiled=result.tiled,
         source=file_of(options.model),
     )
 
@@ -158,8 +171,11 @@ def cost(schedule: FitSchedule, planned: ModelPlan, nodes: int) -> ModelCost:
 
 
 def _running(model: ir.Model, constants: Constants) -> int:
-    """Return the number of nodes that run; nodes that make constants do not."""
-    return sum(any(value not in constants for value in node.outputs) for node in model.graph)
+    """Return the number of nodes that run, in the functions of regions too; nodes that make constants do not."""
+    made = {node for node in model.graph if all(value in constants for value in node.outputs)}
+    inside = (model.functions.get(node.op_identifier()) for node in model.graph if node not in made)
+    bodies = [0 if body is None else sum(node.op_type != "Constant" for node in body) - 1 for body in inside]
+    return len(bodies) + sum(bodies)
 
 
 def _judged(
@@ -208,6 +224,15 @@ class WrittenSchedule:
     model: ir.Model
     nodes: int
     planned: ModelPlan
+    tiled: TileResult | None = None
+
+
+def _as_it_is(subject: FitSubject, progress: Progress) -> WrittenSchedule:
+    """Return the model without a region that is cut; with limits its products are tiled."""
+    schedule = FitSchedule(tuple(subject.regions.whole))
+    if subject.limits is None:
+        return WrittenSchedule(schedule, subject.model, subject.before.nodes, subject.planned)
+    return written(subject, schedule, progress)
 
 
 def _tokens_cut(subject: FitSubject, wanted: FitTarget) -> UnblockedModel | None:
@@ -259,11 +284,23 @@ def written(subject: FitSubject, schedule: FitSchedule, progress: Progress) -> W
     raise_ir_version(model)
     constants = Constants(model)
     pieces = write(model, schedule, _regions(model, copied, constants), copied, constants)
-    nodes = _running(model, Constants(model))
     if subject.wrap:
         wrap(model, pieces)
+    tiled = None
+    if subject.limits is not None:
+        model, copied, tiled = _tiled(model, known_shapes(model, copied), subject.limits, progress)
     progress("planning")
-    return WrittenSchedule(schedule, model, nodes, _plan(model, known_shapes(model, copied), subject.about))
+    nodes = _running(model, Constants(model))
+    return WrittenSchedule(schedule, model, nodes, _plan(model, known_shapes(model, copied), subject.about), tiled)
+
+
+def _tiled(model: ir.Model, shapes: Shapes, limits: Limits, progress: Progress) -> tuple[ir.Model, Shapes, TileResult]:
+    """Return a model whose products are tiled within `limits`, its shapes, and the result of tiling."""
+    progress("tiling")
+    policy = TilingPolicy()
+    ready = raised_to_join(model, shapes, limits, policy, run=False)
+    result = tile(ready.model, limits, ready.known, ready.constants, policy, progress)
+    return ready.model, ready.known, result
 
 
 def _plan(model: ir.Model, known: Shapes, about: PlanSubject) -> ModelPlan:
