@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def test_sizes_are_compared_where_the_ranges_decide() -> None:
     assert size > 1
     assert not size < 2
     assert 2 * size - 2 > size - 1
-    for undecided in (lambda: size == 4, lambda: size < 4, lambda: size > 4, lambda: size // size):
+    for undecided in (lambda: size == 4, lambda: size < 4, lambda: size > 4, lambda: operator.floordiv(size, size)):
         with pytest.raises(TypeError):
             undecided()
 

@@ -34,6 +34,7 @@ from onnxtile.planning.model_plan import plan_model
 from onnxtile.planning.proof.published.audit import require
 from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.rewrite import tile
+from onnxtile.tiling.tileable import none_known
 from onnxtile.verbs.flows.chain import file_of
 from onnxtile.verbs.flows.fitted_model import FittedModel, ModelPlan
 from onnxtile.verbs.flows.kernels import choose_kernels
@@ -298,7 +299,7 @@ def _tiled(model: ir.Model, shapes: Shapes, limits: Limits, progress: Progress) 
     """Return a model whose products are tiled within `limits`, its shapes, and the result of tiling."""
     progress("tiling")
     policy = TilingPolicy()
-    ready = raised_to_join(model, shapes, limits, policy, run=False)
+    ready = raised_to_join(model, shapes, limits, policy, none_known, run=False)
     result = tile(ready.model, limits, ready.known, ready.constants, policy, progress)
     return ready.model, ready.known, result
 
