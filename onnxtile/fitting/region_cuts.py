@@ -21,6 +21,10 @@ _LITTLE = 0.002
 """The share of all multiply-accumulates from which on more rows at a time are tried, where rows are computed again."""
 _FINER = 2
 """Strips that are tried then, the longest first."""
+_FEW = 4
+"""Tensors of which one is chosen to be computed again, at most."""
+_FAR = 1.1
+"""The share of the capacity above which rows computed again are not tried one tensor after the other."""
 _ROUNDS = 8
 """Times that chunks are added in one region, at most."""
 
@@ -50,7 +54,7 @@ class RegionCuts:
         for way in dict.fromkeys([frozenset[int](), eager]):
             # Shorter strips than one row of the tensor that sets the pace change nothing.
             finest = min(rows, max((tensors[tensor].extent(ROWS) for tensor in (*way, *results)), default=1))
-            steps = sorted({-(-rows // parts) for parts in (*_PARTS, finest) if 1 < parts <= finest})
+            steps = sorted({-(-rows // parts) for parts in _PARTS if parts < finest} | {rows // finest} - {rows})
             fits = list(self._longest(start, stop, steps, Cut(eager=way)))
             if self.recomputes and whole is None:
                 fits += self._again(start, stop, steps, way)
@@ -64,10 +68,12 @@ class RegionCuts:
         if not recomputed:
             return []
         found = list(self._longest(start, stop, steps, Cut(eager=eager, recomputed=recomputed)))
-        if found:
-            found.append(self._fewer_recomputed(found[-1]))
+        if not found:
+            one = self._more_recomputed(start, stop, Cut(steps[0], eager=eager)) if steps else None
+            return [] if one is None else [one]
+        found.append(self._fewer_recomputed(found[-1]))
         least = sum(kernel.macs for kernel in self.regions.network.kernels[start:stop])
-        if not found or found[-1].macs - least < _LITTLE * self.regions.network.macs:
+        if found[-1].macs - least < _LITTLE * self.regions.network.macs:
             return found
         checkpoints = self.regions.checkpoints(start, stop)
         for step in [step for step in reversed(steps) if step <= found[-1].cut.step][:_FINER]:
@@ -97,6 +103,11 @@ class RegionCuts:
 
     def _fitted(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
         """Return the region with as many chunks of hidden channels as it takes to fit; None where that is not enough."""
+        one = self._chunked(start, stop, cut)
+        return one if one is not None and one.peak <= self.capacity else None
+
+    def _chunked(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
+        """Return the region with more chunks of hidden channels until it fits, or more cannot help; None where it cannot be cut so."""
         one = self.regions.cost(start, stop, cut)
         groups = self.regions.disjoint(start, stop)
         owners = {place: first for first, group in groups.items() for place in group.places}
@@ -105,9 +116,9 @@ class RegionCuts:
                 return one
             counts = self._more_chunks(one, owners)
             if counts is None:
-                return None
+                return one
             one = self.regions.cost(start, stop, replace(cut, chunks=tuple(sorted(counts.items()))))
-        return None
+        return one
 
     def _more_chunks(self, one: RegionCost, owners: Mapping[int, int]) -> dict[int, int] | None:
         """Return the chunks of each group, with more of those whose kernels do not fit; None where that cannot help."""
@@ -131,6 +142,35 @@ class RegionCuts:
                 return None
             counts[first] = count
         return counts
+
+    def _more_recomputed(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
+        """Return the region with rows of one tensor after the other computed again, until it fits; None where that is not enough."""
+        one = self._chunked(start, stop, cut)
+        for _ in range(_ROUNDS):
+            if one is None or one.peak <= self.capacity:
+                return one
+            if one.peak > _FAR * self.capacity:
+                return None
+            one = self._one_more_recomputed(one)
+        return None
+
+    def _one_more_recomputed(self, one: RegionCost) -> RegionCost | None:
+        """Return the region in which rows of one more tensor are computed again, for the fewest multiply-accumulates for each byte."""
+        regions, start, stop = self.regions, one.start, one.stop
+        rows = regions.kept_rows(start, stop)
+        some: list[tuple[float, int, Cut]] = []
+        for tensor in sorted(regions.windowed(start, stop) - one.cut.recomputed):
+            cut = replace(one.cut, recomputed=one.cut.recomputed | regions.from_narrower(start, tensor))
+            macs = regions.macs(start, stop, cut)
+            if macs is not None:
+                some.append(((macs - one.macs) / (rows[tensor] * regions.row_bytes(tensor)), tensor, cut))
+        best: tuple[float, RegionCost] | None = None
+        for _, _, cut in sorted(some, key=lambda each: each[:2])[:_FEW]:
+            found = self._chunked(start, stop, cut)
+            if found is not None and found.peak < one.peak:
+                price = (found.macs - one.macs) / min(one.peak - found.peak, one.peak - self.capacity)
+                best = (price, found) if best is None or price < best[0] else best
+        return None if best is None else best[1]
 
     def _fewer_recomputed(self, one: RegionCost) -> RegionCost:
         """Return the region with rows of fewer tensors computed again, those first that cost most multiply-accumulates for their bytes."""

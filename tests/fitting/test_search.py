@@ -60,6 +60,25 @@ def test_rows_are_kept_again_where_they_fit() -> None:
     assert found.macs <= about.network.macs and not found.cut.recomputed
 
 
+def test_rows_of_one_tensor_are_computed_again_where_all_kept_rows_take_too_much() -> None:
+    about = Regions(regions().network)
+    kept = about.cost(0, 12, Cut(8))
+    assert kept is not None
+    found = RegionCuts(about, kept.peak - 64, recomputes=True)._more_recomputed(0, 12, Cut(8))
+    assert found is not None and found.peak < kept.peak
+    assert kept.macs < found.macs and found.cut.recomputed < about.wide(0, 12)
+
+
+def test_the_shortest_strips_are_of_one_row_of_the_result() -> None:
+    about = Regions(regions().network)
+    rows, results = about.rows(0, 12), about.network.tensors[about.results(0, 12)[0]].extent(0)
+    assert rows % results, "longer and shorter strips differ by the rounding"
+    shortest = about.cost(0, 12, Cut(rows // results))
+    assert shortest is not None
+    ways = RegionCuts(about, shortest.peak, recomputes=False).of(0, 12)
+    assert any(way.cut.step == rows // results for way in ways)
+
+
 def test_no_way_to_cut_a_region_is_dearer_than_another_in_each_respect() -> None:
     ways = RegionCuts(regions(), 8 * 1024, recomputes=True).of(0, 12)
     assert ways
