@@ -8,6 +8,7 @@ package: planners of others are in the group "onnxtile.planners".
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,24 @@ def discover(package: str, *kinds: type[T]) -> dict[str, T]:
     return dict(sorted(found.items()))
 
 
+def named(package: str, name: str, kind: type[T]) -> T | None:
+    """Return the plug-in `name` that the module of that name in `package` defines; None where only `discover` can tell.
+
+    The other modules are not loaded. Where other distributions add plug-ins, one of them may have the same name.
+    """
+    is_own = name.isidentifier() and importlib.util.find_spec(f"{package}.{name}") is not None
+    if not is_own or contributions(_group(package)):
+        return None
+    module = importlib.import_module(f"{package}.{name}")
+    found = (value for value in vars(module).values() if isinstance(value, kind))
+    return next((value for value in found if value.name == name), None)  # type: ignore[attr-defined]
+
+
+def _group(package: str) -> str:
+    """Return the group of entry points that adds to `package`."""
+    return f"onnxtile.{package.rpartition('.')[2]}"
+
+
 def _own(package: str, kinds: tuple[type[T], ...]) -> Iterator[tuple[str, T]]:
     """Yield the instances that the modules of `package` define."""
     for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
@@ -51,7 +70,7 @@ def _own(package: str, kinds: tuple[type[T], ...]) -> Iterator[tuple[str, T]]:
 
 def _contributed(package: str, kinds: tuple[type[T], ...]) -> Iterator[tuple[str, T]]:
     """Yield the instances that other distributions define. Raises OnnxtileError."""
-    for contribution in contributions(f"onnxtile.{package.rpartition('.')[2]}"):
+    for contribution in contributions(_group(package)):
         loaded = contribution.load()
         values = vars(loaded).values() if isinstance(loaded, ModuleType) else [loaded]
         instances = [value for value in values if isinstance(value, kinds)]

@@ -272,6 +272,15 @@ def test_a_verb_of_another_distribution_is_a_command(install: Install, model: Pa
     assert (done.returncode, done.stdout) == (0, "3 nodes\n"), done.stderr
 
 
+def test_a_verb_with_the_name_of_another_is_an_error_of_that_command_too(
+    install: Install, model: Path, tmp_path: Path
+) -> None:
+    site = install("[onnxtile.verbs]\nplan = acme_onnx.verb:COUNT\n", verb=VERB.replace('"acme-count"', '"plan"'))
+    done = _command(site, tmp_path, "plan", model)
+    assert done.returncode == 2
+    assert done.stderr == "error: two plug-ins in onnxtile.verbs and acme-onnx are named 'plan'\n"
+
+
 def test_a_broken_verb_is_one_line_of_the_command(install: Install, tmp_path: Path) -> None:
     site = install("[onnxtile.verbs]\ncount = acme_onnx.verb:COUNT\n", verb="raise RuntimeError('no such board')")
     done = _command(site, tmp_path, "list", "planners")

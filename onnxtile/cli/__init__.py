@@ -51,7 +51,7 @@ def main() -> None:
 def _run() -> int:
     """Run the command and return its exit code, its results and errors written."""
     try:
-        code = build()(prog_name="onnxtile", standalone_mode=False)
+        code = build(*sys.argv[1:2])(prog_name="onnxtile", standalone_mode=False)
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
         return _failed("interrupted", None, INTERRUPTED)

@@ -8,7 +8,7 @@ import typer
 
 from onnxtile.cli.command import command
 from onnxtile.cli.help import Group, require_command
-from onnxtile.registry import discover
+from onnxtile.registry import discover, named
 from onnxtile.verb import Verb
 
 _EXAMPLES = """\
@@ -27,8 +27,11 @@ def verbs() -> dict[str, Verb]:
     return dict(sorted(found.items()))
 
 
-def build() -> typer.Typer:
-    """Return the application with a command for each verb; one named "GROUP NAME" stands in a group."""
+def build(asked: str = "") -> typer.Typer:
+    """Return the application with a command for each verb; one named "GROUP NAME" stands in a group.
+
+    Where `asked`, the first argument, is a verb with a module of its name, the others are neither loaded nor added.
+    """
     app = typer.Typer(
         cls=Group,
         epilog=_EXAMPLES,
@@ -39,7 +42,8 @@ def build() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_onnxtile)
     groups: dict[str, typer.Typer] = {}
-    for name, verb in verbs().items():
+    only = named("onnxtile.verbs", asked, Verb)
+    for name, verb in verbs().items() if only is None else [(asked, only)]:
         group, _, own = name.rpartition(" ")
         if group and group not in groups:
             groups[group] = _group(app, group)

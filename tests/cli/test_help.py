@@ -92,6 +92,24 @@ sys.stderr.write(" ".join(sorted({HEAVY!r} & sys.modules.keys())))
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("verb", ["plan", "list"])
+def test_the_command_of_a_verb_loads_no_other_verb(verb: str) -> None:
+    script = f"""
+import sys
+from onnxtile.cli import main
+sys.argv = ["onnxtile", {verb!r}, "--help"]
+try:
+    main()
+except SystemExit as end:
+    assert end.code == 0
+others = (name for name in sys.modules if name.startswith("onnxtile.verbs.") and name.count(".") == 2)
+sys.stderr.write(" ".join(others))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout
+    assert done.stderr == f"onnxtile.verbs.{verb}"
+
+
 @pytest.mark.parametrize("arguments", [(), ("pattern",)], ids=" ".join)
 def test_a_group_without_a_command_shows_its_help(run: Callable[..., Any], arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
