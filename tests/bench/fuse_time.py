@@ -2,7 +2,8 @@
 
     python -m tests.bench.fuse_time [--runs 5] [--peers PYTHON] MODEL.onnx ...
 
-PYTHON has onnxslim, onnxruntime and sympy installed; by default it is the one that runs this. Each command is a process of its own, from
+PYTHON has onnxslim, onnxruntime, sympy and torch installed, which the optimizer imports; by
+default it is the one that runs this. Each command is a process of its own, from
 the model's file to the written file. User and system time of the process count, which waiting for other processes does not lengthen;
 libraries get one thread. The commands take turns, and the median of the runs counts. The optimizer is told the model type that fits the
 file's name, "bert" otherwise. Neither peer runs a model to compare it.
