@@ -66,7 +66,7 @@ def _joined_bytes(contraction: Contraction, grid: TileGrid) -> int:
         copied = whole // (grid.rows.size or 1) * (grid.rows.step or 1) if columns else 0
     elif columns and not rows and is_contiguous(contraction.dims, contraction.column_axis or 0):
         copied = 0
-    return copied * contraction.result_dtype.itemsize
+    return int(copied * contraction.result_dtype.itemsize)
 
 
 def _window_bytes(contraction: Contraction, grid: TileGrid) -> int:
