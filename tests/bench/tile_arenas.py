@@ -94,7 +94,7 @@ def row(task: Task, limits: str, before: int, folder: Path) -> str:
         "tile", task.path, *limits.split(), "--conv", *task.options, "--no-verify", "-o", tiled, "--json", document
     )
     report = json.loads(document.read_text())
-    after, held = arena(tiled, task.options), largest_tile(onnx.load(tiled))
+    after, held = arena(tiled, ()), largest_tile(onnx.load(tiled))
     grown = after - before
     cells = (
         task.name,
