@@ -89,7 +89,7 @@ def test_sizes_are_compared_where_the_ranges_decide() -> None:
     assert size > 1
     assert not size < 2
     assert 2 * size - 2 > size - 1
-    for undecided in (lambda: size == 4, lambda: size < 4, lambda: size > 4, lambda: size // size):
+    for undecided in (lambda: size == 4, lambda: size < 4, lambda: size > 4, lambda: size // size):  # type: ignore[operator]
         with pytest.raises(TypeError):
             undecided()
 
