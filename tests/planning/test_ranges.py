@@ -295,7 +295,8 @@ def test_the_report_says_the_formula_and_the_sizes_of_the_runs() -> None:
 
 
 def texts(tables: list[Any]) -> list[str]:
-    console = Console(width=200, file=io.StringIO())
+    printed = io.StringIO()
+    console = Console(width=200, file=printed)
     for one in tables:
         console.print(one)
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    return printed.getvalue().splitlines()
