@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -76,7 +77,7 @@ class _SymbolicShapes(Shapes):
 
 def work_formulas(model: ir.Model, constants: Constants, ranges: SizeRanges) -> WorkFormulas | None:
     """Return the work of `model` as formulas of its open dimensions, each at least 1 or in its range; None where no dimension is open."""
-    names = symbols(free_inputs(model))
+    names = [name for name in symbols(free_inputs(model)) if re.fullmatch(r"[A-Za-z_]\w*", name)]
     if not names:
         return None
     spans = {name: ranges.get(name, (1, LARGEST_COUNT)) for name in names}

@@ -191,6 +191,28 @@ def test_plan_runs_the_model_at_each_of_these_sizes() -> None:
     )
 
 
+CACHE = """
+cache (float[1, past, 8] keys, float[1, new, 8] x, float[1, 1, "past + new"] mask) => (float[1, a, b] y, float[1, c, 8] present) {
+  present = Concat<axis = 1>(keys, x)
+  t = Transpose<perm = [0, 2, 1]>(present)
+  scores = MatMul(x, t)
+  masked = Add(scores, mask)
+  y = Softmax(masked)
+}
+"""
+
+
+def test_a_dimension_of_an_input_may_be_an_expression_of_others() -> None:
+    """The mask of a decoder is as long as its cache and the new tokens; so the mask is added over the scores."""
+    proto = parsed(CACHE.replace('"past + new"', "total"))
+    proto.graph.input[2].type.tensor_type.shape.dim[2].dim_param = "past + new"
+    found = onnxtile.plan(proto, dims={"past": (1, 64), "new": (1, 4)})
+    assert found.plan.unplanned == ()
+    rows = {row.name: row for row in found.plan.buffers}
+    assert str(rows["masked"].size_formula) == "4*new**2 + 4*new*past"
+    assert rows["masked"].alias == "scores"
+
+
 def test_a_range_goes_with_fixed_sizes_of_other_dimensions() -> None:
     found = onnxtile.plan(parsed(ATTENTION), dims={"batch": 2, "seq": (1, 8)}, verify=False).plan
     assert found.ranges == {"seq": (1, 8)}
