@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -11,7 +12,7 @@ import onnx_ir as ir
 from onnxtile.inspection.layers import LayerCost, layers
 from onnxtile.inspection.symbolic_size import SymbolicSize, formula_of
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import free_inputs, symbols
+from onnxtile.model.dims import formula_names, free_inputs, rename_symbols, symbols
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.size_formula import SizeFormula, SizeRanges
 from onnxtile.sizes import LARGEST_COUNT
@@ -76,7 +77,13 @@ class _SymbolicShapes(Shapes):
 
 def work_formulas(model: ir.Model, constants: Constants, ranges: SizeRanges) -> WorkFormulas | None:
     """Return the work of `model` as formulas of its open dimensions, each at least 1 or in its range; None where no dimension is open."""
-    names = symbols(free_inputs(model))
+    words = formula_names(model)
+    if words:
+        model = model.clone()
+        rename_symbols(model, words)
+        constants = Constants(model)
+    ranges = {words.get(name, name): ends for name, ends in ranges.items()}
+    names = [name for name in symbols(free_inputs(model)) if re.fullmatch(r"[A-Za-z_]\w*", name)]
     if not names:
         return None
     spans = {name: ranges.get(name, (1, LARGEST_COUNT)) for name in names}

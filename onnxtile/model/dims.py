@@ -46,6 +46,29 @@ def require_symbols(model: ir.Model, names: Iterable[str]) -> None:
     _require_known(names, free_inputs(model))
 
 
+def formula_names(model: ir.Model) -> dict[str, str]:
+    """Return the names in formulas of those dimensions of inputs whose own names no formula can have, such as "batch-size"."""
+    taken, found = set(symbols(free_inputs(model))), {}
+    for name in list(taken):
+        is_sum = set(re.findall(r"[A-Za-z_]\w*", name)) <= taken
+        if re.fullmatch(r"[A-Za-z_]\w*", name) or is_sum or not re.search(r"\w", name):
+            continue
+        word = re.sub(r"^(?=\d)|\W", "_", name)
+        while word in taken:
+            word += "_"
+        taken.add(word)
+        found[name] = word
+    return found
+
+
+def rename_symbols(model: ir.Model, names: Mapping[str, str]) -> None:
+    """Give symbolic dimensions of `model` (in place) other names."""
+    for value in (*free_inputs(model), *_computed_values(model)) if names else ():
+        if value.shape is not None and any(getattr(dim, "value", None) in names for dim in value.shape):
+            dims = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+            value.shape = ir.Shape([names.get(dim, dim) if isinstance(dim, str) else dim for dim in dims])
+
+
 def free_inputs(model: ir.Model) -> list[ir.Value]:
     """Return the inputs that must be fed: graph inputs without a default value."""
     return [value for value in model.graph.inputs if not value.is_initializer()]

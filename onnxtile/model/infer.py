@@ -13,8 +13,11 @@ import onnx_ir as ir
 from onnxtile.errors import ModelError
 from onnxtile.model.contributed import contributed_operators
 from onnxtile.model.known import NOTHING, Dim, Dims, Known, declared
+from onnxtile.model.size_expression import read_size
+from onnxtile.model.size_formula import SizeRange, SizeRanges
 from onnxtile.model.validity import skeleton
 from onnxtile.model.walk import all_nodes, main_graphs
+from onnxtile.sizes import LARGEST_COUNT
 
 __all__ = ["NOTHING", "Dim", "Dims", "Known", "ShapeEngines", "declared", "values"]
 
@@ -45,8 +48,9 @@ class ShapeEngines:
             value.shape = None
             if isinstance(value.type, ir.TensorType):
                 value.type = None
+        named = _names(model)
         for value in self._values:
-            value.shape = _sane(value.shape)
+            value.shape = _sane(value.shape, named)
         self._proto = skeleton(model)
         functions = [one for one in self._proto.functions if (one.domain, one.name) not in self._contributed]
         del self._proto.functions[:]
@@ -92,12 +96,22 @@ def _inferable(model: ir.Model, contributed: Collection[tuple[str, str]]) -> Ite
             yield from node.outputs
 
 
-def _sane(shape: ir.Shape | None) -> ir.Shape | None:
-    """Drop the dimension names that cannot be read as an expression ("?", "unk__12:0"): they say nothing."""
+def _names(model: ir.Model) -> dict[str, SizeRange]:
+    """Return the names of single dimensions of the inputs of `model`."""
+    dims = (dim for value in model.graph.inputs for dim in value.shape or ())
+    names = (dim.value for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value)
+    return {name: (1, LARGEST_COUNT) for name in names if re.fullmatch(r"[A-Za-z_]\w*", name)}
+
+
+def _sane(shape: ir.Shape | None, named: SizeRanges) -> ir.Shape | None:
+    """Drop the dimension names that are neither a word nor an expression of `named` ones ("?", "unk__12:0"): they say nothing."""
     if shape is None or shape.is_static():
         return shape
-    dims = (d if isinstance(d, int) or (d.value and re.fullmatch(r"[A-Za-z_]\w*", d.value)) else None for d in shape)
-    return ir.Shape(list(dims))
+    return ir.Shape([dim if isinstance(dim, int) or _is_readable(dim.value, named) else None for dim in shape])
+
+
+def _is_readable(name: str | None, named: SizeRanges) -> bool:
+    return bool(name) and (re.fullmatch(r"[A-Za-z_]\w*", name or "") is not None or read_size(name, named) is not None)
 
 
 def _infer_symbolic(model: ir.Model, contributed: Collection[tuple[str, str]]) -> str | None:

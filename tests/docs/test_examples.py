@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 
 import onnxtile
@@ -51,12 +53,24 @@ NUMBERS = {
 """Numbers that a tutorial says: its commands print them."""
 
 
+DYNAMIC = """
+<ir_version: 10, opset_import: ["" : 20]>
+attention (float[batch, seq, 8] x) => (float[batch, seq, 8] y) {
+  k = Transpose<perm = [0, 2, 1]>(x)
+  scores = MatMul(x, k)
+  weights = Softmax(scores)
+  y = MatMul(weights, x)
+}
+"""
+
+
 @pytest.fixture
 def folder(tmp_path: Path, shallow: Path) -> Path:
     """A folder with the models that the pages speak of."""
     shutil.copytree(ROOT / "models", tmp_path / "models")
     for name in ("model", "a", "b"):
         shutil.copyfile(shallow, tmp_path / f"{name}.onnx")
+    onnx.save(onnx.parser.parse_model(DYNAMIC), tmp_path / "dynamic.onnx")
     return tmp_path
 
 

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 import onnxtile
-from onnxtile.errors import CheckFailed, Infeasible, UsageError
+from onnxtile.errors import CheckFailed, Infeasible, ModelError, UsageError
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.load import load
@@ -189,6 +189,48 @@ def test_plan_runs_the_model_at_each_of_these_sizes() -> None:
     assert eval(arena["scaled"]["bytes"], {"max": max}, {"batch": 2, "seq": 7}) == found.plan.arena_size_at(
         {"batch": 2, "seq": 7}
     )
+
+
+CACHE = """
+cache (float[1, past, 8] keys, float[1, new, 8] x, float[1, 1, "past + new"] mask) => (float[1, a, b] y, float[1, c, 8] present) {
+  present = Concat<axis = 1>(keys, x)
+  t = Transpose<perm = [0, 2, 1]>(present)
+  scores = MatMul(x, t)
+  masked = Add(scores, mask)
+  y = Softmax(masked)
+}
+"""
+
+
+def test_a_dimension_of_an_input_may_be_an_expression_of_others() -> None:
+    """The mask of a decoder is as long as its cache and the new tokens; so the mask is added over the scores."""
+    proto = parsed(CACHE.replace('"past + new"', "total"))
+    proto.graph.input[2].type.tensor_type.shape.dim[2].dim_param = "past + new"
+    found = onnxtile.plan(proto, dims={"past": (1, 64), "new": (1, 4)})
+    assert found.plan.unplanned == ()
+    rows = {row.name: row for row in found.plan.buffers}
+    assert str(rows["masked"].size_formula) == "4*new**2 + 4*new*past"
+    assert rows["masked"].alias == "scores"
+
+
+def test_a_name_that_no_formula_can_have_gets_underscores() -> None:
+    proto = parsed("g (float[n, 8] x) => (float[n, 8] y) { a = Exp(x) y = Neg(a) }")
+    for value in (proto.graph.input[0], proto.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "net.batch-size"
+    found = onnxtile.plan(proto, dims={"net.batch-size": (1, 4)})
+    assert found.plan.ranges == {"net_batch_size": (1, 4)}
+    assert found.plan.dims == {"net.batch-size": 4}
+    assert str(found.plan.buffers[0].size_formula) == "32*net_batch_size"
+    assert found.model.graph.inputs[0].shape == ["net.batch-size", 8]
+    formulas = onnxtile.inspect(proto, dims={"net.batch-size": (1, 4)}).formulas
+    assert formulas is not None
+    assert str(formulas.activations.total) == "64*net_batch_size"
+
+
+def test_a_tensor_without_a_formula_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxtile.model.symbolic_sizes.read_sizes", lambda *_: None)
+    with pytest.raises(ModelError, match="the size of 'q' over the ranges is not known"):
+        onnxtile.plan(parsed(ATTENTION), dims={"batch": (1, 3), "seq": (1, 4)})
 
 
 def test_a_range_goes_with_fixed_sizes_of_other_dimensions() -> None:

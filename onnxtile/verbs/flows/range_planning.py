@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxtile.errors import Mismatch, UsageError
+from onnxtile.errors import Mismatch, ModelError, UsageError
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind, require_symbols
+from onnxtile.model.dims import bind, formula_names, rename_symbols, require_symbols
+from onnxtile.model.infer import values
 from onnxtile.model.load import digest, file_name, load
 from onnxtile.model.shapes import resolve
 from onnxtile.model.unfold import Unfolded, unfold
@@ -78,15 +79,19 @@ def plan_range(options: PlanOptions) -> PlannedModel:
     counted = choose_kernels(planned, options.kernels)
     bound = bind(planned, options.fixed_dims, options.whole_shapes)
     require_symbols(planned, ranges)
+    dims = {**bound, **{name: high for name, (_, high) in ranges.items()}}
+    names = formula_names(planned)
+    rename_symbols(planned, names)
+    ranges = {names.get(name, name): ends for name, ends in ranges.items()}
     progress("inferring shapes")
     known = resolve(planned, run=True, bounds=options.bounds, ranges=ranges)
     opened = unfold(planned, known, Constants(planned))
     progress("planning")
-    dims = {**bound, **{name: high for name, (_, high) in ranges.items()}}
     settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=dims, ranges=ranges)
     result = _fitting(opened, settings)
     result = replace(result, kernels=None if counted is None else counted.to_dict())
     verdict = _proved(planned, result, options)
+    rename_symbols(planned, {word: name for name, word in names.items()})
     annotate(planned, result)
     return PlannedModel(planned, result, verdict, source=file_of(options.model))
 
@@ -119,6 +124,7 @@ def _proved(model: ir.Model, plan: PlanResult, options: PlanOptions) -> RangeVer
     is_scaled = any(arena.scaled is not None for arena in plan.formulas)
     for one, opened in _at(model, sizes, options):
         options.progress(f"checking the plan at {listed(one)}")
+        _require_planned(plan, opened)
         plans = [
             at_sizes(plan, one, opened.model, opened.shapes, scaled=scaled) for scaled in (False, True)[: 1 + is_scaled]
         ]
@@ -136,6 +142,17 @@ def _proved(model: ir.Model, plan: PlanResult, options: PlanOptions) -> RangeVer
                     hint="please report it with the model",
                 )
     return RangeVerdict(tuple(sizes), tuple(verdicts)) if options.verify else None
+
+
+def _require_planned(plan: PlanResult, opened: Unfolded) -> None:
+    """Raise ModelError where a tensor has no size in `plan`, but has one in the model at one size of each dimension."""
+    left = {row.name: row.reason for row in plan.unplanned}
+    for value in values(opened.model) if left else ():
+        if value.name in left and opened.shapes.sizes(value) is not None:
+            raise ModelError(
+                f"the size of {value.name!r} over the ranges is not known: {left[value.name]}",
+                hint="give each dimension one size",
+            )
 
 
 def _at(

@@ -1,0 +1,108 @@
+"""Plans models over ranges of their dimensions, beside plans of their largest sizes: a table in Markdown.
+
+    python -m tests.bench.size_ranges [--onnxsim PYTHON] NAME=LOW:HIGH ... MODEL.onnx ...
+
+Bytes at an alignment of 64; weights and graph inputs outside, outputs live to the end. "largest" is the arena of the model with all
+dimensions at their largest size, "range" that of the plan for all sizes. Two columns have the bytes of its formula, with scaled offsets,
+at the least sizes and in the middle, each beside the peak. With a PYTHON that has onnxsim, its arena of the largest sizes follows: it does
+not align, and counts graph inputs as well; "left out" are tensors that it gives no place. Times are seconds of the processor, without
+reading the model and without runs: shapes and plan of the largest sizes, and of the range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import onnx_ir as ir
+
+from onnxtile.model.constants import Constants
+from onnxtile.model.dims import bind
+from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
+from onnxtile.model.size_formula import SizeRanges
+from onnxtile.planning.model_plan import PlanSettings, plan_model
+from onnxtile.planning.result import PlanResult
+from onnxtile.values import read_dims
+from tests.bench.orders import ONNXSIM
+
+Found = TypeVar("Found")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("given", nargs="+", metavar="NAME=LOW:HIGH|MODEL.onnx")
+    parser.add_argument("--onnxsim", metavar="PYTHON")
+    told = parser.parse_args(arguments)
+    read = read_dims(dict(one.split("=", 1) for one in told.given if "=" in one))
+    ranges = {name: ends for name, ends in read.items() if isinstance(ends, tuple)}
+    columns = "| model | largest | range | of it | least (peak) | middle (peak) | onnxsim (left out) | s, largest | s, range | of it |"
+    print(columns, "|---|" + "---:|" * 9, sep="\n")
+    for path in (Path(one) for one in told.given if "=" not in one):
+        print(row(path, ranges, told.onnxsim), flush=True)
+
+
+def row(path: Path, ranges: SizeRanges, python: str | None) -> str:
+    """Return the row of the model at `path`."""
+    high = {name: most for name, (_, most) in ranges.items()}
+    largest, fixed_seconds = _timed(lambda model: _largest(model, high), path)
+    found, range_seconds = _timed(lambda model: _over(model, ranges), path)
+    least = {name: low for name, (low, _) in ranges.items()}
+    middle = {name: (low + most) // 2 for name, (low, most) in ranges.items()}
+    cells = (
+        path.stem,
+        f"{largest.arena_size:,}",
+        f"{found.arena_size:,}",
+        f"{found.arena_size / largest.arena_size:.2f}",
+        *(_bytes(found, sizes) for sizes in (least, middle)),
+        "" if python is None else _beside(python, path, high),
+        f"{fixed_seconds:.2f}",
+        f"{range_seconds:.2f}",
+        f"{range_seconds / fixed_seconds:.2f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _timed(plan: Callable[[ir.Model], Found], path: Path) -> tuple[Found, float]:
+    model = load(path)
+    start = time.process_time()
+    found = plan(model)
+    return found, time.process_time() - start
+
+
+def _largest(model: ir.Model, sizes: Mapping[str, int]) -> PlanResult:
+    bind(model, sizes, {})
+    return plan_model(model, resolve(model, run=True, proved=True), Constants(model), PlanSettings(order="auto"))
+
+
+def _over(model: ir.Model, ranges: SizeRanges) -> PlanResult:
+    shapes = resolve(model, run=True, ranges=ranges)
+    return plan_model(model, shapes, Constants(model), PlanSettings(order="auto", ranges=ranges))
+
+
+def _bytes(plan: PlanResult, sizes: Mapping[str, int]) -> str:
+    peak = plan.formulas[0].peak
+    return f"{plan.arena_size_at(sizes):,} ({'?' if peak is None else format(peak.at(sizes), ',')})"
+
+
+def _beside(python: str, path: Path, sizes: Mapping[str, int]) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        model = load(path)
+        bind(model, sizes, {})
+        ir.save(model, Path(folder) / "fixed.onnx")
+        command = [python, "-c", ONNXSIM, str(Path(folder) / "fixed.onnx")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return "fails"
+    arena, left_out = map(int, done.stdout.split())
+    return f"{arena:,} ({left_out:,})"
+
+
+if __name__ == "__main__":
+    main()
