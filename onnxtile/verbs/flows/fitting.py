@@ -14,6 +14,7 @@ from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import FitSchedule, Regions
 from onnxtile.fitting.result import FitStep, ModelCost, Obstacle, obstacle_of, steps_of
 from onnxtile.fitting.search import FitTarget, search
+from onnxtile.fitting.unread_results import leave_out_unread
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
@@ -125,6 +126,9 @@ def attempt(options: FitOptions) -> FittedModel:
     before = ModelCost(plan.arena_size, plan.peak, network.macs, len(network.kernels))
     if memory is not None and plan.arena_size <= memory[1]:
         return FittedModel(original, plan, memory, before, before, (), None, None, source=file_of(options.model))
+    if leave_out_unread(original):
+        before_plan = _plan(original, shapes)
+        regions = _regions(original, shapes, constants, exact=options.exact)
     wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
     best = _written(original, shapes, regions, wanted, progress)
     chosen, fitted, plan = best
