@@ -119,6 +119,8 @@ class _Count:
         shared = self._shared(at, op)
         if shared is not None:
             self._share(op.makes[0], shared)
+            for one in op.makes[1:]:
+                self._allocate(one, self.sizes[one])
             return self.live
         if self._is_join(op):
             # The operands become the result, byte for byte.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir
 import pytest
 
 import onnxtile
@@ -63,6 +64,29 @@ def test_constants_that_are_listed_as_inputs_are_no_inputs_of_the_result() -> No
     fitted = onnxtile.fit(old, smallest=True, max_extra_macs="0%")
     assert any(step.chunks > 1 for step in fitted.steps), "no constant is replaced by its parts"
     assert [value.name for value in fitted.model.graph.inputs] == ["x"]
+
+
+def test_the_mask_of_dropout_takes_no_bytes_where_nothing_reads_it() -> None:
+    made = model(
+        """
+g (float[1,2,32,16] x) => (float[1,2,1,1] y) {
+    [wide] a = Conv(x, w0)
+    [drop] b, mask = Dropout(a)
+    [narrow] c = Conv(b, w1)
+    [pool] y = GlobalAveragePool(c)
+}""",
+        w0=(16, 2, 1, 1),
+        w1=(2, 16, 1, 1),
+    )
+    wide = 4 * 16 * 32 * 16
+    assert onnxtile.plan(made).plan.arena_size > wide
+    fitted = onnxtile.fit(made, capacity=wide + wide // 8)
+    assert fitted.after.arena == onnxtile.plan(fitted.model).plan.arena_size == wide + wide // 8
+    assert [
+        len([name for name in node.output if name])
+        for node in onnx_ir.to_proto(fitted.model).graph.node
+        if node.op_type == "Dropout"
+    ] == [1]
 
 
 def test_the_same_input_gives_the_same_model() -> None:

@@ -13,6 +13,7 @@ from onnxtile.fitting.unblocking.heads import heads_apart
 from onnxtile.fitting.unblocking.late import run_late
 from onnxtile.fitting.unblocking.pooled import pool_early
 from onnxtile.fitting.unblocking.tokens import tokens_in_pieces
+from onnxtile.fitting.unblocking.unread_results import leave_out_unread
 from onnxtile.model.constants import Constants
 from onnxtile.model.infer import values
 from onnxtile.model.quantising import is_quantised
@@ -47,6 +48,7 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedMode
     model = original.clone()
     edit = ModelEdit(model, shapes.of_copies(dict(zip(values(original), values(model), strict=True))))
     found: list[ModelRewrite] = []
+    _note(found, "rewrite", "an optional result that nothing reads is left out", leave_out_unread(edit))
     if not is_quantised(model):
         if not exact:
             _note(found, "rewrite", "the mean is taken before the pointwise convolution", pool_early(edit))
