@@ -84,6 +84,7 @@ class HiddenGroups:
             return None
         hidden, places = {kernel.makes[0]}, [first]
         joined: HiddenGroup | None = None
+        ended: HiddenGroup | None = None
         for place in range(first + 1, min(first + _LONGEST, len(self._network.kernels))):
             one = self._network.kernels[place]
             if hidden.isdisjoint(one.reads):
@@ -92,25 +93,26 @@ class HiddenGroups:
             reduced = self._reduced(one, hidden, axis)
             slices[place] = self._slices(one, axis, hidden) if reduced is None else reduced
             if slices[place] is None:
-                return joined
+                break
+            known = {p: s for p, s in slices.items() if s is not None}
+            found = self._closed(list(places), frozenset(hidden), axis, known)
             if reduced is not None:
-                return self._closed(places, hidden, axis, {p: s for p, s in slices.items() if s is not None})
-            joined = joined or self._joined(places, hidden, axis, {p: s for p, s in slices.items() if s is not None})
+                return found or joined or ended
+            if found is not None:
+                # Channels that a gate reads as a whole are joined there; what they are made of is not kept.
+                ended = replace(found, is_joined=True)
+                joined = joined or (ended if self._is_smaller(one) else None)
             hidden.update(one.makes)
-        return joined
+        return joined or ended
 
-    def _joined(
-        self, places: list[int], hidden: set[int], axis: int, slices: Mapping[int, Mapping[int, int]]
-    ) -> HiddenGroup | None:
-        """Return the group that ends with the last of `places`, if its result is much smaller than what it reads."""
-        tensors, last = self._network.tensors, self._network.kernels[places[-1]]
-        if any(tensors[last.makes[0]].size * _SMALLER > tensors[tensor].size for tensor in last.reads):
-            return None
-        found = self._closed(list(places), hidden, axis, slices)
-        return None if found is None else replace(found, is_joined=True)
+    def _is_smaller(self, kernel: FitKernel) -> bool:
+        """Return whether the result of a kernel is much smaller than each of its operands."""
+        tensors = self._network.tensors
+        size = tensors[kernel.makes[0]].size * _SMALLER
+        return all(size <= tensors[tensor].size for tensor in kernel.reads)
 
     def _closed(
-        self, places: list[int], hidden: set[int], axis: int, slices: Mapping[int, Mapping[int, int]]
+        self, places: list[int], hidden: Collection[int], axis: int, slices: Mapping[int, Mapping[int, int]]
     ) -> HiddenGroup | None:
         """Return the group, unless a kernel outside of it reads a hidden tensor."""
         network = self._network

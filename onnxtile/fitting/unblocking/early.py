@@ -34,7 +34,7 @@ def run_early(edit: ModelEdit) -> list[ir.Node]:
         waits = [value.producer() for value in read[node]]
         waits += [one for value in dying if edit.bytes(value) for one in readers[value] if one is not node]
         last = max((one for one in waits if one is not None and one in keys), key=keys.__getitem__, default=None)
-        is_smaller = sum(map(edit.bytes, dying)) > sum(map(edit.bytes, node.outputs))
+        is_smaller = sum(map(edit.bytes, dying)) > sum(map(edit.bytes, node.outputs)) + edit.least
         if last is None or last is end or not is_smaller:
             end = node
             continue

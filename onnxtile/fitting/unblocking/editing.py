@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +14,9 @@ from onnxtile.model.infer import values
 from onnxtile.model.shapes import Shapes
 from onnxtile.runtime import Array
 from onnxtile.tiling.names import Names
+
+_PART = 256
+"""A tensor of this part of the largest one does not matter for the bytes alive."""
 
 
 class ModelEdit:
@@ -40,6 +44,11 @@ class ModelEdit:
         if value.producer() is None or value in self.constants:
             return 0
         return tensor_bytes(value, self.shapes) or 0
+
+    @cached_property
+    def least(self) -> int:
+        """The bytes below which a tensor does not matter: a part of the largest one that is made at run time."""
+        return max((self.bytes(value) for node in self.model.graph for value in node.outputs), default=0) // _PART
 
     def value(self, stem: str, sizes: Sequence[int], dtype: ir.DataType | None) -> ir.Value:
         """Return a new value."""

@@ -68,7 +68,7 @@ class _LateOrder:
         """Return `node` with as few nodes before it as raise the bytes alive together, in their order; empty where none do."""
         group, made = {node}, set(node.outputs)
         size = sum(map(self.edit.bytes, node.outputs))
-        while len(group) <= _LARGEST:
+        while self.edit.least < size and len(group) <= _LARGEST:
             given = {value for one in group for value in self.reads[one]} - made
             if sum(self.edit.bytes(value) for value in given if self._lives_longer(value, group, first)) < size:
                 return sorted(group, key=self.keys.__getitem__)

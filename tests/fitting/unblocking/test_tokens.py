@@ -81,15 +81,16 @@ def test_tokens_in_pieces_give_the_same_outputs(count: int) -> None:
 
 
 def test_fit_takes_one_head_and_pieces_of_tokens_without_more_products(tmp_path: Path) -> None:
-    fitted = onnxtile.fit(block(), smallest=True, max_extra_macs="0%")
+    fitted = onnxtile.fit(block(), capacity=3 * TOKENS * WIDTH * 4, max_extra_macs="0%")
     assert {step.kind for step in fitted.steps} == {"heads", "tokens"}
     assert fitted.after.macs == fitted.before.macs
     # One tensor of all tokens lives, and less than two more beside it: keys and values of one head, and what the heads made.
-    assert fitted.after.arena < 3 * TOKENS * WIDTH * 4 < fitted.before.arena / 2
+    assert fitted.after.arena <= 3 * TOKENS * WIDTH * 4 < fitted.before.arena / 2
     fitted.save(tmp_path / "out.onnx")
     assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena
 
 
 def test_exact_leaves_tokens_whole() -> None:
-    fitted = onnxtile.fit(block(), smallest=True, exact=True, verify=False)
+    whole = onnxtile.fit(block(), capacity="1MiB").before.arena
+    fitted = onnxtile.fit(block(), capacity=whole - 64, exact=True, verify=False)
     assert not {"heads", "tokens"} & {step.kind for step in fitted.steps}
