@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 import pytest
 
+import onnxtile
 from tests.cli.conftest import Done
 from tests.fitting.networks import inverted_residuals, model
 
@@ -25,6 +29,21 @@ Run = Callable[..., Done]
         (("--capacity", "9KiB", "--max-extra-macs", "many"), 2, "not a share"),
         (("--capacity", "0"), 2, "at least 1"),
         (("--capacity", "64"), 1, "nothing fits"),
+        (("--capacity", "sram=64"), 1, "nothing fits sram of 64 bytes"),
+        (("--capacity", "1.0001KiB"), 2, "not a size in bytes"),
+        (("--capacity", "-1"), 2, "not a size in bytes"),
+        (("--capacity", "9KiB", "--max-extra-macs", "nan%"), 2, "not a share"),
+        (("--capacity", "9KiB", "--max-nodes", "0"), 2, "at least 1"),
+        (("--capacity", "9KiB", "--max-nodes", "-3"), 2, "at least 1"),
+        (("--capacity", "9KiB", "--max-nodes", "14"), 1, "nothing fits"),
+        (("--capacity", "9KiB", "--target", "nowhere.toml"), 2, "nowhere.toml"),
+        (("--capacity", "9KiB", "--tolerance", "2step"), 2, "invalid --tolerance '2step'"),
+        (("--capacity", "9KiB", "-o", "m.onnx"), 2, "--force"),
+        (("--capacity", "9KiB", "-o", "nowhere/m.onnx"), 2, "nowhere"),
+        (("--capacity", "9KiB", "--emit", "m.onnx"), 2, "would be written over"),
+        (("--capacity", "9KiB", "--emit", "p.json", "--json", "p.json"), 2, "both name"),
+        (("--capacity", "9KiB", "--color-by", "kind"), 2, "is about pictures"),
+        (("--smallest", "--dim", "batch=1"), 2, "batch"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(
@@ -38,6 +57,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     done = run("fit", "m.onnx", *arguments)
     assert done.code == code
     assert said in done.err
+    assert done.err.startswith("error: ") and done.err.count("\n") == 1
     assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
 
 
@@ -99,4 +119,41 @@ def test_an_ending_that_no_format_has_is_refused_before_any_work(run: Run, tmp_p
     onnx.save(inverted_residuals(), tmp_path / "m.onnx")
     done = run("fit", "m.onnx", "--capacity", "10KiB", "--emit", emit)
     assert done.code == 2 and "no format has this ending" in done.err
+    assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_an_operand_that_cannot_be_cut_is_named(run: Run, tmp_path: Path) -> None:
+    onnx.save(
+        model("g (float[4,64] x) => (float[64,4] y) { h = Softmax<axis=0>(x) y = Transpose(h) }"), tmp_path / "m.onnx"
+    )
+    done = run("fit", "m.onnx", "--capacity", "256")
+    assert done.code == 1
+    assert "h (1,024 bytes)" in done.err and "h (1,024 bytes)" in done.out
+
+
+def test_each_phase_is_a_line_of_progress() -> None:
+    phases: dict[str, None] = {}
+    onnxtile.fit(inverted_residuals(), capacity="10KiB", progress=lambda phase, *_: phases.setdefault(phase))
+    wanted = ["reading the model", "inferring shapes", "planning", "searching", "writing", "verifying"]
+    assert [phase for phase in phases if phase in wanted] == wanted
+    assert "running inside the arena" in phases
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal")
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    onnx.save(inverted_residuals(129, 80), tmp_path / "m.onnx")
+    script = (
+        "import os, signal, sys\n"
+        "from onnxtile import cli\n"
+        "from onnxtile.verbs.flows import fitting\n"
+        "def interrupted(*_):\n    os.kill(os.getpid(), signal.SIGINT)\n    raise AssertionError('went on')\n"
+        "fitting.write = interrupted\n"
+        "sys.argv = ['onnxtile', 'fit', 'm.onnx', '--capacity', '100KiB', '--emit', 'p.json', '--json', 'r.json']\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]

@@ -181,3 +181,16 @@ def test_an_output_that_is_flat_on_noise_is_compared_before_its_sigmoid() -> Non
 def test_quantised_outputs_may_be_held_to_one_step() -> None:
     fitted = onnxtile.fit(quantised(), capacity="9KiB", tolerance="1step")
     assert fitted.verdict is not None and fitted.verdict.outputs[0].max_abs <= 1 / 16
+
+
+def test_the_nodes_of_local_functions_are_cut() -> None:
+    text = """<ir_version: 10, opset_import: ["": 17, "local": 1]>
+g (float[1,4,32,32] x) => (float[1,4,32,32] y) { y = local.block(x, w0, w1) }
+<domain: "local", opset_import: ["": 17]> block (x, w0, w1) => (y) { a = Conv(x, w0) b = Relu(a) y = Conv(b, w1) }"""
+    made = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    for name, shape in (("w0", (32, 4, 1, 1)), ("w1", (4, 32, 1, 1))):
+        made.graph.initializer.append(onnx.numpy_helper.from_array(random.random(shape, np.float32), name))
+    fitted = onnxtile.fit(made, capacity="64KiB")
+    assert fitted.before.arena > 2 * fitted.after.arena
+    assert not fitted.model.functions

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import Infeasible, Mismatch, ModelError
 from onnxtile.fitting.channels import HiddenGroups
+from onnxtile.fitting.inline import inline
 from onnxtile.fitting.quantised import inside_islands, separate
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import FitSchedule, Regions
@@ -75,11 +76,13 @@ class PlanSubject:
 
 @dataclass(frozen=True)
 class FitSubject:
-    """A model to fit: its shapes, regions, plan and costs. `about` says how its plans call it, `wrap` whether regions become functions.
+    """The `original` of a model to fit, and the `model` with its calls written out: its shapes, regions, plan and costs.
 
-    Products of the result are tiled within the `limits`, where there are any.
+    `about` says how its plans call it, `wrap` whether regions become functions. Products of the result are tiled within the `limits`,
+    where there are any.
     """
 
+    original: ir.Model
     model: ir.Model
     shapes: Shapes
     regions: Regions
@@ -97,6 +100,8 @@ def read_subject(options: CurveOptions) -> FitSubject:
     model = load(options.model)
     clear_plan(model)
     about = PlanSubject(file_name(options.model), bind(model, options.single_dims, options.whole_shapes))
+    original = model.clone()
+    inline(model)
     separate(model)
     progress("inferring shapes")
     shapes = resolve(model, run=options.verify)
@@ -106,7 +111,7 @@ def read_subject(options: CurveOptions) -> FitSubject:
     planned = _plan(model, shapes, about)
     regions = _regions(model, shapes, constants, exact=options.exact)
     before = cost(FitSchedule(tuple(regions.whole)), planned, _running(model, constants))
-    return FitSubject(model, shapes, regions, about, planned, before, options.wrap, options.limits)
+    return FitSubject(original, model, shapes, regions, about, planned, before, options.wrap, options.limits)
 
 
 def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
@@ -125,7 +130,7 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
     if fits and planned.plan.kernels is None:
         annotate(fitted, planned.plan)
     judged = options.verify and fits
-    verdict, inside = _judged(subject.model, fitted, planned, options) if judged else (None, None)
+    verdict, inside = _judged(subject.original, fitted, planned, options) if judged else (None, None)
     return FittedModel(
         fitted,
         subject.planned,
