@@ -12,12 +12,12 @@ from onnxtile.tiling.accumulate import Accumulation
 from onnxtile.tiling.axis_bounds import AxisBounds
 from onnxtile.tiling.choice import TileChoice
 from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.copies import may_copy_result, may_scatter
 from onnxtile.tiling.cost import Workload, bias_bytes
 from onnxtile.tiling.grid import TileGrid
 from onnxtile.tiling.join import nodes_of_any_scatter
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.requirements import require_cuttable, require_fillable
-from onnxtile.tiling.room import has_room, may_scatter
 from onnxtile.tiling.search import front, smallest
 from onnxtile.tiling.sites import Candidate
 from onnxtile.tiling.tileable import TilingFacts
@@ -49,7 +49,7 @@ def examine(
         *sliding, k, n, order = rest
         joins = (
             nodes_of_any_scatter(groups * np.prod(sliding, axis=0) * n)
-            if may_scatter(contraction, facts.opset) and not has_room(contraction)
+            if may_scatter(contraction, facts.opset) and not may_copy_result(contraction)
             else None
         )
         counts = (groups, tuple(sliding), k, n)

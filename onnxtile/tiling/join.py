@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.copies import scatters
 from onnxtile.tiling.grid import Axis, TileGrid
-from onnxtile.tiling.room import scatters
 from onnxtile.tiling.tensors import TensorDims
 from onnxtile.tiling.writer import GridPlace, Writer, label
 

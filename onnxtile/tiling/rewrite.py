@@ -16,6 +16,7 @@ from onnxtile.model.unbound import Unbound
 from onnxtile.progress import Progress, counted, silent
 from onnxtile.registry import discover
 from onnxtile.tiling.contraction import Contraction, with_quantized
+from onnxtile.tiling.copies import SCATTER_OPSET, keeps_copies, scatters
 from onnxtile.tiling.element_types import HALVES
 from onnxtile.tiling.examine import examine
 from onnxtile.tiling.function_copies import FunctionCopies
@@ -27,7 +28,6 @@ from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.names import Names
 from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.result import SkippedNode, TiledNode, TileResult
-from onnxtile.tiling.room import SCATTER_OPSET, keeps_copies, scatters
 from onnxtile.tiling.sites import MOST_NODES, Candidate, TileSite, choose
 from onnxtile.tiling.tensors import AxisSize, ConstantTable, NoConstants, NotTiled, ShapeTable
 from onnxtile.tiling.tileable import FIRST_OPSET, FreeAt, Tileable, TilingFacts, none_known

@@ -18,13 +18,13 @@ import onnx_ir as ir
 from onnxtile.tiling.accumulate import Accumulation, PartialSums, additions, fitting, partial_sums
 from onnxtile.tiling.blocks import BlockCache, Blocks, PackedBlocks, WholeBlock, blocks_of, scaled, times
 from onnxtile.tiling.contraction import Bias, Contraction, TensorOperand
+from onnxtile.tiling.copies import keeps_copies
 from onnxtile.tiling.cost import loads
 from onnxtile.tiling.cutting import Cutting, is_contiguous
 from onnxtile.tiling.element_types import as_scalar
 from onnxtile.tiling.grid import Axis, TileGrid
 from onnxtile.tiling.join import LATEST, block_dims, joined, nodes_of_scatter
 from onnxtile.tiling.requantize import EACH, ONCE, BlockRequantizer
-from onnxtile.tiling.room import keeps_copies
 from onnxtile.tiling.tensors import ConstantTable
 from onnxtile.tiling.windows import WindowBlocks, input_windows
 from onnxtile.tiling.writer import Writer

@@ -12,9 +12,9 @@ import onnx_ir as ir
 from onnxtile import keys
 from onnxtile.tiling.constant_reader import ConstantReader
 from onnxtile.tiling.contraction import Contraction
+from onnxtile.tiling.copies import keeps_copies
 from onnxtile.tiling.grid import TileGrid
 from onnxtile.tiling.names import Names
-from onnxtile.tiling.room import keeps_copies
 from onnxtile.tiling.tensors import TensorDims
 
 SplitPart = tuple[str, TensorDims]

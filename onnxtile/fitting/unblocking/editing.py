@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +18,9 @@ from onnxtile.tiling.names import Names
 
 _PART = 256
 """A tensor of this part of the largest one does not matter for the bytes alive."""
+
+OrderKey: TypeAlias = tuple[int, ...]
+"""The place of a node among all nodes; one that is moved gets a longer key, between its new neighbours."""
 
 
 class ModelEdit:

@@ -299,12 +299,14 @@ def overfull(state: SearchState, low: int, high: int, raised: int, capacity: int
     if state.rules[SECTION_BOUND] == 0:
         return -1
     for section in range(low, high):
-        if state.unplaced[section] > 0 and not has_room(state, section, raised, capacity - state.unplaced[section]):
+        if state.unplaced[section] > 0 and not may_copy_result(
+            state, section, raised, capacity - state.unplaced[section]
+        ):
             return section
     return -1
 
 
-def has_room(state: SearchState, section: int, raised: int, limit: int) -> bool:
+def may_copy_result(state: SearchState, section: int, raised: int, limit: int) -> bool:
     """Return whether a buffer of `section` can start at `limit` or lower; the one found last is tried first."""
     if lowest_start(state, state.low_start[section], raised, limit + 1) <= limit:
         return True

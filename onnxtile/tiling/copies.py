@@ -40,7 +40,7 @@ def scatters(contraction: Contraction, grid: TileGrid, opset: int) -> bool:
     return bool(copied > Workload.of(contraction).held(*_steps(contraction, grid))) and copied > contraction.free()
 
 
-def has_room(contraction: Contraction) -> bool:
+def may_copy_result(contraction: Contraction) -> bool:
     """Return whether the arena has room for a copy of the whole result, so that Concat joins blocks of any cuts."""
     sizes = [size for size in contraction.dims if isinstance(size, int)]
     return prod(sizes) * contraction.result_dtype.itemsize <= contraction.free()
