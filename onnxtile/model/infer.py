@@ -16,7 +16,7 @@ from onnxtile.model.known import NOTHING, Dim, Dims, Known, declared
 from onnxtile.model.size_expression import read_size
 from onnxtile.model.size_formula import SizeRange, SizeRanges
 from onnxtile.model.validity import skeleton
-from onnxtile.model.walk import all_nodes, main_graphs
+from onnxtile.model.walk import all_nodes, main_graphs, tensors_of
 from onnxtile.sizes import LARGEST_COUNT
 
 __all__ = ["NOTHING", "Dim", "Dims", "Known", "ShapeEngines", "declared", "values"]
@@ -64,14 +64,13 @@ class ShapeEngines:
 
     @cached_property
     def by_onnx(self) -> list[Known]:
-        """The results of onnx; the mask of a Dropout has the shape of its result, which onnx does not say of old opsets."""
+        """The results of onnx, with large constants and the masks of Dropouts of old opsets, which it is not shown or does not say."""
         found = _infer_onnx(self._proto, self._graphs)
         places = {value: place for place, value in enumerate(self._values)}
         for node in all_nodes(self._model):
-            if node.op_type == "Dropout" and node.domain in {"", "ai.onnx"} and len(node.outputs) > 1:
-                made, mask = (places.get(value) for value in node.outputs[:2])
-                if made is not None and mask is not None and found[mask].dims is None:
-                    found[mask] = Known(self._mask_type(found[made].dtype), found[made].dims)
+            place = places.get(node.outputs[-1]) if node.outputs and node.domain in {"", "ai.onnx"} else None
+            if place is not None and found[place].dims is None:
+                found[place] = self._obvious(node, found[places[node.outputs[0]]]) or found[place]
         return found
 
     @cached_property
@@ -83,10 +82,14 @@ class ShapeEngines:
             _require_consistent(self._proto, error)
         return found
 
-    def _mask_type(self, dtype: ir.DataType | None) -> ir.DataType | None:
-        schema = onnx.defs.get_schema("Dropout", self._model.graph.opset_imports.get("", 1))
-        output, mask = schema.outputs
-        return dtype if output.type_str == mask.type_str else ir.DataType.BOOL
+    def _obvious(self, node: ir.Node, first: Known) -> Known | None:
+        """Return type and shape of the last output of a Constant or a Dropout, whose `first` output is known; None for other nodes."""
+        if node.op_type == "Constant":
+            return next((Known(one.dtype, tuple(one.shape.numpy())) for one in tensors_of(node)), None)
+        if node.op_type != "Dropout" or len(node.outputs) == 1:
+            return None
+        output, mask = onnx.defs.get_schema("Dropout", self._model.graph.opset_imports.get("", 1)).outputs
+        return Known(first.dtype if output.type_str == mask.type_str else ir.DataType.BOOL, first.dims)
 
 
 def _inferable(model: ir.Model, contributed: Collection[tuple[str, str]]) -> Iterator[ir.Value]:

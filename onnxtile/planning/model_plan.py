@@ -106,12 +106,11 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     needs = terms.needs(model.graph, inside)
     search = OrderSearch(facts, scope, settings.alignment)
     least = search.bound(with_least_bodies(needs, inside))
+    # A wide graph has one layout, and most buffers: nothing is spared by placing them with little effort first.
+    efforts = (settings.effort,) if search.is_wide else settings.effort.stages
     layout, allocation = smallest(
         layouts(search, chosen_order, settings.streams, settings.share, needs, in_parts=in_parts),
-        [
-            partial(allocate, memories=memories(settings.capacity), planner=chosen, effort=e)
-            for e in settings.effort.stages
-        ],
+        [partial(allocate, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts],
         least,
     )
     problem, schedule, sharing, roles = layout.problem, layout.schedule, layout.sharing, layout.roles

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -47,7 +48,7 @@ def test_a_module_inside_of_it_is_executed_once(package: str) -> None:
     assert sys.modules[f"{package}.inner"] is inner
 
 
-_MASKED = """<ir_version: 8, opset_import: ["": 9]> masked (float[2, 3] x) => (float[2, 3] y)
+_MASKED = """<ir_version: 8, opset_import: ["": 9]> masked (float[2, 3] x) => (float[2, 300] y)
 <int64[2] asked = {-1, 3}, int64[2] minus = {-1, -1}> {
   shape = Shape (x)
   rank = Shape (shape)
@@ -55,9 +56,10 @@ _MASKED = """<ir_version: 8, opset_import: ["": 9]> masked (float[2, 3] x) => (f
   known = Equal (asked, minus)
   sizes = Where (known, ones, asked)
   wide = Expand (x, sizes)
-  y, mask = Dropout (wide)
+  full = MatMul (wide, weights)
+  y, mask = Dropout (full)
 }"""
-"""onnx follows neither the sizes that Where chooses nor the mask of the Dropout."""
+"""onnx follows neither the sizes that Where chooses nor the mask of the Dropout; the weights, a Constant, it is not shown."""
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,10 @@ def test_a_model_without_symbols_needs_no_sympy(tmp_path: Path, verb: str, is_ma
     )
     model = tmp_path / "masked.onnx" if is_masked else MODELS / "transformer.onnx"
     if is_masked:
-        onnx.save(onnx.parser.parse_model(_MASKED), model)
+        proto = onnx.parser.parse_model(_MASKED)
+        weights = onnx.numpy_helper.from_array(np.ones((3, 300), np.float32))
+        proto.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["weights"], value=weights))
+        onnx.save(proto, model)
     arguments = [verb, str(model), "-o", str(tmp_path / "m.onnx")]
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[-1] == "[]"
