@@ -67,7 +67,7 @@ def known(folder: Path) -> Iterator[Task]:
         yield Task(name, package("onnx") / f"backend/test/data/light/light_{name}.onnx")
     for name, shape in OCR.items():
         yield Task(name, package("rapidocr_onnxruntime") / "models" / f"{name}.onnx", ("--shape", shape))
-    yield Task("magika", next((package("magika") / "models").glob("*/model.onnx")), ("--dim", "batch=1"))
+    yield Task("magika", next((package("magika") / "models").glob("*/model.onnx")), ("--shape", "bytes=1x2048"))
 
 
 def gemm(path: Path) -> Path:
