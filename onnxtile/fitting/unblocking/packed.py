@@ -51,9 +51,10 @@ def _parts(edit: ModelEdit, node: ir.Node) -> list[ir.Value]:
             found.append(maker.part(source, axis, start, stop))
             start = stop
         return found
-    if node.op_type != "Gather" or node.inputs[1] not in edit.constants or edit.sizes(node.inputs[1]) != ():
+    chosen = node.inputs[1] if node.op_type == "Gather" else None
+    if chosen is None or chosen not in edit.constants or edit.sizes(chosen) != ():
         return []
-    place = int(edit.constants.array(node.inputs[1])) % sizes[axis]
+    place = int(edit.constants.array(chosen)) % sizes[axis]
     made = node.outputs[0]
     after = edit.sizes(made)
     if after is None:
