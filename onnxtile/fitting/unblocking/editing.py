@@ -15,6 +15,9 @@ from onnxtile.model.shapes import Shapes
 from onnxtile.runtime import Array
 from onnxtile.tiling.names import Names
 
+NodePosition = tuple[int, ...]
+"""Where a node stands: compared number by number, so that there is always one between two others."""
+
 _PART = 256
 """A tensor of this part of the largest one does not matter for the bytes alive."""
 
