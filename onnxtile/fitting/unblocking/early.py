@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fitting.unblocking.editing import ModelEdit, OrderKey
+from onnxtile.fitting.unblocking.editing import ModelEdit, NodePosition
 from onnxtile.model.walk import dependencies
 
 
@@ -14,7 +14,7 @@ def run_early(edit: ModelEdit) -> list[ir.Node]:
     It waits for the nodes that make its operands, and for the other readers of the operands that it is the last to read.
     """
     graph, outputs = edit.model.graph, set(edit.model.graph.outputs)
-    keys: dict[ir.Node, OrderKey] = {}
+    keys: dict[ir.Node, NodePosition] = {}
     readers: dict[ir.Value, list[ir.Node]] = {}
     nodes = list(graph)
     read = {node: list(dict.fromkeys(dependencies(node))) for node in nodes}

@@ -16,11 +16,11 @@ from onnxtile.model.shapes import Shapes
 from onnxtile.runtime import Array
 from onnxtile.tiling.names import Names
 
+NodePosition: TypeAlias = tuple[int, ...]
+"""Where a node stands: compared number by number, so that there is always one between two others."""
+
 _PART = 256
 """A tensor of this part of the largest one does not matter for the bytes alive."""
-
-OrderKey: TypeAlias = tuple[int, ...]
-"""The place of a node among all nodes; one that is moved gets a longer key, between its new neighbours."""
 
 
 class ModelEdit:

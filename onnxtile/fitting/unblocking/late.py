@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fitting.unblocking.editing import ModelEdit, OrderKey
+from onnxtile.fitting.unblocking.editing import ModelEdit, NodePosition
 from onnxtile.model.walk import dependencies
 
 _LARGEST = 24
@@ -26,7 +26,7 @@ def run_late(edit: ModelEdit) -> list[ir.Node]:
 class _LateOrder:
     def __init__(self, edit: ModelEdit) -> None:
         self.edit, self.graph = edit, edit.model.graph
-        self.keys: dict[ir.Node, OrderKey] = {node: (place,) for place, node in enumerate(self.graph)}
+        self.keys: dict[ir.Node, NodePosition] = {node: (place,) for place, node in enumerate(self.graph)}
         self.reads = {node: list(dict.fromkeys(dependencies(node))) for node in self.graph}
         self.readers: dict[ir.Value, list[ir.Node]] = {}
         for node, values in self.reads.items():

@@ -5,9 +5,14 @@ So the wide result of the convolution needs not exist as a whole: its mean comes
 
 from __future__ import annotations
 
+from math import prod
+
 import onnx_ir as ir
 
 from onnxtile.fitting.unblocking.editing import ModelEdit
+
+_PIXELS = 256
+"""Pixels below which the product with one more pixel would count."""
 
 
 def pool_early(edit: ModelEdit) -> list[ir.Node]:
@@ -31,6 +36,9 @@ def _pointwise(edit: ModelEdit, pool: ir.Node) -> list[ir.Node]:
     """Return the pointwise convolutions and normalisations between a pooling and the smallest tensor, the last one first."""
     found: list[ir.Node] = []
     source = pool.inputs[0]
+    sizes = () if source is None else edit.sizes(source) or ()
+    if prod(sizes[2:]) < _PIXELS:
+        return []
     size = 0 if source is None else edit.bytes(source)
     best = 0
     while source is not None and (maker := source.producer()) is not None and _is_linear(edit, maker):

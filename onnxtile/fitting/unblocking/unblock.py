@@ -11,6 +11,7 @@ from onnxtile.fitting.unblocking.early import run_early
 from onnxtile.fitting.unblocking.editing import ModelEdit, known_shapes
 from onnxtile.fitting.unblocking.heads import heads_apart
 from onnxtile.fitting.unblocking.late import run_late
+from onnxtile.fitting.unblocking.packed import unpack_products
 from onnxtile.fitting.unblocking.pooled import pool_early
 from onnxtile.fitting.unblocking.tokens import tokens_in_pieces
 from onnxtile.fitting.unblocking.unread_results import leave_out_unread
@@ -70,7 +71,12 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[UnblockedModel]:
     """
     apart = original.clone()
     edit = ModelEdit(apart, shapes.of_copies(dict(zip(values(original), values(apart), strict=True))))
-    heads = [] if is_quantised(apart) else heads_apart(edit)
+    if is_quantised(apart):
+        return
+    unpack_products(edit)
+    edit.drop_unread()
+    edit = ModelEdit(apart, known_shapes(apart, edit.shapes))
+    heads = heads_apart(edit)
     if not heads:
         return
     edit.drop_unread()

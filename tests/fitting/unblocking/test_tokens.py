@@ -12,6 +12,7 @@ from onnx import numpy_helper
 import onnxtile
 from onnxtile.fitting.unblocking.editing import ModelEdit, known_shapes
 from onnxtile.fitting.unblocking.heads import heads_apart
+from onnxtile.fitting.unblocking.packed import unpack_products
 from onnxtile.fitting.unblocking.tokens import tokens_in_pieces
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
@@ -62,6 +63,47 @@ def test_each_head_is_computed_alone(heads: int) -> None:
     scores = [shapes.sizes(node.outputs[0]) for node in made.graph if node.op_type == "Softmax"]
     assert scores == [(1, 1, TOKENS, TOKENS)] * heads
     assert onnxtile.verify(block(heads), made).equal
+
+
+def packed(is_split: bool) -> onnx.ModelProto:
+    """Return an attention whose queries, keys and values come from one product."""
+    if is_split:
+        middle = """q0, k0, v0 = Split<axis=2>(p) q1 = Reshape(q0, split) k1 = Reshape(k0, split) v1 = Reshape(v0, split)
+        q = Transpose<perm=[0,2,1,3]>(q1) k = Transpose<perm=[0,2,3,1]>(k1) v = Transpose<perm=[0,2,1,3]>(v1)"""
+    else:
+        middle = """r = Reshape(p, packs) t = Transpose<perm=[2,0,3,1,4]>(r)
+        q = Gather<axis=0>(t, zero) k0 = Gather<axis=0>(t, one) v = Gather<axis=0>(t, two) k = Transpose<perm=[0,1,3,2]>(k0)"""
+    proto = model(
+        f"""g (float[1,37,24] x) => (float[1,37,24] y) {{ m = MatMul(x, w) p = Add(m, b) {middle}
+        [scores] s0 = MatMul(q, k) s = Softmax<axis=-1>(s0) o0 = MatMul(s, v) o1 = Transpose<perm=[0,2,1,3]>(o0)
+        o2 = Reshape(o1, join) y = MatMul(o2, wo) }}""",
+        w=(WIDTH, 3 * WIDTH),
+        b=(3 * WIDTH,),
+        wo=(WIDTH, WIDTH),
+    )
+    arrays = {
+        "split": [1, TOKENS, 3, 8],
+        "join": [1, TOKENS, WIDTH],
+        "packs": [1, TOKENS, 3, 3, 8],
+        "zero": 0,
+        "one": 1,
+        "two": 2,
+    }
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items())
+    return proto
+
+
+@pytest.mark.parametrize("is_split", [True, False])
+def test_packed_queries_keys_and_values_are_products_of_their_own(is_split: bool) -> None:
+    made = load(packed(is_split))
+    edit = ModelEdit(made, resolve(made, run=False))
+    assert unpack_products(edit)
+    edit.drop_unread()
+    edit = ModelEdit(made, known_shapes(made, edit.shapes))
+    assert [node.name for node in heads_apart(edit)] == ["scores"]
+    edit.drop_unread()
+    assert not {"Split", "Gather"} & {node.op_type for node in made.graph}
+    assert onnxtile.verify(packed(is_split), made).equal
 
 
 def test_a_tensor_without_independent_heads_stays() -> None:
