@@ -46,7 +46,7 @@ class SizeOptions(WatchOptions):
     dims: Annotated[
         DimensionSizes | None,
         Option(
-            "size of a symbolic dimension; for plan and inspect, or a range 1:8",
+            "size of a symbolic dimension; plan and inspect also take a range 1:8",
             "NAME=N",
             ("--dim",),
             SIZES,

@@ -21,6 +21,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
+from onnxtile.model.size_expression import read_sizes
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.proof.at_sizes import at_sizes, proved_sizes
 from onnxtile.planning.proof.published.audit import check, require
@@ -227,9 +228,18 @@ def test_a_name_that_no_formula_can_have_gets_underscores() -> None:
     assert str(formulas.activations.total) == "64*net_batch_size"
 
 
+def test_every_dimension_of_an_input_has_a_size_or_a_range() -> None:
+    with pytest.raises(ModelError, match=r"sizes of inputs are not known: 'x' \[batch, seq, 8\]"):
+        onnxtile.plan(parsed(ATTENTION), dims={"batch": (1, 3)})
+
+
 def test_a_tensor_without_a_formula_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxtile.model.symbolic_sizes.read_sizes", lambda *_: None)
-    with pytest.raises(ModelError, match="the size of 'q' over the ranges is not known"):
+    monkeypatch.setattr(
+        "onnxtile.model.symbolic_sizes.read_sizes",
+        lambda dims, ranges: None if dims == ("batch", "seq", "seq") else read_sizes(dims, ranges),
+    )
+    monkeypatch.setattr("onnxtile.model.shapes.propagated", lambda *_: None)
+    with pytest.raises(ModelError, match="the size of 'scores' over the ranges is not known"):
         onnxtile.plan(parsed(ATTENTION), dims={"batch": (1, 3), "seq": (1, 4)})
 
 

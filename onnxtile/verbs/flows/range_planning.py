@@ -10,10 +10,11 @@ import onnx_ir as ir
 
 from onnxtile.errors import Mismatch, ModelError, UsageError
 from onnxtile.model.constants import Constants
-from onnxtile.model.dims import bind, formula_names, rename_symbols, require_symbols
+from onnxtile.model.dims import bind, formula_names, free_inputs, rename_symbols, require_symbols
 from onnxtile.model.infer import values
 from onnxtile.model.load import digest, file_name, load
 from onnxtile.model.shapes import resolve
+from onnxtile.model.unbound import missing_sizes
 from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.model.wanted import Wanted
 from onnxtile.verbs.flows.chain import file_of
@@ -85,6 +86,10 @@ def plan_range(options: PlanOptions) -> PlannedModel:
     ranges = {names.get(name, name): ends for name, ends in ranges.items()}
     progress("inferring shapes")
     known = resolve(planned, run=True, bounds=options.bounds, ranges=ranges)
+    tensors = (value for value in free_inputs(planned) if isinstance(value.type, ir.TensorType))
+    left = [value for value in tensors if known.formulas(value) is None]
+    if left:
+        raise missing_sizes(left)
     opened = unfold(planned, known, Constants(planned))
     progress("planning")
     settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=dims, ranges=ranges)
