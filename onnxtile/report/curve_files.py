@@ -17,7 +17,7 @@ from onnxtile.report.table import ResultJson
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "onnxtile",
     "svg.fonttype": "none",
     "font.sans-serif": ["DejaVu Sans"],
@@ -105,7 +105,7 @@ def _picture(result: ResultJson, title: str, kind: Literal["png", "svg"]) -> byt
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise UsageError(f"a .{kind} needs matplotlib", hint="pip install 'onnxtile[pictures]'") from error
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.0, 6.0), layout="constrained")
         figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
         panels = figure.subplots(3, 1, sharex=True)
