@@ -19,6 +19,7 @@ from onnxtile.model.walk import dependencies, has_body
 from onnxtile.planning.layout.aliases.lawful import IN_PLACE, VIEWS
 
 _DIRECTIONS = (ROWS, COLUMNS)
+_MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
 _STANDARD = {"", "ai.onnx"}
 _WINDOWED = {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"}
 """Operators whose axes behind the channels are cut, also where there is one only."""
@@ -45,9 +46,9 @@ class KernelSource:
 
 class _NetworkReader:
     def __init__(
-        self, model: ir.Model, shapes: Shapes, constants: Constants, inside: Collection[ir.Value] = ()
+        self, model: ir.Model, shapes: Shapes, constants: Constants, inside: frozenset[ir.Value], exact: bool
     ) -> None:
-        self.inside = inside
+        self.inside, self.exact = inside, exact
         self.model, self.shapes, self.constants = model, shapes, constants
         self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
         self.nodes = [n for n in model.graph if not all(v in constants for v in n.outputs if v.name)]
@@ -164,7 +165,7 @@ class _NetworkReader:
 
     def _cut(self, node: ir.Node, direction: int) -> AxisLinks | None:
         """Return the links of a node whose results all have one axis in `direction`; None where it is not cut."""
-        if has_body(node) or node.domain not in _STANDARD:
+        if has_body(node) or node.domain not in _STANDARD or self._may_round(node):
             return None
         found = self._links(node, self.axes[node.outputs[0]][direction])
         if found is None:
@@ -173,6 +174,10 @@ class _NetworkReader:
         # Rows of the result that come from columns of an operand: one direction of both would have to be cut as another.
         is_turned = any(link is not None and link.axis != self.axes[value][direction] for link, value in given)
         return None if is_turned else found
+
+    def _may_round(self, node: ir.Node) -> bool:
+        """Return whether fewer rows may change the last bits: onnxruntime multiplies a row alone by another kernel."""
+        return self.exact and node.op_type in _MATRIX_PRODUCTS and self.inside.isdisjoint(node.inputs)
 
     def _reason(self, node: ir.Node) -> str:
         """Return the reason why a node is not cut into rows."""
@@ -183,6 +188,8 @@ class _NetworkReader:
             return f"{node.domain}.{node.op_type} has no rule for cutting"
         if axis is None:
             return "its result has no rows"
+        if self._may_round(node):
+            return "a matrix product of fewer rows may round differently, which --exact does not allow"
         try:
             links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
         except Uncut as error:
@@ -208,6 +215,16 @@ class _NetworkReader:
             return 0
 
 
-def read_network(model: ir.Model, shapes: Shapes, constants: Constants, inside: Collection[ir.Value] = ()) -> Network:
-    """Return the kernels of the main graph of `model` and the tensors between them; values of `inside` take no bytes."""
-    return _NetworkReader(model, shapes, constants, inside).network()
+def read_network(
+    model: ir.Model,
+    shapes: Shapes,
+    constants: Constants,
+    inside: Collection[ir.Value] = (),
+    *,
+    exact: bool = False,
+) -> Network:
+    """Return the kernels of the main graph of `model` and the tensors between them; values of `inside` take no bytes.
+
+    With `exact`, only kernels are cut whose pieces are equal to the whole in the last bit.
+    """
+    return _NetworkReader(model, shapes, constants, frozenset(inside), exact).network()

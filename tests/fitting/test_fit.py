@@ -112,6 +112,18 @@ def test_what_is_not_cut_says_why() -> None:
     ]
 
 
+def test_matrix_products_are_not_cut_where_the_result_must_be_exact() -> None:
+    """onnxruntime multiplies one row by another kernel than several."""
+    made = model(
+        "g (float[1,24,96] x) => (float[1,24,40] y) { [up] h = MatMul(x, a) [act] k = Relu(h) [down] y = MatMul(k, b) }",
+        a=(96, 700),
+        b=(700, 40),
+    )
+    assert onnxtile.fit(made, smallest=True).after.arena < onnxtile.plan(made).plan.arena_size
+    exact = onnxtile.fit(made, smallest=True, exact=True)
+    assert exact.verdict is not None and all(output.max_abs == 0 for output in exact.verdict.outputs)
+
+
 def test_the_arena_is_that_of_the_defaults_of_plan_where_another_order_is_smaller(tmp_path: Path) -> None:
     planned = onnxtile.plan(branches()).plan.arena_size
     assert planned < onnxtile.plan(branches(), order="model").plan.arena_size

@@ -10,7 +10,7 @@ from onnxtile.fitting.result import ModelCost
 from onnxtile.fitting.search import FitTarget, search
 from onnxtile.progress import Progress
 from onnxtile.result import VerbResult
-from onnxtile.verbs.flows.fitting import FitSubject, cost, read_subject, unblocked_subject, written
+from onnxtile.verbs.flows.fitting import FitSubject, cost, extra_left, read_subject, unblocked_subject, written
 
 if TYPE_CHECKING:
     from onnxtile.verbs.fit import CurveOptions
@@ -59,9 +59,9 @@ def fit_curve(options: CurveOptions) -> FitCurve:
 
 def curve_of(subject: FitSubject, options: CurveOptions) -> FitCurve:
     """Return the trade of a model that was read."""
-    wanted = FitTarget(None, float(options.max_extra_macs), options.max_nodes)
     points = [CurvePoint(subject.before, False)]
-    unblocked, _ = unblocked_subject(subject, exact=options.exact)
+    unblocked, _ = unblocked_subject(subject, options)
+    wanted = FitTarget(None, extra_left(subject, unblocked, options), options.max_nodes)
     for point in _points(unblocked, wanted, options.progress):
         # Gaps between buffers may make an arena larger than its peak.
         if point.cost.arena < points[-1].cost.arena:

@@ -153,16 +153,29 @@ def _cut(
     """Return the model after rewrites, these, and the schedule written into it: tokens in pieces where that alone may do, else regions."""
     tokens = None if options.exact else _tokens_cut(subject, wanted)
     if tokens is None:
-        edited, rewrites = unblocked_subject(subject, exact=options.exact)
-        return edited, rewrites, _fitted(edited, wanted, options.progress)
+        edited, rewrites = unblocked_subject(subject, options)
+        target = replace(wanted, extra_macs=extra_left(subject, edited, options))
+        return edited, rewrites, _fitted(edited, target, options.progress)
     edited = _edited(subject, tokens, exact=options.exact)
     return edited, tokens.rewrites, written(edited, FitSchedule(tuple(edited.regions.whole)), options.progress)
 
 
-def unblocked_subject(subject: FitSubject, *, exact: bool) -> tuple[FitSubject, tuple[ModelRewrite, ...]]:
-    """Return the model after the rewrites that let more of it be cut, and these rewrites."""
-    found = unblock(subject.model, subject.shapes, exact=exact)
-    return (subject, ()) if found is None else (_edited(subject, found, exact=exact), found.rewrites)
+def unblocked_subject(subject: FitSubject, options: CurveOptions) -> tuple[FitSubject, tuple[ModelRewrite, ...]]:
+    """Return the model after the rewrites that let more of it be cut, and these rewrites; none that take more MACs than the budget."""
+    for exact in dict.fromkeys((options.exact, True)):
+        found = unblock(subject.model, subject.shapes, exact=exact)
+        if found is None:
+            continue
+        edited = _edited(subject, found, exact=options.exact)
+        if extra_left(subject, edited, options) >= 0:
+            return edited, found.rewrites
+    return subject, ()
+
+
+def extra_left(subject: FitSubject, edited: FitSubject, options: CurveOptions) -> float:
+    """Return the extra MACs that the budget leaves after rewrites, as a share of those of the `edited` model; negative beyond it."""
+    most = (1 + float(options.max_extra_macs)) * subject.regions.network.macs
+    return most / edited.regions.network.macs - 1 if edited.regions.network.macs else 0.0
 
 
 def _edited(subject: FitSubject, edit: UnblockedModel, *, exact: bool) -> FitSubject:
@@ -207,7 +220,7 @@ def _judged(
 def _regions(model: ir.Model, shapes: Shapes, constants: Constants, *, exact: bool = False) -> Regions:
     """Return the regions of a model; `exact` says that no sum may be added up in another order."""
     inside = inside_islands(model, constants)
-    network = read_network(model, shapes, constants, inside)
+    network = read_network(model, shapes, constants, inside, exact=exact)
     # Sums of quantised products cannot be added up in parts without a wider type.
     if exact or inside:
         return Regions(network)

@@ -23,8 +23,12 @@ g (float[1,3,32,16] x) => (float[1,2,32,16] y) {
     proto = model(text, **weights)
     proto.graph.node[1].input[4] = "variance"
     proto.graph.initializer.append(onnx.helper.make_tensor("variance", onnx.TensorProto.FLOAT, [2], [1, 2]))
-    fitted = onnxtile.fit(proto, smallest=True, max_extra_macs="0%")
+    fitted = onnxtile.fit(proto, smallest=True, max_extra_macs="1%")
     steps = {step.kind: step for step in fitted.steps}
     assert steps["rewrite"].nodes == ("mean",)
-    assert fitted.after.arena * 2 < onnxtile.fit(proto, smallest=True, max_extra_macs="0%", exact=True).after.arena
+    assert fitted.before.macs < fitted.after.macs <= 1.01 * fitted.before.macs
+    without = onnxtile.fit(proto, smallest=True, max_extra_macs="0%")
+    assert without.after.macs <= without.before.macs
+    assert "rewrite" not in {step.kind for step in without.steps}
+    assert fitted.after.arena < without.after.arena
     assert fitted.verdict is not None and fitted.verdict.equal
