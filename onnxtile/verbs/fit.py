@@ -58,7 +58,7 @@ class CurveOptions(VerifyOptions, SizeOptions):
     target: Annotated[
         str | None,
         Option(
-            "also tile the products within the limits of the hardware, a file or a name: 64x64x64 ...",
+            "also tile products within limits of the hardware, a file or a name: 64x64x64 ...",
             "FILE|NAME",
             choices=Choices("onnxtile.tiling.target:ready_made", open=True),
         ),
