@@ -125,7 +125,7 @@ class FitCommand(WriteOptions, FitStepOptions):
     curve: Annotated[
         str | None,
         Option(
-            "arenas against MACs, nodes and copied bytes, as .html .svg .png .md .csv .json; - for the table only",
+            "arena against MACs, nodes and copies, as .html .svg .md ...; - for a table",
             "FILE",
             heading=WRITING,
             endings=Choices("onnxtile.report.curve_files:ENDINGS"),
