@@ -19,6 +19,7 @@ from onnxtile.registry import data_folder
 
 STEPS = verbs()
 NO_STEP = {
+    "fit": {"curve"},  # for people: the trade beside the result
     "fuse": {"explain"},  # explains, and makes no model
     "inspect": {"trace", "inputs", "ranges"},  # a run for its own sake
     "plan": {"check"},  # checks a plan, and makes none
