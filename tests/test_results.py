@@ -52,6 +52,7 @@ RESULTS: dict[str, Callable[[], VerbResult]] = {
     "unfuse": lambda: onnxtile.fuse(proto(), ["MatMul-*>Add"]).unfuse(),
     "tile": lambda: onnxtile.tile(proto(), onnxtile.Limits.of(max=32)),
     "fit": lambda: onnxtile.fit(proto(), smallest=True),
+    "the curve of fit": lambda: onnxtile.fit_curve(proto()),
     "plan": lambda: onnxtile.plan(proto()),
     "a plan alone": lambda: onnxtile.plan(proto(), verify=False).plan,
     "a TensorFlow Lite model": _planned_tflite,

@@ -6,9 +6,12 @@ import ast
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from onnxtile.model.known import Dim, Dims
 from onnxtile.model.size_formula import SizeFormula, SizeRanges, extreme
+
+if TYPE_CHECKING:
+    from onnxtile.model.known import Dim, Dims
 
 
 class _NotASize(Exception):

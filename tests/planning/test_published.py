@@ -19,6 +19,7 @@ from onnxtile.planning.annotate import annotate
 from onnxtile.planning.layout import graph_layout
 from onnxtile.planning.layout.aliases import find
 from onnxtile.planning.layout.aliases.lawful import IN_PLACE, VIEWS
+from onnxtile.planning.layout.ordering import order_search
 from onnxtile.planning.layout.roles import Roles, assign
 from onnxtile.planning.layout.workspaces import Needs, WorkspaceRules
 from onnxtile.planning.model_plan import PlanSettings, plan_model
@@ -246,7 +247,7 @@ def test_a_tensor_that_the_planner_loses_is_missed(monkeypatch: pytest.MonkeyPat
             del roles.tensors[value]
         return roles
 
-    monkeypatch.setattr(graph_layout, "assign", losing)
+    monkeypatch.setattr(order_search, "assign", losing)
     assert "'g' has no address for its 400 bytes" in refusal(Case.of(MIXED))
 
 
