@@ -18,6 +18,7 @@ from onnxtile.fitting.unblocking.unread_results import leave_out_unread
 from onnxtile.model.constants import Constants
 from onnxtile.model.infer import values
 from onnxtile.model.quantising import is_quantised
+from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import all_values
 from onnxtile.tiling.prune import prune
@@ -46,8 +47,8 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedMode
 
     With `exact`, only rewrites are made whose results are equal to the last bit.
     """
-    model = original.clone()
-    edit = ModelEdit(model, shapes.of_copies(dict(zip(values(original), values(model), strict=True))))
+    edit = _edit_of_copy(original, shapes)
+    model = edit.model
     found: list[ModelRewrite] = []
     _note(found, "rewrite", "an optional result that nothing reads is left out", leave_out_unread(edit))
     if not is_quantised(model):
@@ -69,8 +70,8 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[UnblockedModel]:
 
     The products of pieces may differ from those of the whole in the last bits.
     """
-    apart = original.clone()
-    edit = ModelEdit(apart, shapes.of_copies(dict(zip(values(original), values(apart), strict=True))))
+    edit = _edit_of_copy(original, shapes)
+    apart = edit.model
     if is_quantised(apart):
         return
     unpack_products(edit)
@@ -93,6 +94,14 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[UnblockedModel]:
         _note(found, "heads", "one head after the other", heads)
         _note(found, "tokens", f"tokens in {count} pieces", nodes)
         yield UnblockedModel(model, known_shapes(model, edit.shapes), tuple(found))
+
+
+def _edit_of_copy(original: ir.Model, shapes: Shapes) -> ModelEdit:
+    """Return the edit of a copy whose constants are no inputs: one that goes must not become an input alone."""
+    model = original.clone()
+    known = shapes.of_copies(dict(zip(values(original), values(model), strict=True)))
+    raise_ir_version(model)
+    return ModelEdit(model, known)
 
 
 def _note(found: list[ModelRewrite], kind: str, text: str, nodes: list[ir.Node]) -> None:

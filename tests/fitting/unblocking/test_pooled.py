@@ -32,3 +32,24 @@ g (float[1,3,32,16] x) => (float[1,2,32,16] y) {
     assert "rewrite" not in {step.kind for step in without.steps}
     assert fitted.after.arena < without.after.arena
     assert fitted.verdict is not None and fitted.verdict.equal
+
+
+def test_constants_that_are_listed_as_inputs_are_no_inputs_after_a_rewrite() -> None:
+    old = model(
+        """
+g (float[1,2,32,16] x) => (float[1,4,1,1] y) {
+    [stem] a = Conv(x, w0)
+    [wide] b = Conv(a, w1)
+    [mean] y = GlobalAveragePool(b)
+}""",
+        w0=(2, 2, 1, 1),
+        w1=(4, 2, 1, 1),
+    )
+    old.ir_version = 3
+    old.graph.initializer.append(onnx.helper.make_tensor("unread", onnx.TensorProto.INT64, [1], [4]))
+    for tensor in old.graph.initializer:
+        old.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    fitted = onnxtile.fit(old, smallest=True, max_extra_macs="0%")
+    assert "rewrite" in {step.kind for step in fitted.steps}
+    assert [value.name for value in fitted.model.graph.inputs] == ["x"]
+    assert fitted.verdict is not None and fitted.verdict.equal
