@@ -19,7 +19,7 @@ def fixture_limits(tmp_path: Path) -> str:
     return str(tmp_path / "limits.toml")
 
 
-@pytest.mark.parametrize("wrap", [False, True])
+@pytest.mark.parametrize("wrap", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_limits_hold_for_the_pieces(limits: str, tmp_path: Path, wrap: bool) -> None:
     fitted = onnxtile.fit(inverted_residuals(), capacity="12KiB", target=limits, wrap=wrap)
     assert fitted.after.arena <= 12 * 1024 and fitted.steps
@@ -36,6 +36,7 @@ def test_a_model_that_fits_is_tiled_too(limits: str) -> None:
     assert not onnxtile.tile(fitted.model, target=limits).result.tiled
 
 
+@pytest.mark.slow
 def test_tiles_that_take_more_bytes_make_the_search_look_for_fewer(tmp_path: Path) -> None:
     net = model(
         "g (float[32,64] x) => (float[32,16] y) { h = MatMul(x, w0) r = Relu(h) y = MatMul(r, w1) }",

@@ -40,6 +40,7 @@ def test_the_weights_that_operators_made_are_folded_and_gone(tiled: Tiled) -> No
     assert {"fc6_w_0", "fc7_w_0", "fc8_w_0"}.isdisjoint(left) and "conv1_w_0" in left
 
 
+@pytest.mark.slow
 def test_its_outputs_are_the_same(tiled: Tiled) -> None:
     image = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
     expected = Session(FILE.read_bytes()).run({"data_0": image})["prob_1"]
