@@ -61,7 +61,7 @@ def curve_of(subject: FitSubject, options: CurveOptions) -> FitCurve:
     """Return the trade of a model that was read."""
     points = [CurvePoint(subject.before, False)]
     unblocked, _ = unblocked_subject(subject, options)
-    wanted = FitTarget(None, extra_left(subject, unblocked, options), options.max_nodes)
+    wanted = FitTarget(None, max(extra_left(subject, unblocked, options), 0.0), options.max_nodes)
     for point in _points(unblocked, wanted, options.progress):
         # Gaps between buffers may make an arena larger than its peak.
         if point.cost.arena < points[-1].cost.arena:

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from onnxtile.tiling.result import TileResult
     from onnxtile.verbs.fit import CurveOptions, FitOptions
 
+_NEGLIGIBLE = 1e-4
+"""The share of its MACs by which rewrites of a model may exceed the budget: the product with one pixel more."""
 _ATTEMPTS = 6
 """Schedules that are written and planned, at most, until the plan of one fits."""
 
@@ -154,7 +156,7 @@ def _cut(
     tokens = None if options.exact else _tokens_cut(subject, wanted)
     if tokens is None:
         edited, rewrites = unblocked_subject(subject, options)
-        target = replace(wanted, extra_macs=extra_left(subject, edited, options))
+        target = replace(wanted, extra_macs=max(extra_left(subject, edited, options), 0.0))
         return edited, rewrites, _fitted(edited, target, options.progress)
     edited = _edited(subject, tokens, exact=options.exact)
     return edited, tokens.rewrites, written(edited, FitSchedule(tuple(edited.regions.whole)), options.progress)
@@ -167,7 +169,7 @@ def unblocked_subject(subject: FitSubject, options: CurveOptions) -> tuple[FitSu
         if found is None:
             continue
         edited = _edited(subject, found, exact=options.exact)
-        if extra_left(subject, edited, options) >= 0:
+        if extra_left(subject, edited, options) >= -_NEGLIGIBLE:
             return edited, found.rewrites
     return subject, ()
 
