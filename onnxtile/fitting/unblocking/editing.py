@@ -17,7 +17,7 @@ from onnxtile.runtime import Array
 from onnxtile.tiling.names import Names
 
 NodePosition: TypeAlias = tuple[int, ...]
-"""Where a node stands: compared number by number, so that there is always one between two others."""
+"""The position of a node, compared number by number, so that there is always one between two others."""
 
 _PART = 256
 """A tensor of this part of the largest one does not matter for the bytes alive."""

@@ -21,7 +21,7 @@ class Ideal(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What a node changes: the live bytes while it runs and after it, against those before.
+    """The effect of a node on the live bytes: while it runs and after it, against those before.
 
     After it, the nodes `cheaper` take fewer bytes, and those `freed` are ready.
     """
