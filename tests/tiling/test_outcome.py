@@ -66,6 +66,14 @@ def test_the_arena_is_absent_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> N
     assert (large.reason or "").startswith("planned only up to 2 nodes, and the model has ")
 
 
+def test_the_arena_of_a_model_with_open_sizes_is_absent() -> None:
+    weights = "{" + ", ".join(["0.5"] * 64) + "}"
+    text = f"{HEADER} g (float[n,8] x) => (float[n,8] y) <float[8,8] w = {weights}> {{ y = MatMul(x, w) }}"
+    arena = outcome(parser.parse_model(text), Limits.of(k=4)).arena
+    assert (arena.before, arena.after) == (None, None)
+    assert "the size of 'y' is not known" in (arena.reason or "")
+
+
 def test_nothing_tiled_is_a_warning() -> None:
     assert outcome(chain(8, 8, 8), Limits.of(max=8)).warnings == (
         "nothing was tiled; the most common reason: within the limits",

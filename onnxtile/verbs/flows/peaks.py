@@ -99,7 +99,12 @@ def arena_size(model: ir.Model, known: Shapes) -> int | str:
 
 
 def _size(planned: PlanResult | str) -> int | str:
-    return planned if isinstance(planned, str) else planned.arena_size
+    if isinstance(planned, str):
+        return planned
+    if planned.unplanned:
+        first = planned.unplanned[0]
+        return f"the size of {first.name!r} is not known: {first.reason}"
+    return planned.arena_size
 
 
 def _planned(model: ir.Model, known: Shapes) -> PlanResult | str:
