@@ -181,7 +181,7 @@ MOVES = {
     "padded": """h = Conv<pads=[1,1,1,1]>(x, w) i = Pad(h, {0,1,2,1,0,0,1,2}, half) y = MaxPool<kernel_shape=[3,3], strides=[3,3]>(i)""",
     "padded with the border": """h = Conv<pads=[1,1,1,1]>(x, w) i = Pad<mode="edge">(h, {0,0,2,1,0,0,1,2})
         y = MaxPool<kernel_shape=[3,3], strides=[3,3]>(i)""",
-    "flattened": """h = Conv<pads=[1,1,1,1]>(x, w) i = Reshape(h, {1,8,-1}) j = Transpose<perm=[0,2,1]>(i) k = MatMul(j, m)
+    "flattened": """h = Conv<pads=[1,1,1,1]>(x, w) i = Reshape(h, {1,8,-1}) j = Transpose<perm=[0,2,1]>(i) k = Mul(j, half)
         l = Softmax<axis=-1>(k) y = ReduceMean<axes=[2]>(l)""",
     "pixels shuffled": """h = Conv<pads=[1,1,1,1]>(x, w) i = Reshape(h, {1,2,2,2,20,12}) j = Transpose<perm=[0,1,4,2,5,3]>(i)
         k = Reshape(j, {1,2,40,24}) y = MaxPool<kernel_shape=[8,8], strides=[8,8]>(k)""",
@@ -207,9 +207,7 @@ def _moved(name: str) -> onnx.ModelProto:
     kind = {"chosen": "int64[n,h,v]", "flattened": "float[n,c,h]", "one axis": "float[n,c,h]"}.get(
         name, "float[n,c,h,v]"
     )
-    proto = model(
-        f"g (float[1,3,20,12] x) => ({kind} y) {{ {text} }}", w=(8, 3, 3, 3), m=(8, 6), v=(8, 3, 5), u=(8, 8, 5)
-    )
+    proto = model(f"g (float[1,3,20,12] x) => ({kind} y) {{ {text} }}", w=(8, 3, 3, 3), v=(8, 3, 5), u=(8, 8, 5))
     for place, one in enumerate(numbers):
         array = np.asarray([int(number) for number in one[1:-1].split(",")], np.int64)
         proto.graph.initializer.append(numpy_helper.from_array(array, f"c{place}"))
