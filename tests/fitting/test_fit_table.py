@@ -19,10 +19,14 @@ LINES = [
         for line in (
             ("resnet50", "3MiB", "0%"),
             ("resnet50", "2MiB", "0%"),
+            ("squeezenet", "512KiB", "1%"),
             ("shufflenet", "640KiB", "0%"),
+            ("shufflenet", "512KiB", "7%"),
+            ("densenet121", "2MiB", "0%"),
             ("inception_v1", "1.25MiB", "0%"),
             ("mobilenet 1.0 224", "1MiB", "0%"),
             ("mobilenet 1.0 224", "512KiB", "2%"),
+            ("mobilenet 1.0 224", "256KiB", "5%"),
             ("mobilenet 0.35 144", "96KiB", "3%"),
         )
     ),
