@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _NotASize(Exception):
-    """The text is no size of known symbols."""
+    """The text is not a size made of known symbols."""
 
 
 @dataclass(frozen=True)

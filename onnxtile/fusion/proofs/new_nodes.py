@@ -23,7 +23,7 @@ from onnxtile.model.infer import Dim, Dims
 
 @dataclass
 class NewNodes:
-    """Collects steps; each method returns what stands for its result."""
+    """Collects new nodes as steps; each method returns the operand that its step makes."""
 
     steps: list[NewNode]
 
