@@ -114,7 +114,6 @@ class _StripCosts:
 
     def _kept_of_others(self, found: StripTrace) -> int:
         """Return the bytes of the rows that are kept of chunks for which another chunk stands."""
-        total = 0
         makers, weights, patches = self.about.makers, self.region.weights, found.trace.patches
         kept: dict[int, int] = {}
         for patch in (*found.given, *found.left):
@@ -123,8 +122,7 @@ class _StripCosts:
             if others:
                 size = self.region.tensors[tensor].bytes(rows[1] - rows[0], columns[1] - columns[0])
                 kept[tensor] = max(kept.get(tensor, 0), others * _aligned(size))
-        total += sum(kept.values())
-        return total
+        return sum(kept.values())
 
     def _join(self) -> None:
         """Count the copies of the strips of results into one tensor each."""
