@@ -74,6 +74,9 @@ def _summary(result: PlanResult) -> str:
     arenas = [dict(vars(arena)) for arena in result.arenas]
     summary = {"version": VERSION, "alignment": result.alignment, "arenas": arenas, "peak": result.peak}
     summary |= {"io": result.io, "overwrite_inputs": result.overwrite_inputs, "order": result.order}
+    if result.kept_states:
+        told = ("input", "output", "arena", "offset", "size", "copied", "moved")
+        summary["states"] = [{key: getattr(state, key) for key in told} for state in result.kept_states]
     shared = [workspace for workspace in result.buffers if workspace.kind == "workspace" and workspace.name == SHARED]
     if shared:
         fields = ("arena", "offset", "size", "first", "last")

@@ -44,6 +44,11 @@ from onnxtile.planning.rows import (
     results,
 )
 from onnxtile.planning.scaled_arenas import scaled_arenas, with_scaled
+from onnxtile.planning.states.find_states import StateChoice, roots, states_of
+from onnxtile.planning.states.state_rows import planned_states
+
+NO_STATES = StateChoice()
+"""No input and output are one state."""
 
 SHARING = ALL_RULES
 """The rules of aliases, by which tensors share bytes."""
@@ -57,8 +62,9 @@ class PlanSettings:
     `effort` is the budget of `planner`. `order` names the order of nodes; up to `streams` independent nodes run in one step. `share`
     names the rules of aliases in use, all by default; views are always in use. `io` places graph inputs and outputs inside or outside
     the arena; `overwrite_inputs` allows inputs inside it to be overwritten. With `whole_buffers`, all bytes of a buffer are live in its
-    whole live range. `workspaces` has the bytes that kernels need beside their operands and results. `digest` and `name` (of the input
-    file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are copied into the result.
+    whole live range. `workspaces` has the bytes that kernels need beside their operands and results. `states` says which inputs and
+    outputs are one state. `digest` and `name` (of the input file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes)
+    are copied into the result.
     """
 
     alignment: int = DEFAULT_ALIGNMENT
@@ -72,6 +78,7 @@ class PlanSettings:
     overwrite_inputs: bool = False
     whole_buffers: bool = False
     workspaces: WorkspaceRules = NO_RULES
+    states: StateChoice = NO_STATES
     digest: str | None = None
     name: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -90,8 +97,9 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     """
     chosen = find_planner(settings.planner)
     model, shapes, constants = unfold(model, shapes, constants)
-    facts = LayoutFacts(model, shapes, constants)
-    scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs)
+    states = states_of(LayoutFacts(model, shapes, constants), settings.states)
+    facts = LayoutFacts(model, shapes, constants, roots(states.taken, LayoutFacts(model, shapes, constants)))
+    scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, states=states.taken)
     chosen_order = find_order(settings.order)
 
     def solve(problem: Problem) -> OffsetPlan:
@@ -161,6 +169,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         constants=_placed_in_order(told.constants, facts, settings.alignment),
         outside=_excluded(told.outside, facts),
         unplanned=_excluded(told.unplanned, facts),
+        states=planned_states(states, layout, facts, places),
         ranges=dict(settings.ranges),
         formulas=tuple(arena.formula for arena in scaled),
     )
