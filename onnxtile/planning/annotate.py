@@ -74,6 +74,8 @@ def _summary(result: PlanResult) -> str:
     arenas = [dict(vars(arena)) for arena in result.arenas]
     summary = {"version": VERSION, "alignment": result.alignment, "arenas": arenas, "peak": result.peak}
     summary |= {"io": result.io, "overwrite_inputs": result.overwrite_inputs, "order": result.order}
+    fixed = {"pins": dict(result.pins), "places": dict(result.places), "keeps": list(result.keeps)}
+    summary |= {key: names for key, names in fixed.items() if names}
     shared = [workspace for workspace in result.buffers if workspace.kind == "workspace" and workspace.name == SHARED]
     if shared:
         fields = ("arena", "offset", "size", "first", "last")
