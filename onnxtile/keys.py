@@ -49,6 +49,8 @@ KEEP = _PREFIX + "keep"
 STEP = _PREFIX + "step"
 # On a node, by plan: arena, offset and bytes of its workspace (JSON).
 WORKSPACE_AT = _PREFIX + "workspace_at"
+# On a node, by plan: arena, offset and bytes of its workspace that is kept for the whole run (JSON).
+UNIQUE_WORKSPACE_AT = _PREFIX + "unique_workspace_at"
 # On the graph, by plan: version, alignment, arenas, peak, what lies in the arenas, the order, the workspace of several nodes (JSON).
 PLAN = _PREFIX + "plan"
 

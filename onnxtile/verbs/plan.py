@@ -153,7 +153,7 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
     workspaces: Annotated[
         Mapping[str, str] | None,
         Option(
-            "workspace of a kernel: 4096, or a rule such as inputs[0].bytes",
+            "workspace of an operator or node: 4096, inputs[0].bytes, 4096 shared, 64 unique",
             "OPERATOR=BYTES",
             ("--workspace",),
             kind=values.RULES,

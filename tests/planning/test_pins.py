@@ -207,7 +207,7 @@ def test_pins_hold_at_all_sizes_of_a_range() -> None:
         ),
         ({"keep": ("q",)}, "unknown tensor 'q'", None),
         ({"keep": ("s",)}, "'s' has no address in an arena: a constant", None),
-        ({"keep": ("x",)}, "'x' has no address in an arena: a graph input", "add --io inside"),
+        ({"keep": ("x",)}, "'x' has no address in an arena: a graph input", "add io='inside'"),
         ({"pins": {"b": -64}}, "this is not an offset in bytes", "write 0, 4096 or 4KiB"),
         ({"pins": {"b": "far"}}, "this is not an offset in bytes", "write 0, 4096 or 4KiB"),
     ],

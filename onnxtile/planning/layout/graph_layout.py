@@ -109,9 +109,10 @@ def layouts(
         raise UsageError(
             f"the order {order.name!r} already holds for any number of streams", hint="leave --streams out"
         )
-    if needs.shared and (order.every or streams > 1):
+    if needs.has_common and (order.every or streams > 1):
         raise UsageError(
-            "nodes that may run at the same time cannot share one workspace", hint="leave --share-workspaces out"
+            "nodes that may run at the same time cannot share one workspace",
+            hint="leave --share-workspaces out" if needs.shared else "leave 'shared' out of the rules",
         )
     terms = _LayoutTerms(
         search.facts,
@@ -184,7 +185,7 @@ class _LayoutTerms:
 
     def _require_countable(self, roles: Roles) -> None:
         sizes = [tensor_bytes(value, self.facts.shapes) or 0 for value in roles.tensors]
-        sizes += [*self.needs.bodies.values(), *self.needs.kernels.values()]
+        sizes += self.needs.sizes
         total = sum(align(size, self.alignment) for size in sizes)
         if total > _MOST:
             raise ModelError(
