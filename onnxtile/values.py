@@ -96,6 +96,25 @@ def read_sizes(value: Any) -> int | dict[str, int]:
     return _table(value, read_size) if isinstance(value, Mapping) else read_size(value)
 
 
+def read_offsets(value: Any) -> dict[str, int]:
+    """Return offsets in bytes by name: a number of at least 0, or a text such as "4KiB"."""
+    return _table(value, _offset)
+
+
+def _offset(value: Any) -> int:
+    offset = bytes_of(value) if isinstance(value, str) else value
+    if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+        raise Unreadable("this is not an offset in bytes", hint="write 0, 4096 or 4KiB")
+    if offset > LARGEST_COUNT:
+        raise Unreadable("an offset in bytes is at most 2^63 - 1")
+    return offset
+
+
+def read_names(value: Any) -> dict[str, str]:
+    """Return names by name."""
+    return _table(value, read_text)
+
+
 def read_text(value: Any) -> str:
     """Return a text as it is."""
     if not isinstance(value, str):
@@ -252,6 +271,8 @@ NATURAL = ValueKind(read_natural, number_or_text)
 SECONDS = ValueKind(read_seconds, seconds_or_text)
 SIZE = ValueKind(read_size, number_or_text)
 SIZES = ValueKind(read_sizes, several=True, pair="NAME=SIZE", lone=True)
+OFFSETS = ValueKind(read_offsets, several=True, pair="NAME=OFFSET")
+NAMES = ValueKind(read_names, several=True, pair="NAME=MEMORY")
 TEXT = ValueKind(read_text)
 TEXTS = ValueKind(read_texts, several=True)
 PATTERNS = ValueKind(read_patterns, several=True)

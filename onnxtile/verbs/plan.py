@@ -153,12 +153,22 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
     workspaces: Annotated[
         Mapping[str, str] | None,
         Option(
-            "workspace of a kernel: 4096, or a rule such as inputs[0].bytes",
+            "workspace of an operator or node: 4096, inputs[0].bytes, 4096 shared, 64 unique",
             "OPERATOR=BYTES",
             ("--workspace",),
             kind=values.RULES,
         ),
     ] = None
+    pins: Annotated[
+        Mapping[str, int | str] | None,
+        Option("offset of a tensor in its memory", "NAME=4096", ("--pin",), kind=values.OFFSETS),
+    ] = None
+    places: Annotated[
+        Mapping[str, str] | None, Option("memory of a tensor", "NAME=sram", ("--place",), kind=values.NAMES)
+    ] = None
+    keep: Annotated[
+        tuple[str, ...], Option("tensor whose bytes are shared with nothing", "NAME", kind=values.TEXTS)
+    ] = ()
     whole_buffers: Annotated[bool, Option("keep all bytes of a buffer live as long as one is")] = False
     share_workspaces: Annotated[bool, Option("one workspace for all kernels, the largest")] = False
     kernels: Annotated[

@@ -42,7 +42,10 @@ class ArenaExecutor:
         self._result = result
         self._context = RunContext(LayoutFacts(model, shapes, constants), self.blocks, self._kernels, repeats=repeats)
         self._run = GraphRun(model.graph, self._context, result.buffers, result.schedule, result.steps, result.bodies)
-        self._kept_inputs = [v for v in model.graph.inputs if v in self._run.sites and not result.overwrite_inputs]
+        held = [v for v in model.graph.inputs if v in self._run.sites and not result.overwrite_inputs]
+        names = frozenset(result.keeps)
+        made = (value for node in model.graph for value in node.outputs) if names else ()
+        self._kept = [*held, *(value for value in made if value.name in names and value in self._run.sites)]
 
     @property
     def addresses(self) -> dict[str, int]:
@@ -94,7 +97,7 @@ class ArenaExecutor:
         corruption = run.run(paired, places, self._last_reads(places))
         if corruption is not None:
             return corruption
-        wrong = next((value for value in (*graph.outputs, *self._kept_inputs) if not paired.agree(value)), None)
+        wrong = next((value for value in (*graph.outputs, *self._kept) if not paired.agree(value)), None)
         if wrong is not None:
             return Corruption(wrong.name or "", None)
         return {output.name or "": paired.arena[output] for output in graph.outputs}
@@ -133,7 +136,7 @@ class ArenaExecutor:
                 last.update({value: number for _, value in kernel.outputs})
         found: dict[int, list[ir.Value]] = {}
         for value, number in last.items():
-            if value not in self._run.held and not value.is_graph_output() and value not in self._kept_inputs:
+            if value not in self._run.held and not value.is_graph_output() and value not in self._kept:
                 found.setdefault(number, []).append(value)
         return found
 

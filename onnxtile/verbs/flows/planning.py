@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnx_ir as ir
 
+from onnxtile import values
 from onnxtile.errors import Mismatch
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
@@ -114,10 +115,13 @@ def require_equal(verdict: ArenaVerdict) -> None:
 
 def settings_of(options: PlanOptions) -> PlanSettings:
     """Return the settings of the planner that the options of `plan` name, without those of one model."""
+    from onnxtile.planning.layout.pins import Pins
     from onnxtile.planning.layout.workspaces import WorkspaceRules
     from onnxtile.planning.model_plan import PlanSettings
 
+    offsets = values.read_offsets(options.pins or {})
     return PlanSettings(
+        pins=Pins(offsets, options.places or {}, tuple(dict.fromkeys(options.keep))),
         alignment=64 if options.alignment is None else options.alignment,
         planner=options.planner,
         order=options.order,

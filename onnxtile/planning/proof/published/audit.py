@@ -20,6 +20,7 @@ from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.claims import UNSAID, BodyClaim, ClaimedRow, Claims
 from onnxtile.planning.proof.published.evidence import GraphFacts, entered_bodies
 from onnxtile.planning.proof.published.figures import figures
+from onnxtile.planning.proof.published.fixed_places import FixedPlaces
 from onnxtile.planning.proof.published.labels import mislabelled, wrong_ends, wrong_types
 from onnxtile.planning.proof.published.listing import ExpectedLists, compare, note
 from onnxtile.planning.proof.published.orders import disorders
@@ -79,7 +80,8 @@ def check(
         return _refused(PlanFailure(f"inputs cannot be overwritten with io {claims.io!r}"))
     arenas = {arena.name: arena for arena in claims.arenas}
     terms = CheckTerms(known, claims.alignment, arenas, every_order=claims.order == "any")
-    walk = _Walk(terms, is_whole=claims.outside is not None)
+    fixed = FixedPlaces.of(claims, known.model.graph)
+    walk = _Walk(terms, is_whole=claims.outside is not None, apart=fixed.keeps)
     main = BodyClaim(
         node="",
         attribute=None,
@@ -95,6 +97,7 @@ def check(
     )
     seen = walk.graph(known.model.graph, main, claims.io, claims.overwrite_inputs, "")
     failures = walk.failures
+    failures += fixed.failures(claims)
     if None not in (digest, claims.digest) and digest != claims.digest:
         failures.insert(
             0, PlanFailure(f"the plan belongs to another file: its digest is {claims.digest}, not {digest}")
@@ -135,11 +138,13 @@ class _Seen:
 class _Walk:
     """Checks the graphs of a model one by one; `is_partial` says that one has an invalid schedule, and was left out.
 
-    A plan that is not `is_whole`, as in metadata, has no plans of called functions.
+    A plan that is not `is_whole`, as in metadata, has no plans of called functions. Tensors of the main graph named in `apart` share bytes
+    with nothing.
     """
 
     terms: CheckTerms
     is_whole: bool
+    apart: frozenset[str] = frozenset()
     failures: list[PlanFailure] = field(default_factory=list)
     listing: ExpectedLists = field(default_factory=ExpectedLists)
     is_partial: bool = False
@@ -153,7 +158,10 @@ class _Walk:
         outputs = () if io == "outside" else graph.outputs
         given = tuple(graph.inputs) if io == "inside" else ()
         kept = frozenset((*outputs, *(() if overwrite else given)))
-        line = timeline(graph, claim.schedule, claim.steps, kept, given)
+        names = self.apart if not path else frozenset()
+        made = (value for node in graph for value in node.outputs) if names else ()
+        apart = frozenset(value for value in (*given, *made) if value.name in names)
+        line = timeline(graph, claim.schedule, claim.steps, kept, given, apart)
         if not isinstance(line, RunOrder):
             self.is_partial = True
             self._note(line, path)

@@ -173,6 +173,9 @@ class Claims:
     outputs: tuple[InputClaim, ...] | None = None
     kernels: Mapping[str, int] | None = None
     totals: Mapping[str, int] | None = None
+    pins: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
+    keeps: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, plan: PlanResult) -> Claims:
@@ -204,6 +207,9 @@ class Claims:
             results=plan.results,
             attributes=plan.attributes,
             constant_nodes=plan.constant_nodes,
+            pins=plan.pins,
+            places=plan.places,
+            keeps=plan.keeps,
             **{name: figure for name, figure in vars(plan).items() if name in _FIGURES},
         )
 
