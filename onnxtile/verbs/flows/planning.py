@@ -55,7 +55,13 @@ class PlannedModel(ModelResult):
     @property
     def document(self) -> PlanDocument:
         """The JSON of the plan, from which every format can be written."""
-        return PlanDocument(self.plan.to_dict(), self.constant_block)
+        return PlanDocument(self.plan.to_dict(), self.constant_block, self.certificate)
+
+    def certificate(self) -> dict[str, Any]:
+        """Return the certificate of the plan, which `planning/check_certificate.py` accepts. Raises ModelError."""
+        from onnxtile.planning.certificate import certificate
+
+        return certificate(self.model, self.plan)
 
     def constant_block(self) -> bytes:
         """Return the bytes of the constants, each at its offset in the block of constants. Raises UsageError, ModelError."""
