@@ -56,7 +56,8 @@ def _plain_lines(made: Table) -> Iterator[str]:
 def _padded(cells: Sequence[str], justify: str) -> list[str]:
     """Return `cells` of one width, with blanks before them where `justify` is "right", else behind them."""
     widths = list(map(cell_len, cells))
-    blanks = [" " * (max(widths) - width) for width in widths]
+    widest = max(widths)
+    blanks = [" " * (widest - width) for width in widths]
     pairs = zip(cells, blanks, strict=True)
     return [blank + cell if justify == "right" else cell + blank for cell, blank in pairs]
 

@@ -53,18 +53,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shapes", default=",".join(MAKERS))
     parser.add_argument("--sizes", default="25000,50000,100000")
-    parser.add_argument("--commands", default=",".join(COMMANDS))
+    parser.add_argument("--commands", default=";".join(COMMANDS), help="names, parted by ;")
     parser.add_argument("--limit", type=int, default=600)
     options = parser.parse_args()
     sizes = [200, *map(int, options.sizes.split(","))]
     with tempfile.TemporaryDirectory() as folder:
         for shape in options.shapes.split(","):
-            _table(shape, sizes, [one.strip() for one in _names(options.commands)], Path(folder), options.limit)
-
-
-def _names(text: str) -> list[str]:
-    """Return the names of commands in `text`, which commas part; a name may hold one."""
-    return [name for name in COMMANDS if name in text] if "," in text else [text]
+            _table(shape, sizes, options.commands.split(";"), Path(folder), options.limit)
 
 
 def _table(shape: str, sizes: list[int], commands: list[str], folder: Path, limit: int) -> None:
