@@ -334,9 +334,11 @@ def _overlap(match: Match, rival: Match, fate: Fate) -> str:
 
 
 def _past(model: ir.Model) -> Past:
-    """Return the records of earlier runs of fuse on `model`. Raises ModelError where that is damaged."""
+    """Return the records of earlier runs of fuse on `model`. Raises ModelError where that is damaged, or a call has none."""
     try:
-        return past_of(model)
+        past = past_of(model)
+        past.only(node for graph in model.graphs() for node in graph if keys.FUSED in node.metadata_props)
+        return past
     except ValueError:
         raise ModelError("the model was fused before, and the record of that is damaged") from None
 
