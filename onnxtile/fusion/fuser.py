@@ -200,6 +200,8 @@ class Fuser:
         self, part: FusedRegion, pattern: Pattern, over: Sequence[int], marks: Iterable[str] = ()
     ) -> ir.Node | Refusal:
         """Put a call in the place of the nodes of `part`, and return it; `over` and `marks` say what its kernel may do."""
+        if not part.outputs:
+            return Refusal("no node reads a result of it")
         if (pattern.name, part.outputs[0].name) in self.left_out:
             return Refusal("as one kernel it makes the arena larger")
         graph = _graph_of(part)
