@@ -407,3 +407,12 @@ def test_the_products_of_attention_are_lowered_each() -> None:
         made = Counter(keys.meta_op(node.op_type) for node in lowered.model.graph)
         assert made["QLinearMatMul"] == 5
         assert made["QScaledDotProductAttention"] == 0
+
+
+def test_an_island_whose_results_nobody_reads_stays() -> None:
+    net = _Quantised()
+    seen = net.dq(net.q("x"))
+    net.q(net.add("Sigmoid", [seen], "unread"))
+    read = net.dq(net.q(net.add("Relu", [seen], "read")))
+    model = _islands(net.model(read, [1, 4, 8, 8]))
+    assert [node.op_type for node in model.graph if node.domain == keys.DOMAIN] == ["QRelu"]
