@@ -102,6 +102,7 @@ def check(
         failures.insert(
             0, PlanFailure(f"the plan belongs to another file: its digest is {claims.digest}, not {digest}")
         )
+    walk.listing.settle()
     if seen is not None and not walk.is_partial:
         failures += [*compare(walk.listing, claims, known), *wrong_ends(claims, known)]
         failures += wrong_types(walk.listing, claims, known)
