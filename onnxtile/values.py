@@ -17,6 +17,9 @@ from onnxtile.errors import OnnxtileError, UsageError
 from onnxtile.paths import require_possible
 from onnxtile.sizes import LARGEST_COUNT, MOST_RUNS, bytes_of, whole
 
+STATE_WORDS = ("found", "none")
+"""Words for all states that are found, and for no search."""
+
 EXAMPLE_SIZES = "write 262144, 256KiB or 8MiB"
 
 
@@ -184,6 +187,15 @@ def read_rules(value: Any) -> dict[str, str]:
     return _table(value, lambda one: str(one) if isinstance(one, int) and not isinstance(one, bool) else read_text(one))
 
 
+def read_states(value: Any) -> str | dict[str, str]:
+    """Return the names of outputs by inputs, or one of the words "found" and "none"."""
+    if isinstance(value, str) and value in STATE_WORDS:
+        return value
+    if isinstance(value, str) or not isinstance(value, Mapping):
+        raise Unreadable("give pairs of an input and an output", hint="write INPUT=OUTPUT, found or none")
+    return _table(value, read_text)
+
+
 def _whole(value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise Unreadable(f"give a whole number of at least {least}")
@@ -221,7 +233,7 @@ def _dim(value: Any) -> int | tuple[int, int]:
         return read_count(ends)
     if len(ends) != 2:
         raise Unreadable("a range of sizes has two ends", hint=_RANGE_OF_SIZES)
-    low, high = map(read_count, ends)
+    low, high = read_natural(ends[0]), read_count(ends[1])
     if low > high:
         raise Unreadable("the range is empty: its first size is the larger one", hint=f"write {high}:{low}")
     return low if low == high else (low, high)
@@ -283,5 +295,6 @@ COUNTS = ValueKind(read_counts, number_or_text, several=True, pair="NAME=N")
 DIMS = ValueKind(read_dims, number_or_text, several=True, pair="NAME=N")
 SHAPES = ValueKind(read_shapes, several=True, pair="INPUT=1x3x224x224")
 RANGES = ValueKind(read_ranges, several=True, pair="INPUT=LOW:HIGH")
+STATES = ValueKind(read_states, several=True, pair="INPUT=OUTPUT", lone=True)
 RULES = ValueKind(read_rules, several=True, pair="OPERATOR=BYTES")
 ANY = ValueKind(lambda value: value)

@@ -45,6 +45,11 @@ from onnxtile.planning.rows import (
     results,
 )
 from onnxtile.planning.scaled_arenas import scaled_arenas, with_scaled
+from onnxtile.planning.states.find_states import StateChoice, roots, states_of
+from onnxtile.planning.states.state_rows import planned_states
+
+NO_STATES = StateChoice()
+"""No input and output are one state."""
 
 SHARING = ALL_RULES
 """The rules of aliases, by which tensors share bytes."""
@@ -59,8 +64,8 @@ class PlanSettings:
     names the rules of aliases in use, all by default; views are always in use. `io` places graph inputs and outputs inside or outside
     the arena; `overwrite_inputs` allows inputs inside it to be overwritten. With `whole_buffers`, all bytes of a buffer are live in its
     whole live range. `workspaces` has the bytes that kernels need beside their operands and results. `pins` has the addresses and memories
-    that tensors must have, beside those in the metadata of the model. `digest` and `name` (of the input
-    file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are copied into the result.
+    that tensors must have, beside those in the metadata of the model. `states` says which inputs and outputs are one state. `digest` and
+    `name` (of the input file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are copied into the result.
     """
 
     alignment: int = DEFAULT_ALIGNMENT
@@ -75,6 +80,7 @@ class PlanSettings:
     whole_buffers: bool = False
     workspaces: WorkspaceRules = NO_RULES
     pins: Pins = NO_PINS
+    states: StateChoice = NO_STATES
     digest: str | None = None
     name: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -93,10 +99,12 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     """
     chosen = find_planner(settings.planner)
     model, shapes, constants = unfold(model, shapes, constants)
-    facts = LayoutFacts(model, shapes, constants)
+    bare = LayoutFacts(model, shapes, constants)
+    states = states_of(bare, settings.states)
+    facts = LayoutFacts(model, shapes, constants, roots(states.taken, bare))
     capacities = {memory.name: memory.capacity for memory in memories(settings.capacity)}
     pins = replace(settings.pins.with_marks(model), capacities=capacities)
-    scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept)
+    scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept, states=states.taken)
     chosen_order = find_order(settings.order)
 
     def solve(problem: Problem) -> OffsetPlan:
@@ -167,6 +175,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         constants=_placed_in_order(told.constants, facts, settings.alignment),
         outside=_excluded(told.outside, facts),
         unplanned=_excluded(told.unplanned, facts),
+        states=planned_states(states, layout, facts, places),
         ranges=dict(settings.ranges),
         formulas=tuple(arena.formula for arena in scaled),
         pins=dict(pins.offsets),

@@ -150,6 +150,18 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
         ),
     ] = "outputs"
     overwrite_inputs: Annotated[bool, Option("reuse the bytes of inputs inside the arena")] = False
+    state: Annotated[
+        Mapping[str, str] | str | None,
+        Option(
+            "keep an input and the output that is its next value in place; found: all that are found, none: no search",
+            "INPUT=OUTPUT|found|none",
+            default="list those found",
+            kind=values.STATES,
+        ),
+    ] = None
+    state_steps: Annotated[
+        int, Option("number of runs, one after the other, that prove kept states", "N", kind=values.RUNS)
+    ] = 64
     workspaces: Annotated[
         Mapping[str, str] | None,
         Option(

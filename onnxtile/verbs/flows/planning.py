@@ -21,10 +21,12 @@ from onnxtile.report.format import PlanDocument
 from onnxtile.result import write_result
 from onnxtile.verbs.flows.chain import ModelResult, file_of, verified
 from onnxtile.verbs.flows.kernels import choose_kernels
+from onnxtile.verbs.flows.state import state_choice, state_verdict
 
 if TYPE_CHECKING:
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.proof.arena_run import ArenaVerdict
+    from onnxtile.planning.proof.state_run import StateVerdict
     from onnxtile.planning.result import PlanResult
     from onnxtile.verbs.flows.range_planning import RangeVerdict
     from onnxtile.verbs.plan import PlanOptions
@@ -41,7 +43,7 @@ class PlannedModel(ModelResult):
 
     model: ir.Model
     plan: PlanResult
-    verdict: ArenaVerdict | RangeVerdict | None
+    verdict: ArenaVerdict | StateVerdict | RangeVerdict | None
 
     @property
     def summary(self) -> str:
@@ -101,16 +103,19 @@ def plan(options: PlanOptions) -> PlannedModel:
     result = plan_model(*opened, settings)
     result = replace(result, kernels=None if counted is None else counted.to_dict())
     require(opened.model, result, opened.shapes, opened.constants, result.digest)
-    verdict = None
-    if options.verify:
+    verdict: ArenaVerdict | StateVerdict | None = None
+    if options.verify and result.kept_states:
+        verdict = state_verdict(opened, result, wanted, options)
+    elif options.verify:
         progress("running the model")
         verdict = arena_run(opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=progress)
+    if verdict is not None:
         require_equal(verdict)
     annotate(planned, result)
     return PlannedModel(planned, result, verdict, source=file_of(options.model))
 
 
-def require_equal(verdict: ArenaVerdict) -> None:
+def require_equal(verdict: ArenaVerdict | StateVerdict) -> None:
     """Raise Mismatch where a run inside the arena differs from the plain run."""
     if not verdict.equal:
         where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
@@ -139,4 +144,5 @@ def settings_of(options: PlanOptions) -> PlanSettings:
         effort=replace(options.search, progress=options.progress),
         capacity=options.capacities,
         bounds=options.bounds or {},
+        states=state_choice(options.state),
     )

@@ -36,7 +36,8 @@ class Timeline:
 
     `order` says which tensors are dead before others are made; `kept` tensors are never written over. `parts` has the live ranges of the
     bytes of tensors that die part by part; with None, all bytes of a buffer count as live in its whole live range. Without `saves_copies`,
-    parts other than tiles are only taken to lower the peak. `fixed` has the addresses that tensors must have.
+    parts other than tiles are only taken to lower the peak. `fixed` has the addresses that tensors must have, and `states` put the
+    output of a state at the address of its input.
     """
 
     schedule: Schedule
@@ -47,6 +48,7 @@ class Timeline:
     parts: Mapping[ir.Value, Sequence[LivePart]] | None = None
     saves_copies: bool = True
     fixed: Mapping[ir.Value, FixedBytes] = field(default_factory=dict)
+    states: Sequence[Alias] = ()
 
 
 def choose(
@@ -67,6 +69,7 @@ def choose(
         chooser = _Chooser(timeline, facts, sizes, alignment, rules | {"view"})
         chooser.leave_apart(apart)
         chooser.share_views()
+        chooser.share_states()
         chooser.share_in_place()
         chooser.share_tiles()
         chooser.limit_pinned()
@@ -107,6 +110,7 @@ class _Chooser:
         for alias in self._in_place:
             self.alias_sets.allow(alias)
         self._order = order
+        self._states = [alias for alias in timeline.states if alias.value in sizes and alias.source in sizes]
         # By step, the change of the live bytes: a merge changes four numbers, however long the live ranges are.
         self._change: Ints = np.zeros(schedule.end + 2, np.int64)
         self._known_live: Ints | None = None
@@ -125,6 +129,16 @@ class _Chooser:
     def share_views(self) -> None:
         for alias in self._views:
             self._join([alias])
+
+    def share_states(self) -> None:
+        """Put the output of each state at the address of its input, where that is possible; their bytes are then held in all steps."""
+        for alias in self._states:
+            self._join([alias])
+            held = self.alias_sets.of[alias.source]
+            if held is self.alias_sets.of[alias.value]:
+                self._count(self.alias_sets.live_bytes(held), -1)
+                self.alias_sets.hold(held)
+                self._count(self.alias_sets.live_bytes(held), 1)
 
     def share_in_place(self) -> None:
         """Write results over operands: over the operand made first, so that a residual stream stays in one buffer."""
