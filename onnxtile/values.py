@@ -233,7 +233,7 @@ def _dim(value: Any) -> int | tuple[int, int]:
         return read_count(ends)
     if len(ends) != 2:
         raise Unreadable("a range of sizes has two ends", hint=_RANGE_OF_SIZES)
-    low, high = read_natural(ends[0]), read_count(ends[1])
+    low, high = 0 if ends[0] == 0 and isinstance(ends[0], int) else read_count(ends[0]), read_count(ends[1])
     if low > high:
         raise Unreadable("the range is empty: its first size is the larger one", hint=f"write {high}:{low}")
     return low if low == high else (low, high)

@@ -322,6 +322,51 @@ def test_a_tensor_over_a_state_that_is_dead_for_now_is_refused() -> None:
     assert any("are live together" in failure.reason for failure in one.audit(wrong).failures)
 
 
+LOST = """
+cell (float[4, 4] h0, float[4, 4] x) => (float[4, 4] hn, float[4, 4] y, float[16] z, float[8, 4] both) {
+  y = Relu(h0)
+  a = MatMul(x, y)
+  w = Identity(h0)
+  z = Reshape(w, flat)
+  both = Concat <axis = 0> (h0, x)
+  b = Add(a, h0)
+  hn = MatMul(b, a)
+}
+"""
+
+
+@pytest.mark.parametrize("io", ["outputs", "inside"])
+def test_no_result_lies_in_bytes_that_a_state_is_copied_into(io: str) -> None:
+    source = model(
+        LOST.replace("b = Add(a, h0)", "b = Exp(a)").replace("MatMul(b, a)", "MatMul(b, h0)"),
+        flat=np.array([16], np.int64),
+    )
+    found = planned(source, state={"h0": "hn"}, state_steps=3, io=io)
+    assert state(found.plan).copied == 64
+    assert found.verdict.equal
+    place = rows(found.plan)["h0"]
+    for name in ("y", "z", "both"):
+        row = rows(found.plan)[name]
+        assert row.offset >= place.offset + 64 or row.offset + row.size <= place.offset
+    only = source.graph.output
+    del only[1:]
+    assert state(planned(source, state={"h0": "hn"}, state_steps=3, io=io).plan).copied == 64
+
+
+def test_the_check_and_the_run_know_results_that_a_state_overwrites() -> None:
+    text = (
+        LOST.replace("b = Add(a, h0)", "b = Exp(a)")
+        .replace("MatMul(b, a)", "MatMul(b, h0)")
+        .replace("h0)\n  a", "x)\n  a")
+    )
+    one = Case.of(model(text, flat=np.array([16], np.int64)))
+    plan = one.plan(states=StateChoice({"h0": "hn"}))
+    wrong = changed(plan, "z", offset=rows(plan)["h0"].offset, alias="h0", parts=())
+    wrong = changed(wrong, "w", offset=rows(plan)["h0"].offset, alias="h0", parts=())
+    assert any("is overwritten after the run" in failure.reason for failure in one.audit(wrong).failures)
+    assert run(one, wrong).differing == "z"
+
+
 def run(one: Case, plan: PlanResult, runs: int = 3) -> Any:
     opened = Unfolded(one.model, one.shapes, one.constants)
     return state_run(same_plan(opened, plan, runs), ANYTHING)

@@ -6,8 +6,8 @@ its own outputs as the state of the next run. The bits of all outputs and states
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -80,7 +80,7 @@ def state_run(plans: Iterator[SizedPlan], wanted: Wanted, *, progress: Progress 
     All inputs are as `wanted`, with another seed for each run; the state is so in the first run alone. Raises
     ModelError where onnxruntime cannot run the model, CheckFailed where a plan leaves the arena.
     """
-    chain = _Chain(wanted)
+    chain = _StateRuns(wanted)
     sizes: list[Mapping[str, int]] = []
     for number, plan in enumerate(plans):
         progress(f"running with the state in place: run {number + 1}")
@@ -92,7 +92,7 @@ def state_run(plans: Iterator[SizedPlan], wanted: Wanted, *, progress: Progress 
 
 
 @dataclass
-class _Chain:
+class _StateRuns:
     """Runs that follow each other: the memory that they share, and the state after the last one of each kind of run."""
 
     wanted: Wanted
@@ -124,8 +124,11 @@ class _Chain:
         if isinstance(found, Corruption):
             self.corruption = found
             return False
+        after = {state: replace(found[state.output], data=found[state.output].data.copy()) for state in states}
         self._compare(found, expected, unsure, partial(executor.elsewhere, fed))
-        self._carry(states, found, expected)
+        lost = self._copy(states, after, found)
+        self.corruption = self.corruption or lost
+        self._carry(after, expected)
         self.is_intact = all(block.is_intact(pattern) for block in (self.blocks or {}).values())
         return self.corruption is None and self.is_intact
 
@@ -190,29 +193,33 @@ class _Chain:
         wrong = next((name for name, reason in told.items() if reason is None), None)
         self.corruption = None if wrong is None else Corruption(wrong, None)
 
-    def _carry(self, states: tuple[PlannedState, ...], found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-        """Make the outputs of all runs the states of the next ones: in the arena they stay, or are copied as the plan says."""
-        values = {state: found[state.output].array() for state in states}
-        for state in states:
-            if state.copied:
-                self._copy(state, found[state.output])
-        for state in states:
+    def _carry(self, after: Mapping[PlannedState, TensorMemory], expected: Mapping[str, Any]) -> None:
+        """Make the outputs `after` the run the states of the next ones; in the arena they must be there by now."""
+        for state, memory in after.items():
             assert self.blocks is not None
             held = _bytes(self.blocks[state.arena or ""], state)
-            output = found[state.output]
-            if not state.copied and not np.array_equal(held[: len(output.data)], output.data):
-                raise CheckFailed(f"the state {state.output!r} is not at the address of {state.input!r}")
+            size = min(len(held), len(memory.data))
+            if not np.array_equal(held[:size], memory.data[:size]):
+                raise CheckFailed(f"the state {state.output!r} is not at the address of {state.input!r} after a run")
             # A state whose bits may differ from those of a plain run goes on as it is in the arena.
-            is_same = same(output, expected[state.output])
-            self._reference[state.input] = values[state]
-            self._plain[state.input] = _array(expected[state.output]) if is_same else values[state]
+            value, output = memory.array(), expected[state.output]
+            self._reference[state.input] = value
+            self._plain[state.input] = _array(output) if same(memory, output) else value
 
-    def _copy(self, state: PlannedState, output: TensorMemory) -> None:
-        assert self.blocks is not None
-        data = _bytes(self.blocks[state.arena or ""], state)
-        size = min(len(data), len(output.data))
-        data[:size] = output.data[:size]
-        self.copied += size
+    def _copy(
+        self, states: Iterable[PlannedState], after: Mapping[PlannedState, TensorMemory], found: Mapping[str, Any]
+    ) -> Corruption | None:
+        """Copy states to their inputs as the plan says; return an output that this overwrites, which the caller reads afterwards."""
+        outputs = {name: value for name, value in found.items() if isinstance(value, TensorMemory)}
+        before = {name: value.data.copy() for name, value in outputs.items()}
+        for state in (state for state in states if state.copied):
+            assert self.blocks is not None
+            data, output = _bytes(self.blocks[state.arena or ""], state), after[state].data
+            size = min(len(data), len(output))
+            data[:size] = output[:size]
+            self.copied += size
+        changed = (name for name, value in outputs.items() if not np.array_equal(value.data, before[name]))
+        return next((Corruption(name, None) for name in changed), None)
 
 
 def _bytes(block: ArenaMemory, state: PlannedState) -> Any:

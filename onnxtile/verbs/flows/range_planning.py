@@ -19,7 +19,7 @@ from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.model.wanted import Wanted
 from onnxtile.verbs.flows.chain import file_of
 from onnxtile.verbs.flows.kernels import choose_kernels
-from onnxtile.verbs.flows.state import require_lengths, sizes_of_runs
+from onnxtile.verbs.flows.state import require_lengths, require_sizes_from_1, sizes_of_runs
 
 if TYPE_CHECKING:
     from onnxtile.planning.model_plan import PlanSettings
@@ -97,6 +97,7 @@ def plan_range(options: PlanOptions) -> PlannedModel:
     tensors = (value for value in free_inputs(planned) if isinstance(value.type, ir.TensorType))
     left = [value for value in tensors if known.formulas(value) is None]
     if left:
+        require_sizes_from_1(ranges)
         raise missing_sizes(left)
     opened = unfold(planned, known, Constants(planned))
     progress("planning")

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import UsageError
 from onnxtile.model.shapes import Shapes
-from onnxtile.model.size_formula import SizeFormula
+from onnxtile.model.size_formula import SizeFormula, SizeRanges
 from onnxtile.model.unfold import Unfolded
 from onnxtile.model.wanted import Wanted
 
@@ -88,10 +88,16 @@ def require_lengths(plan: PlanResult, opened: Unfolded) -> None:
         for name, axis in _axes(opened.shapes, value)
         if grown.get(value.name or "") == axis
     }
-    for name, (low, _) in plan.ranges.items():
-        if low == 0 and name not in lengths:
+    require_sizes_from_1({name: ends for name, ends in plan.ranges.items() if name not in lengths})
+
+
+def require_sizes_from_1(ranges: SizeRanges) -> None:
+    """Raise UsageError for a range that begins with 0."""
+    for name, (low, _) in ranges.items():
+        if low == 0:
             raise UsageError(
-                f"the range of {name!r} begins with 0, and is not the length of a state that grows", hint="begin with 1"
+                f"a size is at least 1, but the range of {name!r} begins with 0, and is not the length of a state that grows",
+                hint="begin with 1",
             )
 
 

@@ -61,13 +61,15 @@ def choose(
     A view always has the bytes of its source. A result is written over an operand wherever that is lawful: one buffer in place of two of
     the same size adds live bytes to no step. Tiles are always parts of their whole, since they are addressed so. Other parts are
     taken, first, while they lower the peak; then wherever they do not raise it. A value that would then be written into live bytes is
-    excluded, and the choice starts again.
+    excluded, as is a result of the run in bytes that a state is copied into, and the choice starts again.
     """
     sizes = {value: tensor_bytes(value, facts.shapes) or 0 for value in tensors}
     apart: frozenset[ir.Value] = frozenset()
+    alone: frozenset[ir.Value] = frozenset()
     while True:
         chooser = _Chooser(timeline, facts, sizes, alignment, rules | {"view"})
         chooser.leave_apart(apart)
+        chooser.leave_alone(alone)
         chooser.share_views()
         chooser.share_states()
         chooser.share_in_place()
@@ -76,10 +78,11 @@ def choose(
         chooser.lower_the_peak()
         if timeline.saves_copies:
             chooser.save_copies()
-        found = chooser.rewriting() - apart
-        if not found:
+        found, lost = chooser.rewriting() - apart, chooser.lost(timeline.kept) - alone
+        if not found and not lost:
             return Sharing(chooser.alias_sets, chooser.shares())
         apart |= found
+        alone |= lost
 
 
 class _Chooser:
@@ -125,6 +128,12 @@ class _Chooser:
         groups = ([a for a in group if values.isdisjoint((a.value, a.source))] for group in self._parts)
         self._parts = [group for group in groups if group]
         self._in_place = [alias for alias in self._in_place if alias.source not in values]
+
+    def leave_alone(self, values: frozenset[ir.Value]) -> None:
+        """Exclude `values` from all aliases: they have bytes of their own."""
+        self.leave_apart(values)
+        self._views = [alias for alias in self._views if alias.value not in values]
+        self._in_place = [alias for alias in self._in_place if alias.value not in values]
 
     def share_views(self) -> None:
         for alias in self._views:
@@ -189,6 +198,18 @@ class _Chooser:
     def rewriting(self) -> frozenset[ir.Value]:
         """Return the values that would be written into live bytes of the same content."""
         return rewriting(self._known, self.alias_sets, self._order)
+
+    def lost(self, kept: frozenset[ir.Value]) -> frozenset[ir.Value]:
+        """Return the `kept` values in bytes of a state whose output is at another address: it is copied there after the run."""
+        found: set[ir.Value] = set()
+        for alias in self._states:
+            held, other = self.alias_sets.of[alias.source], self.alias_sets.of[alias.value]
+            if held is other and held.start(alias.source) == other.start(alias.value):
+                continue
+            start, end = held.start(alias.source), held.start(alias.source) + self.alias_sets.size(alias.source)
+            inside = (value for value in held.tensors if value in kept and value is not alias.source)
+            found.update(v for v in inside if held.start(v) < end and start < held.start(v) + self.alias_sets.size(v))
+        return frozenset(found)
 
     def _is_used(self, alias: Alias) -> bool:
         alias_sets = self.alias_sets

@@ -103,7 +103,7 @@ def check(
     failures += fixed.failures(claims)
     failures += stated.failures
     if seen is not None:
-        failures += wrong_states(stated.states, seen.placing.rows, known)
+        failures += wrong_states(stated.states, seen.placing.rows, seen.line.kept, known)
     if None not in (digest, claims.digest) and digest != claims.digest:
         failures.insert(
             0, PlanFailure(f"the plan belongs to another file: its digest is {claims.digest}, not {digest}")

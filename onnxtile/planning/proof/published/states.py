@@ -68,9 +68,13 @@ def found_states(claims: Iterable[StateClaim], rows: Iterable[ClaimedRow], graph
 
 
 def wrong_states(
-    states: CheckedStates, rows: Mapping[ir.Value, ClaimedRow], known: GraphFacts
+    states: CheckedStates, rows: Mapping[ir.Value, ClaimedRow], kept: Iterable[ir.Value], known: GraphFacts
 ) -> Iterator[PlanFailure]:
-    """Yield the faults of states: another address, type or shape than the rows and the graph have, or wrong figures."""
+    """Yield the faults of states: another address, type or shape than the rows and the graph have, or wrong figures.
+
+    `kept` values outlive the run. None may have bytes that a state is copied into after it.
+    """
+    kept = [value for value in kept if value in rows]
     for claim, before, after in zip(states.claims, states.inputs, states.outputs, strict=True):
         names = (claim.input, claim.output)
         row, other = rows.get(before), rows.get(after)
@@ -87,6 +91,8 @@ def wrong_states(
             yield PlanFailure(f"{claim.input!r} and {claim.output!r} have types or shapes that are no state", names)
             continue
         is_same = (row.arena, row.offset) == (other.arena, other.offset)
+        if not is_same:
+            yield from _lost(row, [rows[value] for value in kept if value is not before])
         right = {
             "size": max(row.size, other.size) if is_same else row.size,
             "copied": 0 if is_same else row.size,
@@ -95,6 +101,13 @@ def wrong_states(
         for name, number in right.items():
             if getattr(claim, name) not in {UNSAID, number}:
                 yield PlanFailure(f"{name} of the state {claim.input!r} is {getattr(claim, name)}, not {number}", names)
+
+
+def _lost(state: ClaimedRow, kept: Iterable[ClaimedRow]) -> Iterator[PlanFailure]:
+    for row in kept:
+        if row.arena == state.arena and row.offset < state.end and state.offset < row.end and row.size and state.size:
+            reason = f"{row.place} is overwritten after the run, when the state {state.place} is copied there"
+            yield PlanFailure(reason, (row.name, state.name))
 
 
 def _longer_axes(before: ir.Value, after: ir.Value, known: GraphFacts) -> list[int] | None:
