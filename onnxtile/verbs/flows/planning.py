@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import onnx_ir as ir
 
 from onnxtile import values
-from onnxtile.errors import Mismatch
+from onnxtile.errors import Mismatch, NoKernel
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.given import given_shapes, read_inputs
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 class PlannedModel(ModelResult):
     """The annotated model, its plan, and the verdict of the run inside the arena (None where verification was off).
 
+    `not_run` is the reason why there was no run: onnxruntime has no kernel for an operator. The plan was checked all the same.
     Quantised islands that are kernels are meta-ops in the model, which `unfuse` opens again.
     """
 
@@ -42,11 +43,13 @@ class PlannedModel(ModelResult):
     model: ir.Model
     plan: PlanResult
     verdict: ArenaVerdict | RangeVerdict | None
+    not_run: str | None = None
 
     @property
     def summary(self) -> str:
         """The size of the arena, and how it was proved."""
-        return f"{self.plan.summary}, {verified(self.verdict)}"
+        state = verified(self.verdict) if self.not_run is None else f"checked, not run: {self.not_run}"
+        return f"{self.plan.summary}, {state}"
 
     def write(self, path: str | Path) -> None:
         """Write the plan to `path` in the format that the ending selects: .json, .html, .h, .csv, .svg ... Raises UsageError."""
@@ -65,7 +68,8 @@ class PlannedModel(ModelResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `plan`."""
-        return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict()}
+        missing = {} if self.not_run is None else {"not_run": self.not_run}
+        return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict(), **missing}
 
 
 def plan(options: PlanOptions) -> PlannedModel:
@@ -95,13 +99,17 @@ def plan(options: PlanOptions) -> PlannedModel:
     result = plan_model(*opened, settings)
     result = replace(result, kernels=None if counted is None else counted.to_dict())
     require(opened.model, result, opened.shapes, opened.constants, result.digest)
-    verdict = None
+    verdict, not_run = None, None
     if options.verify:
         progress("running the model")
-        verdict = arena_run(opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=progress)
-        require_equal(verdict)
+        try:
+            verdict = arena_run(opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=progress)
+        except NoKernel as error:
+            not_run = str(error).partition(":")[0]
+        else:
+            require_equal(verdict)
     annotate(planned, result)
-    return PlannedModel(planned, result, verdict, source=file_of(options.model))
+    return PlannedModel(planned, result, verdict, not_run, source=file_of(options.model))
 
 
 def require_equal(verdict: ArenaVerdict) -> None:
