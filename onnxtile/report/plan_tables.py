@@ -69,6 +69,8 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     tables += for_states(result)
     if result["unplanned"]:
         tables.append(table("unplanned", ("tensor", "reason"), [(u["name"], u["reason"]) for u in result["unplanned"]]))
+    if result.get("not_run"):
+        tables.append(line(f"checked, not run inside the arena: {result['not_run']}"))
     return [*tables, *for_arena_run(result.get("verdict"))]
 
 

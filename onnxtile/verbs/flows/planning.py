@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import onnx_ir as ir
 
 from onnxtile import values
-from onnxtile.errors import Mismatch
+from onnxtile.errors import Mismatch, NoKernel
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.given import given_shapes, read_inputs
 from onnxtile.model.load import digest, file_name, load
 from onnxtile.model.shapes import resolve
-from onnxtile.model.unfold import unfold
+from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.model.wanted import Wanted
 from onnxtile.report.format import PlanDocument
 from onnxtile.result import write_result
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 class PlannedModel(ModelResult):
     """The annotated model, its plan, and the verdict of the run inside the arena (None where verification was off).
 
+    `not_run` is the reason why there was no run: onnxruntime has no kernel for an operator. The plan was checked all the same.
     Quantised islands that are kernels are meta-ops in the model, which `unfuse` opens again.
     """
 
@@ -44,11 +45,13 @@ class PlannedModel(ModelResult):
     model: ir.Model
     plan: PlanResult
     verdict: ArenaVerdict | StateVerdict | RangeVerdict | None
+    not_run: str | None = None
 
     @property
     def summary(self) -> str:
         """The size of the arena, and how it was proved."""
-        return f"{self.plan.summary}, {verified(self.verdict)}"
+        state = verified(self.verdict) if self.not_run is None else f"checked, not run: {self.not_run}"
+        return f"{self.plan.summary}, {state}"
 
     def write(self, path: str | Path) -> None:
         """Write the plan to `path` in the format that the ending selects: .json, .html, .h, .csv, .svg ... Raises UsageError."""
@@ -73,14 +76,14 @@ class PlannedModel(ModelResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `plan`."""
-        return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict()}
+        missing = {} if self.not_run is None else {"not_run": self.not_run}
+        return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict(), **missing}
 
 
 def plan(options: PlanOptions) -> PlannedModel:
     """Plan a model as `onnxtile.plan` says."""
     from onnxtile.planning.annotate import annotate
     from onnxtile.planning.model_plan import plan_model
-    from onnxtile.planning.proof.arena_run import arena_run
     from onnxtile.planning.proof.published.audit import require
     from onnxtile.verbs.flows.range_planning import plan_range
 
@@ -104,15 +107,26 @@ def plan(options: PlanOptions) -> PlannedModel:
     result = replace(result, kernels=None if counted is None else counted.to_dict())
     require(opened.model, result, opened.shapes, opened.constants, result.digest)
     verdict: ArenaVerdict | StateVerdict | None = None
-    if options.verify and result.kept_states:
-        verdict = state_verdict(opened, result, wanted, options)
-    elif options.verify:
-        progress("running the model")
-        verdict = arena_run(opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=progress)
-    if verdict is not None:
-        require_equal(verdict)
+    not_run = None
+    if options.verify:
+        try:
+            verdict = _ran(opened, result, wanted, options)
+        except NoKernel as error:
+            not_run = str(error).partition(":")[0]
+        else:
+            require_equal(verdict)
     annotate(planned, result)
-    return PlannedModel(planned, result, verdict, source=file_of(options.model))
+    return PlannedModel(planned, result, verdict, not_run, source=file_of(options.model))
+
+
+def _ran(opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions) -> ArenaVerdict | StateVerdict:
+    """Run `opened` inside its arena: many times where the plan keeps states, else once."""
+    from onnxtile.planning.proof.arena_run import arena_run
+
+    if result.kept_states:
+        return state_verdict(opened, result, wanted, options)
+    options.progress("running the model")
+    return arena_run(opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=options.progress)
 
 
 def require_equal(verdict: ArenaVerdict | StateVerdict) -> None:
