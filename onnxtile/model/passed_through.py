@@ -1,24 +1,24 @@
-"""Descriptions of graph outputs that are inputs or initializers of the same graph.
+"""Descriptions of graph outputs that the graph lists elsewhere, too: outputs that are inputs or initializers, or listed twice.
 
-A file describes such a value as an input and, in other words, as an output: type, doc string, metadata. onnx_ir has one value with one
-description. Here the description of the output is noted where a file is read, and written back where the model is written.
+A file describes such a value several times in different words: type, doc string, metadata. onnx_ir has one value with one description. Here
+the description of the output is noted where a file is read, and written back where the model is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import onnx
 import onnx_ir as ir
 
 from onnxtile.model.walk import bodies_of
 
-_OUTPUT = "onnxtile.described_as_output"
-"""In the notes of a value: its description among the outputs, the metadata it has elsewhere, and its type when it was read."""
-_NOTED = "onnxtile.passed_through"
-"""In the notes of a main graph: whether any value of the model has such notes."""
+_OUTPUTS = "onnxtile.described_as_output"
+"""In the notes of a graph: by place among its outputs, the name, the description, and the metadata and the type of the value at first."""
+_NOTED = "onnxtile.described_twice"
+"""In the notes of an initializer that is such an output; and in those of a main graph, where any graph of the model has such outputs."""
 
-_Note = tuple[bytes, dict[str, str], str]
+_Note = tuple[str, bytes, dict[str, str], str]
 
 
 def note_outputs(proto: onnx.ModelProto, model: ir.Model) -> None:
@@ -33,7 +33,7 @@ def add_outputs(model: ir.Model, proto: onnx.ModelProto) -> None:
     if not model.graph.meta.get(_NOTED):
         return
     for graph, said in _pairs(model, proto):
-        add_graph_outputs(graph.outputs, said)
+        add_graph_outputs(graph, said)
         without_outputs(graph.initializers.values(), said)
 
 
@@ -41,18 +41,18 @@ def add_body_outputs(nodes: Iterable[ir.Node], protos: Iterable[onnx.NodeProto])
     """Describe such outputs of the bodies of `nodes` in their `protos`."""
     for node, proto in zip(nodes, protos, strict=True):
         for graph, said in _bodies(node, proto):
-            add_graph_outputs(graph.outputs, said)
+            add_graph_outputs(graph, said)
             without_outputs(graph.initializers.values(), said)
 
 
-def add_graph_outputs(outputs: Sequence[ir.Value], proto: onnx.GraphProto) -> None:
-    """Describe such values among the `outputs` of the graph of `proto`."""
-    for value, info in zip(outputs, proto.output, strict=True):
-        note: _Note | None = value.meta.get(_OUTPUT)
-        if note is None:
-            continue
-        data, elsewhere, described = note
-        known = onnx.ValueInfoProto.FromString(data)
+def add_graph_outputs(graph: ir.Graph, proto: onnx.GraphProto) -> None:
+    """Describe such outputs of `graph` in its `proto`."""
+    notes: dict[int, _Note] = graph.meta.get(_OUTPUTS, {})
+    for place, (name, data, elsewhere, described) in notes.items():
+        value = graph.outputs[place] if place < len(graph.outputs) else None
+        if value is None or value.name != name:
+            continue  # the model was changed
+        info, known = proto.output[place], onnx.ValueInfoProto.FromString(data)
         if _type_of(value) == described:
             info.type.CopyFrom(known.type)
         info.ClearField("doc_string")
@@ -67,7 +67,7 @@ def add_graph_outputs(outputs: Sequence[ir.Value], proto: onnx.GraphProto) -> No
 
 def without_outputs(initializers: Iterable[ir.Value], proto: onnx.GraphProto) -> None:
     """Leave the value_info of such `initializers` out of `proto`: the tensor says its type, and the output the rest."""
-    names = {value.name for value in initializers if _OUTPUT in value.meta and not _says_more(value)}
+    names = {value.name for value in initializers if _NOTED in value.meta and not _says_more(value)}
     kept = [info for info in proto.value_info if info.name not in names] if names else []
     if names and len(kept) < len(proto.value_info):
         proto.ClearField("value_info")
@@ -80,18 +80,26 @@ def _says_more(value: ir.Value) -> bool:
 
 def _note(graph: ir.Graph, proto: onnx.GraphProto) -> bool:
     """Note how one graph describes such outputs, and describe the values as it does elsewhere; return whether there are any."""
-    outputs = {info.name: info for info in proto.output}
-    inputs = {info.name: info for info in proto.input if info.name in outputs}
-    initializers = {tensor.name for tensor in proto.initializer if tensor.name in outputs}
-    if not inputs and not initializers:
+    listed = [info.name for info in proto.output]
+    twice = {name for name in listed if listed.count(name) > 1} if len(set(listed)) < len(listed) else set()
+    outputs = set(listed)
+    elsewhere = {info.name: info for info in proto.input if info.name in outputs}
+    held = {tensor.name for tensor in proto.initializer if tensor.name in outputs}
+    if not elsewhere and not held and not twice:
         return False
-    infos = {info.name: info for info in proto.value_info if info.name in initializers}
-    for value in graph.outputs:
-        name = value.name or ""
-        if name in inputs or name in initializers:
-            _describe(value, inputs.get(name) or infos.get(name))
-            note: _Note = (outputs[name].SerializeToString(), dict(value.metadata_props), _type_of(value))
-            value.meta[_OUTPUT] = note
+    infos = {info.name: info for info in proto.value_info if info.name in held}
+    first = {info.name: info for info in reversed(proto.output) if info.name in twice and info.name not in held}
+    described = first | infos | elsewhere
+    notes: dict[int, _Note] = {}
+    for place, (value, info) in enumerate(zip(graph.outputs, proto.output, strict=True)):
+        if info.name not in described and info.name not in held:
+            continue
+        if not notes or all(name != info.name for name, *_ in notes.values()):
+            _describe(value, described.get(info.name))
+        notes[place] = (info.name, info.SerializeToString(), dict(value.metadata_props), _type_of(value))
+        if info.name in held:
+            value.meta[_NOTED] = True
+    graph.meta[_OUTPUTS] = notes
     return True
 
 

@@ -226,7 +226,7 @@ def _around(model: ir.Model) -> tuple[bytes, bytes]:
         device_configurations=model.device_configurations,
     )
     proto = ir.to_proto(bare)
-    add_graph_outputs(graph.outputs, proto.graph)
+    add_graph_outputs(graph, proto.graph)
     inside: bytes = proto.graph.SerializeToString(deterministic=True)
     proto.ClearField("graph")
     add_training(model, proto)

@@ -7,21 +7,23 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing import Pool
 
 from tests.random_graphs.asking import Fault, faults
 
 
-def _all_faults(seed: int) -> list[Fault]:
-    return list(faults(seed))
+def _all_faults(seed: int, most: int) -> list[Fault]:
+    return list(faults(seed, most=most))
 
 
-def _found(seeds: range, jobs: int) -> Iterator[list[Fault]]:
+def _found(seeds: range, jobs: int, most: int) -> Iterator[list[Fault]]:
+    ask = partial(_all_faults, most=most)
     if jobs == 1:
-        yield from map(_all_faults, seeds)
+        yield from map(ask, seeds)
         return
     with Pool(jobs) as pool:
-        yield from pool.imap(_all_faults, seeds, 4)
+        yield from pool.imap(ask, seeds, 4)
 
 
 def main() -> int:
@@ -30,9 +32,10 @@ def main() -> int:
     parser.add_argument("first", type=int)
     parser.add_argument("end", type=int)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--most", type=int, default=18, help="groups of nodes in a model")
     given = parser.parse_args()
     seeds, counts, start = range(given.first, given.end), Counter[str](), time.monotonic()
-    for done, found in enumerate(_found(seeds, given.jobs), 1):
+    for done, found in enumerate(_found(seeds, given.jobs, given.most), 1):
         for seed, name, text in found:
             counts[f"{name}: {text[:50]}"] += 1
             print(f"{seed} {name}: {text}", flush=True)

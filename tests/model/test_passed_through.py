@@ -1,4 +1,4 @@
-"""Outputs that are inputs or initializers of their graph: the file describes them twice, and both descriptions stay."""
+"""Outputs that are inputs or initializers, or listed twice: the file describes them several times, and all descriptions stay."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
 
 TEXT = """<ir_version: 10, opset_import: ["": 17]>
-  g (float[N, 3] x, bool go) => (float[N, M] x, float[2] w, float[N, 3] y) <float[2] w = {1, 2}, int64 n = {2}> {
+  g (float[N, 3] x, bool go) => (float[N, M] x, float[2] w, float[N, 3] y, float[N, 3] z) <float[2] w = {1, 2}, int64 n = {2}> {
     s = Sigmoid(x)
     u = Mul(x, s)
-    y = Loop(n, go, u) <body = b (int64 turn, bool on, float[N, 3] v) => (bool on, float[N, 3] t) { t = Neg(v) }>
+    y, z = Loop(n, go, u, x) <body = b (int64 turn, bool on, float[N, 3] v, float[N, 3] r)
+      => (bool on, float[N, 3] t, float[N, 3] t) { t = Neg(v) }>
   }"""
 
 
