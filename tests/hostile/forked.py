@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import onnxtile
-from onnxtile import cli
+from onnxtile import __main__
 
 _ADDRESSES = 12 * 2**30
 """Bytes of address space of one command: a guard for the machine, above what a command may take."""
@@ -93,7 +93,7 @@ def _command(arguments: tuple[str, ...], folder: Path, temporary: Path, out: Pat
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         sys.argv = ["onnxtile", *arguments]
         atexit._clear()  # type: ignore[attr-defined]
-        cli.main()
+        __main__.main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 98
     except BaseException as error:  # noqa: BLE001 - this process ends here, and its parent has to hear of it

@@ -410,7 +410,9 @@ def _rename(model: onnx.ModelProto, rng: random.Random) -> None:
     """Give one value another name everywhere, one that a page, a terminal or a compiler may take for more than a name."""
     old, new = rng.choice(_names(model)), rng.choice(_TEXTS)
     for graph in _graphs(model):
-        for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        named: list[onnx.ValueInfoProto | onnx.TensorProto] = [*graph.input, *graph.output, *graph.value_info]
+        named += graph.initializer
+        for value in named:
             value.name = new if value.name == old else value.name
         for node in graph.node:
             node.input[:] = [new if name == old else name for name in node.input]

@@ -13,11 +13,13 @@ import pytest
 
 from onnxtile.model import temporary
 from onnxtile.model.temporary import temporary_file
+from onnxtile.posix import hold
 
 WRITER = """
 import os, sys, time
 from pathlib import Path
 from onnxtile.model.temporary import temporary_file
+from onnxtile.posix import hold
 with temporary_file(Path(".")) as path:
     path.write_bytes(b"half")
     print(path.name, flush=True)
@@ -83,7 +85,7 @@ def test_only_files_with_such_a_name_are_removed(tmp_path: Path) -> None:
 def test_a_file_that_another_took_before_it_was_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hold, lost = temporary.hold, list[str]()
+    lost = list[str]()
 
     def hold_too_late(descriptor: int) -> bool:
         if not lost:
