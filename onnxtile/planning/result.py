@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 from onnxtile.errors import UsageError
 from onnxtile.model.size_formula import SizeFormula, SizeRanges
 from onnxtile.model.size_pieces import SizePieces
+from onnxtile.planning.movement.copies import PlannedMovement
 from onnxtile.result import VerbResult
 
 VERSION = 1
@@ -257,7 +258,7 @@ class PlanResult(VerbResult):
     have the names of the inputs and outputs of each node, "" for one that is left out. `attributes` has the attributes of each node.
     `constant_nodes` are the nodes that depend on constants alone: they may run once, before the first inference. `outputs` are the outputs
     of the graph. `ranges` are the least and largest sizes of dimensions for which the plan holds; `dims` then has the largest, and
-    `formulas` the size of each arena at all sizes.
+    `formulas` the size of each arena at all sizes. `movement` has the copies between two memories (None: each buffer has one memory).
     """
 
     verb: ClassVar[str] = "plan"
@@ -301,6 +302,7 @@ class PlanResult(VerbResult):
     outputs: tuple[PlannedOutput, ...] = ()
     ranges: SizeRanges = field(default_factory=dict)
     formulas: tuple[ArenaFormula, ...] = ()
+    movement: PlannedMovement | None = None
 
     def arena_size_at(self, sizes: Mapping[str, int], *, fixed: bool = False) -> int:
         """Return the bytes of all arenas at `sizes` of the dimensions that have a range.
@@ -348,13 +350,15 @@ class PlanResult(VerbResult):
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
         rows = ("arenas", "insides")
-        left_out = (*rows, *_LISTS, *_NODES, "ranges", "formulas")
+        left_out = (*rows, *_LISTS, *_NODES, "ranges", "formulas", "movement")
         plain = {key: value for key, value in vars(self).items() if key not in left_out}
         plain |= {"dims": dict(self.dims), "bounds": dict(self.bounds), "copies": dict(vars(self.copies))}
         plain |= {"gap": self.gap, **_nodes(self)}
         plain |= {key: [row.to_dict() for row in getattr(self, key)] for key in _LISTS}
         plain |= {"kernels": self.kernels and dict(self.kernels)}
         plain |= {"totals": self.totals}
+        if self.movement is not None:
+            plain["movement"] = self.movement.to_dict()
         if self.ranges:
             plain["ranges"] = {name: list(ends) for name, ends in self.ranges.items()}
             plain["formulas"] = [arena.to_dict() for arena in self.formulas]
