@@ -74,6 +74,8 @@ def _summary(result: PlanResult) -> str:
     arenas = [dict(vars(arena)) for arena in result.arenas]
     summary = {"version": VERSION, "alignment": result.alignment, "arenas": arenas, "peak": result.peak}
     summary |= {"io": result.io, "overwrite_inputs": result.overwrite_inputs, "order": result.order}
+    if result.movement is not None:
+        summary["movement"] = {"fast": result.movement.fast, "slow": result.movement.slow}
     shared = [workspace for workspace in result.buffers if workspace.kind == "workspace" and workspace.name == SHARED]
     if shared:
         fields = ("arena", "offset", "size", "first", "last")

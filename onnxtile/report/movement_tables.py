@@ -19,10 +19,8 @@ def movement_rows(result: ResultJson) -> Iterator[tuple[str, str]]:
     copies = f"{len(movement['copies']):,} copies of {moved:,} bytes, {above}"
     yield f"{movement['fast']} and {movement['slow']}", copies
     proof = _PROOFS[movement["bound"]]
-    yield (
-        "lower bound of the copies",
-        f"{bound:,} bytes in this order ({proof}), {movement['forced']:,} first copies of inputs and weights, and of outputs",
-    )
+    yield "lower bound of the copies", f"{bound:,} bytes in this order ({proof})"
+    yield "first copies and outputs", f"{movement['forced']:,} bytes that every plan copies"
     time = movement["time"]
     if time is not None:
         yield "time of the copies", f"{_milliseconds(time['copying'])} at {time['bandwidth']:,} bytes per second"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,23 @@ def overwritten(document: Document) -> None:
     row(document, "a@sram")["offset"] = row(document, "v")["offset"]
 
 
+OTHERWISE: dict[str, object] = {
+    "tensor": "v",
+    "source": "a",
+    "source_memory": "sram",
+    "source_offset": 64,
+    "memory": "dram",
+    "offset": 1 << 16,
+    "bytes": 255,
+    "step": 0,
+    "before": None,
+}
+
+
+def claims_otherwise(field: str, value: object, document: Document) -> None:
+    copied(document, "a@sram")[field] = value
+
+
 CHANGES: dict[str, Callable[[Document], Any]] = {
     "an operand in the slow memory": in_slow,
     "a kernel reads the slow copy": reads_slow,
@@ -84,14 +102,8 @@ CHANGES: dict[str, Callable[[Document], Any]] = {
     "a copy that is not listed": lambda d: d["movement"]["copies"].pop(),
     "a copy listed twice": lambda d: d["movement"]["copies"].append(d["movement"]["copies"][0]),
     "no movement": lambda d: d.pop("movement"),
-    **{
-        f"{field} of a copy": lambda d, field=field, value=value: copied(d, "a@sram").update({field: value})
-        for field, value in {
-            "tensor": "v", "source": "a", "source_memory": "sram", "source_offset": 64, "memory": "dram", "offset": 1 << 16,
-            "bytes": 255, "step": 0, "before": None,
-        }.items()
-    },
-}  # fmt: skip
+    **{f"{field} of a copy": partial(claims_otherwise, field, value) for field, value in OTHERWISE.items()},
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -117,7 +129,6 @@ def test_the_run_notices_bytes_that_a_copy_lost(tmp_path: Path) -> None:
     shapes = resolve(model, run=True)
     assert arena_run(model, planned.plan, shapes, Constants(model)).equal
     at = {buffer.name: buffer for buffer in planned.plan.buffers}
-    # The copy in the slow memory begins 64 bytes too early in the bytes of another tensor that is live.
     buffers = tuple(
         replace(b, arena="sram", offset=at["v"].offset) if b.name == "a@dram" else b for b in planned.plan.buffers
     )

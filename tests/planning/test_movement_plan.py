@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
@@ -58,12 +59,12 @@ def graph(text: str) -> onnx.ModelProto:
     numbers = {"zero": 0, "begin": [0], "end": [64]}
     for name, value in numbers.items():
         if any(name in node.input for node in model.graph.node):
-            array = onnx.numpy_helper.from_array(__import__("numpy").asarray(value, "int64"), name)
+            array = onnx.numpy_helper.from_array(np.asarray(value, "int64"), name)
             model.graph.initializer.append(array)
     for name in ("w", "w2"):
         if any(name in node.input and node.op_type == "MatMul" for node in model.graph.node):
-            array = __import__("numpy").linspace(-1, 1, 64 * 64, dtype="float32").reshape(64, 64)
-            model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+            weight = np.linspace(-1, 1, 64 * 64, dtype="float32").reshape(64, 64)
+            model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
     return model
 
 

@@ -42,7 +42,7 @@ def check_plan(options: CheckOptions) -> Audit:
     largest = {**claims.bounds, **(options.bounds or {})} or None
     known = resolve(checked, run=True, wanted=Wanted(given, ranges), bounds=largest)
     progress("checking the plan")
-    if claims.movement is not None:
+    if claims.movement is not None and claims.movement.copies is not None:
         copied = with_claimed_copies(checked, claims, known)
         if isinstance(copied, PlanFailure):
             return Audit.refused(copied)

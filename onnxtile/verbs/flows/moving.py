@@ -28,13 +28,13 @@ def require_movement(options: PlanOptions) -> None:
         raise UsageError(
             "{movement} needs the capacities of two memories, the fast one first",
             hint="give --capacity sram=256KiB --capacity dram=8MiB",
-            given={"movement": options.movement},
+            given={"movement": NAME_ONLY},
         )
     if options.dim_ranges:
         raise UsageError(
             "{movement} is planned for one size of each dimension, not for a range",
             hint="give one size, the largest",
-            given={"movement": options.movement},
+            given={"movement": NAME_ONLY},
         )
     slow = list(capacities)[1]
     for name in options.bandwidth or {}:

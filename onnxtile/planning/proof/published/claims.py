@@ -153,11 +153,11 @@ class MemoryCopyClaim:
 
 @dataclass(frozen=True)
 class MovementClaim:
-    """The copies between two memories: see planning.movement.copies.PlannedMovement."""
+    """The copies between two memories: see planning.movement.copies.PlannedMovement. `copies` that are left out are None."""
 
     fast: str
     slow: str
-    copies: tuple[MemoryCopyClaim, ...]
+    copies: tuple[MemoryCopyClaim, ...] | None = None
     bytes: int = UNSAID
     forced: int = UNSAID
     lower_bound: int = UNSAID

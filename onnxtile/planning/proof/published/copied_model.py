@@ -42,7 +42,7 @@ class _Copying:
         if claims.movement is None or claims.operands is None or claims.results is None:
             raise _refused("a plan with copies needs movement, operands and results")
         self._model, self._claims, self._shapes = model, claims, shapes
-        self._copies = {copy.node: copy for copy in claims.movement.copies}
+        self._copies = {copy.node: copy for copy in claims.movement.copies or ()}
         graph = model.graph
         made = (value for node in graph for value in node.outputs if value.name)
         self._values = {value.name or "": value for value in (*graph.initializers.values(), *graph.inputs, *made)}

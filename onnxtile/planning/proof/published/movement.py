@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxtile import keys
 from onnxtile.planning.proof.failure import PlanFailure
-from onnxtile.planning.proof.published.claims import UNSAID, ArenaClaim, ClaimedRow, Claims
+from onnxtile.planning.proof.published.claims import UNSAID, ArenaClaim, ClaimedRow, Claims, MemoryCopyClaim
 from onnxtile.planning.proof.published.evidence import GraphFacts
 from onnxtile.planning.proof.published.placing import Placing
 from onnxtile.planning.proof.published.timeline import RunOrder
@@ -29,10 +29,10 @@ def is_copy(node: ir.Node, model: ir.Model) -> bool:
 
 
 def wrong_movement(claims: Claims, placing: Placing, line: RunOrder, known: GraphFacts) -> Iterator[PlanFailure]:
-    """Yield the faults of the copies of a plan. A model without copies, and a plan that lists none, have none."""
-    copies = [node for node in line.nodes if is_copy(node, known.model)]
-    if claims.movement is None and not copies:
+    """Yield the faults of the copies of a plan; none where each buffer has one memory."""
+    if claims.movement is None:
         return
+    copies = [node for node in line.nodes if is_copy(node, known.model)]
     if len(claims.arenas) != _MEMORIES:
         yield PlanFailure(f"copies are between two memories, and the plan has {len(claims.arenas)} arenas")
         return
@@ -40,9 +40,9 @@ def wrong_movement(claims: Claims, placing: Placing, line: RunOrder, known: Grap
     for node in line.nodes:
         yield from check.copy(node) if is_copy(node, known.model) else check.kernel(node)
     yield from check.workspaces()
-    if claims.movement is not None:
-        yield from check.listed(copies)
-        yield from check.sums(copies)
+    if claims.movement.copies is not None:
+        yield from check.listed(copies, claims.movement.copies)
+    yield from check.sums(copies)
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,10 @@ class _MovementCheck:
         if ends[0] == ends[1]:
             yield PlanFailure(f"{name!r} does not copy into or out of {self.fast.name!r}", (result.name or "",), step)
 
-    def listed(self, copies: Sequence[ir.Node]) -> Iterator[PlanFailure]:
+    def listed(self, copies: Sequence[ir.Node], claimed: Sequence[MemoryCopyClaim]) -> Iterator[PlanFailure]:
         """Yield the copies that the plan does not list as they are."""
-        assert self.claims.movement is not None
-        listed = {copy.node: copy for copy in self.claims.movement.copies}
-        if len(listed) < len(self.claims.movement.copies):
+        listed = {copy.node: copy for copy in claimed}
+        if len(listed) < len(claimed):
             yield PlanFailure("movement lists a copy twice")
         names = {self.line.name_of[node]: node for node in copies}
         for name in sorted(listed.keys() ^ names.keys()):

@@ -64,6 +64,7 @@ def from_marks(model: ir.Model, where: str) -> Claims:
             **{name: summary[name] for name in ("alignment", "arenas", "io", "overwrite_inputs", "order")},
             **{"schedule": main.schedule, "steps": main.steps, "buffers": rows, "bodies": main.bodies},
             "peak": summary["peak"],
+            "movement": summary.get("movement"),
         }
         return _adapter().validate_python(whole)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
