@@ -24,6 +24,7 @@ from onnxtile.planning.layout.pins import NO_PINS, Pins
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.smallest import smallest
 from onnxtile.planning.layout.workspaces import NO_RULES, Needs, WorkspaceRules
+from onnxtile.planning.movement.placement import allocate_apart
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.memories import Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, OffsetPlan, Problem, align
@@ -65,7 +66,8 @@ class PlanSettings:
     the arena; `overwrite_inputs` allows inputs inside it to be overwritten. With `whole_buffers`, all bytes of a buffer are live in its
     whole live range. `workspaces` has the bytes that kernels need beside their operands and results. `pins` has the addresses and memories
     that tensors must have, beside those in the metadata of the model. `states` says which inputs and outputs are one state. `digest` and
-    `name` (of the input file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are copied into the result.
+    `name` (of the input file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are copied into the result. `slow`
+    has the tensors in the second of two memories, where a movement has chosen them.
     """
 
     alignment: int = DEFAULT_ALIGNMENT
@@ -86,6 +88,7 @@ class PlanSettings:
     dims: Mapping[str, int] = field(default_factory=dict)
     ranges: SizeRanges = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)
+    slow: Collection[str] | None = None
 
 
 _DEFAULT = PlanSettings()
@@ -119,12 +122,15 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     needs = terms.needs(model.graph, inside)
     search = OrderSearch(facts, scope, settings.alignment)
     _require_possible(pins, search, needs, settings)
-    least = max(search.bound(with_least_bodies(needs, inside)), _pinned_end(pins, search, settings.alignment))
+    is_moved = settings.slow is not None
+    bound = 0 if is_moved else search.bound(with_least_bodies(needs, inside))
+    least = max(bound, _pinned_end(pins, search, settings.alignment))
     # A wide graph has one layout, and most buffers: nothing is spared by placing them with little effort first.
     efforts = (settings.effort,) if search.is_wide else settings.effort.stages
+    place = allocate if settings.slow is None else partial(allocate_apart, slow=settings.slow)
     layout, allocation = smallest(
         layouts(search, chosen_order, settings.streams, settings.share, needs, in_parts=in_parts, pins=pins),
-        [partial(allocate, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts],
+        [partial(place, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts],
         least,
     )
     problem, schedule, sharing, roles = layout.problem, layout.schedule, layout.sharing, layout.roles
@@ -150,7 +156,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         lower_bound=proof.lower_bound,
         optimal=optimal,
         optimal_over=("any order" if allocation.size == least else "order") if optimal else None,
-        any_order_bound=least,
+        any_order_bound=None if is_moved else least,
         bound=proof.bound,
         ended=proof.ended,
         activation_bytes=sum(align(_bytes(value, shapes), settings.alignment) for value in roles.tensors),

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 from onnxtile.errors import UsageError
 from onnxtile.model.size_formula import SizeFormula, SizeRanges
 from onnxtile.model.size_pieces import SizePieces
+from onnxtile.planning.movement.copies import PlannedMovement
 from onnxtile.result import VerbResult
 
 VERSION = 1
@@ -286,7 +287,7 @@ class PlanResult(VerbResult):
     of the graph. `ranges` are the least and largest sizes of dimensions for which the plan holds; `dims` then has the largest, and
     `formulas` the size of each arena at all sizes. `pins` has the offsets that tensors and workspaces had to have, `places` the arenas
     that they had to be in, and `keeps` the tensors that share bytes with nothing. `states` are the states of the model, in the arena or
-    only listed.
+    only listed. `movement` has the copies between two memories (None: each buffer has one memory).
     """
 
     verb: ClassVar[str] = "plan"
@@ -330,6 +331,7 @@ class PlanResult(VerbResult):
     outputs: tuple[PlannedOutput, ...] = ()
     ranges: SizeRanges = field(default_factory=dict)
     formulas: tuple[ArenaFormula, ...] = ()
+    movement: PlannedMovement | None = None
     pins: Mapping[str, int] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
     keeps: tuple[str, ...] = ()
@@ -386,7 +388,7 @@ class PlanResult(VerbResult):
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
         rows = ("arenas", "insides")
-        left_out = (*rows, *_LISTS, *_NODES, "ranges", "formulas", "pins", "places", "keeps", "states")
+        left_out = (*rows, *_LISTS, *_NODES, "ranges", "formulas", "pins", "places", "keeps", "states", "movement")
         plain = {key: value for key, value in vars(self).items() if key not in left_out}
         plain |= {"dims": dict(self.dims), "bounds": dict(self.bounds), "copies": dict(vars(self.copies))}
         plain |= {"gap": self.gap, **_nodes(self)}
@@ -397,6 +399,8 @@ class PlanResult(VerbResult):
         plain |= {key: names for key, names in fixed.items() if names}
         if self.states:
             plain["states"] = [state.to_dict() for state in self.states]
+        if self.movement is not None:
+            plain["movement"] = self.movement.to_dict()
         if self.ranges:
             plain["ranges"] = {name: list(ends) for name, ends in self.ranges.items()}
             plain["formulas"] = [arena.to_dict() for arena in self.formulas]

@@ -11,6 +11,7 @@ from onnxtile.report.fixed_rules import fixed_rules
 from onnxtile.report.formula_words import in_words
 from onnxtile.report.headline import smallest_of
 from onnxtile.report.layout import step_names
+from onnxtile.report.movement_tables import movement_rows
 from onnxtile.report.state_tables import for_states, run_of_states
 from onnxtile.report.table import ResultJson, line, table
 
@@ -53,6 +54,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
             ("aliases", f"{len(result['buffers']) - len(buffers):,} ({result['in_place']:,} in place)"),
             ("copies avoided", f"{copies['avoided']:,} ({copies['avoided_bytes']:,} bytes)"),
             ("copies remaining", f"{copies['remaining']:,} ({copies['remaining_bytes']:,} bytes)"),
+            *movement_rows(result),
             *_workspaces(result),
             *_bodies(result),
             *_insides(result),

@@ -183,6 +183,22 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
     ] = ()
     whole_buffers: Annotated[bool, Option("keep all bytes of a buffer live as long as one is")] = False
     share_workspaces: Annotated[bool, Option("one workspace for all kernels, the largest")] = False
+    movement: Annotated[
+        str,
+        Option(
+            "copy tensors, or weights too, to the first of two memories while kernels use them",
+            "none|activations|weights",
+            choices=Choices("onnxtile.planning.movement.copies:MOVEMENTS"),
+        ),
+    ] = "none"
+    bandwidth: Annotated[
+        Mapping[str, int] | Mapping[str, str] | None,
+        Option("bandwidth of the slow memory, for the time of copies", "dram=8GB/s", kind=values.RATES),
+    ] = None
+    macs_per_second: Annotated[
+        int | str | None,
+        Option("speed of the kernels, for the time beside the copies", "4G", kind=values.SPEED),
+    ] = None
     kernels: Annotated[
         str,
         Option(

@@ -85,8 +85,10 @@ def plan(options: PlanOptions) -> PlannedModel:
     from onnxtile.planning.annotate import annotate
     from onnxtile.planning.model_plan import plan_model
     from onnxtile.planning.proof.published.audit import require
+    from onnxtile.verbs.flows.moving import plan_moved, require_movement
     from onnxtile.verbs.flows.range_planning import plan_range
 
+    require_movement(options)
     if options.dim_ranges:
         return plan_range(options)
     settings = settings_of(options)
@@ -100,10 +102,13 @@ def plan(options: PlanOptions) -> PlannedModel:
     progress("inferring shapes")
     wanted = Wanted(given, ranges)
     known = resolve(planned, run=True, wanted=wanted, bounds=bounds, proved=options.verify)
-    opened = unfold(planned, known, Constants(planned))
     progress("planning")
     settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=bound)
-    result = plan_model(*opened, settings)
+    if options.movement == "none":
+        opened = unfold(planned, known, Constants(planned))
+        result = plan_model(*opened, settings)
+    else:
+        planned, opened, result = plan_moved(planned, known, settings, options)
     result = replace(result, kernels=None if counted is None else counted.to_dict())
     require(opened.model, result, opened.shapes, opened.constants, result.digest)
     verdict: ArenaVerdict | StateVerdict | None = None

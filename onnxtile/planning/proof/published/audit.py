@@ -23,6 +23,7 @@ from onnxtile.planning.proof.published.figures import figures
 from onnxtile.planning.proof.published.fixed_places import FixedPlaces
 from onnxtile.planning.proof.published.labels import mislabelled, wrong_ends, wrong_types
 from onnxtile.planning.proof.published.listing import ExpectedLists, compare, note
+from onnxtile.planning.proof.published.movement import wrong_movement
 from onnxtile.planning.proof.published.orders import disorders
 from onnxtile.planning.proof.published.overlaps import overlaps
 from onnxtile.planning.proof.published.placing import CheckTerms, Placing, placing
@@ -50,6 +51,11 @@ class Audit(VerbResult):
     bodies: int
     arenas: int
 
+    @classmethod
+    def refused(cls, failure: PlanFailure) -> Audit:
+        """Return the result for a plan of which nothing else is checked."""
+        return cls((failure,), 0, 0, 0, 0, 0, 0)
+
     @property
     def sound(self) -> bool:
         """Whether the plan has no fault."""
@@ -76,9 +82,9 @@ def check(
     claims = plan if isinstance(plan, Claims) else Claims.of(plan)
     known = GraphFacts(*unfold(model, shapes, constants))
     if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
-        return _refused(PlanFailure(f"the alignment must be a power of two, not {claims.alignment}"))
+        return Audit.refused(PlanFailure(f"the alignment must be a power of two, not {claims.alignment}"))
     if claims.overwrite_inputs and claims.io != "inside":
-        return _refused(PlanFailure(f"inputs cannot be overwritten with io {claims.io!r}"))
+        return Audit.refused(PlanFailure(f"inputs cannot be overwritten with io {claims.io!r}"))
     stated = found_states(claims.states, claims.buffers, known.model.graph)
     known = replace(known, next_states=stated.states.next_of)
     arenas = {arena.name: arena for arena in claims.arenas}
@@ -114,6 +120,7 @@ def check(
         failures += wrong_types(walk.listing, claims, known)
         used = None if seen.shared is None else seen.shared.links
         failures += figures(claims, seen.placing, used, seen.line, known)
+        failures += wrong_movement(claims, seen.placing, seen.line, known)
     listed = len(walk.listing.constants) + len(walk.listing.outside) + len(walk.listing.unplanned)
     counts = (walk.tensors + listed, walk.tensors, walk.aliases, walk.workspaces, walk.bodies, len(claims.arenas))
     return Audit(tuple(failures), *counts)
@@ -128,10 +135,6 @@ def require(
         more = f", and {len(audit.failures) - 1} more" if len(audit.failures) > 1 else ""
         raise CheckFailed(f"the plan is not sound: {audit.failures[0]}{more}", hint="please report it with the model")
     return audit
-
-
-def _refused(failure: PlanFailure) -> Audit:
-    return Audit((failure,), 0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
