@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 from onnxtile.errors import UsageError
 from onnxtile.model.size_formula import SizeFormula, SizeRanges
 from onnxtile.model.size_pieces import SizePieces
+from onnxtile.planning.movement.copies import PlannedMovement
 from onnxtile.result import VerbResult
 
 VERSION = 1
@@ -284,7 +285,9 @@ class PlanResult(VerbResult):
     have the names of the inputs and outputs of each node, "" for one that is left out. `attributes` has the attributes of each node.
     `constant_nodes` are the nodes that depend on constants alone: they may run once, before the first inference. `outputs` are the outputs
     of the graph. `ranges` are the least and largest sizes of dimensions for which the plan holds; `dims` then has the largest, and
-    `formulas` the size of each arena at all sizes. `states` are the states of the model, in the arena or only listed.
+    `formulas` the size of each arena at all sizes. `pins` has the offsets that tensors and workspaces had to have, `places` the arenas
+    that they had to be in, and `keeps` the tensors that share bytes with nothing. `states` are the states of the model, in the arena or
+    only listed. `movement` has the copies between two memories (None: each buffer has one memory).
     """
 
     verb: ClassVar[str] = "plan"
@@ -328,6 +331,10 @@ class PlanResult(VerbResult):
     outputs: tuple[PlannedOutput, ...] = ()
     ranges: SizeRanges = field(default_factory=dict)
     formulas: tuple[ArenaFormula, ...] = ()
+    movement: PlannedMovement | None = None
+    pins: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
+    keeps: tuple[str, ...] = ()
     states: tuple[PlannedState, ...] = ()
 
     @property
@@ -381,15 +388,19 @@ class PlanResult(VerbResult):
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
         rows = ("arenas", "insides")
-        left_out = (*rows, *_LISTS, *_NODES, "ranges", "formulas", "states")
+        left_out = (*rows, *_LISTS, *_NODES, "ranges", "formulas", "pins", "places", "keeps", "states", "movement")
         plain = {key: value for key, value in vars(self).items() if key not in left_out}
         plain |= {"dims": dict(self.dims), "bounds": dict(self.bounds), "copies": dict(vars(self.copies))}
         plain |= {"gap": self.gap, **_nodes(self)}
         plain |= {key: [row.to_dict() for row in getattr(self, key)] for key in _LISTS}
         plain |= {"kernels": self.kernels and dict(self.kernels)}
         plain |= {"totals": self.totals}
+        fixed = {"pins": dict(self.pins), "places": dict(self.places), "keeps": list(self.keeps)}
+        plain |= {key: names for key, names in fixed.items() if names}
         if self.states:
             plain["states"] = [state.to_dict() for state in self.states]
+        if self.movement is not None:
+            plain["movement"] = self.movement.to_dict()
         if self.ranges:
             plain["ranges"] = {name: list(ends) for name, ends in self.ranges.items()}
             plain["formulas"] = [arena.to_dict() for arena in self.formulas]

@@ -31,8 +31,8 @@ def scaled_arenas(
 ) -> tuple[ScaledArena, ...]:
     """Return the formulas of the arenas of `allocation`; none without `ranges`.
 
-    Offsets are scaled where that takes fewer bytes at some sizes, and no more at any corner of the ranges. A state keeps its offset and
-    its largest size, so that a run at one size finds the state of a run at another.
+    Offsets are scaled where that takes fewer bytes at some sizes, and no more at any corner of the ranges. Arenas with pins have none.
+    A state keeps its offset and its largest size, so that a run at one size finds the state of a run at another.
     """
     if not ranges:
         return ()
@@ -81,7 +81,7 @@ def _fixed(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges) 
 
 def _scaled(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges) -> ScaledArena:
     formulas = RangeFormulas(arena.problem, arena.plan.offsets, sizes, ranges)
-    fixed, scaled = formulas.fixed(), formulas.scaled()
+    fixed, scaled = formulas.fixed(), None if arena.problem.pinned else formulas.scaled()
     corners = [dict(zip(ranges, ends, strict=True)) for ends in product(*ranges.values())]
     largest = {name: high for name, (_, high) in ranges.items()}
     if (

@@ -21,14 +21,16 @@ class PlanScope:
 
     Outputs are live to the end of the run. So are inputs, unless `overwrite_inputs` frees their bytes after the last step that reads them.
     `borrows` marks the body of a function: views and parts of its operands stay in place, because the caller keeps the operands until the
-    function ends. Input and output of each of `states` lie in the arena, whatever `io` says, and the input may be overwritten. Raises
-    UsageError for an invalid `io`, and for `overwrite_inputs` with inputs outside the arena.
+    function ends. Tensors of the graph named in `alone` share bytes with nothing: they are live in the whole run. Input and output of each
+    of `states` lie in the arena, whatever `io` says, and the input may be overwritten. Raises UsageError for an invalid `io`, and for
+    `overwrite_inputs` with inputs outside the arena.
     """
 
     graph: ir.Graph
     io: str = "outputs"
     overwrite_inputs: bool = False
     borrows: bool = False
+    alone: frozenset[str] = frozenset()
     states: tuple[StatePair, ...] = ()
 
     def __post_init__(self) -> None:
@@ -44,7 +46,13 @@ class PlanScope:
         outputs = after if self.io == "outside" else self.graph.outputs
         before = {pair.input for pair in self.states}
         given = () if self.overwrite_inputs else (value for value in self.given if value not in before)
-        return frozenset((*outputs, *given))
+        return frozenset((*outputs, *given, *self.apart))
+
+    @cached_property
+    def apart(self) -> frozenset[ir.Value]:
+        """The values that share bytes with nothing."""
+        made = (value for node in self.graph for value in node.outputs) if self.alone else ()
+        return frozenset(value for value in (*self.given, *made) if value.name in self.alone)
 
     @cached_property
     def given(self) -> tuple[ir.Value, ...]:

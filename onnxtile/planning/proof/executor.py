@@ -51,7 +51,10 @@ class ArenaExecutor:
         self._run = GraphRun(model.graph, self._context, result.buffers, result.schedule, result.steps, result.bodies)
         states = {state.input for state in result.kept_states}
         inside = [value for value in model.graph.inputs if value in self._run.sites and value.name not in states]
-        self._kept_inputs = [] if result.overwrite_inputs else inside
+        names = frozenset(result.keeps)
+        made = (value for node in model.graph for value in node.outputs) if names else ()
+        kept = (value for value in made if value.name in names and value in self._run.sites)
+        self._kept = [*(() if result.overwrite_inputs else inside), *kept]
 
     @property
     def addresses(self) -> dict[str, int]:
@@ -106,7 +109,7 @@ class ArenaExecutor:
         corruption = run.run(paired, places, self._last_reads(places))
         if corruption is not None:
             return corruption
-        wrong = next((value for value in (*graph.outputs, *self._kept_inputs) if not paired.agree(value)), None)
+        wrong = next((value for value in (*graph.outputs, *self._kept) if not paired.agree(value)), None)
         if wrong is not None:
             return Corruption(wrong.name or "", None)
         return {output.name or "": paired.arena[output] for output in graph.outputs}
@@ -145,7 +148,7 @@ class ArenaExecutor:
                 last.update({value: number for _, value in kernel.outputs})
         found: dict[int, list[ir.Value]] = {}
         for value, number in last.items():
-            if value not in self._run.held and not value.is_graph_output() and value not in self._kept_inputs:
+            if value not in self._run.held and not value.is_graph_output() and value not in self._kept:
                 found.setdefault(number, []).append(value)
         return found
 

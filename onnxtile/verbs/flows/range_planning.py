@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxtile.errors import Mismatch, ModelError, UsageError
+from onnxtile.errors import Mismatch, ModelError, NoKernel, UsageError
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind, formula_names, free_inputs, rename_symbols, require_symbols
 from onnxtile.model.infer import values
@@ -105,10 +105,10 @@ def plan_range(options: PlanOptions) -> PlannedModel:
     result = _fitting(opened, settings)
     result = replace(result, kernels=None if counted is None else counted.to_dict())
     require_lengths(result, opened)
-    verdict = _proved(planned, result, opened, options)
+    verdict, not_run = _proved_or_checked(planned, result, opened, options)
     rename_symbols(planned, {word: name for name, word in names.items()})
     annotate(planned, result)
-    return PlannedModel(planned, result, verdict, source=file_of(options.model))
+    return PlannedModel(planned, result, verdict, not_run, source=file_of(options.model))
 
 
 def _fitting(opened: Unfolded, settings: PlanSettings) -> PlanResult:
@@ -122,6 +122,16 @@ def _fitting(opened: Unfolded, settings: PlanSettings) -> PlanResult:
     except OverCapacity as error:
         free = plan_model(*opened, replace(settings, capacity=None))
         raise does_not_fit(free, settings.capacity, error) from None
+
+
+def _proved_or_checked(
+    model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOptions
+) -> tuple[RangeVerdict | None, str | None]:
+    """Return the verdict of `_proved`; where onnxruntime has no kernel for an operator the plan is only checked, with the reason."""
+    try:
+        return _proved(model, plan, known, options), None
+    except NoKernel as error:
+        return _proved(model, plan, known, replace(options, verify=False)), str(error).partition(":")[0]
 
 
 def _proved(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOptions) -> RangeVerdict | None:

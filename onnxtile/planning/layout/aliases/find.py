@@ -160,9 +160,10 @@ def overwrites(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     """
     allowed = () if any(views(node, facts)) else overwritable(node, facts)
     forbidden = {v for place, v in enumerate(node.inputs) if place not in allowed}
+    sure = _sure_of_size(node, allowed, facts)
     for source in dict.fromkeys(v for v in node.inputs if v is not None and v not in forbidden):
         for value in (v for v in node.outputs if v.name):
-            if _same_elements(value, source, facts) and _is_sure_of_size(node, value, source, allowed, facts):
+            if _same_elements(value, source, facts) and (source in sure or _same_formulas(value, source, facts)):
                 yield Alias(value, source, "in place")
     yield from (Alias(value, source, "in place") for value, source in over_states(node, facts))
 
@@ -204,23 +205,26 @@ def _same_elements(a: ir.Value, b: ir.Value, facts: LayoutFacts) -> bool:
     return first.bitwidth == second.bitwidth >= 8 and sizes == facts.shapes.sizes(b)
 
 
-def _is_sure_of_size(
-    node: ir.Node, value: ir.Value, source: ir.Value, allowed: Collection[int], facts: LayoutFacts
-) -> bool:
-    """Return whether `source` has the size of the result `value` in every run. Two sizes with one bound may differ, and one be broadcast.
-
-    Equal formulas are equal at all sizes. A result that may be written over operand 0 only has its shape. Operands of one element never
-    change the shape of a result.
-    """
+def _same_formulas(value: ir.Value, source: ir.Value, facts: LayoutFacts) -> bool:
+    """Return whether both have one size at all sizes of the dimensions, because its formulas are equal."""
     formulas = facts.shapes.formulas(value)
-    if formulas is not None and formulas == facts.shapes.formulas(source):
-        return True
-    if not any(facts.shapes.is_bound(value) for value in (*node.inputs, *node.outputs) if value is not None):
-        return True
+    return formulas is not None and formulas == facts.shapes.formulas(source)
+
+
+def _sure_of_size(node: ir.Node, allowed: Collection[int], facts: LayoutFacts) -> Collection[ir.Value]:
+    """Return the operands that have the size of the results in every run. Two sizes with one bound may differ, and one be broadcast.
+
+    A result that may be written over operand 0 only has its shape. Operands of one element never change the shape of a result.
+    """
+    operands = frozenset(v for v in node.inputs if v is not None)
+    if not any(facts.shapes.is_bound(value) for value in (*operands, *node.outputs)):
+        return operands
     if not facts.is_standard(node):
-        return False
-    others = [v for v in node.inputs if v is not None and v is not source]
-    return set(allowed) == {0} or all(_is_single(v, facts) for v in others)
+        return ()
+    larger = frozenset(v for v in operands if not _is_single(v, facts))
+    if set(allowed) == {0} or not larger:
+        return operands
+    return larger if len(larger) == 1 else ()
 
 
 def _is_single(value: ir.Value, facts: LayoutFacts) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.planning.layout.aliases.alias_sets import AliasSets, Contents, Merged
+from onnxtile.planning.layout.aliases.alias_sets import AliasSets, Contents, FixedBytes, Merged
 from onnxtile.planning.layout.aliases.byte_columns import LiveChange
 from onnxtile.planning.layout.aliases.find import Alias, LayoutFacts
 from onnxtile.planning.layout.aliases.rewriting import rewriting
@@ -36,7 +36,8 @@ class Timeline:
 
     `order` says which tensors are dead before others are made; `kept` tensors are never written over. `parts` has the live ranges of the
     bytes of tensors that die part by part; with None, all bytes of a buffer count as live in its whole live range. Without `saves_copies`,
-    parts other than tiles are only taken to lower the peak. `states` put the output of a state at the address of its input.
+    parts other than tiles are only taken to lower the peak. `fixed` has the addresses that tensors must have, and `states` put the
+    output of a state at the address of its input.
     """
 
     schedule: Schedule
@@ -46,6 +47,7 @@ class Timeline:
     workspaces: Sequence[Buffer] = ()
     parts: Mapping[ir.Value, Sequence[LivePart]] | None = None
     saves_copies: bool = True
+    fixed: Mapping[ir.Value, FixedBytes] = field(default_factory=dict)
     states: Sequence[Alias] = ()
 
 
@@ -72,6 +74,7 @@ def choose(
         chooser.share_states()
         chooser.share_in_place()
         chooser.share_tiles()
+        chooser.limit_pinned()
         chooser.lower_the_peak()
         if timeline.saves_copies:
             chooser.save_copies()
@@ -105,7 +108,7 @@ class _Chooser:
         for value in sizes:
             contents.add(value, self._known.get(value, ()))
         self.alias_sets = AliasSets(
-            sizes, timeline.live_ranges, order, timeline.kept, contents, alignment, timeline.parts
+            sizes, timeline.live_ranges, order, timeline.kept, contents, alignment, timeline.parts, timeline.fixed
         )
         for alias in self._in_place:
             self.alias_sets.allow(alias)
@@ -161,6 +164,10 @@ class _Chooser:
             node = group[0].value.producer()
             if node is not None and keys.TILE in node.metadata_props:
                 self._join(group)
+
+    def limit_pinned(self) -> None:
+        """Allow no further alias by which a pinned buffer ends above the peak and the pinned buffers of now."""
+        self.alias_sets.ceiling = max(self.alias_sets.pinned_end, int(self._live().max()))
 
     def lower_the_peak(self) -> None:
         """Take the group that lowers the first step of the peak most, until none does."""

@@ -40,7 +40,7 @@ def lives_of(value: ir.Value, offset: int, line: RunOrder, known: GraphFacts) ->
     if value in line.throughout:
         yield HeldBytes(offset, end, 0, line.end)
         return
-    if value in line.kept:
+    if value in line.kept or value in line.apart:
         yield HeldBytes(offset, end, first, last)
         return
     yield HeldBytes(offset, end, first, first)

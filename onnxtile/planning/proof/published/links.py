@@ -127,11 +127,13 @@ def _written_over(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     places = _places_over(node, known)
     if not places:
         return
+    read_elsewhere = {value for place, value in enumerate(node.inputs) if place not in places}
+    stable = _stable(node, places, known)
     for operand in dict.fromkeys(value for value in node.inputs if value is not None):
-        if not all(place in places for place, value in enumerate(node.inputs) if value is operand):
+        if operand in read_elsewhere or operand not in stable:
             continue
         for result in node.outputs:
-            if result.name and _is_as_large(result, operand, known) and _stays_so(node, operand, places, known):
+            if result.name and _is_as_large(result, operand, known):
                 yield Link(result, operand, "over")
 
 
@@ -218,17 +220,20 @@ def _is_as_large(result: ir.Value, operand: ir.Value, known: GraphFacts) -> bool
     return first is not None and second is not None and first.bitwidth == second.bitwidth and first.bitwidth >= 8
 
 
-def _stays_so(node: ir.Node, operand: ir.Value, places: frozenset[int], known: GraphFacts) -> bool:
-    """Return whether result and `operand` have one shape in every run, also with data-dependent sizes.
+def _stable(node: ir.Node, places: frozenset[int], known: GraphFacts) -> frozenset[ir.Value]:
+    """Return the operands that have the shape of the result in every run, also with data-dependent sizes, if they have it in one.
 
     Two sizes with one bound may differ in a run, and one be broadcast to the other. An operand of one element never changes a shape.
     """
+    operands = frozenset(value for value in node.inputs if value is not None)
     if not known.is_bound((*node.inputs, *node.outputs)):
-        return True
+        return operands
     if not known.is_standard(node):
-        return False
-    others = [value for value in node.inputs if value is not None and value is not operand]
-    return places == {0} or all(_is_one_element(value, known) for value in others)
+        return frozenset()
+    several = frozenset(value for value in operands if not _is_one_element(value, known))
+    if places == {0} or not several:
+        return operands
+    return several if len(several) == 1 else frozenset()
 
 
 def _is_one_element(value: ir.Value, known: GraphFacts) -> bool:
