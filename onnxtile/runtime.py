@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,12 +40,23 @@ _FATAL = 4
 """The only severity that onnxruntime may print: each error comes as an exception, and some are looked for on purpose."""
 
 
+_SILENT = "ORT_DISABLE_TELEMETRY"
+"""Environment variable of onnxruntime."""
+
+
 @cache
 def _library() -> Any:
-    """Return onnxruntime, told to print nothing on stderr."""
+    """Return onnxruntime, told to print nothing on stderr, and to send nothing over the network.
+
+    From version 1.29 on it reports names and digests of models to its maker, unless the variable is set before it is imported
+    (https://github.com/microsoft/onnxruntime/pull/27379); whoever sets the variable decides.
+    """
+    os.environ.setdefault(_SILENT, "1")
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(_FATAL)
+    if os.environ[_SILENT] == "1":
+        onnxruntime.disable_telemetry_events()  # for Windows, and where somebody has imported it before
     return onnxruntime
 
 

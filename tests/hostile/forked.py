@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import onnxtile
 from onnxtile import __main__
+from onnxtile.runtime import contrib_schemas
 
 _ADDRESSES = 12 * 2**30
 """Bytes of address space of one command: a guard for the machine, above what a command may take."""
@@ -45,7 +46,7 @@ def warm_up() -> None:
     for found in pkgutil.walk_packages(onnxtile.__path__, "onnxtile."):
         if not any(name in found.name for name in (*_OPTIONAL, "__main__")):
             importlib.import_module(found.name)
-    importlib.import_module("onnxruntime").set_default_logger_severity(4)
+    contrib_schemas("Gelu", "com.microsoft")  # loads onnxruntime
 
 
 def run(arguments: tuple[str, ...], folder: Path, *, seconds: float) -> Ended:
