@@ -177,6 +177,23 @@ def test_names_of_no_states() -> None:
     assert list(matching_names(["past_k", "prev_k"], ["present_k"])) == []
 
 
+def test_a_concat_of_one_operand_makes_no_difference() -> None:
+    joined = "Concat <axis = 2> (past_k, x)"
+    text = GROWING.replace(
+        f"present_k = {joined}", "p = Concat <axis = 2> (past_k)\n  present_k = Concat <axis = 2> (p, x)"
+    )
+    found = planned(model(text, heads=2), dims={"past": (0, 3)}, state="found")
+    assert state(found.plan).copied == 0
+    assert (
+        found.plan.arena_size == planned(model(GROWING, heads=2), dims={"past": (0, 3)}, state="found").plan.arena_size
+    )
+    assert found.verdict.equal
+    fixed = planned(
+        model("g (float[2, 3] x) => (float[2, 3] y) { a = Exp(x) b = Concat <axis = 1> (a) y = Neg(b) }", 20)
+    )
+    assert (fixed.plan.arena_size, fixed.plan.copies.remaining, fixed.verdict.views) == (64, 0, 1)
+
+
 ATTENTION = """
 step (float[1, 4, 1, 16] q, float[1, 4, 1, 16] k, float[1, 4, 1, 16] v, float[1, 4, past, 16] past_k, float[1, 4, past, 16] past_v)
   => (float[1, 4, 1, 16] y, float[1, 4, total, 16] present_k, float[1, 4, total, 16] present_v) {
