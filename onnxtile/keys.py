@@ -29,6 +29,9 @@ VIEW = _PREFIX + "view"
 # On such a function: how many bytes its kernel needs beside its operands and results (see model.size_rule), where its pattern says so.
 WORKSPACE = _PREFIX + "workspace"
 
+# On a local function that plan made: a call copies its operand into another memory, and is a kernel.
+COPY = _PREFIX + "copy"
+
 # On a node that tile emitted: its source node, operator and place in the grid (JSON).
 TILE = _PREFIX + "tile"
 

@@ -11,6 +11,8 @@ from onnxtile.report.fixed_rules import fixed_rules
 from onnxtile.report.formula_words import in_words
 from onnxtile.report.headline import smallest_of
 from onnxtile.report.layout import step_names
+from onnxtile.report.movement_tables import movement_rows
+from onnxtile.report.state_tables import for_states, run_of_states
 from onnxtile.report.table import ResultJson, line, table
 
 _LISTED = 5
@@ -52,6 +54,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
             ("aliases", f"{len(result['buffers']) - len(buffers):,} ({result['in_place']:,} in place)"),
             ("copies avoided", f"{copies['avoided']:,} ({copies['avoided_bytes']:,} bytes)"),
             ("copies remaining", f"{copies['remaining']:,} ({copies['remaining_bytes']:,} bytes)"),
+            *movement_rows(result),
             *_workspaces(result),
             *_bodies(result),
             *_insides(result),
@@ -65,6 +68,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
     tables: list[Table | Text] = [table("plan", ("figure", "value"), rows)]
     tables += _formulas(result)
     tables += _fixed(result)
+    tables += for_states(result)
     if result["unplanned"]:
         tables.append(table("unplanned", ("tensor", "reason"), [(u["name"], u["reason"]) for u in result["unplanned"]]))
     if result.get("not_run"):
@@ -84,7 +88,9 @@ def for_arena_run(verdict: ResultJson | None) -> list[Table | Text]:
         head, own = verdict["head"], verdict["own_head"]
         lines.append(line(f"TensorFlow Lite Micro: {head:,} bytes of tensors; {own:,} with its own planner"))
     lines += _excused(verdict.get("excused") or {})
-    if "sizes" in verdict:
+    if states := run_of_states(verdict):
+        lines.append(line(states))
+    elif "sizes" in verdict:
         at = ", ".join(" ".join(f"{name}={size}" for name, size in sizes.items()) for sizes in verdict["sizes"])
         lines.append(line(f"sizes of the runs: {at}"))
     return lines

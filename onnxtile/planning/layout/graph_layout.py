@@ -11,10 +11,10 @@ import onnx_ir as ir
 from onnxtile.errors import ModelError, UsageError
 from onnxtile.planning.layout.aliases.alias_sets import FixedBytes
 from onnxtile.planning.layout.aliases.byte_reads import early_ends
-from onnxtile.planning.layout.aliases.find import LayoutFacts
+from onnxtile.planning.layout.aliases.find import Alias, LayoutFacts
 from onnxtile.planning.layout.aliases.sharing import Sharing, Timeline, choose
 from onnxtile.planning.layout.bytes import granule, tensor_bytes
-from onnxtile.planning.layout.live_ranges import LiveRange, find_live_ranges
+from onnxtile.planning.layout.live_ranges import LiveRange, find_live_ranges, with_states
 from onnxtile.planning.layout.ordering.every_order import Claim, InEveryOrder, clique, conflicts
 from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.ordering.precedence import InSteps, Precedence
@@ -155,12 +155,15 @@ class _LayoutTerms:
         # In another order, another part may be the first to die: a buffer for every order is live as a whole.
         parts = early_ends(scope, schedule, facts, live_ranges) if self.in_parts else None
         order = self._in_every_order(schedule, roles) if self.every else InSteps(schedule, live_ranges, parts)
+        # The order of reads and writes is that of the graph, but the bytes of a state are held throughout.
+        live_ranges = with_states(live_ranges, scope, schedule)
+        states = tuple(Alias(pair.output, pair.input, "state") for pair in scope.states)
         workspaces = tuple(
             replace(workspace, buffer=self.pins.on(workspace.buffer)) for workspace in self.needs.workspaces(schedule)
         )
         used = [workspace.buffer for workspace in workspaces]
         timeline = Timeline(
-            schedule, live_ranges, order, scope.kept, used, parts, self.saves_copies, self._fixed(roles)
+            schedule, live_ranges, order, scope.kept, used, parts, self.saves_copies, self._fixed(roles), states
         )
         sharing = choose(timeline, facts, tuple(roles.tensors), self.alignment, self.rules)
         buffers = (*_buffers(sharing, facts, self.alignment), *(workspace.buffer for workspace in workspaces))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx_ir as ir
 
 from onnxtile.graph import dependencies
@@ -34,3 +36,11 @@ def find_live_ranges(scope: PlanScope, schedule: Schedule) -> dict[ir.Value, Liv
 def merged(first: LiveRange, second: LiveRange) -> LiveRange:
     """Return the live range of bytes that two values share."""
     return min(first[0], second[0]), max(first[1], second[1])
+
+
+def with_states(
+    live_ranges: Mapping[ir.Value, LiveRange], scope: PlanScope, schedule: Schedule
+) -> dict[ir.Value, LiveRange]:
+    """Return `live_ranges` in which the inputs of the states of `scope` keep their bytes in all steps: the next run reads these, too."""
+    whole = (0, max(schedule.end, 1))
+    return {**live_ranges, **{pair.input: whole for pair in scope.states if pair.input in live_ranges}}

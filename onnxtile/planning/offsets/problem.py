@@ -348,7 +348,7 @@ class PinOverlap(UsageError):
 
 
 class OverCapacity(Infeasible):
-    """The arena exceeds its capacity by `shortfall` bytes; the buffers `live` at `step` are the reason."""
+    """The `arena` (None: the only one) exceeds its capacity by `shortfall` bytes; the buffers `live` at `step` are the reason."""
 
     def __init__(self, problem: Problem, plan: OffsetPlan, arena: str | None = None) -> None:
         assert problem.capacity is not None
@@ -356,6 +356,7 @@ class OverCapacity(Infeasible):
         need = problem.lower_bound if hopeless else plan.size
         self.step = problem.peak[1] if hopeless else _step_of_the_top(problem, plan)
         self.shortfall = need - problem.capacity
+        self.arena = arena
         self.live = problem.live_at(self.step)
         listed = ", ".join(f"{b.name} ({b.bytes_at(self.step):,})" for b in self.live[:_LISTED])
         more = f", and {len(self.live) - _LISTED} smaller ones" if len(self.live) > _LISTED else ""

@@ -305,6 +305,12 @@ class AliasSets:
             changes.append(LiveChange(kept.size, *kept.live_range))
         return Merged(kept, other, before, tuple(changes))
 
+    def hold(self, alias_set: AliasSet) -> None:
+        """Let all bytes of `alias_set` be live in its whole live range."""
+        if alias_set.columns is not None and alias_set.size:
+            low = alias_set.base
+            alias_set.columns = ByteColumns((low, low + alias_set.size), ((alias_set.live_range,),))
+
     def live_bytes(self, alias_set: AliasSet) -> list[LiveChange]:
         """Return the live bytes of `alias_set`, rounded up to the alignment."""
         columns = alias_set.columns

@@ -65,6 +65,8 @@ def from_marks(model: ir.Model, where: str) -> Claims:
             **{"schedule": main.schedule, "steps": main.steps, "buffers": rows, "bodies": main.bodies},
             "peak": summary["peak"],
             **{name: summary[name] for name in ("pins", "places", "keeps") if name in summary},
+            "states": summary.get("states", ()),
+            "movement": summary.get("movement"),
         }
         return _adapter().validate_python(whole)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
