@@ -35,7 +35,7 @@ def merged() -> onnx.ModelProto:
     w = Weights()
     w.floats("wq", WIDTH, WIDTH)
     w.floats("wk", WIDTH, WIDTH)
-    both = {"then_branch": branch("step", is_step=True), "else_branch": branch("prompt", is_step=False)}
+    both: dict[str, Any] = {"then_branch": branch("step", is_step=True), "else_branch": branch("prompt", is_step=False)}
     nodes = [helper.make_node("If", ["use_cache"], ["y", "present"], name="merged", **both)]
     inputs = [info("x", 1, "s", WIDTH), info("past", 1, "past", WIDTH), info("use_cache", 1, kind=TensorProto.BOOL)]
     return model(nodes, inputs, [info("y", 1, "s", WIDTH), info("present", 1, "t", WIDTH)], w)
