@@ -25,7 +25,14 @@ from onnxtile.paths import real, require_readable
 
 Source: TypeAlias = str | Path | onnx.ModelProto | ir.Model
 
-_NOT_A_MODEL = (DecodeError, ValueError, onnx.parser.ParseError, text_format.ParseError, json_format.ParseError)
+_NOT_A_MODEL = (
+    DecodeError,
+    IndexError,
+    ValueError,
+    onnx.parser.ParseError,
+    text_format.ParseError,
+    json_format.ParseError,
+)
 
 
 @collector_paused()

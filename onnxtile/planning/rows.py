@@ -15,7 +15,7 @@ from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.layout.roles import Roles
-from onnxtile.planning.layout.workspaces import SHARED, WorkspaceBuffer
+from onnxtile.planning.layout.workspaces import WorkspaceBuffer
 from onnxtile.planning.planned_parts import planned_parts
 from onnxtile.planning.result import (
     Attributes,
@@ -83,9 +83,7 @@ def planned_bodies(layout: Layout, inside: BodyPlans, facts: LayoutFacts, places
     """Return the plans of the bodies of the nodes of `layout`, at their addresses in the arena."""
     ids = dict(zip(layout.schedule.nodes, layout.schedule.ids, strict=True))
     found: list[PlannedBody] = []
-    workspaces = {
-        workspace.nodes[0]: workspace.buffer.name for workspace in layout.workspaces if workspace.buffer.name != SHARED
-    }
+    workspaces = {workspace.nodes[0]: workspace.buffer.name for workspace in layout.workspaces if workspace.is_own}
     for node, bodies in inside.items():
         # A body without bytes has no workspace.
         start = places[workspaces[node]] if node in workspaces else Address("", 0)

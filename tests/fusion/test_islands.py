@@ -409,6 +409,15 @@ def test_the_products_of_attention_are_lowered_each() -> None:
         assert made["QScaledDotProductAttention"] == 0
 
 
+def test_an_island_whose_results_nobody_reads_stays() -> None:
+    net = _Quantised()
+    seen = net.dq(net.q("x"))
+    net.q(net.add("Sigmoid", [seen], "unread"))
+    read = net.dq(net.q(net.add("Relu", [seen], "read")))
+    model = _islands(net.model(read, [1, 4, 8, 8]))
+    assert [node.op_type for node in model.graph if node.domain == keys.DOMAIN] == ["QRelu"]
+
+
 DYNAMIC = """<ir_version: 10, opset_import: ["": 17, "local": 1]>
   g (float[2, 4] x) => (float[2, 3] y%s) <float s = {0.05}, uint8 z = {3}, int8[4, 3] w = {1}, int8 wz = {0}, float ws = {0.1}> {
     %s

@@ -45,20 +45,21 @@ def note(
 
     `planned` are the nodes whose bodies have plans of their own.
     """
-    outputs = set(line.graph.outputs)
+    outputs, after = set(line.graph.outputs), set(known.next_states.values())
     held = line.graph.initializers.values()
     made = (value for node in line.nodes for value in node.outputs if value.name)
     found.spare.update((v, None) for v in (*held, *made) if v in known.constants and v not in outputs)
     for value in line.graph.inputs:
         if value not in known.constants:
-            yield from _role(value, None if io == "inside" else "a graph input", outputs, placing, known, found)
+            is_inside = io == "inside" or value in known.next_states
+            yield from _role(value, None if is_inside else "a graph input", outputs, placing, known, found)
     for node in line.nodes:
         _note_constants(node, line, outputs, known, found)
         for value in node.outputs:
             if not value.name:
                 continue
             if value not in known.constants or value in outputs:
-                is_handed_out = io == "outside" and value in outputs
+                is_handed_out = io == "outside" and value in outputs and value not in after
                 yield from _role(value, "a graph output" if is_handed_out else None, outputs, placing, known, found)
             elif value in placing.rows:
                 yield PlanFailure(f"{value.name!r} is constant, and has an address", (value.name,))
