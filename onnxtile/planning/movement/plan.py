@@ -25,7 +25,7 @@ from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.model_plan import PlanSettings
 from onnxtile.planning.movement.choice import MovementChoice
-from onnxtile.planning.movement.eviction import choose_evictions
+from onnxtile.planning.movement.eviction import choose_evictions, proved_evictions
 from onnxtile.planning.movement.placed import MovedPlan, MovementBound, PlacedCopies, PlanWriter
 from onnxtile.planning.movement.relaxation import least_bytes
 from onnxtile.planning.movement.times import Speeds
@@ -59,6 +59,7 @@ def plan_with_movement(
     fast, slow = _two_memories(settings)
     _require_plain(model, settings)
     choice = _fewest(unfold(model, shapes, constants), settings, fast, weights)
+    choice = replace(choice, eviction=proved_evictions(choice.problem, choice.eviction))
     bound = _bound(choice)
     writer = PlanWriter(model, shapes, settings, (fast.name, slow.name))
     choice, placed = _placed(writer, choice)
