@@ -18,6 +18,9 @@ from onnxtile.errors import OnnxtileError, UsageError
 from onnxtile.paths import require_possible
 from onnxtile.sizes import LARGEST_COUNT, MOST_RUNS, bytes_of, whole
 
+STATE_WORDS = ("found", "none")
+"""Words for all states that are found, and for no search."""
+
 EXAMPLE_SIZES = "write 262144, 256KiB or 8MiB"
 
 
@@ -95,6 +98,25 @@ def read_size(value: Any) -> int:
 def read_sizes(value: Any) -> int | dict[str, int]:
     """Return one size in bytes, or several by name, in their order."""
     return _table(value, read_size) if isinstance(value, Mapping) else read_size(value)
+
+
+def read_offsets(value: Any) -> dict[str, int]:
+    """Return offsets in bytes by name: a number of at least 0, or a text such as "4KiB"."""
+    return _table(value, _offset)
+
+
+def _offset(value: Any) -> int:
+    offset = bytes_of(value) if isinstance(value, str) else value
+    if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+        raise Unreadable("this is not an offset in bytes", hint="write 0, 4096 or 4KiB")
+    if offset > LARGEST_COUNT:
+        raise Unreadable("an offset in bytes is at most 2^63 - 1")
+    return offset
+
+
+def read_names(value: Any) -> dict[str, str]:
+    """Return names by name."""
+    return _table(value, read_text)
 
 
 def read_rate(value: Any) -> int:
@@ -198,6 +220,15 @@ def read_rules(value: Any) -> dict[str, str]:
     return _table(value, lambda one: str(one) if isinstance(one, int) and not isinstance(one, bool) else read_text(one))
 
 
+def read_states(value: Any) -> str | dict[str, str]:
+    """Return the names of outputs by inputs, or one of the words "found" and "none"."""
+    if isinstance(value, str) and value in STATE_WORDS:
+        return value
+    if isinstance(value, str) or not isinstance(value, Mapping):
+        raise Unreadable("give pairs of an input and an output", hint="write INPUT=OUTPUT, found or none")
+    return _table(value, read_text)
+
+
 def _whole(value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise Unreadable(f"give a whole number of at least {least}")
@@ -235,7 +266,7 @@ def _dim(value: Any) -> int | tuple[int, int]:
         return read_count(ends)
     if len(ends) != 2:
         raise Unreadable("a range of sizes has two ends", hint=_RANGE_OF_SIZES)
-    low, high = map(read_count, ends)
+    low, high = 0 if ends[0] == 0 and isinstance(ends[0], int) else read_count(ends[0]), read_count(ends[1])
     if low > high:
         raise Unreadable("the range is empty: its first size is the larger one", hint=f"write {high}:{low}")
     return low if low == high else (low, high)
@@ -285,6 +316,8 @@ NATURAL = ValueKind(read_natural, number_or_text)
 SECONDS = ValueKind(read_seconds, seconds_or_text)
 SIZE = ValueKind(read_size, number_or_text)
 SIZES = ValueKind(read_sizes, several=True, pair="NAME=SIZE", lone=True)
+OFFSETS = ValueKind(read_offsets, several=True, pair="NAME=OFFSET")
+NAMES = ValueKind(read_names, several=True, pair="NAME=MEMORY")
 TEXT = ValueKind(read_text)
 TEXTS = ValueKind(read_texts, several=True)
 PATTERNS = ValueKind(read_patterns, several=True)
@@ -295,6 +328,7 @@ COUNTS = ValueKind(read_counts, number_or_text, several=True, pair="NAME=N")
 DIMS = ValueKind(read_dims, number_or_text, several=True, pair="NAME=N")
 SHAPES = ValueKind(read_shapes, several=True, pair="INPUT=1x3x224x224")
 RANGES = ValueKind(read_ranges, several=True, pair="INPUT=LOW:HIGH")
+STATES = ValueKind(read_states, several=True, pair="INPUT=OUTPUT", lone=True)
 RATES = ValueKind(read_rates, several=True, pair="MEMORY=RATE")
 SPEED = ValueKind(read_speed, number_or_text)
 RULES = ValueKind(read_rules, several=True, pair="OPERATOR=BYTES")

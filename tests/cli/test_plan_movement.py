@@ -79,6 +79,8 @@ def test_the_report_and_the_files(run: Run, model: str, tmp_path: Path) -> None:
         (("--dim", "batch=1", "--movement", "all"), ("invalid --movement 'all'", "weights")),
         (("--dim", "batch=1:4", "--movement", "weights", *MEMORIES), ("one size of each dimension",)),
         ((*MOVED, *MEMORIES, "--streams", "2"), ("one stream",)),
+        ((*MOVED, *MEMORIES, "--keep", "y"), ("several addresses", "leave out")),
+        ((*MOVED, *MEMORIES, "--state", "found"), ("states in place", "leave one")),
         ((*MOVED, *MEMORIES, "--order", "any"), ("one order, not 'any'",)),
     ],
     ids=" ".join,

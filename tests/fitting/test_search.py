@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import onnx
 import pytest
 
+from onnxtile.api import fit
 from onnxtile.fitting.live_bytes import live_bytes
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.region import Cut
@@ -137,3 +139,12 @@ def test_the_bytes_of_whole_kernels_are_those_of_the_network() -> None:
     made = load(inverted_residuals())
     network = read_network(made, resolve(made, run=True), Constants(made))
     assert Regions(network).whole[0].peak == Regions(network).live_sizes[1]
+
+
+def test_the_smallest_of_a_few_bytes_is_found() -> None:
+    """Below 100 bytes, one part in a hundred is less than a byte."""
+    text = """<ir_version: 10, opset_import: ["": 17]> g (uint8[2, 4] x) => (uint8[2, 3] y)
+      <float s = {0.1}, uint8 z = {3}, int8[4, 3] w = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, float ws = {0.2}, int8 wz = {0}> {
+        a = DequantizeLinear(x, s, z)  b = DequantizeLinear(w, ws, wz)  c = MatMul(a, b)  y = QuantizeLinear(c, s, z)
+      }"""
+    assert fit(onnx.parser.parse_model(text), smallest=True, verify=False).after.arena <= 128

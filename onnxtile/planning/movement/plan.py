@@ -138,6 +138,15 @@ def _require_plain(model: ir.Model, settings: PlanSettings) -> None:
             f"copies between memories have one order, not {settings.order!r}",
             hint="choose --order auto, model or min-peak",
         )
+    if settings.pins.with_marks(model).names:
+        raise UsageError(
+            "copies between memories give a tensor several addresses, so none can be fixed",
+            hint="leave out the copies, or the tensors with fixed addresses and memories",
+        )
+    if settings.states.given or settings.states.takes_found:
+        raise UsageError(
+            "copies between memories and states in place cannot be planned together", hint="leave one of them out"
+        )
     if any(keys.COPY in function.metadata_props for function in model.functions.values()):
         raise UsageError(
             "the model has copies between memories from an earlier plan", hint="plan the model that it was made from"

@@ -125,6 +125,26 @@ class Reason:
 
 
 @dataclass(frozen=True)
+class StateClaim:
+    """An input and an output that are one state: see planning.result.PlannedState. Without an arena it is only listed."""
+
+    input: str
+    output: str
+    arena: str | None = None
+    offset: int | None = None
+    size: int | None = UNSAID
+    copied: int | None = UNSAID
+    moved: int | None = UNSAID
+    axis: int | None = UNSAID
+    source: str = ""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the plan keeps it in an arena."""
+        return self.arena is not None
+
+
+@dataclass(frozen=True)
 class CopyClaim:
     """The copies that the plan avoids, and those that remain: see planning.result.CopyCount."""
 
@@ -203,6 +223,10 @@ class Claims:
     outputs: tuple[InputClaim, ...] | None = None
     kernels: Mapping[str, int] | None = None
     totals: Mapping[str, int] | None = None
+    pins: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
+    keeps: tuple[str, ...] = ()
+    states: tuple[StateClaim, ...] = ()
     movement: MovementClaim | None = None
 
     @classmethod
@@ -230,11 +254,15 @@ class Claims:
             copies=CopyClaim(**vars(plan.copies)),
             inputs=tuple(InputClaim(**vars(one)) for one in plan.inputs),
             outputs=tuple(InputClaim(**vars(one)) for one in plan.outputs),
+            states=tuple(StateClaim(**vars(one)) for one in plan.states),
             operators=plan.operators,
             operands=plan.operands,
             results=plan.results,
             attributes=plan.attributes,
             constant_nodes=plan.constant_nodes,
+            pins=plan.pins,
+            places=plan.places,
+            keeps=plan.keeps,
             movement=None if plan.movement is None else _movement(plan.movement),
             **{name: figure for name, figure in vars(plan).items() if name in _FIGURES},
         )
