@@ -95,7 +95,7 @@ def proved_evictions(problem: MovementProblem, known: Eviction) -> Eviction:
 
 
 def _from(problem: MovementProblem, place: int) -> MovementProblem:
-    """Return the problem of the gaps that begin at the full step at `place` or later; stores that earlier gaps may have made cost nothing."""
+    """Return the problem of the gaps that begin at the full step at `place` or later. Stores that earlier gaps may have made are free."""
     steps = problem.full_steps
     after = steps[place - 1] if place else -1
     later = [gap for gap in problem.gaps if gap.first > after]
