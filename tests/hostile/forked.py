@@ -93,14 +93,14 @@ def _command(arguments: tuple[str, ...], folder: Path, temporary: Path, out: Pat
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - a stream is known by its number
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         sys.argv = ["onnxtile", *arguments]
-        atexit._clear()  # type: ignore[attr-defined]
+        atexit._clear()
         __main__.main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 98
     except BaseException as error:  # noqa: BLE001 - this process ends here, and its parent has to hear of it
         os.write(2, f"escaped from the command: {error!r}\n".encode("utf-8", "replace"))
     finally:
-        atexit._run_exitfuncs()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(code)
