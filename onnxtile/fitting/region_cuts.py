@@ -103,12 +103,15 @@ class RegionCuts:
 
     def _fitted(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
         """Return the region with as many chunks of hidden channels as it takes to fit; None where that is not enough."""
-        one = self._chunked(start, stop, cut)
+        one = self._chunked(start, stop, cut, self.capacity)
         return one if one is not None and one.peak <= self.capacity else None
 
-    def _chunked(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
-        """Return the region with more chunks of hidden channels until it fits, or more cannot help; None where it cannot be cut so."""
-        one = self.regions.cost(start, stop, cut)
+    def _chunked(self, start: int, stop: int, cut: Cut, capacity: int | None = None) -> RegionCost | None:
+        """Return the region with more chunks of hidden channels until it fits, or more cannot help; None where it cannot be cut so.
+
+        With a `capacity`, also None where more cannot help.
+        """
+        one = self.regions.cost(start, stop, cut, capacity)
         groups = self.regions.disjoint(start, stop)
         owners = {place: first for first, group in groups.items() for place in group.places}
         for _ in range(_ROUNDS):
@@ -117,7 +120,7 @@ class RegionCuts:
             counts = self._more_chunks(one, owners)
             if counts is None:
                 return one
-            one = self.regions.cost(start, stop, replace(cut, chunks=tuple(sorted(counts.items()))))
+            one = self.regions.cost(start, stop, replace(cut, chunks=tuple(sorted(counts.items()))), capacity)
         return one
 
     def _more_chunks(self, one: RegionCost, owners: Mapping[int, int]) -> dict[int, int] | None:

@@ -137,3 +137,15 @@ def test_the_bytes_of_whole_kernels_are_those_of_the_network() -> None:
     made = load(inverted_residuals())
     network = read_network(made, resolve(made, run=True), Constants(made))
     assert Regions(network).whole[0].peak == Regions(network).live_sizes[1]
+
+
+def test_a_region_above_the_capacity_is_not_counted_to_the_end() -> None:
+    about = regions()
+    cut = Cut(4)
+    full = regions().cost(0, 12, cut)
+    assert full is not None
+    fixed = max(full.loads[number] for number in about.fixed(0, 12))
+    assert about.cost(0, 12, cut, fixed - 1) is None, "a kernel whose channels are not cut exceeds it"
+    assert about.cost(0, 12, cut, fixed - 2) is None
+    assert about.cost(0, 12, cut, fixed) == full
+    assert about.cost(0, 12, cut, 1) == full, "what is known is returned"
