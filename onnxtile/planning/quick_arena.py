@@ -11,7 +11,6 @@ from onnxtile.planning.layout.graph_layout import layouts
 from onnxtile.planning.layout.insides import Insides
 from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.scope import PlanScope
-from onnxtile.planning.layout.smallest import smallest
 from onnxtile.planning.model_plan import PlanSettings
 from onnxtile.planning.offsets.effort import LEVELS
 from onnxtile.planning.offsets.memories import allocate, memories
@@ -42,5 +41,4 @@ def quick_arena(opened: Unfolded, settings: PlanSettings) -> int:
     needs = terms.needs(opened.model.graph, plan_bodies(opened.model.graph, terms))
     search = OrderSearch(facts, scope, settings.alignment)
     found = layouts(search, own, settings.streams, settings.share, needs, in_parts=not settings.whole_buffers)
-    place = partial(allocate, memories=memories(None), planner=planner, effort=effort)
-    return smallest(found, [place], 0)[1].size
+    return allocate(next(found).problem, memories(None), planner, effort).size
