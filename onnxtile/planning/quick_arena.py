@@ -13,13 +13,13 @@ from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.model_plan import PlanSettings
 from onnxtile.planning.offsets.effort import LEVELS
-from onnxtile.planning.offsets.memories import allocate, memories
+from onnxtile.planning.offsets.memories import Allocation, allocate, memories
 from onnxtile.planning.order import find_order
 from onnxtile.planning.planner import find_planner
 
 
-def quick_arena(opened: Unfolded, settings: PlanSettings) -> int:
-    """Return the bytes of the arena of an opened model in the order of its file; one memory without a limit is planned.
+def quick_allocation(opened: Unfolded, settings: PlanSettings) -> Allocation:
+    """Return the offsets of an opened model in the order of its file, in one memory without a limit.
 
     `plan_model` tries this order with this effort, too, so its arena is no larger, unless the graph is too wide to search its orders.
     """
@@ -41,4 +41,4 @@ def quick_arena(opened: Unfolded, settings: PlanSettings) -> int:
     needs = terms.needs(opened.model.graph, plan_bodies(opened.model.graph, terms))
     search = OrderSearch(facts, scope, settings.alignment)
     found = layouts(search, own, settings.streams, settings.share, needs, in_parts=not settings.whole_buffers)
-    return allocate(next(found).problem, memories(None), planner, effort).size
+    return allocate(next(found).problem, memories(None), planner, effort)

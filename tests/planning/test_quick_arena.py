@@ -9,7 +9,7 @@ from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
 from onnxtile.model.unfold import unfold
 from onnxtile.planning.model_plan import PlanSettings, plan_model
-from onnxtile.planning.quick_arena import quick_arena
+from onnxtile.planning.quick_arena import quick_allocation
 from tests.fitting.networks import inverted_residuals
 
 
@@ -19,6 +19,6 @@ def test_no_plan_is_larger_than_the_quick_arena_and_none_smaller_than_its_own_pe
     model = load(inverted_residuals(rows))
     opened = unfold(model, resolve(model, run=True), Constants(model))
     settings = PlanSettings(order="auto", whole_buffers=not in_parts)
-    found, plan = quick_arena(opened, settings), plan_model(*opened, settings)
+    found, plan = quick_allocation(opened, settings).size, plan_model(*opened, settings)
     assert plan.peak <= plan.arena_size <= found
     assert found <= plan.activation_bytes

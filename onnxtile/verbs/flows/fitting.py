@@ -33,8 +33,9 @@ from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.model.validity import check
 from onnxtile.planning.annotate import annotate
 from onnxtile.planning.model_plan import plan_model
+from onnxtile.planning.offsets.memories import Allocation
 from onnxtile.planning.proof.published.audit import require
-from onnxtile.planning.quick_arena import quick_arena
+from onnxtile.planning.quick_arena import quick_allocation
 from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.rewrite import tile
 from onnxtile.tiling.tileable import none_known
@@ -310,10 +311,20 @@ class DraftedSchedule:
     opened: OpenedModel
     tiled: TileResult | None
 
-    @cached_property
+    @property
     def arena(self) -> int:
         """The bytes of the arena in the order in which it was written, planned with little effort; the plan's is no larger."""
-        return quick_arena(self.opened.unfolded, settings_of(PlanOptions(self.model)))
+        return self.allocation.size
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that live at once in the order in which it was written."""
+        return self.allocation.arenas[0].problem.peak[0]
+
+    @cached_property
+    def allocation(self) -> Allocation:
+        """The offsets in the order in which it was written, planned with little effort."""
+        return quick_allocation(self.opened.unfolded, settings_of(PlanOptions(self.model)))
 
     def planned(self, subject: FitSubject, progress: Progress) -> WrittenSchedule:
         """Return the schedule with the plan of its model."""
