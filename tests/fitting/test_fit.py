@@ -124,6 +124,34 @@ def test_matrix_products_are_not_cut_where_the_result_must_be_exact() -> None:
     assert exact.verdict is not None and all(output.max_abs == 0 for output in exact.verdict.outputs)
 
 
+def test_results_of_one_operator_with_rows_along_different_axes_are_equal_and_say_why() -> None:
+    """The keys of attention are turned, so that their rows are channels; queries and values have rows of tokens."""
+    made = model(
+        """
+g (float[1,24,8] x) => (float[1,24,6] y)
+    <int64[4] sizes = {1, 24, 3, 6}, int64[3] one = {1, 1, 1}, int64[1] axis = {2}> {
+    a = MatMul(x, w)
+    b = Reshape(a, sizes)
+    [parts] q4, k4, v4 = Split<axis=2>(b, one)
+    q = Squeeze(q4, axis)
+    k = Squeeze(k4, axis)
+    v = Squeeze(v4, axis)
+    t = Transpose<perm=[0,2,1]>(k)
+    s = MatMul(q, t)
+    p = Softmax(s)
+    y = MatMul(p, v)
+}""",
+        w=(8, 18),
+    )
+    loaded = load(made)
+    network = read_network(loaded, resolve(loaded, run=True), Constants(loaded))
+    parts = next(kernel for kernel in network.kernels if kernel.name == "parts")
+    assert parts.links[0] is None and parts.reason == "its results have rows along different axes"
+    whole = onnxtile.plan(made).plan.arena_size
+    fitted = onnxtile.fit(made, smallest=True, max_extra_macs="50%")
+    assert fitted.verdict is not None and fitted.verdict.equal and fitted.after.arena <= whole
+
+
 def test_the_arena_is_that_of_the_defaults_of_plan_where_another_order_is_smaller(tmp_path: Path) -> None:
     planned = onnxtile.plan(branches()).plan.arena_size
     assert planned < onnxtile.plan(branches(), order="model").plan.arena_size
