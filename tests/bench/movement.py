@@ -38,6 +38,7 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "ch_PP-OCRv4_det_infer": {"x": (1, 3, 320, 320)},
     "ch_PP-OCRv4_rec_infer": {"x": (1, 3, 48, 320)},
     "320n": {"images": (1, 3, 320, 320)},
+    "mobilenet_v2": {"image": (1, 3, 224, 224)},
 }
 """The shapes of open inputs, by file name."""
 SLOW = 1 << 34
@@ -62,16 +63,9 @@ class MovedModel:
         return cls(Path(path), given or SHAPES.get(Path(path).stem, {}))
 
     def plan(self, fast: int, movement: str, *, verify: bool = True) -> onnxtile.PlannedModel:
-        """Return the plan with `fast` bytes of fast memory; a dimension without a size gets 1."""
+        """Return the plan with `fast` bytes of fast memory."""
         memories = {"fast": fast, "slow": SLOW}
-        try:
-            return onnxtile.plan(self.path, movement=movement, capacity=memories, shapes=self.shapes, verify=verify)
-        except Infeasible as error:
-            open_ = re.findall(r"--dim '?([^ =']+)=N", f"{error} {error.hint}")
-            if not open_:
-                raise
-            dims = dict.fromkeys(open_, 1)
-            return onnxtile.plan(self.path, movement=movement, capacity=memories, dims=dims, verify=verify)
+        return onnxtile.plan(self.path, movement=movement, capacity=memories, shapes=self.shapes, verify=verify)
 
 
 def main() -> None:

@@ -72,6 +72,12 @@ _TEXT_COMMANDS = {
     "model json": ("m.onnxjson", ("inspect m.onnxjson", "tile m.onnxjson --max 3 -o out/o.onnx")),
     "model proto text": ("m.textproto", ("inspect m.textproto", "plan m.textproto --dry-run")),
 }  # fmt: skip
+_MICRO_COMMANDS = (
+    "plan m.tflite --no-verify -o out/o.tflite",
+    "plan m.tflite --no-verify --emit out/p.json --dry-run",
+    "plan m.tflite -o out/o.tflite",
+    "inspect m.tflite",
+)
 _BASELINE = "run p.toml base.onnx -o out --baseline s.json"
 _ARRAY_COMMANDS = (
     *("verify base.onnx base.onnx --inputs x.npz", "plan base.onnx --inputs x.npz --dry-run"),
@@ -364,6 +370,21 @@ def _baseline(rng: random.Random, _real_too: bool) -> Case:
     return _of("baseline", name, _BASELINE, rng, files)
 
 
+def _micro(rng: random.Random, _real_too: bool) -> Case:
+    """Return a mutant of a TensorFlow Lite model; an .onnx one where the package that makes them is absent."""
+    if importlib.util.find_spec("tflite_micro") is None:
+        return _model(rng, False)
+    data = _micro_model(rng.randrange(4))
+    return _of("tflite", "network", rng.choice(_MICRO_COMMANDS), rng, {"m.tflite": mutated_bytes(data, rng)})
+
+
+@functools.cache
+def _micro_model(seed: int) -> bytes:
+    from tests.deployment.networks import network
+
+    return network(seed)
+
+
 def _arguments(rng: random.Random, _real_too: bool) -> Case:
     name, data = _base(rng)
     template = rng.choice(_ARGUMENTS)
@@ -398,5 +419,6 @@ _KINDS: dict[str, tuple[int, Callable[[random.Random, bool], Case]]] = {
     "arrays": (5, _arrays),
     "baseline": (2, _baseline),
     "arguments": (7, _arguments),
+    "tflite": (3, _micro),
 }
 """The share of each kind, and how one is made."""

@@ -145,9 +145,16 @@ def _start(line: str, folder: Path) -> subprocess.Popen[bytes]:
             cwd=folder,
             env={**os.environ, "TMPDIR": str(folder / "tmp")},
             start_new_session=True,
+            preexec_fn=_heed_all,  # noqa: PLW1509 - this process has one thread
             stdout=subprocess.DEVNULL,
             stderr=said,
         )
+
+
+def _heed_all() -> None:
+    """Let no signal be ignored because nohup, or a shell in the background, has this process ignore it."""
+    for number in SIGNALS[1:]:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _files(folder: Path) -> dict[str, bytes]:

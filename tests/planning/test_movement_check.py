@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import onnxtile
-from tests.planning.test_movement_plan import BODY, SKIP, graph, moved
+from tests.planning.test_movement_plan import BODY, PARTS, SKIP, graph, moved
 
 Document = dict[str, Any]
 
@@ -37,6 +37,14 @@ def test_a_right_plan_of_the_model_without_copies(document: Document, tmp_path: 
 def test_a_right_plan_with_a_body(tmp_path: Path) -> None:
     body = json.loads(json.dumps(moved(BODY, 1024, verify=False).plan.to_dict()))
     assert audit(body, tmp_path, BODY).failures == ()
+
+
+def test_a_right_plan_with_parts_of_an_input(tmp_path: Path) -> None:
+    parts = json.loads(json.dumps(moved(PARTS, 448, verify=False).plan.to_dict()))
+    assert audit(parts, tmp_path, PARTS).failures == ()
+    kernel = next(copy for copy in parts["movement"]["copies"] if copy["result"] == "s")
+    parts["movement"]["copies"].append({**kernel, "node": "p", "result": "p"})
+    assert audit(parts, tmp_path, PARTS).failures
 
 
 def row(document: Document, name: str) -> Document:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.planning.movement.copies import TransferTime
-from onnxtile.planning.movement.eviction import choose_evictions
+from onnxtile.planning.movement.eviction import Eviction, choose_evictions, proved_evictions
 from onnxtile.planning.movement.gaps import Gap, MovementProblem
 from onnxtile.planning.movement.relaxation import least_bytes
 from onnxtile.planning.movement.times import ByteAccess, Speeds, TimedStep, transfer_time
@@ -47,6 +47,9 @@ def test_no_choice_copies_fewer_bytes(problem: MovementProblem) -> None:
     assert found.cost == problem.cost(found.evicted) == least
     bound = least_bytes(problem)
     assert bound is not None and bound <= least
+    everything = frozenset(numbers)
+    proved = proved_evictions(problem, Eviction(everything, problem.cost(everything), exact=False))
+    assert (proved.cost, proved.exact, fits(problem, proved.evicted)) == (least, True, True)
 
 
 @settings(max_examples=10, deadline=None)

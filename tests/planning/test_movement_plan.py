@@ -39,6 +39,17 @@ weighted (float[4,64] x) => (float[4,64] y) {
 }
 """
 
+PARTS = """
+<ir_version: 10, opset_import: ["" : 20]>
+parts (float[128] x) => (float[1] y) {
+  s = Slice(x, zeros, end)
+  t = Slice(x, begin_half, end_half)
+  p = ReduceMax<keepdims = 1>(s)
+  q = ReduceMax<keepdims = 1>(t)
+  y = Add(p, q)
+}
+"""
+
 BODY = """
 <ir_version: 10, opset_import: ["" : 20]>
 body (float[64] x, bool c) => (float[64] y) {
@@ -56,7 +67,7 @@ body (float[64] x, bool c) => (float[64] y) {
 def graph(text: str) -> onnx.ModelProto:
     """Return the model in `text` with the constants that it reads."""
     model = onnx.parser.parse_model(text)
-    numbers = {"zero": 0, "begin": [0], "end": [64]}
+    numbers = {"zero": 0, "begin": [0], "end": [64], "zeros": [0], "begin_half": [60], "end_half": [128]}
     for name, value in numbers.items():
         if any(name in node.input for node in model.graph.node):
             array = onnx.numpy_helper.from_array(np.asarray(value, "int64"), name)
@@ -144,6 +155,17 @@ def test_with_room_for_two_buffers_a_weight_is_copied_beside_the_kernel_before()
     assert tight.with_overlap is not None and wide.time.with_overlap is not None
     assert wide.time.with_overlap + 0.9 < tight.with_overlap <= wide.time.without_overlap  # type: ignore[operator]
     assert len({copy.offset for copy in wide.copies if copy.tensor.startswith("w")}) == 2
+
+
+@pytest.mark.parametrize("io", ["outputs", "inside"])
+def test_an_input_without_room_is_copied_in_parts(io: str) -> None:
+    """Its Slices copy 256 and 272 bytes of 512; with room for all of it, it is copied once."""
+    planned = moved(PARTS, 448, io=io)
+    source = "dram" if io == "inside" else "outside"
+    assert ways(planned) == [("x", source, "sram"), ("x", source, "sram"), ("y", "sram", "dram")]
+    assert movement_of(planned).bytes == 256 + 272 + 4
+    assert planned.verdict is not None and planned.verdict.equal
+    assert movement_of(moved(PARTS, 1024, io=io)).bytes == 512 + 4
 
 
 def test_a_branch_reads_the_copy_of_what_it_captures() -> None:

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from onnxtile.planning.movement.gaps import MovementProblem
+from onnxtile.planning.movement.relaxation import least_bytes
 
 _WAYS = 300
 """The most ways that are kept from one step to the next, and the most sets of tensors that are tried in one step of one way."""
+_MANY_WAYS = 4_000
+"""The same where a choice is to be proved."""
+_LARGEST = 60_000
+"""The most full steps times gaps for which that is tried."""
 _FEWEST = 30
 _ALL_WAYS = 20_000
 """The most ways of all steps together, but for those that every step may have."""
@@ -62,23 +67,57 @@ class _Spell:
 
 def choose_evictions(problem: MovementProblem) -> Eviction:
     """Return the gaps of `problem` to evict. All its steps must have free bytes of at least 0."""
-    walk = _EvictionWalk(problem)
-    for place in range(len(problem.full_steps)):
+    steps = len(problem.full_steps)
+    walk = _EvictionWalk(problem, max(_FEWEST, min(_WAYS, _ALL_WAYS // max(steps, 1))))
+    for place in range(steps):
         walk.step(place)
-    best = min(walk.ways, key=lambda way: (way.cost, way.evicted))
-    evicted = _without_needless(problem, set(_all_chosen(best.chosen)))
-    return Eviction(frozenset(evicted), problem.cost(evicted), walk.exact)
+    return walk.best()
+
+
+def proved_evictions(problem: MovementProblem, known: Eviction) -> Eviction:
+    """Return gaps of `problem` to evict for which no more bytes are copied than for those `known`, exact where that can be proved.
+
+    More ways are kept than at first, but none that must copy as many bytes as are known to be enough.
+    """
+    steps = len(problem.full_steps)
+    if known.exact or steps * len(problem.gaps) > _LARGEST:
+        return known
+    rests = [least_bytes(_from(problem, place)) or 0 for place in range(steps)]
+    if rests[:1] == [known.cost]:
+        return replace(known, exact=True)
+    walk = _EvictionWalk(problem, _MANY_WAYS, known.cost, [*rests, 0])
+    for place in range(steps):
+        walk.step(place)
+    if not walk.ways:
+        return replace(known, exact=walk.exact)
+    found = walk.best()
+    return found if found.cost <= known.cost else replace(known, exact=walk.exact)
+
+
+def _from(problem: MovementProblem, place: int) -> MovementProblem:
+    """Return the problem of the gaps that begin at the full step at `place` or later. Stores that earlier gaps may have made are free."""
+    steps = problem.full_steps
+    after = steps[place - 1] if place else -1
+    later = [gap for gap in problem.gaps if gap.first > after]
+    early = {gap.store for gap in problem.gaps if gap.first <= after}
+    free = tuple(replace(gap, store=None) if gap.store in early else gap for gap in later)
+    return MovementProblem(problem.free, free, problem.stores)
 
 
 class _EvictionWalk:
-    """The ways to make room in the steps walked so far."""
+    """The ways to make room in the steps walked so far, at most `most`.
 
-    def __init__(self, problem: MovementProblem) -> None:
+    None is kept that copies `limit` bytes (None: no limit) with the least number that is still to come, `rests` by place.
+    """
+
+    def __init__(
+        self, problem: MovementProblem, most: int, limit: int | None = None, rests: Sequence[int] = ()
+    ) -> None:
         self.exact = True
+        self._most, self._limit, self._rests = most, limit, rests
         self.ways = [_Way(0, 0, 0, None)]
         self._problem = problem
         steps = problem.full_steps
-        self._most = max(_FEWEST, min(_WAYS, _ALL_WAYS // max(len(steps), 1)))
         self._active: list[list[_Spell]] = [[] for _ in steps]
         for number, gap in enumerate(problem.gaps):
             low, high = bisect_left(steps, gap.first), bisect_right(steps, gap.last)
@@ -93,6 +132,12 @@ class _EvictionWalk:
         for store, place in last.items():
             self._done[place] |= 1 << store
 
+    def best(self) -> Eviction:
+        """Return the choice of the way with the fewest copied bytes."""
+        way = min(self.ways, key=lambda way: (way.cost, way.evicted))
+        evicted = _without_needless(self._problem, set(_all_chosen(way.chosen)))
+        return Eviction(frozenset(evicted), self._problem.cost(evicted), self.exact)
+
     def step(self, place: int) -> None:
         """Make room in the full step at `place` in every way, and keep the best ways."""
         active = self._active[place]
@@ -105,6 +150,8 @@ class _EvictionWalk:
             over = wanted - sum(spell.size for spell in active if left & spell.bit)
             for chosen in self._sets(there, over):
                 new = self._after(way, left, chosen, place)
+                if self._limit is not None and new.cost + self._rests[place + 1] >= self._limit:
+                    continue
                 known = found.get((new.evicted, new.stored))
                 if known is None or new.cost < known.cost:
                     found[new.evicted, new.stored] = new

@@ -25,7 +25,7 @@ from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.model_plan import PlanSettings
 from onnxtile.planning.movement.choice import MovementChoice
-from onnxtile.planning.movement.eviction import choose_evictions
+from onnxtile.planning.movement.eviction import choose_evictions, proved_evictions
 from onnxtile.planning.movement.placed import MovedPlan, MovementBound, PlacedCopies, PlanWriter
 from onnxtile.planning.movement.relaxation import least_bytes
 from onnxtile.planning.movement.times import Speeds
@@ -59,6 +59,7 @@ def plan_with_movement(
     fast, slow = _two_memories(settings)
     _require_plain(model, settings)
     choice = _fewest(unfold(model, shapes, constants), settings, fast, weights)
+    choice = replace(choice, eviction=proved_evictions(choice.problem, choice.eviction))
     bound = _bound(choice)
     writer = PlanWriter(model, shapes, settings, (fast.name, slow.name))
     choice, placed = _placed(writer, choice)
@@ -157,8 +158,7 @@ def _fewest(opened: Unfolded, settings: PlanSettings, fast: Memory, weights: boo
     best: MovementChoice | None = None
     error: Infeasible | None = None
     assert fast.capacity is not None
-    for layout, facts in islice(_layouts(opened, settings), _ORDERS):
-        uses = TensorUses(layout, facts, weights)
+    for uses in islice(_all_uses(opened, settings, weights), 2 * _ORDERS):
         try:
             problem = uses.problem(fast.capacity)
         except Infeasible as one:
@@ -166,12 +166,22 @@ def _fewest(opened: Unfolded, settings: PlanSettings, fast: Memory, weights: boo
             continue
         choice = MovementChoice(uses, problem, choose_evictions(problem))
         best = choice if best is None or choice.bytes < best.bytes else best
-        if best.eviction.exact and not best.eviction.cost:
+        if best.eviction.exact and not best.eviction.cost and not uses.cuts_inputs:
             break
     if best is None:
         assert error is not None
         raise error
     return best
+
+
+def _all_uses(opened: Unfolded, settings: PlanSettings, weights: bool) -> Iterator[TensorUses]:
+    """Yield the uses of tensors in several orders, each with inputs as a whole and, where Slices read them, in parts."""
+    for layout, facts in _layouts(opened, settings):
+        uses = TensorUses(layout, facts, weights)
+        yield uses
+        in_parts = replace(uses, cuts_inputs=True)
+        if in_parts.part_copies:
+            yield in_parts
 
 
 def _layouts(opened: Unfolded, settings: PlanSettings) -> Iterator[tuple[Layout, LayoutFacts]]:

@@ -43,12 +43,14 @@ class GapOfTensor:
 class TensorUses:
     """The uses of the tensors of `layout`, whose inputs start in the slow memory, and whose outputs end there.
 
-    With `streams_weights`, constants are copied to the fast memory before they are read.
+    With `streams_weights`, constants are copied to the fast memory before they are read. With `cuts_inputs`, an input that only Slices read
+    is never in the fast memory as a whole: each Slice copies its part.
     """
 
     layout: Layout
     facts: LayoutFacts
     streams_weights: bool
+    cuts_inputs: bool = False
 
     @cached_property
     def kernels(self) -> dict[ir.Node, int]:
@@ -62,8 +64,38 @@ class TensorUses:
 
     @cached_property
     def inputs(self) -> frozenset[ir.Value]:
-        """The inputs of the graph that have bytes."""
-        return frozenset(v for v in self.layout.scope.given if v in self.layout.roles.tensors and self.bytes(v))
+        """The inputs of the graph that have bytes, and are copied as a whole."""
+        given = (v for v in self.layout.scope.given if v in self.layout.roles.tensors and self.bytes(v))
+        return frozenset(v for v in given if not (self.cuts_inputs and self.is_cut(v)))
+
+    @cached_property
+    def part_copies(self) -> dict[ir.Node, None]:
+        """The Slices that copy a part of an input from the slow memory."""
+        if not self.cuts_inputs:
+            return {}
+        cut = [value for value in self.layout.scope.given if self.bytes(value) and self.is_cut(value)]
+        return {node: None for node in self.kernels if node.inputs and node.inputs[0] in cut}
+
+    def is_cut(self, value: ir.Value) -> bool:
+        """Return whether only Slices read the input `value`, each a part that is no output of the graph."""
+        outputs = self.layout.scope.graph.outputs
+        readers = self._readers.get(value, [])
+        is_whole = any(value is output for output in outputs)
+        return bool(readers) and not is_whole and all(self._is_slice(node, value) for node in readers)
+
+    @cached_property
+    def _readers(self) -> dict[ir.Value, list[ir.Node]]:
+        found: dict[ir.Value, list[ir.Node]] = {}
+        for node in self.kernels:
+            for value in dict.fromkeys(dependencies(node)):
+                found.setdefault(value, []).append(node)
+        return found
+
+    def _is_slice(self, node: ir.Node, value: ir.Value) -> bool:
+        facts, result = self.facts, node.outputs[0]
+        is_plain = node.op_type == "Slice" and facts.is_standard(node) and not node.attributes
+        reads_once = list(node.inputs).count(value) == 1 and node.inputs[0] is value
+        return is_plain and reads_once and self.bytes(result) > 0 and not result.is_graph_output()
 
     @cached_property
     def outputs(self) -> frozenset[ir.Value]:
@@ -110,16 +142,21 @@ class TensorUses:
     def touched(self) -> dict[ir.Node, tuple[ir.Value, ...]]:
         """The values that each kernel reads and makes and that are in the fast memory meanwhile."""
         return {
-            node: tuple(v for v in dict.fromkeys((*dependencies(node), *node.outputs)) if v in self._tensor_of)
+            node: tuple(v for v in dict.fromkeys((*self._read(node), *node.outputs)) if v in self._tensor_of)
             for node in self.kernels
         }
+
+    def _read(self, node: ir.Node) -> tuple[ir.Value, ...]:
+        """Return the values that `node` reads in the fast memory, or as constants."""
+        values = node.inputs[1:] if node in self.part_copies else dependencies(node)
+        return tuple(value for value in values if value is not None)
 
     @cached_property
     def reads(self) -> dict[ir.Value, list[int]]:
         """The places of the kernels that read each value."""
         found: dict[ir.Value, list[int]] = {}
         for node, place in self.kernels.items():
-            for value in dict.fromkeys(dependencies(node)):
+            for value in dict.fromkeys(self._read(node)):
                 if value in self._tensor_of:
                     found.setdefault(value, []).append(place)
         return found
@@ -189,9 +226,10 @@ class TensorUses:
 
     @property
     def forced(self) -> int:
-        """The bytes that every plan copies: inputs and weights once, and outputs once."""
-        read = (v for v in (*self.inputs, *self.weights) if v in self.reads)
-        return sum(map(self.bytes, read)) + sum(map(self.bytes, self.outputs))
+        """The bytes that every plan copies: inputs and weights once, or their parts, and outputs once."""
+        read = [v for v in (*self.inputs, *self.weights) if v in self.reads]
+        parts = [node.outputs[0] for node in self.part_copies]
+        return sum(map(self.bytes, (*read, *parts, *self.outputs)))
 
     def problem(self, capacity: int) -> MovementProblem:
         """Return the problem for a fast memory of `capacity` bytes. Raises Infeasible where a kernel needs more."""

@@ -21,12 +21,14 @@ class MovementOrder:
 
     Before the node at a place of `nodes`, the values in `loads` are copied to the fast memory, each with the number of the kernel from
     which on a copy is in use. After it, those in `stores` are copied to the slow memory. `outputs` are copied there when they are made.
+    The Slices in `parts` copy a part of an input to the fast memory.
     """
 
     nodes: tuple[ir.Node, ...]
     loads: Mapping[int, Sequence[ir.Value]]
     stores: Mapping[int, Sequence[ir.Value]]
     outputs: Collection[ir.Value]
+    parts: Collection[ir.Node] = ()
 
 
 @dataclass
@@ -66,7 +68,10 @@ class _CopyWriter:
                 copy = self._copy(self._stored.get(value, value), value, self._unique(value, self._fast), place)
                 self._inside[value] = copy
             _read_copies(node, self._inside)
-            self._add(node, place)
+            if node in order.parts:
+                self._copy_part(node, place)
+            else:
+                self._add(node, place)
             for value in (v for v in node.outputs if v in order.outputs):
                 self._hand_out(value, place)
             for value in order.stores.get(place, ()):
@@ -76,6 +81,23 @@ class _CopyWriter:
         graph.remove(list(graph))
         graph.extend(self._nodes)
         return self._found
+
+    def _copy_part(self, node: ir.Node, place: int) -> None:
+        """Put a call of a function that copies a part in the place of a Slice."""
+        operands, result = list(node.inputs), node.outputs[0]
+        source = operands[0]
+        assert source is not None
+        made = ir.Value(name=result.name, shape=result.shape, type=result.type)
+        made.metadata_props.update(result.metadata_props)
+        function = add_part_function(self._model, len(operands))
+        call = ir.Node(keys.DOMAIN, function.name, operands, outputs=[made], name=node.name)
+        call.metadata_props.update(node.metadata_props)
+        for number in range(len(operands)):
+            node.replace_input_with(number, None)
+        self._inside[result] = made
+        self._found.origin[made] = result
+        self._found.tensor[made.name or ""] = source.name or ""
+        self._add(call, place)
 
     def _add(self, node: ir.Node, place: int) -> None:
         self._nodes.append(node)
@@ -129,14 +151,28 @@ def _inner_nodes(node: ir.Node) -> Iterator[ir.Node]:
     return (inner for body in bodies_of(node) for inner in body.graph.all_nodes())
 
 
+def add_part_function(model: ir.Model, count: int) -> ir.Function:
+    """Return the function of `model` that copies a part of its first operand, as a Slice with `count` operands says."""
+    return _function(model, f"{COPY}Slice.{count}", "Slice", count)
+
+
 def _add_function(model: ir.Model) -> None:
+    _function(model, COPY, "Identity", 1)
+
+
+def _function(model: ir.Model, name: str, operator: str, count: int) -> ir.Function:
+    """Return the function `name` of `model`, which is made where there is none, with one node `operator` of `count` operands."""
     imports = model.graph.opset_imports
     imports.setdefault(keys.DOMAIN, 1)
-    operand, result = ir.Value(name="x"), ir.Value(name="y")
-    node = ir.Node("", "Identity", [operand], outputs=[result], name="Identity")
+    known = model.functions.get((keys.DOMAIN, name, ""))
+    if known is not None:
+        return known
+    operands, result = [ir.Value(name=f"x{number}") for number in range(count)], ir.Value(name="y")
+    node = ir.Node("", operator, operands, outputs=[result], name=operator)
     standard = {"": imports.get("", imports.get("ai.onnx", 1))}
-    graph = ir.Graph([operand], [result], nodes=[node], name=COPY, opset_imports=standard)
-    function = ir.Function(keys.DOMAIN, COPY, graph=graph, attributes=())
-    function.doc_string = "Copies its operand into another memory."
-    function.metadata_props[keys.COPY] = "1"
+    graph = ir.Graph(operands, [result], nodes=[node], name=name, opset_imports=standard)
+    function = ir.Function(keys.DOMAIN, name, graph=graph, attributes=())
+    function.doc_string = "Copies its operand, or a part of it, into another memory."
+    function.metadata_props[keys.COPY] = operator
     model.functions[function.identifier()] = function
+    return function

@@ -61,21 +61,21 @@ class _Copying:
         if not len(claims.schedule) == len(claims.operands) == len(claims.results):
             raise _refused("operands and results are not those of the schedule")
         for name, operands, results in zip(claims.schedule, claims.operands, claims.results, strict=True):
-            if name in self._copies:
+            if name in self._copies and not named.get(name):
                 nodes.append(self._copy(name, operands, results))
                 continue
             if not named.get(name):
                 raise _refused(f"the schedule has {name!r}, which the graph does not have")
             node = named[name].pop(0)
             self._connect(node, name, operands)
-            nodes.append(node)
+            nodes.append(self._copied_part(node) if name in self._copies else node)
         if any(named.values()):
             left = next(name for name, nodes in named.items() if nodes)
             raise _refused(f"the schedule lacks {left!r}")
         self._hand_out()
         graph.remove(list(graph))
         graph.extend(nodes)
-        self._add_function()
+        self._add_function("Copy", "Identity", 1)
         of_roots: dict[ir.Value, list[ir.Value]] = {}
         for copy, root in self._root.items():
             of_roots.setdefault(root, []).append(copy)
@@ -108,6 +108,23 @@ class _Copying:
         self._root[made] = root
         return ir.Node(keys.DOMAIN, "Copy", [source], outputs=[made], name=name)
 
+    def _copied_part(self, node: ir.Node) -> ir.Node:
+        """Return the copy of a part that the Slice `node` is."""
+        if node.op_type != "Slice" or node.domain not in {"", "ai.onnx"} or node.attributes or len(node.outputs) != 1:
+            raise _refused(f"{node.name or node.op_type!r} is said to be a copy, and is a kernel")
+        operands, result = list(node.inputs), node.outputs[0]
+        made = ir.Value(name=result.name, shape=result.shape, type=result.type)
+        name = f"CopySlice.{len(operands)}"
+        self._add_function(name, "Slice", len(operands))
+        call = ir.Node(keys.DOMAIN, name, operands, outputs=[made], name=node.name)
+        for number in range(len(operands)):
+            node.replace_input_with(number, None)
+        for reader, number in list(result.uses()):
+            reader.replace_input_with(number, made)
+        self._values[made.name or ""] = made
+        self._root[made] = result
+        return call
+
     def _connect(self, node: ir.Node, name: str, operands: Sequence[str]) -> None:
         """Let `node` read the values called `operands`, which must be copies of its own, and its bodies the latest copies."""
         if len(operands) != len(node.inputs):
@@ -116,13 +133,18 @@ class _Copying:
             found = self._values.get(operand)
             if value is None or found is value:
                 continue
-            if found is None or self._root.get(found) is not value:
+            if found is None or self._whole(found) is not self._whole(value):
                 raise _refused(f"{name!r} reads {operand!r}, which is not a copy of its operand {value.name!r}")
             node.replace_input_with(number, found)
         captured = [value for value in reads(node) if value not in node.inputs]
         latest = {root: copy for copy, root in self._root.items() if self._is_fast(copy)}
         if captured:
             self._capture(node, {value: latest[value] for value in captured if value in latest})
+
+    def _whole(self, value: ir.Value) -> ir.Value:
+        """Return the value of the model with the bytes of `value`."""
+        root = self._root.get(value, value)
+        return self._root.get(root, root)
 
     def _is_fast(self, value: ir.Value) -> bool:
         assert self._claims.movement is not None
@@ -148,19 +170,19 @@ class _Copying:
                 raise _refused(f"the output {self._outputs[id(value)]!r} is not made")
             outputs[number] = found
 
-    def _add_function(self) -> None:
-        self._model.graph.opset_imports.setdefault(keys.DOMAIN, 1)
-        operand, result = ir.Value(name="operand"), ir.Value(name="result")
+    def _add_function(self, name: str, operator: str, count: int) -> None:
         imports = self._model.graph.opset_imports
+        imports.setdefault(keys.DOMAIN, 1)
+        operands, result = [ir.Value(name=f"operand{number}") for number in range(count)], ir.Value(name="result")
         body = ir.Graph(
-            [operand],
+            operands,
             [result],
-            nodes=[ir.Node("", "Identity", [operand], outputs=[result])],
-            name="Copy",
+            nodes=[ir.Node("", operator, operands, outputs=[result])],
+            name=name,
             opset_imports={"": imports.get("", imports.get("ai.onnx", 1))},
         )
-        function = ir.Function(keys.DOMAIN, "Copy", graph=body, attributes=())
-        function.metadata_props[keys.COPY] = "1"
+        function = ir.Function(keys.DOMAIN, name, graph=body, attributes=())
+        function.metadata_props[keys.COPY] = operator
         self._model.functions[function.identifier()] = function
 
 

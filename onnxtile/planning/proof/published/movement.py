@@ -95,15 +95,23 @@ class _MovementCheck:
                 yield PlanFailure(f"the workspace {row.name!r} is not in {self.fast.name!r}", (row.name,))
 
     def copy(self, node: ir.Node) -> Iterator[PlanFailure]:
-        """Yield that a copy does not go from one memory to the other, or changes the number of bytes."""
+        """Yield that a copy does not go from one memory to the other, or changes the number of bytes; a part has no more than the whole."""
         source, result = node.inputs[0], node.outputs[0]
         name, step = self.line.name_of[node], self.line.step_of[node]
-        if source is None or self.known.bytes(source) != self.known.bytes(result):
+        if source is None or not self._is_copied(source, result, self._is_part(node)):
             yield PlanFailure(f"{name!r} does not copy all bytes of one tensor", (result.name or "",), step)
             return
         ends = [self.memory(value)[0] == self.fast.name for value in (source, result)]
         if ends[0] == ends[1]:
             yield PlanFailure(f"{name!r} does not copy into or out of {self.fast.name!r}", (result.name or "",), step)
+
+    def _is_part(self, node: ir.Node) -> bool:
+        """Return whether the copy `node` copies a part of its operand, as a Slice does."""
+        return self.known.model.functions[node.op_identifier()].metadata_props[keys.COPY] == "Slice"
+
+    def _is_copied(self, source: ir.Value, result: ir.Value, is_part: bool) -> bool:
+        whole, copied = self.known.bytes(source), self.known.bytes(result)
+        return whole is not None and copied is not None and (copied <= whole if is_part else copied == whole)
 
     def listed(self, copies: Sequence[ir.Node], claimed: Sequence[MemoryCopyClaim]) -> Iterator[PlanFailure]:
         """Yield the copies that the plan does not list as they are."""
@@ -173,7 +181,9 @@ class _MovementCheck:
 
     def _forced(self, copies: Sequence[ir.Node]) -> int:
         """Return the bytes of inputs and weights that are copied, and of outputs."""
-        given = dict.fromkeys(node.inputs[0] for node in copies if not self._is_made(node.inputs[0]))
+        first = [node for node in copies if not self._is_made(node.inputs[0])]
+        parts = [node.outputs[0] for node in first if self._is_part(node)]
+        given = dict.fromkeys([*parts, *(node.inputs[0] for node in first if not self._is_part(node))])
         outputs = [value for value in dict.fromkeys(self.line.graph.outputs) if self._is_handed_out(value)]
         return sum(self.known.bytes(value) or 0 for value in (*given, *outputs) if value is not None)
 
