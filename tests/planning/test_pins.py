@@ -341,7 +341,7 @@ def test_places_and_keeps_together_for_every_pair() -> None:
 
 def test_a_range_that_does_not_fit_names_its_smallest_sizes_also_with_places() -> None:
     text = "g (float[N,16] x) => (float[N,16] y) { a = Relu(x)  b = Hardmax(a)  c = Hardmax(b)  y = Add(a, c) }"
-    options = {"places": {"b": "fast", "y": "slow"}, "capacity": {"fast": 256, "slow": 512}}
+    options: dict[str, Any] = {"places": {"b": "fast", "y": "slow"}, "capacity": {"fast": 256, "slow": 512}}
     with pytest.raises(Infeasible, match="N="):
         onnxtile.plan(model(text), dims={"N": (1, 64)}, **options)
 
