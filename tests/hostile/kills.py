@@ -145,7 +145,7 @@ def _start(line: str, folder: Path) -> subprocess.Popen[bytes]:
             cwd=folder,
             env={**os.environ, "TMPDIR": str(folder / "tmp")},
             start_new_session=True,
-            preexec_fn=_heed_all,
+            preexec_fn=_heed_all,  # noqa: PLW1509 - this process has one thread
             stdout=subprocess.DEVNULL,
             stderr=said,
         )
