@@ -51,6 +51,31 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def hold(file: int) -> bool:
+    """Lock the open `file` until its descriptor is closed, or the process ends; return whether the system has locks. Raises OSError."""
+    return fcntl is not None and _locked(file, fcntl.LOCK_EX)
+
+
+def take(file: int) -> bool:
+    """Lock the open `file` where no process has; return whether that is so. Without locks it cannot be known, and False is returned."""
+    return fcntl is not None and _locked(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _locked(file: int, way: int) -> bool:
+    try:
+        fcntl.flock(file, way)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS | {errno.EWOULDBLOCK, errno.EACCES}:
+            raise
+        return False
+    return True
+
+
+def open_entry(path: Path) -> int:
+    """Return a descriptor of the file at `path` itself: where that is a link, or has become one, OSError is raised."""
+    return os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+
+
 def open_to_read(path: Path) -> int:
     """Return a descriptor of the file `path`, whose bytes are read as they are. Raises OSError."""
     return os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))

@@ -1,7 +1,7 @@
 """Text that is printed: nothing in it moves a cursor, and no line is without end."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from onnxtile.csv_text import as_csv, text_of
@@ -44,7 +44,8 @@ def test_a_caret_stands_below_its_word_in_a_line_of_any_length() -> None:
     assert line[below.index("^") : below.rindex("^") + 1] == "Bad"
 
 
-@given(st.text(alphabet="=+-@'\t\r\n,\"ab;"))
+@given(st.text(alphabet="=+-@'\t\r\n,\"ab;") | st.text(alphabet="\\xuU0159bc\x9b\x1b\u202e\udcff\U000e0001'="))
+@example("\\x1b \\x5c \x1b \\U00110000 \\")
 def test_a_name_in_a_csv_is_no_formula_and_comes_back(name: str) -> None:
     import csv
     import io
@@ -52,6 +53,7 @@ def test_a_name_in_a_csv_is_no_formula_and_comes_back(name: str) -> None:
     content = as_csv([[name, -1, 2.5, None, "end"]]).decode()
     ((cell, *rest),) = csv.reader(io.StringIO(content, newline=""))
     assert text_of(cell) == name
+    assert cell.isprintable()
     assert cell[:1] not in {"=", "+", "-", "@", "\t", "\r"}
     assert rest == ["-1", "2.5", "", "end"]  # a number stays one
 

@@ -15,9 +15,10 @@ from onnxtile.cli import help as layout
 from onnxtile.cli.completion import complete
 from onnxtile.cli.files import require_apart, require_beside, require_there
 from onnxtile.cli.job import Job
-from onnxtile.cli.streams import require_stdout
+from onnxtile.cli.streams import require_stdout, say
 from onnxtile.errors import NAME_ONLY, Entry, invalid
 from onnxtile.option import Option, VerbParameter, parameters, read, with_progress
+from onnxtile.printable import error_line
 from onnxtile.run_limits import RunLimits
 from onnxtile.verb import Outcome, Rendered, Verb
 
@@ -132,7 +133,7 @@ def _finish(job: Job, settings: Any, outcome: Outcome, target: str | None, rende
     if outcome.after and not job.quiet and job.as_json != _STDOUT:
         sys.stdout.write(outcome.after)
     if outcome.note and not job.quiet:
-        sys.stderr.write(outcome.note)
+        say(error_line(outcome.note, None) + "\n")
 
 
 def _target(verb: Verb, settings: Any) -> str | None:

@@ -69,7 +69,7 @@ def _smallest(regions: Regions, wanted: FitTarget, progress: Progress) -> FitSch
     """Return the schedule with the least peak, to within 1%, by bisection."""
     best = FitSchedule(tuple(regions.whole))
     low, high = min(regions.live_sizes), best.peak
-    while high - low > high // 100:
+    while high - low > max(high // 100, 1):
         middle = (low + 3 * high) // 4 if best.is_whole else (low + high) // 2
         found = _within(regions, middle, wanted, progress)
         if found is None:

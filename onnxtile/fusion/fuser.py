@@ -200,6 +200,8 @@ class Fuser:
         self, part: FusedRegion, pattern: Pattern, over: Sequence[int], marks: Iterable[str] = ()
     ) -> ir.Node | Refusal:
         """Put a call in the place of the nodes of `part`, and return it; `over` and `marks` say what its kernel may do."""
+        if not part.outputs:
+            return Refusal("no node reads a result of it")
         if (pattern.name, part.outputs[0].name) in self.left_out:
             return Refusal("as one kernel it makes the arena larger")
         graph = _graph_of(part)
@@ -334,9 +336,11 @@ def _overlap(match: Match, rival: Match, fate: Fate) -> str:
 
 
 def _past(model: ir.Model) -> Past:
-    """Return the records of earlier runs of fuse on `model`. Raises ModelError where that is damaged."""
+    """Return the records of earlier runs of fuse on `model`. Raises ModelError where that is damaged, or a call has none."""
     try:
-        return past_of(model)
+        past = past_of(model)
+        past.only(node for graph in model.graphs() for node in graph if keys.FUSED in node.metadata_props)
+        return past
     except ValueError:
         raise ModelError("the model was fused before, and the record of that is damaged") from None
 

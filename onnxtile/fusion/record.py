@@ -10,6 +10,7 @@ import base64
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 
 import onnx
 import onnx_ir as ir
@@ -91,6 +92,11 @@ class Record:
     nodes: tuple[NodeRecord, ...]
     constants: tuple[ConstantRecord, ...] = ()
 
+    @property
+    def inner(self) -> list[str]:
+        """The numbers of the records of the calls inside this one."""
+        return [node.metadata[keys.FUSED] for node in self.nodes if keys.FUSED in node.metadata]
+
 
 @dataclass(frozen=True)
 class History:
@@ -131,10 +137,10 @@ class Past:
         kept: set[int] = set()
         todo = [call.metadata_props[keys.FUSED] for call in calls]
         while todo:
-            text = todo.pop()
-            kept.add(int(text))
-            inner = (node.metadata for node in self.numbered(text).nodes)
-            todo += [metadata[keys.FUSED] for metadata in inner if keys.FUSED in metadata]
+            record = self.numbered(text := todo.pop())
+            if int(text) not in kept:
+                kept.add(int(text))
+                todo += record.inner
         return Past(self.history, tuple(r if i in kept else None for i, r in enumerate(self.records)))
 
 
@@ -265,7 +271,18 @@ def dumps(past: Past) -> str:
 
 def loads(text: str) -> Past:
     """Return the past that `dumps` wrote. Raises ValueError for anything else."""
-    return _adapter().validate_json(unpacked(text))
+    past = _adapter().validate_json(unpacked(text))
+    _require_no_circle(past)
+    return past
+
+
+def _require_no_circle(past: Past) -> None:
+    """Raise ValueError where a call is inside itself."""
+    inner = {str(number): record.inner for number, record in enumerate(past.records) if record is not None}
+    try:
+        TopologicalSorter(inner).prepare()
+    except CycleError:
+        raise ValueError("a fused node is inside itself") from None
 
 
 @cache

@@ -11,16 +11,15 @@ import filecmp
 import hashlib
 import mmap
 import re
-import shutil
-import tempfile
 from collections.abc import Callable
 from itertools import chain, count
 from pathlib import Path
 
 from onnx import serialization
 
+from onnxtile.model.temporary import temporary_file
 from onnxtile.model.weights import named_weights
-from onnxtile.model.whole import refusals
+from onnxtile.model.whole import refusals, umask
 
 
 def written_beside(path: Path, write: Callable[[Path], object], made: list[Path]) -> str:
@@ -30,16 +29,13 @@ def written_beside(path: Path, write: Callable[[Path], object], made: list[Path]
     where the system refuses.
     """
     folder = path.parent.resolve()
-    with refusals(folder / f"{path.name}.data"):
-        temporary = Path(tempfile.mkdtemp(prefix=".onnxtile.", dir=folder))
-        try:
-            write(temporary / "data")
-            name = _name(path, folder, temporary / "data")
-            if not (folder / name).exists():
-                made.append(folder / name)
-                (temporary / "data").rename(folder / name)
-        finally:
-            shutil.rmtree(temporary)
+    with refusals(folder / f"{path.name}.data"), temporary_file(folder) as temporary:
+        write(temporary)
+        temporary.chmod(0o666 & ~umask())
+        name = _name(path, folder, temporary)
+        if not (folder / name).exists():
+            made.append(folder / name)
+            temporary.rename(folder / name)
     return name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,15 @@ from onnxtile.model.dims import free_inputs
 from onnxtile.model.domain import Domain, Ranges
 from onnxtile.model.operands import Sizes, domains
 from onnxtile.model.unbound import missing_sizes
+from onnxtile.run_limits import too_much_memory
 from onnxtile.runtime import Array
 
 __all__ = ["Ranges", "Sizes", "draw", "sample_feeds"]
 
 _ELEMENTS = 2
 """Number of tensors in a random sequence."""
+_MOST_ELEMENTS = 2**58
+"""Of a tensor whose bytes a number of 64 bits counts."""
 
 
 def sample_feeds(model: ir.Model, sizes: Sizes, *, seed: int = 0, ranges: Ranges | None = None) -> dict[str, Any]:
@@ -62,6 +66,8 @@ def _drawn(generator: np.random.Generator, value: ir.Value, shape: tuple[int, ..
         raise ModelError(f"the element type of the input {value.name!r} is not known")
     if shape is None:
         raise missing_sizes([value])
+    if math.prod(shape) > _MOST_ELEMENTS:
+        raise too_much_memory()
     if dtype == ir.DataType.STRING:
         return np.full(shape, "a", dtype=object)
     if dtype == ir.DataType.BOOL and domain.fixed is None:

@@ -9,12 +9,12 @@ import filecmp
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxtile.errors import UsageError
+from onnxtile.model.temporary import temporary_file
 from onnxtile.model.wire import Unusual, varint
 from onnxtile.posix import cloned, copy_with_holes
 
@@ -125,15 +125,10 @@ def _remove(files: list[Path]) -> None:
 
 
 def _copy_whole(source: Path, target: Path, made: list[Path]) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=".onnxtile.", dir=target.parent)
-    temporary = Path(name)
-    try:
-        with source.open("rb") as old, os.fdopen(descriptor, "wb") as new:
+    with temporary_file(target.parent) as temporary:
+        with source.open("rb") as old, temporary.open("wb") as new:
             if not cloned(old.fileno(), new.fileno()):
                 copy_with_holes(old.fileno(), new.fileno())
         shutil.copymode(source, temporary)
         made.append(target)
         temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -12,6 +11,7 @@ from threading import Lock
 from typing import BinaryIO
 
 from onnxtile.errors import UsageError
+from onnxtile.model.temporary import temporary_file
 from onnxtile.model.weights import is_file_of, named_weights
 from onnxtile.paths import require_possible
 from onnxtile.posix import locked
@@ -85,18 +85,15 @@ def _filled(path: Path, write: Callable[[BinaryIO], object]) -> Iterator[Path | 
             write(device)
         yield None
         return
-    descriptor, name = tempfile.mkstemp(prefix=".onnxtile.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb", buffering=_BUFFER) as file:
+    with temporary_file(path.parent) as temporary:
+        with temporary.open("wb", buffering=_BUFFER) as file:
             write(file)
-        temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
+        temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask())
         yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
-def _umask() -> int:
+def umask() -> int:
+    """Return the permissions that new files of this process lack."""
     with _UMASK:
         mask = os.umask(0)
         os.umask(mask)

@@ -54,7 +54,7 @@ def read_baseline(path: Path) -> Baseline:
     require_readable(path, UsageError, hint=_HINT)
     try:
         content = json.loads(path.read_bytes())
-        return Baseline({model["model"]: dict(model["figures"]) for model in content["models"]})
+        return Baseline({str(Path(model["model"])): dict(model["figures"]) for model in content["models"]})
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -19,7 +19,7 @@ from onnxtile.tiling.join import nodes_of_any_scatter
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.requirements import require_cuttable, require_fillable
 from onnxtile.tiling.search import front, smallest
-from onnxtile.tiling.sites import Candidate
+from onnxtile.tiling.sites import MOST_NODES, Candidate
 from onnxtile.tiling.tileable import TilingFacts
 from onnxtile.tiling.write_tiles import count_nodes, most_nodes
 
@@ -70,7 +70,9 @@ def _require_tiles(contraction: Contraction, grid: TileGrid, facts: TilingFacts)
     """Raise NotTiled where a tile of `grid` cannot be filled up, or would read padding only."""
     require_fillable(contraction, (any(axis.fills for axis in grid.sliding), grid.k.fills, grid.n.fills), facts)
     for axis, cuts in zip(contraction.sliding, grid.sliding, strict=True):
-        axis.require_input(cuts.stretch(index) for index in range(cuts.count if cuts.is_cut else 0))
+        # More of them are refused once the nodes of all sites are counted.
+        count = cuts.count if cuts.is_cut and cuts.count <= MOST_NODES else 0
+        axis.require_input(cuts.stretch(index) for index in range(count))
 
 
 def _infeasible(name: str, contraction: Contraction, limits: Limits, bounds: AxisBounds) -> Infeasible:

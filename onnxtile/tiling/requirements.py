@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 
 import numpy as np
 
@@ -12,17 +13,28 @@ from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.tensors import WITHIN, NotTiled
 from onnxtile.tiling.tileable import TilingFacts
 
+_MOST_PRODUCTS = 2**60
+"""Of one matrix product: years of work for any machine."""
+
 
 def require_cuttable(contraction: Contraction, limits: Limits, facts: TilingFacts, operator: str) -> None:
     """Raise NotTiled, with the reason, where `contraction`, of an `operator`, cannot be cut within `limits`, whatever the tile."""
     if contraction.windows:
         _require_asked(contraction, limits, operator)
+    _require_countable(contraction)
     _require_dtypes((contraction.left, contraction.right), limits)
     if contraction.windows:
         _require_window_limits(limits, operator)
     if limits.asks_for_choice:
         _require_batch(contraction, facts)
     _require_known(contraction, limits, facts)
+
+
+def _require_countable(contraction: Contraction) -> None:
+    """Raise NotTiled where the products are too many to be computed at all: numbers of tiles are counted in 64 bits."""
+    sizes = [size for size in (contraction.m, contraction.k, contraction.n) if isinstance(size, int)]
+    if prod(sizes) > _MOST_PRODUCTS:
+        raise NotTiled(f"its sizes {' x '.join(map(str, sizes))} are more than any machine multiplies")
 
 
 def _require_asked(contraction: Contraction, limits: Limits, operator: str) -> None:

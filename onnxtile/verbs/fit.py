@@ -170,7 +170,7 @@ def _run(options: FitStepOptions) -> Outcome:
         if not _fits_one(options):
             return Outcome(curve, "curve", emitted={"curve": curve.to_dict()})
     result = replace(fitting.attempt(options, subject), curve=curve)
-    note = "" if result.reason is None else f"error: {result.reason}\n"
+    note = "" if result.reason is None else f"error: {result.reason}"
     model = result.model if result.fits else None
     emitted = {**result.documents, "curve": curve and curve.to_dict()}
     return Outcome(result, "fit", model, reason=result.reason, note=note, emitted=emitted)

@@ -10,7 +10,6 @@ from onnxtile import values
 from onnxtile.common_options import ModelArgument, ReportOptions, Source, WatchOptions
 from onnxtile.errors import invalid
 from onnxtile.option import WRITING, Option, Positional, declared, narrowed
-from onnxtile.printable import escaped
 from onnxtile.verb import Outcome, Verb
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def _run(options: PatternNewCommand) -> Outcome:
     from onnxtile.verbs.flows import drafting
 
     draft = drafting.draft_pattern(narrowed(DraftOptions, options, nodes=_named(options)))
-    note = f"the query matches {draft.matches} times in {escaped(str(options.model))}\n"
+    note = f"the query matches {draft.matches} times in {options.model}"
     return Outcome(draft, "", text=draft.text, note=note)
 
 

@@ -183,3 +183,25 @@ def test_what_is_written_is_named_as_it_is(run: Run, folder: Path) -> None:
     done = run("fuse", "m.onnx", "-p", "LayerNorm", "--no-verify", "-o", "[/red]m[bold].onnx"[6:])
     assert "written: m[bold].onnx\n" in done.out
     Path(folder / "m[bold].onnx").unlink()
+
+
+CRASH = """<ir_version: 10, opset_import: ["": 17]>
+g (float[4, 2] x) => (float[4, 2] y) <int64 zero = {0}> { q = SplitToSequence<axis = 0>(x, zero) y = ConcatFromSequence<axis = 0>(q) }"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals of this kind")
+def test_a_crash_of_a_library_is_one_line(tmp_path: Path) -> None:
+    """onnxruntime divides by zero."""
+    (tmp_path / "m.onnxtxt").write_text(CRASH)
+    command = [sys.executable, "-m", "onnxtile", "inspect", "m.onnxtxt", "--trace", "."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: a library crashed on this model: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals of this kind")
+def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from onnxtile.__main__ import main; main()"
+    done = python(script)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

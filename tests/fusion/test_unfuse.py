@@ -154,6 +154,25 @@ def test_a_number_of_no_record_is_refused(small: Fused, text: str) -> None:
         api.unfuse(small.model)
 
 
+def test_a_call_inside_itself_is_refused(small: Fused) -> None:
+    metadata = f'"metadata": {{"{keys.FUSED}": "0"}}'
+    record = f'{{"run": 1, "body": "", "nodes": [{{"outputs": [{{"name": "i"}}], {metadata}}}]}}'
+    small.model.graph.metadata_props[keys.ORIGINAL] = past(f"[{record}]")
+    with pytest.raises(ModelError, match="inside itself"):
+        api.unfuse(small.model)
+    with pytest.raises(ModelError, match="record"):
+        api.fuse(small.model)
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "99", "9" * 5000])
+@pytest.mark.parametrize("lower", ["none", "qdq"])
+def test_a_call_without_a_record_is_not_fused_again(lab: Lab, text: str, lower: str) -> None:
+    model = load(lab.text(GRAPH))
+    next(iter(model.graph)).metadata_props[keys.FUSED] = text
+    with pytest.raises(ModelError, match="record"):
+        api.fuse(model, lower=lower)
+
+
 def test_a_lost_record_is_refused(small: Fused) -> None:
     del small.node("Linear").metadata_props[keys.FUSED]
     with pytest.raises(ModelError, match="Linear"):

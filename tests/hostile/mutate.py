@@ -53,6 +53,13 @@ _TEXTS = (
     "nan",
     "1e400",
     "9" * 5000,
+    "\x1b]0;canary\x07",
+    "</script><script>canary()</script>",
+    "*/ canary /*",
+    "=canary()",
+    "\u202ecanary",
+    "a\nb\rc",
+    "\x9b31mcanary",
 )
 _TOKENS = (
     *('""', "{}", "[]", "true", "-1", "0", "nan", "inf", "1e400", "9" * 25, "9" * 5000, '"a\\u0000b"', '"../../x"'),
@@ -79,12 +86,12 @@ _TOKENS = (
 
 
 def mutated_model(data: bytes, rng: random.Random) -> bytes:
-    """Return the bytes of a model with one to four faults: in its fields, mostly, else in its bytes."""
-    if rng.random() < 0.15:
+    """Return the bytes of a model with one to three faults: in its fields, mostly, else in its bytes."""
+    if rng.random() < 0.12:
         return mutated_bytes(data, rng)
     model = onnx.ModelProto.FromString(data)
-    for _ in range(rng.randint(1, 4)):
-        rng.choice(_MODEL_FAULTS)(model, rng)
+    for _ in range(rng.choice((1, 1, 1, 1, 2, 3))):
+        rng.choice(_MODEL_FAULTS if rng.random() < 0.6 else _SMALL_FAULTS)(model, rng)
     result: bytes = model.SerializeToString()
     return result
 
@@ -272,7 +279,12 @@ def _external(tensor: onnx.TensorProto, rng: random.Random) -> None:
     if rng.random() < 0.5:
         tensor.ClearField("raw_data")
     places = ("w.bin", "../w.bin", "/etc/passwd", "none.bin", "", ".", "a\0b", "loop", "pipe", "x" * 300)
-    tensor.external_data.add(key="location", value=rng.choice(places))
+    links = ("outside.bin", "dir.bin", "dir.bin/../../outside.bin", "out", "m.onnx", "/dev/zero", "w.bin/x", "a\x1bb")
+    tensor.external_data.add(key="location", value=rng.choice((*places, *links)))
+    if rng.random() < 0.2:
+        tensor.external_data.add(
+            key=rng.choice(("unknown", "checksum", "location", "a\x1bb")), value=rng.choice(_TEXTS)
+        )
     for key in ("offset", "length"):
         if rng.random() < 0.5:
             tensor.external_data.add(key=key, value=rng.choice((*map(str, _NUMBERS), "many", "9" * 5000)))
@@ -295,15 +307,144 @@ def _function(model: onnx.ModelProto, rng: random.Random) -> None:
         model.functions.add(name="f", domain="local", input=["x"], output=["x"])
         return
     function = rng.choice(model.functions)
-    way = rng.randrange(4)
+    way = rng.randrange(5)
     if way == 0:
         model.functions.append(function)
     elif way == 1:
         function.node.add(op_type=function.name, domain=function.domain, input=["x"], output=["again"])
     elif way == 2:
         function.attribute.append(rng.choice(_TEXTS))
-    else:
+    elif way == 3:
         del function.opset_import[:]
+    else:
+        _recurse(model, rng)
+
+
+def _recurse(model: onnx.ModelProto, rng: random.Random) -> None:
+    """Let functions call each other in a circle, or each the next one twice, which is 2 to the 40th when written out."""
+    depth = rng.choice((2, 40, 400))
+    for i in range(depth):
+        function = model.functions.add(name=f"f{i}", domain="local", input=["x"], output=["y"])
+        function.opset_import.add(domain="local", version=1)
+        callee = f"f{(i + 1) % depth}"
+        function.node.add(op_type=callee, domain="local", input=["x"], output=["h"])
+        function.node.add(op_type=callee, domain="local", input=["h"], output=["y"])
+    if rng.random() < 0.7:
+        last = model.functions[-1]
+        del last.node[:]
+        last.opset_import.add(domain="", version=17)
+        last.node.add(op_type="Relu", input=["x"], output=["y"])
+    model.opset_import.add(domain="local", version=1)
+    node = _node(model, rng)
+    node.op_type, node.domain = "f0", "local"
+
+
+def _cycle(model: onnx.ModelProto, rng: random.Random) -> None:
+    """Let a node read what comes of it."""
+    graph = rng.choice(_graphs(model))
+    nodes = [node for node in graph.node if node.input and node.output]
+    if nodes:
+        first, last = sorted((rng.randrange(len(nodes)), rng.randrange(len(nodes))))
+        nodes[first].input[rng.randrange(len(nodes[first].input))] = nodes[last].output[0]
+
+
+_MOST_NESTED, _DEEPEST = 2**22, 28
+"""Bytes of a node that is still put into bodies, and levels: protobuf reads no more than 33."""
+
+
+def _depth(node: onnx.NodeProto) -> int:
+    inner = (one for attribute in node.attribute if attribute.HasField("g") for one in attribute.g.node)
+    return 1 + max(map(_depth, inner), default=0)
+
+
+def _nested(model: onnx.ModelProto, rng: random.Random) -> None:
+    """Put a node inside bodies of If, one in the other: with one level it may read itself."""
+    graph = rng.choice(_graphs(model))
+    if not graph.node:
+        return
+    node = graph.node[rng.randrange(len(graph.node))]
+    for level in range(rng.choice((1, 2, 20, 28))):
+        if node.ByteSize() > _MOST_NESTED or _depth(node) > _DEEPEST:
+            return
+        inner = onnx.GraphProto(name=f"level{level}", node=[node])
+        inner.output.add(name=node.output[0] if node.output else "")
+        outer = onnx.NodeProto(op_type="If", input=[rng.choice(("c", "go", "x"))], output=list(node.output))
+        for name in ("then_branch", "else_branch")[: 1 if level > 3 else 2]:
+            outer.attribute.append(onnx.helper.make_attribute(name, inner))
+        node.CopyFrom(outer)
+
+
+def _sparse(model: onnx.ModelProto, rng: random.Random) -> None:
+    graph = rng.choice(_graphs(model))
+    name, number = rng.choice(_names(model)), rng.choice(_NUMBERS)
+    values = onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, [2], [1.0, 2.0])
+    indices = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [2], [0, number])
+    graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [rng.choice(_NUMBERS)]))
+
+
+def _value_type(model: onnx.ModelProto, rng: random.Random) -> None:
+    """Give an input or an output a type that is no tensor's."""
+    graph = rng.choice(_graphs(model))
+    values = [*graph.input, *graph.output, *graph.value_info]
+    if not values:
+        return
+    kind = rng.choice(values).type
+    way = rng.randrange(4)
+    if way == 0:
+        kind.sequence_type.elem_type.tensor_type.elem_type = rng.randrange(27)
+    elif way == 1:
+        kind.map_type.key_type = rng.randrange(27)
+    elif way == 2:
+        kind.optional_type.elem_type.sequence_type.elem_type.tensor_type.elem_type = 1
+    else:
+        kind.sparse_tensor_type.elem_type = rng.randrange(27)
+
+
+def _training(model: onnx.ModelProto, rng: random.Random) -> None:
+    info = model.training_info.add()
+    info.algorithm.CopyFrom(rng.choice(_graphs(model)))
+    info.update_binding.add(key=rng.choice(_names(model)), value=rng.choice(_names(model)))
+
+
+def _rename(model: onnx.ModelProto, rng: random.Random) -> None:
+    """Give one value another name everywhere, one that a page, a terminal or a compiler may take for more than a name."""
+    old, new = rng.choice(_names(model)), rng.choice(_TEXTS)
+    for graph in _graphs(model):
+        named: list[onnx.ValueInfoProto | onnx.TensorProto] = [*graph.input, *graph.output, *graph.value_info]
+        named += graph.initializer
+        for value in named:
+            value.name = new if value.name == old else value.name
+        for node in graph.node:
+            node.input[:] = [new if name == old else name for name in node.input]
+            node.output[:] = [new if name == old else name for name in node.output]
+
+
+def _constant(model: onnx.ModelProto, rng: random.Random) -> None:
+    """Put a constant of strings, of four bits or of no type where a node reads numbers."""
+    graph = rng.choice(_graphs(model))
+    readers = [node for node in graph.node if node.input]
+    if not readers:
+        return
+    node, dims = rng.choice(readers), [rng.choice((0, 1, 2, 3, 2**40))]
+    kind = rng.choice((0, 1, 7, 8, 8, 8, 9, 10, 14, 16, 17, 21, 22, 23, 24, 25, 26, 99))
+    tensor = onnx.TensorProto(name="odd", data_type=kind, dims=dims)
+    if kind == onnx.TensorProto.STRING:
+        tensor.string_data.extend([b"a\x1bb", b"\xff", b"c"][: dims[0]])
+    else:
+        tensor.raw_data = bytes(rng.choice((0, 1, 4, 8, 12, 24)))
+    if rng.random() < 0.5:
+        graph.initializer.append(tensor)
+    else:
+        made = graph.node.add(op_type="Constant", output=["odd"])
+        made.attribute.append(onnx.helper.make_attribute("value", tensor))
+        nodes = [graph.node[-1], *list(graph.node)[:-1]]
+        copies = [onnx.NodeProto.FromString(one.SerializeToString()) for one in nodes]
+        at = next((i for i, one in enumerate(graph.node) if one == node), 0) + 1
+        del graph.node[:]
+        graph.node.extend(copies)
+        node = graph.node[min(at, len(graph.node) - 1)]
+    if node.input:
+        node.input[rng.randrange(len(node.input))] = "odd"
 
 
 def _text(model: onnx.ModelProto, rng: random.Random) -> None:
@@ -334,7 +475,34 @@ def _end(model: onnx.ModelProto, rng: random.Random) -> None:
         rng.choice(ends).name = rng.choice(_names(model))
 
 
+def _small_value(model: onnx.ModelProto, rng: random.Random) -> None:
+    """Change some bytes of a tensor: a shape, an axis, a count or a number that is not one."""
+    tensors = [tensor for graph in _graphs(model) for tensor in graph.initializer if tensor.raw_data]
+    if not tensors:
+        return
+    tensor = rng.choice(tensors)
+    size = {1: 4, 7: 8, 6: 4, 11: 8}.get(tensor.data_type, 1)
+    at = rng.randrange(0, max(len(tensor.raw_data) // size, 1)) * size
+    odd = rng.choice((b"\xff" * size, bytes(size), rng.choice((2, 5, 100, 2**31 - 1)).to_bytes(8, "little")[:size]))
+    tensor.raw_data = tensor.raw_data[:at] + odd + tensor.raw_data[at + size :]
+
+
 _MODEL_FAULTS: tuple[Callable[[onnx.ModelProto, random.Random], None], ...] = (
     *(_drop_node, _double_node, _reorder_nodes, _rewire, _rewire, _lengthen, _other_operator, _attribute, _attribute),
     *(_shape, _element_type, _tensor, _tensor, _opset, _function, _text, _end),
+    *(_cycle, _nested, _sparse, _value_type, _training, _rename, _rename, _constant, _constant),
 )
+_SMALL_FAULTS = (
+    _attribute,
+    _shape,
+    _tensor,
+    _text,
+    _rename,
+    _small_value,
+    _small_value,
+    _drop_node,
+    _double_node,
+    _function,
+    _opset,
+)
+"""Those that often leave a valid model, which commands then work on."""

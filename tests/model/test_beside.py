@@ -69,8 +69,7 @@ class Stop:
         self.at, self.late, self.end, self.count = at, late, end, 0
         for name in MOVES:
             monkeypatch.setattr(Path, name, self.watched(getattr(Path, name)))
-        for module, name in ((tempfile, "mkdtemp"), (tempfile, "mkstemp"), (shutil, "rmtree")):
-            monkeypatch.setattr(module, name, self.watched(getattr(module, name)))
+        monkeypatch.setattr(tempfile, "mkstemp", self.watched(tempfile.mkstemp))
         convert = self.watched(ir.external_data.convert_tensors_to_external)
         monkeypatch.setattr(ir.external_data, "convert_tensors_to_external", convert)
         monkeypatch.setattr(beside, "remove_unread", self.watched(beside.remove_unread))

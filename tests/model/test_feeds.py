@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from onnxtile.errors import ModelError
+from onnxtile.errors import ModelError, OverLimit
 from onnxtile.model.feeds import draw, sample_feeds
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
@@ -28,6 +28,12 @@ def test_the_same_seed_gives_the_same_and_another_gives_other(text: Text) -> Non
     model = load(text("g (float[2, 3] x) => (float[2, 3] y) { y = Relu(x) }"))
     np.testing.assert_array_equal(feeds(model)["x"], feeds(model)["x"])
     assert not np.array_equal(feeds(model)["x"], feeds(model, 1)["x"])
+
+
+def test_a_shape_of_more_bytes_than_can_be_counted_is_too_much(text: Text) -> None:
+    model = load(text(f"g (float[{2**62}, 3] x) => (float[{2**62}, 3] y) {{ y = Relu(x) }}"))
+    with pytest.raises(OverLimit, match="memory"):
+        feeds(model)
 
 
 @pytest.mark.parametrize("kind", sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED", "INT2", "UINT2"}))

@@ -382,3 +382,9 @@ def test_a_text_that_is_not_utf8_is_refused(tmp_path: Path, field: str) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(model.SerializeToString().replace(b"thetext", b"the\xff\xfe\xfd\xfc"))
     assert "not UTF-8" in refused(path)
+
+
+def test_a_number_without_end_in_a_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.onnxtxt").write_text(f"<ir_version: {'9' * 30}> g (float x) => (float y) {{ y = Neg(x) }}")
+    with pytest.raises(ModelError, match="not an ONNX model"):
+        load(tmp_path / "m.onnxtxt")

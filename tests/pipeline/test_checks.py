@@ -55,7 +55,7 @@ def test_a_baseline_that_compares_nothing_is_an_error(run: Run, tmp_path: Path) 
     (tmp_path / "base.json").write_text('{"models": [{"model": "other.onnx", "figures": {"arena": 1}}]}')
     done = run("run", "p.toml", "m.onnx", "--baseline", "base.json")
     assert (done.code, done.err) == (2, "error: the baseline has none of the models (it has other.onnx)\n")
-    for text in ("[]", "{}", "no JSON", '{"models": [{"model": 3}]}'):
+    for text in ("[]", "{}", "no JSON", '{"models": [{"model": 3}]}', '{"models": [{"model": 3, "figures": {}}]}'):
         (tmp_path / "base.json").write_text(text)
         done = run("run", "p.toml", "m.onnx", "--baseline", "base.json")
         assert done.code == 2 and "base.json: this is not the summary of a run" in done.err

@@ -9,6 +9,7 @@ import pytest
 from onnx import parser
 
 from onnxtile import api
+from onnxtile.errors import UsageError
 from onnxtile.registry import discover
 from onnxtile.tiling import untiled
 from onnxtile.tiling.limits import Limits, WindowBounds
@@ -51,3 +52,15 @@ def test_operands_of_different_element_types_are_not_cut(node: str, ends: str) -
     text = f"""<ir_version: 8, opset_import: ["" : 17]> g ({ends}, string[{shape}] w) => (float y) {{ [one] y = {node} }}"""
     result = api.tile(parser.parse_model(text), Limits.of(max=4, window=WindowBounds()), verify=False)
     assert [skip["reason"] for skip in result.to_dict()["skipped"]] == ["'w' has another element type than float"]
+
+
+@pytest.mark.parametrize(("rows", "reason"), [(2**63 - 1, "more than any machine"), (2**50, "would write")])
+def test_a_product_of_enormous_size_is_refused_at_once(rows: int, reason: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[{rows},4] a, float[4,3] b) => (float[{rows},3] y) {{ y = MatMul(a, b) }}"""
+    try:
+        said = str(
+            [skip["reason"] for skip in api.tile(parser.parse_model(text), max=3, verify=False).to_dict()["skipped"]]
+        )
+    except UsageError as error:
+        said = str(error)
+    assert reason in said
