@@ -201,7 +201,8 @@ CHAIN = (
 @pytest.mark.parametrize("step", ["", ", u"])
 def test_a_slice_along_axes_that_are_not_known_has_no_known_size(text: Text, value_of: ValueOf, step: str) -> None:
     """The engine took the first axis, as if none were given: here that has one row, and 140 rows on there is none."""
-    model = load(text(f"g (float[1,144] x, int64[1] a, int64[1] u) => (float[A,B] y) <int64[1] s = {{140}}, int64[1] e = {{143}}> {{ y = Slice(x, s, e, a{step}) }}"))  # fmt: skip
+    cut = f"<int64[1] s = {{140}}, int64[1] e = {{143}}> {{ y = Slice(x, s, e, a{step}) }}"
+    model = load(text(f"g (float[1,144] x, int64[1] a, int64[1] u) => (float[A,B] y) {cut}"))
     assert resolve(model).sizes(value_of(model, "y")) is None
 
 
