@@ -100,8 +100,8 @@ def loop(scope: Scope) -> object:
         inner.give(one.dtype, one.dims)
     grow(inner, scope.random.randint(0, 4), _steps(inner))
     outputs = [goes_on if inner.chance(0.3) else inner.one("Identity", [goes_on], BOOL, ())]
-    for one, given in zip(carried, inner.inputs[2:], strict=True):
-        outputs.append(given if inner.chance(0.1) else _next(inner, one, outputs))
+    for one, passed in zip(carried, inner.inputs[2:], strict=True):
+        outputs.append(passed if inner.chance(0.1) else _next(inner, one, outputs))
     kept = [_next(inner, one, outputs) for one in carried[: scope.random.choice([0, 0, 1])]]
     turns = scope.random.choice([1, 2, 3])
     given = [
