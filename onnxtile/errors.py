@@ -68,6 +68,10 @@ class ModelError(OnnxtileError):
     """A model that cannot be read, is not valid ONNX, or that onnxruntime refuses."""
 
 
+class NoKernel(ModelError):
+    """A model with an operator that onnxruntime's CPU has no kernel for, so that it cannot be run here."""
+
+
 class ModelWarning(UserWarning):
     """A model that ONNX's checker or a declaration in the model contradicts, and that onnxruntime runs: it is taken as it runs."""
 

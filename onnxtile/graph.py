@@ -10,7 +10,15 @@ import onnx_ir as ir
 
 from onnxtile.model.walk import dependencies
 
-__all__ = ["MOST_ELEMENTS", "TopologicalOrder", "dependencies", "heaviest_antichain", "node_id", "node_ids"]
+__all__ = [
+    "MOST_ELEMENTS",
+    "TopologicalOrder",
+    "dependencies",
+    "heaviest_antichain",
+    "least_cost_flow",
+    "node_id",
+    "node_ids",
+]
 
 
 def node_id(node: ir.Node) -> str:
@@ -139,3 +147,20 @@ def _direct(before: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     numbers = before.astype(np.float32)
     found: npt.NDArray[np.bool_] = before & (numbers @ numbers == 0)
     return found
+
+
+def least_cost_flow(demand: Sequence[int], edges: Iterable[tuple[int, int, int, int]]) -> int:
+    """Return the least cost of a flow in which the node i receives `demand[i]` more than it sends.
+
+    An edge is its two nodes, the most that flows through it, and the cost of one unit. Raises networkx's NetworkXUnfeasible where there
+    is no such flow.
+    """
+    import networkx as nx  # few plans need it, and it takes long to load
+
+    graph = nx.MultiDiGraph()
+    for node, wanted in enumerate(demand):
+        graph.add_node(node, demand=wanted)
+    for start, end, most, cost in edges:
+        graph.add_edge(start, end, capacity=most, weight=cost)
+    found, _ = nx.network_simplex(graph)
+    return int(found)

@@ -29,6 +29,9 @@ VIEW = _PREFIX + "view"
 # On such a function: how many bytes its kernel needs beside its operands and results (see model.size_rule), where its pattern says so.
 WORKSPACE = _PREFIX + "workspace"
 
+# On a local function that plan made: a call copies its operand into another memory, and is a kernel.
+COPY = _PREFIX + "copy"
+
 # On a node that tile emitted: its source node, operator and place in the grid (JSON).
 TILE = _PREFIX + "tile"
 
@@ -39,10 +42,18 @@ SIZE = _PREFIX + "size"
 ALIAS_OF = _PREFIX + "alias_of"
 # The parts of a buffer with live ranges of their own: start, size, first and last step of each (JSON).
 PARTS = _PREFIX + "parts"
+# On a value, by the user, for plan: the offset in bytes that it must have in its memory.
+PIN = _PREFIX + "pin"
+# On a value, by the user, for plan: the memory that it must be in.
+PLACE_IN = _PREFIX + "place_in"
+# On a value, by the user, for plan: "true" if its bytes are shared with nothing.
+KEEP = _PREFIX + "keep"
 # On a node, by plan: its place in the schedule, counted from 0.
 STEP = _PREFIX + "step"
 # On a node, by plan: arena, offset and bytes of its workspace (JSON).
 WORKSPACE_AT = _PREFIX + "workspace_at"
+# On a node, by plan: arena, offset and bytes of its workspace that is kept for the whole run (JSON).
+UNIQUE_WORKSPACE_AT = _PREFIX + "unique_workspace_at"
 # On the graph, by plan: version, alignment, arenas, peak, what lies in the arenas, the order, the workspace of several nodes (JSON).
 PLAN = _PREFIX + "plan"
 

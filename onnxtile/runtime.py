@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxtile.errors import ModelError
+from onnxtile.errors import ModelError, NoKernel
 from onnxtile.run_limits import Watch, seconds_of_a_run, too_much_memory
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -214,6 +214,15 @@ _OTHER_SHAPE = re.compile(
 
 _ITERATING = (b"\x22\x04Loop", b"\x22\x04Scan")
 """The field `op_type` of a node in a file."""
+_NO_KERNEL = re.compile(
+    r"NOT_IMPLEMENTED : (?:Could not find an implementation|Failed to find kernel) for (?P<operator>[\w.:]+)"
+    # Of a run on given addresses, the code of the error is lost.
+    r"|(?:NOT_IMPLEMENTED : |Error in execution: (?=.*\bnot implemented\b))"
+    r"Non-zero status code returned while running (?P<unfinished>\w+) node"
+    # A cast that onnxruntime inserts before an operator without a kernel for 16-bit floats, which has none for 32 bits either.
+    r"|input parameter \(InsertedPrecisionFreeCast_[^)]*\) of operator \((?P<cast>\w+)\)"
+)
+"""Message of onnxruntime for an operator, or its element types, that its processor cannot run."""
 _NO_MEMORY = re.compile("Failed to allocate memory|bad_alloc")
 """Message of onnxruntime for a failed allocation."""
 
@@ -233,6 +242,15 @@ class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
         reason = " ".join(str(error).split())
         if _NO_MEMORY.search(reason):
             raise too_much_memory() from error
+        missing = _NO_KERNEL.search(reason)
+        if missing is not None:
+            lacks = f"does not implement this {missing['unfinished']}"
+            if missing["unfinished"] is None:
+                lacks = f"has no kernel for {missing['operator'] or missing['cast']}"
+            raise NoKernel(
+                f"onnxruntime's CPU {lacks}: {reason}",
+                hint="add --no-verify to go on without a run",
+            ) from error
         found = _OTHER_SHAPE.search(reason)
         if found is None:
             raise ModelError(f"onnxruntime cannot {self._verb} the model: {reason}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import Any
 from onnxtile.errors import OnnxtileError, UsageError
 from onnxtile.paths import require_possible
 from onnxtile.sizes import LARGEST_COUNT, MOST_RUNS, bytes_of, whole
+
+STATE_WORDS = ("found", "none")
+"""Words for all states that are found, and for no search."""
 
 EXAMPLE_SIZES = "write 262144, 256KiB or 8MiB"
 
@@ -96,6 +100,57 @@ def read_sizes(value: Any) -> int | dict[str, int]:
     return _table(value, read_size) if isinstance(value, Mapping) else read_size(value)
 
 
+def read_offsets(value: Any) -> dict[str, int]:
+    """Return offsets in bytes by name: a number of at least 0, or a text such as "4KiB"."""
+    return _table(value, _offset)
+
+
+def _offset(value: Any) -> int:
+    offset = bytes_of(value) if isinstance(value, str) else value
+    if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+        raise Unreadable("this is not an offset in bytes", hint="write 0, 4096 or 4KiB")
+    if offset > LARGEST_COUNT:
+        raise Unreadable("an offset in bytes is at most 2^63 - 1")
+    return offset
+
+
+def read_names(value: Any) -> dict[str, str]:
+    """Return names by name."""
+    return _table(value, read_text)
+
+
+def read_rate(value: Any) -> int:
+    """Return the bytes per second that "8GB/s" means, at least 1; a number is one of bytes."""
+    text = value.strip() if isinstance(value, str) else None
+    rate = value if text is None else bytes_of(text[:-2]) if text.endswith("/s") else None
+    if not isinstance(rate, int) or isinstance(rate, bool):
+        raise Unreadable("this is not a number of bytes per second", hint=_EXAMPLE_RATE)
+    if not 1 <= rate <= LARGEST_COUNT:
+        raise Unreadable("a number of bytes per second is at least 1, at most 2^63 - 1", hint=_EXAMPLE_RATE)
+    return rate
+
+
+_EXAMPLE_RATE = "write 8GB/s, 400MB/s or 1.5GiB/s"
+
+
+def read_rates(value: Any) -> dict[str, int]:
+    """Return bytes per second, by the name of a memory."""
+    return _table(value, read_rate)
+
+
+def read_speed(value: Any) -> int:
+    """Return the number that "4G" or a whole number means, at least 1; K, M, G and T count by 1,000."""
+    found = value
+    if isinstance(value, str):
+        number = re.fullmatch(r"([0-9]{1,15})(?:\.([0-9]{1,15}))?\s*([kKMGT]?)", value.strip())
+        power = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12}[number[3]] if number else 0
+        decimals = (number[2] or "") if number else ""
+        found = int(number[1] + decimals) * 10**power // 10 ** len(decimals) if number else None
+    if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= LARGEST_COUNT:
+        raise Unreadable("give a number of at least 1", hint="write 4G, 500M or 4000000000")
+    return found
+
+
 def read_text(value: Any) -> str:
     """Return a text as it is."""
     if not isinstance(value, str):
@@ -165,6 +220,15 @@ def read_rules(value: Any) -> dict[str, str]:
     return _table(value, lambda one: str(one) if isinstance(one, int) and not isinstance(one, bool) else read_text(one))
 
 
+def read_states(value: Any) -> str | dict[str, str]:
+    """Return the names of outputs by inputs, or one of the words "found" and "none"."""
+    if isinstance(value, str) and value in STATE_WORDS:
+        return value
+    if isinstance(value, str) or not isinstance(value, Mapping):
+        raise Unreadable("give pairs of an input and an output", hint="write INPUT=OUTPUT, found or none")
+    return _table(value, read_text)
+
+
 def _whole(value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise Unreadable(f"give a whole number of at least {least}")
@@ -202,7 +266,7 @@ def _dim(value: Any) -> int | tuple[int, int]:
         return read_count(ends)
     if len(ends) != 2:
         raise Unreadable("a range of sizes has two ends", hint=_RANGE_OF_SIZES)
-    low, high = map(read_count, ends)
+    low, high = 0 if ends[0] == 0 and isinstance(ends[0], int) else read_count(ends[0]), read_count(ends[1])
     if low > high:
         raise Unreadable("the range is empty: its first size is the larger one", hint=f"write {high}:{low}")
     return low if low == high else (low, high)
@@ -252,6 +316,8 @@ NATURAL = ValueKind(read_natural, number_or_text)
 SECONDS = ValueKind(read_seconds, seconds_or_text)
 SIZE = ValueKind(read_size, number_or_text)
 SIZES = ValueKind(read_sizes, several=True, pair="NAME=SIZE", lone=True)
+OFFSETS = ValueKind(read_offsets, several=True, pair="NAME=OFFSET")
+NAMES = ValueKind(read_names, several=True, pair="NAME=MEMORY")
 TEXT = ValueKind(read_text)
 TEXTS = ValueKind(read_texts, several=True)
 PATTERNS = ValueKind(read_patterns, several=True)
@@ -262,5 +328,8 @@ COUNTS = ValueKind(read_counts, number_or_text, several=True, pair="NAME=N")
 DIMS = ValueKind(read_dims, number_or_text, several=True, pair="NAME=N")
 SHAPES = ValueKind(read_shapes, several=True, pair="INPUT=1x3x224x224")
 RANGES = ValueKind(read_ranges, several=True, pair="INPUT=LOW:HIGH")
+STATES = ValueKind(read_states, several=True, pair="INPUT=OUTPUT", lone=True)
+RATES = ValueKind(read_rates, several=True, pair="MEMORY=RATE")
+SPEED = ValueKind(read_speed, number_or_text)
 RULES = ValueKind(read_rules, several=True, pair="OPERATOR=BYTES")
 ANY = ValueKind(lambda value: value)

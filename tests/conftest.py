@@ -1,6 +1,7 @@
 """What all tests share: where the models are, and the switch for slow checks."""
 
 import importlib.util
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,14 @@ LIGHT = (
     "zfnet512",
 )
 """The light models of the onnx wheel: convolutions, and no attention."""
+
+
+# A shell that starts the tests in the background, or nohup, leaves signals ignored, and every process that a test starts inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGHUP, signal.SIGTERM):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -64,7 +64,7 @@ class Job:
             console.width = 10_000  # in a pipe there is no edge to wrap at
         for part in parts if target is None else [*parts, line(f"written: {target}")]:
             for row in short(part) if console.is_terminal else [plain(part)]:
-                console.print(row)
+                console.print(row, crop=console.is_terminal)
 
     def write(
         self,

@@ -19,7 +19,7 @@ from onnxtile.fitting.region import Patch, PieceOp, RegionTrace
 from onnxtile.fitting.regions import FitSchedule, RegionCost, Regions
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
-from onnxtile.model.walk import all_values
+from onnxtile.model.walk import all_values, dependencies, nodes_inside
 from onnxtile.runtime import Array
 from onnxtile.tiling.names import Names
 from onnxtile.tiling.prune import prune
@@ -205,6 +205,8 @@ class _RegionWriter:
             axis = ir.AttrInt64("axis", source.join_axis)
             return self._add(("", "Concat"), kernel.name, read, results, [axis])
         given = dict(zip(source.places, read, strict=True))
+        named = {self.tensors[trace.patches[one].tensor].name: values[one] for one in op.reads}
+        _let_bodies_read(node, {name: value for name, value in named.items() if value.name != name})
         inputs = [
             None if place in source.left_out else given.get(place) or self._whole_or_part(source, place, value, patch)
             for place, value in enumerate(node.inputs)
@@ -316,6 +318,15 @@ class _RegionWriter:
         if ("roi",) not in self._pieces:
             self._pieces[("roi",)] = self._constant("roi", np.zeros(0, np.float32))
         return self._pieces[("roi",)]
+
+
+def _let_bodies_read(node: ir.Node, named: Mapping[str, ir.Value]) -> None:
+    """Let the bodies of `node`, which is written once, read the new values in the place of those with these names around it."""
+    around = {value: named[value.name or ""] for value in dependencies(node) if value.name in named}
+    for inner in nodes_inside(node) if around else ():
+        for place, value in enumerate(inner.inputs):
+            if value in around:
+                inner.replace_input_with(place, around[value])
 
 
 __all__ = ["RegionCost", "write"]

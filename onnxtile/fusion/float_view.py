@@ -14,10 +14,12 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile import keys
 from onnxtile.fusion.quantised_operators import FloatMeaning, float_meaning
 from onnxtile.model.constants import Constants
 from onnxtile.model.quantising import DEQUANTISING, OWN_DOMAINS, dequantises, quantises, quantises_at_run
 from onnxtile.model.shapes import Shapes
+from onnxtile.model.walk import graphs_in, roots
 
 _PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 """Operators that multiply integers, and what they are with the scales of their operands."""
@@ -60,7 +62,16 @@ def _is_stored(dtype: ir.DataType | None) -> bool:
 
 def has_quantised_operators(model: ir.Model) -> bool:
     """Return whether any node of `model` quantises, dequantises or computes on quantised tensors."""
-    return any(_is_quantised(node) for graph in model.graphs() for node in graph)
+    return any(_is_quantised(node) for graph in _graphs(model) for node in graph)
+
+
+def _graphs(model: ir.Model) -> list[ir.Graph]:
+    """Return the graphs in which queries look: the main graph, those of the user's functions, and the bodies in them."""
+    return [graph for root in roots(model) if not _is_meta_op(root) for _, graph in graphs_in(root)]
+
+
+def _is_meta_op(root: ir.Graph | ir.Function) -> bool:
+    return isinstance(root, ir.Function) and keys.META_OP in root.metadata_props
 
 
 def _is_quantised(node: ir.Node) -> bool:
@@ -73,7 +84,7 @@ def float_view(model: ir.Model, constants: Constants) -> FloatView:
     """Return the float view of `model`, of which `constants` are the constant values."""
     copy = model.clone()
     view = FloatView(copy, {}, {}, {})
-    for ours, theirs in zip(copy.graphs(), model.graphs(), strict=True):
+    for ours, theirs in zip(_graphs(copy), _graphs(model), strict=True):
         writer = _ViewWriter(view, ours, constants)
         pairs = list(zip(ours, theirs, strict=True))
         view.values.update(zip(ours.inputs, theirs.inputs, strict=True))
@@ -176,7 +187,7 @@ class _ViewWriter:
             return
         factor = next((value for value in scaled.inputs if value is not None and value is not cast.outputs[0]), None)
         scaling = None if factor is None else factor.producer()
-        if scaling is None or scaling.op_type != "Mul" or len(scaling.outputs[0].uses()) != 1:
+        if scaling is None or scaling.op_type != "Mul" or _only_reader(scaling.outputs[0], "Mul") is not scaled:
             return
         others = [value for value in scaling.inputs if value is not scale]
         if len(others) != 1 or others[0] is None or not self._is_constant(others[0]):

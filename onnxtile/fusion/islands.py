@@ -192,7 +192,7 @@ class _Finder:
     def _quantiser_inside(self, value: ir.Value | None) -> ir.Node | None:
         """Return the DynamicQuantizeLinear that makes `value` where the floats that it reads stay stored until `value` was read."""
         maker = None if value is None else value.producer()
-        if maker is None or not quantises_at_run(maker) or maker.outputs[0] is not value:
+        if maker is None or maker in self._taken or not quantises_at_run(maker) or maker.outputs[0] is not value:
             return None
         if maker.graph is not self._graph or not self._may_be_inside(maker) or self._has_outputs(maker):
             return None

@@ -17,7 +17,7 @@ from onnxtile.fusion.declared_operator import Declared, TargetName
 from onnxtile.fusion.fragments import expanded
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.model.size_rule import SizeRule
-from onnxtile.query.program import Program, compile_query, nodes_of
+from onnxtile.query.program import Program, compile_query
 from onnxtile.query.stored import StoredQueries
 from onnxtile.query.syntax import ANY_NODE, Expression, Query, Span
 from onnxtile.registry import data_folder
@@ -93,8 +93,7 @@ class Pattern:
 
     def needs(self) -> set[str]:
         """Return the names of patterns that come first, if they are there: those in `after`, and all operators of the queries."""
-        clauses = (clause for program in self.programs for clause in program.query.clauses)
-        return {*self.after, *(node.type for clause in clauses for node in nodes_of(clause))}
+        return {*self.after, *(node.type for program in self.programs for node in program.query.nodes)}
 
     @property
     def place(self) -> str:
@@ -201,7 +200,7 @@ def _size_rule(text: str, source: TomlFile) -> SizeRule:
 
 
 def _require_anchors(names: tuple[str, ...], program: Program, source: TomlFile) -> None:
-    known = {node.anchor for clause in program.query.clauses for node in nodes_of(clause)}
+    known = {node.anchor for node in program.query.nodes}
     for i, name in enumerate(names):
         if name != EVERY_NODE and name not in known:
             place = source.place(("in_place", i))
@@ -218,7 +217,7 @@ def from_query(query: str, name: str = "MetaOp") -> Pattern:
 def _telling(program: Program, *, conditions: bool = False) -> Program:
     """Return `program`. Raises QueryError where all its nodes may be anything: every part of a model is such a meta-op."""
     query = program.query
-    nodes = [node for clause in query.clauses for node in nodes_of(clause)]
+    nodes = query.nodes
     asks = any(node.type != ANY_NODE or node.test is not None for node in nodes)
     if not asks and not conditions:
         hint = "name an operator, or say in brackets what a node is, as .[rank == 4]"

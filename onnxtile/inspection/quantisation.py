@@ -29,6 +29,7 @@ _PRODUCTS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), (0, 3)),
     **dict.fromkeys(("Conv", "ConvTranspose", "ConvInteger", "Gemm", "MatMul", "MatMulInteger", "FusedMatMul"), (0, 1)),
     **dict.fromkeys(("Attention", "MultiHeadAttention", "GroupQueryAttention", "QAttention", "Einsum"), (0, 1)),
+    "MoE": (0, 2),
     **dict.fromkeys(
         ("DynamicQuantizeMatMul", "MatMulIntegerToFloat", "FusedConv", "FusedGemm", "LSTM", "GRU", "RNN"), (0, 1)
     ),
@@ -87,6 +88,8 @@ def _factors(scoped: _Scoped, shapes: Shapes) -> list[str]:
         return []
     if node.op_type == "MatMulNBits":
         return [_type(_stored(scoped, 0), shapes), f"int{node.attributes.get_int('bits', 4)}"]
+    if node.op_type == "QMoE":
+        return [_type(_stored(scoped, 0), shapes), f"int{node.attributes.get_int('expert_weight_bits', 4)}"]
     places = _PRODUCTS.get(node.op_type, ())
     # What attention reads packed, it multiplies by itself.
     given = [place if place < len(node.inputs) and node.inputs[place] is not None else 0 for place in places]

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxtile import keys
 from onnxtile.errors import ModelError
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.walk import all_nodes, has_body, main_graphs
@@ -37,7 +38,8 @@ class Constants:
 
     Which values those are is known from the graph alone; their bytes are read or computed only when `array` asks. An initializer that
     is also a graph input is a default that the user may override, so not a constant, unless the model is older than IR version 4, where
-    every initializer had to be listed so. An operator with random results, of an unknown domain, or with a body, is never constant.
+    every initializer had to be listed so. An operator with random results, of an unknown domain, or with a body, is never constant. Nor is
+    a copy of a constant into another memory.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -128,8 +130,11 @@ class Constants:
 
 
 def _pure_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
-    """Return which functions of the model compute the same from the same: those that reach no random operator."""
-    pure = set(model.functions)
+    """Return which functions of the model compute the same from the same: those that reach no random operator.
+
+    A copy into another memory is made anew in each run.
+    """
+    pure = {key for key, function in model.functions.items() if keys.COPY not in function.metadata_props}
     while True:
         left = {key for key in pure if all(_is_pure(n, model, pure) for n in model.functions[key].all_nodes())}
         if left == pure:

@@ -20,6 +20,7 @@ from onnxtile.errors import ModelError
 from onnxtile.model.known import NOTHING, Dims, Known
 from onnxtile.model.opset import Opsets
 from onnxtile.model.walk import all_nodes, has_body
+from onnxtile.model.without_kernel import result_dims
 from onnxtile.runtime import Array, contrib_schemas, inferred_results
 
 _STANDARD = frozenset({"", "ai.onnx"})
@@ -82,7 +83,8 @@ def _is_standard(op_type: str, domain: str, version: int) -> bool:
 def results(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapping[str, int]) -> list[Known]:
     """Return the types and shapes that onnxruntime infers for the outputs of `node` from its `operands`, one for each of its inputs.
 
-    Where it refuses the node, as where it has no kernel for it on this processor, only element types are known, by the operator's schema.
+    Where it refuses the node, as where it has no kernel for it on this processor, element types are known by the operator's schema, and
+    some shapes by the rules of model.without_kernel.
     """
     if has_body(node):
         return [NOTHING] * len(node.outputs)
@@ -114,7 +116,9 @@ def _asked(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mappi
         return [NOTHING] * len(node.outputs)
     found = _inferred(model.SerializeToString(deterministic=True))
     if found is None:
-        return _typed(node, operands, opsets)
+        dims = result_dims(node, [None if operand is None else operand.dims for operand in operands])
+        typed = _typed(node, operands, opsets)
+        return [Known(one.dtype, known) for one, known in zip(typed, dims, strict=True)]
     names = {dim for operand in operands if operand is not None for dim in operand.dims or () if isinstance(dim, str)}
     return [_spoken(found.get(name), names) for name in _names("o", node.outputs)]
 

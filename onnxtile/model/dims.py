@@ -11,12 +11,14 @@ import onnx_ir as ir
 from onnxtile.errors import UsageError
 
 
-def bind(model: ir.Model, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+def bind(
+    model: ir.Model, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], *, least: int = 1
+) -> dict[str, int]:
     """Give symbolic dimensions of `model` (in place) their sizes, and inputs their whole shapes, also over static ones.
 
-    Sizes are counts of elements along an axis, at least 1. A symbol that a whole shape binds is bound everywhere. Shapes written in
+    Sizes are counts of elements along an axis, at least `least`. A symbol that a whole shape binds is bound everywhere. Shapes written in
     the file that the new sizes make doubtful are dropped, for inference to find again. Returns the symbols that are bound. Raises
-    UsageError for an unknown dimension or input, a wrong rank, a size below 1, or two sizes for one symbol.
+    UsageError for an unknown dimension or input, a wrong rank, a smaller size, or two sizes for one symbol.
     """
     if not dims and not shapes:
         return {}
@@ -27,8 +29,8 @@ def bind(model: ir.Model, dims: Mapping[str, int], shapes: Mapping[str, tuple[in
             if bound.setdefault(symbol, size) != size:
                 raise UsageError(f"the dimension {symbol!r} is bound to {bound[symbol]} and to {size}")
     for name, size in (*dims.items(), *((name, size) for name, shape in shapes.items() for size in shape)):
-        if not 1 <= size < 2**63:
-            limit = "at least 1" if size < 1 else "at most 2^63 - 1, as ONNX writes it"
+        if not least <= size < 2**63:
+            limit = f"at least {least}" if size < least else "at most 2^63 - 1, as ONNX writes it"
             raise UsageError(f"{name!r} cannot be bound to {size}: a dimension is {limit}")
     _require_known(dims, inputs.values())
     overridden = any(_overrides_static(inputs[name], shape) for name, shape in shapes.items())

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 from functools import cached_property
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -51,11 +52,12 @@ class ShapeEngines:
         named = _names(model)
         for value in self._values:
             value.shape = _sane(value.shape, named)
+        self._graphs = [list(_graph_values(graph)) for graph in main_graphs(model)]
+        _give_conditions(model)
         self._proto = skeleton(model)
         functions = [one for one in self._proto.functions if (one.domain, one.name) not in self._contributed]
         del self._proto.functions[:]
         self._proto.functions.extend(functions)
-        self._graphs = list(main_graphs(model))
 
     @property
     def knows_all_operators(self) -> bool:
@@ -90,6 +92,20 @@ class ShapeEngines:
             return None
         output, mask = onnx.defs.get_schema("Dropout", self._model.graph.opset_imports.get("", 1)).outputs
         return Known(first.dtype if output.type_str == mask.type_str else ir.DataType.BOOL, first.dims)
+
+
+def _give_conditions(model: ir.Model) -> None:
+    """Give each Loop that has none the condition `true`: without it both engines forget the type of the condition in the body."""
+    loops = [node for node in model.graph.all_nodes() if node.op_type == "Loop" and node.domain in {"", "ai.onnx"}]
+    without = [node for node in loops if len(node.inputs) < 2 or node.inputs[1] is None]
+    if not without:
+        return
+    tensor = ir.tensor(np.asarray(True), name="pkg.onnxtile.true")
+    true = ir.Value(name=tensor.name, const_value=tensor, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+    model.graph.register_initializer(true)
+    for node in without:
+        node.resize_inputs(max(2, len(node.inputs)))
+        node.replace_input_with(1, true)
 
 
 def _inferable(model: ir.Model, contributed: Collection[tuple[str, str]]) -> Iterator[ir.Value]:
@@ -160,7 +176,8 @@ def _require_consistent(proto: onnx.ModelProto, reason: str) -> None:
         raise ModelError(f"the shapes contradict each other: {reason}") from None
 
 
-def _infer_onnx(proto: onnx.ModelProto, graphs: list[ir.Graph]) -> list[Known]:
+def _infer_onnx(proto: onnx.ModelProto, graphs: list[list[ir.Value]]) -> list[Known]:
+    """Return the results of onnx for the values of each of `graphs`, of which `proto` has all, in the order of ir.Model.graphs."""
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
@@ -168,9 +185,9 @@ def _infer_onnx(proto: onnx.ModelProto, graphs: list[ir.Graph]) -> list[Known]:
     except (ValueError, RuntimeError):
         inferred = proto
     found: list[Known] = []
-    for graph, graph_proto in zip(graphs, _graph_protos(inferred.graph), strict=True):
+    for values_of_graph, graph_proto in zip(graphs, _graph_protos(inferred.graph), strict=True):
         infos = {info.name: _from_proto(info.type) for info in (*graph_proto.value_info, *graph_proto.output)}
-        found.extend(infos.get(value.name or "", NOTHING) for value in _graph_values(graph))
+        found.extend(infos.get(value.name or "", NOTHING) for value in values_of_graph)
     return found
 
 

@@ -17,6 +17,7 @@ from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError
 from onnxtile.model.copied_tensor import copied_tensor, without_second_props
 from onnxtile.model.mapped import MappedModel, read_mapped
+from onnxtile.model.passed_through import note_outputs
 from onnxtile.model.training import note_training
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.model.walk import all_nodes, all_values, main_graphs, tensors_of
@@ -134,6 +135,7 @@ def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None =
         check_proto(proto)
         model = ir.from_proto(proto)
         note_training(proto, model)
+        note_outputs(proto, model)
         if mapped is not None:
             mapped.give_bytes(model)
         _require_text(model)

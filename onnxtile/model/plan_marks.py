@@ -7,7 +7,17 @@ import onnx_ir as ir
 from onnxtile import keys
 from onnxtile.model.walk import all_graphs, all_nodes, all_values, roots
 
-_MARKS = {keys.ARENA, keys.OFFSET, keys.SIZE, keys.ALIAS_OF, keys.PARTS, keys.STEP, keys.WORKSPACE_AT, keys.PLAN}
+_MARKS = {
+    keys.ARENA,
+    keys.OFFSET,
+    keys.SIZE,
+    keys.ALIAS_OF,
+    keys.PARTS,
+    keys.STEP,
+    keys.WORKSPACE_AT,
+    keys.PLAN,
+    keys.UNIQUE_WORKSPACE_AT,
+}
 
 
 def clear_plan(model: ir.Model) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxtile.errors import NoKernel
 from onnxtile.model.dependence import data_dependent
 from onnxtile.model.feeds import Sizes
 from onnxtile.model.known import Known
@@ -30,7 +31,7 @@ class Samples:
 def sampled(model: ir.Model, values: Iterable[ir.Value], sizes: Sizes, wanted: Wanted = ANYTHING) -> Samples:
     """Return the types and shapes that runs of `model` on inputs as `wanted` give to `values` of its main graph. `model` is not changed.
 
-    Raises ModelError where onnxruntime refuses the model.
+    Where onnxruntime has no kernel for one of its operators, nothing is known. Raises ModelError where it refuses the model.
     """
     found = Samples()
     dependent = data_dependent(model)
@@ -44,7 +45,12 @@ def sampled(model: ir.Model, values: Iterable[ir.Value], sizes: Sizes, wanted: W
     if not open_:
         return found
     names = [value.name or "" for value in open_]
-    session = exposing(model, names)
+    try:
+        session = exposing(model, names)
+    except NoKernel as error:
+        reason = f"no inference knows its shape, and {str(error).partition(':')[0]}"
+        found.reasons.update(dict.fromkeys(open_, reason))
+        return found
     runs = [session.run(feeds, names) for feeds in wanted.feeds(model, sizes, _SAMPLES)]
     for value in open_:
         _compare(value, [run[value.name or ""] for run in runs], found)

@@ -13,6 +13,7 @@ from onnxtile.errors import UsageError
 from onnxtile.model import stream
 from onnxtile.model.beside import data_of, left_over, remove_unread, written_beside
 from onnxtile.model.load import external_tensors
+from onnxtile.model.passed_through import add_outputs
 from onnxtile.model.stream import Draft, ModelTooLarge, write_data, write_model
 from onnxtile.model.walk import main_graphs
 from onnxtile.model.weights import carry, is_file_of
@@ -40,7 +41,9 @@ def to_bytes(model: ir.Model) -> bytes:
     """Return `model` as the bytes of an ONNX file; external weights stay references. Raises ModelTooLarge above 2 GiB."""
     if inline_bytes(model) > stream.MOST_BYTES:
         raise ModelTooLarge
-    return proto_bytes(ir.to_proto(model))
+    proto = ir.to_proto(model)
+    add_outputs(model, proto)
+    return proto_bytes(proto)
 
 
 def proto_bytes(proto: onnx.ModelProto) -> bytes:

@@ -19,6 +19,7 @@ import onnx_ir as ir
 from onnxtile.collector import collector_paused
 from onnxtile.errors import ModelError
 from onnxtile.model.copied_tensor import is_stated_inline
+from onnxtile.model.passed_through import add_body_outputs, add_graph_outputs, without_outputs
 from onnxtile.model.training import add_training
 from onnxtile.model.validity import INLINE_BYTES
 from onnxtile.model.wire import GRAPH, INITIALIZER, RAW_DATA, head
@@ -141,6 +142,7 @@ def _write_nodes(nodes: Sequence[ir.Node], ir_version: int, file: BinaryIO, fact
     proto = onnx.GraphProto()
     view = ir.GraphView([], [], nodes=nodes)
     ir.serde.serialize_graph_into(proto, view, model_ir_version=ir_version)  # type: ignore[arg-type]
+    add_body_outputs(nodes, proto.node)
     file.write(onnx.GraphProto(node=proto.node).SerializeToString(deterministic=True))
     proto.ClearField("node")
     facts.write(proto.SerializeToString(deterministic=True))
@@ -194,6 +196,7 @@ def _full_entry(value: ir.Value, tensor: ir.TensorProtocol, size: int) -> tuple[
     proto = onnx.GraphProto()
     ir.serde.serialize_graph_into(proto, ir.GraphView([], [], nodes=[], initializers=[held]))  # type: ignore[arg-type]
     entry = proto.initializer.pop()
+    without_outputs([held], proto)
     return entry, b"" if value.is_graph_input() else proto.SerializeToString(deterministic=True)
 
 
@@ -223,6 +226,7 @@ def _around(model: ir.Model) -> tuple[bytes, bytes]:
         device_configurations=model.device_configurations,
     )
     proto = ir.to_proto(bare)
+    add_graph_outputs(graph, proto.graph)
     inside: bytes = proto.graph.SerializeToString(deterministic=True)
     proto.ClearField("graph")
     add_training(model, proto)

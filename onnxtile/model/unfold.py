@@ -42,8 +42,9 @@ class Unfolded(NamedTuple):
 
 
 def is_kernel(function: ir.Function) -> bool:
-    """Return whether a call of `function` runs as one kernel: it is a meta-op that fuse made."""
-    return function.domain == keys.DOMAIN and keys.META_OP in function.metadata_props
+    """Return whether a call of `function` runs as one kernel: it is a meta-op that fuse made, or a copy that plan made."""
+    is_marked = keys.META_OP in function.metadata_props or keys.COPY in function.metadata_props
+    return function.domain == keys.DOMAIN and is_marked
 
 
 def inside_of(node: ir.Node) -> ir.Graph | None:

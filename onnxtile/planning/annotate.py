@@ -12,8 +12,8 @@ from onnxtile import keys
 from onnxtile.errors import UsageError
 from onnxtile.model.plan_marks import clear_plan
 from onnxtile.planning.layout.ordering.schedule import named
-from onnxtile.planning.layout.workspaces import SHARED
-from onnxtile.planning.result import VERSION, PlannedBody, PlanResult
+from onnxtile.planning.layout.workspaces import SHARED, UNIQUE
+from onnxtile.planning.result import VERSION, PlannedBody, PlannedBuffer, PlanResult
 
 
 def annotate(model: ir.Model, result: PlanResult) -> None:
@@ -47,17 +47,16 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def _mark(graph: ir.Graph, plan: PlanResult | PlannedBody) -> None:
-    workspaces = {
-        workspace.node: workspace
-        for workspace in plan.buffers
-        if workspace.kind == "workspace" and workspace.name != SHARED
-    }
+    workspaces: dict[str | None, list[PlannedBuffer]] = {}
+    for row in plan.buffers:
+        if row.kind == "workspace" and row.name != SHARED:
+            workspaces.setdefault(row.node, []).append(row)
     schedule = named(graph, plan.schedule, plan.steps)
     for (node, step), name in zip(schedule.steps.items(), plan.schedule, strict=True):
         node.metadata_props[keys.STEP] = str(step)
-        if name in workspaces:
-            place = {"arena": workspaces[name].arena, "offset": workspaces[name].offset, "size": workspaces[name].size}
-            node.metadata_props[keys.WORKSPACE_AT] = _json(place)
+        for row in workspaces.get(name, ()):
+            key = keys.UNIQUE_WORKSPACE_AT if row.name.endswith(UNIQUE) else keys.WORKSPACE_AT
+            node.metadata_props[key] = _json({"arena": row.arena, "offset": row.offset, "size": row.size})
     values = {value.name: value for value in _values(graph)}
     for buffer in plan.tensors:
         marks = values[buffer.name].metadata_props
@@ -74,6 +73,13 @@ def _summary(result: PlanResult) -> str:
     arenas = [dict(vars(arena)) for arena in result.arenas]
     summary = {"version": VERSION, "alignment": result.alignment, "arenas": arenas, "peak": result.peak}
     summary |= {"io": result.io, "overwrite_inputs": result.overwrite_inputs, "order": result.order}
+    fixed = {"pins": dict(result.pins), "places": dict(result.places), "keeps": list(result.keeps)}
+    summary |= {key: names for key, names in fixed.items() if names}
+    if result.kept_states:
+        told = ("input", "output", "arena", "offset", "size", "copied", "moved")
+        summary["states"] = [{key: getattr(state, key) for key in told} for state in result.kept_states]
+    if result.movement is not None:
+        summary["movement"] = {"fast": result.movement.fast, "slow": result.movement.slow}
     shared = [workspace for workspace in result.buffers if workspace.kind == "workspace" and workspace.name == SHARED]
     if shared:
         fields = ("arena", "offset", "size", "first", "last")

@@ -20,9 +20,11 @@ from onnxtile.planning.layout.bytes import granule, tensor_bytes
 from onnxtile.planning.layout.graph_layout import layouts
 from onnxtile.planning.layout.insides import Insides
 from onnxtile.planning.layout.ordering.order_search import ALL_RULES, OrderSearch
+from onnxtile.planning.layout.pins import NO_PINS, Pins
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.smallest import smallest
-from onnxtile.planning.layout.workspaces import NO_RULES, WorkspaceRules
+from onnxtile.planning.layout.workspaces import NO_RULES, Needs, WorkspaceRules
+from onnxtile.planning.movement.placement import allocate_apart
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.memories import Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, OffsetPlan, Problem, align
@@ -44,6 +46,11 @@ from onnxtile.planning.rows import (
     results,
 )
 from onnxtile.planning.scaled_arenas import scaled_arenas, with_scaled
+from onnxtile.planning.states.find_states import StateChoice, roots, states_of
+from onnxtile.planning.states.state_rows import planned_states
+
+NO_STATES = StateChoice()
+"""No input and output are one state."""
 
 SHARING = ALL_RULES
 """The rules of aliases, by which tensors share bytes."""
@@ -57,8 +64,10 @@ class PlanSettings:
     `effort` is the budget of `planner`. `order` names the order of nodes; up to `streams` independent nodes run in one step. `share`
     names the rules of aliases in use, all by default; views are always in use. `io` places graph inputs and outputs inside or outside
     the arena; `overwrite_inputs` allows inputs inside it to be overwritten. With `whole_buffers`, all bytes of a buffer are live in its
-    whole live range. `workspaces` has the bytes that kernels need beside their operands and results. `digest` and `name` (of the input
-    file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are copied into the result.
+    whole live range. `workspaces` has the bytes that kernels need beside their operands and results. `pins` has the addresses and memories
+    that tensors must have, beside those in the metadata of the model. `states` says which inputs and outputs are one state. `digest` and
+    `name` (of the input file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are copied into the result. `slow`
+    has the tensors in the second of two memories, where a movement has chosen them.
     """
 
     alignment: int = DEFAULT_ALIGNMENT
@@ -72,11 +81,14 @@ class PlanSettings:
     overwrite_inputs: bool = False
     whole_buffers: bool = False
     workspaces: WorkspaceRules = NO_RULES
+    pins: Pins = NO_PINS
+    states: StateChoice = NO_STATES
     digest: str | None = None
     name: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     ranges: SizeRanges = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)
+    slow: Collection[str] | None = None
 
 
 _DEFAULT = PlanSettings()
@@ -85,13 +97,17 @@ _DEFAULT = PlanSettings()
 def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: PlanSettings = _DEFAULT) -> PlanResult:
     """Give every tensor of `model`, which stays unchanged, an address in an arena.
 
-    Raises UsageError for an alignment that is not a power of two, or an unknown planner or order; OverCapacity (an Infeasible) where an
-    arena exceeds its capacity; Infeasible where a tensor of unknown size makes that undecidable.
+    Raises UsageError for an alignment that is not a power of two, an unknown planner or order, or pins that no plan can have;
+    OverCapacity (an Infeasible) where an arena exceeds its capacity; Infeasible where a tensor of unknown size makes that undecidable.
     """
     chosen = find_planner(settings.planner)
     model, shapes, constants = unfold(model, shapes, constants)
-    facts = LayoutFacts(model, shapes, constants)
-    scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs)
+    bare = LayoutFacts(model, shapes, constants)
+    states = states_of(bare, settings.states)
+    facts = LayoutFacts(model, shapes, constants, roots(states.taken, bare))
+    capacities = {memory.name: memory.capacity for memory in memories(settings.capacity)}
+    pins = replace(settings.pins.with_marks(model), capacities=capacities)
+    scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept, states=states.taken)
     chosen_order = find_order(settings.order)
 
     def solve(problem: Problem) -> OffsetPlan:
@@ -105,12 +121,16 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     inside = plan_bodies(model.graph, terms)
     needs = terms.needs(model.graph, inside)
     search = OrderSearch(facts, scope, settings.alignment)
-    least = search.bound(with_least_bodies(needs, inside))
+    _require_possible(pins, search, needs, settings)
+    is_moved = settings.slow is not None
+    bound = 0 if is_moved else search.bound(with_least_bodies(needs, inside))
+    least = max(bound, _pinned_end(pins, search, settings.alignment))
     # A wide graph has one layout, and most buffers: nothing is spared by placing them with little effort first.
     efforts = (settings.effort,) if search.is_wide else settings.effort.stages
+    place = allocate if settings.slow is None else partial(allocate_apart, slow=settings.slow)
     layout, allocation = smallest(
-        layouts(search, chosen_order, settings.streams, settings.share, needs, in_parts=in_parts),
-        [partial(allocate, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts],
+        layouts(search, chosen_order, settings.streams, settings.share, needs, in_parts=in_parts, pins=pins),
+        [partial(place, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts],
         least,
     )
     problem, schedule, sharing, roles = layout.problem, layout.schedule, layout.sharing, layout.roles
@@ -136,7 +156,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         lower_bound=proof.lower_bound,
         optimal=optimal,
         optimal_over=("any order" if allocation.size == least else "order") if optimal else None,
-        any_order_bound=least,
+        any_order_bound=None if is_moved else least,
         bound=proof.bound,
         ended=proof.ended,
         activation_bytes=sum(align(_bytes(value, shapes), settings.alignment) for value in roles.tensors),
@@ -161,9 +181,35 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         constants=_placed_in_order(told.constants, facts, settings.alignment),
         outside=_excluded(told.outside, facts),
         unplanned=_excluded(told.unplanned, facts),
+        states=planned_states(states, layout, facts, places),
         ranges=dict(settings.ranges),
         formulas=tuple(arena.formula for arena in scaled),
+        pins=dict(pins.offsets),
+        places=dict(pins.places),
+        keeps=pins.keeps,
     )
+
+
+def _require_possible(pins: Pins, search: OrderSearch, needs: Needs, settings: PlanSettings) -> None:
+    """Raise UsageError for pins of tensors or memories that the plan does not have, or that contradict each other."""
+    roles = search.roles(search.own)
+    workspaces = {workspace.buffer.name for workspace in needs.workspaces(search.own)} if pins.names else set()
+    pins.require_known(search.facts.model, roles, workspaces)
+    pins.require_memories()
+    pins.require_agreement(search.facts, roles.tensors)
+    pins.require_addresses(_pinned_sizes(pins, search), settings.alignment)
+
+
+def _pinned_end(pins: Pins, search: OrderSearch, alignment: int) -> int:
+    """Return the end of the highest pinned tensor in bytes, which every arena of every order has; 0 without one."""
+    sizes = _pinned_sizes(pins, search).items()
+    return max((align(pins.offsets[name] + size, alignment) for name, size in sizes if size), default=0)
+
+
+def _pinned_sizes(pins: Pins, search: OrderSearch) -> dict[str, int]:
+    """Return the bytes of each pinned tensor, by name."""
+    tensors = search.roles(search.own).tensors if pins.offsets else ()
+    return {_name(value): _bytes(value, search.facts.shapes) for value in tensors if value.name in pins.offsets}
 
 
 def _unplanned(reasons: Mapping[ir.Value, str], facts: LayoutFacts) -> Infeasible:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from onnxtile.errors import unknown
 from onnxtile.planning.offsets.effort import NORMAL, Effort
-from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OptimalityProof, Problem, size_of
+from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OptimalityProof, PinOverlap, Problem, size_of
 from onnxtile.registry import discover
 
 
@@ -32,7 +32,12 @@ class Planner:
     place: Callable[[Problem, Effort], Placement]
 
     def plan(self, problem: Problem, effort: Effort = NORMAL) -> OffsetPlan:
-        """Return the plan for `problem`, whether it fits the capacity or not. The order of the buffers makes no difference."""
+        """Return the plan for `problem`, whether it fits the capacity or not. The order of the buffers makes no difference.
+
+        Raises PinOverlap for pins that no plan can have.
+        """
+        if problem.pin_overlap is not None:
+            raise PinOverlap(*problem.pin_overlap)
         order = sorted(range(len(problem.buffers)), key=lambda i: _standing(problem.buffers[i]))
         placement = self.place(replace(problem, buffers=tuple(problem.buffers[i] for i in order)), effort)
         offsets = dict(zip(order, placement.offsets, strict=True))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 from onnxtile.errors import UsageError
 from onnxtile.model.size_formula import SizeFormula, SizeRanges
 from onnxtile.model.size_pieces import SizePieces
+from onnxtile.planning.movement.copies import PlannedMovement
 from onnxtile.result import VerbResult
 
 VERSION = 1
@@ -167,7 +168,8 @@ class ArenaFormula:
     """The bytes of an arena as formulas of the dimensions that have a range.
 
     `fixed` is the size with the offsets of the plan, `scaled` that with the scaled offsets of its buffers (None without such offsets).
-    `peak` is the largest sum of live bytes in one step; None where buffers are live in parts.
+    `peak` is the largest sum of live bytes in one step; None where buffers are live in parts, a state keeps
+    its largest size, or the bytes of a tensor have no formula.
     """
 
     name: str
@@ -228,6 +230,32 @@ class Inside:
 
 
 @dataclass(frozen=True)
+class PlannedState(_Row):
+    """An `input` and an `output` of the graph that are one state: the output of a run is the input of the next.
+
+    `source` says how that is known: "given", by "names", or by the "operator" that makes the output. A state in the arena keeps the `size`
+    bytes at `offset` of `arena` in the whole run and between runs. `copied` bytes are copied from the output to the input after each run,
+    0 where both have one address. `moved` are the most bytes of the input that the operator moves inside them, to append rows. `axis` is
+    that along which the state grows. A state that is only listed has no arena, and is planned as any input and output.
+    """
+
+    input: str
+    output: str
+    source: str
+    axis: int | None = None
+    arena: str | None = None
+    offset: int | None = None
+    size: int | None = None
+    copied: int | None = None
+    moved: int | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the plan keeps it in the arena."""
+        return self.arena is not None
+
+
+@dataclass(frozen=True)
 class CopyCount:
     """The number of copies of tensors, and their bytes: those that the plan avoids, and those that remain."""
 
@@ -257,7 +285,9 @@ class PlanResult(VerbResult):
     have the names of the inputs and outputs of each node, "" for one that is left out. `attributes` has the attributes of each node.
     `constant_nodes` are the nodes that depend on constants alone: they may run once, before the first inference. `outputs` are the outputs
     of the graph. `ranges` are the least and largest sizes of dimensions for which the plan holds; `dims` then has the largest, and
-    `formulas` the size of each arena at all sizes.
+    `formulas` the size of each arena at all sizes. `pins` has the offsets that tensors and workspaces had to have, `places` the arenas
+    that they had to be in, and `keeps` the tensors that share bytes with nothing. `states` are the states of the model, in the arena or
+    only listed. `movement` has the copies between two memories (None: each buffer has one memory).
     """
 
     verb: ClassVar[str] = "plan"
@@ -301,6 +331,16 @@ class PlanResult(VerbResult):
     outputs: tuple[PlannedOutput, ...] = ()
     ranges: SizeRanges = field(default_factory=dict)
     formulas: tuple[ArenaFormula, ...] = ()
+    movement: PlannedMovement | None = None
+    pins: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
+    keeps: tuple[str, ...] = ()
+    states: tuple[PlannedState, ...] = ()
+
+    @property
+    def kept_states(self) -> tuple[PlannedState, ...]:
+        """The states that the plan keeps in the arena."""
+        return tuple(state for state in self.states if state.is_kept)
 
     def arena_size_at(self, sizes: Mapping[str, int], *, fixed: bool = False) -> int:
         """Return the bytes of all arenas at `sizes` of the dimensions that have a range.
@@ -348,13 +388,19 @@ class PlanResult(VerbResult):
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as docs/plan.schema.json describes it, ready for JSON."""
         rows = ("arenas", "insides")
-        left_out = (*rows, *_LISTS, *_NODES, "ranges", "formulas")
+        left_out = (*rows, *_LISTS, *_NODES, "ranges", "formulas", "pins", "places", "keeps", "states", "movement")
         plain = {key: value for key, value in vars(self).items() if key not in left_out}
         plain |= {"dims": dict(self.dims), "bounds": dict(self.bounds), "copies": dict(vars(self.copies))}
         plain |= {"gap": self.gap, **_nodes(self)}
         plain |= {key: [row.to_dict() for row in getattr(self, key)] for key in _LISTS}
         plain |= {"kernels": self.kernels and dict(self.kernels)}
         plain |= {"totals": self.totals}
+        fixed = {"pins": dict(self.pins), "places": dict(self.places), "keeps": list(self.keeps)}
+        plain |= {key: names for key, names in fixed.items() if names}
+        if self.states:
+            plain["states"] = [state.to_dict() for state in self.states]
+        if self.movement is not None:
+            plain["movement"] = self.movement.to_dict()
         if self.ranges:
             plain["ranges"] = {name: list(ends) for name, ends in self.ranges.items()}
             plain["formulas"] = [arena.to_dict() for arena in self.formulas]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.layout.roles import Roles
-from onnxtile.planning.layout.workspaces import SHARED, WorkspaceBuffer
+from onnxtile.planning.layout.workspaces import WorkspaceBuffer
 from onnxtile.planning.planned_parts import planned_parts
 from onnxtile.planning.result import (
     Attributes,
@@ -83,9 +83,7 @@ def planned_bodies(layout: Layout, inside: BodyPlans, facts: LayoutFacts, places
     """Return the plans of the bodies of the nodes of `layout`, at their addresses in the arena."""
     ids = dict(zip(layout.schedule.nodes, layout.schedule.ids, strict=True))
     found: list[PlannedBody] = []
-    workspaces = {
-        workspace.nodes[0]: workspace.buffer.name for workspace in layout.workspaces if workspace.buffer.name != SHARED
-    }
+    workspaces = {workspace.nodes[0]: workspace.buffer.name for workspace in layout.workspaces if workspace.is_own}
     for node, bodies in inside.items():
         # A body without bytes has no workspace.
         start = places[workspaces[node]] if node in workspaces else Address("", 0)
@@ -172,18 +170,28 @@ def dtype(value: ir.Value, facts: LayoutFacts) -> str | None:
 
 
 def all_roles(layout: Layout, inside: BodyPlans) -> Roles:
-    """Return the roles of all values of a graph and of its bodies, at any depth."""
+    """Return the roles of all values of a graph and of its bodies, at any depth; constants that no step reads lie outside."""
     found = Roles()
     todo = [(layout, inside)]
+    graphs = []
     while todo:
         one, bodies = todo.pop(0)
+        graphs.append(one.scope.graph)
         for kind in ("tensors", "constants", "outside", "unplanned"):
             getattr(found, kind).update(getattr(one.roles, kind))
         todo.extend((body.layout, body.inside) for planned in bodies.values() for body in planned)
     # A constant that is a graph output is made in the graph, also for the bodies that read it.
     for value in (*found.tensors, *found.outside):
         found.constants.pop(value, None)
+    for value in (value for graph in graphs for value in _held_or_made(graph)):
+        if not any(value in role for role in (found.tensors, found.constants, found.outside, found.unplanned)):
+            found.outside[value] = "a constant that no step reads"
     return found
+
+
+def _held_or_made(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.initializers.values()
+    yield from (value for node in graph for value in node.outputs if value.name)
 
 
 def _name(value: ir.Value) -> str:

@@ -31,12 +31,19 @@ def scaled_arenas(
 ) -> tuple[ScaledArena, ...]:
     """Return the formulas of the arenas of `allocation`; none without `ranges`.
 
-    Offsets are scaled where that takes fewer bytes at some sizes, and no more at any corner of the ranges.
+    Offsets are scaled where that takes fewer bytes at some sizes, and no more at any corner of the ranges. Arenas with pins have none.
+    A state keeps its offset and its largest size, so that a run at one size finds the state of a run at another.
     """
     if not ranges:
         return ()
     sizes = _buffer_sizes(layout, shapes, ranges)
-    return tuple(_scaled(arena, sizes, ranges) for arena in allocation.arenas)
+    if layout.scope.states:
+        return tuple(_fixed(arena, sizes, ranges) for arena in allocation.arenas)
+    found = tuple(_scaled(arena, sizes, ranges) for arena in allocation.arenas)
+    if all(shapes.formulas(value) is not None for value in layout.sharing.alias_sets.of):
+        return found
+    # A tensor without a formula counts with its largest size, so that a peak would be too large.
+    return tuple(replace(arena, formula=replace(arena.formula, peak=None)) for arena in found)
 
 
 def with_scaled(rows: Sequence[PlannedBuffer], arenas: Iterable[ScaledArena]) -> tuple[PlannedBuffer, ...]:
@@ -61,12 +68,20 @@ def _buffer_sizes(layout: Layout, shapes: Shapes, ranges: SizeRanges) -> dict[st
         size = bytes_formula(value, shapes) or SizeFormula.number(alias_sets.size(value))
         ends.setdefault(_name(alias_set.owner), {})[size + alias_sets.start(value)] = None
     sizes = {name: extreme("max", found, ranges) for name, found in ends.items()}
+    for pair in layout.scope.states:
+        held = alias_sets.of[pair.input]
+        sizes[_name(held.owner)] = SizeFormula.number(held.size)
     return {b.name: sizes.get(b.name) or SizeFormula.number(b.size) for b in layout.problem.buffers}
+
+
+def _fixed(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges) -> ScaledArena:
+    formulas = RangeFormulas(arena.problem, arena.plan.offsets, sizes, ranges)
+    return ScaledArena(ArenaFormula(arena.memory.name, formulas.fixed(), None, None), {})
 
 
 def _scaled(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges) -> ScaledArena:
     formulas = RangeFormulas(arena.problem, arena.plan.offsets, sizes, ranges)
-    fixed, scaled = formulas.fixed(), formulas.scaled()
+    fixed, scaled = formulas.fixed(), None if arena.problem.pinned else formulas.scaled()
     corners = [dict(zip(ranges, ends, strict=True)) for ends in product(*ranges.values())]
     largest = {name: high for name, (_, high) in ranges.items()}
     if (

@@ -17,7 +17,7 @@ from onnxtile.query.index import Scan, VertexIndex
 from onnxtile.query.late_shapes import LateShapes
 from onnxtile.query.machine import Machine, MatchFailure, RawMatch, StepBudget
 from onnxtile.query.names import require_known
-from onnxtile.query.program import Check, Program, compile_query, nodes_of
+from onnxtile.query.program import Check, Program, compile_query
 from onnxtile.query.syntax import ANY_NODE, PRODUCER, Node
 from onnxtile.query.vertex import Surroundings, Vertex, identify, is_constant
 
@@ -131,7 +131,7 @@ class Matcher:
         return TestContext(self._constants, self._shapes, self._opsets, text, strict)
 
     def _acceptor(self, index: VertexIndex, program: Program) -> Callable[[Vertex, Node], bool]:
-        tested = (node for clause in program.query.clauses for node in nodes_of(clause) if node.test is not None)
+        tested = (node for node in program.query.nodes if node.test is not None)
         facts = {node.type: self.facts(program.query.text, node) for node in tested}
 
         def accepts(vertex: Vertex, node: Node) -> bool:

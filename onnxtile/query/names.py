@@ -12,7 +12,6 @@ import onnx
 from onnxtile import keys
 from onnxtile.errors import QueryError
 from onnxtile.query.evaluate import WORDS, names_of
-from onnxtile.query.program import nodes_of
 from onnxtile.query.syntax import (
     ANY_NODE,
     PRODUCER,
@@ -102,14 +101,22 @@ def require_known(query: Query, others: Collection[str]) -> None:
 
     The same holds for what a test asks of an operator of the standard domain.
     """
-    known = {*_standard_names(), *ALIASES, *others, ANY_NODE, PRODUCER}
-    for node in (node for clause in query.clauses for node in nodes_of(clause)):
-        if node.type not in known and "::" not in node.type:
+    for node in query.nodes:
+        if not _is_known(node.type, others):
+            known = {*_standard_names(), *ALIASES, *others, ANY_NODE, PRODUCER}
             hint = _nearest(node.type, known) or "an operator of another domain is written domain::Type"
             start = node.span[0]
             span = (start, start + len(node.type))
             raise QueryError(f"no operator is called {node.type!r}", query.text, span, hint=hint)
         _require_known_words(node, query.text)
+
+
+def _is_known(type_: str, others: Collection[str]) -> bool:
+    return (
+        "::" in type_
+        or type_ in {ANY_NODE, PRODUCER}
+        or any(type_ in names for names in (_standard_names(), ALIASES, others))
+    )
 
 
 def _require_known_words(node: Node, text: str) -> None:

@@ -25,6 +25,7 @@ from onnxtile.query.syntax import (
     Repeat,
     Sequence,
     Span,
+    nodes_of,
 )
 from onnxtile.query.turn import turned
 
@@ -137,23 +138,6 @@ def compile_query(query: Query, where: tuple[tuple[Expression, str], ...] = ()) 
     compiler.emit(Accept())
     instructions = tuple(compiler.instructions)
     return Program(query, instructions, _roots(instructions))
-
-
-def nodes_of(clause: Clause) -> Iterator[Node]:
-    """Yield the nodes of a clause in the order of the text."""
-    match clause:
-        case Node():
-            yield clause
-        case QueryBlock():
-            yield from nodes_of(clause.body)
-        case Sequence():
-            for item in clause.items:
-                yield from nodes_of(item)
-        case Parallel() | Alternative():
-            for branch in clause.branches:
-                yield from nodes_of(branch)
-        case End():
-            return
 
 
 class _Compiler:

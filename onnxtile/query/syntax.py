@@ -5,7 +5,9 @@ The language is Eclipse Aidge's graph query language (https://eclipse.dev/aidge,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 Span: TypeAlias = tuple[int, int]
@@ -184,3 +186,25 @@ class Query:
 
     text: str
     clauses: tuple[Clause, ...]
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes of all clauses in the order of the text."""
+        return tuple(node for clause in self.clauses for node in nodes_of(clause))
+
+
+def nodes_of(clause: Clause) -> Iterator[Node]:
+    """Yield the nodes of a clause in the order of the text."""
+    match clause:
+        case Node():
+            yield clause
+        case QueryBlock():
+            yield from nodes_of(clause.body)
+        case Sequence():
+            for item in clause.items:
+                yield from nodes_of(item)
+        case Parallel() | Alternative():
+            for branch in clause.branches:
+                yield from nodes_of(branch)
+        case End():
+            return

@@ -15,11 +15,17 @@ PlanJson: TypeAlias = Mapping[str, Any]
 
 
 class PlanDocument(dict[str, Any]):
-    """A plan as JSON that was just made of a model: `constants` returns the bytes of the block of constants."""
+    """A plan as JSON that was just made of a model: `constants` returns the bytes of the block of constants.
 
-    def __init__(self, plan: PlanJson, constants: Callable[[], bytes]) -> None:
+    `certificate` returns the certificate of the plan.
+    """
+
+    def __init__(
+        self, plan: PlanJson, constants: Callable[[], bytes], certificate: Callable[[], PlanJson] | None = None
+    ) -> None:
         super().__init__(plan)
         self.constants = constants
+        self.certificate = certificate
 
 
 COLOR_BY = ("operator", "layer", "kind")

@@ -164,6 +164,22 @@ def _nodes(table: RunTable, prefix: str) -> Iterator[str]:
     for name, ends in (("input", table.inputs), ("output", table.outputs)):
         yield f"#define {prefix}_{name.upper()}_COUNT {len(ends)}u"
         yield from array(f"uint32_t {low}_{name}s", f"{prefix}_{name.upper()}_COUNT", (f"{end}u" for end in ends))
+    yield from _states(table, prefix)
+
+
+def _states(table: RunTable, prefix: str) -> Iterator[str]:
+    """Yield the table of the states; nothing where the plan keeps none."""
+    if not table.states:
+        return
+    low = prefix.lower()
+    yield f"struct {low}_state {{"
+    yield "    uint32_t input, output;  /* indices of the tensors before and after a run */"
+    yield "    size_t size;             /* bytes from the address of the input on, which keep their content between runs */"
+    yield "    size_t copied;           /* bytes to copy from the output to the input after a run; 0: both have one address */"
+    yield "};"
+    yield f"#define {prefix}_STATE_COUNT {len(table.states)}u"
+    rows = (f"{{{state.before}u, {state.after}u, {state.size}u, {state.copied}u}}" for state in table.states)
+    yield from array(f"struct {low}_state {low}_states", f"{prefix}_STATE_COUNT", rows)
 
 
 def _node(node: TableNode, link: int, attribute: int) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxtile.report.format import PlanJson
+from onnxtile.report.state_words import state_in_words
 from onnxtile.report.units import readable
 
 _INPUTS = 3
@@ -60,6 +61,9 @@ def _figures(plan: PlanJson) -> Iterator[tuple[str, str]]:
         yield "activations without sharing", readable(unshared)
         if size < unshared:
             yield "saved by sharing", f"{(unshared - size) / unshared:.1%}"
+    state = state_in_words(plan)
+    if state is not None:
+        yield "state", state
     proof = proved(plan)
     if proof is not None:
         yield "proof", proof

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
 from onnxtile.json_text import compact
 from onnxtile.printable import escaped
 from onnxtile.report.coloring import Coloring, colorings
+from onnxtile.report.fixed_rules import fixed_rules
 from onnxtile.report.format import PlanJson, RenderOptions
 from onnxtile.report.headline import element, headline
 from onnxtile.report.layout import ArenaLayout, BufferJson, arenas_in_use, first_step, pieces, step_names, steps
@@ -64,20 +66,24 @@ def content(plan: PlanJson, options: RenderOptions) -> dict[str, Any]:
 
 
 def _plan(plan: PlanJson, found: tuple[ArenaLayout, ...], ways: tuple[Coloring, ...]) -> dict[str, Any]:
+    rules = fixed_rules(plan)
     return {
         "start": first_step(plan),
         "steps": steps(plan),
         "runs": step_names(plan),
-        "arenas": [_arena(arena, ways) for arena in found],
+        "arenas": [_arena(arena, ways, rules) for arena in found],
     }
 
 
-def _arena(arena: ArenaLayout, ways: tuple[Coloring, ...]) -> dict[str, Any]:
+def _arena(arena: ArenaLayout, ways: tuple[Coloring, ...], rules: Mapping[str, str]) -> dict[str, Any]:
     facts = {"name": arena.name, "size": arena.size, "capacity": arena.capacity, "peak": arena.peak, "gap": arena.gap}
     # What lies inside another's bytes comes last: it is drawn over that one, and found first.
     rows = sorted(arena.rows, key=lambda row: row.get("alias") is not None)
     drawn = [(row, piece) for row in rows for piece in (pieces(row) if row.get("alias") is None else [row])]
     shapes = [_row(piece, ways) if piece is row else _part(row, piece, ways) for row, piece in drawn]
+    for shape in shapes:
+        if shape["name"] in rules:
+            shape["rule"] = rules[shape["name"]]
     return {**facts, "peakStep": arena.peak_step, "live": arena.live, "rows": shapes}
 
 

@@ -7,14 +7,22 @@ from collections.abc import Iterator, Mapping
 from rich.table import Table
 from rich.text import Text
 
+from onnxtile.report.fixed_rules import fixed_rules
 from onnxtile.report.formula_words import in_words
 from onnxtile.report.headline import smallest_of
 from onnxtile.report.layout import step_names
+from onnxtile.report.movement_tables import movement_rows
+from onnxtile.report.state_tables import for_states, run_of_states
 from onnxtile.report.table import ResultJson, line, table
 
 _LISTED = 5
 """Outputs that a line names."""
-_BOUNDS = {"peak": "the peak", "every order": "at once in some order", "search": "by exact search"}
+_BOUNDS = {
+    "peak": "the peak",
+    "every order": "at once in some order",
+    "pin": "the end of a pinned tensor",
+    "search": "by exact search",
+}
 _LIMITS = {
     "effort": "the search reached its limit of steps; --effort high allows more",
     "time": "the search reached its limit of time",
@@ -46,6 +54,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
             ("aliases", f"{len(result['buffers']) - len(buffers):,} ({result['in_place']:,} in place)"),
             ("copies avoided", f"{copies['avoided']:,} ({copies['avoided_bytes']:,} bytes)"),
             ("copies remaining", f"{copies['remaining']:,} ({copies['remaining_bytes']:,} bytes)"),
+            *movement_rows(result),
             *_workspaces(result),
             *_bodies(result),
             *_insides(result),
@@ -58,8 +67,12 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
         rows.append(("slots", len({(b["arena"], b["offset"]) for b in buffers if b["size"]})))
     tables: list[Table | Text] = [table("plan", ("figure", "value"), rows)]
     tables += _formulas(result)
+    tables += _fixed(result)
+    tables += for_states(result)
     if result["unplanned"]:
         tables.append(table("unplanned", ("tensor", "reason"), [(u["name"], u["reason"]) for u in result["unplanned"]]))
+    if result.get("not_run"):
+        tables.append(line(f"checked, not run inside the arena: {result['not_run']}"))
     return [*tables, *for_arena_run(result.get("verdict"))]
 
 
@@ -75,7 +88,9 @@ def for_arena_run(verdict: ResultJson | None) -> list[Table | Text]:
         head, own = verdict["head"], verdict["own_head"]
         lines.append(line(f"TensorFlow Lite Micro: {head:,} bytes of tensors; {own:,} with its own planner"))
     lines += _excused(verdict.get("excused") or {})
-    if "sizes" in verdict:
+    if states := run_of_states(verdict):
+        lines.append(line(states))
+    elif "sizes" in verdict:
         at = ", ".join(" ".join(f"{name}={size}" for name, size in sizes.items()) for sizes in verdict["sizes"])
         lines.append(line(f"sizes of the runs: {at}"))
     return lines
@@ -90,6 +105,18 @@ def _ranges(result: ResultJson) -> Iterator[tuple[str, object]]:
     yield "figures", "those of the largest sizes"
     if all(arena["capacity"] is not None for arena in result["arenas"]) and not result["unplanned"]:
         yield "capacity", "FITS at all sizes"
+
+
+def _fixed(result: ResultJson) -> Iterator[Table]:
+    """Yield a table of the tensors that are pinned, placed or kept, with their addresses."""
+    rules = fixed_rules(result)
+    rows = {row["name"]: row for row in result["buffers"]}
+    if rules:
+        found = [
+            (name, rule, rows[name]["arena"], f"{rows[name]['offset']:,}", f"{rows[name]['size']:,}")
+            for name, rule in rules.items()
+        ]
+        yield table("pinned, placed and kept", ("tensor", "rule", "arena", "offset", "bytes"), found)
 
 
 def _formulas(result: ResultJson) -> Iterator[Table]:

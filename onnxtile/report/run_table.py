@@ -10,6 +10,7 @@ from typing import Any
 from onnxtile.report.bodies import rows_with_bodies
 from onnxtile.report.format import PlanJson
 from onnxtile.report.layout import BufferJson, runs
+from onnxtile.report.state_words import is_kept
 
 ABSENT = -1
 """The index of an operand or result that is left out."""
@@ -58,11 +59,21 @@ class TableNode:
 
 
 @dataclass(frozen=True)
+class TableState:
+    """An input and an output that are one state, by their indices: `size` bytes, of which `copied` are copied after each run."""
+
+    before: int
+    after: int
+    size: int
+    copied: int
+
+
+@dataclass(frozen=True)
 class RunTable:
     """The values of a plan and the nodes of its main graph that run at each inference, in order.
 
     `values` begin with the `planned` buffers of arenas by their first step; constants and values outside follow. `inputs` and `outputs` are
-    indices of values.
+    indices of values. `states` are those that the plan keeps in an arena.
     """
 
     values: tuple[TableValue, ...]
@@ -70,6 +81,7 @@ class RunTable:
     nodes: tuple[TableNode, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    states: tuple[TableState, ...] = ()
 
     @property
     def constants(self) -> tuple[TableValue, ...]:
@@ -97,7 +109,9 @@ def run_table(plan: PlanJson) -> RunTable:
             values.append(_unplanned(name, constants.get(name), known.get(name, {})))
     nodes = tuple(_node(node, index) for node in described)
     inputs, outputs = (tuple(index[name] for name in names) for names in ends)
-    return RunTable(tuple(values), len(rows), nodes, inputs, outputs)
+    kept = (state for state in plan.get("states") or () if is_kept(state))
+    states = tuple(TableState(index[s["input"]], index[s["output"]], s["size"], s["copied"]) for s in kept)
+    return RunTable(tuple(values), len(rows), nodes, inputs, outputs, states)
 
 
 def _described(plan: PlanJson) -> Iterator[Mapping[str, Any]]:

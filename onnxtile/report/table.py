@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -33,9 +34,32 @@ class FittedTable(Table):
     """A table that shortens the paths in it where a terminal has no room for them; in a pipe it is as wide as it needs to be."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table as it fits `options.max_width`."""
-        fitted = self if self.box is None else _fitted(self, options.max_width)
-        yield from Table.__rich_console__(fitted, console, options)
+        """Yield the table as it fits `options.max_width`; without lines around its cells, as wide as it is."""
+        if self.box is None:
+            yield Segment("".join(f"{text}\n" for text in _plain_lines(self)))
+            return
+        yield from Table.__rich_console__(_fitted(self, options.max_width), console, options)
+
+
+def _plain_lines(made: Table) -> Iterator[str]:
+    """Yield the lines of a table whose columns two blanks part.
+
+    rich takes most of a millisecond for a row, because it measures and wraps each cell several times.
+    """
+    if made.title:
+        yield str(made.title)
+    columns = [[str(column.header), *(str(cell) for cell in column.cells)] for column in made.columns]
+    padded = [_padded(cells, column.justify) for cells, column in zip(columns, made.columns, strict=True)]
+    yield from map("  ".join, zip(*padded, strict=True))
+
+
+def _padded(cells: Sequence[str], justify: str) -> list[str]:
+    """Return `cells` of one width, with blanks before them where `justify` is "right", else behind them."""
+    widths = list(map(cell_len, cells))
+    widest = max(widths)
+    blanks = [" " * (widest - width) for width in widths]
+    pairs = zip(cells, blanks, strict=True)
+    return [blank + cell if justify == "right" else cell + blank for cell, blank in pairs]
 
 
 def _fitted(made: Table, width: int) -> Table:

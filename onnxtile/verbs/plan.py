@@ -150,17 +150,55 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
         ),
     ] = "outputs"
     overwrite_inputs: Annotated[bool, Option("reuse the bytes of inputs inside the arena")] = False
+    state: Annotated[
+        Mapping[str, str] | str | None,
+        Option(
+            "keep an input and the output that is its next value in place; found: all that are found, none: no search",
+            "INPUT=OUTPUT|found|none",
+            default="list those found",
+            kind=values.STATES,
+        ),
+    ] = None
+    state_steps: Annotated[
+        int, Option("number of runs, one after the other, that prove kept states", "N", kind=values.RUNS)
+    ] = 64
     workspaces: Annotated[
         Mapping[str, str] | None,
         Option(
-            "workspace of a kernel: 4096, or a rule such as inputs[0].bytes",
+            "workspace of an operator or node: 4096, inputs[0].bytes, 4096 shared, 64 unique",
             "OPERATOR=BYTES",
             ("--workspace",),
             kind=values.RULES,
         ),
     ] = None
+    pins: Annotated[
+        Mapping[str, int | str] | None,
+        Option("offset of a tensor in its memory", "NAME=4096", ("--pin",), kind=values.OFFSETS),
+    ] = None
+    places: Annotated[
+        Mapping[str, str] | None, Option("memory of a tensor", "NAME=sram", ("--place",), kind=values.NAMES)
+    ] = None
+    keep: Annotated[
+        tuple[str, ...], Option("tensor whose bytes are shared with nothing", "NAME", kind=values.TEXTS)
+    ] = ()
     whole_buffers: Annotated[bool, Option("keep all bytes of a buffer live as long as one is")] = False
     share_workspaces: Annotated[bool, Option("one workspace for all kernels, the largest")] = False
+    movement: Annotated[
+        str,
+        Option(
+            "copy tensors, or weights too, to the first of two memories while kernels use them",
+            "none|activations|weights",
+            choices=Choices("onnxtile.planning.movement.copies:MOVEMENTS"),
+        ),
+    ] = "none"
+    bandwidth: Annotated[
+        Mapping[str, int] | Mapping[str, str] | None,
+        Option("bandwidth of the slow memory, for the time of copies", "dram=8GB/s", kind=values.RATES),
+    ] = None
+    macs_per_second: Annotated[
+        int | str | None,
+        Option("speed of the kernels, for the time beside the copies", "4G", kind=values.SPEED),
+    ] = None
     kernels: Annotated[
         str,
         Option(

@@ -123,7 +123,10 @@ def test_a_group_without_a_command_shows_its_help(run: Callable[..., Any], argum
     [
         (("fuze", "m.onnx"), "No such command 'fuze'. Did you mean 'fuse', 'unfuse'? (onnxtile --help"),
         (("fuse",), "Missing argument 'IN'. (onnxtile fuse --help"),
-        (("plan", "m.onnx", "--plannner", "best"), "--plannner (Possible options: --planner) (onnxtile plan --help"),
+        (
+            ("plan", "m.onnx", "--plannner", "best"),
+            "--plannner (Possible options: --place, --planner) (onnxtile plan --help",
+        ),
         (("pattern", "nw"), "Did you mean 'new'? (onnxtile pattern --help"),
         (("plan", "m.onnx", "--streams", "two"), "invalid --streams 'two': give a whole number"),
         (("plan", "m.onnx", "--planner"), "'--planner' requires an argument"),

@@ -416,3 +416,41 @@ def test_an_island_whose_results_nobody_reads_stays() -> None:
     read = net.dq(net.q(net.add("Relu", [seen], "read")))
     model = _islands(net.model(read, [1, 4, 8, 8]))
     assert [node.op_type for node in model.graph if node.domain == keys.DOMAIN] == ["QRelu"]
+
+
+DYNAMIC = """<ir_version: 10, opset_import: ["": 17, "local": 1]>
+  g (float[2, 4] x) => (float[2, 3] y%s) <float s = {0.05}, uint8 z = {3}, int8[4, 3] w = {1}, int8 wz = {0}, float ws = {0.1}> {
+    %s
+    q, qs, qz = DynamicQuantizeLinear(d)  i = MatMulInteger(q, w, qz, wz)  f = Cast <to = 1> (i)  t = Mul(qs, ws)  y = Mul(f, t)
+  }"""
+QUANTISED_BEFORE = "a = QuantizeLinear(x, s, z)  b = QuantizeLinear(x, s, z)  d = DequantizeLinear(a, s, z)"
+
+
+def _dynamic(before: str, outputs: str = "", function: str = "") -> onnx.ModelProto:
+    model = onnx.parser.parse_model(DYNAMIC % (outputs, before) + function)
+    weight = next(tensor for tensor in model.graph.initializer if tensor.name == "w")
+    weight.CopyFrom(numpy_helper.from_array(np.arange(12, dtype=np.int8).reshape(4, 3), "w"))
+    return model
+
+
+@pytest.mark.parametrize("outputs", ["", ", float[2, 4] d"])
+def test_what_quantises_dequantised_numbers_as_the_model_runs_is_in_one_island(outputs: str) -> None:
+    """DynamicQuantizeLinear is an island with the DequantizeLinear that it reads, and none with the product that reads it."""
+    fused = api.fuse(_dynamic(QUANTISED_BEFORE, outputs))
+    assert fused.verdict is not None and fused.verdict.equal
+    assert api.unfuse(fused.model).model.graph.num_nodes() == 8
+
+
+def test_a_scale_that_is_an_output_stays() -> None:
+    fused = api.fuse(_dynamic("d = Identity(x)", ", float t"))
+    assert fused.verdict is not None and fused.verdict.equal
+    assert [value.name for value in fused.model.graph.outputs] == ["y", "t"]
+
+
+def test_patterns_are_found_in_functions_of_a_quantised_model() -> None:
+    """The float view has the functions of the model, too."""
+    function = '<domain: "local", opset_import: ["": 17]> act (a) => (c) { b = Sigmoid(a)  c = Mul(a, b) }'
+    fused = api.fuse(_dynamic("d = local.act(x)", function=function))
+    assert fused.verdict is not None and fused.verdict.equal
+    (act,) = (one for one in fused.model.functions.values() if one.domain == "local")
+    assert [node.op_type for node in act] == ["SiLU"]

@@ -33,6 +33,19 @@ def test_what_a_loop_carries_has_the_shape_that_it_was_given(text: Text) -> None
     assert (sizes["y"], sizes["s"], sizes["i"], sizes["c"]) == ((2, 3), (5, 3, 2), (), ())
 
 
+@pytest.mark.parametrize("condition", ["go", '""'])
+def test_a_loop_needs_no_condition(text: Text, condition: str) -> None:
+    """Both engines forget the type of the condition in the body of a Loop that has none, and what is made of it."""
+    _, sizes = known(
+        load(
+            text(f"""g (float[2,3] x, float[2,3] k) => (float[A,B] y, float[A,B] z) <int64 n = {{5}}, bool go = {{1}}> {{
+              y, z = Loop (n, {condition}, x, k) <body = step (int64 i, bool c, float[2,3] carried, float[2,3] more)
+                => (bool d, float[2,3] next, float[2,3] next) {{ d = Identity(c)  next = Neg(carried) }}> }}""")
+        )
+    )
+    assert (sizes["y"], sizes["z"], sizes["d"], sizes["next"]) == ((2, 3), (2, 3), (), (2, 3))
+
+
 def test_what_grows_in_a_loop_has_no_size_but_what_does_not_has_one(text: Text) -> None:
     _, sizes = known(
         load(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from onnxtile.report import tables
 from onnxtile.report.table import endings, short, table
@@ -18,7 +19,7 @@ def rendered(verb: str, result: dict[str, Any], *, plain: bool = True) -> str:
     console = Console(width=200, color_system=None)
     with console.capture() as capture:
         for part in getattr(tables, f"for_{verb}")(result):
-            console.print(tables.plain(part) if plain else part)
+            console.print(tables.plain(part) if plain else part, crop=not plain)
     return capture.get()
 
 
@@ -130,6 +131,19 @@ def test_plan() -> None:
     )
     assert "1,024 of 4,096 bytes, without 1 unplanned tensor" in text
     assert "no: 1 of the tensors are unplanned" in text
+
+
+def test_the_cells_of_a_plain_table_are_not_measured_and_wrapped_by_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tables.plain(table("title", ["name", "bytes"], [("a" * 300, 12_345), ("日本", 7)]))
+    monkeypatch.delattr(Table, "_render")
+    console = Console(width=200, color_system=None)
+    with console.capture() as capture:
+        console.print(made, crop=False)
+    head, names, first, second = capture.get().splitlines()
+    assert head == "title"
+    assert names == f"name{' ' * 296}   bytes"
+    assert first == f"{'a' * 300}  12,345"
+    assert second == f"日本{' ' * 296}       7"
 
 
 def test_plain_tables_have_no_lines() -> None:

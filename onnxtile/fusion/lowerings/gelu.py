@@ -52,7 +52,7 @@ class GeLU(Lowering):
     def _proved(
         self, site: CallSite, op_type: str, attributes: dict[str, Setting], domain: str, since: int
     ) -> Replacement:
-        x = require_formula(site, self._formula, self._text)
+        x = require_formula(site, self.formula, self._text)
         dtype = require_type(op_type, x, FLOATS)
         gelu = NewNode(op_type, (value_of(x),), attributes, domain, since)
         if not self._twice:
@@ -60,7 +60,8 @@ class GeLU(Lowering):
         two = Literal(np.asarray(2.0, dtype.numpy()), dtype, "two")
         return Replacement((gelu, NewNode("Mul", (Made(0), two), since=7)), (Made(1),))
 
-    def _formula(self, x: Poly) -> Poly:
+    def formula(self, x: Poly) -> Poly:
+        """Return the formula that a body has to have."""
         gate = total(number(1.0), _approximate(x) if self._tanh else _exact(x))
         return product(x, gate) if self._twice else times(0.5, x, gate)
 

@@ -12,7 +12,8 @@ _TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
 """The standard takes double as well, but onnxruntime 1.31 has no kernel for it."""
 
 
-def _formula(x: Poly) -> Poly:
+def formula(x: Poly) -> Poly:
+    """Return the formula that a body has to have."""
     return product(x, clip(total(times(1.0 / 6.0, x), number(0.5)), 0.0, 1.0))
 
 
@@ -23,7 +24,7 @@ class HardSwish(Lowering):
 
     def to_onnx(self, site: CallSite) -> Replacement:
         """Return HardSwish-14."""
-        x = require_formula(site, _formula, "x · clip(x/6 + 1/2, 0, 1)")
+        x = require_formula(site, formula, "x · clip(x/6 + 1/2, 0, 1)")
         require_type("HardSwish", x, _TYPES)
         return Replacement.one("HardSwish", (value_of(x),), since=14)
 

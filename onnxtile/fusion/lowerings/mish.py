@@ -11,7 +11,8 @@ from onnxtile.fusion.proofs.terms import Poly, atom, product
 _TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
 
 
-def _formula(x: Poly) -> Poly:
+def formula(x: Poly) -> Poly:
+    """Return the formula that a body has to have."""
     return product(x, atom("Tanh", atom("Softplus", x)))
 
 
@@ -22,7 +23,7 @@ class Mish(Lowering):
 
     def to_onnx(self, site: CallSite) -> Replacement:
         """Return Mish-18."""
-        x = require_formula(site, _formula, "x · tanh(softplus(x))")
+        x = require_formula(site, formula, "x · tanh(softplus(x))")
         require_type("Mish", x, _TYPES)
         return Replacement.one("Mish", (value_of(x),), since=18)
 

@@ -12,7 +12,8 @@ from onnxtile.fusion.proofs.terms import Poly, atom, inputs_of, number, power, p
 _TYPES = FLOATS | {ir.DataType.DOUBLE}
 
 
-def _formula(x: Poly, axis: int, *, shifted: bool) -> Poly:
+def formula(x: Poly, axis: int, *, shifted: bool) -> Poly:
+    """Return the formula that a body has to have, where it is `shifted` by the largest element or not."""
     top = atom("ReduceMax", (axis,), 1, x)
     exponentials = atom("Exp", total(x, product(number(-1.0), top)) if shifted else x)
     return product(exponentials, power(atom("ReduceSum", (axis,), 1, exponentials), -1.0))
@@ -30,7 +31,7 @@ class Softmax(Lowering):
             raise NotLowered("its body is no softmax of one value")
         index = read.pop()
         axis = only_axis(site.forms[0], "ReduceSum")
-        wanted = (_formula(variable(index), axis, shifted=shifted) for shifted in (True, False))
+        wanted = (formula(variable(index), axis, shifted=shifted) for shifted in (True, False))
         if not any(same(site.forms[0], form, site.tolerance()) for form in wanted):
             raise NotLowered("its body is not exp(x - max x) / Σ exp(x - max x) along one axis")
         x = site.arguments[index]

@@ -12,7 +12,7 @@ class Swish(Lowering):
 
     def __init__(self, name: str, alpha: float) -> None:
         self.name = name
-        self._alpha = alpha
+        self.alpha = alpha
 
     def to_onnx(self, site: CallSite) -> Replacement:
         """Return Swish-24."""
@@ -23,13 +23,14 @@ class Swish(Lowering):
         return self._proved(site, "QuickGelu", ORT_DOMAIN, 1)
 
     def _proved(self, site: CallSite, op_type: str, domain: str, since: int) -> Replacement:
-        factor = "" if self._alpha == 1.0 else f"{self._alpha:g} "
-        x = require_formula(site, self._formula, f"x · σ({factor}x)")
+        factor = "" if self.alpha == 1.0 else f"{self.alpha:g} "
+        x = require_formula(site, self.formula, f"x · σ({factor}x)")
         require_type(op_type, x, FLOATS)
-        return Replacement.one(op_type, (value_of(x),), {"alpha": self._alpha}, since=since, domain=domain)
+        return Replacement.one(op_type, (value_of(x),), {"alpha": self.alpha}, since=since, domain=domain)
 
-    def _formula(self, x: Poly) -> Poly:
-        return product(x, atom("Sigmoid", times(self._alpha, x)))
+    def formula(self, x: Poly) -> Poly:
+        """Return the formula that a body has to have."""
+        return product(x, atom("Sigmoid", times(self.alpha, x)))
 
 
 SILU = Swish("SiLU", 1.0)

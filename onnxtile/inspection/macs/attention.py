@@ -49,6 +49,17 @@ def _count_fused(site: CountedNode) -> OperationCount:
     return OperationCount(projections + batch * length * length * (keys + out), biases, _on(scores, site, 3, 5))
 
 
+def _count_quantised(site: CountedNode) -> OperationCount:
+    """Count com.microsoft::QAttention: integer projections of its input (batch, length, width), then attention in floats."""
+    (batch, length, width), weight = site.input(0), site.input(1)
+    out, past = site.output()[-1], site.input(8)[3] if site.has(8) else 0
+    keys = (weight[1] - out) // 2
+    pairs = batch * length * (length + past)
+    biases = batch * length * weight[1] if site.has(2) else 0
+    scored = _on(pairs * site.number("num_heads"), site, 5)
+    return OperationCount(batch * length * width * weight[1] + pairs * (keys + out), biases, scored)
+
+
 def _count_multi_head(site: CountedNode) -> OperationCount:
     """Count com.microsoft::MultiHeadAttention of separate queries, keys and values (batch, length, width)."""
     if not (site.has(1) and site.has(2)) or site.has(6):
@@ -80,5 +91,6 @@ def _count_grouped(site: CountedNode) -> OperationCount:
 RULE = Rule("attention", frozenset({"Attention"}), _count)
 LINEAR = Rule("linear attention", frozenset({"LinearAttention"}), _count_linear)
 FUSED = Rule("attention with projections", frozenset({"com.microsoft::Attention"}), _count_fused)
+QUANTISED = Rule("quantised attention", frozenset({"com.microsoft::QAttention"}), _count_quantised)
 MULTI_HEAD = Rule("multi-head attention", frozenset({"com.microsoft::MultiHeadAttention"}), _count_multi_head)
 GROUPED = Rule("grouped-query attention", frozenset({"com.microsoft::GroupQueryAttention"}), _count_grouped)

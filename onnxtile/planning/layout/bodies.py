@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from onnxtile.errors import UsageError
+from onnxtile.graph import node_id
 from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.graph_layout import Layout, layouts
 from onnxtile.planning.layout.inner import bodies
 from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.smallest import smallest
-from onnxtile.planning.layout.workspaces import SHARED, Needs, WorkspaceBuffer, WorkspaceRules
+from onnxtile.planning.layout.workspaces import Needs, WorkspaceBuffer, WorkspaceRules
 from onnxtile.planning.offsets.problem import OffsetPlan, OptimalityProof, Problem
 from onnxtile.planning.order import Order
 
@@ -66,9 +68,8 @@ class Terms:
         bodies = {node: size for node, planned in inside.items() if (size := max(body.size for body in planned))}
         units = {node: max(body.alignment for body in planned) for node, planned in inside.items()}
         own = {node: unit for node, unit in units.items() if unit > self.alignment}
-        return Needs(
-            bodies, self.workspaces.of_nodes(graph, self.facts, self.inside_kernel), self.workspaces.shared, own
-        )
+        kernels = self.workspaces.needs(graph, self.facts, self.inside_kernel)
+        return replace(kernels, bodies=bodies, alignments=own)
 
 
 def plan_bodies(graph: ir.Graph, terms: Terms) -> BodyPlans:
@@ -81,6 +82,9 @@ def _body(name: str | None, graph: ir.Graph, terms: Terms) -> BodyPlan:
     inside = plan_bodies(graph, terms)
     scope = PlanScope(graph, "inside", borrows=name is None)
     needs = terms.needs(graph, inside)
+    if needs.unique:
+        user = node_id(next(iter(needs.unique)))
+        raise UsageError(f"the workspace of {user!r} cannot be unique: its body has bytes only while its node runs")
     search = OrderSearch(terms.facts, scope, terms.alignment)
     least = search.bound(with_least_bodies(needs, inside))
     layout, plan = smallest(
@@ -108,7 +112,7 @@ def with_bodies(
     spare: dict[str, int] = {}
     ended = proof.ended
     for workspace in workspaces:
-        bodies = inside.get(workspace.nodes[0], ()) if workspace.buffer.name != SHARED else ()
+        bodies = inside.get(workspace.nodes[0], ()) if workspace.is_own else ()
         least = max((body.proof.lower_bound for body in bodies), default=0)
         largest = max(bodies, key=lambda body: body.size, default=None)
         if largest is not None and least < largest.size:

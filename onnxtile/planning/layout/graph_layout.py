@@ -9,15 +9,17 @@ from functools import cached_property, partial
 import onnx_ir as ir
 
 from onnxtile.errors import ModelError, UsageError
+from onnxtile.planning.layout.aliases.alias_sets import FixedBytes
 from onnxtile.planning.layout.aliases.byte_reads import early_ends
-from onnxtile.planning.layout.aliases.find import LayoutFacts
+from onnxtile.planning.layout.aliases.find import Alias, LayoutFacts
 from onnxtile.planning.layout.aliases.sharing import Sharing, Timeline, choose
 from onnxtile.planning.layout.bytes import granule, tensor_bytes
-from onnxtile.planning.layout.live_ranges import LiveRange, find_live_ranges
+from onnxtile.planning.layout.live_ranges import LiveRange, find_live_ranges, with_states
 from onnxtile.planning.layout.ordering.every_order import Claim, InEveryOrder, clique, conflicts
 from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.ordering.precedence import InSteps, Precedence
 from onnxtile.planning.layout.ordering.schedule import Schedule
+from onnxtile.planning.layout.pins import NO_PINS, Pins
 from onnxtile.planning.layout.roles import Roles
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.layout.workspaces import NO_NEEDS, Needs, WorkspaceBuffer
@@ -93,10 +95,12 @@ def layouts(
     needs: Needs = NO_NEEDS,
     *,
     in_parts: bool = True,
+    pins: Pins = NO_PINS,
 ) -> Iterator[Layout]:
     """Return a layout for each candidate schedule of `order`, with up to `streams` nodes in one step, made one by one.
 
     `rules` name the kinds of aliases in use, `needs` the bytes of workspaces. Parts of a buffer have their own live ranges if `in_parts`.
+    `pins` has the addresses and memories that tensors and workspaces must have.
 
     Raises ModelError for a cycle, or more bytes than can be counted. Raises UsageError for fewer than one stream, for several streams with
     the order "any", and where nodes that may run at the same time are to share one workspace.
@@ -105,9 +109,10 @@ def layouts(
         raise UsageError(
             f"the order {order.name!r} already holds for any number of streams", hint="leave --streams out"
         )
-    if needs.shared and (order.every or streams > 1):
+    if needs.has_common and (order.every or streams > 1):
         raise UsageError(
-            "nodes that may run at the same time cannot share one workspace", hint="leave --share-workspaces out"
+            "nodes that may run at the same time cannot share one workspace",
+            hint="leave --share-workspaces out" if needs.shared else "leave 'shared' out of the rules",
         )
     terms = _LayoutTerms(
         search.facts,
@@ -118,6 +123,7 @@ def layouts(
         needs,
         search.roles,
         in_parts and not order.every,
+        pins,
     )
 
     def searched() -> Iterator[Schedule]:
@@ -138,6 +144,7 @@ class _LayoutTerms:
     needs: Needs
     roles: Callable[[Schedule], Roles]
     in_parts: bool
+    pins: Pins = NO_PINS
     saves_copies: bool = True
 
     def layout(self, schedule: Schedule) -> Layout:
@@ -148,15 +155,31 @@ class _LayoutTerms:
         # In another order, another part may be the first to die: a buffer for every order is live as a whole.
         parts = early_ends(scope, schedule, facts, live_ranges) if self.in_parts else None
         order = self._in_every_order(schedule, roles) if self.every else InSteps(schedule, live_ranges, parts)
-        workspaces = self.needs.workspaces(schedule)
+        # The order of reads and writes is that of the graph, but the bytes of a state are held throughout.
+        live_ranges = with_states(live_ranges, scope, schedule)
+        states = tuple(Alias(pair.output, pair.input, "state") for pair in scope.states)
+        workspaces = tuple(
+            replace(workspace, buffer=self.pins.on(workspace.buffer)) for workspace in self.needs.workspaces(schedule)
+        )
         used = [workspace.buffer for workspace in workspaces]
-        timeline = Timeline(schedule, live_ranges, order, scope.kept, used, parts, self.saves_copies)
+        timeline = Timeline(
+            schedule, live_ranges, order, scope.kept, used, parts, self.saves_copies, self._fixed(roles), states
+        )
         sharing = choose(timeline, facts, tuple(roles.tensors), self.alignment, self.rules)
         buffers = (*_buffers(sharing, facts, self.alignment), *(workspace.buffer for workspace in workspaces))
         whole = partial(replace(self, in_parts=False).layout, schedule)
         loose = partial(replace(self, saves_copies=False).layout, schedule)
         found = (roles, live_ranges, order, sharing, buffers, workspaces)
         return Layout(scope, schedule, *found, self.alignment, whole, loose)
+
+    def _fixed(self, roles: Roles) -> dict[ir.Value, FixedBytes]:
+        pins = self.pins
+        named = {value.name or "": value for value in roles.tensors} if pins.names else {}
+        return {
+            named[name]: FixedBytes(pins.offsets.get(name), pins.places.get(name), name in pins.kept, pins.limit(name))
+            for name in pins.names
+            if name in named
+        }
 
     def _in_every_order(self, schedule: Schedule, roles: Roles) -> InEveryOrder:
         constants, tensors = self.facts.constants, roles.tensors
@@ -165,7 +188,7 @@ class _LayoutTerms:
 
     def _require_countable(self, roles: Roles) -> None:
         sizes = [tensor_bytes(value, self.facts.shapes) or 0 for value in roles.tensors]
-        sizes += [*self.needs.bodies.values(), *self.needs.kernels.values()]
+        sizes += self.needs.sizes
         total = sum(align(size, self.alignment) for size in sizes)
         if total > _MOST:
             raise ModelError(
@@ -185,5 +208,6 @@ def _buffers(sharing: Sharing, facts: LayoutFacts, alignment: int) -> tuple[Buff
     for owner, wanted in granules.items():
         alias_set, own = sharing.alias_sets.of[owner], wanted if wanted > alignment else None
         name, live_range, outline = owner.name or "", alias_set.live_range, alias_set.outline
-        found.append(Buffer(name, alias_set.size, *live_range, alignment=own, outline=outline))
+        pin, memory = alias_set.pin, alias_set.fixed.memory
+        found.append(Buffer(name, alias_set.size, *live_range, own, outline=outline, pin=pin, memory=memory))
     return tuple(found)

@@ -22,7 +22,7 @@ from onnxtile.planning.layout.bodies import BodyPlans, Terms, plan_bodies
 from onnxtile.planning.layout.graph_layout import Layout, layouts
 from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.scope import PlanScope
-from onnxtile.planning.layout.workspaces import SHARED, WorkspaceRules
+from onnxtile.planning.layout.workspaces import WorkspaceRules
 from onnxtile.planning.offsets.effort import NORMAL
 from onnxtile.planning.order import find_order
 from onnxtile.planning.planner import find_planner
@@ -70,7 +70,7 @@ class Insides:
             node
             for workspace in layout.workspaces
             for node in workspace.nodes
-            if workspace.buffer.name == SHARED or node not in bodies
+            if not workspace.is_own or node not in bodies
         }
         for node, name in zip(layout.schedule.nodes, layout.schedule.ids, strict=True):
             if self._is_kernel(node) and not self._is_constant(node) and not self._is_island(node):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from onnxtile.planning.layout.graph_layout import Layout
-from onnxtile.planning.offsets.problem import OptimalityProof, OverCapacity, Problem
+from onnxtile.planning.offsets.problem import OptimalityProof, OverCapacity, PinOverlap, Problem
 
 
 class _Proved(Protocol):
@@ -37,7 +37,7 @@ def smallest(
     lower bound is no smaller is not placed. Every layout needs at least `least` bytes: an arena of that size is the smallest, and no
     further layout is made. Outlines are left out where the arena reaches the lower bound without them. Buffers with outlines may leave
     gaps that cost more than their outlines save: where the arena is above the lower bound of such a layout, it is also placed with whole
-    buffers. Raises OverCapacity where no arena fits its capacity.
+    buffers. Raises OverCapacity where no arena fits its capacity, PinOverlap where pinned tensors are live together in every layout.
     """
     found = _Smallest(places[0])
     made: list[Layout] = []
@@ -71,7 +71,7 @@ class _Smallest(Generic[Placed]):
 
     place: Callable[[Problem], Placed]
     best: tuple[Layout, Placed] | None = None
-    over: OverCapacity | None = None
+    over: OverCapacity | PinOverlap | None = None
 
     @property
     def result(self) -> tuple[Layout, Placed]:
@@ -95,14 +95,14 @@ class _Smallest(Generic[Placed]):
             return
         least = layout.problem.lower_bound
         if layout.problem.has_outlines and layout.problem.bounding.lower_bound == least:
-            with suppress(OverCapacity):
+            with suppress(OverCapacity, PinOverlap):
                 placed = self.place(layout.bounding.problem)
                 if placed.size == least:
                     self.best = (layout.bounding, placed)
                     return
         try:
             self._keep(layout, self.place(layout.problem))
-        except OverCapacity as error:
+        except (OverCapacity, PinOverlap) as error:
             self.over = self.over or error
 
     def enter_wholes(self, layouts: Iterable[Layout]) -> None:
@@ -117,7 +117,7 @@ class _Smallest(Generic[Placed]):
         whole = layout.make_whole()
         if not self.is_open(whole):
             return
-        with suppress(OverCapacity):
+        with suppress(OverCapacity, PinOverlap):
             placed = self.place(whole.problem)
             proof = placed.proof
             if proof is not None and layout.problem.lower_bound < proof.lower_bound:

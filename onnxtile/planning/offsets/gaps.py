@@ -27,17 +27,19 @@ class Fitter:
         self._extra_conflicts = {i: np.array(others, np.int64) for i, others in problem.extra_conflicts.items()}
 
     def place(self, order: Sequence[int], choose: Choose) -> list[int]:
-        """Return an offset for each buffer, placed in the order of their numbers in `order`."""
+        """Return an offset for each buffer, placed in the order of their numbers in `order`; those with a pin come first."""
         problem, parts = self._problem, self._problem.parts
-        offsets = [0] * len(order)
+        offsets = [buffer.pin or 0 for buffer in problem.buffers]
         start, end = parts.start.copy(), parts.end.copy()
         is_placed = np.zeros(len(start), bool)
-        for i in order:
+        free = order if not problem.pinned else [i for i in order if problem.buffers[i].pin is None]
+        for i in (*problem.pinned, *free):
             if not problem.footprints[i]:
                 continue
-            first, last = parts.first[i], parts.first[i + 1]
-            low, high = self._barred(i, start, end, is_placed)
-            offset = _offset(low, high, problem.alignment_of(problem.buffers[i]), choose)
+            first, last, offset = parts.first[i], parts.first[i + 1], problem.buffers[i].pin
+            if offset is None:
+                low, high = self._barred(i, start, end, is_placed)
+                offset = _offset(low, high, problem.alignment_of(problem.buffers[i]), choose)
             start[first:last] += offset
             end[first:last] += offset
             is_placed[first:last] = True

@@ -97,10 +97,12 @@ def allocate(problem: Problem, memories: Sequence[Memory], planner: Planner, eff
     """Give each buffer of `problem` (whose own capacity is ignored) a memory, and an offset in it.
 
     If all buffers fit the first memory, they lie there. Otherwise it takes those that move the most bytes for their size, up to its
-    capacity, and the next takes the rest in the same way. Raises OverCapacity (an Infeasible) where the rest exceeds the last memory.
-    Raises UsageError for two memories of one name, or one after a memory without a limit.
+    capacity, and the next takes the rest in the same way. A buffer that names its memory is in that one. Raises OverCapacity (an
+    Infeasible) where the rest exceeds the last memory. Raises UsageError for two memories of one name, one after a memory without a
+    limit, a buffer of another memory, or pins that no plan can have.
     """
     _require_sense(memories)
+    _require_places(problem, memories)
     over: OverCapacity | None = None
     # Moved bytes decide first. If the rest then exceeds the last memory, size times live range decides.
     for worth in (_moved_for_size, _occupancy) if len(memories) > 1 else (_moved_for_size,):
@@ -124,7 +126,7 @@ def _filled(
         arenas.append(arena)
         left = _part(left, [b for b in left.buffers if b.name not in arena.plan.offsets], None)
     capacity = memories[-1].capacity
-    last = left if left.capacity == capacity else replace(left, capacity=capacity)
+    last = left if left.capacity == capacity else _part(left, left.buffers, capacity)
     plan = planner.plan(last, effort)
     require_capacity(last, plan, memories[-1].name if len(memories) > 1 else None)
     return (*arenas, Filled(memories[-1], last, plan))
@@ -135,29 +137,31 @@ def _fill(left: Problem, memory: Memory, planner: Planner, effort: Effort, worth
     assert memory.capacity is not None
     # A long search is not worth it: if a set of buffers does not fit, a smaller set is tried.
     brief, free = replace(effort, fitting=effort.steps), memory.capacity
-    everything = replace(left, capacity=memory.capacity)
+    everything = _part(left, [b for b in left.buffers if b.memory in {None, memory.name}], memory.capacity)
     if everything.lower_bound <= memory.capacity:
         plan = planner.plan(everything, brief)
         if plan.size <= memory.capacity:
             return Filled(memory, everything, plan)
-    ranked = sorted(left.buffers, key=lambda b: (-worth(b), b.upper - b.lower, b.size, b.name))
+    ranked = sorted(everything.buffers, key=lambda b: (b.memory is None, -worth(b), b.upper - b.lower, b.size, b.name))
     while True:
         part = _part(left, _fitting(left, ranked, free), memory.capacity)
         plan = planner.plan(part, brief)
         if plan.size <= memory.capacity:
             return Filled(memory, part, plan)
+        if all(buffer.memory is not None or not buffer.size for buffer in part.buffers):
+            raise OverCapacity(part, plan, memory.name)
         free -= max(plan.size - memory.capacity, 1)
 
 
 def _fitting(problem: Problem, ranked: Sequence[Buffer], free: int) -> list[Buffer]:
-    """Return buffers taken in the order of `ranked`, with never more than `free` live bytes."""
+    """Return buffers taken in the order of `ranked`, with never more than `free` live bytes, and all that name their memory."""
     steps = np.unique(np.array([b.lower for b in ranked], np.int64))
     live = np.zeros(len(steps), np.int64)
     taken = []
     for buffer in ranked:
         first, last = np.searchsorted(steps, (buffer.lower, buffer.upper))
         size = problem.footprint(buffer)
-        if not size or int(live[first:last].max()) + size <= free:
+        if not size or buffer.memory is not None or int(live[first:last].max()) + size <= free:
             live[first:last] += size
             taken.append(buffer)
     return taken
@@ -195,6 +199,15 @@ def _summary(problem: Problem, arenas: tuple[Filled, ...]) -> Allocation:
     return Allocation(
         arenas, OptimalityProof(bound, problem.bound, "lower bound reached" if did_reach else "several arenas")
     )
+
+
+def _require_places(problem: Problem, memories: Sequence[Memory]) -> None:
+    names = [memory.name for memory in memories]
+    for buffer in problem.buffers:
+        if buffer.memory is not None and buffer.memory not in names:
+            raise UsageError(f"{buffer.name!r} is to be in {buffer.memory!r}, which has no capacity")
+        if buffer.pin is not None and buffer.memory is None and len(names) > 1:
+            raise UsageError(f"the memory of the pinned {buffer.name!r} is not known (choose {', '.join(names)})")
 
 
 def _require_sense(memories: Sequence[Memory]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -56,3 +56,23 @@ def joined_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], .
 def rounded(parts: Iterable[LivePart], unit: int) -> tuple[LivePart, ...]:
     """Return `parts` with their bytes rounded outwards to multiples of `unit`."""
     return union(part._replace(start=part.start // unit * unit, end=-(-part.end // unit) * unit) for part in parts)
+
+
+def by_steps(parts: Iterable[LivePart]) -> Iterator[LivePart]:
+    """Yield the same bytes and steps, cut by steps: as many bytes in a row as are live together, for as long as they are.
+
+    >>> [tuple(part) for part in by_steps([LivePart(0, 4, 1, 3), LivePart(4, 8, 0, 3)])]
+    [(4, 8, 0, 1), (0, 8, 1, 3)]
+    """
+    parts = sorted(parts)
+    steps = sorted({step for part in parts for step in (part.lower, part.upper)})
+    open_: dict[tuple[int, int], int] = {}
+    for step in steps:
+        runs: list[tuple[int, int]] = []
+        for part in parts:
+            if part.lower <= step < part.upper:
+                is_next = bool(runs) and runs[-1][1] == part.start
+                runs.append((runs.pop()[0] if is_next else part.start, part.end))
+        for run in [run for run in open_ if run not in runs]:
+            yield LivePart(*run, open_.pop(run), step)
+        open_.update((run, step) for run in runs if run not in open_)

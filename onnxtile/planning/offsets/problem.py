@@ -29,7 +29,8 @@ class Buffer:
 
     `outline` has the parts of its bytes that are live in fewer steps; other bytes are never live. Without an outline all bytes are live in
     all steps. `alignment` in bytes replaces the alignment of the problem. `moved` is the number of bytes read and written in it in a run
-    (None: its size); of several arenas, the fastest takes the buffers that move the most.
+    (None: its size); of several arenas, the fastest takes the buffers that move the most. A `pin` is the offset that it must have, in
+    bytes, and `memory` the name of the arena that it must be in.
     """
 
     name: str
@@ -39,6 +40,8 @@ class Buffer:
     alignment: int | None = None
     moved: int | None = None
     outline: tuple[LivePart, ...] = ()
+    pin: int | None = None
+    memory: str | None = None
 
     def __post_init__(self) -> None:
         if self.size < 0:
@@ -49,6 +52,8 @@ class Buffer:
             require_alignment(self.alignment)
         if self.moved is not None and self.moved < 0:
             raise UsageError(f"the buffer {self.name!r} moves a negative number of bytes: {self.moved}")
+        if self.pin is not None and self.pin < 0:
+            raise UsageError(f"the buffer {self.name!r} has a negative pin: {self.pin}")
         for part in self.outline:
             if not (0 <= part.start < part.end <= self.size and self.lower <= part.lower < part.upper <= self.upper):
                 raise UsageError(
@@ -85,10 +90,10 @@ class Problem:
 
     Two buffers share no byte where the live ranges of their parts overlap, nor where `conflicts` has their names as a pair: another order
     of the graph needs both at the same time. The buffers named in `clique` are pairwise in conflict for either reason, so the sum of
-    their bytes is a lower bound.
+    their bytes is a lower bound. A buffer with a pin has that offset.
 
     Raises UsageError for two buffers of one name, a negative capacity, an alignment that is not a power of two, a conflict of an unknown
-    buffer, or conflicts together with outlines.
+    buffer, conflicts together with outlines, or a pin that is not aligned or leaves the capacity.
     """
 
     buffers: tuple[Buffer, ...]
@@ -112,6 +117,21 @@ class Problem:
                 )
         if self.conflicts and self.has_outlines:
             raise UsageError("a problem with conflicts of every order cannot have buffers with outlines")
+        for buffer in self.buffers:
+            if buffer.pin is not None:
+                self._require_address(buffer, buffer.pin)
+
+    def _require_address(self, buffer: Buffer, pin: int) -> None:
+        """Raise UsageError for a pin that is not aligned, or leaves the capacity."""
+        unit, end = self.alignment_of(buffer), pin + buffer.size
+        if pin % unit:
+            raise UsageError(
+                f"the pin {pin:,} of {buffer.name!r} is not aligned to {unit}", hint=f"pin it to {align(pin, unit):,}"
+            )
+        if self.capacity is not None and end > self.capacity:
+            raise UsageError(
+                f"{buffer.name!r} pinned at {pin:,} ends at {end:,}, beyond the capacity of {self.capacity:,} bytes"
+            )
 
     def alignment_of(self, buffer: Buffer) -> int:
         """Return the alignment of `buffer` in bytes."""
@@ -136,6 +156,46 @@ class Problem:
         """The footprint of each buffer."""
         unit, sizes = self.granule, np.array([b.size for b in self.buffers], np.int64)
         return tuple(((sizes + unit - 1) & -unit).tolist())
+
+    @cached_property
+    def pinned(self) -> tuple[int, ...]:
+        """The numbers of the buffers with bytes that have a pin."""
+        return tuple(i for i, b in enumerate(self.buffers) if b.pin is not None and b.size)
+
+    @cached_property
+    def pinned_end(self) -> int:
+        """The end of the highest buffer with a pin, in bytes; 0 without one."""
+        return max(((self.buffers[i].pin or 0) + self.footprints[i] for i in self.pinned), default=0)
+
+    @cached_property
+    def pin_overlap(self) -> tuple[Buffer, Buffer] | None:
+        """Two buffers of one memory whose pins give them a byte in the same step, or in conflict; None where there are none."""
+        pinned = [self.buffers[i] for i in self.pinned]
+        conflicts = {frozenset(pair) for pair in self.conflicts}
+        near: list[Buffer] = []
+        for other in sorted(pinned, key=lambda b: (b.pin or 0, b.name)):
+            near = [b for b in near if (b.pin or 0) + b.size > (other.pin or 0)]
+            for one in near:
+                in_conflict = frozenset((one.name, other.name)) in conflicts
+                if one.memory == other.memory and self._collide(one, other, in_conflict):
+                    return one, other
+            near.append(other)
+        return None
+
+    def _collide(self, one: Buffer, other: Buffer, in_conflict: bool) -> bool:
+        """Return whether parts of two buffers with pins have a byte and a step in common; bytes alone where they are `in_conflict`."""
+        parts = [
+            [
+                (p.start + (b.pin or 0), p.end + (b.pin or 0), p.lower, p.upper)
+                for p in rounded(b.live_parts, self.granule)
+            ]
+            for b in (one, other)
+        ]
+        return any(
+            a[0] < b[1] and b[0] < a[1] and (in_conflict or (a[2] < b[3] and b[2] < a[3]))
+            for a in parts[0]
+            for b in parts[1]
+        )
 
     @cached_property
     def has_outlines(self) -> bool:
@@ -205,16 +265,16 @@ class Problem:
 
     @cached_property
     def lower_bound(self) -> int:
-        """The bytes that every plan needs: the peak, or the bytes of the conflict clique."""
-        if not self.clique:
-            return self.peak[0]
+        """The bytes that every plan needs: the peak, the bytes of the conflict clique, or the end of the highest pinned buffer."""
         clique = sum(size for b, size in zip(self.buffers, self.footprints, strict=True) if b.name in self.clique)
-        return max(self.peak[0], clique)
+        return max(self.peak[0], clique, self.pinned_end)
 
     @property
     def bound(self) -> Bound:
         """The kind of proof of the lower bound."""
-        return "peak" if self.lower_bound == self.peak[0] else "every order"
+        if self.lower_bound == self.peak[0]:
+            return "peak"
+        return "pin" if self.lower_bound == self.pinned_end else "every order"
 
     def live_at(self, step: int) -> tuple[Buffer, ...]:
         """Return the buffers with live bytes at `step`, the largest first."""
@@ -222,9 +282,9 @@ class Problem:
         return tuple(sorted(live, key=lambda b: (-b.bytes_at(step), b.name)))
 
 
-Bound = Literal["peak", "every order", "search"]
-"""The kind of proof of a lower bound: the peak, the bytes that some order needs at the same time, or an exact search that found no
-smaller arena."""
+Bound = Literal["peak", "every order", "pin", "search"]
+"""The kind of proof of a lower bound: the peak, the bytes that some order needs at the same time, the end of a pinned buffer, or an exact
+search that found no smaller arena."""
 
 Ended = Literal[
     "lower bound reached",
@@ -279,8 +339,16 @@ def size_of(problem: Problem, offsets: Sequence[int]) -> int:
     return int((np.array(offsets, np.int64) + sizes)[sizes > 0].max(initial=0))
 
 
+class PinOverlap(UsageError):
+    """Two buffers that are live together have pins that give them the same bytes."""
+
+    def __init__(self, one: Buffer, other: Buffer) -> None:
+        pins = " and ".join(f"{b.name!r} at {b.pin:,} ({b.size:,} bytes)" for b in (one, other))
+        super().__init__(f"the pins of two tensors that are live together overlap: {pins}")
+
+
 class OverCapacity(Infeasible):
-    """The arena exceeds its capacity by `shortfall` bytes; the buffers `live` at `step` are the reason."""
+    """The `arena` (None: the only one) exceeds its capacity by `shortfall` bytes; the buffers `live` at `step` are the reason."""
 
     def __init__(self, problem: Problem, plan: OffsetPlan, arena: str | None = None) -> None:
         assert problem.capacity is not None
@@ -288,6 +356,7 @@ class OverCapacity(Infeasible):
         need = problem.lower_bound if hopeless else plan.size
         self.step = problem.peak[1] if hopeless else _step_of_the_top(problem, plan)
         self.shortfall = need - problem.capacity
+        self.arena = arena
         self.live = problem.live_at(self.step)
         listed = ", ".join(f"{b.name} ({b.bytes_at(self.step):,})" for b in self.live[:_LISTED])
         more = f", and {len(self.live) - _LISTED} smaller ones" if len(self.live) > _LISTED else ""

@@ -22,8 +22,8 @@ _NOISE = 0.1
 """The largest part by which a key changes at random in a round: the same keys would repeat the same placing."""
 
 
-def placings(problem: Problem, budget: SearchBudget) -> Iterator[list[int]]:
-    """Yield the offsets of one round after the other, until one meets the lower bound or `budget` is used up.
+def placings(problem: Problem, budget: SearchBudget, least: int) -> Iterator[list[int]]:
+    """Yield the offsets of one round after the other, until one takes no more than `least` bytes or `budget` is used up.
 
     After the first rounds, every other one goes on from keys in which many bytes in few steps come first: such buffers may have to lie
     below a large one whose parts die one after another. The others go on from the smallest arena.
@@ -43,17 +43,17 @@ def placings(problem: Problem, budget: SearchBudget) -> Iterator[list[int]]:
         budget.take(STEPS_OF_A_PLACING * count)
         yield offsets
         tops = [offset + size if size else 0 for offset, size in zip(offsets, problem.footprints, strict=True)]
-        if max(tops) <= problem.lower_bound:
+        if max(tops) <= least:
             return
-        raised = [_raised(key, top, problem) for key, top in zip(keys, tops, strict=True)]
+        raised = [_raised(key, top, least) for key, top in zip(keys, tops, strict=True)]
         if is_dense:
             dense = raised
         elif smallest is None or (max(tops), raised) < smallest:
             smallest = (max(tops), raised)
 
 
-def _raised(key: float, top: int, problem: Problem) -> float:
-    return key * _PRIORITY_GROWTH if top > problem.lower_bound else key
+def _raised(key: float, top: int, least: int) -> float:
+    return key * _PRIORITY_GROWTH if top > least else key
 
 
 def _changed(keys: Sequence[float], generator: random.Random) -> list[float]:

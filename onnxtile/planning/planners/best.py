@@ -41,8 +41,8 @@ def place(problem: Problem, effort: Effort, heuristics: Collection[str] = HEURIS
 def _tried(problem: Problem, effort: Effort, heuristics: Collection[str]) -> Iterator[Sequence[int]]:
     """Yield the offsets of one heuristic after the other, the quickest first."""
     count = len(problem.buffers)
-    # The skyline knows no conflicts between buffers whose live ranges do not meet.
-    has_skyline = "skyline" in heuristics and not problem.extra_conflicts
+    # The skyline knows no conflicts between buffers whose live ranges do not meet, and no pins.
+    has_skyline = "skyline" in heuristics and not problem.extra_conflicts and not problem.pinned
     if count > MANY and has_skyline:
         yield from fillings(problem, effort.steps)
         return

@@ -5,11 +5,13 @@ After MiniMalloc: Moffitt, ASPLOS 2023, doi 10.1145/3623278.3624752; see plannin
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.exact.solve import How, solve
-from onnxtile.planning.offsets.problem import Ended, OptimalityProof, Problem, size_of
+from onnxtile.planning.offsets.outline import LivePart, by_steps, rounded
+from onnxtile.planning.offsets.problem import Buffer, Ended, OptimalityProof, Problem, size_of
 from onnxtile.planning.offsets.repeated_fit import placings
 from onnxtile.planning.planner import Placement, Planner
 from onnxtile.planning.planners.greedy_by_size import GREEDY_BY_SIZE
@@ -42,17 +44,36 @@ def _of_outlines(problem: Problem, start: tuple[int, ...], effort: Effort) -> Pl
     The rectangles go first where they need no more bytes than the parts: the search is better at them.
     """
     budget, best, bounding = effort.budget, start, problem.bounding
-    is_tight = bounding.lower_bound == problem.lower_bound
+    proof = _of_parts(problem, effort) if problem.pinned else None
+    least = problem.lower_bound if proof is None else proof.lower_bound
+    is_possible = bounding.pin_overlap is None
+    is_tight = is_possible and bounding.lower_bound == problem.lower_bound
     if is_tight:
         best = min(best, _place(bounding, effort).offsets, key=partial(size_of, problem))
-    if size_of(problem, best) > problem.lower_bound:
-        best = min((best, *map(tuple, placings(problem, budget))), key=partial(size_of, problem))
-    if not is_tight and bounding.lower_bound < size_of(problem, best):
+    if size_of(problem, best) > least:
+        best = min((best, *map(tuple, placings(problem, budget, least))), key=partial(size_of, problem))
+    if is_possible and not is_tight and bounding.lower_bound < size_of(problem, best) > least:
         best = min(best, _place(bounding, effort.after(budget)).offsets, key=partial(size_of, problem))
     ended: Ended = "time" if budget.is_late else "effort"
-    if size_of(problem, best) == problem.lower_bound:
+    if size_of(problem, best) == least:
         ended = "lower bound reached"
-    return Placement(best, OptimalityProof(problem.lower_bound, problem.bound, ended))
+    return Placement(best, OptimalityProof(least, problem.bound if proof is None else proof.bound, ended))
+
+
+def _of_parts(problem: Problem, effort: Effort) -> OptimalityProof:
+    """Return the better proof of two arenas with parts of buffers apart: cut by bytes, and cut by steps. No plan takes fewer bytes."""
+    cuts = (_in_parts(problem, lambda parts: parts), _in_parts(problem, by_steps))
+    return max((_place(cut, effort).proof for cut in cuts), key=lambda proof: proof.lower_bound)
+
+
+def _in_parts(problem: Problem, cut: Callable[[tuple[LivePart, ...]], Iterable[LivePart]]) -> Problem:
+    """Return the problem in which each part that `cut` makes of a buffer is a buffer by itself."""
+    unit, found = problem.granule, []
+    for i, buffer in enumerate(problem.buffers):
+        for start, end, lower, upper in cut(rounded(buffer.live_parts, unit)):
+            pin = None if buffer.pin is None else buffer.pin + start
+            found.append(Buffer(f"{i} {start} {lower}", end - start, lower, upper, unit, pin=pin))
+    return Problem(tuple(found), unit)
 
 
 def _place(problem: Problem, effort: Effort) -> Placement:

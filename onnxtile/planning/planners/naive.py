@@ -8,10 +8,18 @@ from onnxtile.planning.planner import Planner, heuristic
 
 def _place(problem: Problem) -> list[int]:
     offsets, top = [], 0
+    taken = sorted((problem.buffers[i].pin or 0, problem.footprints[i]) for i in problem.pinned)
     for buffer in problem.buffers:
-        offset = align(top, problem.alignment_of(buffer))
+        if buffer.pin is not None:
+            offsets.append(buffer.pin)
+            continue
+        unit, size = problem.alignment_of(buffer), problem.footprint(buffer)
+        offset = align(top, unit)
+        for start, held in taken:
+            if start < offset + size and offset < start + held:
+                offset = align(start + held, unit)
         offsets.append(offset)
-        top = offset + problem.footprint(buffer)
+        top = offset + size
     return offsets
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxtile.planning.offsets.conflicts import ConflictIndex
-from onnxtile.planning.offsets.problem import Ints, Problem, align
+from onnxtile.planning.offsets.problem import Ints, Problem, align, size_of
 from onnxtile.planning.offsets.ranking import by_birth, by_size
 from onnxtile.planning.planner import Planner, heuristic
 
@@ -31,22 +31,48 @@ def _assign(problem: Problem, order: Sequence[int]) -> Slots:
     In the order of first steps, the number of slots is the smallest possible: a new slot is opened only where all others are in use.
     """
     conflict_index = ConflictIndex(problem)
-    slots: Slots = []
+    slots = _pinned(problem)
     slot_of = np.full(len(problem.buffers), -1)
     widths = np.zeros(len(problem.buffers), np.int64)
+    fixed = np.zeros(len(problem.buffers) + 1, np.int64)
+    for number, held in enumerate(slots):
+        slot_of[held] = number
+        start, end = _span(problem, held)
+        fixed[number] = widths[number] = end - start
     for i in order:
         size = problem.footprints[i]
-        if not size:
+        if not size or slot_of[i] >= 0:
             continue
         taken = slot_of[conflict_index.of(i)]
         is_free = np.ones(len(slots), bool)
         is_free[taken[taken >= 0]] = False
+        is_free &= (fixed[: len(slots)] == 0) | (fixed[: len(slots)] >= size)
         slot = _choose(is_free, widths[: len(slots)], size)
         if slot == len(slots):
             slots.append([])
         slots[slot].append(i)
         slot_of[i], widths[slot] = slot, max(int(widths[slot]), size)
     return slots
+
+
+def _pinned(problem: Problem) -> Slots:
+    """Return a slot for each range of bytes that buffers with pins take; it does not grow."""
+    slots: Slots = []
+    end = 0
+    for i in sorted(problem.pinned, key=lambda i: problem.buffers[i].pin or 0):
+        start = problem.buffers[i].pin or 0
+        if slots and start < end:
+            slots[-1].append(i)
+        else:
+            slots.append([i])
+        end = max(end, start + problem.footprints[i])
+    return slots
+
+
+def _span(problem: Problem, slot: Sequence[int]) -> tuple[int, int]:
+    """Return the first byte of the slot of pinned buffers, and the byte after its last; (0, 0) where none is pinned."""
+    spans = [(pin, pin + problem.footprints[i]) for i in slot if (pin := problem.buffers[i].pin) is not None]
+    return min((start for start, _ in spans), default=0), max((end for _, end in spans), default=0)
 
 
 def _choose(is_free: npt.NDArray[np.bool_], widths: Ints, size: int) -> int:
@@ -58,16 +84,28 @@ def _choose(is_free: npt.NDArray[np.bool_], widths: Ints, size: int) -> int:
 
 
 def _bytes(problem: Problem, slots: Slots) -> int:
-    return sum(max(problem.footprints[i] for i in slot) for slot in slots)
+    return (
+        size_of(problem, _offsets(problem, slots)) if problem.pinned else sum(_width(problem, slot) for slot in slots)
+    )
+
+
+def _width(problem: Problem, slot: Sequence[int]) -> int:
+    return max(problem.footprints[i] for i in slot)
 
 
 def _offsets(problem: Problem, slots: Slots) -> list[int]:
-    offsets, top = [0] * len(problem.buffers), 0
+    offsets, top = [buffer.pin or 0 for buffer in problem.buffers], 0
+    taken = sorted(span for slot in slots if (span := _span(problem, slot))[1])
     for slot in slots:
-        start = align(top, max(problem.alignment_of(problem.buffers[i]) for i in slot))
+        unit, width = max(problem.alignment_of(problem.buffers[i]) for i in slot), _width(problem, slot)
+        pinned, end = _span(problem, slot)
+        start = align(pinned if end else top, unit)
+        for low, high in () if end else taken:
+            if low < start + width and start < high:
+                start = align(high, unit)
         for i in slot:
-            offsets[i] = start
-        top = start + max(problem.footprints[i] for i in slot)
+            offsets[i] = start if problem.buffers[i].pin is None else offsets[i]
+        top = top if end else start + width
     return offsets
 
 

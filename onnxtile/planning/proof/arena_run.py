@@ -114,7 +114,7 @@ def arena_run(  # noqa: PLR0913 - what a run can be asked for
         if isinstance(found, Corruption):
             corruption = found
         else:
-            told = _differences(found, expected[runs - 1], unsure, partial(executor.elsewhere, fed))
+            told = differences(found, expected[runs - 1], unsure, partial(executor.elsewhere, fed))
             corruption = next((Corruption(name, None) for name, reason in told.items() if reason is None), None)
             excused |= {name: reason for name, reason in told.items() if reason is not None}
         intact = all(block.is_intact(pattern) for block in executor.blocks.values())
@@ -144,7 +144,7 @@ def _arrays(feeds: Mapping[str, Any]) -> dict[str, Any]:
     return {name: np.asarray(value) if isinstance(value, np.generic) else value for name, value in feeds.items()}
 
 
-def _differences(
+def differences(
     found: Mapping[str, Any],
     expected: Mapping[str, Any],
     unsure: Unsure,

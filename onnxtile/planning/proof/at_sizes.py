@@ -84,8 +84,11 @@ def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Sh
     lists = ("inputs", "outputs", "copies", "totals", "gap", "optimal")
     outside = tuple(replace(reason, shape=NO_SHAPE) for reason in claims.outside or ())
     unplanned = tuple(replace(reason, shape=NO_SHAPE) for reason in claims.unplanned or ())
+    states = claims.states
+    if any(sizes[name] < high for name, (_, high) in plan.ranges.items()):
+        states = tuple(replace(state, size=UNSAID, copied=UNSAID, moved=UNSAID) for state in states)
     left_out: dict[str, Any] = {**dict.fromkeys(figures, UNSAID), **dict.fromkeys(lists), "optimal_over": ""}
-    return PlanAtSizes(result, replace(claims, **left_out, outside=outside, unplanned=unplanned))
+    return PlanAtSizes(result, replace(claims, **left_out, states=states, outside=outside, unplanned=unplanned))
 
 
 def _figures(formula: ArenaFormula, sizes: SizeOfSymbols, *, scaled: bool) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,21 +28,33 @@ class ArenaExecutor:
 
     `blocks` are the arenas by name. Tensors with a planned address are read and written only there; other graph inputs and constants have
     memory of their own; values without fixed bytes are Python values. Raises CheckFailed where the plan leaves the arena or gives a tensor
-    another size, ModelError where onnxruntime has no kernel for a node.
+    another size, ModelError where onnxruntime has no kernel for a node. `blocks` are those of another run, whose states it goes on with.
     """
 
     def __init__(
-        self, model: ir.Model, result: PlanResult, shapes: Shapes, constants: Constants, *, repeats: bool = False
+        self,
+        model: ir.Model,
+        result: PlanResult,
+        shapes: Shapes,
+        constants: Constants,
+        *,
+        repeats: bool = False,
+        blocks: Mapping[str, ArenaMemory] | None = None,
     ) -> None:
         self._model = model
         self._shapes = shapes
         self._constants = constants
         self._kernels = Kernels(model, shapes)
-        self.blocks = {arena.name: ArenaMemory(arena.size, result.alignment) for arena in result.arenas}
+        self.blocks = blocks or {arena.name: ArenaMemory(arena.size, result.alignment) for arena in result.arenas}
         self._result = result
         self._context = RunContext(LayoutFacts(model, shapes, constants), self.blocks, self._kernels, repeats=repeats)
         self._run = GraphRun(model.graph, self._context, result.buffers, result.schedule, result.steps, result.bodies)
-        self._kept_inputs = [v for v in model.graph.inputs if v in self._run.sites and not result.overwrite_inputs]
+        states = {state.input for state in result.kept_states}
+        inside = [value for value in model.graph.inputs if value in self._run.sites and value.name not in states]
+        names = frozenset(result.keeps)
+        made = (value for node in model.graph for value in node.outputs) if names else ()
+        kept = (value for value in made if value.name in names and value in self._run.sites)
+        self._kept = [*(() if result.overwrite_inputs else inside), *kept]
 
     @property
     def addresses(self) -> dict[str, int]:
@@ -77,10 +89,13 @@ class ArenaExecutor:
         """The number of different kernels."""
         return self._kernels.sessions
 
-    def run(self, feeds: Mapping[str, Array], order: Iterable[int] | None = None) -> dict[str, Any] | Corruption:
+    def run(
+        self, feeds: Mapping[str, Array], order: Iterable[int] | None = None, carried: Collection[str] = ()
+    ) -> dict[str, Any] | Corruption:
         """Run once; return each graph output by name (a TensorMemory, or an ordinary value), or the first corruption.
 
-        `order` has the nodes in another order than the plan's, by their places in it.
+        `order` has the nodes in another order than the plan's, by their places in it. Inputs that are `carried` lie in the arena since
+        the run before; of these, `feeds` has the values of the reference run.
 
         Raises ModelError where a kernel refuses its inputs outside the arena, too.
         """
@@ -88,13 +103,13 @@ class ArenaExecutor:
         reference: ValueTable = {**self._fed(feeds), **run.held}
         paired = PairedValues({**reference, **run.sites}, reference)
         for value in graph.inputs:
-            if value in run.sites:
+            if value in run.sites and value.name not in carried:
                 run.sites[value].data[:] = reference[value].data
         places = [place for place in order if place in run.steps] if order is not None else list(run.steps)
         corruption = run.run(paired, places, self._last_reads(places))
         if corruption is not None:
             return corruption
-        wrong = next((value for value in (*graph.outputs, *self._kept_inputs) if not paired.agree(value)), None)
+        wrong = next((value for value in (*graph.outputs, *self._kept) if not paired.agree(value)), None)
         if wrong is not None:
             return Corruption(wrong.name or "", None)
         return {output.name or "": paired.arena[output] for output in graph.outputs}
@@ -133,7 +148,7 @@ class ArenaExecutor:
                 last.update({value: number for _, value in kernel.outputs})
         found: dict[int, list[ir.Value]] = {}
         for value, number in last.items():
-            if value not in self._run.held and not value.is_graph_output() and value not in self._kept_inputs:
+            if value not in self._run.held and not value.is_graph_output() and value not in self._kept:
                 found.setdefault(number, []).append(value)
         return found
 

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.graph import dependencies
 from onnxtile.model.unfold import inside_of
+from onnxtile.model.walk import has_body
 from onnxtile.planning.layout.aliases.byte_reads import spans_read
 from onnxtile.planning.layout.aliases.find import Alias, LayoutFacts, parts, views
 from onnxtile.planning.layout.bytes import tensor_bytes
@@ -323,7 +324,7 @@ class GraphRun:
             self.steps[place] = Draws(kernel)
         else:
             there = self._there(node)
-            self.steps[place] = Moves(kernel, there) if there else kernel
+            self.steps[place] = Moves(kernel, there) if there or self._is_appended(node) else kernel
 
     def _is_typed(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> bool:
         """Return whether all values in the bodies of `node` are tensors; otherwise it runs as one kernel."""
@@ -343,12 +344,25 @@ class GraphRun:
     def _there(self, node: ir.Node) -> dict[ir.Value, tuple[tuple[int, int], ...]]:
         """Return the ranges of bytes, by output, that `node` need not move."""
         found: dict[ir.Value, tuple[tuple[int, int], ...]] = {}
+        if any(self._shapes.is_bound(value) for value in node.outputs):
+            return found  # the bytes in place are known only in a run
         for alias in parts(node, self._facts):
             if alias.value in self.sites and alias.source in self.sites and self._shares(alias):
                 start = max(0, -alias.at)
                 end = min(len(self.sites[alias.value].data), len(self.sites[alias.source].data) - alias.at)
                 found[alias.value] = (*found.get(alias.value, ()), (start, end))
         return found
+
+    def _is_appended(self, node: ir.Node) -> bool:
+        """Return whether a result of `node` begins at the address of a shorter operand, a state that grows, or of one that its bodies read.
+
+        Kernels of onnxruntime do not move rows inside their operand. Such a node runs beside the arena, and its result is put there.
+        """
+        sites = self.sites
+        made = [sites[value] for value in node.outputs if value in sites and not self._shapes.is_bound(value)]
+        read = [sites[value] for value in dict.fromkeys(dependencies(node)) if value in sites]
+        together = [(one, other) for one in made for other in read if one.address == other.address and len(other.data)]
+        return any(len(one.data) > len(other.data) for one, other in together) or (bool(together) and has_body(node))
 
     def _shares(self, alias: Alias) -> bool:
         """Return whether the plan keeps the alias: both at matching addresses in the arena, or both outside."""

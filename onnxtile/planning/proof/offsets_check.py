@@ -65,6 +65,8 @@ def _offset_failures(problem: Problem, plan: OffsetPlan, buffer: Buffer) -> list
         found.append(f"{buffer.name!r} starts at {offset}, before the arena")
     if offset % alignment:
         found.append(f"{buffer.name!r} at {offset} is not aligned to {alignment}")
+    if buffer.pin not in {None, offset}:
+        found.append(f"{buffer.name!r} is at {offset}, not at its pin {buffer.pin}")
     if buffer.size and offset + buffer.size > plan.size:
         found.append(f"{buffer.name!r} ends at {offset + buffer.size}, beyond the arena of {plan.size} bytes")
     return [PlanFailure(reason, (buffer.name,), buffer.lower) for reason in found]

@@ -16,6 +16,8 @@ from onnxtile.planning.result import PlannedBody, PlannedBuffer
 
 _CANARY = 0xC3
 """The byte that fills a workspace while its node runs."""
+_UNIQUE = "(unique workspace)"
+"""The end of the name of a workspace that is kept for the whole run: no node at all writes in it."""
 
 
 def planned_sites(
@@ -86,15 +88,16 @@ def workspaces(
     Raises CheckFailed for a workspace outside its arena, or a tensor of `bodies` outside the workspace of its node.
     """
     rows = [buffer for buffer in buffers if buffer.kind == "workspace"]
-    own = {row.node: row for row in rows if row.node is not None}
+    own = {row.node: row for row in rows if row.node is not None and not row.name.endswith(_UNIQUE)}
     for node, inside in bodies.items():
         _require_inside_workspace(node, own.get(node), inside)
     found: dict[int, list[Workspace]] = {}
     for row in rows:
-        used_by_bodies = tuple(_ranges(row, bodies.get(row.node or "", ())))
+        used_by_bodies = tuple(_ranges(row, bodies.get(row.node or "", ()))) if own.get(row.node or "") is row else ()
         workspace = Workspace(row.name, _bytes(row, blocks), used_by_bodies)
         for place, step in enumerate(steps):
-            if schedule[place] == row.node or (row.node is None and row.first <= step <= row.last):
+            is_held = row.node is None or row.name.endswith(_UNIQUE)
+            if schedule[place] == row.node or (is_held and row.first <= step <= row.last):
                 found.setdefault(place, []).append(workspace)
     return found
 
@@ -102,7 +105,9 @@ def workspaces(
 def _require_inside_workspace(node: str, workspace: PlannedBuffer | None, bodies: Iterable[PlannedBody]) -> None:
     for body in bodies:
         for row in _tensors(body):
-            end = 0 if workspace is None else workspace.offset + min(workspace.size, body.size)
+            # At one size of a range, the size of a body is not said.
+            size = 0 if workspace is None else min(workspace.size, body.size) if body.size >= 0 else workspace.size
+            end = 0 if workspace is None else workspace.offset + size
             if (
                 workspace is None
                 or row.arena != workspace.arena

@@ -30,6 +30,7 @@ function facts(plan, row) {
     ["last step", nodeAt(plan, row.last)],
     row.owner !== null && ["alias of", row.owner],
     ["kind", row.kind],
+    row.rule && ["rule", row.rule],
   ].filter(Boolean);
 }
 

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 def check_plan(options: CheckOptions) -> Audit:
     """Check a plan as `onnxtile.check_plan` says."""
-    from onnxtile.planning.proof.published.audit import check
+    from onnxtile.planning.proof.failure import PlanFailure
+    from onnxtile.planning.proof.published.audit import Audit, check
     from onnxtile.planning.proof.published.claims import Claims
+    from onnxtile.planning.proof.published.copied_model import with_claimed_copies
 
     progress, model, plan = options.progress, options.model, options.plan
     inputs, ranges = options.inputs, options.ranges
@@ -40,6 +42,11 @@ def check_plan(options: CheckOptions) -> Audit:
     largest = {**claims.bounds, **(options.bounds or {})} or None
     known = resolve(checked, run=True, wanted=Wanted(given, ranges), bounds=largest)
     progress("checking the plan")
+    if claims.movement is not None and claims.movement.copies is not None:
+        copied = with_claimed_copies(checked, claims, known)
+        if isinstance(copied, PlanFailure):
+            return Audit.refused(copied)
+        known = copied
     return check(checked, claims, known, Constants(checked), digest(model))
 
 

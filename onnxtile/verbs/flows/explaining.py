@@ -15,7 +15,7 @@ from onnxtile.query.explain import Stopped
 from onnxtile.query.explain import explain as explain_program
 from onnxtile.query.index import VertexIndex
 from onnxtile.query.match import Match, Matcher
-from onnxtile.query.program import Program, nodes_of
+from onnxtile.query.program import Program
 from onnxtile.query.required import required_nodes
 from onnxtile.query.syntax import ANY_NODE, PRODUCER
 from onnxtile.query.vertex import Vertex, identify
@@ -196,7 +196,7 @@ class _NodesInside:
 
 def _beginning(variant: int, program: Program, index: VertexIndex, inside: _NodesInside) -> Beginning:
     roots = tuple(dict.fromkeys(node.type for node in program.roots))
-    named = dict.fromkeys(node.type for clause in program.query.clauses for node in nodes_of(clause))
+    named = dict.fromkeys(node.type for node in program.query.nodes)
     others = {name: len(index.of(name)) for name in named if name not in {*roots, ANY_NODE, PRODUCER}}
     nodes = {vertex for name in roots for vertex in index.of(name)}
     taken = dict.fromkeys(vertex for name in roots for vertex in inside.index.of(name))

@@ -10,6 +10,7 @@ from onnxtile.inspection.summary import Inspection, summarise
 from onnxtile.model.dims import bind, require_symbols
 from onnxtile.model.load import load
 from onnxtile.verbs.flows.stage import Progress
+from onnxtile.verbs.flows.state import require_sizes_from_1
 
 if TYPE_CHECKING:
     from onnxtile.verbs.inspect import InspectOptions
@@ -22,6 +23,7 @@ def inspect(options: InspectOptions) -> Inspection:
     graph = load(options.model)
     bind(graph, options.fixed_dims, options.whole_shapes)
     require_symbols(graph, options.dim_ranges)
+    require_sizes_from_1(options.dim_ranges)
     trained = _as_trained(graph, progress) if options.training else None
     progress("resolving shapes")
     return summarise(graph, training=trained, tree=options.tree, ranges=options.dim_ranges)

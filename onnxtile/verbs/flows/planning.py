@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnx_ir as ir
 
-from onnxtile.errors import Mismatch
+from onnxtile import values
+from onnxtile.errors import Mismatch, NoKernel
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.given import given_shapes, read_inputs
 from onnxtile.model.load import digest, file_name, load
 from onnxtile.model.shapes import resolve
-from onnxtile.model.unfold import unfold
+from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.model.wanted import Wanted
 from onnxtile.report.format import PlanDocument
 from onnxtile.result import write_result
 from onnxtile.verbs.flows.chain import ModelResult, file_of, verified
 from onnxtile.verbs.flows.kernels import choose_kernels
+from onnxtile.verbs.flows.state import state_choice, state_verdict
 
 if TYPE_CHECKING:
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.proof.arena_run import ArenaVerdict
+    from onnxtile.planning.proof.state_run import StateVerdict
     from onnxtile.planning.result import PlanResult
     from onnxtile.verbs.flows.range_planning import RangeVerdict
     from onnxtile.verbs.plan import PlanOptions
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 class PlannedModel(ModelResult):
     """The annotated model, its plan, and the verdict of the run inside the arena (None where verification was off).
 
+    `not_run` is the reason why there was no run: onnxruntime has no kernel for an operator. The plan was checked all the same.
     Quantised islands that are kernels are meta-ops in the model, which `unfuse` opens again.
     """
 
@@ -40,12 +44,14 @@ class PlannedModel(ModelResult):
 
     model: ir.Model
     plan: PlanResult
-    verdict: ArenaVerdict | RangeVerdict | None
+    verdict: ArenaVerdict | StateVerdict | RangeVerdict | None
+    not_run: str | None = None
 
     @property
     def summary(self) -> str:
         """The size of the arena, and how it was proved."""
-        return f"{self.plan.summary}, {verified(self.verdict)}"
+        state = verified(self.verdict) if self.not_run is None else f"checked, not run: {self.not_run}"
+        return f"{self.plan.summary}, {state}"
 
     def write(self, path: str | Path) -> None:
         """Write the plan to `path` in the format that the ending selects: .json, .html, .h, .csv, .svg ... Raises UsageError."""
@@ -54,7 +60,13 @@ class PlannedModel(ModelResult):
     @property
     def document(self) -> PlanDocument:
         """The JSON of the plan, from which every format can be written."""
-        return PlanDocument(self.plan.to_dict(), self.constant_block)
+        return PlanDocument(self.plan.to_dict(), self.constant_block, self.certificate)
+
+    def certificate(self) -> dict[str, Any]:
+        """Return the certificate of the plan, which `planning/check_certificate.py` accepts. Raises ModelError."""
+        from onnxtile.planning.certificate import certificate
+
+        return certificate(self.model, self.plan)
 
     def constant_block(self) -> bytes:
         """Return the bytes of the constants, each at its offset in the block of constants. Raises UsageError, ModelError."""
@@ -64,17 +76,19 @@ class PlannedModel(ModelResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `plan`."""
-        return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict()}
+        missing = {} if self.not_run is None else {"not_run": self.not_run}
+        return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict(), **missing}
 
 
 def plan(options: PlanOptions) -> PlannedModel:
     """Plan a model as `onnxtile.plan` says."""
     from onnxtile.planning.annotate import annotate
     from onnxtile.planning.model_plan import plan_model
-    from onnxtile.planning.proof.arena_run import arena_run
     from onnxtile.planning.proof.published.audit import require
+    from onnxtile.verbs.flows.moving import plan_moved, require_movement
     from onnxtile.verbs.flows.range_planning import plan_range
 
+    require_movement(options)
     if options.dim_ranges:
         return plan_range(options)
     settings = settings_of(options)
@@ -88,22 +102,39 @@ def plan(options: PlanOptions) -> PlannedModel:
     progress("inferring shapes")
     wanted = Wanted(given, ranges)
     known = resolve(planned, run=True, wanted=wanted, bounds=bounds, proved=options.verify)
-    opened = unfold(planned, known, Constants(planned))
     progress("planning")
     settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=bound)
-    result = plan_model(*opened, settings)
+    if options.movement == "none":
+        opened = unfold(planned, known, Constants(planned))
+        result = plan_model(*opened, settings)
+    else:
+        planned, opened, result = plan_moved(planned, known, settings, options)
     result = replace(result, kernels=None if counted is None else counted.to_dict())
     require(opened.model, result, opened.shapes, opened.constants, result.digest)
-    verdict = None
+    verdict: ArenaVerdict | StateVerdict | None = None
+    not_run = None
     if options.verify:
-        progress("running the model")
-        verdict = arena_run(opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=progress)
-        require_equal(verdict)
+        try:
+            verdict = _ran(opened, result, wanted, options)
+        except NoKernel as error:
+            not_run = str(error).partition(":")[0]
+        else:
+            require_equal(verdict)
     annotate(planned, result)
-    return PlannedModel(planned, result, verdict, source=file_of(options.model))
+    return PlannedModel(planned, result, verdict, not_run, source=file_of(options.model))
 
 
-def require_equal(verdict: ArenaVerdict) -> None:
+def _ran(opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions) -> ArenaVerdict | StateVerdict:
+    """Run `opened` inside its arena: many times where the plan keeps states, else once."""
+    from onnxtile.planning.proof.arena_run import arena_run
+
+    if result.kept_states:
+        return state_verdict(opened, result, wanted, options)
+    options.progress("running the model")
+    return arena_run(opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=options.progress)
+
+
+def require_equal(verdict: ArenaVerdict | StateVerdict) -> None:
     """Raise Mismatch where a run inside the arena differs from the plain run."""
     if not verdict.equal:
         where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
@@ -114,10 +145,13 @@ def require_equal(verdict: ArenaVerdict) -> None:
 
 def settings_of(options: PlanOptions) -> PlanSettings:
     """Return the settings of the planner that the options of `plan` name, without those of one model."""
+    from onnxtile.planning.layout.pins import Pins
     from onnxtile.planning.layout.workspaces import WorkspaceRules
     from onnxtile.planning.model_plan import PlanSettings
 
+    offsets = values.read_offsets(options.pins or {})
     return PlanSettings(
+        pins=Pins(offsets, options.places or {}, tuple(dict.fromkeys(options.keep))),
         alignment=64 if options.alignment is None else options.alignment,
         planner=options.planner,
         order=options.order,
@@ -129,4 +163,5 @@ def settings_of(options: PlanOptions) -> PlanSettings:
         effort=replace(options.search, progress=options.progress),
         capacity=options.capacities,
         bounds=options.bounds or {},
+        states=state_choice(options.state),
     )

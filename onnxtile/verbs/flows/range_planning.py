@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxtile.errors import Mismatch, ModelError, UsageError
+from onnxtile.errors import Mismatch, ModelError, NoKernel, UsageError
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind, formula_names, free_inputs, rename_symbols, require_symbols
 from onnxtile.model.infer import values
@@ -17,12 +17,15 @@ from onnxtile.model.shapes import resolve
 from onnxtile.model.unbound import missing_sizes
 from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.model.wanted import Wanted
+from onnxtile.sizes import LARGEST_COUNT
 from onnxtile.verbs.flows.chain import file_of
 from onnxtile.verbs.flows.kernels import choose_kernels
+from onnxtile.verbs.flows.state import require_lengths, require_sizes_from_1, sizes_of_runs
 
 if TYPE_CHECKING:
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.proof.arena_run import ArenaVerdict
+    from onnxtile.planning.proof.state_run import StateVerdict
     from onnxtile.planning.result import PlanResult
     from onnxtile.verbs.flows.planning import PlannedModel
     from onnxtile.verbs.plan import PlanOptions
@@ -38,31 +41,37 @@ class RangeVerdict:
 
     sizes: tuple[Mapping[str, int], ...]
     verdicts: tuple[ArenaVerdict, ...]
+    state: StateVerdict | None = None
+
+    @property
+    def _all(self) -> tuple[ArenaVerdict | StateVerdict, ...]:
+        return self.verdicts if self.state is None else (*self.verdicts, self.state)
 
     @property
     def equal(self) -> bool:
         """Whether every bit was as in the plain run, at all sizes."""
-        return all(verdict.equal for verdict in self.verdicts)
+        return all(verdict.equal for verdict in self._all)
 
     @property
     def runs(self) -> int:
         """The number of runs at all sizes."""
-        return sum(verdict.runs for verdict in self.verdicts)
+        return sum(verdict.runs for verdict in self._all)
 
     @property
     def excused(self) -> dict[str, str]:
         """The outputs that need not have the bits of a run of the whole model, with the reason."""
-        return {name: reason for verdict in self.verdicts for name, reason in verdict.excused.items()}
+        return {name: reason for verdict in self._all for name, reason in verdict.excused.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sizes, the sums over all runs, and the reasons for outputs that need not be equal."""
         return {
             "equal": self.equal,
-            "sizes": [dict(sizes) for sizes in self.sizes],
+            "sizes": [dict(sizes) for sizes in (self.sizes if self.state is None else self.state.sizes)],
             "runs": self.runs,
-            "repeated": sum(verdict.repeated for verdict in self.verdicts),
+            "repeated": sum(verdict.repeated for verdict in self._all),
             "excused": self.excused,
             "verdicts": [verdict.to_dict() for verdict in self.verdicts],
+            "state": self.state and self.state.to_dict(),
         }
 
 
@@ -89,16 +98,18 @@ def plan_range(options: PlanOptions) -> PlannedModel:
     tensors = (value for value in free_inputs(planned) if isinstance(value.type, ir.TensorType))
     left = [value for value in tensors if known.formulas(value) is None]
     if left:
+        require_sizes_from_1(ranges)
         raise missing_sizes(left)
     opened = unfold(planned, known, Constants(planned))
     progress("planning")
     settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=dims, ranges=ranges)
     result = _fitting(opened, settings)
     result = replace(result, kernels=None if counted is None else counted.to_dict())
-    verdict = _proved(planned, result, options)
+    require_lengths(result, opened)
+    verdict, not_run = _proved_or_checked(planned, result, opened, options)
     rename_symbols(planned, {word: name for name, word in names.items()})
     annotate(planned, result)
-    return PlannedModel(planned, result, verdict, source=file_of(options.model))
+    return PlannedModel(planned, result, verdict, not_run, source=file_of(options.model))
 
 
 def _fitting(opened: Unfolded, settings: PlanSettings) -> PlanResult:
@@ -110,12 +121,27 @@ def _fitting(opened: Unfolded, settings: PlanSettings) -> PlanResult:
     try:
         return plan_model(*opened, settings)
     except OverCapacity as error:
-        free = plan_model(*opened, replace(settings, capacity=None))
+        # Places name memories, which are then as large as any plan.
+        memories = settings.capacity if settings.pins.places and isinstance(settings.capacity, Mapping) else None
+        capacity = None if memories is None else dict.fromkeys(memories, LARGEST_COUNT)
+        free = plan_model(*opened, replace(settings, capacity=capacity))
         raise does_not_fit(free, settings.capacity, error) from None
 
 
-def _proved(model: ir.Model, plan: PlanResult, options: PlanOptions) -> RangeVerdict | None:
+def _proved_or_checked(
+    model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOptions
+) -> tuple[RangeVerdict | None, str | None]:
+    """Return the verdict of `_proved`; where onnxruntime has no kernel for an operator the plan is only checked, with the reason."""
+    try:
+        return _proved(model, plan, known, options), None
+    except NoKernel as error:
+        return _proved(model, plan, known, replace(options, verify=False)), str(error).partition(":")[0]
+
+
+def _proved(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOptions) -> RangeVerdict | None:
     """Check `plan` at the corners of its ranges and between, and run it there; None where it is not run.
+
+    Runs of a plan that keeps states follow each other, from the least length to the largest, instead.
 
     Raises CheckFailed where the check says no, and Mismatch where a run differs.
     """
@@ -135,7 +161,7 @@ def _proved(model: ir.Model, plan: PlanResult, options: PlanOptions) -> RangeVer
         ]
         for found in plans:
             require(opened.model, found.claims, opened.shapes, opened.constants, plan.digest)
-        for found in (plans if not verdicts else plans[-1:]) if options.verify else ():
+        for found in (plans if not verdicts else plans[-1:]) if options.verify and not plan.kept_states else ():
             verdict = arena_run(
                 opened.model, found.result, opened.shapes, opened.constants, wanted=wanted, progress=options.progress
             )
@@ -146,7 +172,31 @@ def _proved(model: ir.Model, plan: PlanResult, options: PlanOptions) -> RangeVer
                     f"the run inside the arena at {listed(one)} differs from the plain run{where}",
                     hint="please report it with the model",
                 )
-    return RangeVerdict(tuple(sizes), tuple(verdicts)) if options.verify else None
+    if not options.verify:
+        return None
+    if plan.kept_states:
+        return RangeVerdict((), (), _with_states(model, plan, known, options))
+    return RangeVerdict(tuple(sizes), tuple(verdicts))
+
+
+def _with_states(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOptions) -> StateVerdict:
+    """Run `plan` at one size after the other in one arena. Raises Mismatch where a run differs."""
+    from onnxtile.planning.proof.at_sizes import at_sizes
+    from onnxtile.planning.proof.state_run import SizedPlan, state_run
+    from onnxtile.verbs.flows.planning import require_equal
+
+    def plans() -> Iterator[SizedPlan]:
+        last: SizedPlan | None = None
+        for one in sizes_of_runs(plan, known, options.state_steps):
+            if last is None or last.sizes != one:
+                _, opened = next(iter(_at(model, [one], options)))
+                sized = at_sizes(plan, one, opened.model, opened.shapes, scaled=False)
+                last = SizedPlan(opened, replace(sized.result, arenas=plan.arenas), one)
+            yield last
+
+    verdict = state_run(plans(), Wanted(None, options.ranges), progress=options.progress)
+    require_equal(verdict)
+    return verdict
 
 
 def _require_planned(plan: PlanResult, opened: Unfolded) -> None:
@@ -166,7 +216,7 @@ def _at(
     """Yield the model at each of the `sizes`, with its shapes: those that inference knows of it at this size alone."""
     for one in sizes:
         bound = model.clone()
-        bind(bound, one, {})
+        bind(bound, one, {}, least=0)
         wanted = Wanted(None, options.ranges)
         known = resolve(bound, run=True, wanted=wanted, bounds=options.bounds, proved=options.verify)
         yield one, unfold(bound, known, Constants(bound))

@@ -97,6 +97,36 @@ def _joint(pieces: Iterable[OriginRange]) -> list[OriginRange]:
     return found
 
 
+class FixedBytes(NamedTuple):
+    """The constraints on the bytes of a tensor or of an alias set: an address in bytes, a memory, and whether nothing else shares them.
+
+    No byte is at `limit` or behind it, the capacity of the memory of an address.
+    """
+
+    at: int | None = None
+    memory: str | None = None
+    is_alone: bool = False
+    limit: int | None = None
+
+    def moved(self, distance: int) -> FixedBytes:
+        """Return the constraints on bytes that start `distance` bytes after these."""
+        return self if self.at is None else self._replace(at=self.at + distance)
+
+    def joined(self, other: FixedBytes) -> FixedBytes | None:
+        """Return the constraints on bytes that start at both addresses; None where there are no such bytes."""
+        if self.is_alone or other.is_alone:
+            return None
+        is_other = None not in {self.at, other.at} and self.at != other.at
+        if is_other or (None not in {self.memory, other.memory} and self.memory != other.memory):
+            return None
+        limit = min((one.limit for one in (self, other) if one.limit is not None), default=None)
+        return FixedBytes(other.at if self.at is None else self.at, self.memory or other.memory, limit=limit)
+
+
+FREE = FixedBytes()
+"""No constraints."""
+
+
 @dataclass
 class AliasSet:
     """Tensors in one buffer of `size` bytes; `owner` is one that fills it.
@@ -104,7 +134,8 @@ class AliasSet:
     A tensor starts at `starts[tensor] - base` bytes from the start of the buffer: a tensor that extends the buffer to the left moves the
     base, not every start. All tensors are dead by the time that one of the `front` over their bytes is made, unless they are of the front
     themselves. So a tensor that comes after the front comes after all. `columns` has the live ranges of the bytes, which count as those
-    in `starts`; None where all bytes count as live in the whole `live_range`.
+    in `starts`; None where all bytes count as live in the whole `live_range`. `fixed` are the constraints on the bytes at which `starts`
+    counts from 0.
     """
 
     owner: ir.Value
@@ -114,6 +145,12 @@ class AliasSet:
     front: tuple[ir.Value, ...]
     base: int = 0
     columns: ByteColumns | None = None
+    fixed: FixedBytes = FREE
+
+    @property
+    def pin(self) -> int | None:
+        """The offset that the buffer must have; None without one."""
+        return self.fixed.moved(self.base).at
 
     @property
     def outline(self) -> tuple[LivePart, ...]:
@@ -158,7 +195,8 @@ class AliasSets:
 
     `live_ranges` are those of the schedule whose steps are counted, `order` says which tensors are dead before others are made, and `kept`
     tensors outlive the run. `parts` has the live ranges of the bytes of tensors that die part by part; with None, all bytes of a set count
-    as live in its whole live range. Live bytes are rounded up to multiples of `alignment`.
+    as live in its whole live range. Live bytes are rounded up to multiples of `alignment`. `fixed` has the constraints on the bytes of
+    tensors.
     """
 
     def __init__(
@@ -170,7 +208,11 @@ class AliasSets:
         contents: Contents,
         alignment: int,
         parts: Mapping[ir.Value, Sequence[LivePart]] | None = None,
+        fixed: Mapping[ir.Value, FixedBytes] | None = None,
     ) -> None:
+        self._is_free = not fixed
+        # Bytes that a pinned buffer may reach without making the arena larger; None: any.
+        self.ceiling: int | None = None
         self._alignment = alignment
         self._sizes = sizes
         self._order = order
@@ -184,7 +226,8 @@ class AliasSets:
                 died = parts.get(value)
                 whole = ByteColumns((0, size), ((live_range,),)) if size else ByteColumns((0,), ())
                 columns = whole if died is None else ByteColumns.of(died)
-            self.of[value] = AliasSet(value, size, live_range, {value: 0}, (value,), columns=columns)
+            own = (fixed or {}).get(value, FREE)
+            self.of[value] = AliasSet(value, size, live_range, {value: 0}, (value,), columns=columns, fixed=own)
 
     def allow(self, alias: Alias) -> None:
         """Let `alias.value` be written over `alias.source`, once that is dead."""
@@ -210,10 +253,28 @@ class AliasSets:
         low, high = min(0, shift), max(first.size, shift + second.size)
         if high - low != max(first.size, second.size):
             return None
+        if not self._is_free and not self._may_join(first, second, shift):
+            return None
         front = self._front_behind(first, second, shift)
         if front is None and self._harmful(first, second, shift):
             return None
         return Merge(first, second, shift, front or (*first.front, *second.front))
+
+    def _may_join(self, first: AliasSet, second: AliasSet, shift: int) -> bool:
+        """Return whether both sets can have their addresses and memories in one aligned buffer."""
+        joined = first.fixed.moved(first.base).joined(second.fixed.moved(second.base - shift))
+        if joined is None or joined.at is None:
+            return joined is not None
+        start = joined.at + min(0, shift)
+        end = start + max(first.size, second.size)
+        is_inside = all(most is None or end <= most for most in (joined.limit, self.ceiling))
+        return start >= 0 and start % self._alignment == 0 and is_inside
+
+    @property
+    def pinned_end(self) -> int:
+        """The end of the highest pinned buffer in bytes; 0 without one."""
+        sets = () if self._is_free else self.of.values()
+        return max((one.pin + one.size for one in sets if one.pin is not None), default=0)
 
     def merge(self, merge: Merge) -> Merged:
         """Make one alias set of two: the one with fewer tensors moves, so that n merges take n log n moves at most."""
@@ -224,6 +285,9 @@ class AliasSets:
         larger = first if first.size >= second.size else second
         kept.front = merge.front
         moved = kept.base + distance - other.base
+        joined = kept.fixed.joined(other.fixed.moved(-moved))
+        assert joined is not None
+        kept.fixed = joined
         changes = self._slack(first, -1) + self._slack(second, -1)
         if kept.columns is not None and other.columns is not None:
             kept.columns, inner = kept.columns.joined(other.columns, moved)
@@ -240,6 +304,12 @@ class AliasSets:
         if kept.columns is None:
             changes.append(LiveChange(kept.size, *kept.live_range))
         return Merged(kept, other, before, tuple(changes))
+
+    def hold(self, alias_set: AliasSet) -> None:
+        """Let all bytes of `alias_set` be live in its whole live range."""
+        if alias_set.columns is not None and alias_set.size:
+            low = alias_set.base
+            alias_set.columns = ByteColumns((low, low + alias_set.size), ((alias_set.live_range,),))
 
     def live_bytes(self, alias_set: AliasSet) -> list[LiveChange]:
         """Return the live bytes of `alias_set`, rounded up to the alignment."""
@@ -258,7 +328,7 @@ class AliasSets:
             del kept.starts[value]
             self.of[value] = done.other
         kept.owner, kept.size, kept.live_range = before.owner, before.size, before.live_range
-        kept.front, kept.base, kept.columns = before.front, before.base, before.columns
+        kept.front, kept.base, kept.columns, kept.fixed = before.front, before.base, before.columns, before.fixed
 
     def _front_behind(self, first: AliasSet, second: AliasSet, shift: int) -> tuple[ir.Value, ...] | None:
         """Return the front of both sets where all of `second` come after those of `first` whose bytes they take; else None.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -22,6 +22,7 @@ from onnxtile.model.shapes import Shapes
 from onnxtile.model.unbound import Unbound
 from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, QUANTISED_IN_PLACE, VIEWS
 from onnxtile.planning.layout.aliases.moving import Move, joins_quantised, quantised_move, standard_move
+from onnxtile.planning.layout.aliases.state_aliases import over_states
 from onnxtile.planning.layout.bytes import tensor_bytes
 
 _STANDARD = {"", "ai.onnx"}
@@ -42,11 +43,15 @@ class Alias:
 
 @dataclass(frozen=True)
 class LayoutFacts:
-    """A model with the facts that aliases depend on: shapes, element types, and constants."""
+    """A model with the facts that aliases depend on: shapes, element types, and constants.
+
+    `states` has by each input that is a state the tensor that its output is a view of, or the output itself.
+    """
 
     model: ir.Model
     shapes: Shapes
     constants: Constants
+    states: Mapping[ir.Value, ir.Value] = field(default_factory=dict)
     _lawful: dict[ir.Node, tuple[Alias, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -59,6 +64,15 @@ class LayoutFacts:
         if node not in self._lawful:
             self._lawful[node] = (*aliases(node, self), *overwrites(node, self))
         return self._lawful[node]
+
+    def root(self, value: ir.Value) -> ir.Value:
+        """Return the tensor that `value` is a view of, through any number of views; `value` itself where it is none."""
+        while (maker := value.producer()) is not None:
+            found = next((alias.source for alias in views(maker, self) if alias.value is value), None)
+            if found is None:
+                return value
+            value = found
+        return value
 
     def opset(self) -> int:
         """Return the version of the standard operators."""
@@ -94,7 +108,8 @@ def views(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
         if facts.same_bytes(node.outputs[0], node.inputs[0]):
             yield Alias(node.outputs[0], node.inputs[0], "view")
         return
-    if node.op_type not in VIEWS or not facts.is_standard(node) or not node.inputs or not node.outputs:
+    is_view = node.op_type in VIEWS or (node.op_type in JOINS and len(node.inputs) == 1)
+    if not is_view or not facts.is_standard(node) or not node.inputs or not node.outputs:
         return
     if node.op_type == "Dropout" and not does_not_train(node, facts):
         return
@@ -109,7 +124,9 @@ def parts(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     if moved is None or moved.operands[0] is None:
         return
     if any(facts.shapes.is_bound(value) for value in (*node.inputs, *node.outputs) if value is not None):
-        return  # the start of a part is known only in a run
+        # The start of a part is known only in a run, apart from that of the first operand of a Concat.
+        yield from _first_joined(moved, facts)
+        return
     if moved.op_type in JOINS:
         yield from _joined(moved, facts)
     elif moved.op_type in CUTS:
@@ -143,10 +160,12 @@ def overwrites(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     """
     allowed = () if any(views(node, facts)) else overwritable(node, facts)
     forbidden = {v for place, v in enumerate(node.inputs) if place not in allowed}
+    sure = _sure_of_size(node, allowed, facts)
     for source in dict.fromkeys(v for v in node.inputs if v is not None and v not in forbidden):
         for value in (v for v in node.outputs if v.name):
-            if _same_elements(value, source, facts) and _is_sure_of_size(node, value, source, allowed, facts):
+            if _same_elements(value, source, facts) and (source in sure or _same_formulas(value, source, facts)):
                 yield Alias(value, source, "in place")
+    yield from (Alias(value, source, "in place") for value, source in over_states(node, facts))
 
 
 def overwritable(node: ir.Node, facts: LayoutFacts) -> Collection[int]:
@@ -186,23 +205,26 @@ def _same_elements(a: ir.Value, b: ir.Value, facts: LayoutFacts) -> bool:
     return first.bitwidth == second.bitwidth >= 8 and sizes == facts.shapes.sizes(b)
 
 
-def _is_sure_of_size(
-    node: ir.Node, value: ir.Value, source: ir.Value, allowed: Collection[int], facts: LayoutFacts
-) -> bool:
-    """Return whether `source` has the size of the result `value` in every run. Two sizes with one bound may differ, and one be broadcast.
-
-    Equal formulas are equal at all sizes. A result that may be written over operand 0 only has its shape. Operands of one element never
-    change the shape of a result.
-    """
+def _same_formulas(value: ir.Value, source: ir.Value, facts: LayoutFacts) -> bool:
+    """Return whether both have one size at all sizes of the dimensions, because its formulas are equal."""
     formulas = facts.shapes.formulas(value)
-    if formulas is not None and formulas == facts.shapes.formulas(source):
-        return True
-    if not any(facts.shapes.is_bound(value) for value in (*node.inputs, *node.outputs) if value is not None):
-        return True
+    return formulas is not None and formulas == facts.shapes.formulas(source)
+
+
+def _sure_of_size(node: ir.Node, allowed: Collection[int], facts: LayoutFacts) -> Collection[ir.Value]:
+    """Return the operands that have the size of the results in every run. Two sizes with one bound may differ, and one be broadcast.
+
+    A result that may be written over operand 0 only has its shape. Operands of one element never change the shape of a result.
+    """
+    operands = frozenset(v for v in node.inputs if v is not None)
+    if not any(facts.shapes.is_bound(value) for value in (*operands, *node.outputs)):
+        return operands
     if not facts.is_standard(node):
-        return False
-    others = [v for v in node.inputs if v is not None and v is not source]
-    return set(allowed) == {0} or all(_is_single(v, facts) for v in others)
+        return ()
+    larger = frozenset(v for v in operands if not _is_single(v, facts))
+    if set(allowed) == {0} or not larger:
+        return operands
+    return larger if len(larger) == 1 else ()
 
 
 def _is_single(value: ir.Value, facts: LayoutFacts) -> bool:
@@ -227,6 +249,23 @@ def _joined(moved: Move, facts: LayoutFacts) -> Iterator[Alias]:
         if at is not None:
             yield Alias(result, operand, "join", -at)
         start += length[axis]
+
+
+def _first_joined(moved: Move, facts: LayoutFacts) -> Iterator[Alias]:
+    """Yield the alias of the first operand of a Concat, where all sizes before the joined axis are 1: it starts the result at any size.
+
+    The only operand of a Concat is the whole result.
+    """
+    operand, result = moved.operands[0], moved.results[0]
+    if moved.op_type not in JOINS or operand is None or not result.name:
+        return
+    outer, inner, dtype = facts.shapes.sizes(result), facts.shapes.sizes(operand), facts.shapes.dtype(result)
+    if outer is None or inner is None or len(inner) != len(outer) or not -len(outer) <= moved.axis < len(outer):
+        return
+    is_typed = dtype is not None and dtype == facts.shapes.dtype(operand) and dtype.bitwidth >= 8
+    is_row = len(moved.operands) == 1 or set(outer[: moved.axis % len(outer)]) <= {1}
+    if is_typed and is_row and tensor_bytes(operand, facts.shapes):
+        yield Alias(result, operand, "join")
 
 
 def _split(moved: Move, facts: LayoutFacts) -> Iterator[tuple[ir.Value, list[int]]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxtile import keys
-from onnxtile.planning.layout.aliases.alias_sets import AliasSets, Contents, Merged
+from onnxtile.planning.layout.aliases.alias_sets import AliasSets, Contents, FixedBytes, Merged
 from onnxtile.planning.layout.aliases.byte_columns import LiveChange
 from onnxtile.planning.layout.aliases.find import Alias, LayoutFacts
 from onnxtile.planning.layout.aliases.rewriting import rewriting
@@ -36,7 +36,8 @@ class Timeline:
 
     `order` says which tensors are dead before others are made; `kept` tensors are never written over. `parts` has the live ranges of the
     bytes of tensors that die part by part; with None, all bytes of a buffer count as live in its whole live range. Without `saves_copies`,
-    parts other than tiles are only taken to lower the peak.
+    parts other than tiles are only taken to lower the peak. `fixed` has the addresses that tensors must have, and `states` put the
+    output of a state at the address of its input.
     """
 
     schedule: Schedule
@@ -46,6 +47,8 @@ class Timeline:
     workspaces: Sequence[Buffer] = ()
     parts: Mapping[ir.Value, Sequence[LivePart]] | None = None
     saves_copies: bool = True
+    fixed: Mapping[ir.Value, FixedBytes] = field(default_factory=dict)
+    states: Sequence[Alias] = ()
 
 
 def choose(
@@ -58,23 +61,28 @@ def choose(
     A view always has the bytes of its source. A result is written over an operand wherever that is lawful: one buffer in place of two of
     the same size adds live bytes to no step. Tiles are always parts of their whole, since they are addressed so. Other parts are
     taken, first, while they lower the peak; then wherever they do not raise it. A value that would then be written into live bytes is
-    excluded, and the choice starts again.
+    excluded, as is a result of the run in bytes that a state is copied into, and the choice starts again.
     """
     sizes = {value: tensor_bytes(value, facts.shapes) or 0 for value in tensors}
     apart: frozenset[ir.Value] = frozenset()
+    alone: frozenset[ir.Value] = frozenset()
     while True:
         chooser = _Chooser(timeline, facts, sizes, alignment, rules | {"view"})
         chooser.leave_apart(apart)
+        chooser.leave_alone(alone)
         chooser.share_views()
+        chooser.share_states()
         chooser.share_in_place()
         chooser.share_tiles()
+        chooser.limit_pinned()
         chooser.lower_the_peak()
         if timeline.saves_copies:
             chooser.save_copies()
-        found = chooser.rewriting() - apart
-        if not found:
+        found, lost = chooser.rewriting() - apart, chooser.lost(timeline.kept) - alone
+        if not found and not lost:
             return Sharing(chooser.alias_sets, chooser.shares())
         apart |= found
+        alone |= lost
 
 
 class _Chooser:
@@ -100,11 +108,12 @@ class _Chooser:
         for value in sizes:
             contents.add(value, self._known.get(value, ()))
         self.alias_sets = AliasSets(
-            sizes, timeline.live_ranges, order, timeline.kept, contents, alignment, timeline.parts
+            sizes, timeline.live_ranges, order, timeline.kept, contents, alignment, timeline.parts, timeline.fixed
         )
         for alias in self._in_place:
             self.alias_sets.allow(alias)
         self._order = order
+        self._states = [alias for alias in timeline.states if alias.value in sizes and alias.source in sizes]
         # By step, the change of the live bytes: a merge changes four numbers, however long the live ranges are.
         self._change: Ints = np.zeros(schedule.end + 2, np.int64)
         self._known_live: Ints | None = None
@@ -120,9 +129,25 @@ class _Chooser:
         self._parts = [group for group in groups if group]
         self._in_place = [alias for alias in self._in_place if alias.source not in values]
 
+    def leave_alone(self, values: frozenset[ir.Value]) -> None:
+        """Exclude `values` from all aliases: they have bytes of their own."""
+        self.leave_apart(values)
+        self._views = [alias for alias in self._views if alias.value not in values]
+        self._in_place = [alias for alias in self._in_place if alias.value not in values]
+
     def share_views(self) -> None:
         for alias in self._views:
             self._join([alias])
+
+    def share_states(self) -> None:
+        """Put the output of each state at the address of its input, where that is possible; their bytes are then held in all steps."""
+        for alias in self._states:
+            self._join([alias])
+            held = self.alias_sets.of[alias.source]
+            if held is self.alias_sets.of[alias.value]:
+                self._count(self.alias_sets.live_bytes(held), -1)
+                self.alias_sets.hold(held)
+                self._count(self.alias_sets.live_bytes(held), 1)
 
     def share_in_place(self) -> None:
         """Write results over operands: over the operand made first, so that a residual stream stays in one buffer."""
@@ -139,6 +164,10 @@ class _Chooser:
             node = group[0].value.producer()
             if node is not None and keys.TILE in node.metadata_props:
                 self._join(group)
+
+    def limit_pinned(self) -> None:
+        """Allow no further alias by which a pinned buffer ends above the peak and the pinned buffers of now."""
+        self.alias_sets.ceiling = max(self.alias_sets.pinned_end, int(self._live().max()))
 
     def lower_the_peak(self) -> None:
         """Take the group that lowers the first step of the peak most, until none does."""
@@ -169,6 +198,18 @@ class _Chooser:
     def rewriting(self) -> frozenset[ir.Value]:
         """Return the values that would be written into live bytes of the same content."""
         return rewriting(self._known, self.alias_sets, self._order)
+
+    def lost(self, kept: frozenset[ir.Value]) -> frozenset[ir.Value]:
+        """Return the `kept` values in bytes of a state whose output is at another address: it is copied there after the run."""
+        found: set[ir.Value] = set()
+        for alias in self._states:
+            held, other = self.alias_sets.of[alias.source], self.alias_sets.of[alias.value]
+            if held is other and held.start(alias.source) == other.start(alias.value):
+                continue
+            start, end = held.start(alias.source), held.start(alias.source) + self.alias_sets.size(alias.source)
+            inside = (value for value in held.tensors if value in kept and value is not alias.source)
+            found.update(v for v in inside if held.start(v) < end and start < held.start(v) + self.alias_sets.size(v))
+        return frozenset(found)
 
     def _is_used(self, alias: Alias) -> bool:
         alias_sets = self.alias_sets

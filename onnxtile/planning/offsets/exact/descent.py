@@ -1,10 +1,11 @@
 """The exact search for offsets below a capacity: depth first, from the floor up.
 
 Any placement can be lowered until each buffer lies on another or at 0, and be built in the order of its offsets. So the search places
-buffers only at the floor, and misses nothing. A search node picks one section and branches on it: each of its buffers at the floor is
-placed there, and in the last branch none of them is. They are then barred from that offset until a neighbour raises them, so no placement
-is met twice. A branch ends as soon as some section cannot hold its unplaced bytes. Where unplaced buffers fall into parts without overlap,
-each part is searched by itself; a part without a solution does not ask the others for another one.
+buffers only at the floor, and misses nothing. Pinned buffers are there from the start: a buffer may also be lowered through one, so each
+lies at the lowest offset that those below it and the pinned ones leave. A search node picks one section and branches on it: each of its
+buffers at the floor is placed there, and in the last branch none of them is. They are then barred from that offset until a neighbour raises
+them, so no placement is met twice. A branch ends as soon as some section cannot hold its unplaced bytes. Where unplaced buffers fall into
+parts without overlap, each part is searched by itself; a part without a solution does not ask the others for another one.
 
 Lowered placements and parts are ideas of MiniMalloc: Moffitt, ASPLOS 2023, doi 10.1145/3623278.3624752. The module state has a drawing and
 a glossary, the module rules the switches. Plain functions over flat lists: offsets.compiled compiles them unchanged.
@@ -62,7 +63,7 @@ def start(state: SearchState) -> None:
         state.unplaced[section] = 0
         state.crossing[section] = 0
     for buffer in range(len(state.size)):
-        state.offset[buffer] = 0
+        state.offset[buffer] = state.lowest[buffer]
         state.placed[buffer] = 0
         state.barred[buffer] = 0
         for section in range(state.begin[buffer], state.end[buffer]):
@@ -112,10 +113,18 @@ def place(state: SearchState, buffer: int, depth: int, trail: int) -> int:
             state.trail[trail] = other
             state.trail_offset[trail] = state.offset[other]
             state.trail_barred[trail] = state.barred[other]
-            state.offset[other] = -(-top // state.unit[other]) * state.unit[other]
+            state.offset[other] = above_walls(state, other, -(-top // state.unit[other]) * state.unit[other])
             state.barred[other] = 0
             trail += 1
     return trail
+
+
+def above_walls(state: SearchState, buffer: int, offset: int) -> int:
+    """Return the lowest offset of `buffer`, `offset` or above, at which it meets no pinned buffer."""
+    for k in range(state.wall_at[buffer], state.wall_at[buffer + 1]):
+        if offset < state.wall_end[k] and state.wall[k] < offset + state.size[buffer]:
+            offset = -(-state.wall_end[k] // state.unit[buffer]) * state.unit[buffer]
+    return offset
 
 
 def bar_candidates(state: SearchState, depth: int, trail: int) -> int:

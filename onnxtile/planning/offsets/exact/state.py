@@ -21,7 +21,8 @@ Glossary
 - grain: the unit of bytes. Every size, and every offset of a buffer on top of others, is a multiple.
 - member of a section: a buffer that is live in it.
 - neighbour of a buffer: another that is live in one of its sections, or in conflict with it.
-- offset of an unplaced buffer: the lowest that its placed neighbours leave.
+- wall of a buffer: the bytes of pinned buffers that it must not meet. A pinned buffer has no number of its own.
+- offset of an unplaced buffer: the lowest that its placed neighbours and its walls leave.
 - floor: the lowest offset of an unplaced buffer that is not barred. Buffers are placed at the floor only.
 - barred: an unplaced buffer that was not placed at its offset. It has to be raised by a neighbour first.
 - search node (depth): one partial placement. It branches on one section: each of the section's buffers at the floor, or none of them.
@@ -34,7 +35,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -66,6 +67,11 @@ class SearchState(NamedTuple):
     member_at: list[int]
     neighbour: list[int]
     neighbour_at: list[int]
+    # Problem, by buffer: its lowest offset, and the starts and ends of its walls, the lowest first.
+    lowest: list[int]
+    wall: list[int]
+    wall_end: list[int]
+    wall_at: list[int]
     # Problem, by buffer: others of the same live range that are interchangeable with it.
     equivalent: list[int]
     equivalent_at: list[int]
@@ -111,9 +117,9 @@ class SearchState(NamedTuple):
 
 
 def groups(problem: Problem) -> list[list[int]]:
-    """Return the buffers of `problem` that have bytes, by number, in groups without overlap or conflict between them."""
+    """Return the buffers of `problem` that have bytes and no pin, by number, in groups without overlap or conflict between them."""
     lower, upper = problem.live_ranges
-    order = np.flatnonzero(problem.footprints)
+    order = np.setdiff1d(np.flatnonzero(problem.footprints), problem.pinned)
     order = order[np.argsort(lower[order], kind="stable")]
     if not len(order):
         return []
@@ -140,7 +146,7 @@ def grain_of(problem: Problem) -> int:
 
     It is the smallest alignment, or, where every alignment divides all sizes, their greatest common divisor.
     """
-    common = gcd(*problem.footprints)
+    common = gcd(*problem.footprints, *(problem.buffers[i].pin or 0 for i in problem.pinned))
     widest = max(problem.alignments, default=problem.granule)
     return common if common and common % widest == 0 else problem.granule
 
@@ -166,7 +172,13 @@ def state_of(
     neighbour, neighbour_at = _flat(neighbours)
     sizes = [problem.footprint(buffers[k]) // grain for k in order]
     units = [max(1, problem.alignment_of(buffers[k]) // grain) for k in order]
-    equivalent, equivalent_at = _flat(_equivalents(zip(begin, end, reach_begin, reach_end, units, strict=True), sizes))
+    # Two buffers of different sizes may not be interchangeable below a pinned one.
+    alike = sizes if problem.pinned else [0] * len(sizes)
+    equivalent, equivalent_at = _flat(
+        _equivalents(zip(begin, end, reach_begin, reach_end, units, alike, strict=True), sizes)
+    )
+    walls = [_walls(problem, members[k], grain) for k in order]
+    wall_at = [0, *accumulate(map(len, walls))]
     n, m, depths, steps = len(members), len(starts), len(members) + 2, 2 * len(neighbour) + len(members) + 1
     state = SearchState(
         rules=rules.flags(),
@@ -181,6 +193,10 @@ def state_of(
         member_at=member_at,
         neighbour=neighbour,
         neighbour_at=neighbour_at,
+        lowest=[_lowest(found, size, unit) for found, size, unit in zip(walls, sizes, units, strict=True)],
+        wall=[start for found in walls for start, _ in found],
+        wall_end=[end for found in walls for _, end in found],
+        wall_at=wall_at,
         equivalent=equivalent,
         equivalent_at=equivalent_at,
         offset=[0] * n,
@@ -249,15 +265,39 @@ def _extra_conflicts(problem: Problem, members: Sequence[int]) -> dict[int, list
     return {k: others for k, others in found.items() if others}
 
 
-def _equivalents(live_ranges: Iterable[tuple[int, int, int, int, int]], sizes: Sequence[int]) -> list[list[int]]:
+def _walls(problem: Problem, member: int, grain: int) -> list[tuple[int, int]]:
+    """Return the bytes of pinned buffers that `member` must not meet, in grains, the lowest first, none of which touch."""
+    buffer, others = problem.buffers[member], problem.extra_conflicts.get(member, ())
+    found: list[tuple[int, int]] = []
+    for i in sorted(problem.pinned, key=lambda i: problem.buffers[i].pin or 0):
+        pinned = problem.buffers[i]
+        if i in others or (pinned.lower < buffer.upper and buffer.lower < pinned.upper):
+            start = (pinned.pin or 0) // grain
+            end = start + problem.footprints[i] // grain
+            if found and start <= found[-1][1]:
+                start, end = found[-1][0], max(found.pop()[1], end)
+            found.append((start, end))
+    return found
+
+
+def _lowest(walls: Iterable[tuple[int, int]], size: int, unit: int) -> int:
+    offset = 0
+    for start, end in walls:
+        if offset < end and start < offset + size:
+            offset = -(-end // unit) * unit
+    return offset
+
+
+def _equivalents(live_ranges: Iterable[tuple[int, int, int, int, int, int]], sizes: Sequence[int]) -> list[list[int]]:
     """Return the buffers of the same live range that are interchangeable with each buffer, whichever is on top.
 
-    `live_ranges` has for each its sections, those it reaches by conflicts, and its unit. A buffer with conflicts has none: the two ranges
-    differ. Nor has one whose size is not a multiple of its unit: a buffer on top of it would have to be raised.
+    `live_ranges` has for each its sections, those it reaches by conflicts, its unit, and a number that has to be equal, too. A buffer
+    with conflicts has none: the two ranges differ. Nor has one whose size is not a multiple of its unit: a buffer on top of it would have
+    to be raised.
     """
     alike: dict[tuple[int, ...], list[int]] = {}
     for buffer, (live_range, size) in enumerate(zip(live_ranges, sizes, strict=True)):
-        begin, end, reach_begin, reach_end, unit = live_range
+        begin, end, reach_begin, reach_end, unit, _ = live_range
         is_unique = (begin, end) != (reach_begin, reach_end) or size % unit
         alike.setdefault((buffer,) if is_unique else live_range, []).append(buffer)
     found: list[list[int]] = [[] for _ in sizes]

@@ -20,12 +20,15 @@ from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.claims import UNSAID, BodyClaim, ClaimedRow, Claims
 from onnxtile.planning.proof.published.evidence import GraphFacts, entered_bodies
 from onnxtile.planning.proof.published.figures import figures
+from onnxtile.planning.proof.published.fixed_places import FixedPlaces
 from onnxtile.planning.proof.published.labels import mislabelled, wrong_ends, wrong_types
 from onnxtile.planning.proof.published.listing import ExpectedLists, compare, note
+from onnxtile.planning.proof.published.movement import wrong_movement
 from onnxtile.planning.proof.published.orders import disorders
 from onnxtile.planning.proof.published.overlaps import overlaps
 from onnxtile.planning.proof.published.placing import CheckTerms, Placing, placing
 from onnxtile.planning.proof.published.replay import Shared, replay
+from onnxtile.planning.proof.published.states import CheckedStates, found_states, wrong_states
 from onnxtile.planning.proof.published.timeline import RunOrder, timeline
 from onnxtile.planning.result import PlanResult
 from onnxtile.result import VerbResult
@@ -47,6 +50,11 @@ class Audit(VerbResult):
     workspaces: int
     bodies: int
     arenas: int
+
+    @classmethod
+    def refused(cls, failure: PlanFailure) -> Audit:
+        """Return the result for a plan of which nothing else is checked."""
+        return cls((failure,), 0, 0, 0, 0, 0, 0)
 
     @property
     def sound(self) -> bool:
@@ -74,12 +82,15 @@ def check(
     claims = plan if isinstance(plan, Claims) else Claims.of(plan)
     known = GraphFacts(*unfold(model, shapes, constants))
     if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
-        return _refused(PlanFailure(f"the alignment must be a power of two, not {claims.alignment}"))
+        return Audit.refused(PlanFailure(f"the alignment must be a power of two, not {claims.alignment}"))
     if claims.overwrite_inputs and claims.io != "inside":
-        return _refused(PlanFailure(f"inputs cannot be overwritten with io {claims.io!r}"))
+        return Audit.refused(PlanFailure(f"inputs cannot be overwritten with io {claims.io!r}"))
+    stated = found_states(claims.states, claims.buffers, known.model.graph)
+    known = replace(known, next_states=stated.states.next_of)
     arenas = {arena.name: arena for arena in claims.arenas}
     terms = CheckTerms(known, claims.alignment, arenas, every_order=claims.order == "any")
-    walk = _Walk(terms, is_whole=claims.outside is not None)
+    fixed = FixedPlaces.of(claims, known.model.graph)
+    walk = _Walk(terms, stated.states, is_whole=claims.outside is not None, apart=fixed.keeps)
     main = BodyClaim(
         node="",
         attribute=None,
@@ -95,15 +106,21 @@ def check(
     )
     seen = walk.graph(known.model.graph, main, claims.io, claims.overwrite_inputs, "")
     failures = walk.failures
+    failures += fixed.failures(claims)
+    failures += stated.failures
+    if seen is not None:
+        failures += wrong_states(stated.states, seen.placing.rows, seen.line.kept, known)
     if None not in (digest, claims.digest) and digest != claims.digest:
         failures.insert(
             0, PlanFailure(f"the plan belongs to another file: its digest is {claims.digest}, not {digest}")
         )
+    walk.listing.settle()
     if seen is not None and not walk.is_partial:
         failures += [*compare(walk.listing, claims, known), *wrong_ends(claims, known)]
         failures += wrong_types(walk.listing, claims, known)
         used = None if seen.shared is None else seen.shared.links
         failures += figures(claims, seen.placing, used, seen.line, known)
+        failures += wrong_movement(claims, seen.placing, seen.line, known)
     listed = len(walk.listing.constants) + len(walk.listing.outside) + len(walk.listing.unplanned)
     counts = (walk.tensors + listed, walk.tensors, walk.aliases, walk.workspaces, walk.bodies, len(claims.arenas))
     return Audit(tuple(failures), *counts)
@@ -120,10 +137,6 @@ def require(
     return audit
 
 
-def _refused(failure: PlanFailure) -> Audit:
-    return Audit((failure,), 0, 0, 0, 0, 0, 0)
-
-
 @dataclass(frozen=True)
 class _Seen:
     line: RunOrder
@@ -135,11 +148,14 @@ class _Seen:
 class _Walk:
     """Checks the graphs of a model one by one; `is_partial` says that one has an invalid schedule, and was left out.
 
-    A plan that is not `is_whole`, as in metadata, has no plans of called functions.
+    A plan that is not `is_whole`, as in metadata, has no plans of called functions. Tensors of the main graph named in `apart` share bytes
+    with nothing.
     """
 
     terms: CheckTerms
+    states: CheckedStates
     is_whole: bool
+    apart: frozenset[str] = frozenset()
     failures: list[PlanFailure] = field(default_factory=list)
     listing: ExpectedLists = field(default_factory=ExpectedLists)
     is_partial: bool = False
@@ -150,10 +166,15 @@ class _Walk:
 
     def graph(self, graph: ir.Graph, claim: BodyClaim, io: str, overwrite: bool, path: str) -> _Seen | None:
         """Check one graph and its bodies; return the values and addresses found, None for an invalid schedule."""
-        outputs = () if io == "outside" else graph.outputs
-        given = tuple(graph.inputs) if io == "inside" else ()
-        kept = frozenset((*outputs, *(() if overwrite else given)))
-        line = timeline(graph, claim.schedule, claim.steps, kept, given)
+        states = CheckedStates() if path else self.states
+        outputs = states.outputs if io == "outside" else graph.outputs
+        given = tuple(graph.inputs) if io == "inside" else states.inputs
+        left = () if overwrite else (value for value in given if value not in states.inputs)
+        kept = frozenset((*outputs, *left))
+        names = self.apart if not path else frozenset()
+        made = (value for node in graph for value in node.outputs) if names else ()
+        apart = frozenset(value for value in (*given, *made) if value.name in names)
+        line = timeline(graph, claim.schedule, claim.steps, kept, given, apart, states.throughout)
         if not isinstance(line, RunOrder):
             self.is_partial = True
             self._note(line, path)

@@ -37,7 +37,10 @@ def bytes_read(node: ir.Node, value: ir.Value, known: GraphFacts) -> list[tuple[
 def lives_of(value: ir.Value, offset: int, line: RunOrder, known: GraphFacts) -> Iterator[HeldBytes]:
     """Yield the live bytes of the tensor `value` at `offset`; they may overlap."""
     end, first, last = offset + (known.bytes(value) or 0), line.first(value), line.last(value)
-    if value in line.kept:
+    if value in line.throughout:
+        yield HeldBytes(offset, end, 0, line.end)
+        return
+    if value in line.kept or value in line.apart:
         yield HeldBytes(offset, end, first, last)
         return
     yield HeldBytes(offset, end, first, first)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from onnxtile.planning.movement.copies import PlannedMovement
 from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
 
 UNSAID = -(2**63)
@@ -124,6 +125,26 @@ class Reason:
 
 
 @dataclass(frozen=True)
+class StateClaim:
+    """An input and an output that are one state: see planning.result.PlannedState. Without an arena it is only listed."""
+
+    input: str
+    output: str
+    arena: str | None = None
+    offset: int | None = None
+    size: int | None = UNSAID
+    copied: int | None = UNSAID
+    moved: int | None = UNSAID
+    axis: int | None = UNSAID
+    source: str = ""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the plan keeps it in an arena."""
+        return self.arena is not None
+
+
+@dataclass(frozen=True)
 class CopyClaim:
     """The copies that the plan avoids, and those that remain: see planning.result.CopyCount."""
 
@@ -131,6 +152,35 @@ class CopyClaim:
     avoided_bytes: int
     remaining: int
     remaining_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryCopyClaim:
+    """A copy between memories: see planning.movement.copies.MemoryCopy."""
+
+    node: str
+    tensor: str
+    source: str
+    source_memory: str
+    source_offset: int | None
+    result: str
+    memory: str
+    offset: int | None
+    bytes: int
+    step: int
+    before: int | None
+
+
+@dataclass(frozen=True)
+class MovementClaim:
+    """The copies between two memories: see planning.movement.copies.PlannedMovement. `copies` that are left out are None."""
+
+    fast: str
+    slow: str
+    copies: tuple[MemoryCopyClaim, ...] | None = None
+    bytes: int = UNSAID
+    forced: int = UNSAID
+    lower_bound: int = UNSAID
 
 
 @dataclass(frozen=True)
@@ -173,6 +223,11 @@ class Claims:
     outputs: tuple[InputClaim, ...] | None = None
     kernels: Mapping[str, int] | None = None
     totals: Mapping[str, int] | None = None
+    pins: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
+    keeps: tuple[str, ...] = ()
+    states: tuple[StateClaim, ...] = ()
+    movement: MovementClaim | None = None
 
     @classmethod
     def of(cls, plan: PlanResult) -> Claims:
@@ -199,11 +254,16 @@ class Claims:
             copies=CopyClaim(**vars(plan.copies)),
             inputs=tuple(InputClaim(**vars(one)) for one in plan.inputs),
             outputs=tuple(InputClaim(**vars(one)) for one in plan.outputs),
+            states=tuple(StateClaim(**vars(one)) for one in plan.states),
             operators=plan.operators,
             operands=plan.operands,
             results=plan.results,
             attributes=plan.attributes,
             constant_nodes=plan.constant_nodes,
+            pins=plan.pins,
+            places=plan.places,
+            keeps=plan.keeps,
+            movement=None if plan.movement is None else _movement(plan.movement),
             **{name: figure for name, figure in vars(plan).items() if name in _FIGURES},
         )
 
@@ -225,6 +285,11 @@ _FIGURES = frozenset(
 
 _FORMULAS = frozenset({"parts", "size_formula", "shape_formula", "scaled_offset"})
 """Fields of a row that are claimed otherwise, or at each size of a range by itself."""
+
+
+def _movement(planned: PlannedMovement) -> MovementClaim:
+    copies = tuple(MemoryCopyClaim(**vars(copy)) for copy in planned.copies)
+    return MovementClaim(planned.fast, planned.slow, copies, planned.bytes, planned.forced, planned.lower_bound)
 
 
 def _rows(buffers: tuple[PlannedBuffer, ...]) -> tuple[ClaimedRow, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import onnx
@@ -34,6 +34,8 @@ class GraphFacts:
     model: ir.Model
     shapes: Shapes
     constants: Constants
+    next_states: Mapping[ir.Value, ir.Value] = field(default_factory=dict)
+    """The output by the input of each state of the model."""
 
     @cached_property
     def open_calls(self) -> frozenset[ir.Graph]:

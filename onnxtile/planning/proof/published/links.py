@@ -9,9 +9,17 @@ from itertools import accumulate
 
 import onnx_ir as ir
 
-from onnxtile.planning.proof.published.evidence import GraphFacts
+from onnxtile.planning.proof.published.evidence import GraphFacts, reads
 from onnxtile.planning.proof.published.moves import Boxes, boxes_of_joined, boxes_of_quantised, moves_quantised
-from onnxtile.planning.proof.published.operators import JOINS, QUANTISED_OVER, SAME_ELEMENTS, TAKES_PARTS, WRITES_OVER
+from onnxtile.planning.proof.published.operators import (
+    APPENDS,
+    JOINS,
+    QUANTISED_OVER,
+    SAME_ELEMENTS,
+    TAKES_PARTS,
+    WITH_BODIES,
+    WRITES_OVER,
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,7 @@ def links(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
         return
     yield from held(node, known)
     yield from _written_over(node, known)
+    yield from _appended(node, known)
 
 
 def held(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
@@ -45,12 +54,16 @@ def held(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     if moves_quantised(node, known) and node.inputs[0] is not None:
         yield from _seen(node.outputs[0], node.inputs[0], known)
     is_open = known.is_bound((*node.inputs, *node.outputs))
+    if is_open:
+        yield from _first_joined(node, known)
     box = None if is_open else boxes_of_quantised(node, known) or boxes_of_joined(node, known)
     if box is not None:
         yield from _boxes(box, known)
     if not known.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:
         return
     operator = node.op_type
+    if operator in JOINS and len(node.inputs) == 1:
+        yield from _seen(node.outputs[0], node.inputs[0], known)
     if operator in SAME_ELEMENTS and not (operator == "Dropout" and _may_drop(node, known)):
         yield from _seen(node.outputs[0], node.inputs[0], known)
     elif known.is_bound((*node.inputs, *node.outputs)):
@@ -60,6 +73,24 @@ def held(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     elif operator in TAKES_PARTS | JOINS:
         axis = node.attributes.get_int("axis", 1 if operator in JOINS else 0)
         yield from _boxes(Boxes(operator, tuple(node.inputs), tuple(node.outputs), axis), known)
+
+
+def _first_joined(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+    """Yield the first operand of a Concat of data-dependent sizes: it begins the result in every run, if it is one row of it."""
+    boxes = boxes_of_quantised(node, known) or boxes_of_joined(node, known)
+    if known.is_standard(node) and node.op_type in JOINS and node.inputs and node.outputs:
+        boxes = Boxes(node.op_type, tuple(node.inputs), tuple(node.outputs), node.attributes.get_int("axis", 1))
+    if boxes is None or boxes.operator not in JOINS or boxes.operands[0] is None or not boxes.results[0].name:
+        return
+    result, operand = boxes.results[0], boxes.operands[0]
+    sizes, parts = known.shapes.sizes(result), known.shapes.sizes(operand)
+    axis = _axis(boxes.axis, sizes)
+    if sizes is None or parts is None or axis is None or len(parts) != len(sizes):
+        return
+    if len(boxes.operands) > 1 and math.prod(sizes[:axis]) > 1:
+        return
+    if known.bytes(operand) and _is_within(operand, result, known):
+        yield Link(result, operand, "joined")
 
 
 def _boxes(boxes: Boxes, known: GraphFacts) -> Iterator[Link]:
@@ -96,12 +127,65 @@ def _written_over(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     places = _places_over(node, known)
     if not places:
         return
+    read_elsewhere = {value for place, value in enumerate(node.inputs) if place not in places}
+    stable = _stable(node, places, known)
     for operand in dict.fromkeys(value for value in node.inputs if value is not None):
-        if not all(place in places for place, value in enumerate(node.inputs) if value is operand):
+        if operand in read_elsewhere or operand not in stable:
             continue
         for result in node.outputs:
-            if result.name and _is_as_large(result, operand, known) and _stays_so(node, operand, places, known):
+            if result.name and _is_as_large(result, operand, known):
                 yield Link(result, operand, "over")
+
+
+def _appended(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+    """Yield the results of `node` that begin with an operand, where both are one state of the model, through views."""
+    if not known.next_states or node.op_identifier() in known.model.functions:
+        return
+    if node.op_type in WITH_BODIES and known.is_standard(node):
+        yield from _left_behind(node, known)
+        return
+    name = node.op_type if known.is_standard(node) else f"{node.domain}::{node.op_type}"
+    for output, index in APPENDS.get(name, {}).items():
+        if output >= len(node.outputs) or index >= len(node.inputs):
+            continue
+        result, operand = node.outputs[output], node.inputs[index]
+        if operand is None or not result.name or sum(value is operand for value in node.inputs) > 1:
+            continue
+        after = known.next_states.get(_shown_by(operand, known))
+        if after is not None and _shown_by(after, known) is result and _is_within(operand, result, known):
+            yield Link(result, operand, "over")
+
+
+def _left_behind(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+    """Yield the results of bodies, which leave them at their end, over a state that the bodies read: both are one state of the model."""
+    for operand in reads(node):
+        after = known.next_states.get(_shown_by(operand, known))
+        for result in node.outputs:
+            if (
+                after is not None
+                and result.name
+                and _shown_by(after, known) is result
+                and _is_within(operand, result, known)
+            ):
+                yield Link(result, operand, "over")
+
+
+def _shown_by(value: ir.Value, known: GraphFacts) -> ir.Value:
+    """Return the tensor that `value` is a view of, at any depth."""
+    seen = value
+    while (maker := seen.producer()) is not None:
+        views = [link.operand for link in held(maker, known) if link.rule == "view" and link.result is seen]
+        if not views:
+            break
+        seen = views[0]
+    return seen
+
+
+def _is_within(operand: ir.Value, result: ir.Value, known: GraphFacts) -> bool:
+    small, large, dtype = known.bytes(operand), known.bytes(result), known.shapes.dtype(result)
+    if small is None or large is None or dtype is None or dtype != known.shapes.dtype(operand):
+        return False
+    return small <= large and dtype.bitwidth >= 8
 
 
 def _places_over(node: ir.Node, known: GraphFacts) -> frozenset[int]:
@@ -136,17 +220,20 @@ def _is_as_large(result: ir.Value, operand: ir.Value, known: GraphFacts) -> bool
     return first is not None and second is not None and first.bitwidth == second.bitwidth and first.bitwidth >= 8
 
 
-def _stays_so(node: ir.Node, operand: ir.Value, places: frozenset[int], known: GraphFacts) -> bool:
-    """Return whether result and `operand` have one shape in every run, also with data-dependent sizes.
+def _stable(node: ir.Node, places: frozenset[int], known: GraphFacts) -> frozenset[ir.Value]:
+    """Return the operands that have the shape of the result in every run, also with data-dependent sizes, if they have it in one.
 
     Two sizes with one bound may differ in a run, and one be broadcast to the other. An operand of one element never changes a shape.
     """
+    operands = frozenset(value for value in node.inputs if value is not None)
     if not known.is_bound((*node.inputs, *node.outputs)):
-        return True
+        return operands
     if not known.is_standard(node):
-        return False
-    others = [value for value in node.inputs if value is not None and value is not operand]
-    return places == {0} or all(_is_one_element(value, known) for value in others)
+        return frozenset()
+    several = frozenset(value for value in operands if not _is_one_element(value, known))
+    if places == {0} or not several:
+        return operands
+    return several if len(several) == 1 else frozenset()
 
 
 def _is_one_element(value: ir.Value, known: GraphFacts) -> bool:

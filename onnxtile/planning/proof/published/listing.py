@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -20,13 +21,21 @@ from onnxtile.planning.proof.published.timeline import RunOrder
 class ExpectedLists:
     """The values that must be in the lists of a plan, of all graphs; `outside` with the reason.
 
-    `tolerated` values may be in `outside`, too: those inside a function that runs as one kernel.
+    `tolerated` values may be in `outside`, too: those inside a function that runs as one kernel. `spare` are the constants that are outside
+    unless a step of any graph reads them.
     """
 
     constants: dict[ir.Value, None] = field(default_factory=dict)
     outside: dict[ir.Value, str] = field(default_factory=dict)
     unplanned: dict[ir.Value, None] = field(default_factory=dict)
     tolerated: dict[ir.Value, str] = field(default_factory=dict)
+    spare: dict[ir.Value, None] = field(default_factory=dict)
+
+    def settle(self) -> None:
+        """Note as outside the constants that no step of any graph reads."""
+        for value in self.spare:
+            if value not in self.constants:
+                self.outside.setdefault(value, "a constant that no step reads")
 
 
 def note(
@@ -36,17 +45,21 @@ def note(
 
     `planned` are the nodes whose bodies have plans of their own.
     """
-    outputs = set(line.graph.outputs)
+    outputs, after = set(line.graph.outputs), set(known.next_states.values())
+    held = line.graph.initializers.values()
+    made = (value for node in line.nodes for value in node.outputs if value.name)
+    found.spare.update((v, None) for v in (*held, *made) if v in known.constants and v not in outputs)
     for value in line.graph.inputs:
         if value not in known.constants:
-            yield from _role(value, None if io == "inside" else "a graph input", outputs, placing, known, found)
+            is_inside = io == "inside" or value in known.next_states
+            yield from _role(value, None if is_inside else "a graph input", outputs, placing, known, found)
     for node in line.nodes:
         _note_constants(node, line, outputs, known, found)
         for value in node.outputs:
             if not value.name:
                 continue
             if value not in known.constants or value in outputs:
-                is_handed_out = io == "outside" and value in outputs
+                is_handed_out = io == "outside" and value in outputs and value not in after
                 yield from _role(value, "a graph output" if is_handed_out else None, outputs, placing, known, found)
             elif value in placing.rows:
                 yield PlanFailure(f"{value.name!r} is constant, and has an address", (value.name,))
@@ -146,17 +159,25 @@ def compare(found: ExpectedLists, claims: Claims, known: GraphFacts) -> Iterator
         for name in listed_names - wanted_names:
             yield PlanFailure(f"{name!r} is listed as unplanned, which it is not", (name,))
     if claims.constants is not None:
-        sizes = Counter((value.name or "", known.bytes(value)) for value in found.constants)
-        told = Counter((row.name, row.size) for row in claims.constants)
-        for name, size in sizes - told:
-            yield PlanFailure(f"the constant {name!r} is not listed with its {size} bytes", (name,))
-        for name, size in told - sizes:
-            yield PlanFailure(
-                f"{name!r} is listed as a constant of {size} bytes that a step reads, which it is not", (name,)
-            )
-        yield from _region(
-            claims.constants, claims.alignment, {v.name or "": known.alignment(v) for v in found.constants}
+        yield from _compare_constants(found, claims.constants, claims.alignment, known)
+
+
+def _compare_constants(
+    found: ExpectedLists, listed: tuple[ConstantClaim, ...], alignment: int, known: GraphFacts
+) -> Iterator[PlanFailure]:
+    """Yield the constants that are not listed, or listed and not read by a step, and those at a wrong place."""
+    sizes = Counter((value.name or "", known.bytes(value)) for value in found.constants)
+    told = Counter((row.name, row.size) for row in listed)
+    for name, size in sizes - told:
+        yield PlanFailure(f"the constant {name!r} is not listed with its {size} bytes", (name,))
+    for name, size in told - sizes:
+        yield PlanFailure(
+            f"{name!r} is listed as a constant of {size} bytes that a step reads, which it is not", (name,)
         )
+    units: dict[tuple[str, int | None], list[int]] = {}
+    for value in found.constants:
+        units.setdefault((value.name or "", known.bytes(value)), []).append(known.alignment(value))
+    yield from _region(listed, alignment, units)
 
 
 def _plain(reason: str) -> str:
@@ -164,19 +185,41 @@ def _plain(reason: str) -> str:
     return reason.removeprefix("a ").removeprefix("an ")
 
 
-def _region(constants: tuple[ConstantClaim, ...], alignment: int, units: dict[str, int]) -> Iterator[PlanFailure]:
-    """Yield the constants that overlap or are not aligned."""
+def _region(
+    constants: tuple[ConstantClaim, ...], alignment: int, units: Mapping[tuple[str, int | None], Sequence[int]]
+) -> Iterator[PlanFailure]:
+    """Yield the constants that overlap or are not aligned.
+
+    `units` are the alignments of the elements of the constants of one name and size: graphs and functions may use a name again.
+    """
     for row in constants:
         if (row.size is None) != (row.offset is None):
             yield PlanFailure(f"the constant {row.name!r} of {row.size} bytes lies at {row.offset}", (row.name,))
     placed = [(row.offset, row.size, row.name) for row in constants if row.offset is not None and row.size is not None]
+    yield from _misaligned(placed, alignment, units)
     end, before = 0, ""
     for offset, size, name in sorted(placed):
-        unit = max(alignment, units.get(name, 1))
-        if offset % unit:
-            yield PlanFailure(f"the constant {name!r} at {offset} is not aligned to {unit}", (name,))
         if offset < end and size:
             where = f"the constants {before!r} and {name!r} overlap" if before else f"the constant {name!r} starts"
             yield PlanFailure(f"{where} at {offset}", (name,))
         if offset + size >= end:
             end, before = offset + size, name
+
+
+def _misaligned(
+    placed: Iterable[tuple[int, int, str]], alignment: int, units: Mapping[tuple[str, int | None], Sequence[int]]
+) -> Iterator[PlanFailure]:
+    """Yield the constants that are not aligned; of several of one name and size, each may be any of them."""
+    offsets: dict[tuple[str, int], list[int]] = {}
+    for offset, size, name in placed:
+        offsets.setdefault((name, size), []).append(offset)
+    for key, found in offsets.items():
+        wanted = sorted((max(alignment, unit) for unit in units.get(key, (1,) * len(found))), reverse=True)
+        for unit, offset in zip(wanted, sorted(found, key=_power, reverse=True), strict=False):
+            if offset % unit:
+                yield PlanFailure(f"the constant {key[0]!r} at {offset} is not aligned to {unit}", (key[0],))
+
+
+def _power(offset: int) -> float:
+    """Return the largest power of two that divides `offset`."""
+    return offset & -offset or math.inf

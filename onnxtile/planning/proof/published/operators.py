@@ -57,6 +57,14 @@ TAKES_PARTS = frozenset({"Split", "Slice"})
 JOINS = frozenset({"Concat"})
 """Operands are boxes of output 0."""
 
+APPENDS: Mapping[str, Mapping[int, int]] = {
+    "Attention": {1: 4, 2: 5},
+    "Concat": {0: 0},
+    "com.microsoft::GroupQueryAttention": {1: 3, 2: 4},
+    "com.microsoft::MultiHeadAttention": {1: 6, 2: 7},
+}
+"""By operator and output, the operand that the output begins with, along one axis. A state is written over it."""
+
 STANDARD = frozenset({"", "ai.onnx"})
 """The domains of the operators above."""
 

@@ -17,7 +17,9 @@ WORKSPACE = "workspace"
 _NAMED_PARTS = 3
 """The most parts in a message."""
 SHARED = "(workspace)"
-"""The name of the one workspace of all kernels."""
+"""The name of the one workspace of several kernels."""
+UNIQUE = "(unique workspace)"
+"""The end of the name of a workspace that its node has for the whole run."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def placing(rows: Sequence[ClaimedRow], line: RunOrder, terms: CheckTerms) -> tu
     holders = list(_holders(tensors, line, terms))
     workspace_of, workspace_holders = {}, list(_workspace_holders(workspaces, line, terms.alignment, failures))
     for holder in workspace_holders:
-        if holder.user is not None and holder.row.name != SHARED:
+        if holder.user is not None and holder.row.name != SHARED and not holder.row.name.endswith(f" {UNIQUE}"):
             workspace_of[holder.user] = holder.row
     for value, row in tensors.items():
         failures += (
@@ -125,7 +127,7 @@ def _workspace_holders(
     rows: Iterable[ClaimedRow], line: RunOrder, alignment: int, failures: list[PlanFailure]
 ) -> Iterator[Holder]:
     """Yield the workspaces; faults are added to `failures`."""
-    users = {f"{name} {SHARED}": node for node, name in line.name_of.items()}
+    users = {f"{name} {end}": node for node, name in line.name_of.items() for end in (SHARED, UNIQUE)}
     named = {name: node for node, name in line.name_of.items()}
     seen: set[str] = set()
     for row in rows:
@@ -134,13 +136,18 @@ def _workspace_holders(
             failures.append(PlanFailure(f"{row.name!r} is not the workspace of a node, or has two rows", (row.name,)))
             continue
         seen.add(row.name)
-        first, last = (
-            (max(row.first, 0), min(max(row.last, 0), line.end)) if user is None else (line.step_of[user],) * 2
-        )
+        first, last = _workspace_steps(row, user, line)
         name = None if user is None else line.name_of[user]
         truth = {"first": first, "last": last, "node": name, "alias": None, "dtype": None, "shape": None}
         failures += (PlanFailure(text, (row.name,), first) for text in _unlike(row, truth))
         yield Holder(row, (), first, max(first, last), alignment, user)
+
+
+def _workspace_steps(row: ClaimedRow, user: ir.Node | None, line: RunOrder) -> tuple[int, int]:
+    """Return the first and the last step of the workspace of `user`; those that `row` claims for one of several nodes."""
+    if user is None:
+        return max(row.first, 0), min(max(row.last, 0), line.end)
+    return (0, line.end) if row.name.endswith(f" {UNIQUE}") else (line.step_of[user],) * 2
 
 
 def _wrong(value: ir.Value, row: ClaimedRow, line: RunOrder, known: GraphFacts) -> Iterator[str]:

@@ -13,7 +13,7 @@ from onnxtile import keys
 from onnxtile.errors import UsageError
 from onnxtile.planning.proof.published.claims import BodyClaim, ClaimedPart, ClaimedRow, Claims
 from onnxtile.planning.proof.published.evidence import entered_bodies, names_of
-from onnxtile.planning.proof.published.placing import SHARED, WORKSPACE
+from onnxtile.planning.proof.published.placing import SHARED, UNIQUE, WORKSPACE
 
 _HINT = "onnxtile plan MODEL --emit plan.json writes a plan; docs/plan.schema.json describes it"
 
@@ -64,6 +64,9 @@ def from_marks(model: ir.Model, where: str) -> Claims:
             **{name: summary[name] for name in ("alignment", "arenas", "io", "overwrite_inputs", "order")},
             **{"schedule": main.schedule, "steps": main.steps, "buffers": rows, "bodies": main.bodies},
             "peak": summary["peak"],
+            **{name: summary[name] for name in ("pins", "places", "keeps") if name in summary},
+            "states": summary.get("states", ()),
+            "movement": summary.get("movement"),
         }
         return _adapter().validate_python(whole)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -87,6 +90,9 @@ def _marked(model: ir.Model, graph: ir.Graph, name: str, attribute: str | None) 
         if keys.WORKSPACE_AT in node.metadata_props:
             workspace = json.loads(node.metadata_props[keys.WORKSPACE_AT], parse_int=_number)
             rows.append(_workspace_row(f"{names[node]} {SHARED}", workspace))
+        if keys.UNIQUE_WORKSPACE_AT in node.metadata_props:
+            workspace = json.loads(node.metadata_props[keys.UNIQUE_WORKSPACE_AT], parse_int=_number)
+            rows.append(_workspace_row(f"{names[node]} {UNIQUE}", workspace))
         bodies += [
             _marked(model, body, names[node], at) for at, body in entered_bodies(node, model).items() if at is not None
         ]

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.byte_lives import bytes_read
 from onnxtile.planning.proof.published.claims import ClaimedRow
-from onnxtile.planning.proof.published.evidence import GraphFacts
+from onnxtile.planning.proof.published.evidence import GraphFacts, reads
 from onnxtile.planning.proof.published.ledger import Ledger, WrittenRange, clipped, joint
 from onnxtile.planning.proof.published.links import Link, links
 from onnxtile.planning.proof.published.placing import CheckTerms, Holder, Placing
@@ -51,7 +51,7 @@ def replay(placing: Placing, line: RunOrder, terms: CheckTerms) -> Shared:
         if len(holder.members) > 1:
             used = _used(holder, placing, terms)
             shared.links.update(used)
-            shared.failures += _unconnected(holder, used, placing)
+            shared.failures += _unconnected(holder, used, placing, tuple(_states_in(holder, placing, terms)))
             if holder.row.size:
                 shared.failures += _Replay(holder, used, placing, line, terms.known, rules).run()
     return shared
@@ -63,7 +63,7 @@ def _used(holder: Holder, placing: Placing, terms: CheckTerms) -> dict[ir.Value,
     makers = dict.fromkeys(maker for value in holder.members if (maker := value.producer()) is not None)
     found: dict[ir.Value, list[Link]] = {}
     for node in makers:
-        if members.isdisjoint(value for value in node.inputs if value is not None):
+        if members.isdisjoint(reads(node)):
             continue
         for link in links(node, terms.known):
             both = members.issuperset((link.result, link.operand))
@@ -72,12 +72,25 @@ def _used(holder: Holder, placing: Placing, terms: CheckTerms) -> dict[ir.Value,
     return found
 
 
-def _unconnected(holder: Holder, used: dict[ir.Value, list[Link]], placing: Placing) -> Iterator[PlanFailure]:
+def _states_in(holder: Holder, placing: Placing, terms: CheckTerms) -> Iterator[tuple[ir.Value, ir.Value]]:
+    """Yield the inputs and outputs in `holder` that are one state and have one address."""
+    members = set(holder.members)
+    for before, after in terms.known.next_states.items():
+        if {before, after} <= members and placing.rows[before].offset == placing.rows[after].offset:
+            yield before, after
+
+
+def _unconnected(
+    holder: Holder, used: dict[ir.Value, list[Link]], placing: Placing, states: Iterable[tuple[ir.Value, ir.Value]]
+) -> Iterator[PlanFailure]:
     """Yield each member of `holder` that no lawful alias ties to its owner."""
     near: dict[ir.Value, list[ir.Value]] = {}
     for link in (link for several in used.values() for link in several):
         near.setdefault(link.result, []).append(link.operand)
         near.setdefault(link.operand, []).append(link.result)
+    for before, after in states:
+        near.setdefault(before, []).append(after)
+        near.setdefault(after, []).append(before)
     reached, todo = {holder.members[0]}, [holder.members[0]]
     while todo:
         for value in near.get(todo.pop(), ()):

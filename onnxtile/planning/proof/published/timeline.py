@@ -19,7 +19,8 @@ _NAMED = 3
 class RunOrder:
     """The nodes of `graph` in the order in which they run, the step of each, and its name in the plan.
 
-    `kept` values must outlive the run, `given` values exist before it.
+    `kept` values must outlive the run, `given` values exist before it. Values `apart` share bytes with nothing in the whole run. The bytes
+    of values in `throughout` are held in all steps.
     """
 
     graph: ir.Graph
@@ -28,6 +29,8 @@ class RunOrder:
     names: tuple[str, ...]
     kept: frozenset[ir.Value]
     given: tuple[ir.Value, ...]
+    apart: frozenset[ir.Value] = frozenset()
+    throughout: frozenset[ir.Value] = frozenset()
 
     @cached_property
     def step_of(self) -> dict[ir.Node, int]:
@@ -71,11 +74,11 @@ class RunOrder:
     def first(self, value: ir.Value) -> int:
         """Return the first step of the live range of `value`, which this graph makes or is given."""
         maker = value.producer()
-        return 0 if maker is None else self.step_of[maker]
+        return 0 if maker is None or value in self.apart else self.step_of[maker]
 
     def last(self, value: ir.Value) -> int:
         """Return the last step of the live range of `value`."""
-        if value in self.kept:
+        if value in self.kept | self.apart or (value in self.throughout and value.producer() is None):
             return self.end
         readers = self.readers.get(value)
         return self.step_of[readers[-1]] if readers else self.first(value)
@@ -87,6 +90,8 @@ def timeline(
     steps: Sequence[int],
     kept: frozenset[ir.Value],
     given: tuple[ir.Value, ...],
+    apart: frozenset[ir.Value] = frozenset(),
+    throughout: frozenset[ir.Value] = frozenset(),
 ) -> RunOrder | list[PlanFailure]:
     """Return the order in which the nodes of `graph` run, or the faults of `schedule` and `steps` that are not an order of them."""
     waiting: dict[str, list[ir.Node]] = {}
@@ -110,7 +115,7 @@ def timeline(
         failures.append(PlanFailure(f"there are {len(steps)} steps for the {len(schedule)} nodes of the schedule"))
     if failures:
         return failures
-    found = RunOrder(graph, tuple(nodes), tuple(steps), tuple(schedule), kept, given)
+    found = RunOrder(graph, tuple(nodes), tuple(steps), tuple(schedule), kept, given, apart, throughout)
     return list(_disorder(found)) or found
 
 

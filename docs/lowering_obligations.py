@@ -1,0 +1,377 @@
+"""The page docs/lowerings.md: the proof obligation of each lowering, proved here for all shapes where that can be done.
+
+    python docs/lowering_obligations.py
+
+Formulas are compared exactly with sympy, over the real numbers: those that a lowering demands of a body with the functions by which onnx
+defines operators, and the scales and zero points of quantised operators with what is dequantised. A mean is a linear function, so an
+identity of means holds for any number of elements. A sum of products holds for any number of terms if it holds for none and one more.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import onnx
+import sympy
+from onnx import helper, numpy_helper
+
+from onnxtile.fusion.island_lowering import IslandLowering
+from onnxtile.fusion.lowering import Lowering
+from onnxtile.fusion.lowerings import gelu, hard_swish, mish, softmax, swish
+from onnxtile.fusion.operator_lowering import OperatorLowering
+from onnxtile.fusion.operator_lowerings.staying import StayingOperator
+from onnxtile.fusion.proofs.terms import Poly, variable
+from onnxtile.registry import discover
+
+PAGE = Path(__file__).parent / "lowerings.md"
+KINDS: Mapping[str, type] = {
+    "lowerings": Lowering,
+    "island_lowerings": IslandLowering,
+    "operator_lowerings": OperatorLowering,
+}
+
+x, y, scale, bias, epsilon, count, alpha = sympy.symbols("x y scale bias epsilon count alpha", real=True)
+_CONSTANTS = (sympy.Integer(1), sympy.sqrt(2), 2 / sympy.pi, sympy.sqrt(2 / sympy.pi), sympy.Rational(1, 3))
+_DIGITS = 7
+"""A constant is read as the product of one of _CONSTANTS and the number with the fewest digits that float32 cannot tell from it."""
+
+
+class Obligation(NamedTuple):
+    """What a lowering has to prove, in words; `proof` returns whether it holds for all shapes, None where it is tested only."""
+
+    says: str
+    proof: Callable[[], bool] | None = None
+
+
+def exact(number: float) -> sympy.Expr:
+    """Return the number of which a constant of a file is the rounded form."""
+    factors = [(f"{number / float(one):.{_DIGITS}g}", one) for one in _CONSTANTS]
+    factor, one = min(factors, key=lambda pair: len(pair[0]))
+    return sympy.Rational(factor) * one
+
+
+def is_equal(one: sympy.Expr, other: sympy.Expr) -> bool:
+    """Return whether two formulas are equal for all real numbers."""
+    return bool(sympy.simplify(sympy.expand(one - other)) == 0)
+
+
+def mean_of(formula: sympy.Expr) -> sympy.Expr:
+    """Return the mean of a formula of the element x: a sum of its terms, each a constant times the mean of powers of x and exp(x)."""
+    element = sympy.Symbol("u", positive=True)
+    terms = sympy.Poly(sympy.expand(formula, power_exp=True).subs(sympy.exp(x), element), x, element).terms()
+    means = {(0, 0): sympy.Integer(1)}
+    return sum(
+        (
+            factor * means.get(powers, sympy.Symbol(f"mean_{powers[0]}_{powers[1]}", real=True))
+            for powers, factor in terms
+        ),
+        sympy.Integer(0),
+    )
+
+
+_SHIFT = sympy.Symbol("largest", real=True)
+_UNARY: Mapping[str, Callable[..., Any]] = {
+    **dict.fromkeys(("Cast", "CastLike", "Flatten", "Reshape", "Identity"), lambda a, *_: a),
+    "Sqrt": sympy.sqrt,
+    "Reciprocal": lambda a: 1 / a,
+    "Exp": sympy.exp,
+    **{name: sympy.Function(name) for name in ("Erf", "Tanh", "Sigmoid", "Softplus")},
+    **{"Min": sympy.Min, "Max": sympy.Max, "Neg": lambda a: -a},
+    **{"Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "Div": lambda a, b: a / b},
+    **{"Pow": lambda a, b: a**b, "Sum": lambda *parts: sum(parts), "ReduceMax": lambda *_: _SHIFT},
+    **{"ReduceMean": lambda a, *_: mean_of(a), "ReduceSum": lambda a, *_: count * mean_of(a)},
+}
+"""The operators of a function's body on an element; axes and shapes, which the operators take as further operands, change no formula."""
+
+
+def defined(op: str, version: int, given: Mapping[str, sympy.Expr], **attributes: Any) -> sympy.Expr:
+    """Return the formula of the first result of an operator of onnx, from its function."""
+    function = _function(op, version, list(given), attributes)
+    values: dict[str, Any] = dict(zip(function.input, given.values(), strict=True))
+    for node in function.node:
+        if node.op_type == "Constant":
+            values[node.output[0]] = _constant(node, attributes)
+        elif node.op_type == "HardSigmoid":
+            factor, term = (exact(next(a.f for a in node.attribute if a.name == name)) for name in ("alpha", "beta"))
+            values[node.output[0]] = sympy.Max(0, sympy.Min(1, factor * values[node.input[0]] + term))
+        elif node.op_type in _UNARY and values.get(node.input[0]) is not None:
+            values[node.output[0]] = _UNARY[node.op_type](*(values.get(name) for name in node.input))
+    return values[function.output[0]]
+
+
+def _function(op: str, version: int, inputs: list[str], attributes: Mapping[str, Any]) -> onnx.FunctionProto:
+    schema = onnx.defs.get_schema(op, version, "")
+    if not schema.has_context_dependent_function:
+        return schema.function_body
+    node = helper.make_node(op, inputs, ["result"], **attributes)
+    shapes = [["batch", "channels", "height"], *[["channels"]] * (len(inputs) - 1)]
+    types = [helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, shape).SerializeToString() for shape in shapes]
+    return onnx.FunctionProto.FromString(schema.get_context_dependent_function(node.SerializeToString(), types))
+
+
+def _constant(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> sympy.Expr | None:
+    """Return a constant of a function; None for shapes. 1e-5, the default, is epsilon."""
+    given = node.attribute[0]
+    if given.ref_attr_name:
+        return alpha if given.ref_attr_name == "alpha" else attributes[given.ref_attr_name]
+    array = numpy_helper.to_array(given.t) if given.name == "value" else None
+    if array is None or array.dtype.kind != "f" or array.size != 1:
+        return None
+    return epsilon if math.isclose(array.item(), 1e-5, rel_tol=1e-6) else exact(array.item())
+
+
+def formula(poly: Poly) -> sympy.Expr:
+    """Return a polynomial of fusion's proofs as a formula."""
+    return sum(
+        (
+            exact(factor) * math.prod((_atom(base) ** exact(power) for base, power in monomial), start=sympy.Integer(1))
+            for monomial, factor in poly
+        ),
+        sympy.Integer(0),
+    )
+
+
+def _atom(base: tuple[Any, ...]) -> sympy.Expr:
+    inner = next((formula(part) for part in base if isinstance(part, frozenset)), x)
+    if base[0] == "Clip":
+        return sympy.Max(exact(base[1]), sympy.Min(exact(base[2]), inner))
+    return inner if base[0] in {"input", "sum"} else _UNARY[base[0]](inner)
+
+
+def stored(name: str) -> tuple[sympy.Expr, sympy.Expr]:
+    """Return the difference of a stored element and its zero point, and the number that it stands for."""
+    element, zero, unit = sympy.symbols(f"{name} zero_{name} scale_{name}", real=True)
+    return element - zero, unit * (element - zero)
+
+
+def _elementwise(demanded: Poly, op: str, version: int, **attributes: Any) -> Callable[[], bool]:
+    return lambda: is_equal(formula(demanded), defined(op, version, {"x": x}, **attributes))
+
+
+def _twice(tanh: bool) -> Callable[[], bool]:
+    settings = {"approximate": "tanh"} if tanh else {}
+    demanded = gelu.GeLU("", tanh=tanh, twice=True).formula(variable(0))
+    return lambda: is_equal(formula(demanded), 2 * defined("Gelu", 20, {"x": x}, **settings))
+
+
+_SPREAD = sympy.sqrt(mean_of((x - mean_of(x)) ** 2) + epsilon)
+_CENTRED = (x - mean_of(x)) / _SPREAD * scale + bias
+_NORM = {"x": x, "scale": scale, "bias": bias}
+
+
+def _silu(plug_in: swish.Swish) -> Callable[[], bool]:
+    factor = exact(plug_in.alpha)
+    demanded = formula(plug_in.formula(variable(0)))
+    return lambda: is_equal(demanded, defined("Swish", 24, {"x": x}).subs(alpha, factor))
+
+
+def _softmax() -> bool:
+    onnx_form = defined("Softmax", 13, {"x": x}, axis=-1)
+    return all(is_equal(formula(softmax.formula(variable(0), -1, shifted=s)), onnx_form) for s in (True, False))
+
+
+def _product() -> bool:
+    """Prove Σ D(a) D(b) + s_a s_b c = s_a s_b (Σ (a - z_a)(b - z_b) + c): with no term, and with one more."""
+    (a, real_a), (b, real_b) = stored("a"), stored("b")
+    sums, real_sums, c = sympy.symbols("sums real_sums c", real=True)
+    unit = sympy.Symbol("scale_a", real=True) * sympy.Symbol("scale_b", real=True)
+    is_start = is_equal(unit * c, unit * (0 + c))
+    step = (real_sums + real_a * real_b + unit * c) - unit * (sums + a * b + c)
+    return is_start and is_equal(step.subs(real_sums, unit * sums), sympy.Integer(0))
+
+
+def _complement() -> bool:
+    element, zero, unit, ones = sympy.symbols("q z s ones", real=True)
+    # Of b bits, ~q is -1 - q for signed elements and 2^b - 1 - q for others.
+    return all(is_equal(unit * ((top - element) - (top - zero)), -unit * (element - zero)) for top in (-1, ones))
+
+
+def _quotient() -> bool:
+    divisor = sympy.Symbol("d", nonzero=True)
+    return is_equal(stored("a")[1] / divisor, stored("a")[1] * (1 / divisor) * (1 - 0))
+
+
+def _hard_sigmoid() -> bool:
+    unit, beta = sympy.Symbol("scale_a", real=True), sympy.Symbol("beta", positive=True)
+    difference, real = stored("a")
+    parts = ((beta, beta * (1 - 0)), (-beta, beta * (0 - 1)), (sympy.Integer(0), sympy.Integer(1) * (0 - 0)))
+    return all(is_equal(alpha * real + number, alpha * unit * difference + element) for number, element in parts)
+
+
+def _mean() -> bool:
+    unit, zero = sympy.symbols("s z", real=True)
+    return is_equal(mean_of(unit * (x - zero)), unit * (mean_of(x) - zero))
+
+
+def _moved() -> bool:
+    difference, real = stored("a")
+    zero, unit = sympy.symbols("zero_a scale_a", real=True)
+    return is_equal(real / unit + zero, difference + zero)
+
+
+_BY_DEFINITION = "its documentation says: the float operator of what is dequantised, quantised"
+_PRODUCT = Obligation("Σ D(a)·D(b) + s_a·s_b·c = s_a·s_b·(Σ (a - z_a)(b - z_b) + c), any number of terms", _product)
+_MOVED = Obligation("D(q)/s + z = q: an element that is moved stays the same", _moved)
+_DEFINED = Obligation(_BY_DEFINITION)
+
+_OPENED = Obligation("the call becomes the nodes of its body, an Add and a normalisation, as they are")
+
+OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
+    "lowerings": {
+        "GeLU": Obligation(
+            "x/2 · (1 + erf(x/√2)) is Gelu-20", _elementwise(gelu.GELU.formula(variable(0)), "Gelu", 20)
+        ),
+        "GeLUTanh": Obligation(
+            "x/2 · (1 + tanh(√(2/π)(x + 0.044715 x³))) is Gelu-20 of `tanh`",
+            _elementwise(gelu.GELU_TANH.formula(variable(0)), "Gelu", 20, approximate="tanh"),
+        ),
+        "TwiceGeLU": Obligation("x · (1 + erf(x/√2)) is 2 · Gelu-20", _twice(tanh=False)),
+        "TwiceGeLUTanh": Obligation("x · (1 + tanh(…)) is 2 · Gelu-20 of `tanh`", _twice(tanh=True)),
+        "SiLU": Obligation("x · σ(x) is Swish-24 of alpha 1", _silu(swish.SILU)),
+        "QuickGeLU": Obligation("x · σ(1.702 x) is Swish-24 of alpha 1.702", _silu(swish.QUICK_GELU)),
+        "HardSwish": Obligation(
+            "x · clip(x/6 + 1/2, 0, 1) is HardSwish-22", _elementwise(hard_swish.formula(variable(0)), "HardSwish", 22)
+        ),
+        "Mish": Obligation("x · tanh(softplus(x)) is Mish-22", _elementwise(mish.formula(variable(0)), "Mish", 22)),
+        "LayerNorm": Obligation(
+            "(x - E x) / √(E (x - E x)² + ε) · s + b is LayerNormalization-17, any number of elements",
+            lambda: is_equal(_CENTRED, defined("LayerNormalization", 17, _NORM, axis=-1)),
+        ),
+        "GroupNorm": Obligation(
+            "the same over the channels of a group is GroupNormalization-21",
+            lambda: is_equal(_CENTRED, defined("GroupNormalization", 21, _NORM, num_groups=2)),
+        ),
+        "RMSNorm": Obligation(
+            "x / √(E x² + ε) · s is RMSNormalization-23, any number of elements",
+            lambda: is_equal(
+                x / sympy.sqrt(mean_of(x**2) + epsilon) * scale,
+                defined("RMSNormalization", 23, {"x": x, "scale": scale}, axis=-1),
+            ),
+        ),
+        "Softmax": Obligation("exp(x - t) / Σ exp(x - t) is Softmax-13 for t = 0 and t = max x", _softmax),
+        "InstanceNorm": Obligation(
+            "the formula of LayerNorm over the axes after the channels; onnx has no function of it"
+        ),
+        "L2Norm": Obligation("x / √(Σ x²) is LpNormalization of p = 2; onnx has no function of it"),
+        "Linear": Obligation("the body is one product and a bias; Gemm with alpha = beta = 1"),
+        "SkipLayerNorm": _OPENED,
+        "SkipRMSNorm": _OPENED,
+        "RotaryEmbedding": Obligation("the halves or pairs, the tables and the axes are those of RotaryEmbedding-23"),
+        "ScaledDotProductAttention": Obligation("softmax(q kᵀ · scale + mask) v, with its axes, heads and mask"),
+        "DynamicMatMul": _PRODUCT,
+        "IntegerMatMul": _PRODUCT,
+        "IntegerConv": _PRODUCT,
+    },
+    "island_lowerings": {
+        **dict.fromkeys(("Conv", "MatMul", "Gemm"), _PRODUCT),
+        **dict.fromkeys(("Add", "Sum", "Mul", "Where", "AveragePool", "LeakyRelu", "Sigmoid", "Softmax"), _DEFINED),
+        "com.microsoft::Attention": _DEFINED,
+        "Concat": Obligation("between equal scales as Slice; between others its documentation says it"),
+        "Sub": Obligation("s·(~q - ~z) = -s·(q - z): the complement is the negative number", _complement),
+        "Div": Obligation("s·(q - z)/d = s·(q - z) · (1/d)·(1 - 0)", _quotient),
+        "HardSigmoid": Obligation("α·s·(q - z) + β is a sum of two stored tensors, for β of each sign", _hard_sigmoid),
+        **dict.fromkeys(
+            ("GlobalAveragePool", "ReduceMean"), Obligation("E s·(q - z) = s·(E q - z), any number of elements", _mean)
+        ),
+        **dict.fromkeys(
+            (
+                *(
+                    "DepthToSpace",
+                    "Expand",
+                    "Flatten",
+                    "Gather",
+                    "Identity",
+                    "Reshape",
+                    "Resize",
+                    "Slice",
+                    "SpaceToDepth",
+                    "Split",
+                ),
+                *("Squeeze", "Tile", "Transpose", "Unsqueeze"),
+            ),
+            _MOVED,
+        ),
+        "MaxPool": Obligation("s·(q - z) grows with q for s > 0: the largest stored element is the largest number"),
+    },
+    "operator_lowerings": {
+        **dict.fromkeys(
+            ("QLinearConv", "QLinearMatMul", "com.microsoft::QGemm", "com.microsoft::MatMulIntegerToFloat"), _PRODUCT
+        ),
+        **dict.fromkeys(("com.microsoft::DynamicQuantizeMatMul", "com.microsoft::MatMulNBits"), _PRODUCT),
+        **{
+            f"com.microsoft::QLinear{name}": _DEFINED
+            for name in ("Add", "AveragePool", "Concat", "LeakyRelu", "Mul", "Sigmoid", "Softmax", "Where")
+        },
+        "com.microsoft::QLinearGlobalAveragePool": Obligation(
+            "E s·(q - z) = s·(E q - z), any number of elements", _mean
+        ),
+        "com.microsoft::QAttention": _DEFINED,
+    },
+}
+"""By kind and name."""
+_TITLES = {
+    "lowerings": ("Meta-ops", "onnxtile/fusion/lowerings"),
+    "island_lowerings": ("Quantised islands", "onnxtile/fusion/island_lowerings"),
+    "operator_lowerings": ("Quantised operators", "onnxtile/fusion/operator_lowerings"),
+}
+_HEAD = """# Lowerings and their proofs
+
+A lowering writes another operator for a meta-op, for operators between DequantizeLinear and QuantizeLinear, or for a
+quantised operator. `python docs/lowering_obligations.py` writes this page, and proves each line that says so.
+
+- **proved**: two formulas are equal over the real numbers, for all shapes. Of a meta-op, they are the formula that the
+  lowering demands, and the function by which onnx defines the operator. Of quantised tensors, they are the product, sum
+  or move of stored elements, and the same of what is dequantised; onnx and onnxruntime define these operators in words.
+- **tested**: `tests/lowering` compares both on random inputs. onnx defines the operator in words, or its axes and masks
+  depend on the site.
+
+D(q) = s·(q - z) is what the element q of the scale s and the zero point z stands for, E is the mean. A constant such as
+0.70710677 counts as the number that it is rounded from.
+
+Each site is proved by itself, too: its formula, axes, shapes and element types have to be those of the line. Then `fuse`
+runs each different site alone, before and after, and the whole model. Floats round, so results are equal within the
+tolerances of [verify](verify.md).
+"""
+
+
+def found() -> dict[str, list[str]]:
+    """Return the names of all lowerings, by kind; operators that stay as they are have none."""
+    plug_ins = {kind: discover(f"onnxtile.fusion.{kind}", of) for kind, of in KINDS.items()}
+    return {
+        kind: sorted(n for n, one in of.items() if not isinstance(one, StayingOperator))
+        for kind, of in plug_ins.items()
+    }
+
+
+def page() -> str:
+    """Return the page. Raises KeyError for a lowering without an obligation, ValueError where one does not hold."""
+    lines, counts = [], {"proved": 0, "tested": 0}
+    for kind, names in found().items():
+        title, folder = _TITLES[kind]
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            f"In `{folder}`.",
+            "",
+            "| lowering | obligation | for all shapes |",
+            "|---|---|---|",
+        ]
+        for name in names:
+            obligation = OBLIGATIONS[kind][name]
+            if obligation.proof is not None and not obligation.proof():
+                raise ValueError(f"{name}: the obligation does not hold: {obligation.says}")
+            state = "tested" if obligation.proof is None else "proved"
+            counts[state] += 1
+            lines.append(f"| `{name}` | {obligation.says} | {state} |")
+    total = f"\n{counts['proved']} of {sum(counts.values())} lowerings are proved, {counts['tested']} are tested.\n"
+    return _HEAD + total + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    sys.stdout.write(f"written: {PAGE}\n")

@@ -1,0 +1,1 @@
+"""Movement: which tensors are copied between a fast and a slow memory, and when."""

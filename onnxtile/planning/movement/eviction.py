@@ -1,0 +1,260 @@
+"""Chooses the tensors that leave the fast memory between two uses, so that the fewest bytes are copied.
+
+The steps are walked in order. In a step without room for all tensors, every least set of tensors that makes room is tried. Of two ways
+to the same step, one is dropped if it has copied no fewer bytes, and has neither freed nor stored more. The choice is exact unless the
+number of ways is cut. Belady (A study of replacement algorithms, 1966) is the case of tensors of one size that are never written.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from onnxtile.planning.movement.gaps import MovementProblem
+from onnxtile.planning.movement.relaxation import least_bytes
+
+_WAYS = 300
+"""The most ways that are kept from one step to the next, and the most sets of tensors that are tried in one step of one way."""
+_MANY_WAYS = 4_000
+"""The same where a choice is to be proved."""
+_LARGEST = 60_000
+"""The most full steps times gaps for which that is tried."""
+_FEWEST = 30
+_ALL_WAYS = 20_000
+"""The most ways of all steps together, but for those that every step may have."""
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """The numbers of the gaps in which tensors do not stay, the bytes copied for them, and whether no choice copies fewer."""
+
+    evicted: frozenset[int]
+    cost: int
+    exact: bool
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Choices up to a step: the bytes copied, the gaps evicted and the stores made as bits, and all gaps evicted as a linked list."""
+
+    cost: int
+    evicted: int
+    stored: int
+    chosen: _Evictions
+
+
+_Evictions: TypeAlias = "tuple[_Evictions, tuple[int, ...]] | None"
+
+
+@dataclass(frozen=True)
+class _Spell:
+    """A gap with the places among the full steps, from `low` up to `high`, in which it takes bytes."""
+
+    number: int
+    low: int
+    high: int
+    size: int
+    loaded: int
+    store: int | None
+
+    @property
+    def bit(self) -> int:
+        """Its bit in the sets of a way."""
+        return 1 << self.number
+
+
+def choose_evictions(problem: MovementProblem) -> Eviction:
+    """Return the gaps of `problem` to evict. All its steps must have free bytes of at least 0."""
+    steps = len(problem.full_steps)
+    walk = _EvictionWalk(problem, max(_FEWEST, min(_WAYS, _ALL_WAYS // max(steps, 1))))
+    for place in range(steps):
+        walk.step(place)
+    return walk.best()
+
+
+def proved_evictions(problem: MovementProblem, known: Eviction) -> Eviction:
+    """Return gaps of `problem` to evict for which no more bytes are copied than for those `known`, exact where that can be proved.
+
+    More ways are kept than at first, but none that must copy as many bytes as are known to be enough.
+    """
+    steps = len(problem.full_steps)
+    if known.exact or steps * len(problem.gaps) > _LARGEST:
+        return known
+    rests = [least_bytes(_from(problem, place)) or 0 for place in range(steps)]
+    if rests[:1] == [known.cost]:
+        return replace(known, exact=True)
+    walk = _EvictionWalk(problem, _MANY_WAYS, known.cost, [*rests, 0])
+    for place in range(steps):
+        walk.step(place)
+    if not walk.ways:
+        return replace(known, exact=walk.exact)
+    found = walk.best()
+    return found if found.cost <= known.cost else replace(known, exact=walk.exact)
+
+
+def _from(problem: MovementProblem, place: int) -> MovementProblem:
+    """Return the problem of the gaps that begin at the full step at `place` or later. Stores that earlier gaps may have made are free."""
+    steps = problem.full_steps
+    after = steps[place - 1] if place else -1
+    later = [gap for gap in problem.gaps if gap.first > after]
+    early = {gap.store for gap in problem.gaps if gap.first <= after}
+    free = tuple(replace(gap, store=None) if gap.store in early else gap for gap in later)
+    return MovementProblem(problem.free, free, problem.stores)
+
+
+class _EvictionWalk:
+    """The ways to make room in the steps walked so far, at most `most`.
+
+    None is kept that copies `limit` bytes (None: no limit) with the least number that is still to come, `rests` by place.
+    """
+
+    def __init__(
+        self, problem: MovementProblem, most: int, limit: int | None = None, rests: Sequence[int] = ()
+    ) -> None:
+        self.exact = True
+        self._most, self._limit, self._rests = most, limit, rests
+        self.ways = [_Way(0, 0, 0, None)]
+        self._problem = problem
+        steps = problem.full_steps
+        self._active: list[list[_Spell]] = [[] for _ in steps]
+        for number, gap in enumerate(problem.gaps):
+            low, high = bisect_left(steps, gap.first), bisect_right(steps, gap.last)
+            spell = _Spell(number, low, high, gap.size, gap.loaded, gap.store)
+            for place in range(low, high):
+                self._active[place].append(spell)
+        for active in self._active:
+            active.sort(key=lambda spell: (-spell.size, -spell.high, spell.number))
+        last = {s.store: place for place, active in enumerate(self._active) for s in active if s.store is not None}
+        # No later gap asks for these stores, so that ways need not differ in them.
+        self._done = [0] * len(steps)
+        for store, place in last.items():
+            self._done[place] |= 1 << store
+
+    def best(self) -> Eviction:
+        """Return the choice of the way with the fewest copied bytes."""
+        way = min(self.ways, key=lambda way: (way.cost, way.evicted))
+        evicted = _without_needless(self._problem, set(_all_chosen(way.chosen)))
+        return Eviction(frozenset(evicted), self._problem.cost(evicted), self.exact)
+
+    def step(self, place: int) -> None:
+        """Make room in the full step at `place` in every way, and keep the best ways."""
+        active = self._active[place]
+        mask = sum(spell.bit for spell in active)
+        wanted = sum(spell.size for spell in active) - self._problem.free[self._problem.full_steps[place]]
+        found: dict[tuple[int, int], _Way] = {}
+        for way in self.ways:
+            left = way.evicted & mask
+            there = [spell for spell in active if not left & spell.bit]
+            over = wanted - sum(spell.size for spell in active if left & spell.bit)
+            for chosen in self._sets(there, over):
+                new = self._after(way, left, chosen, place)
+                if self._limit is not None and new.cost + self._rests[place + 1] >= self._limit:
+                    continue
+                known = found.get((new.evicted, new.stored))
+                if known is None or new.cost < known.cost:
+                    found[new.evicted, new.stored] = new
+        self.ways = self._best(list(found.values()), active, place)
+
+    def _after(self, way: _Way, left: int, chosen: Sequence[_Spell], place: int) -> _Way:
+        cost, stored = way.cost, way.stored
+        for spell in chosen:
+            cost += spell.loaded
+            left |= spell.bit
+            if spell.store is not None and not stored >> spell.store & 1:
+                cost += self._problem.stores[spell.store]
+                stored |= 1 << spell.store
+        stored &= ~self._done[place]
+        numbers = tuple(spell.number for spell in chosen)
+        return _Way(cost, left, stored, (way.chosen, numbers) if numbers else way.chosen)
+
+    def _sets(self, there: Sequence[_Spell], over: int) -> Iterator[Sequence[_Spell]]:
+        """Yield the least sets of `there`, which are in order of size, that have `over` bytes; some of them where there are too many."""
+        if over <= 0:
+            yield ()
+            return
+        for count, found in enumerate(_least_sets(there, over)):
+            if count >= self._most:
+                self.exact = False
+                yield from _greedy_sets(there, over)
+                return
+            yield found
+
+    def _best(self, ways: list[_Way], active: Sequence[_Spell], place: int) -> list[_Way]:
+        """Return the ways of which no other is as good in all respects; the most promising where they are too many.
+
+        The bytes copied for a gap count in proportion to the steps that it has passed.
+        """
+        rest = {s.bit: s.loaded * (s.high - 1 - place) / (s.high - s.low) for s in active}
+
+        def promise(way: _Way) -> tuple[float, int, int]:
+            return way.cost - sum(cost for bit, cost in rest.items() if way.evicted & bit), way.evicted, way.stored
+
+        kept: list[_Way] = []
+        for way in sorted(ways, key=lambda way: (way.cost, -way.evicted.bit_count(), way.evicted, way.stored)):
+            if not any(way.evicted | k.evicted == k.evicted and way.stored | k.stored == k.stored for k in kept):
+                kept.append(way)
+                if len(kept) >= 4 * self._most:
+                    self.exact = False
+                    break
+        if len(kept) > self._most:
+            self.exact = False
+            kept = sorted(kept, key=promise)[: self._most]
+        return kept
+
+
+def _least_sets(there: Sequence[_Spell], over: int) -> Iterator[tuple[_Spell, ...]]:
+    """Yield each set of `there`, which are in order of size, that has at least `over` bytes, and fewer without any one of them."""
+    after = [0]
+    for spell in reversed(there):
+        after.append(after[-1] + spell.size)
+    after.reverse()
+    todo: list[tuple[int, int, tuple[_Spell, ...]]] = [(0, over, ())]
+    while todo:
+        at, missing, chosen = todo.pop()
+        if missing <= 0:
+            yield chosen
+        elif after[at] >= missing:
+            todo.append((at + 1, missing, chosen))
+            todo.append((at + 1, missing - there[at].size, (*chosen, there[at])))
+
+
+def _greedy_sets(there: Sequence[_Spell], over: int) -> Iterator[tuple[_Spell, ...]]:
+    """Yield sets of `there` with at least `over` bytes: those used last, those of the most bytes and steps, the cheapest."""
+    for key in (
+        lambda s: (-s.high, -s.size, s.number),
+        lambda s: (-s.size * (s.high - s.low), s.number),
+        lambda s: (s.store is not None, -s.high, s.number),
+        lambda s: (abs(s.size - over), s.number),
+    ):
+        chosen, missing = [], over
+        for spell in sorted(there, key=key):
+            if missing <= 0:
+                break
+            chosen.append(spell)
+            missing -= spell.size
+        for spell in sorted(chosen, key=lambda s: (s.size, s.number)):
+            if missing + spell.size <= 0:
+                chosen.remove(spell)
+                missing += spell.size
+        yield tuple(chosen)
+
+
+def _all_chosen(chosen: _Evictions) -> Iterator[int]:
+    while chosen is not None:
+        chosen, numbers = chosen
+        yield from numbers
+
+
+def _without_needless(problem: MovementProblem, evicted: set[int]) -> set[int]:
+    """Return `evicted` without gaps for which there is room, those that cost the most first."""
+    held = problem.held(set(range(len(problem.gaps))) - evicted)
+    for number in sorted(evicted, key=lambda n: (-problem.gaps[n].loaded, n)):
+        gap = problem.gaps[number]
+        steps = range(gap.first, gap.last + 1)
+        if all(held[step] + gap.size <= problem.free[step] for step in steps):
+            evicted = evicted - {number}
+            for step in steps:
+                held[step] += gap.size
+    return evicted

@@ -1,0 +1,209 @@
+"""Plans a model with a fast and a slow memory: every operand of a kernel is in the fast one while it runs.
+
+Of several orders, the one is taken in which the fewest bytes are copied. The copies are nodes of the model. Where the offsets of its
+tensors exceed the fast memory, more tensors leave it at the steps at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.errors import Infeasible, UsageError
+from onnxtile.model.constants import Constants
+from onnxtile.model.shapes import Shapes
+from onnxtile.model.unfold import Unfolded, unfold
+from onnxtile.planning.layout.aliases.find import LayoutFacts
+from onnxtile.planning.layout.bodies import Terms, plan_bodies
+from onnxtile.planning.layout.graph_layout import Layout, layouts
+from onnxtile.planning.layout.insides import Insides
+from onnxtile.planning.layout.ordering.order_search import OrderSearch
+from onnxtile.planning.layout.scope import PlanScope
+from onnxtile.planning.model_plan import PlanSettings
+from onnxtile.planning.movement.choice import MovementChoice
+from onnxtile.planning.movement.eviction import choose_evictions, proved_evictions
+from onnxtile.planning.movement.placed import MovedPlan, MovementBound, PlacedCopies, PlanWriter
+from onnxtile.planning.movement.relaxation import least_bytes
+from onnxtile.planning.movement.times import Speeds
+from onnxtile.planning.movement.uses import RULES, TensorUses
+from onnxtile.planning.offsets.memories import Memory, memories
+from onnxtile.planning.offsets.problem import align
+from onnxtile.planning.order import find_order
+from onnxtile.planning.planner import find_planner
+
+_ORDERS = 8
+"""The most orders of the nodes that are tried."""
+_ROUNDS = 40
+"""The most times that a movement is chosen anew because its offsets exceeded the fast memory."""
+
+
+def plan_with_movement(
+    model: ir.Model,
+    shapes: Shapes,
+    constants: Constants,
+    settings: PlanSettings,
+    *,
+    weights: bool = False,
+    speeds: Speeds | None = None,
+) -> MovedPlan:
+    """Plan `model`, which stays unchanged, with the two memories of `settings`, and return a copy of it that has the copies.
+
+    With `weights`, constants are copied into the fast memory before a kernel reads them. Raises what `plan_model` raises, and Infeasible
+    for an operator that needs more bytes than the fast memory has, UsageError for other than two memories, several streams, an order for
+    any order, or a model with copies.
+    """
+    fast, slow = _two_memories(settings)
+    _require_plain(model, settings)
+    choice = _fewest(unfold(model, shapes, constants), settings, fast, weights)
+    choice = replace(choice, eviction=proved_evictions(choice.problem, choice.eviction))
+    bound = _bound(choice)
+    writer = PlanWriter(model, shapes, settings, (fast.name, slow.name))
+    choice, placed = _placed(writer, choice)
+    moved = placed.result(bound, speeds)
+    if speeds is None:
+        return moved
+    early = _early(writer, choice)
+    return moved if early is None else _quicker(moved, early.result(bound, speeds))
+
+
+def _bound(choice: MovementChoice) -> MovementBound:
+    """Return the bytes that every choice for the order of `choice` copies."""
+    if choice.eviction.exact:
+        return MovementBound(choice.bytes, "search")
+    return MovementBound(choice.uses.forced + (least_bytes(choice.problem) or 0), "relaxation")
+
+
+def _placed(writer: PlanWriter, choice: MovementChoice) -> tuple[MovementChoice, PlacedCopies]:
+    """Return `choice`, with more tensors that leave the fast memory where its offsets need that, and its plan.
+
+    Raises OverCapacity where no choice is found whose offsets fit.
+    """
+    free, window = list(choice.problem.free), 0
+    for left in reversed(range(_ROUNDS)):
+        found = writer.write(choice, choice.loads)
+        if isinstance(found, PlacedCopies):
+            return choice, found
+        tighter = _tightened(free, found.place, window, align(found.error.shortfall, writer.settings.alignment))
+        if not left or tighter == free or found.error.arena != writer.names[0]:
+            raise found.error
+        eviction = choose_evictions(replace(choice.problem, free=tuple(tighter)))
+        window = 0 if eviction.evicted != choice.eviction.evicted else 2 * window + 1
+        free, choice = tighter, replace(choice, eviction=eviction)
+    raise AssertionError("the last round returns or raises")
+
+
+def _early(writer: PlanWriter, choice: MovementChoice) -> PlacedCopies | None:
+    """Return the plan of `choice` in which copies to the fast memory are made one kernel earlier where there is room, if there are any."""
+    loads = choice.early_loads
+    for _ in range(_ROUNDS):
+        if not loads:
+            return None
+        found = writer.write(choice, choice.with_early(loads))
+        if isinstance(found, PlacedCopies):
+            return found
+        left = {place: values for place, values in loads.items() if abs(place - 1 - found.place) > 1}
+        loads = left if len(left) < len(loads) else {}
+    return None
+
+
+def _quicker(plain: MovedPlan, early: MovedPlan) -> MovedPlan:
+    """Return the plan that takes less time; the one with early copies where the time is not known."""
+    before, after = plain.result.movement, early.result.movement
+    assert before is not None and before.time is not None
+    assert after is not None and after.time is not None
+    if before.time.with_overlap is None or after.time.with_overlap is None:
+        return early
+    return early if after.time.with_overlap < before.time.with_overlap else plain
+
+
+def _two_memories(settings: PlanSettings) -> tuple[Memory, Memory]:
+    found = memories(settings.capacity)
+    if settings.capacity is None or len(found) != 2:
+        raise UsageError(
+            "movement needs the capacities of two memories, the fast one first",
+            hint="give --capacity sram=256KiB --capacity dram=8MiB",
+        )
+    return found[0], found[1]
+
+
+def _require_plain(model: ir.Model, settings: PlanSettings) -> None:
+    if settings.streams > 1:
+        raise UsageError("copies between memories are planned for one stream", hint="leave --streams out")
+    if find_order(settings.order).every:
+        raise UsageError(
+            f"copies between memories have one order, not {settings.order!r}",
+            hint="choose --order auto, model or min-peak",
+        )
+    if settings.pins.with_marks(model).names:
+        raise UsageError(
+            "copies between memories give a tensor several addresses, so none can be fixed",
+            hint="leave out the copies, or the tensors with fixed addresses and memories",
+        )
+    if settings.states.given or settings.states.takes_found:
+        raise UsageError(
+            "copies between memories and states in place cannot be planned together", hint="leave one of them out"
+        )
+    if any(keys.COPY in function.metadata_props for function in model.functions.values()):
+        raise UsageError(
+            "the model has copies between memories from an earlier plan", hint="plan the model that it was made from"
+        )
+
+
+def _fewest(opened: Unfolded, settings: PlanSettings, fast: Memory, weights: bool) -> MovementChoice:
+    """Return the choice with the fewest copied bytes of several orders."""
+    best: MovementChoice | None = None
+    error: Infeasible | None = None
+    assert fast.capacity is not None
+    for uses in islice(_all_uses(opened, settings, weights), 2 * _ORDERS):
+        try:
+            problem = uses.problem(fast.capacity)
+        except Infeasible as one:
+            error = error or one
+            continue
+        choice = MovementChoice(uses, problem, choose_evictions(problem))
+        best = choice if best is None or choice.bytes < best.bytes else best
+        if best.eviction.exact and not best.eviction.cost and not uses.cuts_inputs:
+            break
+    if best is None:
+        assert error is not None
+        raise error
+    return best
+
+
+def _all_uses(opened: Unfolded, settings: PlanSettings, weights: bool) -> Iterator[TensorUses]:
+    """Yield the uses of tensors in several orders, each with inputs as a whole and, where Slices read them, in parts."""
+    for layout, facts in _layouts(opened, settings):
+        uses = TensorUses(layout, facts, weights)
+        yield uses
+        in_parts = replace(uses, cuts_inputs=True)
+        if in_parts.part_copies:
+            yield in_parts
+
+
+def _layouts(opened: Unfolded, settings: PlanSettings) -> Iterator[tuple[Layout, LayoutFacts]]:
+    """Yield layouts of the graph, each of another order, with all inputs and outputs in memory."""
+    facts = LayoutFacts(*opened)
+    chosen, order = find_planner(settings.planner), find_order(settings.order)
+    settings.workspaces.require_known(opened.model)
+    kernels = Insides(facts, settings.alignment, settings.share)
+    common = (settings.alignment, settings.share, lambda problem: chosen.plan(problem, settings.effort))
+    terms = Terms(facts, order, *common, settings.workspaces, kernels.of, not settings.whole_buffers)
+    graph = opened.model.graph
+    needs = terms.needs(graph, plan_bodies(graph, terms))
+    search = OrderSearch(facts, PlanScope(graph, "inside", overwrite_inputs=True), settings.alignment)
+    rules = RULES & frozenset(settings.share)
+    for layout in layouts(search, order, 1, rules, needs, in_parts=not settings.whole_buffers):
+        if layout.roles.unplanned:
+            value, reason = next(iter(layout.roles.unplanned.items()))
+            raise Infeasible(f"cannot tell which copies are needed: the size of {value.name!r} is not known: {reason}")
+        yield layout, facts
+
+
+def _tightened(free: Sequence[int], place: int, window: int, missing: int) -> list[int]:
+    """Return `free` with `missing` bytes fewer at the steps around `place`."""
+    steps = range(max(0, place - window), min(len(free), place + window + 1))
+    return [max(0, room - missing) if step in steps else room for step, room in enumerate(free)]

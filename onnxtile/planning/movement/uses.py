@@ -1,0 +1,263 @@
+"""The uses of the tensors of a schedule, from which the problem of movement follows.
+
+Every operand and result of a kernel is in the fast memory while it runs. A view and its source are one tensor here. A result that
+overwrites an operand, or an operand that is part of a Concat's result and read for the last time there, takes no bytes of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx_ir as ir
+
+from onnxtile.errors import Infeasible
+from onnxtile.graph import dependencies
+from onnxtile.inspection.work import operator_name
+from onnxtile.planning.layout.aliases.find import LayoutFacts
+from onnxtile.planning.layout.bytes import tensor_bytes
+from onnxtile.planning.layout.graph_layout import Layout
+from onnxtile.planning.movement.gaps import Gap, MovementProblem
+from onnxtile.planning.offsets.problem import align
+
+RULES = frozenset({"view", "in place", "join"})
+"""The rules of aliases by which kernels need fewer bytes. Parts of a tensor that are read in place would need the whole tensor."""
+
+_INLINE = 64
+"""Bytes: smaller constants are read where they are, because kernels take them as parameters."""
+
+
+@dataclass(frozen=True)
+class GapOfTensor:
+    """A gap, its numbers of uses before and after in the schedule, and the values that are read afterwards."""
+
+    gap: Gap
+    before: int
+    after: int
+    values: tuple[ir.Value, ...]
+
+
+@dataclass(frozen=True)
+class TensorUses:
+    """The uses of the tensors of `layout`, whose inputs start in the slow memory, and whose outputs end there.
+
+    With `streams_weights`, constants are copied to the fast memory before they are read. With `cuts_inputs`, an input that only Slices read
+    is never in the fast memory as a whole: each Slice copies its part.
+    """
+
+    layout: Layout
+    facts: LayoutFacts
+    streams_weights: bool
+    cuts_inputs: bool = False
+
+    @cached_property
+    def kernels(self) -> dict[ir.Node, int]:
+        """The nodes that run in each inference, with their places in the schedule."""
+        tensors, constants = self.layout.roles.tensors, self.facts.constants
+        return {
+            node: place
+            for place, node in enumerate(self.layout.schedule.nodes)
+            if any(value not in constants or value in tensors for value in node.outputs)
+        }
+
+    @cached_property
+    def inputs(self) -> frozenset[ir.Value]:
+        """The inputs of the graph that have bytes, and are copied as a whole."""
+        given = (v for v in self.layout.scope.given if v in self.layout.roles.tensors and self.bytes(v))
+        return frozenset(v for v in given if not (self.cuts_inputs and self.is_cut(v)))
+
+    @cached_property
+    def part_copies(self) -> dict[ir.Node, None]:
+        """The Slices that copy a part of an input from the slow memory."""
+        if not self.cuts_inputs:
+            return {}
+        cut = [value for value in self.layout.scope.given if self.bytes(value) and self.is_cut(value)]
+        return {node: None for node in self.kernels if node.inputs and node.inputs[0] in cut}
+
+    def is_cut(self, value: ir.Value) -> bool:
+        """Return whether only Slices read the input `value`, each a part that is no output of the graph."""
+        outputs = self.layout.scope.graph.outputs
+        readers = self._readers.get(value, [])
+        is_whole = any(value is output for output in outputs)
+        return bool(readers) and not is_whole and all(self._is_slice(node, value) for node in readers)
+
+    @cached_property
+    def _readers(self) -> dict[ir.Value, list[ir.Node]]:
+        found: dict[ir.Value, list[ir.Node]] = {}
+        for node in self.kernels:
+            for value in dict.fromkeys(dependencies(node)):
+                found.setdefault(value, []).append(node)
+        return found
+
+    def _is_slice(self, node: ir.Node, value: ir.Value) -> bool:
+        facts, result = self.facts, node.outputs[0]
+        is_plain = node.op_type == "Slice" and facts.is_standard(node) and not node.attributes
+        reads_once = list(node.inputs).count(value) == 1 and node.inputs[0] is value
+        return is_plain and reads_once and self.bytes(result) > 0 and not result.is_graph_output()
+
+    @cached_property
+    def outputs(self) -> frozenset[ir.Value]:
+        """The outputs of the graph that kernels make, and that have bytes."""
+        return frozenset(
+            v
+            for v in self.layout.scope.graph.outputs
+            if v in self.layout.roles.tensors and v.producer() is not None and self.bytes(v)
+        )
+
+    @cached_property
+    def weights(self) -> dict[ir.Value, None]:
+        """The constants that are copied to the fast memory, in the order in which they are read."""
+        read = (value for node in self.kernels for value in dependencies(node)) if self.streams_weights else ()
+        constants = self.facts.constants
+        return {v: None for v in read if v in constants and v not in self._placed and self._is_weight(v)}
+
+    def bytes(self, value: ir.Value) -> int:
+        """Return the bytes of `value`."""
+        return tensor_bytes(value, self.facts.shapes) or 0
+
+    def _is_weight(self, value: ir.Value) -> bool:
+        """Return whether `value` is more than a parameter of kernels, such as a shape."""
+        dtype = self.facts.shapes.dtype(value)
+        is_index = dtype in {ir.DataType.INT64, ir.DataType.BOOL}
+        return self.bytes(value) > _INLINE and not is_index
+
+    @property
+    def _placed(self) -> Mapping[ir.Value, object]:
+        return self.layout.sharing.alias_sets.of
+
+    @cached_property
+    def _tensor_of(self) -> dict[ir.Value, ir.Value]:
+        """The value that stands for all views of one tensor, by value."""
+        found: dict[ir.Value, ir.Value] = {}
+        for value in self._placed:
+            views = (a.source for a in self.layout.sharing.shares.get(value, ()) if a.rule == "view")
+            source = next((source for source in views if source in found), None)
+            found[value] = value if source is None else found[source]
+        found.update((weight, weight) for weight in self.weights)
+        return found
+
+    @cached_property
+    def touched(self) -> dict[ir.Node, tuple[ir.Value, ...]]:
+        """The values that each kernel reads and makes and that are in the fast memory meanwhile."""
+        return {
+            node: tuple(v for v in dict.fromkeys((*self._read(node), *node.outputs)) if v in self._tensor_of)
+            for node in self.kernels
+        }
+
+    def _read(self, node: ir.Node) -> tuple[ir.Value, ...]:
+        """Return the values that `node` reads in the fast memory, or as constants."""
+        values = node.inputs[1:] if node in self.part_copies else dependencies(node)
+        return tuple(value for value in values if value is not None)
+
+    @cached_property
+    def reads(self) -> dict[ir.Value, list[int]]:
+        """The places of the kernels that read each value."""
+        found: dict[ir.Value, list[int]] = {}
+        for node, place in self.kernels.items():
+            for value in dict.fromkeys(self._read(node)):
+                if value in self._tensor_of:
+                    found.setdefault(value, []).append(place)
+        return found
+
+    @cached_property
+    def _uses(self) -> dict[ir.Value, list[int]]:
+        found: dict[ir.Value, list[int]] = {}
+        for node, place in self.kernels.items():
+            for tensor in dict.fromkeys(self._tensor_of[value] for value in self.touched[node]):
+                found.setdefault(tensor, []).append(place)
+        return found
+
+    @cached_property
+    def _members(self) -> dict[ir.Value, list[ir.Value]]:
+        found: dict[ir.Value, list[ir.Value]] = {}
+        for value, tensor in self._tensor_of.items():
+            found.setdefault(tensor, []).append(value)
+        return found
+
+    @cached_property
+    def gaps(self) -> tuple[GapOfTensor, ...]:
+        """The gaps between two uses of a tensor, with a kernel between them."""
+        return tuple(gap for tensor, uses in self._uses.items() for gap in self._gaps(tensor, uses))
+
+    @cached_property
+    def _stores(self) -> dict[tuple[ir.Value, ...], int]:
+        return {}
+
+    def _gaps(self, tensor: ir.Value, uses: list[int]) -> Iterator[GapOfTensor]:
+        size = align(self.bytes(tensor), self.layout.alignment)
+        made = {m: self._made(m) for m in self._members[tensor]}
+        for before, after in itertools.pairwise(uses) if size else ():
+            if after == before + 1:
+                continue
+            live = tuple(m for m in made if made[m] <= before and self.reads.get(m, [-1])[-1] >= after)
+            if not live:
+                continue
+            new = tuple(m for m in live if not self.is_backed(m))
+            store = self._stores.setdefault(new, len(self._stores)) if new else None
+            gap = Gap(before + 1, after - 1, size, self.bytes(tensor), store)
+            yield GapOfTensor(gap, before, after, live)
+
+    def _made(self, value: ir.Value) -> int:
+        maker = value.producer()
+        return -1 if maker is None or maker not in self.kernels else self.kernels[maker]
+
+    def is_backed(self, value: ir.Value) -> bool:
+        """Return whether the bytes of `value` are outside the fast memory as soon as it is made."""
+        return value in self.inputs or value in self.outputs or value in self.weights
+
+    @cached_property
+    def needs(self) -> tuple[int, ...]:
+        """The bytes of the operands, results and workspaces of each node of the schedule."""
+        unit = self.layout.alignment
+        found = [0] * len(self.layout.schedule.nodes)
+        for node, place in self.kernels.items():
+            spans: dict[int, list[tuple[int, int]]] = {}
+            for value in self.touched[node]:
+                alias_set = self.layout.sharing.alias_sets.of.get(value)
+                size, start = self.bytes(value), 0 if alias_set is None else alias_set.start(value)
+                spans.setdefault(id(value if alias_set is None else alias_set), []).append((start, start + size))
+            found[place] = sum(_covered(of_one, unit) for of_one in spans.values())
+        for workspace in self.layout.workspaces:
+            for place in range(workspace.buffer.lower, workspace.buffer.upper):
+                found[place] += align(workspace.buffer.size, unit)
+        return tuple(found)
+
+    @property
+    def forced(self) -> int:
+        """The bytes that every plan copies: inputs and weights once, or their parts, and outputs once."""
+        read = [v for v in (*self.inputs, *self.weights) if v in self.reads]
+        parts = [node.outputs[0] for node in self.part_copies]
+        return sum(map(self.bytes, (*read, *parts, *self.outputs)))
+
+    def problem(self, capacity: int) -> MovementProblem:
+        """Return the problem for a fast memory of `capacity` bytes. Raises Infeasible where a kernel needs more."""
+        over = [place for place, need in enumerate(self.needs) if need > capacity]
+        if over:
+            raise self._too_large(max(over, key=lambda place: (self.needs[place], -place)), len(over), capacity)
+        gaps = tuple(one.gap for one in self.gaps)
+        stores = tuple(max(map(self.bytes, values)) for values in self._stores)
+        return MovementProblem(tuple(capacity - need for need in self.needs), gaps, stores)
+
+    def _too_large(self, place: int, count: int, capacity: int) -> Infeasible:
+        node, name = self.layout.schedule.nodes[place], self.layout.schedule.ids[place]
+        more = f", and {count - 1:,} more operators need too many" if count > 1 else ""
+        return Infeasible(
+            f"the operator {name!r} ({operator_name(node)}) needs {self.needs[place]:,} bytes for its operands and results, more than the "
+            f"{capacity:,} bytes of the fast memory{more}",
+            hint="onnxtile fit cuts operators into smaller ones",
+        )
+
+
+def _covered(spans: Collection[tuple[int, int]], unit: int) -> int:
+    """Return the bytes that `spans` cover, each rounded outwards to `unit`."""
+    total, end = 0, 0
+    for low, high in sorted(_rounded(spans, unit)):
+        total += max(0, high - max(low, end))
+        end = max(end, high)
+    return total
+
+
+def _rounded(spans: Iterable[tuple[int, int]], unit: int) -> Iterator[tuple[int, int]]:
+    return ((low // unit * unit, align(high, unit)) for low, high in spans if low < high)

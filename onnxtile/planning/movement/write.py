@@ -1,0 +1,178 @@
+"""Writes the copies of a movement into a graph, as calls of a local function that copies its operand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.graph import dependencies
+from onnxtile.model.walk import all_values, bodies_of
+
+COPY = "Copy"
+"""The name of the function."""
+
+
+@dataclass(frozen=True)
+class MovementOrder:
+    """A schedule with the copies to make, in values and nodes of one graph.
+
+    Before the node at a place of `nodes`, the values in `loads` are copied to the fast memory, each with the number of the kernel from
+    which on a copy is in use. After it, those in `stores` are copied to the slow memory. `outputs` are copied there when they are made.
+    The Slices in `parts` copy a part of an input to the fast memory.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    loads: Mapping[int, Sequence[ir.Value]]
+    stores: Mapping[int, Sequence[ir.Value]]
+    outputs: Collection[ir.Value]
+    parts: Collection[ir.Node] = ()
+
+
+@dataclass
+class WrittenCopies:
+    """The copies in a graph.
+
+    `places` has the place in the old schedule that each node of the new one belongs to. By result, `origin` has the value of the old graph
+    with the same bytes, and, by name, `tensor` its old name. `slow` are the names of values in the slow memory.
+    """
+
+    places: list[int] = field(default_factory=list)
+    tensor: dict[str, str] = field(default_factory=dict)
+    origin: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    slow: set[str] = field(default_factory=set)
+
+
+def write_copies(model: ir.Model, order: MovementOrder, fast: str, slow: str) -> WrittenCopies:
+    """Put the nodes of the graph of `model` (in place) into `order`, with its copies; return these."""
+    return _CopyWriter(model, order, fast, slow).write()
+
+
+class _CopyWriter:
+    def __init__(self, model: ir.Model, order: MovementOrder, fast: str, slow: str) -> None:
+        self._model, self._order, self._fast, self._slow = model, order, fast, slow
+        self._names = {value.name for value in all_values(model)}
+        self._inside: dict[ir.Value, ir.Value] = {}
+        self._stored: dict[ir.Value, ir.Value] = {}
+        self._old_names: dict[ir.Value, str] = {}
+        self._nodes: list[ir.Node] = []
+        self._found = WrittenCopies()
+        _add_function(model)
+
+    def write(self) -> WrittenCopies:
+        graph, order = self._model.graph, self._order
+        for place, node in enumerate(order.nodes):
+            for value in order.loads.get(place, ()):
+                copy = self._copy(self._stored.get(value, value), value, self._unique(value, self._fast), place)
+                self._inside[value] = copy
+            _read_copies(node, self._inside)
+            if node in order.parts:
+                self._copy_part(node, place)
+            else:
+                self._add(node, place)
+            for value in (v for v in node.outputs if v in order.outputs):
+                self._hand_out(value, place)
+            for value in order.stores.get(place, ()):
+                copy = self._copy(self._inside.get(value, value), value, self._unique(value, self._slow), place)
+                self._stored[value] = copy
+                self._found.slow.add(copy.name or "")
+        graph.remove(list(graph))
+        graph.extend(self._nodes)
+        return self._found
+
+    def _copy_part(self, node: ir.Node, place: int) -> None:
+        """Put a call of a function that copies a part in the place of a Slice."""
+        operands, result = list(node.inputs), node.outputs[0]
+        source = operands[0]
+        assert source is not None
+        made = ir.Value(name=result.name, shape=result.shape, type=result.type)
+        made.metadata_props.update(result.metadata_props)
+        function = add_part_function(self._model, len(operands))
+        call = ir.Node(keys.DOMAIN, function.name, operands, outputs=[made], name=node.name)
+        call.metadata_props.update(node.metadata_props)
+        for number in range(len(operands)):
+            node.replace_input_with(number, None)
+        self._inside[result] = made
+        self._found.origin[made] = result
+        self._found.tensor[made.name or ""] = source.name or ""
+        self._add(call, place)
+
+    def _add(self, node: ir.Node, place: int) -> None:
+        self._nodes.append(node)
+        self._found.places.append(place)
+
+    def _hand_out(self, value: ir.Value, place: int) -> None:
+        """Give the name of the output `value` to a copy of it, which is the output."""
+        name, outputs = value.name or "", self._model.graph.outputs
+        self._old_names[value] = name
+        places = [number for number, output in enumerate(outputs) if output is value]
+        value.name = self._unique(value, self._fast)
+        copy = self._copy(value, value, name, place)
+        copy.metadata_props.update(value.metadata_props)
+        for number in places:
+            outputs[number] = copy
+        self._stored[value] = copy
+        self._found.slow.add(name)
+
+    def _copy(self, source: ir.Value, origin: ir.Value, name: str, place: int) -> ir.Value:
+        copy = ir.Value(name=name, shape=origin.shape, type=origin.type)
+        self._add(ir.Node(keys.DOMAIN, COPY, [source], outputs=[copy], name=f"{COPY}/{name}"), place)
+        self._found.origin[copy] = origin
+        self._found.tensor[name] = self._old_names.get(origin, origin.name or "")
+        return copy
+
+    def _unique(self, value: ir.Value, memory: str) -> str:
+        stem = name = f"{self._old_names.get(value, value.name)}@{memory}"
+        number = 1
+        while name in self._names:
+            number += 1
+            name = f"{stem}.{number}"
+        self._names.add(name)
+        return name
+
+
+def _read_copies(node: ir.Node, copies: Mapping[ir.Value, ir.Value]) -> None:
+    """Let `node` and its bodies read the `copies` of values."""
+    if not any(value in copies for value in dependencies(node)):
+        return
+    for one in (node, *_inner_nodes(node)):
+        for number, value in enumerate(one.inputs):
+            if value is not None and value in copies:
+                one.replace_input_with(number, copies[value])
+        for body in bodies_of(one):
+            for number, value in enumerate(body.graph.outputs):
+                if value in copies:
+                    body.graph.outputs[number] = copies[value]
+
+
+def _inner_nodes(node: ir.Node) -> Iterator[ir.Node]:
+    return (inner for body in bodies_of(node) for inner in body.graph.all_nodes())
+
+
+def add_part_function(model: ir.Model, count: int) -> ir.Function:
+    """Return the function of `model` that copies a part of its first operand, as a Slice with `count` operands says."""
+    return _function(model, f"{COPY}Slice.{count}", "Slice", count)
+
+
+def _add_function(model: ir.Model) -> None:
+    _function(model, COPY, "Identity", 1)
+
+
+def _function(model: ir.Model, name: str, operator: str, count: int) -> ir.Function:
+    """Return the function `name` of `model`, which is made where there is none, with one node `operator` of `count` operands."""
+    imports = model.graph.opset_imports
+    imports.setdefault(keys.DOMAIN, 1)
+    known = model.functions.get((keys.DOMAIN, name, ""))
+    if known is not None:
+        return known
+    operands, result = [ir.Value(name=f"x{number}") for number in range(count)], ir.Value(name="y")
+    node = ir.Node("", operator, operands, outputs=[result], name=operator)
+    standard = {"": imports.get("", imports.get("ai.onnx", 1))}
+    graph = ir.Graph(operands, [result], nodes=[node], name=name, opset_imports=standard)
+    function = ir.Function(keys.DOMAIN, name, graph=graph, attributes=())
+    function.doc_string = "Copies its operand, or a part of it, into another memory."
+    function.metadata_props[keys.COPY] = operator
+    model.functions[function.identifier()] = function
+    return function

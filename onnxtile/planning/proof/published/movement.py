@@ -1,0 +1,195 @@
+"""The check of the copies between memories: each operand of a kernel is in the fast memory, and each copy is what the plan says.
+
+That the bytes are there when they are read follows from the check of all rows, in which a copy is a node that reads one tensor and makes
+another. Here the memories are compared, the list of copies, and the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.planning.proof.failure import PlanFailure
+from onnxtile.planning.proof.published.claims import UNSAID, ArenaClaim, ClaimedRow, Claims, MemoryCopyClaim
+from onnxtile.planning.proof.published.evidence import GraphFacts
+from onnxtile.planning.proof.published.placing import Placing
+from onnxtile.planning.proof.published.timeline import RunOrder
+
+_MEMORIES = 2
+_NOWHERE = ("outside", None)
+
+
+def is_copy(node: ir.Node, model: ir.Model) -> bool:
+    """Return whether `node` copies a tensor into another memory."""
+    function = model.functions.get(node.op_identifier())
+    return function is not None and keys.COPY in function.metadata_props
+
+
+def wrong_movement(claims: Claims, placing: Placing, line: RunOrder, known: GraphFacts) -> Iterator[PlanFailure]:
+    """Yield the faults of the copies of a plan; none where each buffer has one memory."""
+    if claims.movement is None:
+        return
+    copies = [node for node in line.nodes if is_copy(node, known.model)]
+    if len(claims.arenas) != _MEMORIES:
+        yield PlanFailure(f"copies are between two memories, and the plan has {len(claims.arenas)} arenas")
+        return
+    check = _MovementCheck(claims, placing, line, known)
+    for node in line.nodes:
+        yield from check.copy(node) if is_copy(node, known.model) else check.kernel(node)
+    yield from check.workspaces()
+    if claims.movement.copies is not None:
+        yield from check.listed(copies, claims.movement.copies)
+    yield from check.sums(copies)
+
+
+@dataclass(frozen=True)
+class _MovementCheck:
+    claims: Claims
+    placing: Placing
+    line: RunOrder
+    known: GraphFacts
+
+    @property
+    def fast(self) -> ArenaClaim:
+        """The fast memory: the first arena."""
+        return self.claims.arenas[0]
+
+    @property
+    def slow(self) -> ArenaClaim:
+        """The slow memory: the second arena."""
+        return self.claims.arenas[1]
+
+    def memory(self, value: ir.Value) -> tuple[str, int | None]:
+        """Return the memory of `value`, and its offset there."""
+        row = self.placing.rows.get(value)
+        if row is not None:
+            return row.arena, row.offset
+        if value in self.known.constants:
+            listed = [one.offset for one in self.claims.constants or () if one.name == value.name]
+            return "constants", listed[0] if listed else None
+        return _NOWHERE
+
+    def kernel(self, node: ir.Node) -> Iterator[PlanFailure]:
+        """Yield the operands and results of a kernel that are not in the fast memory. Constants may be read where they are."""
+        if all(value in self.known.constants and value not in self.placing.rows for value in node.outputs):
+            return
+        made = [value for value in node.outputs if value.name]
+        for value in (*self.line.reads[node], *made):
+            if not self.known.bytes(value) or (value in self.known.constants and value not in self.placing.rows):
+                continue
+            memory, _ = self.memory(value)
+            if memory != self.fast.name:
+                reason = (
+                    f"{self.line.name_of[node]!r} needs {value.name!r} in {self.fast.name!r}, and it is in {memory!r}"
+                )
+                yield PlanFailure(reason, (value.name or "",), self.line.step_of[node])
+
+    def workspaces(self) -> Iterator[PlanFailure]:
+        """Yield the workspaces that are not in the fast memory."""
+        rows: Sequence[ClaimedRow] = [holder.row for holder in self.placing.holders if not holder.members]
+        for row in rows:
+            if row.size and row.arena != self.fast.name:
+                yield PlanFailure(f"the workspace {row.name!r} is not in {self.fast.name!r}", (row.name,))
+
+    def copy(self, node: ir.Node) -> Iterator[PlanFailure]:
+        """Yield that a copy does not go from one memory to the other, or changes the number of bytes; a part has no more than the whole."""
+        source, result = node.inputs[0], node.outputs[0]
+        name, step = self.line.name_of[node], self.line.step_of[node]
+        if source is None or not self._is_copied(source, result, self._is_part(node)):
+            yield PlanFailure(f"{name!r} does not copy all bytes of one tensor", (result.name or "",), step)
+            return
+        ends = [self.memory(value)[0] == self.fast.name for value in (source, result)]
+        if ends[0] == ends[1]:
+            yield PlanFailure(f"{name!r} does not copy into or out of {self.fast.name!r}", (result.name or "",), step)
+
+    def _is_part(self, node: ir.Node) -> bool:
+        """Return whether the copy `node` copies a part of its operand, as a Slice does."""
+        return self.known.model.functions[node.op_identifier()].metadata_props[keys.COPY] == "Slice"
+
+    def _is_copied(self, source: ir.Value, result: ir.Value, is_part: bool) -> bool:
+        whole, copied = self.known.bytes(source), self.known.bytes(result)
+        return whole is not None and copied is not None and (copied <= whole if is_part else copied == whole)
+
+    def listed(self, copies: Sequence[ir.Node], claimed: Sequence[MemoryCopyClaim]) -> Iterator[PlanFailure]:
+        """Yield the copies that the plan does not list as they are."""
+        listed = {copy.node: copy for copy in claimed}
+        if len(listed) < len(claimed):
+            yield PlanFailure("movement lists a copy twice")
+        names = {self.line.name_of[node]: node for node in copies}
+        for name in sorted(listed.keys() ^ names.keys()):
+            yield PlanFailure(f"movement lists copies that are not those of the schedule: {name!r}", (name,))
+        readers = self._readers()
+        for name, node in names.items():
+            right = self._right(name, node, readers)
+            wrong = [key for key, fact in right.items() if name in listed and getattr(listed[name], key) != fact]
+            if wrong:
+                told = f"{wrong[0]} {getattr(listed[name], wrong[0])!r}, not {right[wrong[0]]!r}"
+                yield PlanFailure(f"movement lists the copy {name!r} with {told}", (name,), self.line.step_of[node])
+
+    def _readers(self) -> dict[ir.Value, int]:
+        """Return the step of the first kernel that reads each value."""
+        found: dict[ir.Value, int] = {}
+        for node in self.line.nodes:
+            for value in () if is_copy(node, self.known.model) else self.line.reads[node]:
+                found.setdefault(value, self.line.step_of[node])
+        return found
+
+    def _right(self, name: str, node: ir.Node, readers: Mapping[ir.Value, int]) -> dict[str, object]:
+        """Return the fields of the copy `node` by the graph and the rows."""
+        source, result = node.inputs[0], node.outputs[0]
+        assert source is not None
+        from_, to = self.memory(source), self.memory(result)
+        ends = {"source": source.name, "source_memory": from_[0], "source_offset": from_[1]}
+        ends |= {"result": result.name, "memory": to[0], "offset": to[1]}
+        figures = {"bytes": self.known.bytes(result), "step": self.line.step_of[node], "before": readers.get(result)}
+        return {"node": name, **ends, **figures, "tensor": self._tensor(result)}
+
+    def _tensor(self, value: ir.Value) -> str:
+        """Return the name in the model without copies of the tensor with the bytes of `value`: the output's, or that of the first."""
+        first = value
+        while (maker := first.producer()) is not None and is_copy(maker, self.known.model):
+            operand = maker.inputs[0]
+            assert operand is not None
+            first = operand
+        outputs = {id(one): one for one in self.line.graph.outputs}
+        todo = [first]
+        while todo and first.producer() is not None:
+            one = todo.pop()
+            if id(one) in outputs:
+                return one.name or ""
+            todo += [node.outputs[0] for node, _ in one.uses() if is_copy(node, self.known.model)]
+        return first.name or ""
+
+    def sums(self, copies: Sequence[ir.Node]) -> Iterator[PlanFailure]:
+        """Yield wrong names and sums of a movement."""
+        movement = self.claims.movement
+        assert movement is not None
+        if (movement.fast, movement.slow) != (self.fast.name, self.slow.name):
+            yield PlanFailure(
+                f"movement is between {movement.fast!r} and {movement.slow!r}, not the arenas of the plan"
+            )
+        total = sum(self.known.bytes(node.outputs[0]) or 0 for node in copies)
+        if movement.bytes not in {UNSAID, total}:
+            yield PlanFailure(f"movement says {movement.bytes} bytes, and the copies have {total}")
+        if movement.lower_bound > total:
+            yield PlanFailure(f"lower_bound of the movement is {movement.lower_bound}, above its {total} bytes")
+        if movement.forced != UNSAID and movement.forced != (forced := self._forced(copies)):
+            yield PlanFailure(f"movement says that {movement.forced} bytes are forced, and {forced} are")
+
+    def _forced(self, copies: Sequence[ir.Node]) -> int:
+        """Return the bytes of inputs and weights that are copied, and of outputs."""
+        first = [node for node in copies if not self._is_made(node.inputs[0])]
+        parts = [node.outputs[0] for node in first if self._is_part(node)]
+        given = dict.fromkeys([*parts, *(node.inputs[0] for node in first if not self._is_part(node))])
+        outputs = [value for value in dict.fromkeys(self.line.graph.outputs) if self._is_handed_out(value)]
+        return sum(self.known.bytes(value) or 0 for value in (*given, *outputs) if value is not None)
+
+    def _is_made(self, value: ir.Value | None) -> bool:
+        return value is not None and value.producer() is not None and value not in self.known.constants
+
+    def _is_handed_out(self, value: ir.Value) -> bool:
+        maker = value.producer()
+        return maker is not None and is_copy(maker, self.known.model)

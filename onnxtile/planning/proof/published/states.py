@@ -1,0 +1,127 @@
+"""The check of states: an input and an output that are one tensor, whose bytes nothing else may have in the whole run.
+
+The rows of the plan say where both are. An output at another address than its input is copied there after the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxtile.planning.proof.failure import PlanFailure
+from onnxtile.planning.proof.published.claims import UNSAID, ClaimedRow, StateClaim
+from onnxtile.planning.proof.published.evidence import GraphFacts
+
+
+@dataclass(frozen=True)
+class CheckedStates:
+    """The states that a plan keeps: the `inputs` and `outputs` in order, and those of them that hold bytes `throughout` the run."""
+
+    claims: tuple[StateClaim, ...] = ()
+    inputs: tuple[ir.Value, ...] = ()
+    outputs: tuple[ir.Value, ...] = ()
+    throughout: frozenset[ir.Value] = frozenset()
+
+    @property
+    def next_of(self) -> Mapping[ir.Value, ir.Value]:
+        """The output by the input of each state."""
+        return dict(zip(self.inputs, self.outputs, strict=True))
+
+
+@dataclass
+class FoundStates:
+    """The states of the claims that the graph has, and the faults of the others."""
+
+    states: CheckedStates
+    failures: list[PlanFailure] = field(default_factory=list)
+
+
+def found_states(claims: Iterable[StateClaim], rows: Iterable[ClaimedRow], graph: ir.Graph) -> FoundStates:
+    """Return the states that the plan keeps, by names of inputs and outputs of `graph`."""
+    at = {row.name: (row.arena, row.offset) for row in rows}
+    inputs = {value.name or "": value for value in graph.inputs}
+    outputs = {value.name or "": value for value in graph.outputs}
+    kept: list[StateClaim] = []
+    failures: list[PlanFailure] = []
+    seen: set[str] = set()
+    for claim in claims:
+        names = (claim.input, claim.output)
+        if claim.input not in inputs or claim.output not in outputs:
+            failures.append(
+                PlanFailure(
+                    f"the state {claim.input!r} and {claim.output!r} is no input and output of the model", names
+                )
+            )
+        elif claim.is_kept and not seen.isdisjoint((f"< {claim.input}", f"> {claim.output}")):
+            failures.append(PlanFailure(f"{claim.input!r} or {claim.output!r} is in two states", names))
+        elif claim.is_kept:
+            seen.update((f"< {claim.input}", f"> {claim.output}"))
+            kept.append(claim)
+    before = tuple(inputs[claim.input] for claim in kept)
+    after = tuple(outputs[claim.output] for claim in kept)
+    same = [claim.output for claim in kept if at.get(claim.input, "") == at.get(claim.output)]
+    throughout = frozenset((*before, *(outputs[name] for name in same)))
+    return FoundStates(CheckedStates(tuple(kept), before, after, throughout), failures)
+
+
+def wrong_states(
+    states: CheckedStates, rows: Mapping[ir.Value, ClaimedRow], kept: Iterable[ir.Value], known: GraphFacts
+) -> Iterator[PlanFailure]:
+    """Yield the faults of states: another address, type or shape than the rows and the graph have, or wrong figures.
+
+    `kept` values outlive the run. None may have bytes that a state is copied into after it.
+    """
+    kept = [value for value in kept if value in rows]
+    for claim, before, after in zip(states.claims, states.inputs, states.outputs, strict=True):
+        names = (claim.input, claim.output)
+        row, other = rows.get(before), rows.get(after)
+        if row is None or other is None:
+            yield PlanFailure(f"the state {claim.input!r} and {claim.output!r} has no address", names)
+            continue
+        if (claim.arena, claim.offset) != (row.arena, row.offset):
+            yield PlanFailure(
+                f"the state {claim.input!r} lies at {row.offset} of {row.arena!r}, not at {claim.offset} of {claim.arena!r}",
+                names,
+            )
+        axes = _longer_axes(before, after, known)
+        if known.shapes.dtype(before) != known.shapes.dtype(after) or axes is None or len(axes) > 1:
+            yield PlanFailure(f"{claim.input!r} and {claim.output!r} have types or shapes that are no state", names)
+            continue
+        is_same = (row.arena, row.offset) == (other.arena, other.offset)
+        if not is_same:
+            yield from _lost(row, [rows[value] for value in kept if value is not before])
+        right = {
+            "size": max(row.size, other.size) if is_same else row.size,
+            "copied": 0 if is_same else row.size,
+            "moved": _moved(before, axes, known) if is_same else 0,
+        }
+        for name, number in right.items():
+            if getattr(claim, name) not in {UNSAID, number}:
+                yield PlanFailure(f"{name} of the state {claim.input!r} is {getattr(claim, name)}, not {number}", names)
+
+
+def _lost(state: ClaimedRow, kept: Iterable[ClaimedRow]) -> Iterator[PlanFailure]:
+    for row in kept:
+        if row.arena == state.arena and row.offset < state.end and state.offset < row.end and row.size and state.size:
+            reason = f"{row.place} is overwritten after the run, when the state {state.place} is copied there"
+            yield PlanFailure(reason, (row.name, state.name))
+
+
+def _longer_axes(before: ir.Value, after: ir.Value, known: GraphFacts) -> list[int] | None:
+    """Return the axes on which `after` is longer; None where both have other ranks, or `after` is shorter."""
+    inner, outer = known.shapes.sizes(before), known.shapes.sizes(after)
+    if inner is None or outer is None or len(inner) != len(outer):
+        return None
+    if any(one > other for one, other in zip(inner, outer, strict=True)):
+        return None
+    return [axis for axis in range(len(inner)) if inner[axis] < outer[axis]]
+
+
+def _moved(before: ir.Value, axes: list[int], known: GraphFacts) -> int:
+    """Return the bytes of all rows of `before` but the first, which lie further behind in a longer tensor."""
+    shape, size = known.shapes.sizes(before) or (), known.bytes(before) or 0
+    count = math.prod(shape[: axes[0]]) if axes else 1
+    return size * (count - 1) // count if count else 0

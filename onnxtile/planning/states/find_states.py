@@ -1,0 +1,203 @@
+"""Finds the states of a model: pairs of an input and an output, given by the user, or known by an operator or by names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnxtile.errors import UsageError
+from onnxtile.planning.layout.aliases.find import LayoutFacts
+from onnxtile.planning.layout.bytes import tensor_bytes
+from onnxtile.planning.states.state_names import matching_names
+from onnxtile.planning.states.state_operators import GROWING, operands_of_state
+from onnxtile.planning.states.state_pair import GIVEN, NAMES, STRUCTURE, StatePair
+
+
+@dataclass(frozen=True)
+class StateChoice:
+    """The states that a plan keeps in place: `given` pairs of names of an input and an output and, with `takes_found`, all that are found.
+
+    Without `finds`, none are searched for.
+    """
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    finds: bool = False
+    takes_found: bool = False
+
+
+@dataclass(frozen=True)
+class States:
+    """The states of a model: those `taken`, which the plan keeps in place, and those that are only `listed`."""
+
+    taken: tuple[StatePair, ...] = ()
+    listed: tuple[StatePair, ...] = ()
+
+
+def states_of(facts: LayoutFacts, choice: StateChoice) -> States:
+    """Return the states of the model of `facts`, in the order of its inputs.
+
+    Raises UsageError for a given name that no input or output has, or that is given twice, and for given pairs of different types or of
+    shapes that are no state.
+    """
+    taken = [*_given(facts, choice.given)]
+    found: list[StatePair] = []
+    if choice.finds:
+        used = {value for pair in taken for value in (pair.input, pair.output)}
+        for pair in (*_by_operators(facts), *_by_names(facts)):
+            if used.isdisjoint((pair.input, pair.output)):
+                used.update((pair.input, pair.output))
+                found.append(pair)
+    places = {value: place for place, value in enumerate(facts.model.graph.inputs)}
+    ordered = sorted(found, key=lambda pair: places[pair.input])
+    if not choice.takes_found:
+        return States(tuple(taken), tuple(ordered))
+    return States(tuple(sorted((*taken, *ordered), key=lambda pair: places[pair.input])))
+
+
+def roots(pairs: Iterable[StatePair], facts: LayoutFacts) -> dict[ir.Value, ir.Value]:
+    """Return by the input of each of `pairs` the tensor that its output is a view of, or the output itself."""
+    return {pair.input: facts.root(pair.output) for pair in pairs}
+
+
+def _given(facts: LayoutFacts, given: Mapping[str, str]) -> Iterator[StatePair]:
+    inputs, outputs = _inputs(facts), _outputs(facts)
+    seen: set[str] = set()
+    for before, after in given.items():
+        _require_known("input", before, inputs)
+        _require_known("output", after, outputs)
+        if after in seen:
+            raise UsageError(f"the output {after!r} is given as the state of two inputs", hint="name each output once")
+        seen.add(after)
+        yield _required(inputs[before], outputs[after], facts)
+
+
+def _require_known(kind: str, name: str, known: Mapping[str, ir.Value]) -> None:
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = (
+        f"did you mean {near[0]!r}?"
+        if near
+        else f"write INPUT=OUTPUT; {kind}s of the model: {', '.join(known) or 'none'}"
+    )
+    raise UsageError(f"the state {name!r} is no {kind} of the model that has bytes in a run", hint=hint)
+
+
+def _required(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> StatePair:
+    """Return the pair of both. Raises UsageError where they are not one state."""
+    names = f"{before.name!r} and {after.name!r}"
+    types = [facts.shapes.dtype(value) for value in (before, after)]
+    if types[0] != types[1]:
+        told = " and ".join("an unknown type" if one is None else one.name for one in types)
+        raise UsageError(f"a state has one element type, but {names} are {told}", hint="name another output")
+    if None in (tensor_bytes(before, facts.shapes), tensor_bytes(after, facts.shapes)):
+        raise UsageError(
+            f"the bytes of the state {names} are not known", hint="give open dimensions a size (--dim, --shape)"
+        )
+    axis = _growing_axis(before, after, facts)
+    if axis is not None or _is_same(before, after, facts):
+        return StatePair(before, after, axis, GIVEN)
+    told = " and ".join(str(list(facts.shapes.sizes(value) or ())) for value in (before, after))
+    raise UsageError(
+        f"a state has one shape, but {names} have {told}",
+        hint="an output may be longer on one axis where a Concat or an attention operator appends to the input",
+    )
+
+
+def _by_operators(facts: LayoutFacts) -> Iterator[StatePair]:
+    """Yield the pairs of an output and the input that its operator makes it of, through views."""
+    inputs = set(_inputs(facts).values())
+    for output in _outputs(facts).values():
+        result = facts.root(output)
+        node = result.producer()
+        operand = None if node is None else _operand_of(node, result, facts)
+        source = None if operand is None else facts.root(operand)
+        if source is None or source not in inputs or node is None:
+            continue
+        # A Concat of inputs is no cache where the run does not read the result.
+        if node.op_type == "Concat" and not _is_read(result, facts):
+            continue
+        pair = _possible(source, output, STRUCTURE, facts)
+        if pair is not None:
+            yield pair
+
+
+def _is_read(value: ir.Value, facts: LayoutFacts) -> bool:
+    """Return whether a node other than a view reads `value` or a view of it."""
+    todo = [value]
+    while todo:
+        for node in todo.pop().consumers():
+            shown = [result for result in node.outputs if facts.root(result) is facts.root(value)]
+            if not shown:
+                return True
+            todo += shown
+    return False
+
+
+def _operand_of(node: ir.Node, result: ir.Value, facts: LayoutFacts) -> ir.Value | None:
+    if node.op_identifier() in facts.model.functions:
+        return None
+    operands = operands_of_state(node, is_standard=facts.is_standard(node))
+    place = next((i for i, value in enumerate(node.outputs) if value is result), -1)
+    index = operands.get(place)
+    return node.inputs[index] if index is not None and index < len(node.inputs) else None
+
+
+def _by_names(facts: LayoutFacts) -> Iterator[StatePair]:
+    inputs, outputs = _inputs(facts), _outputs(facts)
+    for before, after in matching_names(inputs, outputs):
+        pair = _possible(inputs[before], outputs[after], NAMES, facts)
+        if pair is not None:
+            yield pair
+
+
+def _possible(before: ir.Value, after: ir.Value, source: str, facts: LayoutFacts) -> StatePair | None:
+    """Return the pair of both where they have one type and shapes of a state."""
+    if facts.shapes.dtype(before) != facts.shapes.dtype(after):
+        return None
+    if None in (tensor_bytes(before, facts.shapes), tensor_bytes(after, facts.shapes)):
+        return None
+    axis = _growing_axis(before, after, facts)
+    if axis is None and not _is_same(before, after, facts):
+        return None
+    return StatePair(before, after, axis, source)
+
+
+def _is_same(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> bool:
+    """Return whether both have one shape, at all sizes of a range."""
+    shapes = facts.shapes
+    if shapes.sizes(before) != shapes.sizes(after):
+        return False
+    formulas = shapes.formulas(before), shapes.formulas(after)
+    return None in formulas or formulas[0] == formulas[1]
+
+
+def _growing_axis(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> int | None:
+    """Return the axis on which `after` is longer than `before`, to which its operator appends; None where that is not so."""
+    shapes = facts.shapes
+    inner, outer = shapes.sizes(before), shapes.sizes(after)
+    if inner is None or outer is None or len(inner) != len(outer):
+        return None
+    axes = [axis for axis, (one, other) in enumerate(zip(inner, outer, strict=True)) if one != other]
+    if len(axes) != 1 or inner[axes[0]] > outer[axes[0]]:
+        return None
+    result = facts.root(after)
+    node = result.producer()
+    if node is None or node.op_type not in GROWING:
+        return None
+    operand = _operand_of(node, result, facts)
+    return axes[0] if operand is not None and facts.root(operand) is before else None
+
+
+def _inputs(facts: LayoutFacts) -> dict[str, ir.Value]:
+    """Return the inputs of the model that are tensors given in each run, by name."""
+    return {value.name or "": value for value in facts.model.graph.inputs if value not in facts.constants}
+
+
+def _outputs(facts: LayoutFacts) -> dict[str, ir.Value]:
+    """Return the outputs of the model that a node makes in each run, by name."""
+    made = (value for value in facts.model.graph.outputs if value.producer() is not None)
+    return {value.name or "": value for value in made if value not in facts.constants}

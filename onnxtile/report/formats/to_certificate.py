@@ -1,0 +1,21 @@
+"""The certificate of a plan, which onnxtile/planning/check_certificate.py accepts: no plan takes fewer bytes."""
+
+from __future__ import annotations
+
+from onnxtile.errors import UsageError
+from onnxtile.json_text import as_json
+from onnxtile.report.format import Format, PlanDocument, PlanJson, RenderOptions
+
+
+def _write(plan: PlanJson, _options: RenderOptions) -> bytes:
+    if not isinstance(plan, PlanDocument) or plan.certificate is None:
+        raise UsageError(
+            "a plan alone does not hold the graph that a certificate is about",
+            hint="plan a model, and emit this file with it",
+        )
+    return as_json(plan.certificate()).encode()
+
+
+FORMAT = Format(
+    "certificate", ".certificate.json", _write, "the proof that no plan takes fewer bytes, for a checker of its own"
+)

@@ -1,0 +1,107 @@
+"""The states that the options of `plan` choose, and the runs that prove them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnxtile.errors import UsageError
+from onnxtile.model.shapes import Shapes
+from onnxtile.model.size_formula import SizeFormula, SizeRanges
+from onnxtile.model.unfold import Unfolded
+from onnxtile.model.wanted import Wanted
+
+if TYPE_CHECKING:
+    from onnxtile.planning.proof.state_run import StateVerdict
+    from onnxtile.planning.result import PlannedState, PlanResult
+    from onnxtile.planning.states.find_states import StateChoice
+    from onnxtile.verbs.plan import PlanOptions
+
+
+def state_choice(option: Mapping[str, str] | str | None) -> StateChoice:
+    """Return the choice that the option `state` names: pairs, "found", "none", or None for a search that only lists states."""
+    from onnxtile.planning.states.find_states import StateChoice
+
+    if isinstance(option, Mapping):
+        return StateChoice(option, finds=True)
+    return StateChoice(finds=option != "none", takes_found=option == "found")
+
+
+def state_verdict(opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions) -> StateVerdict:
+    """Return the verdict of runs that follow each other at one size; of one run where a state grows, and the next needs a larger size."""
+    from onnxtile.planning.proof.state_run import same_plan, state_run
+
+    runs = 1 if any(state.axis is not None for state in result.kept_states) else options.state_steps
+    return state_run(same_plan(opened, result, runs), wanted, progress=options.progress)
+
+
+def sizes_of_runs(plan: PlanResult, opened: Unfolded, runs: int) -> list[dict[str, int]]:
+    """Return the sizes of up to `runs` runs that follow each other: each is longer than the one before by what that appended.
+
+    A length begins with the least of its range. What a run appends is as short as its range allows; other dimensions are at their largest.
+    Raises UsageError for a growing state whose length is not one dimension with a range.
+    """
+    lengths = {name: step for state in plan.kept_states for name, step in _growth(plan, state, opened)}
+    appended = {name for step in lengths.values() for name in step.symbols}
+    sizes = {name: low if name in lengths or name in appended else high for name, (low, high) in plan.ranges.items()}
+    return list(islice(_following(sizes, lengths, plan), runs))
+
+
+def _following(sizes: dict[str, int], lengths: Mapping[str, SizeFormula], plan: PlanResult) -> Iterator[dict[str, int]]:
+    while all(size <= plan.ranges[name][1] for name, size in sizes.items()):
+        yield sizes
+        sizes = {**sizes, **{name: sizes[name] + step.at(sizes) for name, step in lengths.items()}}
+
+
+def _growth(plan: PlanResult, state: PlannedState, opened: Unfolded) -> Iterator[tuple[str, SizeFormula]]:
+    """Yield the dimension that is the length of `state`, with the number of elements that a run appends.
+
+    Of an output whose sizes have no formula, it is the number at the largest sizes; the runs show whether it is that at others.
+    """
+    if state.axis is None:
+        return
+    values = {value.name: value for value in (*opened.model.graph.inputs, *opened.model.graph.outputs)}
+    before, after = values[state.input], values[state.output]
+    known = [opened.shapes.formulas(value) for value in (before, after)]
+    sizes = [(opened.shapes.sizes(value) or ())[state.axis] for value in (before, after)]
+    if known[0] is None or known[0] == known[1]:
+        return
+    length = known[0][state.axis]
+    name = next(iter(length.symbols), "")
+    if name not in plan.ranges or length != SizeFormula.symbol(name):
+        raise UsageError(
+            f"the length of the state {state.input!r} is {length}, not one dimension with a range",
+            hint="write one name for it in the file",
+        )
+    yield name, SizeFormula.number(sizes[1] - sizes[0]) if known[1] is None else known[1][state.axis] - length
+
+
+def require_lengths(plan: PlanResult, opened: Unfolded) -> None:
+    """Raise UsageError for a range that begins with 0, unless it is that of the length of a state that grows."""
+    grown = {state.input: state.axis for state in plan.states if state.axis is not None}
+    lengths = {
+        name
+        for value in opened.model.graph.inputs
+        for name, axis in _axes(opened.shapes, value)
+        if grown.get(value.name or "") == axis
+    }
+    require_sizes_from_1({name: ends for name, ends in plan.ranges.items() if name not in lengths})
+
+
+def require_sizes_from_1(ranges: SizeRanges) -> None:
+    """Raise UsageError for a range that begins with 0."""
+    for name, (low, _) in ranges.items():
+        if low == 0:
+            raise UsageError(
+                f"a size is at least 1, but the range of {name!r} begins with 0, and is not the length of a state that grows",
+                hint="begin with 1",
+            )
+
+
+def _axes(shapes: Shapes, value: ir.Value) -> Iterator[tuple[str, int]]:
+    """Yield the dimensions that are the size of an axis of `value`, each with the axis."""
+    for axis, size in enumerate(shapes.formulas(value) or ()):
+        yield from ((name, axis) for name in size.symbols if size == SizeFormula.symbol(name))

@@ -1,0 +1,55 @@
+"""Asks the properties of the random models of many seeds: `python -m tests.bench.random_storm 0 100000 --jobs 2`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from multiprocessing import Pool
+
+from tests.random_graphs.asking import Fault, faults
+
+
+def _all_faults(seed: int, most: int) -> list[Fault]:
+    return list(faults(seed, most=most))
+
+
+def _found(seeds: range, jobs: int, most: int) -> Iterator[list[Fault]]:
+    ask = partial(_all_faults, most=most)
+    if jobs == 1:
+        yield from map(ask, seeds)
+        return
+    with Pool(jobs) as pool:
+        yield from pool.imap(ask, seeds, 4)
+
+
+def main() -> int:
+    """Run, print each fault and the counts; return 1 where there is a fault."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("first", type=int)
+    parser.add_argument("end", type=int)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--most", type=int, default=18, help="groups of nodes in a model")
+    given = parser.parse_args()
+    seeds, counts, start = range(given.first, given.end), Counter[str](), time.monotonic()
+    for done, found in enumerate(_found(seeds, given.jobs, given.most), 1):
+        for seed, name, text in found:
+            counts[f"{name}: {text[:50]}"] += 1
+            print(f"{seed} {name}: {text}", flush=True)
+        if done % 100 == 0:
+            print(
+                f"# {done} models, {counts.total()} faults, {time.monotonic() - start:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+    print(f"{len(seeds)} models, {counts.total()} faults, {time.monotonic() - start:.0f} s")
+    for text, count in counts.most_common():
+        print(f"{count:6} {text}")
+    return int(bool(counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

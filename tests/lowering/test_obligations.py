@@ -1,0 +1,83 @@
+"""The page docs/lowerings.md: each lowering has an obligation, and those that are called proved hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+sympy: Any = importlib.import_module("sympy")
+DOCS = Path(__file__).parent.parent.parent / "docs"
+
+
+@pytest.fixture(name="script", scope="module")
+def _script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_lowering_obligations", DOCS / "lowering_obligations.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_that_of_the_script(script: ModuleType) -> None:
+    assert (DOCS / "lowerings.md").read_text(encoding="utf-8") == script.page(), "python docs/lowering_obligations.py"
+
+
+def test_each_lowering_has_one_obligation_and_no_other_has(script: ModuleType) -> None:
+    assert {kind: sorted(of) for kind, of in script.OBLIGATIONS.items()} == script.found()
+
+
+@pytest.mark.parametrize(
+    ("op", "version", "wrong"),
+    [
+        ("Gelu", 20, lambda s: s.x / 2 * (1 + sympy.Function("Erf")(s.x / sympy.sqrt(3)))),
+        ("HardSwish", 22, lambda s: s.x * sympy.Max(0, sympy.Min(1, s.x / 6 + sympy.Rational(1, 3)))),
+        ("Mish", 22, lambda s: s.x * sympy.Function("Tanh")(sympy.Function("Softplus")(2 * s.x))),
+        ("Swish", 24, lambda s: s.x * sympy.Function("Sigmoid")(s.x)),
+    ],
+)
+def test_another_formula_is_not_proved(script: ModuleType, op: str, version: int, wrong: object) -> None:
+    assert callable(wrong)
+    assert not script.is_equal(wrong(script), script.defined(op, version, {"x": script.x}))
+
+
+def test_another_norm_is_not_proved(script: ModuleType) -> None:
+    x, given = script.x, {"x": script.x, "scale": script.scale, "bias": script.bias}
+    spread = sympy.sqrt(script.mean_of(x**2) + script.epsilon)
+    wrong = (x - script.mean_of(x)) / spread * script.scale + script.bias
+    assert not script.is_equal(wrong, script.defined("LayerNormalization", 17, given, axis=-1))
+
+
+def test_a_mean_is_linear(script: ModuleType) -> None:
+    x = script.x
+    centred = script.mean_of((x - script.mean_of(x)) ** 2)
+    assert script.is_equal(centred, script.mean_of(x**2) - script.mean_of(x) ** 2)
+    assert not script.is_equal(script.mean_of(x**2), script.mean_of(x) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("number", "wanted"),
+    [
+        (0.70710677, sympy.sqrt(2) / 2),
+        (0.63661975, 2 / sympy.pi),
+        (0.16666667, sympy.Rational(1, 6)),
+        (0.044715, sympy.Rational("0.044715")),
+        (1.702, sympy.Rational("1.702")),
+    ],
+)
+def test_a_rounded_constant_is_read_as_what_it_is_rounded_from(script: ModuleType, number: float, wanted: Any) -> None:
+    assert script.exact(number) == wanted
+
+
+def test_an_obligation_that_does_not_hold_stops_the_script(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {**script.OBLIGATIONS["lowerings"], "Mish": script.Obligation("x is x²", lambda: False)}
+    monkeypatch.setattr(script, "OBLIGATIONS", {**script.OBLIGATIONS, "lowerings": wrong})
+    with pytest.raises(ValueError, match="Mish: the obligation does not hold"):
+        script.page()

@@ -1,0 +1,144 @@
+"""The check of copies between memories: each change that makes a plan wrong is a failure."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+import onnxtile
+from tests.planning.test_movement_plan import BODY, PARTS, SKIP, graph, moved
+
+Document = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def document() -> Document:
+    found: Document = json.loads(json.dumps(moved(SKIP, 1024, verify=False).plan.to_dict()))
+    return found
+
+
+def audit(document: Document, folder: Path, text: str = SKIP) -> Any:
+    onnx.save(graph(text), folder / "skip.onnx")
+    (folder / "plan.json").write_text(json.dumps({**document, "digest": None}))
+    return onnxtile.check_plan(folder / "skip.onnx", folder / "plan.json")
+
+
+def test_a_right_plan_of_the_model_without_copies(document: Document, tmp_path: Path) -> None:
+    assert audit(document, tmp_path).failures == ()
+
+
+def test_a_right_plan_with_a_body(tmp_path: Path) -> None:
+    body = json.loads(json.dumps(moved(BODY, 1024, verify=False).plan.to_dict()))
+    assert audit(body, tmp_path, BODY).failures == ()
+
+
+def test_a_right_plan_with_parts_of_an_input(tmp_path: Path) -> None:
+    parts = json.loads(json.dumps(moved(PARTS, 448, verify=False).plan.to_dict()))
+    assert audit(parts, tmp_path, PARTS).failures == ()
+    kernel = next(copy for copy in parts["movement"]["copies"] if copy["result"] == "s")
+    parts["movement"]["copies"].append({**kernel, "node": "p", "result": "p"})
+    assert audit(parts, tmp_path, PARTS).failures
+
+
+def row(document: Document, name: str) -> Document:
+    found: Document = next(row for row in document["buffers"] if row["name"] == name)
+    return found
+
+
+def copied(document: Document, result: str) -> Document:
+    found: Document = next(one for one in document["movement"]["copies"] if one["result"] == result)
+    return found
+
+
+def in_slow(document: Document) -> None:
+    row(document, "v")["arena"] = "dram"
+
+
+def reads_slow(document: Document) -> None:
+    place = (
+        document["schedule"].index("y@sram") if "y@sram" in document["schedule"] else document["operators"].index("Add")
+    )
+    document["operands"][place] = [name.replace("a@sram", "a@dram") for name in document["operands"][place]]
+
+
+def swapped(document: Document) -> None:
+    """The tensor is copied back before it is copied out."""
+    out, back = (document["schedule"].index(f"Copy/a@{memory}") for memory in ("dram", "sram"))
+    for key in ("schedule", "operators", "operands", "results", "attributes"):
+        document[key][out], document[key][back] = document[key][back], document[key][out]
+
+
+def overwritten(document: Document) -> None:
+    """The copy in the slow memory lies where the output is written, whose live range ends with the run."""
+    row(document, "a@dram")["offset"] = row(document, "y")["offset"] = 0
+    row(document, "a@sram")["offset"] = row(document, "v")["offset"]
+
+
+OTHERWISE: dict[str, object] = {
+    "tensor": "v",
+    "source": "a",
+    "source_memory": "sram",
+    "source_offset": 64,
+    "memory": "dram",
+    "offset": 1 << 16,
+    "bytes": 255,
+    "step": 0,
+    "before": None,
+}
+
+
+def claims_otherwise(field: str, value: object, document: Document) -> None:
+    copied(document, "a@sram")[field] = value
+
+
+CHANGES: dict[str, Callable[[Document], Any]] = {
+    "an operand in the slow memory": in_slow,
+    "a kernel reads the slow copy": reads_slow,
+    "the order of copies": swapped,
+    "bytes that are overwritten": overwritten,
+    "bytes": lambda d: d["movement"].update(bytes=d["movement"]["bytes"] - 1),
+    "forced": lambda d: d["movement"].update(forced=d["movement"]["forced"] + 1),
+    "a bound above the bytes": lambda d: d["movement"].update(lower_bound=d["movement"]["bytes"] + 1),
+    "memories": lambda d: d["movement"].update(fast="dram", slow="sram"),
+    "a copy that is not listed": lambda d: d["movement"]["copies"].pop(),
+    "a copy listed twice": lambda d: d["movement"]["copies"].append(d["movement"]["copies"][0]),
+    "no movement": lambda d: d.pop("movement"),
+    **{f"{field} of a copy": partial(claims_otherwise, field, value) for field, value in OTHERWISE.items()},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_wrong_plan_is_refused(document: Document, tmp_path: Path, change: str) -> None:
+    wrong = copy.deepcopy(document)
+    CHANGES[change](wrong)
+    assert wrong != document
+    assert audit(wrong, tmp_path).failures
+
+
+def test_the_run_notices_bytes_that_a_copy_lost(tmp_path: Path) -> None:
+    """A kernel that reads the bytes before they are copied back gives other bits: the copies are carried out in the run."""
+    from dataclasses import replace
+
+    from onnxtile.model.constants import Constants
+    from onnxtile.model.load import load
+    from onnxtile.model.shapes import resolve
+    from onnxtile.planning.proof.arena_run import arena_run
+
+    planned = moved(SKIP, 1024, verify=False)
+    planned.save(tmp_path / "moved.onnx")
+    model = load(tmp_path / "moved.onnx")
+    shapes = resolve(model, run=True)
+    assert arena_run(model, planned.plan, shapes, Constants(model)).equal
+    at = {buffer.name: buffer for buffer in planned.plan.buffers}
+    buffers = tuple(
+        replace(b, arena="sram", offset=at["v"].offset) if b.name == "a@dram" else b for b in planned.plan.buffers
+    )
+    wrong = replace(planned.plan, buffers=buffers)
+    assert not arena_run(model, wrong, shapes, Constants(model)).equal

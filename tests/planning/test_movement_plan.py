@@ -1,0 +1,188 @@
+"""Plans with copies between a fast and a slow memory: which copies there are, how many bytes they move, and that the run is equal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import onnxtile
+from onnxtile.planning.movement.copies import PlannedMovement
+from onnxtile.verbs.flows.planning import PlannedModel
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "plan.schema.json").read_text())
+
+# `a` (256 bytes) waits while four kernels run over 512 bytes each.
+SKIP = """
+<ir_version: 10, opset_import: ["" : 20]>
+skip (float[64] x) => (float[64] y) {
+  a = Exp(x)
+  w = Concat<axis = 0>(a, a)
+  u = CumSum(w, zero)
+  v = CumSum(u, zero)
+  s = Slice(v, begin, end)
+  y = Add(s, a)
+}
+"""
+
+WEIGHTED = """
+<ir_version: 10, opset_import: ["" : 20]>
+weighted (float[4,64] x) => (float[4,64] y) {
+  a = MatMul(x, w)
+  y = MatMul(a, w2)
+}
+"""
+
+PARTS = """
+<ir_version: 10, opset_import: ["" : 20]>
+parts (float[128] x) => (float[1] y) {
+  s = Slice(x, zeros, end)
+  t = Slice(x, begin_half, end_half)
+  p = ReduceMax<keepdims = 1>(s)
+  q = ReduceMax<keepdims = 1>(t)
+  y = Add(p, q)
+}
+"""
+
+BODY = """
+<ir_version: 10, opset_import: ["" : 20]>
+body (float[64] x, bool c) => (float[64] y) {
+  a = Exp(x)
+  big = Concat<axis = 0>(a, a)
+  sum = CumSum(big, zero)
+  one = ReduceSum<keepdims = 0>(sum)
+  t = If(c) <then_branch = yes () => (float[64] p) { p = Add(a, one) },
+             else_branch = no () => (float[64] q) { q = Sub(a, one) }>
+  y = Relu(t)
+}
+"""
+
+
+def graph(text: str) -> onnx.ModelProto:
+    """Return the model in `text` with the constants that it reads."""
+    model = onnx.parser.parse_model(text)
+    numbers = {"zero": 0, "begin": [0], "end": [64], "zeros": [0], "begin_half": [60], "end_half": [128]}
+    for name, value in numbers.items():
+        if any(name in node.input for node in model.graph.node):
+            array = onnx.numpy_helper.from_array(np.asarray(value, "int64"), name)
+            model.graph.initializer.append(array)
+    for name in ("w", "w2"):
+        if any(name in node.input and node.op_type == "MatMul" for node in model.graph.node):
+            weight = np.linspace(-1, 1, 64 * 64, dtype="float32").reshape(64, 64)
+            model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    return model
+
+
+def moved(text: str, fast: int, movement: str = "activations", **options: Any) -> PlannedModel:
+    return onnxtile.plan(graph(text), movement=movement, capacity={"sram": fast, "dram": 1 << 20}, **options)
+
+
+def movement_of(planned: PlannedModel) -> PlannedMovement:
+    assert planned.plan.movement is not None
+    return planned.plan.movement
+
+
+def ways(planned: PlannedModel) -> list[tuple[str, str, str]]:
+    return [(copy.tensor, copy.source_memory, copy.memory) for copy in movement_of(planned).copies]
+
+
+def test_a_tensor_leaves_while_it_waits() -> None:
+    """Kernels need 1,024 bytes: two tensors of 512. So `a` is copied out and back, 256 bytes each way."""
+    planned = moved(SKIP, 1024)
+    assert ways(planned) == [
+        ("x", "outside", "sram"),
+        ("a", "sram", "dram"),
+        ("a", "dram", "sram"),
+        ("y", "sram", "dram"),
+    ]
+    found = movement_of(planned)
+    assert (found.bytes, found.forced, found.lower_bound, found.bound) == (1024, 512, 1024, "search")
+    assert planned.verdict is not None and planned.verdict.equal
+    assert all(arena.size <= arena.capacity for arena in planned.plan.arenas if arena.capacity is not None)
+    jsonschema.validate(json.loads(json.dumps(planned.plan.to_dict())), SCHEMA)
+
+
+def test_with_room_only_inputs_and_outputs_are_copied() -> None:
+    """An intermediate tensor that stays never goes to the slow memory."""
+    planned = moved(SKIP, 1280)
+    assert ways(planned) == [("x", "outside", "sram"), ("y", "sram", "dram")]
+    assert movement_of(planned).bytes == 512
+
+
+@pytest.mark.parametrize(("io", "ends"), [("inside", ("dram", "dram")), ("outside", ("outside", "outside"))])
+def test_inputs_come_from_and_outputs_go_where_they_are(io: str, ends: tuple[str, str]) -> None:
+    planned = moved(SKIP, 1024, io=io)
+    copies = movement_of(planned).copies
+    assert (copies[0].source_memory, copies[-1].memory) == ends
+    assert planned.verdict is not None and planned.verdict.equal
+
+
+def test_an_input_that_is_read_late_is_read_again_not_written() -> None:
+    text = SKIP.replace("y = Add(s, a)", "y = Add(s, x)")
+    planned = moved(text, 1024)
+    assert ("x", "sram", "dram") not in ways(planned)
+    assert [copy.tensor for copy in movement_of(planned).copies].count("x") == 2
+    assert movement_of(planned).bytes == 768
+
+
+def test_weights_are_copied_before_the_kernel_that_reads_them() -> None:
+    """Two weights of 16,384 bytes share the bytes of one."""
+    planned = moved(WEIGHTED, 18432, "weights")
+    copies = movement_of(planned).copies
+    assert [(c.tensor, c.source_memory) for c in copies if c.tensor.startswith("w")] == [
+        ("w", "constants"),
+        ("w2", "constants"),
+    ]
+    assert [copy.before == copy.step + 1 for copy in copies if copy.tensor == "w2"] == [True]
+    assert len({copy.offset for copy in copies if copy.tensor.startswith("w")}) == 1
+    assert movement_of(planned).bytes == 2 * 16384 + 2 * 1024
+    assert planned.verdict is not None and planned.verdict.equal
+
+
+def test_with_room_for_two_buffers_a_weight_is_copied_beside_the_kernel_before() -> None:
+    """Double buffers: the time of all is less than the sum, with the bytes of both weights apart."""
+    speeds: dict[str, Any] = {"bandwidth": {"dram": "16384B/s"}, "macs_per_second": 16384}
+    tight = movement_of(moved(WEIGHTED, 18432, "weights", **speeds)).time
+    wide = movement_of(moved(WEIGHTED, 36864, "weights", **speeds))
+    assert tight is not None and wide.time is not None
+    assert tight.computing == wide.time.computing == 2.0
+    assert tight.with_overlap is not None and wide.time.with_overlap is not None
+    assert wide.time.with_overlap + 0.9 < tight.with_overlap <= wide.time.without_overlap  # type: ignore[operator]
+    assert len({copy.offset for copy in wide.copies if copy.tensor.startswith("w")}) == 2
+
+
+@pytest.mark.parametrize("io", ["outputs", "inside"])
+def test_an_input_without_room_is_copied_in_parts(io: str) -> None:
+    """Its Slices copy 256 and 272 bytes of 512; with room for all of it, it is copied once."""
+    planned = moved(PARTS, 448, io=io)
+    source = "dram" if io == "inside" else "outside"
+    assert ways(planned) == [("x", source, "sram"), ("x", source, "sram"), ("y", "sram", "dram")]
+    assert movement_of(planned).bytes == 256 + 272 + 4
+    assert planned.verdict is not None and planned.verdict.equal
+    assert movement_of(moved(PARTS, 1024, io=io)).bytes == 512 + 4
+
+
+def test_a_branch_reads_the_copy_of_what_it_captures() -> None:
+    planned = moved(BODY, 1024)
+    assert ("a", "dram", "sram") in ways(planned)
+    assert planned.verdict is not None and planned.verdict.equal
+
+
+def test_the_written_model_has_the_copies_and_is_equal(tmp_path: Path) -> None:
+    planned = moved(SKIP, 1024)
+    planned.save(tmp_path / "moved.onnx")
+    onnx.save(graph(SKIP), tmp_path / "skip.onnx")
+    assert onnxtile.verify(tmp_path / "skip.onnx", tmp_path / "moved.onnx").equal
+    written = onnx.load(tmp_path / "moved.onnx")
+    assert [node.op_type for node in written.graph.node].count("Copy") == 4
+    assert onnxtile.check_plan(tmp_path / "moved.onnx", tmp_path / "moved.onnx").sound
+
+
+def test_the_same_model_has_the_same_copies() -> None:
+    assert moved(SKIP, 1024).plan.to_dict() == moved(SKIP, 1024).plan.to_dict()

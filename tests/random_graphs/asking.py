@@ -1,0 +1,31 @@
+"""Asks the properties of the model of a seed."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.random_graphs.generator import random_model
+from tests.random_graphs.properties import PROPERTIES, Case
+
+Fault = tuple[int, str, str]
+"""The seed, the property, and what was wrong."""
+
+
+def faults(seed: int, only: str | None = None, *, everything: bool = False, most: int = 18) -> Iterator[Fault]:
+    """Ask the model of `seed` the properties that the seed chooses, or `everything`; yield what is wrong."""
+    case = Case(random_model(seed, most), verify=seed % 5 == 0)
+    choice = case.random("properties")
+    for name, (holds, often) in PROPERTIES.items():
+        asked = choice.random() < often or everything
+        if name == only or (only is None and asked):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    holds(case)
+            except Exception as error:  # noqa: BLE001 - whatever is raised is the finding
+                last = traceback.extract_tb(error.__traceback__)[-1]
+                where = f"{Path(last.filename).name}:{last.lineno}"
+                yield seed, name, f"{type(error).__name__} at {where}: {' '.join(str(error).split())[:400]}"

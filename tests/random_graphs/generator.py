@@ -1,0 +1,178 @@
+"""Random valid models: one seed, one model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from tests.random_graphs.bodies import BODIES, info_of
+from tests.random_graphs.composites import COMPOSITES
+from tests.random_graphs.notes import Notes
+from tests.random_graphs.operators import STEPS
+from tests.random_graphs.scope import BOOL, BRAIN, FLOAT, HALF, INT64, Dim, Scope, Shared, Tensor
+
+OPSETS = (11, 13, 14, 15, 17, 17, 18, 20, 21, 22)
+SIZES = {"N": 3, "M": 2}
+"""The sizes that open dimensions have when a model is run."""
+SHAPES: tuple[tuple[Dim, ...], ...] = (
+    (4, 8), (2, 6), (1, 8), (3, 5), (2, 3, 8), (1, 5, 4), (1, 4, 6, 6), (2, 3, 8, 8), (1, 8, 4, 4), (7,), (1,), (), (1, 1, 1), (13, 1),
+    (2, 1, 4, 1),     ("N", 8), ("N", 4, 8), ("N", "M", 8), ("N", 3, 6, 6), ("N", 5),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RandomModel:
+    """A model, the sizes of its open dimensions, and the `stepped` outputs, where a small difference may become a large one."""
+
+    seed: int
+    model: onnx.ModelProto
+    dims: dict[str, int]
+    stepped: frozenset[str]
+    features: frozenset[str]
+
+    def feeds(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Return values for the inputs."""
+        random = np.random.default_rng(seed)
+        constants = {tensor.name for tensor in self.model.graph.initializer}
+        return {info.name: self._fed(info, random) for info in self.model.graph.input if info.name not in constants}
+
+    def _fed(self, info: onnx.ValueInfoProto, random: np.random.Generator) -> NDArray[Any]:
+        tensor = info.type.tensor_type
+        shape = [dim.dim_value if dim.HasField("dim_value") else SIZES[dim.dim_param] for dim in tensor.shape.dim]
+        if tensor.elem_type == BOOL:
+            return np.asarray(random.integers(0, 2, shape), np.bool_)
+        if tensor.elem_type == INT64:
+            return np.asarray(random.integers(0, 2, shape))
+        kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        return np.asarray(random.standard_normal(shape)).astype(kind)
+
+
+def random_model(seed: int, most: int = 18) -> RandomModel:
+    """Return the model of `seed`, of up to `most` groups of nodes."""
+    random = Random(seed)
+    opset = random.choice(OPSETS)
+    versions = [
+        version
+        for version in (4, 7, 8, 9, 10, 10, 11)
+        if version >= {11: 4, 13: 7, 14: 7, 15: 8, 17: 8, 18: 8}.get(opset, 9)
+    ]
+    shared = Shared(random, opset, random.choice(versions), steps=random.random() < 0.4)
+    scope = Scope(shared)
+    _add_inputs(scope)
+    for _ in range(random.randint(2, most)):
+        kinds = random.choices([STEPS, COMPOSITES, BODIES], [6, 3, 1])[0]
+        random.choice(kinds)(scope)
+    if not scope.nodes:
+        scope.one("Identity", [scope.inputs[0]], scope.inputs[0].dtype, scope.inputs[0].dims)
+    model = _model(scope)
+    Notes(random, random.choice([0, 0.2, 0.6]), metadata=shared.ir_version >= 10).write(model)
+    dims = {name: SIZES[name] for name in SIZES if any(name in one.dims for one in scope.inputs)}
+    return RandomModel(seed, model, dims, _stepped(model), frozenset(shared.features))
+
+
+def _add_inputs(scope: Scope) -> None:
+    random = scope.random
+    first = random.choice(SHAPES)
+    scope.give(HALF if random.random() < 0.15 else FLOAT, first)
+    for _ in range(random.choice([0, 1, 1, 2])):
+        same = random.random() < 0.5
+        scope.give(scope.inputs[0].dtype if same else FLOAT, first if same else random.choice(SHAPES))
+    if random.random() < 0.4:
+        scope.give(BOOL, random.choice([(), (1,)]))
+    if random.random() < 0.15:
+        scope.give(INT64, random.choice([(), (3,)]))
+
+
+def _model(scope: Scope) -> onnx.ModelProto:
+    random, shared = scope.random, scope.shared
+    _end_brains(scope)
+    read = _read(scope.nodes)
+    made = {name for node in scope.nodes for name in node.output}
+    results = [one for one in scope.own if one.name in made and not one.constant]
+    outputs = [one for one in results if one.name not in read or (one.dtype != BRAIN and random.random() < 0.1)]
+    if random.random() < 0.1:
+        outputs.append(random.choice(scope.inputs))
+    constants = [Tensor(t.name, t.data_type, tuple(t.dims)) for t in scope.initializers]
+    if constants and random.random() < 0.05:
+        outputs.append(random.choice(constants))
+    random.shuffle(outputs)
+    if shared.ir_version >= 4 and constants and random.random() < 0.1:
+        scope.inputs.append(random.choice(constants))
+    if random.random() < 0.1:
+        scope.weight((3, 2))
+    shown = [one for one in results if one not in outputs and random.random() < 0.5]
+    # Without their sizes, onnx's inference takes an initializer for one of no axes.
+    held = [one for one in constants if one not in scope.inputs and random.random() < 0.1]
+    graph = helper.make_graph(
+        scope.nodes,
+        random.choice(["main", "g"]),
+        [info_of(one) for one in scope.inputs],
+        [_shown(scope, one, always=True) for one in outputs],
+        scope.initializers,
+        value_info=[*(_shown(scope, one) for one in shown), *map(info_of, held)],
+    )
+    imports = [
+        helper.make_opsetid("", shared.opset),
+        *(helper.make_opsetid(name, 1) for name in sorted(shared.domains)),
+    ]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=shared.ir_version, functions=shared.functions)
+    model.producer_name, model.model_version = random.choice([("", 0), ("random", 3)])
+    return model
+
+
+def _shown(scope: Scope, one: Tensor, *, always: bool = False) -> onnx.ValueInfoProto:
+    """Return what the file says of a value: all of its sizes, some, or none. The checker wants a shape of outputs, `always`."""
+    dims = [None if scope.chance(0.15) else dim for dim in one.dims]
+    return helper.make_tensor_value_info(one.name, one.dtype, dims if always or scope.chance(0.9) else None)
+
+
+def _end_brains(scope: Scope) -> None:
+    """Cast what would be an output of bfloat16: onnxruntime's Python gives no such arrays."""
+    for one in [one for one in scope.own if one.dtype == BRAIN and one.name not in _read(scope.nodes)]:
+        scope.one("Cast", [one], FLOAT, one.dims, to=FLOAT)
+
+
+def _read(nodes: Any) -> set[str]:
+    """Return the names that `nodes` read, and the graphs in them."""
+    found: set[str] = set()
+    for node in nodes:
+        found |= set(node.input)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                found |= _read(attribute.g.node) | {info.name for info in attribute.g.output}
+    return found
+
+
+_SUDDEN = {
+    "QuantizeLinear",
+    "DynamicQuantizeLinear",
+    "Less",
+    "Greater",
+    "ArgMax",
+    "TopK",
+    "QLinearConv",
+    "QLinearMatMul",
+}
+
+
+def _stepped(model: onnx.ModelProto) -> frozenset[str]:
+    """Return the outputs that depend on an operator that makes small differences large."""
+    reached: set[str] = set()
+    for node in model.graph.node:
+        inner = {name for attribute in node.attribute if attribute.HasField("g") for name in _read(attribute.g.node)}
+        sudden = node.op_type in _SUDDEN or any(_is_sudden(a.g) for a in node.attribute if a.HasField("g"))
+        to_int = node.op_type == "Cast" and any(a.name == "to" and a.i in {6, 7} for a in node.attribute)
+        if sudden or to_int or reached & (set(node.input) | inner):
+            reached |= set(node.output)
+    return frozenset(info.name for info in model.graph.output if info.name in reached)
+
+
+def _is_sudden(graph: onnx.GraphProto) -> bool:
+    inner = (a.g for node in graph.node for a in node.attribute if a.HasField("g"))
+    return any(node.op_type in {*_SUDDEN, "Cast"} for node in graph.node) or any(_is_sudden(one) for one in inner)

@@ -1,0 +1,88 @@
+"""Random models: every command keeps their outputs, whatever is in them. `tests.bench.random_storm` tries as many as wanted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import onnx
+import pytest
+
+from tests.random_graphs.asking import faults
+from tests.random_graphs.generator import random_model
+from tests.random_graphs.kernels import run_model
+
+MODELS, BLOCK = 160, 20
+"""How many models are tried, and how many in one test."""
+MOST = 7
+"""The groups of nodes in a model, at most; the script tries larger ones."""
+
+
+@pytest.mark.parametrize("first", range(0, MODELS, BLOCK))
+def test_properties_of_random_models(first: int) -> None:
+    found = [fault for seed in range(first, first + BLOCK) for fault in faults(seed, most=MOST)]
+    assert not found, "\n".join(f"seed {seed}, {name}: {text}" for seed, name, text in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 2000, 100))
+def test_properties_of_larger_random_models(first: int) -> None:
+    found = [fault for seed in range(first, first + 100) for fault in faults(seed)]
+    assert not found, "\n".join(f"seed {seed}, {name}: {text}" for seed, name, text in found)
+
+
+def test_the_models_are_valid_and_of_every_kind() -> None:
+    """The properties would say little of models that are alike."""
+    features: set[str] = set()
+    operators: set[str] = set()
+    for seed in range(120):
+        made = random_model(seed)
+        onnx.checker.check_model(made.model, full_check=True)
+        features |= made.features
+        operators |= {node.op_type for node in made.model.graph.node}
+        assert made.model == random_model(seed).model
+    assert features == {"If", "Loop", "Scan", "function"}
+    assert len(operators) > 70
+    assert operators >= {
+        "QuantizeLinear",
+        "QLinearConv",
+        "MatMulInteger",
+        "Conv",
+        "Gemm",
+        "LayerNormalization",
+        "Dropout",
+    }
+
+
+def test_models_run() -> None:
+    for seed in range(300, 330):
+        made = random_model(seed)
+        assert run_model(made.model, made.feeds(seed))
+
+
+SCRIPT = """
+import hashlib, sys, warnings
+warnings.simplefilter("ignore")
+import onnxtile
+from onnxtile.model.save import to_bytes
+from tests.random_graphs.generator import random_model
+digest = hashlib.sha256()
+for seed in range(int(sys.argv[1]), int(sys.argv[2])):
+    made = random_model(seed, 7)
+    fused = onnxtile.fuse(made.model, verify=False).model
+    tiled = onnxtile.tile(made.model, max=4, conv=True, dims=made.dims, verify=False).model
+    planned = onnxtile.plan(fused, dims=made.dims, planner="greedy-by-size", verify=False)
+    for part in (to_bytes(fused), to_bytes(tiled), to_bytes(planned.model), repr(planned.plan.to_dict()).encode()):
+        digest.update(part)
+print(digest.hexdigest())
+"""
+
+
+def test_the_hash_seed_changes_nothing() -> None:
+    def digest(seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", SCRIPT, "400", "410"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert digest("1") == digest("77")
