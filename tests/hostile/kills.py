@@ -61,6 +61,7 @@ class Kills:
     moments: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        _heed_all()
         self.random = random.Random(self.seed)
         self.known: dict[str, Finished] = {}
         model = (data_folder("models") / "transformer.onnx").read_bytes()
@@ -145,16 +146,16 @@ def _start(line: str, folder: Path) -> subprocess.Popen[bytes]:
             cwd=folder,
             env={**os.environ, "TMPDIR": str(folder / "tmp")},
             start_new_session=True,
-            preexec_fn=_heed_all,  # noqa: PLW1509 - this process has one thread
             stdout=subprocess.DEVNULL,
             stderr=said,
         )
 
 
 def _heed_all() -> None:
-    """Let no signal be ignored because nohup, or a shell in the background, has this process ignore it."""
+    """Heed what nohup, or a shell in the background, has this process ignore: its children would ignore it, too."""
     for number in SIGNALS[1:]:
-        signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _files(folder: Path) -> dict[str, bytes]:
