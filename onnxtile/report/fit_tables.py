@@ -17,6 +17,11 @@ def for_fitted(result: ResultJson) -> list[Table | Text]:
     rows = [("before", *_costs(before, before)), ("after", *_costs(after, before))]
     columns = ("model", "arena", "peak", "MACs", "extra", "nodes", "bytes copied")
     tables: list[Table | Text] = [table("costs", columns, rows)]
+    movement = result.get("movement")
+    if movement:
+        ends = f"{movement['fast']} and {movement['slow']}"
+        bound = f"lower bound {movement['lower_bound']:,}"
+        tables.append(line(f"between {ends}: {movement['copies']:,} copies of {movement['bytes']:,} bytes ({bound})"))
     steps = [(step["text"], step["peak"], step["extra_macs"], step["pieces"]) for step in result["steps"]]
     if steps:
         tables.append(table("steps", ("what was cut", "peak", "extra MACs", "nodes"), steps))

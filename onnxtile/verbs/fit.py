@@ -91,19 +91,26 @@ class FitOptions(CurveOptions):
 
     @property
     def memory(self) -> tuple[str, int] | None:
-        """The name and the bytes of the memory. Raises UsageError for more than one."""
-        if self.capacity is None:
-            return None
-        sizes = values.read_sizes(self.capacity)
+        """The name and the bytes of the memory, the fast one of two. Raises UsageError for more than two."""
+        return next(iter(self._memories.items()), None)
+
+    @property
+    def memories(self) -> dict[str, int] | None:
+        """The bytes of a fast and a slow memory by name; None for one memory. Raises UsageError for more than two."""
+        return self._memories if len(self._memories) > 1 else None
+
+    @property
+    def _memories(self) -> dict[str, int]:
+        sizes = {} if self.capacity is None else values.read_sizes(self.capacity)
         if isinstance(sizes, int):
-            return "arena", sizes
-        if len(sizes) > 1:
+            return {"arena": sizes}
+        if len(sizes) > 2:
             raise UsageError(
-                "{capacity} is given for several memories, and fit fills one",
-                hint="give the capacity of the fastest memory alone",
+                "{capacity} is given for more than two memories",
+                hint="give those of the fast memory, and of the slow one behind it",
                 given={"capacity": NAME_ONLY},
             )
-        return next(iter(sizes.items()))
+        return sizes
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,8 @@ def fit(options: FitOptions) -> FittedModel:
     """Return a model that computes what `model` computes, and whose arena is at most `capacity` bytes large.
 
     Runs of operators are cut into strips of rows; rows that the next strip reads again are kept. With `smallest`, the smallest arena within
-    the budget is looked for. The arena is that of `onnxtile.plan` with its defaults; with `verify`, both models are run and compared.
+    the budget is looked for. The arena is that of `onnxtile.plan` with its defaults; with `verify`, both models are run and compared. With
+    a fast and a slow memory in `capacity`, the operands of each kernel are in the fast one while it runs, and the fewest bytes are copied.
     Raises ModelError, UsageError; Infeasible where nothing fits; Mismatch where an output differs.
     """
     from onnxtile.verbs.flows import fitting

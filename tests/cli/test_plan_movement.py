@@ -82,6 +82,10 @@ def test_the_report_and_the_files(run: Run, model: str, tmp_path: Path) -> None:
         ((*MOVED, *MEMORIES, "--keep", "y"), ("several addresses", "leave out")),
         ((*MOVED, *MEMORIES, "--state", "found"), ("states in place", "leave one")),
         ((*MOVED, *MEMORIES, "--order", "any"), ("one order, not 'any'",)),
+        ((*MOVED, *MEMORIES, "--pin", "a=0"), ("pinned, placed and kept tensors",)),
+        ((*MOVED, *MEMORIES, "--place", "a=dram"), ("pinned, placed and kept tensors",)),
+        ((*MOVED, *MEMORIES, "--keep", "a"), ("pinned, placed and kept tensors",)),
+        ((*MOVED, *MEMORIES, "--state", "x=y"), ("a state in place has one memory",)),
     ],
     ids=" ".join,
 )

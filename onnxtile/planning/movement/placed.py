@@ -23,6 +23,7 @@ from onnxtile.planning.movement.times import ByteAccess, Speeds, TimedStep, tran
 from onnxtile.planning.movement.write import MovementOrder, WrittenCopies, write_copies
 from onnxtile.planning.offsets.problem import OverCapacity
 from onnxtile.planning.result import PlanResult
+from onnxtile.planning.states.find_states import StateChoice
 
 
 class MovementBound(NamedTuple):
@@ -81,7 +82,9 @@ class PlanWriter:
             of_copies.setdefault(origin, []).append(value)
         opened = unfold(model, known.with_those_of(known.of_copies(of_copies)), Constants(model))
         inputs = {value.name or "" for value in model.graph.inputs} if self.settings.io == "inside" else set()
-        apart = replace(self.settings, order="model", slow=frozenset(written.slow | inputs))
+        apart = replace(
+            self.settings, order="model", states=StateChoice(finds=False), slow=frozenset(written.slow | inputs)
+        )
         try:
             result = replace(plan_model(*opened, apart), order=self.settings.order)
         except OverCapacity as error:

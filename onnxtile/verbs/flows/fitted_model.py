@@ -91,6 +91,15 @@ class FittedModel(RewrittenModel):
         return f"{sizes}, {extra:+.1%} MACs, {self.after.nodes:,} nodes, {verified(self.verdict)}"
 
     @property
+    def _movement(self) -> dict[str, Any]:
+        """The bytes copied between two memories, without the single copies; nothing for one memory."""
+        movement = self.planned.plan.movement
+        if movement is None:
+            return {}
+        keys = ("fast", "slow", "bytes", "forced", "lower_bound", "bound")
+        return {"movement": {**{key: getattr(movement, key) for key in keys}, "copies": len(movement.copies)}}
+
+    @property
     def documents(self) -> dict[str, PlanDocument]:
         """The JSON of the plans `before` and `after`, from which every format can be written."""
         return {"before": self.planned_before.document, "after": self.planned.document}
@@ -102,6 +111,7 @@ class FittedModel(RewrittenModel):
             "fits": self.fits,
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
+            **self._movement,
             "steps": [step.to_dict() for step in self.steps],
             "tiled": self.tiled and self.tiled.to_dict(),
             "curve": self.curve and self.curve.to_dict()["curve"],

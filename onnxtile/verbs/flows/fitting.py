@@ -120,13 +120,17 @@ def read_subject(options: CurveOptions) -> FitSubject:
 
 
 def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
-    """Return the model that fits, or the smallest that was reached."""
+    """Return the model that fits, or the smallest that was reached. Raises Infeasible where nothing fits two memories."""
+    if options.memories is not None:
+        from onnxtile.verbs.flows.fitting_memories import attempt_moved
+
+        return attempt_moved(options, subject)
     memory, before = options.memory, subject.before
     regions, rewrites = subject.regions, tuple[ModelRewrite, ...]()
-    result = _as_it_is(subject, options.progress)
+    result = as_it_is(subject, options.progress)
     if memory is None or result.planned.plan.arena_size > memory[1]:
         wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
-        edited, applied, found = _cut(subject, wanted, options)
+        edited, applied, found = cut(subject, wanted, options)
         if found is not None and found.planned.plan.arena_size < result.planned.plan.arena_size:
             result, regions, rewrites = found, edited.regions, applied
     chosen, fitted, planned = result.schedule, result.model, result.planned
@@ -134,8 +138,8 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
     fits = memory is None or after.arena <= memory[1]
     if fits and planned.plan.kernels is None:
         annotate(fitted, planned.plan)
-    judged = options.verify and fits
-    verdict, inside = _judged(subject.original, fitted, planned, options) if judged else (None, None)
+    wants_proof = options.verify and fits
+    verdict, inside = judged(subject.original, fitted, planned, options) if wants_proof else (None, None)
     return FittedModel(
         fitted,
         subject.planned,
@@ -152,7 +156,7 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
     )
 
 
-def _cut(
+def cut(
     subject: FitSubject, wanted: FitTarget, options: FitOptions
 ) -> tuple[FitSubject, tuple[ModelRewrite, ...], WrittenSchedule | None]:
     """Return the model after rewrites, these, and the schedule written into it: tokens in pieces where that alone may do, else regions."""
@@ -202,7 +206,7 @@ def _running(model: ir.Model, constants: Constants) -> int:
     return len(bodies) + sum(bodies)
 
 
-def _judged(
+def judged(
     original: ir.Model, fitted: ir.Model, planned: ModelPlan, options: FitOptions
 ) -> tuple[Verdict, ArenaVerdict]:
     """Return the verdict of the runs of both models, and of the run inside the arena. Raises Mismatch where a result differs."""
@@ -251,7 +255,7 @@ class WrittenSchedule:
     tiled: TileResult | None = None
 
 
-def _as_it_is(subject: FitSubject, progress: Progress) -> WrittenSchedule:
+def as_it_is(subject: FitSubject, progress: Progress) -> WrittenSchedule:
     """Return the model without a region that is cut; with limits its products are tiled."""
     schedule = FitSchedule(tuple(subject.regions.whole))
     if subject.limits is None:
