@@ -17,6 +17,8 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
 from onnxtile.verbs.flows.fitting import _regions
+from tests.bench.large_graphs import wide
+from tests.counted import calls
 from tests.fitting.networks import inverted_residuals
 
 
@@ -137,3 +139,23 @@ def test_the_bytes_of_whole_kernels_are_those_of_the_network() -> None:
     made = load(inverted_residuals())
     network = read_network(made, resolve(made, run=True), Constants(made))
     assert Regions(network).whole[0].peak == Regions(network).live_sizes[1]
+
+
+def _wide(size: int) -> Regions:
+    made = load(wide(size))
+    return Regions(read_network(made, resolve(made), Constants(made)))
+
+
+def test_the_bytes_and_results_of_every_place_are_those_of_the_live_tensors() -> None:
+    for about in (regions(), _wide(30)):
+        assert about.live_sizes == [sum(map(about.size, tensors)) for tensors in about.live]
+        count = len(about.network.kernels)
+        for start in range(count):
+            for stop in range(start + 1, count + 1):
+                made = {made for kernel in about.network.kernels[start:stop] for made in kernel.makes}
+                assert about.results(start, stop) == [tensor for tensor in about.live[stop] if tensor in made]
+
+
+def test_tensors_that_live_beside_a_kernel_are_not_counted_again_for_each_kernel() -> None:
+    small, large = _wide(150), _wide(600)
+    assert calls(lambda: large.whole) < 4.4 * calls(lambda: small.whole)
