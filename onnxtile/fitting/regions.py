@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 
 from onnxtile.fitting.channels import HiddenGroup, chunked
 from onnxtile.fitting.chunked_kernels import ChunkedKernels
@@ -103,7 +104,12 @@ class Regions:
     @cached_property
     def live_sizes(self) -> list[int]:
         """The bytes that live at each place."""
-        return [sum(map(self.size, tensors)) for tensors in self.live]
+        changes, last = [0] * (len(self.network.kernels) + 2), self.network.last_reads
+        for made, place in self.makers.items():
+            if last[made] > place:
+                changes[place + 1] += self.size(made)
+                changes[last[made] + 1] -= self.size(made)
+        return list(accumulate(changes[:-1]))
 
     def size(self, tensor: int) -> int:
         """Return the aligned bytes of a whole tensor; 0 for one outside of the arena."""
@@ -124,13 +130,14 @@ class Regions:
         # A region may also begin where the bytes double: small tensors beside it, such as gates, are made before.
         least.update(p for p in range(1, count) if 2 * sizes[p] < sizes[p + 1])
         around = {place for p in range(count) if kernels[p].links[ROWS] is None for place in (p, p + 1)}
-        inside = {p for p, tensors in enumerate(self.live) if any(self.network.tensors[t].is_inside for t in tensors)}
+        hidden = [(made, place) for made, place in self.makers.items() if self.network.tensors[made].is_inside]
+        inside = {p for made, place in hidden for p in range(place + 1, self.network.last_reads[made] + 1)}
         return sorted({0, count, *least, *around} - inside)
 
     def results(self, start: int, stop: int) -> list[int]:
         """Return the tensors that a region makes for later kernels."""
-        made = {made for kernel in self.network.kernels[start:stop] for made in kernel.makes}
-        return [tensor for tensor in self.live[stop] if tensor in made]
+        last = self.network.last_reads
+        return [made for kernel in self.network.kernels[start:stop] for made in kernel.makes if last[made] >= stop]
 
     def region(self, start: int, stop: int, cut: Cut, *, all_chunks: bool = True) -> ChunkedKernels:
         """Return the kernels of a region, with hidden channels in chunks; without `all_chunks`, with three of each group at most."""
@@ -212,9 +219,9 @@ class Regions:
     def _cost(self, start: int, stop: int, cut: Cut, capacity: int | None) -> RegionCost | int | None:
         """Return the costs of a region; None where it cannot be cut so; the bytes of a kernel that exceeds the capacity."""
         kernels, last = self.network.kernels[start:stop], self.network.last_reads
-        here = set(self.live[start])
-        dying = {tensor for kernel in kernels for tensor in kernel.reads if tensor in here and last[tensor] < stop}
-        passing = sum(self.size(tensor) for tensor in here - dying)
+        read = {tensor for kernel in kernels for tensor in kernel.reads if last[tensor] < stop}
+        dying = {tensor for tensor in read if self.makers.get(tensor, start) < start}
+        passing = self.live_sizes[start] - sum(map(self.size, dying))
         region = self._few_chunks(start, stop, cut)
         limit = None if capacity is None else LoadLimit(capacity - passing, self.fixed(start, stop))
         try:

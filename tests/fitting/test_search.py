@@ -19,6 +19,8 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
 from onnxtile.verbs.flows.fitting import _regions
+from tests.bench.large_graphs import wide
+from tests.counted import calls
 from tests.fitting.networks import inverted_residuals
 
 
@@ -183,3 +185,23 @@ def test_a_region_is_given_up_only_where_no_number_of_chunks_helps(capacity: int
 def test_bytes_beyond_all_chunks_are_those_of_a_line_through_two_loads() -> None:
     assert ChunkLoad(2, 700).beyond(ChunkLoad(8, 1000)) == 600
     assert ChunkLoad(1, 650).beyond(ChunkLoad(2, 700)) == 600
+
+
+def _wide(size: int) -> Regions:
+    made = load(wide(size))
+    return Regions(read_network(made, resolve(made), Constants(made)))
+
+
+def test_the_bytes_and_results_of_every_place_are_those_of_the_live_tensors() -> None:
+    for about in (regions(), _wide(30)):
+        assert about.live_sizes == [sum(map(about.size, tensors)) for tensors in about.live]
+        count = len(about.network.kernels)
+        for start in range(count):
+            for stop in range(start + 1, count + 1):
+                made = {made for kernel in about.network.kernels[start:stop] for made in kernel.makes}
+                assert about.results(start, stop) == [tensor for tensor in about.live[stop] if tensor in made]
+
+
+def test_tensors_that_live_beside_a_kernel_are_not_counted_again_for_each_kernel() -> None:
+    small, large = _wide(150), _wide(600)
+    assert calls(lambda: large.whole) < 4.4 * calls(lambda: small.whole)
