@@ -153,7 +153,7 @@ class PlanOptions(VerifyOptions, InputOptions, BoundOptions, OffsetOptions):
     state: Annotated[
         Mapping[str, str] | str | None,
         Option(
-            "keep an input and the output that is its next value in place; found: all that are found, none: no search",
+            "keep an input and its next value at one address; found: all that are found",
             "INPUT=OUTPUT|found|none",
             default="list those found",
             kind=values.STATES,
