@@ -369,3 +369,14 @@ def test_what_lies_in_a_body_is_aligned_to_its_elements(alignment: int, order: s
     assert all(b.offset % sizes[b.dtype or ""] == 0 for b in (*result.tensors, *inside))
     assert all(b.offset % alignment == 0 for b in inside if b.alias is None)
     assert case.run(result).equal
+
+
+def test_an_arena_of_workspaces_alone_is_rounded_to_the_elements_in_them() -> None:
+    """All tensors of the main graph lie outside; the body has 9 bytes of a number of turns and a truth value, and floats."""
+    text = """g (float[2, 3] x) => (float[2, 3] y) <int64 n = {3}, bool go = {1}> {
+      y = Loop (n, go, x) <body = l (int64 turn, bool on, float[2, 3] v) => (bool o, float[2, 3] w)
+        { t = Exp(v)  o = Not(on)  w = Sin(t) }> }"""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{text}')
+    for alignment in (1, 2, 64):
+        result = api.plan(model, io="outside", alignment=alignment)
+        assert result.verdict is not None and result.verdict.equal

@@ -68,7 +68,7 @@ class Kernels:
         data = kept.SerializeToString(deterministic=True)
         session = self._sessions.get((data, types))
         if session is None:
-            session = self._sessions[data, types] = session_of(self._model(kept, types).SerializeToString())
+            session = self._sessions[data, types] = self._session(kept, types)
         feeds = {
             name: operands[name].astype(np.float32) if code == BRAIN else operands[name] for name, code, _ in types
         }
@@ -85,7 +85,13 @@ class Kernels:
             )
         return found
 
-    def _model(self, node: onnx.NodeProto, types: Sequence[tuple[str, int, int]]) -> onnx.ModelProto:
+    def _session(self, node: onnx.NodeProto, types: Sequence[tuple[str, int, int]]) -> ort.InferenceSession:
+        """Return the session of `node`, whose results of bfloat16 are cast to float."""
+        session = session_of(self._model(node, types, set()).SerializeToString())
+        brains = {output.name for output in session.get_outputs() if output.type == "tensor(bfloat16)"}
+        return session_of(self._model(node, types, brains).SerializeToString()) if brains else session
+
+    def _model(self, node: onnx.NodeProto, types: Sequence[tuple[str, int, int]], brains: set[str]) -> onnx.ModelProto:
         """Return a model of `node`; bfloat16, of which numpy has no arrays for onnxruntime, goes in and out as float."""
         nodes, inputs = [], []
         for name, code, rank in types:
@@ -99,26 +105,14 @@ class Kernels:
         inner.input[:] = [narrow.get(name, name) for name in node.input]
         nodes.append(inner)
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-        if self._makes_brains(node, bool(narrow)):
-            nodes += [
-                helper.make_node("Cast", [name], [f"bfloat16:{name}"], to=TensorProto.FLOAT)
-                for name in node.output
-                if name
-            ]
-            outputs = [
-                helper.make_tensor_value_info(f"bfloat16:{name}", TensorProto.FLOAT, None)
-                for name in node.output
-                if name
-            ]
+        for place, output in enumerate(outputs):
+            if output.name in brains:
+                shown = f"bfloat16:{output.name}"
+                nodes.append(helper.make_node("Cast", [output.name], [shown], to=TensorProto.FLOAT))
+                outputs[place] = helper.make_tensor_value_info(shown, TensorProto.FLOAT, None)
         graph = helper.make_graph(nodes, "one", inputs, outputs)
         imports = [helper.make_opsetid(domain, version) for domain, version in self._imports.items()]
         return helper.make_model(graph, opset_imports=imports, ir_version=self._ir_version, functions=self._functions)
-
-    @staticmethod
-    def _makes_brains(node: onnx.NodeProto, reads: bool) -> bool:
-        if node.op_type in {"Cast", "CastLike"}:
-            return any(attribute.name == "to" and attribute.i == BRAIN for attribute in node.attribute)
-        return reads
 
 
 @lru_cache(maxsize=1)

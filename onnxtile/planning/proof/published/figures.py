@@ -81,9 +81,13 @@ def _arenas(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
 
 
 def _peaks(holders: Sequence[Holder], alignment: int) -> list[tuple[int, int]]:
-    """Return the peak and its step; where all tensors are aligned to more than the plan's alignment, also with workspaces rounded so."""
-    unit = min((holder.unit for holder in holders if holder.members), default=alignment)
-    return [_peak(holders, alignment), *([_peak(holders, unit)] if unit > alignment else [])]
+    """Return the peak and its step; where all tensors are aligned to more than the plan's alignment, also with workspaces rounded so.
+
+    Where there are only workspaces, the elements of the bodies in them say the alignment.
+    """
+    own = {holder.unit for holder in holders if holder.members}
+    units = [min(own)] if own else [2, 4, 8, 16]
+    return [_peak(holders, alignment), *(_peak(holders, unit) for unit in units if unit > alignment)]
 
 
 def _peak(holders: Iterable[Holder], alignment: int) -> tuple[int, int]:
