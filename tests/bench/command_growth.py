@@ -102,10 +102,9 @@ def _cost(name: str, folder: Path, limit: int) -> Cost:
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit, limit)),  # noqa: PLW1509
         )
         _, status, used = os.wait4(process.pid, 0)
-    ended = os.WIFSIGNALED(status)
-    return Cost(
-        used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, None if ended else os.waitstatus_to_exitcode(status)
-    )
+    process.returncode = os.waitstatus_to_exitcode(status)
+    code = process.returncode if process.returncode >= 0 else None
+    return Cost(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, code)
 
 
 if __name__ == "__main__":

@@ -45,5 +45,8 @@ def test_twice_the_nodes_take_twice_the_calls(verb: str, shape: str) -> None:
 
 
 def test_the_calls_of_quadratic_work_are_too_many() -> None:
-    small, middle, large = (calls(lambda n=n: [abs(a) for a in range(n) for _ in range(n)]) for n in SIZES)
+    def quadratic(size: int) -> list[int]:
+        return [abs(a) for a in range(size) for _ in range(size)]
+
+    small, middle, large = (calls(partial(quadratic, size)) for size in SIZES)
     assert large - middle > MOST * (middle - small)
