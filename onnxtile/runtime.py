@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,12 +40,23 @@ _FATAL = 4
 """The only severity that onnxruntime may print: each error comes as an exception, and some are looked for on purpose."""
 
 
+_SILENT = "ORT_DISABLE_TELEMETRY"
+"""Environment variable of onnxruntime."""
+
+
 @cache
 def _library() -> Any:
-    """Return onnxruntime, told to print nothing on stderr."""
+    """Return onnxruntime, told to print nothing on stderr, and to send nothing over the network.
+
+    From version 1.29 on it reports names and digests of models to its maker, unless the variable is set before it is imported
+    (https://github.com/microsoft/onnxruntime/pull/27379); whoever sets the variable decides.
+    """
+    os.environ.setdefault(_SILENT, "1")
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(_FATAL)
+    if os.environ[_SILENT] == "1":
+        onnxruntime.disable_telemetry_events()  # for Windows, and where somebody has imported it before
     return onnxruntime
 
 
@@ -204,6 +216,9 @@ _ITERATING = (b"\x22\x04Loop", b"\x22\x04Scan")
 """The field `op_type` of a node in a file."""
 _NO_KERNEL = re.compile(
     r"NOT_IMPLEMENTED : (?:Could not find an implementation|Failed to find kernel) for (?P<operator>[\w.:]+)"
+    # Of a run on given addresses, the code of the error is lost.
+    r"|(?:NOT_IMPLEMENTED : |Error in execution: (?=.*\bnot implemented\b))"
+    r"Non-zero status code returned while running (?P<unfinished>\w+) node"
     # A cast that onnxruntime inserts before an operator without a kernel for 16-bit floats, which has none for 32 bits either.
     r"|input parameter \(InsertedPrecisionFreeCast_[^)]*\) of operator \((?P<cast>\w+)\)"
 )
@@ -229,8 +244,11 @@ class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
             raise too_much_memory() from error
         missing = _NO_KERNEL.search(reason)
         if missing is not None:
+            lacks = f"does not implement this {missing['unfinished']}"
+            if missing["unfinished"] is None:
+                lacks = f"has no kernel for {missing['operator'] or missing['cast']}"
             raise NoKernel(
-                f"onnxruntime's CPU has no kernel for {missing['operator'] or missing['cast']}: {reason}",
+                f"onnxruntime's CPU {lacks}: {reason}",
                 hint="add --no-verify to go on without a run",
             ) from error
         found = _OTHER_SHAPE.search(reason)

@@ -277,7 +277,7 @@ def _shape(value: Any) -> tuple[int, ...]:
         sizes = [whole(size) for size in value.split("x")]
         if None in sizes:
             raise Unreadable("this is not a shape", hint="write sizes with an x between them, as in 1x3x224x224")
-        return tuple(size for size in sizes if size is not None)
+        return tuple(read_count(size) for size in sizes)
     if not isinstance(value, Iterable):
         raise Unreadable("this is not a shape", hint="write [1, 3, 224, 224]")
     return tuple(read_count(size) for size in value)

@@ -1,6 +1,7 @@
 """Small models of operators that only onnxruntime has, as its exporters write them: mixtures of experts, packed and quantised attention."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -48,7 +49,7 @@ def model(
     )
 
 
-def contributed(op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: object) -> onnx.NodeProto:
+def contributed(op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> onnx.NodeProto:
     return helper.make_node(op, list(inputs), list(outputs), domain=DOMAIN, **attributes)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -110,3 +113,22 @@ def test_element_types_that_numpy_lacks_go_in_and_out(kind: str, dtype: type, co
 def test_strings_go_in_and_out() -> None:
     session = Session(model("g (string[N] x) => (string[N] y) { y = Identity(x) }", opset=17))
     assert session.run({"x": np.array(["a", "ß"], object)})["y"].tolist() == ["a", "ß"]
+
+
+REPORT = """import os
+from onnxtile.runtime import Session
+Session(bytes.fromhex({model!r}))
+print(os.environ["ORT_DISABLE_TELEMETRY"])"""
+
+
+@pytest.mark.parametrize("said", [None, "1"])
+def test_onnxruntime_reports_to_nobody(tmp_path: Path, said: str | None) -> None:
+    """Where it does, it keeps what it is to send in a file in the folder of temporary files."""
+    own = {name: value for name, value in os.environ.items() if name not in {"CI", "ORT_DISABLE_TELEMETRY"}}
+    environment = {**own, "TMPDIR": str(tmp_path), "HOME": str(tmp_path)} | (
+        {} if said is None else {"ORT_DISABLE_TELEMETRY": said}
+    )
+    script = REPORT.format(model=ADD.hex())
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+    assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,9 @@ def test_a_shape_is_read(said: object, meant: tuple[int, ...]) -> None:
     assert read_shapes({"x": said}) == {"x": meant}
 
 
-@pytest.mark.parametrize("said", ["", "x", "1x", "x1", "1,2", "-1x2", "1 x 2", "1x2\n", "٣", 3, [0], [True]])
+@pytest.mark.parametrize(
+    "said", ["", "x", "1x", "x1", "1,2", "-1x2", "1 x 2", "1x2\n", "٣", "0x2", f"{2**63}x2", 3, [0], [True]]
+)
 def test_a_text_that_is_not_a_shape_is_refused(said: object) -> None:
     with pytest.raises(Unreadable) as error:
         read_shapes({"x": said})

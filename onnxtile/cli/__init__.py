@@ -96,9 +96,17 @@ def _help_of(error: Exception) -> str:
     return f"{path} --help shows what there is"
 
 
+def _parts(message: str) -> list[str]:
+    """Return what is wrong, as one line, and where the message ends with a query and its caret, these two lines."""
+    lines = message.split("\n")
+    count = 2 if len(lines) > 2 and "^" in lines[-1] and set(lines[-1]) <= {" ", "^"} else 0
+    stop = len(lines) - count
+    return ["\\n".join(lines[:stop]), *lines[stop:]]
+
+
 def _failed(message: str, hint: str | None, code: int) -> int:
     """Say in one line what is wrong and what to do; a query at fault follows with its caret. Return `code`."""
-    first, *rest = message.split("\n")
+    first, *rest = _parts(message)
     start = "error: "
     lines = [start + error_line(first, hint, MOST - len(start)), *(capped(escaped(text)) for text in rest)]
     say("\n".join(lines) + "\n")

@@ -86,8 +86,7 @@ def _said(*arguments: str) -> str:
         raise ModelError(f"TensorFlow Lite Micro did not end in {_SECONDS} seconds") from None
     said = done.stderr.decode("utf-8", "replace")
     if done.returncode or not _HEAD.search(said):
-        lines = [line.strip() for line in said.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
-        raise ModelError(f"TensorFlow Lite Micro does not run the model: {_reason(lines)}")
+        raise ModelError(f"TensorFlow Lite Micro does not run the model: {_reason(said, done.returncode)}")
     return said
 
 
@@ -105,10 +104,11 @@ def _environment() -> Mapping[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def _reason(lines: Sequence[str]) -> str:
-    """Return the line that says most: what the runtime printed before Python's own traceback."""
-    own = [line for line in lines if not line.startswith(("Traceback", "File ", "[Recording"))]
-    return own[0]
+def _reason(said: str, code: int) -> str:
+    """Return the line that says most: what the runtime printed before Python's own traceback, or else the exit `code`."""
+    lines = (line.strip() for line in said.splitlines())
+    own = (line for line in lines if line and not line.startswith(("Traceback", "File ", "[Recording")))
+    return next(own, f"exit code {code}")
 
 
 def _inputs(details: Mapping[str, Any], random: np.random.Generator) -> Any:

@@ -49,10 +49,14 @@ class ChunkedKernels:
         return RegionRanges(self._ranges(whole.rows), self._ranges(whole.columns)) if self.origin else whole
 
     def _ranges(self, whole: Sequence[StripRanges]) -> list[StripRanges]:
-        found = []
-        for number, (kernel, base) in enumerate(zip(self.kernels, self.bases, strict=True)):
-            span = whole[base]
-            windows = span.news if kernel.makes[0] in self.partial else span.windows
-            needs = [span.news] * len(kernel.reads) if number in self.sums else span.needs
-            found.append(StripRanges(windows, span.news, needs))
-        return found
+        return [
+            self._range(number, kernel, whole[base])
+            for number, (kernel, base) in enumerate(zip(self.kernels, self.bases, strict=True))
+        ]
+
+    def _range(self, number: int, kernel: FitKernel, span: StripRanges) -> StripRanges:
+        is_partial, is_sum = kernel.makes[0] in self.partial, number in self.sums
+        if not (is_partial or is_sum):
+            return span
+        needs = [span.news] * len(kernel.reads) if is_sum else span.needs
+        return StripRanges(span.news if is_partial else span.windows, span.news, needs)

@@ -39,14 +39,31 @@ def cut_cost(
     results: Sequence[int],
     cut: Cut,
     dying: Collection[int],
-) -> CutCost:
-    """Return the costs of a region, of whose operands those of `dying` are not read later; `ranges` are those of its whole `kernels`."""
+    limit: LoadLimit | None = None,
+) -> CutCost | int:
+    """Return the costs of a region, of whose operands those of `dying` are not read later; `ranges` are those of its whole `kernels`.
+
+    Where a kernel exceeds the `limit`, only its live bytes are returned.
+    """
     about = RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges))
     if cut.bands > 1:
         trace = about.trace(cut)
         live = live_bytes(trace, region.kernels, region.tensors, dying)
         return CutCost(live.peak, live.tensors, len(trace.ops), live.copied, (live.peak,) * (1 + max(region.bases)))
-    return _StripCosts(region, about, results, dying).cost(_outlines(kernels, ranges))
+    return _StripCosts(region, about, results, dying).cost(_outlines(kernels, ranges), limit)
+
+
+@dataclass(frozen=True)
+class LoadLimit:
+    """The bytes that may live at most while each kernel of `fixed` runs, by its number in the region."""
+
+    bytes: int
+    fixed: Sequence[int]
+
+    def exceeding(self, loads: Sequence[int]) -> int:
+        """Return the most bytes of `loads`, of each kernel, where they exceed the limit; else 0."""
+        most = max((loads[number] for number in self.fixed), default=0)
+        return most if most > self.bytes else 0
 
 
 class _StripCosts:
@@ -72,13 +89,16 @@ class _StripCosts:
         sizes = -(-lengths * about.bytes(1, about.extent(COLUMNS)) // ALIGNMENT) * ALIGNMENT
         return np.concatenate(([0], np.cumsum(sizes)))
 
-    def cost(self, outlines: RowNumbers) -> CutCost:
-        """Count one strip of each kind."""
+    def cost(self, outlines: RowNumbers, limit: LoadLimit | None) -> CutCost | int:
+        """Count one strip of each kind, until a kernel exceeds the limit."""
         kinds: dict[bytes, list[int]] = {}
         for strip in range(self.count):
             kinds.setdefault(outlines[strip].tobytes(), []).append(strip)
-        for strips in kinds.values():
+        # Late strips, but the last one, have most bytes beside them.
+        for strips in sorted(kinds.values(), key=lambda strips: -(strips[-1] % (self.count - 1 or 1))):
             self._count(strips)
+            if limit is not None and limit.exceeding(self.loads):
+                return limit.exceeding(self.loads)
         self._join()
         return CutCost(self.peak, self.alive, self.nodes, self.copied, tuple(self.loads), self.rest)
 
@@ -88,6 +108,7 @@ class _StripCosts:
         at_end = last == self.count - 1
         found = self.about.strip(last)
         operands = 0 if at_end else sum(self._size(tensor) for tensor in self.dying)
+        beside = int(self.done[last]) + operands + self._kept_of_others(found)
         live = live_bytes(
             found.trace,
             self.about.kernels,
@@ -95,8 +116,8 @@ class _StripCosts:
             self.dying if at_end else (),
             found.given,
             found.left,
+            self.peak - beside,
         )
-        beside = int(self.done[last]) + operands + self._kept_of_others(found)
         if live.peak + beside > self.peak:
             self.peak, self.alive = live.peak + beside, live.tensors
         self.rest = max(self.rest, live.first + beside)

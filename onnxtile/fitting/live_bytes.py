@@ -34,14 +34,14 @@ def live_bytes(
     dying: Collection[int],
     given: Sequence[int] = (),
     left: Sequence[int] = (),
+    above: int = -1,
 ) -> LiveBytes:
-    """Return the live bytes of the operations of `trace`.
+    """Return the live bytes of the operations of `trace`; the tensors alive at the peak only where it is `above` so many bytes.
 
     Whole tensors of `dying` live until their last read here; other tensors from outside of the region are not counted. Results live on.
-    So do
-    patches that are `left`; those that are `given` live from the start.
+    So do patches that are `left`; those that are `given` live from the start.
     """
-    return _Count(trace, kernels, tensors, dying, given, left).run()
+    return _Count(trace, kernels, tensors, dying, given, left).run(above)
 
 
 class _Count:
@@ -59,7 +59,8 @@ class _Count:
         made = {one for op in trace.ops for one in op.makes}
         self.last = {one: at for at, op in enumerate(trace.ops) for one in (*op.makes, *op.reads)}
         self.later: dict[int, list[int]] = {}
-        self._extend()
+        if any(tensors[patch.tensor].is_inside for patch in trace.patches):
+            self._extend()
         end = len(trace.ops)
         for tensor, patch in trace.whole.items():
             if patch in made:
@@ -92,16 +93,19 @@ class _Count:
                         self.later.setdefault(until, []).append(one)
 
     def _size(self, patch: Patch) -> int:
-        about = self.tensors[patch.tensor]
-        size = about.bytes(patch.rows[1] - patch.rows[0], patch.columns[1] - patch.columns[0])
+        tensor, rows, columns = patch
+        about = self.tensors[tensor]
+        size = about.grain * (rows[1] - rows[0]) * (columns[1] - columns[0])
         if about.is_outside and patch == (patch.tensor, (0, about.extent(ROWS)), (0, about.extent(COLUMNS))):
             return 0
         return -(-size // ALIGNMENT) * ALIGNMENT
 
-    def run(self) -> LiveBytes:
+    def run(self, above: int) -> LiveBytes:
+        """Count the live bytes while each operation runs."""
         first = peak = self.live
         place, copied = -1, 0
         loads: list[int] = []
+        last, owner, later = self.last, self.owner, self.later
         for at, op in enumerate(self.trace.ops):
             held = self._place(at, op)
             loads.append(held)
@@ -109,10 +113,13 @@ class _Count:
                 copied += sum(self.sizes[one] for one in op.makes)
             if held > peak:
                 peak, place = held, at
-            for one in (*op.reads, *op.makes, *self.later.get(at, ())):
-                if self.last[one] == at and one in self.owner:
+            ending = (*op.reads, *op.makes, *later[at]) if at in later else op.reads + op.makes
+            for one in ending:
+                if last[one] == at and one in owner:
                     self._free(one)
-        return LiveBytes(peak, self._alive(place), copied, first, tuple(loads), tuple(self.sizes))
+        return LiveBytes(
+            peak, self._alive(place) if peak > above else frozenset(), copied, first, tuple(loads), tuple(self.sizes)
+        )
 
     def _place(self, at: int, op: PieceOp) -> int:
         """Place the results of an operation; return the bytes that live while it runs."""

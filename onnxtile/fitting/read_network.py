@@ -165,7 +165,12 @@ class _NetworkReader:
 
     def _cut(self, node: ir.Node, direction: int) -> AxisLinks | None:
         """Return the links of a node whose results all have one axis in `direction`; None where it is not cut."""
-        if has_body(node) or node.domain not in _STANDARD or self._may_round(node):
+        if (
+            has_body(node)
+            or node.domain not in _STANDARD
+            or self._may_round(node)
+            or not self._is_alike(node, direction)
+        ):
             return None
         found = self._links(node, self.axes[node.outputs[0]][direction])
         if found is None:
@@ -174,6 +179,10 @@ class _NetworkReader:
         # Rows of the result that come from columns of an operand: one direction of both would have to be cut as another.
         is_turned = any(link is not None and link.axis != self.axes[value][direction] for link, value in given)
         return None if is_turned else found
+
+    def _is_alike(self, node: ir.Node, direction: int) -> bool:
+        """Return whether all results of a node have the same axis of rows, or of columns."""
+        return len({self.axes[value][direction] for value in node.outputs if value in self.axes}) < 2
 
     def _may_round(self, node: ir.Node) -> bool:
         """Return whether fewer rows may change the last bits: onnxruntime multiplies a row alone by another kernel."""
@@ -188,6 +197,8 @@ class _NetworkReader:
             return f"{node.domain}.{node.op_type} has no rule for cutting"
         if axis is None:
             return "its result has no rows"
+        if not self._is_alike(node, ROWS):
+            return "its results have rows along different axes"
         if self._may_round(node):
             return "a matrix product of fewer rows may round differently, which --exact does not allow"
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
@@ -127,6 +128,8 @@ class RegionTracer:
             for tensor in kernel.reads:
                 self.readers[tensor] = self.readers.get(tensor, 0) + 1
         self.makers = {made: number for number, kernel in enumerate(kernels) for made in kernel.makes}
+        self.row_news = [span.news.pairs for span in self.rows]
+        self.column_news = [span.news.pairs for span in self.columns]
         self.held: dict[int, int] = {}
         self.cuts: dict[Patch, int] = {}
         self.last_read: dict[int, int] = {}
@@ -154,11 +157,11 @@ class RegionTracer:
     def strip(self, strip: int) -> StripTrace:
         """Return the operations of one strip of the first band."""
         self.found, self.held, self.cuts, self.last_read, self.tails = RegionTrace(), {}, {}, {}, {}
-        for number, kernel in enumerate(self.kernels) if strip else ():
-            rows, columns = self._rows_before(number, strip), self.columns[number].news[0]
-            if rows is None or columns is None:
+        for number, rows in self._kept_before(strip) if strip else ():
+            columns = self.column_news[number][0]
+            if columns is None:
                 continue
-            for made in kernel.makes:
+            for made in self.kernels[number].makes:
                 if made in self.readers:
                     self.held[made] = self._patch(Patch(made, rows, columns))
                     self.last_read[self.held[made]] = -1
@@ -170,9 +173,16 @@ class RegionTracer:
         left = (*self.held.values(), *(piece for pieces in parts.values() for piece in pieces))
         return StripTrace(self.found, given, left)
 
-    def _rows_before(self, number: int, strip: int) -> PatchRange | None:
-        """Return the rows of a kernel's results that are kept for a strip from the strips before it."""
-        return self.rows[number].before[strip]
+    def _kept_before(self, strip: int) -> list[tuple[int, PatchRange]]:
+        """Return the kernels of whose results rows are kept for a strip from the strips before it, with these rows."""
+        found = [(number, pairs[strip]) for number, pairs in self._befores]
+        return [(number, rows) for number, rows in found if rows is not None]
+
+    @cached_property
+    def _befores(self) -> list[tuple[int, list[PatchRange | None]]]:
+        """The kernels of whose results rows are kept from strip to strip, with these rows."""
+        kept = ((number, span.before) for number, span in enumerate(self.rows) if span.windows is not span.news)
+        return [(number, before.pairs) for number, before in kept if before.some.any()]
 
     def _patch(self, patch: Patch) -> int:
         self.found.patches.append(patch)
@@ -188,23 +198,29 @@ class RegionTracer:
 
     def _strip(self, strip: int, band: int, parts: dict[int, list[int]]) -> None:
         self.cuts = {}
+        held, readers, row_news, column_news = self.held, self.readers, self.row_news, self.column_news
         for number, kernel in enumerate(self.kernels):
-            rows, columns = self.rows[number].news[strip], self.columns[number].news[band]
+            rows, columns = row_news[number][strip], column_news[number][band]
             if rows is None or columns is None:
                 continue
-            wide, high = self.columns[number].needs, self.rows[number].needs
-            operands = tuple(
-                self._operand(tensor, high[place][strip], wide[place][band])
-                for place, tensor in enumerate(kernel.reads)
-            )
-            makes = tuple(self._patch(self._made(kernel, made, rows, columns)) for made in kernel.makes)
+            operands = self._operands(number, strip, band)
+            makes = tuple([self._patch(self._made(kernel, made, rows, columns)) for made in kernel.makes])
             self._op(number, operands, makes)
             for made, patch in zip(kernel.makes, makes, strict=True):
                 if made in self.results:
                     parts[made].append(self._result(made, patch, columns, band))
-                if made in self.readers:
-                    before = self.held.get(made)
-                    self.held[made] = patch if before is None else self._join(made, [before, patch], ROWS)
+                if made in readers:
+                    before = held.get(made)
+                    held[made] = patch if before is None else self._join(made, [before, patch], ROWS)
+
+    def _operands(self, number: int, strip: int, band: int) -> tuple[int, ...]:
+        wide, high = self.columns[number].needs, self.rows[number].needs
+        return tuple(
+            [
+                self._operand(tensor, high[place].pairs[strip], wide[place].pairs[band])
+                for place, tensor in enumerate(self.kernels[number].reads)
+            ]
+        )
 
     def _made(self, kernel: FitKernel, tensor: int, rows: PatchRange, columns: PatchRange) -> Patch:
         """Return the patch of one result; the results of a kernel that is not cut may have different sizes."""
@@ -257,11 +273,8 @@ class RegionTracer:
         """Keep the rows that the next strip reads again, from the last operation on that reads the others."""
         after = strip + 1
         held: dict[int, int] = {}
-        for number, kernel in enumerate(self.kernels) if after < len(self.rows[0].news) else ():
-            rows = self._rows_before(number, after)
-            if rows is None:
-                continue
-            for made in kernel.makes:
+        for number, rows in self._kept_before(after) if after < len(self.rows[0].news) else ():
+            for made in self.kernels[number].makes:
                 if made in self.held:
                     held[made] = self._tail(made, rows)
         self.held = held

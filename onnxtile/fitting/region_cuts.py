@@ -6,7 +6,7 @@ Chunks of one group change the bytes of no other kernel. So the chunks of each g
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 
 from onnxtile.fitting.network import ROWS
@@ -27,6 +27,21 @@ _FAR = 1.1
 """The share of the capacity above which rows computed again are not tried one tensor after the other."""
 _ROUNDS = 8
 """Times that chunks are added in one region, at most."""
+
+
+@dataclass(frozen=True)
+class ChunkLoad:
+    """The bytes that live while kernels of a group run, with chunks of so many `channels` at most."""
+
+    channels: int
+    load: int
+
+    def beyond(self, wider: ChunkLoad) -> int:
+        """Return the bytes that live with chunks of any number of channels, by those with `wider` chunks.
+
+        The bytes are the most of several sums of a constant and a part for each channel: so none is below the line through two of them.
+        """
+        return (self.load * wider.channels - wider.load * self.channels) // (wider.channels - self.channels)
 
 
 class RegionCuts:
@@ -103,45 +118,60 @@ class RegionCuts:
 
     def _fitted(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
         """Return the region with as many chunks of hidden channels as it takes to fit; None where that is not enough."""
-        one = self._chunked(start, stop, cut)
+        one = self._chunked(start, stop, cut, self.capacity)
         return one if one is not None and one.peak <= self.capacity else None
 
-    def _chunked(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
-        """Return the region with more chunks of hidden channels until it fits, or more cannot help; None where it cannot be cut so."""
-        one = self.regions.cost(start, stop, cut)
+    def _chunked(self, start: int, stop: int, cut: Cut, capacity: int | None = None) -> RegionCost | None:
+        """Return the region with more chunks of hidden channels until it fits, or more cannot help; None where it cannot be cut so.
+
+        With a `capacity`, also None where more cannot help.
+        """
+        one = self.regions.cost(start, stop, cut, capacity)
         groups = self.regions.disjoint(start, stop)
         owners = {place: first for first, group in groups.items() for place in group.places}
+        before: dict[int, ChunkLoad] = {}
         for _ in range(_ROUNDS):
             if one is None or one.peak <= self.capacity:
                 return one
-            counts = self._more_chunks(one, owners)
+            counts = self._more_chunks(one, owners, before)
             if counts is None:
                 return one
-            one = self.regions.cost(start, stop, replace(cut, chunks=tuple(sorted(counts.items()))))
+            one = self.regions.cost(start, stop, replace(cut, chunks=tuple(sorted(counts.items()))), capacity)
         return one
 
-    def _more_chunks(self, one: RegionCost, owners: Mapping[int, int]) -> dict[int, int] | None:
-        """Return the chunks of each group, with more of those whose kernels do not fit; None where that cannot help."""
-        room = self.capacity - one.rest
+    def _more_chunks(
+        self, one: RegionCost, owners: Mapping[int, int], before: dict[int, ChunkLoad]
+    ) -> dict[int, int] | None:
+        """Return the chunks of each group, with more of those whose kernels do not fit; None where that cannot help.
+
+        `before` has the bytes that each group took with fewer chunks; it is brought up to date.
+        """
         over: dict[int, int] = {}
         for place, load in enumerate(one.loads, start=one.start):
             if load > self.capacity:
                 if place not in owners:
                     return None
                 over[owners[place]] = max(over.get(owners[place], 0), load)
-        if room <= 0 or not over:
+        if one.rest >= self.capacity or not over:
             return None
         counts = dict(one.cut.chunks)
         for first, load in over.items():
-            group, before = self.regions.groups[first], counts.get(first, 1)
-            wanted = ceil(before * (load - one.rest) / room)
-            count = group.after(before)
-            while count is not None and count < wanted:
-                count = group.after(count)
-            if count is None:
+            group, count = self.regions.groups[first], counts.get(first, 1)
+            if count > 1 and self._is_hopeless(first, ChunkLoad(ceil(group.channels / count), load), before):
                 return None
-            counts[first] = count
+            wanted = ceil(count * (load - one.rest) / (self.capacity - one.rest))
+            more = group.after(count)
+            while more is not None and more < wanted:
+                more = group.after(more)
+            if more is None:
+                return None
+            counts[first] = more
         return counts
+
+    def _is_hopeless(self, first: int, now: ChunkLoad, before: dict[int, ChunkLoad]) -> bool:
+        """Return whether no number of chunks makes a group fit; from two chunks on, since one chunk needs no sum."""
+        wider, before[first] = before.get(first), now
+        return wider is not None and wider.channels > now.channels and now.beyond(wider) > self.capacity
 
     def _more_recomputed(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
         """Return the region with rows of one tensor after the other computed again, until it fits; None where that is not enough."""

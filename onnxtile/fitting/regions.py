@@ -8,7 +8,7 @@ from functools import cached_property
 
 from onnxtile.fitting.channels import HiddenGroup, chunked
 from onnxtile.fitting.chunked_kernels import ChunkedKernels
-from onnxtile.fitting.estimate import cut_cost
+from onnxtile.fitting.estimate import LoadLimit, cut_cost
 from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.network import COLUMNS, ROWS, FitTensor, Network
 from onnxtile.fitting.region import Cut, RegionRanges, RegionTrace, RegionTracer, macs_of, region_ranges
@@ -85,6 +85,9 @@ class Regions:
         self.groups = groups or {}
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
         self._ranges: dict[tuple[int, int, Cut], RegionRanges] = {}
+        self._loads: dict[tuple[int, int, Cut], int] = {}
+        self._chunked: dict[tuple[int, int, tuple[tuple[int, int], ...]], ChunkedKernels] = {}
+        self._disjoint: dict[tuple[int, int], dict[int, HiddenGroup]] = {}
         self._kept_rows: dict[tuple[int, int], dict[int, int]] = {}
 
     @cached_property
@@ -150,6 +153,12 @@ class Regions:
 
     def disjoint(self, start: int, stop: int) -> dict[int, HiddenGroup]:
         """Return groups that lie in a region and share no kernel, those with the most hidden bytes first."""
+        key = start, stop
+        if key not in self._disjoint:
+            self._disjoint[key] = self._disjoint_of(start, stop)
+        return self._disjoint[key]
+
+    def _disjoint_of(self, start: int, stop: int) -> dict[int, HiddenGroup]:
         tensors = self.network.tensors
         taken, found = set[int](), dict[int, HiddenGroup]()
         within = self.within(start, stop)
@@ -183,30 +192,55 @@ class Regions:
         results = self.results(one.start, one.stop)
         return RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges)).trace(one.cut)
 
-    def cost(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
-        """Return the costs of a region; None where it cannot be cut so."""
-        key = (start, stop, cut)
-        if key not in self._known:
-            self._known[key] = self._cost(start, stop, cut)
-        return self._known[key]
+    def cost(self, start: int, stop: int, cut: Cut, capacity: int | None = None) -> RegionCost | None:
+        """Return the costs of a region; None where it cannot be cut so.
 
-    def _cost(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
+        With a `capacity` in bytes, also None where a kernel exceeds it whose channels are not cut: then no chunks help.
+        """
+        key = (start, stop, cut)
+        if key in self._known:
+            return self._known[key]
+        if capacity is not None and self._loads.get(key, 0) > capacity:
+            return None
+        found = self._cost(start, stop, cut, capacity)
+        if isinstance(found, int):
+            self._loads[key] = found
+            return None
+        self._known[key] = found
+        return found
+
+    def _cost(self, start: int, stop: int, cut: Cut, capacity: int | None) -> RegionCost | int | None:
+        """Return the costs of a region; None where it cannot be cut so; the bytes of a kernel that exceeds the capacity."""
         kernels, last = self.network.kernels[start:stop], self.network.last_reads
         here = set(self.live[start])
         dying = {tensor for kernel in kernels for tensor in kernel.reads if tensor in here and last[tensor] < stop}
         passing = sum(self.size(tensor) for tensor in here - dying)
-        region = self.region(start, stop, cut, all_chunks=False)
+        region = self._few_chunks(start, stop, cut)
+        limit = None if capacity is None else LoadLimit(capacity - passing, self.fixed(start, stop))
         try:
             ranges = self.ranges(start, stop, cut)
         except PaddingOnly:
             return None
-        found = cut_cost(kernels, region, ranges, self.results(start, stop), cut, dying)
+        found = cut_cost(kernels, region, ranges, self.results(start, stop), cut, dying, limit)
+        if isinstance(found, int):
+            return found + passing
         alive = frozenset(region.origin.get(tensor, tensor) for tensor in found.alive)
         macs = macs_of(kernels, self.network.tensors, ranges)
         loads = tuple(load + passing for load in found.loads)
         return RegionCost(
             start, stop, cut, found.peak + passing, macs, found.nodes, found.copied, alive, loads, found.rest + passing
         )
+
+    def fixed(self, start: int, stop: int) -> tuple[int, ...]:
+        """Return the numbers of the kernels of a region that lie in no group of hidden channels."""
+        taken = {place for group in self.disjoint(start, stop).values() for place in group.places}
+        return tuple(place - start for place in range(start, stop) if place not in taken)
+
+    def _few_chunks(self, start: int, stop: int, cut: Cut) -> ChunkedKernels:
+        key = start, stop, cut.chunks
+        if key not in self._chunked:
+            self._chunked[key] = self.region(start, stop, cut, all_chunks=False)
+        return self._chunked[key]
 
     @cached_property
     def whole(self) -> list[RegionCost]:

@@ -44,15 +44,19 @@ class PatchRanges:
 
     def __getitem__(self, strip: int) -> PatchRange | None:
         """Return the range of one strip; None for an empty one."""
-        start, stop = int(self.starts[strip]), int(self.stops[strip])
-        return (start, stop) if start < stop else None
+        return self.pairs[strip]
 
     def __iter__(self) -> Iterator[PatchRange | None]:
         """Return the ranges one after the other."""
-        pairs = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
-        return ((start, stop) if start < stop else None for start, stop in pairs)
+        return iter(self.pairs)
 
-    @property
+    @cached_property
+    def pairs(self) -> list[PatchRange | None]:
+        """The range of each strip; None for an empty one."""
+        pairs = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
+        return [(start, stop) if start < stop else None for start, stop in pairs]
+
+    @cached_property
     def some(self) -> npt.NDArray[np.bool_]:
         """Whether each range is not empty."""
         found: npt.NDArray[np.bool_] = self.starts < self.stops
@@ -84,7 +88,7 @@ class StripRanges:
     def before(self) -> PatchRanges:
         """The rows that are kept for each strip from the strips before it."""
         if self.windows is self.news:
-            return self.news.where(np.zeros(len(self.news), np.bool_))
+            return PatchRanges(np.full(len(self.news), _FAR), np.full(len(self.news), _NONE))
         found = PatchRanges(self.windows.starts, np.where(self.news.some, self.news.starts, self.windows.stops))
         some = found.some & self.windows.some
         some[0] = False

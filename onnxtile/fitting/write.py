@@ -218,9 +218,11 @@ class _RegionWriter:
         attributes = self._attributes(source, node, patch)
         if node.op_type in {"Reshape", "Expand"}:
             inputs[1:] = [self._sizes(self._dims(patch))]
-        if node.op_type in {"Slice", "Pad"}:
+        # An operator that is not cut keeps its operands: they may say what has no other form, or be computed.
+        is_cut = source.links != (None, None)
+        if is_cut and node.op_type in {"Slice", "Pad"}:
             inputs, attributes = self._moved(source, node, patch, trace.patches[op.reads[0]], inputs)
-        if node.op_type in {"Resize", "Upsample"}:
+        if is_cut and node.op_type in {"Resize", "Upsample"}:
             inputs = self._scaled(kernel, node, inputs)
         self._add((node.domain, node.op_type), kernel.name, inputs, all_results, attributes)
         return results

@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 
 import onnx_ir as ir
 from onnx_shape_inference import ShapeInferenceContext, _broadcast, registry
+from onnx_shape_inference._ops._utils import get_known_dim_values
 
 from onnxtile.model.contributed import KnownOperand, results
 from onnxtile.model.known import declared
@@ -79,9 +80,18 @@ def _replace_slice() -> None:
     assert library is not None
 
     def clamped(context: ShapeInferenceContext, node: ir.Node) -> None:
-        """Clamp to the size that is sliced where that is open: the library takes the numbers of the operands to lie inside."""
-        library(context, node)
+        """Clamp to the size that is sliced where that is open: the library takes the numbers of the operands to lie inside.
+
+        Of axes and steps that are not known it takes the defaults, as if they were left out; then no size is known.
+        """
         data, made = node.inputs[0], node.outputs[0]
+        if any(value is not None and get_known_dim_values(context, value) is None for value in node.inputs[3:5]):
+            if data is not None and data.shape is not None:
+                made.shape = ir.Shape([context.new_symbolic_dim() for _ in data.shape])
+            if data is not None and data.dtype is not None:
+                context.set_dtype(made, data.dtype)
+            return
+        library(context, node)
         if data is None or data.shape is None or made.shape is None or len(data.shape) != len(made.shape):
             return
         dims = list(made.shape)

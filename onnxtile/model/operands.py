@@ -223,14 +223,44 @@ def _counted(use: _Use) -> Domain | None:
     return None
 
 
+_ROW_BY_ROW = frozenset(
+    {
+        *("Add", "BiasGelu", "Cast", "Gelu", "Identity", "LayerNormalization", "MatMul", "MatMulNBits", "Mul", "Relu"),
+        *("RMSNormalization", "RotaryEmbedding", "SimplifiedLayerNormalization"),
+        *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
+    }
+)
+"""Operators whose result has as many rows as their first operand."""
+_WALKED = 16
+"""Operators between a tensor and one of known size, at most."""
+
+
+def _rows_of(value: ir.Value | None, sizes: Sizes) -> int | None:
+    """Return the size of the second axis of `value`, of three; also where the file says it only of an operand row by row before."""
+    for _ in range(_WALKED):
+        shape, maker = None if value is None else sizes(value), None if value is None else value.producer()
+        if shape:
+            return shape[1] if len(shape) == 3 else None
+        if maker is None or maker.op_type not in _ROW_BY_ROW:
+            return None
+        value = maker.inputs[0]
+    return None
+
+
 def _tokens(less: int) -> _OperandRule:
-    """Allow the number of tokens, past ones included, of an attention with a cache of keys, `less` this number."""
+    """Allow the number of tokens, past ones included, of an attention with a cache of keys, `less` this number.
+
+    A model whose present keys have a size of their own, as those in one buffer with the past, has so many tokens.
+    """
 
     def rule(use: _Use) -> Domain | None:
-        queries, past = use.operand(0), use.operand(3)
-        if not queries or len(queries) < 3:
+        present = use.sizes(use.node.outputs[1]) if len(use.node.outputs) > 1 else None
+        if present and len(present) == 4:
+            return Domain(fixed=(present[2] - less,))
+        queries, past = _rows_of(use.node.inputs[0], use.sizes), use.operand(3)
+        if queries is None:
             return None
-        return Domain(fixed=(queries[1] + (past[2] if past and len(past) > 2 else 0) - less,))
+        return Domain(fixed=(queries + (past[2] if past and len(past) > 2 else 0) - less,))
 
     return rule
 

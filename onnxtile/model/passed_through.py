@@ -16,7 +16,7 @@ from onnxtile.model.walk import bodies_of
 _OUTPUTS = "onnxtile.described_as_output"
 """In the notes of a graph: by place among its outputs, the name, the description, and the metadata and the type of the value at first."""
 _NOTED = "onnxtile.described_twice"
-"""In the notes of an initializer that is such an output; and in those of a main graph, where any graph of the model has such outputs."""
+"""In the notes of an initializer that is such an output without value_info; and of a main graph, where any graph has such outputs."""
 
 _Note = tuple[str, bytes, dict[str, str], str]
 
@@ -97,7 +97,7 @@ def _note(graph: ir.Graph, proto: onnx.GraphProto) -> bool:
         if not notes or all(name != info.name for name, *_ in notes.values()):
             _describe(value, described.get(info.name))
         notes[place] = (info.name, info.SerializeToString(), dict(value.metadata_props), _type_of(value))
-        if info.name in held:
+        if info.name in held and info.name not in infos:
             value.meta[_NOTED] = True
     graph.meta[_OUTPUTS] = notes
     return True

@@ -92,6 +92,8 @@ class PlanSettings:
 
 
 _DEFAULT = PlanSettings()
+_LAYOUTS = 8
+"""With pins, each layout has one in so many steps of the effort."""
 
 
 def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: PlanSettings = _DEFAULT) -> PlanResult:
@@ -127,6 +129,9 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     least = max(bound, _pinned_end(pins, search, settings.alignment))
     # A wide graph has one layout, and most buffers: nothing is spared by placing them with little effort first.
     efforts = (settings.effort,) if search.is_wide else settings.effort.stages
+    if pins.offsets:
+        # Around pins, the lower bound is seldom reached, so that no layout is the last to be placed.
+        efforts = tuple(replace(effort, steps=max(1, effort.steps // _LAYOUTS)) for effort in efforts)
     place = allocate if settings.slow is None else partial(allocate_apart, slow=settings.slow)
     layout, allocation = smallest(
         layouts(search, chosen_order, settings.streams, settings.share, needs, in_parts=in_parts, pins=pins),

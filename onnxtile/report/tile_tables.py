@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -22,12 +22,20 @@ def for_tiled(result: ResultJson) -> list[Table | Text]:
     title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
     columns = ("node", "operator", "M", "K", "N", "grid", "tiles")
     tables: list[Table | Text] = [table(title, columns, rows) if rows else line(title)]
+    tables += _experts(result.get("experts", ()))
     tables += _choices(result["tiled"])
     if result.get("peaks"):
         peaks = [(way, peak["layers"], peak["model"]) for way, peak in result["peaks"].items()]
         ways = ("accumulate", "inside tiled layers", "whole model")
         tables.append(table("bytes that live at once, by how partial sums are added", ways, peaks))
     return [*tables, *_skipped(result["skipped"]), *_opset(result), *_arena(result), *_warnings(result)]
+
+
+def _experts(experts: Sequence[ResultJson]) -> list[Table | Text]:
+    """Return the mixtures of experts, each a sum over stretches of the inner axis of its experts."""
+    columns = ("node", "operator", "experts", "width", "inner", "step", "tiles")
+    rows = [tuple(one[key] for key in ("node", "op", *columns[2:])) for one in experts]
+    return [table("mixtures of experts", columns, rows)] if rows else []
 
 
 def _skipped(skipped: Iterable[ResultJson]) -> list[Table | Text]:

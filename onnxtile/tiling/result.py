@@ -56,6 +56,27 @@ class TiledNode:
 
 
 @dataclass(frozen=True)
+class TiledExperts:
+    """A mixture of experts that became a sum of `tiles` nodes, each over `step` elements of the `inner` axis of its experts.
+
+    `width` is the size of its rows, which stay whole; `nodes` is the number of nodes that replace it.
+    """
+
+    node: str
+    op: str
+    experts: int
+    width: int
+    inner: int
+    step: int
+    tiles: int
+    nodes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
 class SkippedNode:
     """A node of a tileable operator that was left as it is, and why.
 
@@ -91,11 +112,17 @@ class TileResult:
     skipped: tuple[SkippedNode, ...]
     late: Mapping[ir.Node, LateTiles] = field(default_factory=dict, repr=False, compare=False)
     """The nodes that are still in the graph, and their tiles, in the order of the model."""
+    experts: tuple[TiledExperts, ...] = ()
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a node was tiled."""
+        return bool(self.tiled or self.experts)
 
     @property
     def matmuls(self) -> int:
         """The number of products and convolutions that replace the tiled nodes."""
-        return sum(site.grid.matmuls for site in self.tiled)
+        return sum(site.grid.matmuls for site in self.tiled) + sum(site.tiles for site in self.experts)
 
     @property
     def over_limits(self) -> tuple[SkippedNode, ...]:
@@ -107,4 +134,5 @@ class TileResult:
         return {
             "tiled": [site.to_dict() for site in self.tiled],
             "skipped": [node.to_dict() for node in self.skipped],
+            **({"experts": [site.to_dict() for site in self.experts]} if self.experts else {}),
         }

@@ -19,6 +19,7 @@ from onnxtile.tiling.contraction import Contraction, with_quantized
 from onnxtile.tiling.copies import SCATTER_OPSET, keeps_copies, scatters
 from onnxtile.tiling.element_types import HALVES
 from onnxtile.tiling.examine import examine
+from onnxtile.tiling.experts import ExpertSite, cut_experts, find_experts
 from onnxtile.tiling.function_copies import FunctionCopies
 from onnxtile.tiling.function_table import FunctionTable
 from onnxtile.tiling.inplace import Writing, rewrite
@@ -64,13 +65,16 @@ def tile(
     copies.split(lambda node: _is_tileable(node, operators))
     search = _Search(model, limits, facts, names, operators, table, options)
     found = choose(search.all(), options)
-    _require_names(options.skip, found)
+    mixtures = find_experts(model, limits, facts, names, options)
+    _require_names(options.skip, [*found, *mixtures])
     sites = [site for site in found if isinstance(site, TileSite)]
     _refuse_explosion(sites, options, facts.opset)
+    mixed = [site for site in mixtures if isinstance(site, ExpertSite)]
+    _refuse_experts(mixed)
     for site in sites:
         # `free` describes the model as it is before the first of them is rewritten.
         keeps_copies(site.contraction, site.grid, facts.opset)
-    if sites:
+    if sites or mixed:
         raise_ir_version(model)
     # From the last node to the first: a constant that is the result of a product is read before that product is replaced.
     done: dict[ir.Node, TiledNode | SkippedNode] = {}
@@ -81,12 +85,14 @@ def tile(
     found_late: dict[ir.Node, LateSite] = {}
     for site in counted([site for site in sites if site.node in waiting], "tiling", progress):
         done[site.node], found_late[site.node] = defer(site, writing)
+    experts = tuple(cut_experts(site, constants, names) for site in mixed)
     copies.merge()
     reported = [done[entry.node] if isinstance(entry, TileSite) else entry for entry in found]
     return TileResult(
         tiled=tuple(entry for entry in reported if isinstance(entry, TiledNode)),
-        skipped=tuple(entry for entry in reported if isinstance(entry, SkippedNode)),
+        skipped=tuple(entry for entry in (*reported, *mixtures) if isinstance(entry, SkippedNode)),
         late=found_late,
+        experts=experts,
     )
 
 
@@ -114,9 +120,9 @@ def opset_to_join(
     return SCATTER_OPSET if any(scatters(site.contraction, site.grid, SCATTER_OPSET) for site in sites) else opset
 
 
-def _require_names(names: Iterable[str], found: Iterable[TileSite | SkippedNode]) -> None:
+def _require_names(names: Iterable[str], found: Iterable[TileSite | ExpertSite | SkippedNode]) -> None:
     """Raise UsageError where one of `names` is not the name of a node that tile could cut."""
-    known = {entry.name if isinstance(entry, TileSite) else entry.node for entry in found}
+    known = {entry.node if isinstance(entry, SkippedNode) else entry.name for entry in found}
     for name in names:
         if name not in known:
             raise unknown("node to skip", name, known)
@@ -202,6 +208,16 @@ def _refuse_explosion(sites: list[TileSite], options: TilingPolicy, opset: int) 
         f"tiling would write {total:,} nodes, {max(counts):,} of them for {worst.name!r}; the most is {MOST_NODES:,}",
         hint=_what_to_raise(worst),
     )
+
+
+def _refuse_experts(sites: Iterable[ExpertSite]) -> None:
+    """Raise UsageError where a mixture of experts would become more than a million nodes."""
+    for site in sites:
+        if 2 * site.tiles > MOST_NODES:
+            raise UsageError(
+                f"tiling would write {2 * site.tiles:,} nodes for {site.name!r}; the most is {MOST_NODES:,}",
+                hint=f"raise --max-n and --max-k, which cut {site.inner} into {site.tiles} there",
+            )
 
 
 def _what_to_raise(worst: TileSite) -> str:

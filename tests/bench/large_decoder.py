@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -139,7 +140,7 @@ class _Decoder:
         self.bytes += length
         return name
 
-    def _node(self, op_type: str, name: str, *inputs: str, **attributes: object) -> str:
+    def _node(self, op_type: str, name: str, *inputs: str, **attributes: Any) -> str:
         self._nodes.append(helper.make_node(op_type, inputs, [f"{name}_output"], name, **attributes))
         return f"{name}_output"
 

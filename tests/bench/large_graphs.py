@@ -6,6 +6,7 @@ Each maker takes the number of nodes and returns a model that onnxruntime runs; 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -29,7 +30,7 @@ class _Graph:
         self.weights.append(numpy_helper.from_array(array, name))
         return name
 
-    def node(self, op_type: str, *inputs: str, **attributes: object) -> str:
+    def node(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         name = f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(op_type, inputs, [name], f"n{len(self.nodes)}", **attributes))
         return name

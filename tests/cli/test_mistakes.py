@@ -118,3 +118,23 @@ def test_a_full_disk_behind_stdout_is_said(folder: Path) -> None:
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (2, "error: stdout: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("plan", "m.onnx", "--emit", "a\nb"), ("plan", "m.onnx", "--planner", "a\nb^"), ("inspect", "a\nb\n^^.onnx")],
+)
+def test_a_line_that_ends_in_an_argument_does_not_end_in_the_message(
+    run: Run, folder: Path, arguments: tuple[str, ...]
+) -> None:
+    before = files(folder)
+    done = run(*arguments)
+    assert done.code == 2 and done.err.startswith("error: ") and done.err.count("\n") == 1, done.err
+    assert files(folder) == before
+
+
+def test_a_query_is_shown_with_its_caret(run: Run, folder: Path) -> None:
+    assert folder
+    done = run("match", "m.onnx", "MatMul->Ad")
+    first, query, caret, rest = done.err.split("\n")
+    assert first.startswith("error: ") and query.endswith("MatMul->Ad") and caret.strip() == "^^" and rest == ""

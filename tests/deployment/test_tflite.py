@@ -11,7 +11,7 @@ import pytest
 
 import onnxtile
 from onnxtile import cli
-from onnxtile.deployment import tflite_model
+from onnxtile.deployment import micro_run, tflite_model
 from onnxtile.deployment.micro_run import micro_runs
 from onnxtile.deployment.tflite_metadata import ONLINE, offsets_in, with_offsets
 from onnxtile.deployment.tflite_model import MicroGraph, MicroOperator, MicroTensor, read_tflite
@@ -226,3 +226,11 @@ def test_the_command_writes_the_model_and_the_plan(command: Callable[..., tuple[
     code, said = command("plan", "bad.tflite")
     assert code == 2 and said.count("\n") == 1
     assert not model.with_name("bad.planned.tflite").exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [("", "exit code -11"), ("[Recording] x\n", "exit code -11"), ("\n Traceback (y)\nOdd op\nz", "Odd op")],
+)
+def test_the_reason_of_a_crash_is_its_first_own_line_or_its_exit_code(said: str, reason: str) -> None:
+    assert micro_run._reason(said, -11) == reason

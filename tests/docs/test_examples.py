@@ -62,6 +62,17 @@ attention (float[batch, seq, 8] x) => (float[batch, seq, 8] y) {
   y = MatMul(weights, x)
 }
 """
+DECODER = """<ir_version: 10, opset_import: ["": 20]>
+decoder (float[1, 2, 1, 8] x, float[1, 2, past, 8] past_key, float[1, 2, past, 8] past_value)
+  => (float[1, 2, 1, 8] y, float[1, 2, total, 8] present_key, float[1, 2, total, 8] present_value) {
+  present_key = Concat <axis = 2> (past_key, x)
+  present_value = Concat <axis = 2> (past_value, x)
+  turned = Transpose <perm = [0, 1, 3, 2]> (present_key)
+  scores = MatMul(x, turned)
+  weights = Softmax(scores)
+  y = MatMul(weights, present_value)
+}
+"""
 
 
 @pytest.fixture
@@ -71,6 +82,7 @@ def folder(tmp_path: Path, shallow: Path) -> Path:
     for name in ("model", "a", "b"):
         shutil.copyfile(shallow, tmp_path / f"{name}.onnx")
     onnx.save(onnx.parser.parse_model(DYNAMIC), tmp_path / "dynamic.onnx")
+    onnx.save(onnx.parser.parse_model(DECODER), tmp_path / "decoder.onnx")
     return tmp_path
 
 

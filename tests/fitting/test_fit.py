@@ -13,12 +13,17 @@ import pytest
 
 import onnxtile
 from onnxtile.fitting.read_network import read_network
+from onnxtile.fitting.region import Cut
+from onnxtile.fitting.regions import FitSchedule
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
 from onnxtile.planning.proof.arena_run import ArenaVerdict
-from onnxtile.progress import Progress
+from onnxtile.progress import Progress, silent
+from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fitted_model import ModelPlan
+from onnxtile.verbs.flows.fitting import drafted, read_subject
+from onnxtile.verification import judge
 from tests.fitting.networks import branches, inverted_residuals, model
 from tests.fitting.test_quantised import quantised
 
@@ -122,6 +127,62 @@ def test_matrix_products_are_not_cut_where_the_result_must_be_exact() -> None:
     assert onnxtile.fit(made, smallest=True).after.arena < onnxtile.plan(made).plan.arena_size
     exact = onnxtile.fit(made, smallest=True, exact=True)
     assert exact.verdict is not None and all(output.max_abs == 0 for output in exact.verdict.outputs)
+
+
+def test_results_of_one_operator_with_rows_along_different_axes_are_equal_and_say_why() -> None:
+    """The keys of attention are turned, so that their rows are channels; queries and values have rows of tokens."""
+    made = model(
+        """
+g (float[1,24,8] x) => (float[1,24,6] y)
+    <int64[4] sizes = {1, 24, 3, 6}, int64[3] one = {1, 1, 1}, int64[1] axis = {2}> {
+    a = MatMul(x, w)
+    b = Reshape(a, sizes)
+    [parts] q4, k4, v4 = Split<axis=2>(b, one)
+    q = Squeeze(q4, axis)
+    k = Squeeze(k4, axis)
+    v = Squeeze(v4, axis)
+    t = Transpose<perm=[0,2,1]>(k)
+    s = MatMul(q, t)
+    p = Softmax(s)
+    y = MatMul(p, v)
+}""",
+        w=(8, 18),
+    )
+    loaded = load(made)
+    network = read_network(loaded, resolve(loaded, run=True), Constants(loaded))
+    parts = next(kernel for kernel in network.kernels if kernel.name == "parts")
+    assert parts.links[0] is None and parts.reason == "its results have rows along different axes"
+    whole = onnxtile.plan(made).plan.arena_size
+    fitted = onnxtile.fit(made, smallest=True, max_extra_macs="50%")
+    assert fitted.verdict is not None and fitted.verdict.equal and fitted.after.arena <= whole
+
+
+def test_operators_that_are_not_cut_keep_their_operands_inside_a_region() -> None:
+    """The bounds of the Slice are computed from a shape, and the Resize interpolates along two axes that it names."""
+    made = model(
+        """
+g (float[1,4,16,8] x) => (float[1,4,32,16] y)
+    <int64[1] zero = {0}, int64[1] two = {2}, int64[1] axis = {1}, float[2] scales = {2.0, 2.0}> {
+    a = Conv<pads=[1,1,1,1], kernel_shape=[3,3]>(x, w0)
+    b = Shape<start=1, end=2>(a)
+    end = Div(b, two)
+    [half] c = Slice(a, zero, end, axis)
+    d = Conv<pads=[1,1,1,1], kernel_shape=[3,3]>(c, w1)
+    [double] e = Resize<mode="linear", axes=[2,3]>(d, , scales)
+    y = Conv(e, w2)
+}""",
+        w0=(8, 4, 3, 3),
+        w1=(4, 4, 3, 3),
+        w2=(4, 4, 1, 1),
+    )
+    made.opset_import[0].version = 18
+    subject = read_subject(FitOptions(made, smallest=True))
+    kernels = subject.regions.network.kernels
+    assert {kernel.name for kernel in kernels if kernel.reason} >= {"half", "double"}
+    region = subject.regions.cost(0, len(kernels), Cut(4))
+    assert region is not None and not region.is_whole
+    cut = drafted(subject, FitSchedule((region,)), silent)
+    assert judge(subject.original, cut.model, silent).equal
 
 
 def test_the_arena_is_that_of_the_defaults_of_plan_where_another_order_is_smaller(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ import onnx
 import pytest
 
 import onnxtile
+from onnxtile.fitting.search import FitTarget, search
+from onnxtile.verbs.fit import FitOptions
+from onnxtile.verbs.flows.fitting import drafted, read_subject, unblocked_subject
 from tests.conftest import ROOT
 
 LINES = [
@@ -27,6 +30,21 @@ LINES = [
             ("mobilenet 1.0 224", "1MiB", "0%"),
             ("mobilenet 1.0 224", "512KiB", "2%"),
             ("mobilenet 1.0 224", "256KiB", "5%"),
+            ("mobilenet 0.35 144", "96KiB", "3%"),
+        )
+    ),
+]
+
+
+ESTIMATES = [
+    ("squeezenet", "512KiB", "1%"),
+    *(
+        pytest.param(*line, marks=pytest.mark.slow)
+        for line in (
+            ("resnet50", "2MiB", "0%"),
+            ("shufflenet", "512KiB", "7%"),
+            ("densenet121", "2MiB", "0%"),
+            ("inception_v1", "1.25MiB", "0%"),
             ("mobilenet 0.35 144", "96KiB", "3%"),
         )
     ),
@@ -55,3 +73,19 @@ def test_the_arena_is_what_plan_says_of_the_file(
     assert onnxtile.plan(tmp_path / "out.onnx", verify=False).plan.arena_size == fitted.after.arena
     assert fitted.after.macs <= fitted.before.macs * (1 + float(budget.rstrip("%")) / 100)
     assert fitted.after.macs == onnxtile.inspect(tmp_path / "out.onnx").to_dict()["macs"]["total"]
+
+
+@pytest.mark.parametrize(("name", "capacity", "budget"), ESTIMATES)
+def test_the_peak_of_the_search_is_that_of_the_plan_within_a_hundredth(
+    name: str, capacity: str, budget: str, light: Callable[[str], Path]
+) -> None:
+    kind, *sizes = name.split()
+    made = _mobilenet(float(sizes[0]), int(sizes[1])) if sizes else light(kind)
+    dims = {"batch": 1} if sizes else {}
+    options = FitOptions(made, capacity=capacity, max_extra_macs=float(budget.rstrip("%")) / 100, dims=dims)
+    subject, _ = unblocked_subject(read_subject(options), options)
+    assert options.memory is not None
+    schedule = search(subject.regions, FitTarget(options.memory[1], float(options.max_extra_macs)))
+    assert not schedule.is_whole and schedule.peak <= options.memory[1]
+    peak = drafted(subject, schedule, options.progress).peak
+    assert abs(schedule.peak - peak) <= peak / 100

@@ -11,7 +11,7 @@ from onnxtile.api import fit
 from onnxtile.fitting.live_bytes import live_bytes
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.region import Cut
-from onnxtile.fitting.region_cuts import RegionCuts
+from onnxtile.fitting.region_cuts import ChunkLoad, RegionCuts
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.search import FitTarget, search
 from onnxtile.fitting.strip_ranges import paced, shares
@@ -148,3 +148,38 @@ def test_the_smallest_of_a_few_bytes_is_found() -> None:
         a = DequantizeLinear(x, s, z)  b = DequantizeLinear(w, ws, wz)  c = MatMul(a, b)  y = QuantizeLinear(c, s, z)
       }"""
     assert fit(onnx.parser.parse_model(text), smallest=True, verify=False).after.arena <= 128
+
+
+def test_a_region_above_the_capacity_is_not_counted_to_the_end() -> None:
+    about = regions()
+    cut = Cut(4)
+    full = regions().cost(0, 12, cut)
+    assert full is not None
+    fixed = max(full.loads[number] for number in about.fixed(0, 12))
+    assert about.cost(0, 12, cut, fixed - 1) is None, "a kernel whose channels are not cut exceeds it"
+    assert about.cost(0, 12, cut, fixed - 2) is None
+    assert about.cost(0, 12, cut, fixed) == full
+    assert about.cost(0, 12, cut, 1) == full, "what is known is returned"
+
+
+@pytest.mark.parametrize("capacity", [2 * 1024, 4 * 1024, 6 * 1024, 8 * 1024])
+def test_a_region_is_given_up_only_where_no_number_of_chunks_helps(capacity: int) -> None:
+    about = regions()
+    counts = [1, *(count for count in (2, 3, 4, 6, 8, 12, 16) if count <= about.groups[1].channels)]
+    for step in (1, 2, 4, 8):
+        cut = Cut(step, recomputed=about.wide(0, 12))
+        found = RegionCuts(about, capacity, recomputes=True)._fitted(0, 12, cut)
+        if found is None:
+            all_ways = (
+                about.cost(0, 12, replace(cut, chunks=tuple((p, n) for p, n in ((1, one), (6, other)) if n > 1)))
+                for one in counts
+                for other in counts
+            )
+            assert all(way is None or way.peak > capacity for way in all_ways)
+        else:
+            assert found.peak <= capacity
+
+
+def test_bytes_beyond_all_chunks_are_those_of_a_line_through_two_loads() -> None:
+    assert ChunkLoad(2, 700).beyond(ChunkLoad(8, 1000)) == 600
+    assert ChunkLoad(1, 650).beyond(ChunkLoad(2, 700)) == 600

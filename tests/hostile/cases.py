@@ -47,6 +47,9 @@ _MODEL_COMMANDS = (
     *("plan m.onnx --dim N=1:8 --dry-run",),
     *("plan m.onnx --dim N=2 --emit out/p.json --emit out/p.csv --dry-run",),
     *("plan m.onnx --streams 2 --dry-run",),
+    *("plan m.onnx --state found --dry-run", "plan m.onnx --capacity a=128 --capacity b=1MiB --movement activations --dry-run"),
+    *("plan m.onnx --capacity a=128 --capacity b=1MiB --movement weights --emit out/p.html -o out/o.onnx",),
+    *("plan m.onnx --pin y=64 --keep h --capacity a=1KiB --capacity b=1MiB --place y=a --emit out/p.h --dry-run",),
     *("plan m.onnx --bound u=4 --bound L=9 --overwrite-inputs --io inside --dry-run", "plan m.onnx --check m.onnx"),
     *("tile m.onnx --max 2 -o out/o.onnx", "tile m.onnx --max 3 --conv -o out/o.onnx"),
     *("tile m.onnx --memory 1KiB --wrap --no-verify -o out/o.onnx",),
@@ -72,6 +75,12 @@ _TEXT_COMMANDS = {
     "model json": ("m.onnxjson", ("inspect m.onnxjson", "tile m.onnxjson --max 3 -o out/o.onnx")),
     "model proto text": ("m.textproto", ("inspect m.textproto", "plan m.textproto --dry-run")),
 }  # fmt: skip
+_MICRO_COMMANDS = (
+    "plan m.tflite --no-verify -o out/o.tflite",
+    "plan m.tflite --no-verify --emit out/p.json --dry-run",
+    "plan m.tflite -o out/o.tflite",
+    "inspect m.tflite",
+)
 _BASELINE = "run p.toml base.onnx -o out --baseline s.json"
 _ARRAY_COMMANDS = (
     *("verify base.onnx base.onnx --inputs x.npz", "plan base.onnx --inputs x.npz --dry-run"),
@@ -81,6 +90,10 @@ _ARGUMENTS = (
     *("plan base.onnx --dry-run --dim {text}={number}", "plan base.onnx --dry-run --dim N={number}:{number}"),
     *("plan base.onnx --dry-run --shape x={number}x{number}", "plan base.onnx --dry-run --capacity {text}={number}"),
     *("plan base.onnx --dry-run --alignment {number}", "plan base.onnx --dry-run --workspace {text}={text}"),
+    *("plan base.onnx --dry-run --pin {text}={number}", "plan base.onnx --dry-run --pin y={number}"),
+    *("plan base.onnx --dry-run --capacity a={number} --capacity b=1MiB --place {text}=a", "plan base.onnx --dry-run --keep {text}"),
+    *("plan base.onnx --dry-run --state {text}={text}", "plan base.onnx --dry-run --state x=y --state-steps {number}"),
+    *("plan base.onnx --dry-run --capacity a=256 --movement activations --bandwidth {text}={text} --macs-per-second {number}",),
     *("plan base.onnx --dry-run --bound N={number}", "plan base.onnx --dry-run --effort {number}"),
     *("tile base.onnx --max {number} -o out/o.onnx",),
     *("tile base.onnx --memory {number} --nodes-at-most {number} -o out/o.onnx",),
@@ -364,6 +377,21 @@ def _baseline(rng: random.Random, _real_too: bool) -> Case:
     return _of("baseline", name, _BASELINE, rng, files)
 
 
+def _micro(rng: random.Random, _real_too: bool) -> Case:
+    """Return a mutant of a TensorFlow Lite model; an .onnx one where the package that makes them is absent."""
+    if importlib.util.find_spec("tflite_micro") is None:
+        return _model(rng, False)
+    data = _micro_model(rng.randrange(4))
+    return _of("tflite", "network", rng.choice(_MICRO_COMMANDS), rng, {"m.tflite": mutated_bytes(data, rng)})
+
+
+@functools.cache
+def _micro_model(seed: int) -> bytes:
+    from tests.deployment.networks import network
+
+    return network(seed)
+
+
 def _arguments(rng: random.Random, _real_too: bool) -> Case:
     name, data = _base(rng)
     template = rng.choice(_ARGUMENTS)
@@ -398,5 +426,6 @@ _KINDS: dict[str, tuple[int, Callable[[random.Random, bool], Case]]] = {
     "arrays": (5, _arrays),
     "baseline": (2, _baseline),
     "arguments": (7, _arguments),
+    "tflite": (3, _micro),
 }
 """The share of each kind, and how one is made."""

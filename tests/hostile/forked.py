@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import onnxtile
 from onnxtile import __main__
+from onnxtile.runtime import contrib_schemas
 
 _ADDRESSES = 12 * 2**30
 """Bytes of address space of one command: a guard for the machine, above what a command may take."""
@@ -45,7 +46,7 @@ def warm_up() -> None:
     for found in pkgutil.walk_packages(onnxtile.__path__, "onnxtile."):
         if not any(name in found.name for name in (*_OPTIONAL, "__main__")):
             importlib.import_module(found.name)
-    importlib.import_module("onnxruntime").set_default_logger_severity(4)
+    contrib_schemas("Gelu", "com.microsoft")  # loads onnxruntime
 
 
 def run(arguments: tuple[str, ...], folder: Path, *, seconds: float) -> Ended:
@@ -92,14 +93,14 @@ def _command(arguments: tuple[str, ...], folder: Path, temporary: Path, out: Pat
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - a stream is known by its number
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         sys.argv = ["onnxtile", *arguments]
-        atexit._clear()  # type: ignore[attr-defined]
+        atexit._clear()
         __main__.main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 98
     except BaseException as error:  # noqa: BLE001 - this process ends here, and its parent has to hear of it
         os.write(2, f"escaped from the command: {error!r}\n".encode("utf-8", "replace"))
     finally:
-        atexit._run_exitfuncs()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(code)

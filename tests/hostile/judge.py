@@ -120,7 +120,7 @@ def _is_default(name: str) -> bool:
 
 
 def _of_text(path: Path) -> Iterator[str]:
-    if path.suffix in {".onnx", ".npz", ".png", ".bin", ".data"}:
+    if path.suffix in {".onnx", ".npz", ".png", ".bin", ".data", ".tflite"}:
         return
     text = path.read_bytes().decode("utf-8", "surrogateescape")
     for canary in _CANARIES.get(path.suffix, ()):

@@ -61,6 +61,7 @@ class Kills:
     moments: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        _heed_all()
         self.random = random.Random(self.seed)
         self.known: dict[str, Finished] = {}
         model = (data_folder("models") / "transformer.onnx").read_bytes()
@@ -148,6 +149,13 @@ def _start(line: str, folder: Path) -> subprocess.Popen[bytes]:
             stdout=subprocess.DEVNULL,
             stderr=said,
         )
+
+
+def _heed_all() -> None:
+    """Heed what nohup, or a shell in the background, has this process ignore: its children would ignore it, too."""
+    for number in SIGNALS[1:]:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _files(folder: Path) -> dict[str, bytes]:

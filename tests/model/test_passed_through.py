@@ -67,6 +67,12 @@ def test_unfuse_gives_both_back(written: Callable[..., onnx.ModelProto], tmp_pat
     assert _descriptions(written(restored, tmp_path))[:4] == _descriptions(model)[:4]
 
 
+def test_value_info_that_the_file_has_stays(tmp_path: Path) -> None:
+    model = _model()
+    model.graph.value_info.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [2]))
+    assert "w" in {info.name for info in _bytes(model, tmp_path).graph.value_info}
+
+
 def test_the_sizes_of_the_input_count() -> None:
     """The output leaves open what the input says: shape inference must not forget it."""
     (x, *_) = load(_model()).graph.inputs

@@ -198,6 +198,14 @@ CHAIN = (
 )
 
 
+@pytest.mark.parametrize("step", ["", ", u"])
+def test_a_slice_along_axes_that_are_not_known_has_no_known_size(text: Text, value_of: ValueOf, step: str) -> None:
+    """The engine took the first axis, as if none were given: here that has one row, and 140 rows on there is none."""
+    cut = f"<int64[1] s = {{140}}, int64[1] e = {{143}}> {{ y = Slice(x, s, e, a{step}) }}"
+    model = load(text(f"g (float[1,144] x, int64[1] a, int64[1] u) => (float[A,B] y) {cut}"))
+    assert resolve(model).sizes(value_of(model, "y")) is None
+
+
 def test_a_run_shows_what_inference_lacks(text: Text, value_of: ValueOf) -> None:
     model = load(text(CHAIN))
     before = ir.to_proto(model).SerializeToString(deterministic=True)

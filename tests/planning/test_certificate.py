@@ -8,6 +8,7 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from onnx import TensorProto, helper, parser
 
 import onnxtile
 from onnxtile.planning import check_certificate
+from onnxtile.planning.certificate import certificate
 from onnxtile.planning.check_certificate import ByteGraph, around, graph_of
+from onnxtile.planning.result import PlannedState
 
 CHECKER = Path(check_certificate.__file__)
 
@@ -155,6 +158,29 @@ def test_the_certificate_of_another_graph_is_refused() -> None:
     said = _certificate(CHAIN)
     assert _refusal(CHAIN.replace("c = Conv(b, w)", "c = Conv(a, w)"), said) != ""
     assert _refusal(CHAIN.replace("c = Conv(b, w)", "c = Sigmoid(b)").replace("Add(b, c)", "Relu(c)"), said) != ""
+
+
+def test_a_large_constant_node_is_no_node_that_needs_bytes() -> None:
+    model = _model(CHAIN.replace("float[1, 16, 8, 8] x, float[16, 16, 1, 1] w", "float[1, 16, 8, 8] x"))
+    weights = helper.make_tensor("weights", TensorProto.FLOAT, [16, 16, 1, 1], [0.5] * 256)
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], value=weights))
+    for order in ("auto", "model"):
+        said = onnxtile.plan(model, verify=False, order=order).certificate()
+        assert said["proof"]["kind"] == "node"
+        assert check_certificate.verdict(graph_of(model, said), said) == ""
+
+
+def test_a_plan_with_states_has_no_proof() -> None:
+    planned = onnxtile.plan(_model(CHAIN), verify=False)
+    state = PlannedState("x", "y", "given", None, "arena", 0, 4096, 0)
+    said = certificate(planned.model, replace(planned.plan, states=(state,)))
+    assert (said["proof"], said["reason"]) == (None, "the plan keeps states, whose inputs and outputs share bytes")
+
+
+def test_a_bound_above_the_arena_is_no_proof() -> None:
+    planned = onnxtile.plan(_model(CHAIN), verify=False)
+    arena = replace(planned.plan.arenas[0], size=planned.plan.arena_size - 64)
+    assert certificate(planned.model, replace(planned.plan, arenas=(arena,)))["proof"] is None
 
 
 def test_a_plan_that_is_not_proved_has_a_certificate_without_a_proof() -> None:

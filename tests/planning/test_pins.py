@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import onnxtile
-from onnxtile.errors import UsageError
+from onnxtile.errors import Infeasible, UsageError
 from onnxtile.planning.layout.pins import Pins
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.problem import PinOverlap
@@ -337,3 +337,14 @@ def test_places_and_keeps_together_for_every_pair() -> None:
     for one, other in product("abd", "fhy"):
         plan = planned(keep=(one, other), places={one: "n"}, capacity={"m": 16384, "n": 16384}, verify=True)
         assert rows(plan)[one].arena == "n"
+
+
+def test_a_range_that_does_not_fit_names_its_smallest_sizes_also_with_places() -> None:
+    text = "g (float[N,16] x) => (float[N,16] y) { a = Relu(x)  b = Hardmax(a)  c = Hardmax(b)  y = Add(a, c) }"
+    options: dict[str, Any] = {"places": {"b": "fast", "y": "slow"}, "capacity": {"fast": 256, "slow": 512}}
+    with pytest.raises(Infeasible, match="N="):
+        onnxtile.plan(model(text), dims={"N": (1, 64)}, **options)
+
+
+def test_fusing_for_memory_compares_sizes_whatever_the_places() -> None:
+    assert onnxtile.fuse(marked(b={"place_in": "dram"}), for_memory=True).verdict is not None

@@ -177,6 +177,23 @@ def test_names_of_no_states() -> None:
     assert list(matching_names(["past_k", "prev_k"], ["present_k"])) == []
 
 
+def test_a_concat_of_one_operand_makes_no_difference() -> None:
+    joined = "Concat <axis = 2> (past_k, x)"
+    text = GROWING.replace(
+        f"present_k = {joined}", "p = Concat <axis = 2> (past_k)\n  present_k = Concat <axis = 2> (p, x)"
+    )
+    found = planned(model(text, heads=2), dims={"past": (0, 3)}, state="found")
+    assert state(found.plan).copied == 0
+    assert (
+        found.plan.arena_size == planned(model(GROWING, heads=2), dims={"past": (0, 3)}, state="found").plan.arena_size
+    )
+    assert found.verdict.equal
+    fixed = planned(
+        model("g (float[2, 3] x) => (float[2, 3] y) { a = Exp(x) b = Concat <axis = 1> (a) y = Neg(b) }", 20)
+    )
+    assert (fixed.plan.arena_size, fixed.plan.copies.remaining, fixed.verdict.views) == (64, 0, 1)
+
+
 ATTENTION = """
 step (float[1, 4, 1, 16] q, float[1, 4, 1, 16] k, float[1, 4, 1, 16] v, float[1, 4, past, 16] past_k, float[1, 4, past, 16] past_v)
   => (float[1, 4, 1, 16] y, float[1, 4, total, 16] present_k, float[1, 4, total, 16] present_v) {
@@ -520,3 +537,61 @@ def test_a_pipeline_takes_states(tmp_path: Path) -> None:
     report = run_one(from_file(tmp_path / "p.toml"), tmp_path / "net.onnx", Destination())
     assert report.passed, report.error
     assert onnxtile.check_plan(tmp_path / "net.p.onnx", tmp_path / "net.p.onnx").sound
+
+
+LOOP = """
+g (float[16] x) => (float[16] y) <int64 n = {5}> {
+  y = Loop (n, , x) < body = b (int64 i, bool c, float[16] a) => (bool c2, float[16] a2) {
+    c2 = Identity(c)
+    t = Relu(a)
+    a2 = Exp(t)
+  } >
+}
+"""
+SCAN = """
+g (float[16] x, float[3, 16] w) => (float[16] y, float[3, 16] all) {
+  y, all = Scan <num_scan_inputs = 1, body = b (float[16] a, float[16] s) => (float[16] a2, float[16] o) {
+    t = Mul(a, s)
+    a2 = Tanh(t)
+    o = Neg(s)
+  }> (x, w)
+}
+"""
+
+
+@pytest.mark.parametrize("text", [LOOP, SCAN], ids=["Loop", "Scan"])
+def test_a_carried_value_has_one_address(text: str) -> None:
+    found = planned(model(text, 20))
+    (body,) = found.plan.bodies
+    inner = {row.name: row for row in body.buffers}
+    assert inner["a"].offset == inner["t"].offset == inner["a2"].offset
+    assert (inner["a"].first, inner["a"].last) == (0, body.steps[-1])
+    assert found.verdict.equal
+
+
+def test_carried_values_that_change_places_are_moved() -> None:
+    text = """
+    g (float[16] x, float[16] z) => (float[16] y, float[16] v) <int64 n = {5}> {
+      y, v = Loop (n, , x, z) < body = b (int64 i, bool c, float[16] a, float[16] d) => (bool c2, float[16] a2, float[16] d2) {
+        c2 = Identity(c)
+        a2 = Identity(d)
+        d2 = Exp(a)
+      } >
+    }"""
+    found = planned(model(text, 20))
+    inner = {row.name: row for row in found.plan.bodies[0].buffers}
+    assert inner["a"].offset != inner["a2"].offset == inner["d"].offset
+    assert inner["d"].offset != inner["d2"].offset
+    assert found.verdict.equal
+
+
+def test_the_check_knows_carried_values() -> None:
+    one = Case.of(model(LOOP.replace("a2 = Exp(t)", "u = Exp(t)\n    a2 = Add(u, a)"), 20))
+    plan = one.plan()
+    (body,) = plan.bodies
+    place = next(row for row in body.buffers if row.name == "a")
+    wrong = tuple(
+        replace(row, offset=place.offset, alias="a") if row.name in {"t", "u"} else row for row in body.buffers
+    )
+    assert one.audit(plan).sound
+    assert not one.audit(replace(plan, bodies=(replace(body, buffers=wrong),))).sound

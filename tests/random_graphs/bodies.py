@@ -46,7 +46,10 @@ def _graph(scope: Scope, outputs: Sequence[Tensor], name: str, *, typed: float =
     """Return the scope as a graph; as many of its outputs say their shape."""
     inputs = [info_of(one) for one in scope.inputs]
     results = [info_of(one, typed=scope.chance(typed)) for one in outputs]
-    return helper.make_graph(scope.nodes, name, inputs, results, scope.initializers)
+    made = {one for node in scope.nodes for one in node.output} - {one.name for one in outputs}
+    shown = [info_of(one) for one in scope.own if one.name in made and scope.chance(0.2)]
+    shown += [info_of(Tensor(t.name, t.data_type, tuple(t.dims))) for t in scope.initializers if scope.chance(0.1)]
+    return helper.make_graph(scope.nodes, name, inputs, results, scope.initializers, value_info=shown)
 
 
 def _operand(scope: Scope, rank: int = 0) -> Tensor | None:
@@ -96,8 +99,9 @@ def loop(scope: Scope) -> object:
     for one in carried:
         inner.give(one.dtype, one.dims)
     grow(inner, scope.random.randint(0, 4), _steps(inner))
-    outputs = [inner.one("Identity", [goes_on], BOOL, ())]
-    outputs += [_next(inner, one, outputs) for one in carried]
+    outputs = [goes_on if inner.chance(0.3) else inner.one("Identity", [goes_on], BOOL, ())]
+    for one, passed in zip(carried, inner.inputs[2:], strict=True):
+        outputs.append(passed if inner.chance(0.1) else _next(inner, one, outputs))
     kept = [_next(inner, one, outputs) for one in carried[: scope.random.choice([0, 0, 1])]]
     turns = scope.random.choice([1, 2, 3])
     given = [

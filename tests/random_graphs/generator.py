@@ -107,13 +107,15 @@ def _model(scope: Scope) -> onnx.ModelProto:
     if random.random() < 0.1:
         scope.weight((3, 2))
     shown = [one for one in results if one not in outputs and random.random() < 0.5]
+    # Without their sizes, onnx's inference takes an initializer for one of no axes.
+    held = [one for one in constants if one not in scope.inputs and random.random() < 0.1]
     graph = helper.make_graph(
         scope.nodes,
         random.choice(["main", "g"]),
         [info_of(one) for one in scope.inputs],
         [_shown(scope, one, always=True) for one in outputs],
         scope.initializers,
-        value_info=[_shown(scope, one) for one in shown],
+        value_info=[*(_shown(scope, one) for one in shown), *map(info_of, held)],
     )
     imports = [
         helper.make_opsetid("", shared.opset),

@@ -145,7 +145,7 @@ class Scope:
         known = self._find(key)
         if known is not None and self.chance(0.6):
             return known
-        proto = tensor_proto(array, code)
+        proto = tensor_proto(array, code, typed=self.chance(0.2))
         home = self._home()
         if home.is_function or self.chance(0.2):
             home = self
@@ -201,7 +201,10 @@ class Scope:
         return self.constant(np.asarray(found, kind).reshape(tuple(dims)))
 
 
-def tensor_proto(array: NDArray[Any], code: int) -> onnx.TensorProto:
+def tensor_proto(array: NDArray[Any], code: int, *, typed: bool) -> onnx.TensorProto:
     """Return `array` as a tensor of the element type `code`, its numbers in the raw or in the typed field."""
     kind = helper.tensor_dtype_to_np_dtype(code)
-    return numpy_helper.from_array(np.ascontiguousarray(array).astype(kind).reshape(array.shape))
+    held = np.ascontiguousarray(array).astype(kind).reshape(array.shape)
+    if typed:
+        return helper.make_tensor("", code, array.shape, held.flatten().tolist())
+    return numpy_helper.from_array(held)

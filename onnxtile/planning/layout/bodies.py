@@ -1,8 +1,9 @@
 """Plans of the bodies of If, Loop and Scan, and of called functions, inside the arena of the graph around them.
 
 While its node runs, a body has a workspace in that arena. The branches of an If share one; each call of a function has its own. The inputs
-of a body (carried values, slices of a Scan) are live from its first step, its outputs to its last: carried values are moved from the
-outputs to the inputs, and no output may be overwritten before all are moved. A function reads its operands in place.
+of a body (carried values, slices of a Scan) are live from its first step, its outputs to its last. A carried value has one address as
+input and output where that is possible. Others are moved from the outputs to the inputs, and no output may be overwritten before all
+are moved. A function reads its operands in place.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from onnxtile.planning.layout.smallest import smallest
 from onnxtile.planning.layout.workspaces import Needs, WorkspaceBuffer, WorkspaceRules
 from onnxtile.planning.offsets.problem import OffsetPlan, OptimalityProof, Problem
 from onnxtile.planning.order import Order
+from onnxtile.planning.states.carried import carried
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,13 @@ class Terms:
 
 def plan_bodies(graph: ir.Graph, terms: Terms) -> BodyPlans:
     """Return the plans of all bodies of the nodes of `graph`. Raises ModelError."""
-    found = {node: tuple(_body(name, body, terms) for name, body in bodies(node, terms.facts)) for node in graph}
+    found = {node: tuple(_body(node, name, body, terms) for name, body in bodies(node, terms.facts)) for node in graph}
     return {node: planned for node, planned in found.items() if planned}
 
 
-def _body(name: str | None, graph: ir.Graph, terms: Terms) -> BodyPlan:
+def _body(node: ir.Node, name: str | None, graph: ir.Graph, terms: Terms) -> BodyPlan:
     inside = plan_bodies(graph, terms)
-    scope = PlanScope(graph, "inside", borrows=name is None)
+    scope = PlanScope(graph, "inside", borrows=name is None, states=carried(node, graph, terms.facts), repeats=True)
     needs = terms.needs(graph, inside)
     if needs.unique:
         user = node_id(next(iter(needs.unique)))

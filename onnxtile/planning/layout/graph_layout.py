@@ -162,10 +162,13 @@ class _LayoutTerms:
             replace(workspace, buffer=self.pins.on(workspace.buffer)) for workspace in self.needs.workspaces(schedule)
         )
         used = [workspace.buffer for workspace in workspaces]
-        timeline = Timeline(
-            schedule, live_ranges, order, scope.kept, used, parts, self.saves_copies, self._fixed(roles), states
-        )
+        held = (scope.kept, used, parts, self.saves_copies, self._fixed(roles), states, not scope.repeats)
+        timeline = Timeline(schedule, live_ranges, order, *held)
         sharing = choose(timeline, facts, tuple(roles.tensors), self.alignment, self.rules)
+        apart = [pair for pair in scope.states if scope.repeats and not sharing.is_one(pair.input, pair.output)]
+        if apart:
+            left = tuple(pair for pair in scope.states if pair not in apart)
+            return replace(self, scope=replace(scope, states=left)).layout(schedule)
         buffers = (*_buffers(sharing, facts, self.alignment), *(workspace.buffer for workspace in workspaces))
         whole = partial(replace(self, in_parts=False).layout, schedule)
         loose = partial(replace(self, saves_copies=False).layout, schedule)

@@ -22,8 +22,9 @@ class PlanScope:
     Outputs are live to the end of the run. So are inputs, unless `overwrite_inputs` frees their bytes after the last step that reads them.
     `borrows` marks the body of a function: views and parts of its operands stay in place, because the caller keeps the operands until the
     function ends. Tensors of the graph named in `alone` share bytes with nothing: they are live in the whole run. Input and output of each
-    of `states` lie in the arena, whatever `io` says, and the input may be overwritten. Raises UsageError for an invalid `io`, and for
-    `overwrite_inputs` with inputs outside the arena.
+    of `states` lie in the arena, whatever `io` says, and the input may be overwritten. Of a body that `repeats`, a state
+    whose input and output cannot have one address is no state, but an input and an output. Raises UsageError for an invalid `io`, and
+    for `overwrite_inputs` with inputs outside the arena.
     """
 
     graph: ir.Graph
@@ -32,6 +33,7 @@ class PlanScope:
     borrows: bool = False
     alone: frozenset[str] = frozenset()
     states: tuple[StatePair, ...] = ()
+    repeats: bool = False
 
     def __post_init__(self) -> None:
         if self.io not in PLACINGS:

@@ -6,6 +6,7 @@ After MiniMalloc: Moffitt, ASPLOS 2023, doi 10.1145/3623278.3624752; see plannin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from onnxtile.planning.offsets.effort import Effort
@@ -16,6 +17,8 @@ from onnxtile.planning.offsets.repeated_fit import placings
 from onnxtile.planning.planner import Placement, Planner
 from onnxtile.planning.planners.greedy_by_size import GREEDY_BY_SIZE
 
+_OF_PARTS = 10
+"""One in so many steps goes to each proof for buffers cut into parts."""
 _ENDED: dict[How, Ended] = {"optimal": "search ended", "effort": "effort", "time": "time", "size": "too many buffers"}
 
 
@@ -63,7 +66,8 @@ def _of_outlines(problem: Problem, start: tuple[int, ...], effort: Effort) -> Pl
 def _of_parts(problem: Problem, effort: Effort) -> OptimalityProof:
     """Return the better proof of two arenas with parts of buffers apart: cut by bytes, and cut by steps. No plan takes fewer bytes."""
     cuts = (_in_parts(problem, lambda parts: parts), _in_parts(problem, by_steps))
-    return max((_place(cut, effort).proof for cut in cuts), key=lambda proof: proof.lower_bound)
+    little = replace(effort, steps=effort.steps // _OF_PARTS)
+    return max((_place(cut, little).proof for cut in cuts), key=lambda proof: proof.lower_bound)
 
 
 def _in_parts(problem: Problem, cut: Callable[[tuple[LivePart, ...]], Iterable[LivePart]]) -> Problem:

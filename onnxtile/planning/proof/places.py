@@ -105,7 +105,9 @@ def workspaces(
 def _require_inside_workspace(node: str, workspace: PlannedBuffer | None, bodies: Iterable[PlannedBody]) -> None:
     for body in bodies:
         for row in _tensors(body):
-            end = 0 if workspace is None else workspace.offset + min(workspace.size, body.size)
+            # At one size of a range, the size of a body is not said.
+            size = 0 if workspace is None else min(workspace.size, body.size) if body.size >= 0 else workspace.size
+            end = 0 if workspace is None else workspace.offset + size
             if (
                 workspace is None
                 or row.arena != workspace.arena

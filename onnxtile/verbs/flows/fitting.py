@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -28,11 +29,13 @@ from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.quantising import is_quantised
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes, resolve
-from onnxtile.model.unfold import unfold
+from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.model.validity import check
 from onnxtile.planning.annotate import annotate
 from onnxtile.planning.model_plan import plan_model
+from onnxtile.planning.offsets.memories import Allocation
 from onnxtile.planning.proof.published.audit import require
+from onnxtile.planning.quick_arena import quick_allocation
 from onnxtile.tiling.options import TilingPolicy
 from onnxtile.tiling.rewrite import tile
 from onnxtile.tiling.tileable import none_known
@@ -110,7 +113,7 @@ def read_subject(options: CurveOptions) -> FitSubject:
     _require_sizes(model, shapes)
     constants = Constants(model)
     progress("planning")
-    planned = _plan(model, shapes, about)
+    planned = _plan(model, _opened(model, shapes), about)
     regions = _regions(model, shapes, constants, exact=options.exact)
     before = cost(FitSchedule(tuple(regions.whole)), planned, _running(model, constants))
     return FitSubject(original, model, shapes, regions, about, planned, before, options.wrap, options.limits)
@@ -279,29 +282,68 @@ def _tokens_cut(subject: FitSubject, wanted: FitTarget) -> UnblockedModel | None
 
 
 def _fitted(subject: FitSubject, wanted: FitTarget, progress: Progress) -> WrittenSchedule | None:
-    """Return the schedule whose arena fits, written and planned; else the one with the smallest arena; None over the bound of nodes."""
-    best: WrittenSchedule | None = None
+    """Return the schedule whose arena fits, planned; else the one with the smallest arena; None over the bound of nodes.
+
+    A schedule is planned quickly first: another one is looked for where its arena is too large so.
+    """
+    best: DraftedSchedule | None = None
     target = wanted
     for _ in range(_ATTEMPTS):
         schedule = search(subject.regions, target, progress)
-        found = written(subject, schedule, progress)
-        arena, nodes = found.planned.plan.arena_size, found.nodes
+        found = drafted(subject, schedule, progress)
         # One kernel of the search may stand for several nodes: a quantised island does.
-        more = 0 if wanted.nodes is None else max(nodes - wanted.nodes, 0)
-        if not more and (best is None or arena < best.planned.plan.arena_size):
+        more = 0 if wanted.nodes is None else max(found.nodes - wanted.nodes, 0)
+        if not more and (best is None or found.arena < best.arena):
             best = found
-        over = 0 if wanted.capacity is None else max(arena - wanted.capacity, 0)
+        over = 0 if wanted.capacity is None else max(found.arena - wanted.capacity, 0)
         if not (over or more) or schedule.peak > (target.capacity or schedule.peak):
             break
         # Gaps between buffers took more than the capacity: look for a schedule with as many bytes less.
         less = None if target.capacity is None else max(target.capacity - over, 1)
         fewer = None if target.nodes is None else max(target.nodes - more, 1)
         target = replace(target, capacity=less, nodes=fewer)
-    return best
+    return None if best is None else best.planned(subject, progress)
+
+
+@dataclass(frozen=True)
+class DraftedSchedule:
+    """A schedule and the model that it was written into, opened, with the kernels of a quantised one counted; not planned yet."""
+
+    schedule: FitSchedule
+    model: ir.Model
+    nodes: int
+    opened: OpenedModel
+    tiled: TileResult | None
+
+    @property
+    def arena(self) -> int:
+        """The bytes of the arena in the order in which it was written, planned with little effort; the plan's is no larger."""
+        return self.allocation.size
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that live at once in the order in which it was written."""
+        return self.allocation.arenas[0].problem.peak[0]
+
+    @cached_property
+    def allocation(self) -> Allocation:
+        """The offsets in the order in which it was written, planned with little effort."""
+        return quick_allocation(self.opened.unfolded, settings_of(PlanOptions(self.model)))
+
+    def planned(self, subject: FitSubject, progress: Progress) -> WrittenSchedule:
+        """Return the schedule with the plan of its model."""
+        progress("planning")
+        plan = _plan(self.model, self.opened, subject.about)
+        return WrittenSchedule(self.schedule, self.model, self.nodes, plan, self.tiled)
 
 
 def written(subject: FitSubject, schedule: FitSchedule, progress: Progress) -> WrittenSchedule:
     """Return a copy of the model with the schedule written into it, and its plan, which has passed the check."""
+    return drafted(subject, schedule, progress).planned(subject, progress)
+
+
+def drafted(subject: FitSubject, schedule: FitSchedule, progress: Progress) -> DraftedSchedule:
+    """Return a copy of the model with the schedule written into it."""
     progress("writing")
     model = subject.model.clone()
     copied = subject.shapes.of_copies(dict(zip(values(subject.model), values(model), strict=True)))
@@ -314,9 +356,8 @@ def written(subject: FitSubject, schedule: FitSchedule, progress: Progress) -> W
     tiled = None
     if subject.limits is not None:
         model, copied, tiled = _tiled(model, known_shapes(model, copied), subject.limits, progress)
-    progress("planning")
     nodes = _running(model, Constants(model))
-    return WrittenSchedule(schedule, model, nodes, _plan(model, known_shapes(model, copied), subject.about), tiled)
+    return DraftedSchedule(schedule, model, nodes, _opened(model, known_shapes(model, copied)), tiled)
 
 
 def _tiled(model: ir.Model, shapes: Shapes, limits: Limits, progress: Progress) -> tuple[ir.Model, Shapes, TileResult]:
@@ -328,15 +369,27 @@ def _tiled(model: ir.Model, shapes: Shapes, limits: Limits, progress: Progress) 
     return ready.model, ready.known, result
 
 
-def _plan(model: ir.Model, known: Shapes, about: PlanSubject) -> ModelPlan:
-    """Return the plan of a model as `plan` makes it with its defaults, which has passed the check."""
-    defaults, counted = PlanOptions(model), None
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model as it is planned: calls of functions are open, quantised islands are kernels, which are counted."""
+
+    unfolded: Unfolded
+    kernels: dict[str, Any] | None
+
+
+def _opened(model: ir.Model, known: Shapes) -> OpenedModel:
+    counted = None
     if is_quantised(model):
         model = model.clone()
-        counted = choose_kernels(model, defaults.kernels)
+        counted = choose_kernels(model, PlanOptions(model).kernels)
         known = resolve(model, run=True)
-    opened = unfold(model, known, Constants(model))
-    settings = replace(settings_of(defaults), name=about.name, dims=about.dims)
-    plan = replace(plan_model(*opened, settings), kernels=None if counted is None else counted.to_dict())
+    return OpenedModel(unfold(model, known, Constants(model)), None if counted is None else counted.to_dict())
+
+
+def _plan(model: ir.Model, about: OpenedModel, subject: PlanSubject) -> ModelPlan:
+    """Return the plan of a model as `plan` makes it with its defaults, which has passed the check."""
+    opened = about.unfolded
+    settings = replace(settings_of(PlanOptions(model)), name=subject.name, dims=subject.dims)
+    plan = replace(plan_model(*opened, settings), kernels=about.kernels)
     require(opened.model, plan, opened.shapes, opened.constants)
     return ModelPlan(opened, plan)

@@ -13,6 +13,7 @@ from onnxtile import keys
 from onnxtile.fusion.fuser import Site
 from onnxtile.fusion.outcome import PatternResult
 from onnxtile.graph import node_ids
+from onnxtile.model.walk import all_values
 from onnxtile.progress import Progress
 from onnxtile.verbs.flows.peaks import ArenaChange
 from onnxtile.verification import bound_copy
@@ -69,7 +70,11 @@ def _plan(model: ir.Model, dims: Mapping[str, int]) -> PlanResult:
     from onnxtile.verbs.flows import planning
     from onnxtile.verbs.plan import PlanOptions
 
-    return planning.plan(PlanOptions(bound_copy(model, dims), verify=False)).plan
+    copy = bound_copy(model, dims)
+    # Only sizes are compared: the memories that tensors are placed in have no capacities here.
+    for value in all_values(copy):
+        value.metadata_props.pop(keys.PLACE_IN, None)
+    return planning.plan(PlanOptions(copy, verify=False)).plan
 
 
 def _arena(plan: PlanResult) -> int:

@@ -17,6 +17,7 @@ from onnxtile.model.shapes import resolve
 from onnxtile.model.unbound import missing_sizes
 from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.model.wanted import Wanted
+from onnxtile.sizes import LARGEST_COUNT
 from onnxtile.verbs.flows.chain import file_of
 from onnxtile.verbs.flows.kernels import choose_kernels
 from onnxtile.verbs.flows.state import require_lengths, require_sizes_from_1, sizes_of_runs
@@ -120,7 +121,10 @@ def _fitting(opened: Unfolded, settings: PlanSettings) -> PlanResult:
     try:
         return plan_model(*opened, settings)
     except OverCapacity as error:
-        free = plan_model(*opened, replace(settings, capacity=None))
+        # Places name memories, which are then as large as any plan.
+        memories = settings.capacity if settings.pins.places and isinstance(settings.capacity, Mapping) else None
+        capacity = None if memories is None else dict.fromkeys(memories, LARGEST_COUNT)
+        free = plan_model(*opened, replace(settings, capacity=capacity))
         raise does_not_fit(free, settings.capacity, error) from None
 
 

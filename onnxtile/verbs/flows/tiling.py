@@ -121,14 +121,14 @@ def tile(settings: TileOptions) -> TiledModel:
     verdict, sites = _judged(original, tiled, result, constants, options, progress) if verify else (None, ())
     wanted = verify and tiled.graph.num_nodes() <= _PLANNED if peaks is None else peaks
     planned = None
-    if wanted and result.tiled:
+    if wanted and result.is_changed:
         source = original if verify else _read(settings.model, dims, shapes)
         # A plan that was not requested is left out where it fails.
         with suppress(OnnxtileError) if peaks is None else nullcontext():
             source = raised(source, opset.after)
             planned = _peaks(source, limits, options, plan.free, run=verify, progress=progress)
     nodes = tiled.graph.num_nodes() + sum(site.nodes - 1 for site in result.tiled if not site.emitted)
-    is_planned = result.tiled and isinstance(before, int)
+    is_planned = result.is_changed and isinstance(before, int)
     after = _arena(lambda: arena_size(tiled, known), verify, progress) if is_planned else before
     draft, arena = Draft(tiled, result.late), arena_change(before, after)
     return TiledModel(
@@ -174,7 +174,7 @@ def _judged(
 def _warnings(result: TileResult, arena: ArenaChange, opset: OpsetChange) -> tuple[str, ...]:
     """Return the warnings that a user should see, one line each."""
     found = []
-    if not result.tiled:
+    if not result.is_changed:
         reasons = Counter(node.reason for node in result.skipped).most_common(1)
         most = f"; the most common reason: {reasons[0][0]}" if reasons else "; the model has no node that tile cuts"
         found.append(f"nothing was tiled{most}")

@@ -108,7 +108,8 @@ def views(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
         if facts.same_bytes(node.outputs[0], node.inputs[0]):
             yield Alias(node.outputs[0], node.inputs[0], "view")
         return
-    if node.op_type not in VIEWS or not facts.is_standard(node) or not node.inputs or not node.outputs:
+    is_view = node.op_type in VIEWS or (node.op_type in JOINS and len(node.inputs) == 1)
+    if not is_view or not facts.is_standard(node) or not node.inputs or not node.outputs:
         return
     if node.op_type == "Dropout" and not does_not_train(node, facts):
         return
@@ -251,7 +252,10 @@ def _joined(moved: Move, facts: LayoutFacts) -> Iterator[Alias]:
 
 
 def _first_joined(moved: Move, facts: LayoutFacts) -> Iterator[Alias]:
-    """Yield the alias of the first operand of a Concat, where all sizes before the joined axis are 1: it starts the result at any size."""
+    """Yield the alias of the first operand of a Concat, where all sizes before the joined axis are 1: it starts the result at any size.
+
+    The only operand of a Concat is the whole result.
+    """
     operand, result = moved.operands[0], moved.results[0]
     if moved.op_type not in JOINS or operand is None or not result.name:
         return
@@ -259,7 +263,8 @@ def _first_joined(moved: Move, facts: LayoutFacts) -> Iterator[Alias]:
     if outer is None or inner is None or len(inner) != len(outer) or not -len(outer) <= moved.axis < len(outer):
         return
     is_typed = dtype is not None and dtype == facts.shapes.dtype(operand) and dtype.bitwidth >= 8
-    if is_typed and set(outer[: moved.axis % len(outer)]) <= {1} and tensor_bytes(operand, facts.shapes):
+    is_row = len(moved.operands) == 1 or set(outer[: moved.axis % len(outer)]) <= {1}
+    if is_typed and is_row and tensor_bytes(operand, facts.shapes):
         yield Alias(result, operand, "join")
 
 

@@ -29,6 +29,11 @@ class Sharing:
     alias_sets: AliasSets
     shares: Mapping[ir.Value, tuple[Alias, ...]]
 
+    def is_one(self, one: ir.Value, other: ir.Value) -> bool:
+        """Return whether both are in the arena, at one address."""
+        of = self.alias_sets.of
+        return one in of and of.get(other) is of[one] and of[one].start(one) == of[one].start(other)
+
 
 @dataclass(frozen=True)
 class Timeline:
@@ -37,7 +42,7 @@ class Timeline:
     `order` says which tensors are dead before others are made; `kept` tensors are never written over. `parts` has the live ranges of the
     bytes of tensors that die part by part; with None, all bytes of a buffer count as live in its whole live range. Without `saves_copies`,
     parts other than tiles are only taken to lower the peak. `fixed` has the addresses that tensors must have, and `states` put the
-    output of a state at the address of its input.
+    output of a state at the address of its input. With `copies_states`, outputs at another address are copied after the run.
     """
 
     schedule: Schedule
@@ -49,6 +54,7 @@ class Timeline:
     saves_copies: bool = True
     fixed: Mapping[ir.Value, FixedBytes] = field(default_factory=dict)
     states: Sequence[Alias] = ()
+    copies_states: bool = True
 
 
 def choose(
@@ -78,7 +84,10 @@ def choose(
         chooser.lower_the_peak()
         if timeline.saves_copies:
             chooser.save_copies()
-        found, lost = chooser.rewriting() - apart, chooser.lost(timeline.kept) - alone
+        found, lost = (
+            chooser.rewriting() - apart,
+            chooser.lost(timeline.kept if timeline.copies_states else frozenset()) - alone,
+        )
         if not found and not lost:
             return Sharing(chooser.alias_sets, chooser.shares())
         apart |= found

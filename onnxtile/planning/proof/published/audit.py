@@ -28,7 +28,7 @@ from onnxtile.planning.proof.published.orders import disorders
 from onnxtile.planning.proof.published.overlaps import overlaps
 from onnxtile.planning.proof.published.placing import CheckTerms, Placing, placing
 from onnxtile.planning.proof.published.replay import Shared, replay
-from onnxtile.planning.proof.published.states import CheckedStates, found_states, wrong_states
+from onnxtile.planning.proof.published.states import CheckedStates, carried_states, found_states, wrong_states
 from onnxtile.planning.proof.published.timeline import RunOrder, timeline
 from onnxtile.planning.result import PlanResult
 from onnxtile.result import VerbResult
@@ -86,7 +86,7 @@ def check(
     if claims.overwrite_inputs and claims.io != "inside":
         return Audit.refused(PlanFailure(f"inputs cannot be overwritten with io {claims.io!r}"))
     stated = found_states(claims.states, claims.buffers, known.model.graph)
-    known = replace(known, next_states=stated.states.next_of)
+    known = replace(known, next_states=dict(stated.states.next_of))
     arenas = {arena.name: arena for arena in claims.arenas}
     terms = CheckTerms(known, claims.alignment, arenas, every_order=claims.order == "any")
     fixed = FixedPlaces.of(claims, known.model.graph)
@@ -164,9 +164,20 @@ class _Walk:
     workspaces: int = 0
     bodies: int = 0
 
-    def graph(self, graph: ir.Graph, claim: BodyClaim, io: str, overwrite: bool, path: str) -> _Seen | None:
-        """Check one graph and its bodies; return the values and addresses found, None for an invalid schedule."""
-        states = CheckedStates() if path else self.states
+    def graph(
+        self,
+        graph: ir.Graph,
+        claim: BodyClaim,
+        io: str,
+        overwrite: bool,
+        path: str,
+        states: CheckedStates | None = None,
+    ) -> _Seen | None:
+        """Check one graph and its bodies; return the values and addresses found, None for an invalid schedule.
+
+        `states` are those of a body; those of the main graph by default.
+        """
+        states = self.states if states is None else states
         outputs = states.outputs if io == "outside" else graph.outputs
         given = tuple(graph.inputs) if io == "inside" else states.inputs
         left = () if overwrite else (value for value in given if value not in states.inputs)
@@ -219,7 +230,9 @@ class _Walk:
                 self.bodies += 1
                 inner = open_[name, attribute].pop(0)
                 self._note(_outside_workspace(inner, found.workspaces.get(node), self.terms.alignment), at)
-                self.graph(graph, inner, "inside", overwrite=False, path=at)
+                states = carried_states(node, graph, inner.buffers)
+                self.terms.known.next_states.update(states.next_of)
+                self.graph(graph, inner, "inside", overwrite=False, path=at, states=states)
         for body in (body for left in open_.values() for body in left):
             reason = (
                 f"there is a plan of {body.attribute or 'the body'!r} of {body.node!r}, which has none, or only one"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -34,8 +34,8 @@ class GraphFacts:
     model: ir.Model
     shapes: Shapes
     constants: Constants
-    next_states: Mapping[ir.Value, ir.Value] = field(default_factory=dict)
-    """The output by the input of each state of the model."""
+    next_states: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    """The output by the input of each state of the model, and of each carried value with one address of the bodies checked so far."""
 
     @cached_property
     def open_calls(self) -> frozenset[ir.Graph]:

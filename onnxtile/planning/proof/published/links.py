@@ -62,6 +62,8 @@ def held(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     if not known.is_standard(node) or not node.inputs or node.inputs[0] is None or not node.outputs:
         return
     operator = node.op_type
+    if operator in JOINS and len(node.inputs) == 1:
+        yield from _seen(node.outputs[0], node.inputs[0], known)
     if operator in SAME_ELEMENTS and not (operator == "Dropout" and _may_drop(node, known)):
         yield from _seen(node.outputs[0], node.inputs[0], known)
     elif known.is_bound((*node.inputs, *node.outputs)):
@@ -83,7 +85,9 @@ def _first_joined(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     result, operand = boxes.results[0], boxes.operands[0]
     sizes, parts = known.shapes.sizes(result), known.shapes.sizes(operand)
     axis = _axis(boxes.axis, sizes)
-    if sizes is None or parts is None or axis is None or len(parts) != len(sizes) or math.prod(sizes[:axis]) > 1:
+    if sizes is None or parts is None or axis is None or len(parts) != len(sizes):
+        return
+    if len(boxes.operands) > 1 and math.prod(sizes[:axis]) > 1:
         return
     if known.bytes(operand) and _is_within(operand, result, known):
         yield Link(result, operand, "joined")

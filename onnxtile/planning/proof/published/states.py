@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.claims import UNSAID, ClaimedRow, StateClaim
 from onnxtile.planning.proof.published.evidence import GraphFacts
+from onnxtile.planning.proof.published.operators import STANDARD
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,26 @@ def found_states(claims: Iterable[StateClaim], rows: Iterable[ClaimedRow], graph
     same = [claim.output for claim in kept if at.get(claim.input, "") == at.get(claim.output)]
     throughout = frozenset((*before, *(outputs[name] for name in same)))
     return FoundStates(CheckedStates(tuple(kept), before, after, throughout), failures)
+
+
+def carried_states(node: ir.Node, body: ir.Graph, rows: Iterable[ClaimedRow]) -> CheckedStates:
+    """Return the carried values of `node`, a Loop or Scan, that have one address as input and output of its `body`."""
+    inputs, outputs = list(body.inputs), list(body.outputs)
+    if node.op_type == "Loop" and node.domain in STANDARD:
+        pairs = list(zip(inputs[2:], outputs[1:], strict=False))
+    elif node.op_type == "Scan" and node.domain in STANDARD:
+        count = len(inputs) - node.attributes.get_int("num_scan_inputs", 0)
+        pairs = list(zip(inputs[:count], outputs[:count], strict=False))
+    else:
+        return CheckedStates()
+    at = {row.name: (row.arena, row.offset) for row in rows if row.size}
+    same = [
+        (before, after)
+        for before, after in pairs
+        if before.name in at and at[before.name] == at.get(after.name or "") and outputs.count(after) == 1
+    ]
+    before, after = (tuple(pair[side] for pair in same) for side in (0, 1))
+    return CheckedStates((), before, after, frozenset((*before, *after)))
 
 
 def wrong_states(

@@ -1,0 +1,238 @@
+"""Cuts mixtures of experts (com.microsoft's MoE and QMoE) along the inner axis of the experts: N of the first product, K of the second.
+
+The activation between the products takes each element of that axis by itself. So a node equals a sum of nodes over stretches of it, each
+with these rows of the first weights and these columns of the second. All choose the same experts, since all read the same router.
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MoE and #com.microsoft.QMoE.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import lcm
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile import keys
+from onnxtile.errors import Infeasible
+from onnxtile.runtime import Array
+from onnxtile.tiling.limits import Limits
+from onnxtile.tiling.names import Names
+from onnxtile.tiling.options import TilingPolicy
+from onnxtile.tiling.prune import prune
+from onnxtile.tiling.result import SkippedNode, TiledExperts
+from onnxtile.tiling.tensors import ConstantTable, NotTiled
+from onnxtile.tiling.tileable import TilingFacts, required_input
+
+_DOMAIN = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class _ExpertOperands:
+    """The places of the operands of one operator: those cut by `rows`, by `columns`, the bias of the result, and those not understood."""
+
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    bias: int
+    first: int
+    second: int
+    unknown: range
+
+
+_OPERANDS: Mapping[str, _ExpertOperands] = {
+    "MoE": _ExpertOperands((2, 3, 6, 7), (4,), 5, 2, 4, range(0)),
+    "QMoE": _ExpertOperands((2, 3, 4, 8, 9, 10), (5, 6), 7, 2, 5, range(11, 21)),
+}
+
+
+@dataclass(frozen=True)
+class ExpertSite:
+    """A node that is cut into stretches of `step` elements of its `inner` axis.
+
+    `gates` are the rows of the first product for an element: 2 where it also makes the gates, one after the other if `interleaved`.
+    """
+
+    node: ir.Node
+    name: str
+    experts: int
+    width: int
+    inner: int
+    step: int
+    gates: int
+    interleaved: bool
+
+    @property
+    def stretches(self) -> Iterator[tuple[int, int]]:
+        """The stretches of the inner axis."""
+        return ((start, min(start + self.step, self.inner)) for start in range(0, self.inner, self.step))
+
+    @property
+    def tiles(self) -> int:
+        """The number of stretches."""
+        return -(-self.inner // self.step)
+
+
+def find_experts(
+    model: ir.Model, limits: Limits, facts: TilingFacts, names: Names, options: TilingPolicy
+) -> list[ExpertSite | SkippedNode]:
+    """Return the mixtures of experts of `model`, to be cut or left as they are; the model is not changed.
+
+    Raises Infeasible where no stretch meets the limits, and the options are strict.
+    """
+    found: list[ExpertSite | SkippedNode] = []
+    for node in model.graph.all_nodes():
+        if node.domain != _DOMAIN or node.op_type not in _OPERANDS:
+            continue
+        name = names.of(node)
+        try:
+            if name in options.skip:
+                raise NotTiled("left out on request")
+            found.append(_site(node, name, limits.of_operator(node.op_type), facts))
+        except NotTiled as reason:
+            found.append(SkippedNode(name, str(reason)))
+        except Infeasible as error:
+            if options.strict:
+                raise
+            found.append(SkippedNode(name, f"{error} ({error.hint})", over_limits=True))
+    return [one for one in found if isinstance(one, SkippedNode) or one.tiles > 1]
+
+
+def _site(node: ir.Node, name: str, limits: Limits, facts: TilingFacts) -> ExpertSite:
+    """Return the cuts of `node`. Raises NotTiled and Infeasible."""
+    places = _OPERANDS[node.op_type]
+    if facts.dtype(required_input(node, 0), node.op_type) != ir.DataType.FLOAT:
+        raise NotTiled(f"{node.op_type} is cut for float32 only")
+    if any(_given(node, place) is not None for place in places.unknown):
+        raise NotTiled("it has zero points, weights of its own for routing, or further scales")
+    if node.attributes.get_string("quant_type", "int") != "int" or node.attributes.get_int("weights_prepacked", 0) > 0:
+        raise NotTiled("its weights are not stored as whole numbers, row by row")
+    for place in (*places.rows, *places.columns):
+        value = _given(node, place)
+        if value is not None and (value.const_value is None or not value.is_initializer()):
+            raise NotTiled(f"its weights {value.name!r} are not an initializer")
+    experts, rows, _ = _three(node, places.first, facts)
+    _, width, columns = _three(node, places.second, facts)
+    held = _held(node)
+    inner = columns * held
+    gates = rows // inner if inner else 0
+    fusion = node.attributes.get_int("swiglu_fusion", 0)
+    if not inner or rows % inner or gates not in {1, 2} or (gates == 2 and fusion not in {1, 2}):
+        raise NotTiled(f"its products have {rows} and {inner} inner elements")
+    return ExpertSite(
+        node, name, experts, width, inner, _step(node, name, inner, limits, facts), gates, interleaved=fusion == 1
+    )
+
+
+def _step(node: ir.Node, name: str, inner: int, limits: Limits, facts: TilingFacts) -> int:
+    """Return the length of a stretch: within the limits of N and K, in whole bytes and blocks of the second weights."""
+    bounds = [bound for bound in (limits.k, limits.n) if bound is not None]
+    scales = _given(node, 6) if node.op_type == "QMoE" else None
+    is_blocked = scales is not None and len(facts.known_dims(scales)) == 3
+    block = node.attributes.get_int("block_size", 0) if is_blocked else 0
+    unit = lcm(_held(node), max(block, 1), *limits.multiples[1:])
+    most = min(bounds, default=inner)
+    if inner <= most:
+        return inner
+    if most < unit:
+        raise Infeasible(
+            f"{name!r}: its experts are cut into stretches of {unit} elements at least",
+            hint=f"allow --max-n {unit} and --max-k {unit}",
+        )
+    return most // unit * unit
+
+
+def _held(node: ir.Node) -> int:
+    """Return the number of the second weights in a byte or element."""
+    if node.op_type != "QMoE":
+        return 1
+    bits = node.attributes.get_int("expert_weight_bits", 4)
+    return max(1, 8 // max(1, node.attributes.get_int("fc2_expert_weight_bits", bits)))
+
+
+def _three(node: ir.Node, place: int, facts: TilingFacts) -> tuple[int, int, int]:
+    value = required_input(node, place)
+    dims = facts.known_dims(value)
+    if len(dims) != 3:
+        raise NotTiled(f"its weights {value.name!r} have {len(dims)} axes, not 3")
+    return dims[0], dims[1], dims[2]
+
+
+def _given(node: ir.Node, place: int) -> ir.Value | None:
+    return node.inputs[place] if place < len(node.inputs) else None
+
+
+def cut_experts(site: ExpertSite, constants: ConstantTable, names: Names) -> TiledExperts:
+    """Replace the node of `site` by a sum of nodes over the stretches, one added after the other."""
+    node, graph = site.node, site.node.graph
+    assert graph is not None
+    result, old = node.outputs[0], list(node.inputs)
+    made: list[ir.Node] = []
+    total: ir.Value | None = None
+    for place, (start, end) in enumerate(site.stretches):
+        inputs = [_part(site, number, start, end, constants, names) for number in range(len(old))]
+        tile = _node(site, node.op_type, inputs, f"{site.name}/n{place}", place, names, node.attributes.values())
+        made.append(tile)
+        if total is not None:
+            made.append(_node(site, "Add", [total, tile.outputs[0]], f"{site.name}/sum{place}", place, names))
+        total = made[-1].outputs[0]
+    ir.convenience.replace_nodes_and_values(graph, node, [node], made, [result], [made[-1].outputs[0]])
+    prune((value for value in old if value is not None), constants)
+    return TiledExperts(site.name, node.op_type, site.experts, site.width, site.inner, site.step, site.tiles, len(made))
+
+
+def _node(
+    site: ExpertSite,
+    op: str,
+    inputs: Sequence[ir.Value | None],
+    name: str,
+    place: int,
+    names: Names,
+    attributes: Iterable[ir.Attr] = (),
+) -> ir.Node:
+    source = site.node.outputs[0]
+    output = ir.Value(name=names.fresh(name), type=source.type, shape=source.shape)
+    mark = json.dumps({"source": site.name, "op": site.node.op_type, "n": place}, ensure_ascii=False)
+    domain = _DOMAIN if op == site.node.op_type else ""
+    return ir.Node(
+        domain,
+        op,
+        inputs,
+        tuple(attributes),
+        outputs=[output],
+        name=names.fresh(name),
+        metadata_props={keys.TILE: mark},
+    )
+
+
+def _part(
+    site: ExpertSite, place: int, start: int, end: int, constants: ConstantTable, names: Names
+) -> ir.Value | None:
+    """Return the operand at `place` of the tile from `start` to `end`; the bias of the result goes into the first tile alone."""
+    places, value = _OPERANDS[site.node.op_type], site.node.inputs[place]
+    if value is None or (place == places.bias and start):
+        return None
+    if place in places.rows:
+        at, axis = _rows(site, place, start, end), 1
+    elif place in places.columns and value.shape is not None and len(value.shape) == 3:
+        per = site.inner // value.shape.numpy()[2]
+        at, axis = np.arange(start // per, -(-end // per)), 2
+    else:
+        return value
+    array: Array = np.take(constants.array(value), at, axis)
+    name = names.fresh(f"{value.name}/{start}")
+    graph = value.graph
+    assert graph is not None
+    part = ir.Value(name=name, const_value=ir.Tensor(array, name=name), shape=ir.Shape(array.shape), type=value.type)
+    graph.register_initializer(part)
+    return part
+
+
+def _rows(site: ExpertSite, place: int, start: int, end: int) -> Array:
+    """Return the rows of the first product of the elements from `start` to `end`, and those of their gates."""
+    if site.gates == 1 or place not in {2, 3, 4}:
+        return np.arange(start, end)
+    if site.interleaved:
+        return np.arange(2 * start, 2 * end)
+    return np.concatenate([np.arange(start, end), np.arange(site.inner + start, site.inner + end)])

@@ -1,0 +1,83 @@
+"""What the peers find: run by a Python of one peer's environment, which need not have onnxtile. It prints one line of JSON.
+
+PYTHON tests/bench/peer_side.py arena MODEL.onnx            onnxsim: the arena of the simplified model, and the tensors left out
+PYTHON tests/bench/peer_side.py ranges MODEL.onnx NAME=LO:HI onnxsim.shape_cost: the arena and the peak over ranges of sizes
+PYTHON tests/bench/peer_side.py offsets PROBLEM.csv greedy|hillclimb LIMIT   Vela: the arena of an allocator; the second ends at LIMIT bytes
+PYTHON tests/bench/peer_side.py onnxscript MODEL.onnx OUT    onnxscript: ort_fusions
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+_ITERATIONS = 99_999
+"""Vela's default for its hill climb."""
+
+
+def arena(model: str) -> dict[str, Any]:
+    import onnx
+    import onnxsim  # type: ignore[import-not-found, unused-ignore]
+
+    simplified, _ = onnxsim.simplify(onnx.load(model))
+    plan = onnxsim.plan_activation_memory(simplified)
+    return {"arena": plan.arena_bytes, "left_out": len(plan.unplanned)}
+
+
+def ranges(model: str, *dims: str) -> dict[str, Any]:
+    from onnxsim.shape_cost import bounds  # type: ignore[import-not-found, unused-ignore]
+
+    given = {name: tuple(map(int, ends.split(":"))) for name, ends in (dim.split("=") for dim in dims)}
+    start = time.process_time()
+    found = bounds(model, given)
+    return {
+        "arena": None if found.arena is None else found.arena.arena_bytes,
+        "peak": found.peak_activation_bytes.hi,
+        "seconds": time.process_time() - start,
+    }
+
+
+def offsets(problem: str, allocator: str, limit: str) -> dict[str, Any]:
+    with Path(problem).open() as file:
+        rows = [(int(row["lower"]), int(row["upper"]), int(row["size"])) for row in csv.DictReader(file)]
+    return _placed(allocator, rows, int(limit))
+
+
+def _placed(name: str, rows: list[tuple[int, int, int]], limit: int) -> dict[str, Any]:
+    from ethosu.vela import greedy_allocation, hillclimb_allocation  # type: ignore[import-not-found, unused-ignore]
+    from ethosu.vela.live_range import LiveRange  # type: ignore[import-not-found, unused-ignore]
+
+    live_ranges = []
+    for lower, upper, size in rows:
+        one = LiveRange(None, 1)
+        one.start_time, one.end_time, one.size = lower, upper - 1, size
+        live_ranges.append(one)
+    start = time.process_time()
+    if name == "greedy":
+        # It sorts tuples that end in live ranges, which have no order of their own: those of equal steps keep that of the file.
+        order = {id(one): place for place, one in enumerate(live_ranges)}
+        LiveRange.__lt__ = lambda one, other: order[id(one)] < order[id(other)]
+        size = greedy_allocation.allocate_live_ranges(type("Group", (), {"lrs": live_ranges}), 1)
+    else:
+        addresses = hillclimb_allocation.allocate_live_ranges(live_ranges, _ITERATIONS, limit)
+        size = max(address + row[2] for address, row in zip(addresses, rows, strict=True))
+    return {"arena": size, "seconds": time.process_time() - start}
+
+
+def onnxscript(model: str, target: str) -> dict[str, Any]:
+    import onnx_ir
+    from onnxscript.rewriter import ort_fusions  # type: ignore[import-not-found, unused-ignore]
+
+    fused, counts = ort_fusions.optimize_for_ort(onnx_ir.load(model))
+    onnx_ir.save(fused, target)
+    return {"counts": {str(name): count for name, count in dict(counts).items()}}
+
+
+if __name__ == "__main__":
+    tools = {"arena": arena, "ranges": ranges, "offsets": offsets, "onnxscript": onnxscript}
+    answer = tools[sys.argv[1]](*sys.argv[2:])  # type: ignore[operator]
+    sys.stdout.write(f"\n{json.dumps(answer)}\n")
