@@ -25,8 +25,6 @@ Run = Callable[..., Done]
         ((), 2, "neither --capacity nor --smallest"),
         (("--capacity", "9KiB", "--smallest"), 2, "exclude each other"),
         (("--capacity", "a=9KiB", "--capacity", "b=9KiB", "--capacity", "c=9KiB"), 2, "more than two memories"),
-        (("--capacity", "a=64", "--capacity", "b=9KiB"), 1, "bytes of the fast memory"),
-        (("--capacity", "a=9KiB", "--capacity", "b=64"), 1, "the arena 'b'"),
         (("--capacity", "9KiB", "--max-extra-macs", "-1%"), 2, "at least 0%"),
         (("--capacity", "9KiB", "--max-extra-macs", "many"), 2, "not a share"),
         (("--capacity", "0"), 2, "at least 1"),

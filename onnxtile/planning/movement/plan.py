@@ -147,16 +147,6 @@ def _require_plain(model: ir.Model, settings: PlanSettings) -> None:
         raise UsageError(
             "copies between memories and states in place cannot be planned together", hint="leave one of them out"
         )
-    if settings.pins.with_marks(model).names:
-        raise UsageError(
-            "pinned, placed and kept tensors have one memory, and a plan with copies moves tensors",
-            hint="leave --movement out, or the pins",
-        )
-    if settings.states.given or settings.states.takes_found:
-        raise UsageError(
-            "a state in place has one memory, and a plan with copies moves tensors",
-            hint="leave --movement or --state out",
-        )
     if any(keys.COPY in function.metadata_props for function in model.functions.values()):
         raise UsageError(
             "the model has copies between memories from an earlier plan", hint="plan the model that it was made from"

@@ -102,16 +102,19 @@ def _candidates(options: FitOptions, subject: FitSubject) -> Iterator[_Candidate
     """Yield the model as it is, then cut for less and more of the fast memory, or why it cannot be planned."""
     assert options.memory is not None
     yield _planned(options, subject, (), as_it_is(subject, options.progress))
-    for shares, is_enough in ((_LESS, True), (_MORE, False)):
-        for share in shares:
-            target = FitTarget(int(share * options.memory[1]), float(options.max_extra_macs), options.max_nodes)
-            edited, rewrites, written = cut(subject, target, options)
-            if written is None:
-                continue
-            found = _planned(options, edited, rewrites, written)
-            yield found
-            if is_enough and isinstance(found, _Candidate):
-                break
+    has_fit = False
+    for share in (*_LESS, *_MORE):
+        if (has_fit and share in _LESS) or (not has_fit and share in _MORE):
+            continue
+        target = FitTarget(int(share * options.memory[1]), float(options.max_extra_macs), options.max_nodes)
+        edited, rewrites, written = cut(subject, target, options)
+        if written is None:
+            continue
+        found = _planned(options, edited, rewrites, written)
+        yield found
+        has_fit = has_fit or isinstance(found, _Candidate)
+        if not has_fit and written.planned.plan.arena_size > int(share * options.memory[1]):
+            return  # smaller pieces were not found
 
 
 def _planned(
