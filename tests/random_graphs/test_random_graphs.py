@@ -36,7 +36,7 @@ def test_the_models_are_valid_and_of_every_kind() -> None:
     """The properties would say little of models that are alike."""
     features: set[str] = set()
     operators: set[str] = set()
-    for seed in range(120):
+    for seed in range(400):
         made = random_model(seed)
         onnx.checker.check_model(made.model, full_check=True)
         features |= made.features
