@@ -33,10 +33,10 @@ def test_properties_of_larger_random_models(first: int) -> None:
 
 
 def test_the_models_are_valid_and_of_every_kind() -> None:
-    """The properties would say little of models that are alike."""
+    """The properties would say little of models that are alike. The last is the first with a QLinearConv: six in a thousand have one."""
     features: set[str] = set()
     operators: set[str] = set()
-    for seed in range(120):
+    for seed in (*range(300), 755):
         made = random_model(seed)
         onnx.checker.check_model(made.model, full_check=True)
         features |= made.features
