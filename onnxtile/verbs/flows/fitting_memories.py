@@ -33,7 +33,7 @@ _MORE = (1.5, 2.0, 3.0)
 
 
 @dataclass(frozen=True)
-class _FittedPlan:
+class _MovedCandidate:
     """A model with a schedule written into it, and its plan with two memories; `fitted` has the copies."""
 
     subject: FitSubject
@@ -79,10 +79,10 @@ def attempt_moved(options: FitOptions, subject: FitSubject) -> FittedModel:
     )
 
 
-def _fewest(options: FitOptions, subject: FitSubject) -> _FittedPlan:
+def _fewest(options: FitOptions, subject: FitSubject) -> _MovedCandidate:
     """Return the candidate with the fewest copied bytes. One that is cut as little as possible is enough where only parts of inputs, and
     outputs, are copied."""
-    best: _FittedPlan | None = None
+    best: _MovedCandidate | None = None
     error: Infeasible | None = None
     for found in _candidates(options, subject):
         if isinstance(found, Infeasible):
@@ -98,7 +98,7 @@ def _fewest(options: FitOptions, subject: FitSubject) -> _FittedPlan:
     return best
 
 
-def _candidates(options: FitOptions, subject: FitSubject) -> Iterator[_FittedPlan | Infeasible]:
+def _candidates(options: FitOptions, subject: FitSubject) -> Iterator[_MovedCandidate | Infeasible]:
     """Yield the model as it is, then cut for less and more of the fast memory, or why it cannot be planned."""
     assert options.memory is not None
     yield _planned(options, subject, (), as_it_is(subject, options.progress))
@@ -112,14 +112,14 @@ def _candidates(options: FitOptions, subject: FitSubject) -> Iterator[_FittedPla
             continue
         found = _planned(options, edited, rewrites, written)
         yield found
-        has_fit = has_fit or isinstance(found, _FittedPlan)
+        has_fit = has_fit or isinstance(found, _MovedCandidate)
         if not has_fit and written.planned.plan.arena_size > int(share * options.memory[1]):
             return  # smaller pieces were not found
 
 
 def _planned(
     options: FitOptions, subject: FitSubject, rewrites: tuple[ModelRewrite, ...], written: WrittenSchedule
-) -> _FittedPlan | Infeasible:
+) -> _MovedCandidate | Infeasible:
     """Return the model of `written` with its plan, which has passed the check."""
     defaults = PlanOptions(written.model)
     model, counted = written.model, None
@@ -136,4 +136,4 @@ def _planned(
     plan = replace(moved.result, kernels=None if counted is None else counted.to_dict())
     opened = moved.opened
     require(opened.model, plan, opened.shapes, opened.constants)
-    return _FittedPlan(subject, rewrites, written, moved.model, ModelPlan(opened, plan))
+    return _MovedCandidate(subject, rewrites, written, moved.model, ModelPlan(opened, plan))
