@@ -21,6 +21,7 @@ from tests.planning.conftest import problems
         (lambda: Buffer("a", 1, 0, 1, alignment=0), "power of two, not 0"),
         (lambda: Problem((), alignment=0), "power of two, not 0"),
         (lambda: Problem((), alignment=3), "power of two, not 3"),
+        (lambda: Problem((), alignment=2**22), "at most 2,097,152 bytes"),
         (lambda: Problem((), alignment=-64), "power of two, not -64"),
         (lambda: Problem((), capacity=-1), "negative: -1"),
         (lambda: Problem((Buffer("a", 1, 0, 1), Buffer("a", 2, 4, 5))), "two buffers are named 'a'"),

@@ -20,6 +20,8 @@ Ints = npt.NDArray[np.int64]
 _LISTED = 20
 """The most live buffers in a message."""
 
+MOST_ALIGNMENT = 2**21
+"""In bytes: a large page of x86 and Arm."""
 DEFAULT_ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register in use."""
 
@@ -381,9 +383,11 @@ def require_capacity(problem: Problem, plan: OffsetPlan, arena: str | None = Non
 
 
 def require_alignment(alignment: int) -> None:
-    """Raise UsageError unless `alignment` is a power of two."""
+    """Raise UsageError unless `alignment` is a power of two, up to that of a large page: every buffer takes at least as many bytes."""
     if alignment < 1 or alignment & (alignment - 1):
         raise UsageError(f"the alignment must be a power of two, not {alignment}")
+    if alignment > MOST_ALIGNMENT:
+        raise UsageError(f"the alignment must be at most {MOST_ALIGNMENT:,} bytes (2 MiB), not {alignment:,}")
 
 
 def align(size: int, alignment: int) -> int:
