@@ -185,16 +185,19 @@ def test_what_is_written_is_named_as_it_is(run: Run, folder: Path) -> None:
     Path(folder / "m[bold].onnx").unlink()
 
 
-CRASH = """<ir_version: 10, opset_import: ["": 17]>
-g (float[4, 2] x) => (float[4, 2] y) <int64 zero = {0}> { q = SplitToSequence<axis = 0>(x, zero) y = ConcatFromSequence<axis = 0>(q) }"""
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals of this kind")
 def test_a_crash_of_a_library_is_one_line(tmp_path: Path) -> None:
-    """onnxruntime divides by zero."""
-    (tmp_path / "m.onnxtxt").write_text(CRASH)
-    command = [sys.executable, "-m", "onnxtile", "inspect", "m.onnxtxt", "--trace", "."]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    """It reads the address 0, as a kernel may do that a model with odd values leads astray."""
+    (tmp_path / "m.onnxtxt").write_text(
+        '<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+    )
+    done = python(
+        "import ctypes, sys, onnxruntime\n"
+        "onnxruntime.InferenceSession.__init__ = lambda *_, **__: ctypes.string_at(0)\n"
+        f"sys.argv = ['onnxtile', 'inspect', {str(tmp_path / 'm.onnxtxt')!r}, '--trace', '.']\n"
+        "from onnxtile.__main__ import main\n"
+        "main()\n"
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: a library crashed on this model: ") and done.stderr.count("\n") == 1
 

@@ -16,6 +16,7 @@ from onnxtile import api
 from onnxtile.fusion.library import Pattern, from_file
 from onnxtile.fusion.outcome import PatternResult
 from onnxtile.model.load import external_tensors, load
+from onnxtile.model.passed_through import note_outputs
 from onnxtile.model.save import to_bytes
 from onnxtile.model.session import session_of
 from onnxtile.verification import run_original
@@ -147,6 +148,7 @@ class Lab:
 def _with_folder(proto: onnx.ModelProto, like: ir.Model) -> ir.Model:
     """Return the model of `proto`, its external data found where that of `like` is."""
     model = ir.from_proto(proto)
+    note_outputs(proto, model)
     for value in model.graph.initializers.values():
         twin = like.graph.initializers[value.name or ""].const_value
         if isinstance(value.const_value, ir.ExternalTensor) and isinstance(twin, ir.ExternalTensor):

@@ -102,7 +102,7 @@ def test_of_engines_that_contradict_each_other_none_is_believed(text: Text, monk
 
 def test_a_declaration_that_a_run_contradicts_is_not_believed(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     """No engine follows it; without a run it is all that is known, with one it is a warning."""
-    nothing = lambda _, graphs: [engines.NOTHING for g in graphs for _ in engines._graph_values(g)]  # noqa: E731
+    nothing = lambda _, graphs: [engines.NOTHING for values in graphs for _ in values]  # noqa: E731
     monkeypatch.setattr(engines, "_infer_symbolic", lambda *_: None)
     monkeypatch.setattr(engines, "_infer_onnx", nothing)
     monkeypatch.setattr("onnxtile.model.shapes._with_computed", lambda _, shapes, __=(): shapes)
@@ -326,7 +326,7 @@ def test_external_weights_are_read_for_a_run(external: Path, monkeypatch: pytest
     model = load(external)
     monkeypatch.setattr(engines, "_infer_symbolic", lambda *_: None)
     monkeypatch.setattr(
-        engines, "_infer_onnx", lambda _, graphs: [engines.NOTHING for g in graphs for _ in engines._graph_values(g)]
+        engines, "_infer_onnx", lambda _, graphs: [engines.NOTHING for values in graphs for _ in values]
     )
     model.graph.outputs[0].shape = None
     assert resolve(model, run=True).sizes(model.graph.outputs[0]) == (1000,)

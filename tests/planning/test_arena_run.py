@@ -465,9 +465,9 @@ def test_halves_that_onnxruntime_keeps_wider_are_compared_node_by_node() -> None
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_tensor_of_16_bits_on_a_live_neighbour_is_noticed(dtype: str) -> None:
     case = Case.of(f"""
-    g ({dtype}[64] x) => ({dtype}[128] y) {{
-      a = Concat<axis = 0>(x)
-      b = Concat<axis = 0>(x)
+    g ({dtype}[64] x, {dtype}[0] e) => ({dtype}[128] y) {{
+      a = Concat<axis = 0>(x, e)
+      b = Concat<axis = 0>(x, e)
       y = Concat<axis = 0>(a, b)
     }}
     """)
