@@ -218,10 +218,8 @@ class Regions:
 
     def _cost(self, start: int, stop: int, cut: Cut, capacity: int | None) -> RegionCost | int | None:
         """Return the costs of a region; None where it cannot be cut so; the bytes of a kernel that exceeds the capacity."""
-        kernels, last = self.network.kernels[start:stop], self.network.last_reads
-        read = {tensor for kernel in kernels for tensor in kernel.reads if last[tensor] < stop}
-        dying = {tensor for tensor in read if self.makers.get(tensor, start) < start}
-        passing = self.live_sizes[start] - sum(map(self.size, dying))
+        kernels, dying = self.network.kernels[start:stop], self._dying(start, stop)
+        passing = self._passing(start, stop)
         region = self._few_chunks(start, stop, cut)
         limit = None if capacity is None else LoadLimit(capacity - passing, self.fixed(start, stop))
         try:
@@ -237,6 +235,23 @@ class Regions:
         return RegionCost(
             start, stop, cut, found.peak + passing, macs, found.nodes, found.copied, alive, loads, found.rest + passing
         )
+
+    def _dying(self, start: int, stop: int) -> set[int]:
+        """Return the tensors from before a region that it reads last."""
+        read = {tensor for kernel in self.network.kernels[start:stop] for tensor in kernel.reads}
+        return {t for t in read if self.network.last_reads[t] < stop and self.makers.get(t, start) < start}
+
+    def _passing(self, start: int, stop: int) -> int:
+        """Return the bytes from before a region that live throughout it."""
+        return self.live_sizes[start] - sum(map(self.size, self._dying(start, stop)))
+
+    @cached_property
+    def least(self) -> int:
+        """The bytes that every schedule takes at least: those of a kernel that is cut neither into rows nor into channels."""
+        in_chunks = {place for group in self.groups.values() for place in group.places}
+        uncut = (one for one in self.whole if self.network.kernels[one.start].links[ROWS] is None)
+        own = (one.peak - self._passing(one.start, one.stop) for one in uncut if one.start not in in_chunks)
+        return max(own, default=0)
 
     def fixed(self, start: int, stop: int) -> tuple[int, ...]:
         """Return the numbers of the kernels of a region that lie in no group of hidden channels."""

@@ -45,6 +45,8 @@ def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> 
 
 def _within(regions: Regions, capacity: int, wanted: FitTarget, progress: Progress) -> FitSchedule | None:
     """Return the cheapest schedule that meets everything, with higher prices for what the last one had too much of."""
+    if capacity < regions.least:
+        return None
     cuts = RegionCuts(regions, capacity, recomputes=wanted.extra_macs > 0)
     prices = Prices(_DEAR if wanted.extra_macs == 0 else 1.0)
     for _ in range(_ROUNDS):
@@ -68,7 +70,7 @@ def _within(regions: Regions, capacity: int, wanted: FitTarget, progress: Progre
 def _smallest(regions: Regions, wanted: FitTarget, progress: Progress) -> FitSchedule:
     """Return the schedule with the least peak, to within 1%, by bisection."""
     best = FitSchedule(tuple(regions.whole))
-    low, high = min(regions.live_sizes), best.peak
+    low, high = max(min(regions.live_sizes), regions.least - 1), best.peak
     while high - low > max(high // 100, 1):
         middle = (low + 3 * high) // 4 if best.is_whole else (low + high) // 2
         found = _within(regions, middle, wanted, progress)

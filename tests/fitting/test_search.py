@@ -205,3 +205,14 @@ def test_the_bytes_and_results_of_every_place_are_those_of_the_live_tensors() ->
 def test_tensors_that_live_beside_a_kernel_are_not_counted_again_for_each_kernel() -> None:
     small, large = _wide(150), _wide(600)
     assert calls(lambda: large.whole) < 4.4 * calls(lambda: small.whole)
+
+
+def test_no_schedule_is_searched_below_the_bytes_of_a_kernel_that_is_not_cut() -> None:
+    text = """<ir_version: 10, opset_import: ["": 17]> g (float[1, 4, 32, 32] x) => (float[1, 4, 16, 16] y) <int64 axis = {2}> {
+        a = Relu(x)  b = CumSum(a, axis)  c = Sigmoid(b)  y = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(c)
+      }"""
+    made = load(onnx.parser.parse_model(text))
+    about = Regions(read_network(made, resolve(made), Constants(made)))
+    assert about.least == 2 * 4 * 4 * 32 * 32
+    assert search(about, FitTarget(about.least - 1, 0.1)).peak >= about.least
+    assert search(about, FitTarget(about.least, 0.1)).peak == about.least
