@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Collection, Iterator
 from functools import cached_property
+from itertools import count
 
 import numpy as np
 import onnx
@@ -54,6 +55,7 @@ class ShapeEngines:
             value.shape = _sane(value.shape, named)
         self._graphs = [list(_graph_values(graph)) for graph in main_graphs(model)]
         _give_conditions(model)
+        _name_apart(model)
         self._proto = skeleton(model)
         functions = [one for one in self._proto.functions if (one.domain, one.name) not in self._contributed]
         del self._proto.functions[:]
@@ -92,6 +94,19 @@ class ShapeEngines:
             return None
         output, mask = onnx.defs.get_schema("Dropout", self._model.graph.opset_imports.get("", 1)).outputs
         return Known(first.dtype if output.type_str == mask.type_str else ir.DataType.BOOL, first.dims)
+
+
+def _name_apart(model: ir.Model) -> None:
+    """Give each output of a node a name of its own: onnx notes values of sizes by name, and takes those of one body for another's."""
+    graphs = main_graphs(model)
+    taken = {value.name for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
+    outputs = [value for node in model.graph.all_nodes() for value in node.outputs if value.name]
+    used = taken | {value.name for value in outputs}
+    for value in outputs:
+        if value.name in taken:
+            value.name = next(name for n in count(len(used)) if (name := f"{value.name}|{n}") not in used)
+            used.add(value.name)
+        taken.add(value.name)
 
 
 def _give_conditions(model: ir.Model) -> None:

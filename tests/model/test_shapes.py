@@ -322,6 +322,25 @@ def test_without_sizes_of_the_inputs_nothing_is_run(text: Text) -> None:
     assert shapes.reason(model.graph.outputs[0]) == "inputs have open dimensions: give --dim N=N"
 
 
+def test_sizes_computed_in_one_body_are_not_those_of_a_name_in_another(text: Text) -> None:
+    """onnx notes the value of `b5` in a branch, and would take it for that of `b5` in the body of the Scan."""
+    model = load(
+        text("""g (float[2,3,8] x, bool p) => (float[2,3,8] y, float[2,24] w) <int64[1] zero = {0}> {
+          w = If (p) <
+            then_branch = t () => (float[2,24] r) {
+              b2 = Shape(x) b4 = Gather(b2, zero) b5 = Constant<value = int64[1] {24}>() b6 = Concat<axis = 0>(b4, b5) r = Reshape(x, b6) },
+            else_branch = e () => (float[2,24] q) { c = Constant<value = int64[2] {2, 24}>() q = Reshape(x, c) }>
+          y = Scan <num_scan_inputs = 1, body = body (float[3,8] b1) => (float[3,8] o) <int64[1] b4 = {24}> {
+            b2 = Shape(x) b3 = Gather(b2, zero) b5 = Concat<axis = 0>(b3, b4) b6 = Reshape(x, b5) o = Neg(b1) }>(x)
+        }""")
+    )
+    shapes = resolve(model)
+    assert [shapes.sizes(node.outputs[0]) for node in model.graph.all_nodes() if node.outputs[0].name == "b6"] == [
+        (2,),
+        (2, 24),
+    ]
+
+
 def test_external_weights_are_read_for_a_run(external: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(external)
     monkeypatch.setattr(engines, "_infer_symbolic", lambda *_: None)

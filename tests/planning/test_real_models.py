@@ -60,7 +60,8 @@ def test_nothing_is_unplanned_and_the_bound_is_reached(name: str, cases: Callabl
     path, case = cases(name)
     result = case.plan_views()
     assert result.unplanned == ()
-    assert {e.reason for e in result.outside} <= {"a graph input", "a constant that no step reads"}
+    spare = [e.reason for e in result.outside if e.reason != "a constant that no step reads"]
+    assert spare == ["a graph input"]
     assert result.peak == result.lower_bound == PEAKS[name]
     assert result.arenas[0].size == PEAKS[name]
     assert result.optimal

@@ -428,9 +428,9 @@ net (float[4, 4] a, float[4, 4] b, int64[4, 4] n) => (float[4, 4] y, float[4, 8]
     [
         ({"a": "wide"}, "a state has one shape, but 'a' and 'wide' have [4, 4] and [4, 8]"),
         ({"n": "y"}, "a state has one element type, but 'n' and 'y' are INT64 and FLOAT"),
-        ({"q": "y"}, "the state 'q' is no input of the model"),
-        ({"a": "f"}, "the state 'f' is no output of the model"),
-        ({"a": "b"}, "the state 'b' is no output of the model"),
+        ({"q": "y"}, "the state 'q' is not an input of the model"),
+        ({"a": "f"}, "the state 'f' is not an output of the model"),
+        ({"a": "b"}, "the state 'b' is not an output of the model"),
         ({"a": "y", "b": "y"}, "the output 'y' is given as the state of two inputs"),
     ],
 )

@@ -77,7 +77,7 @@ class TensorUses:
         return {node: None for node in self.kernels if node.inputs and node.inputs[0] in cut}
 
     def is_cut(self, value: ir.Value) -> bool:
-        """Return whether only Slices read the input `value`, each a part that is no output of the graph."""
+        """Return whether all readers of the input `value` are Slices whose results are not graph outputs."""
         outputs = self.layout.scope.graph.outputs
         readers = self._readers.get(value, [])
         is_whole = any(value is output for output in outputs)

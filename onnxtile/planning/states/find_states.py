@@ -83,7 +83,7 @@ def _require_known(kind: str, name: str, known: Mapping[str, ir.Value]) -> None:
         if near
         else f"write INPUT=OUTPUT; {kind}s of the model: {', '.join(known) or 'none'}"
     )
-    raise UsageError(f"the state {name!r} is no {kind} of the model that has bytes in a run", hint=hint)
+    raise UsageError(f"the state {name!r} is not an {kind} of the model that has bytes in a run", hint=hint)
 
 
 def _required(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> StatePair:
