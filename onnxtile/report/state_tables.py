@@ -49,4 +49,4 @@ def _after(state: ResultJson) -> str:
         return ""
     if state["copied"]:
         return f"copied: {state['copied']:,} bytes"
-    return f"in place, rows of up to {state['moved']:,} bytes moved" if state["moved"] else "in place"
+    return "in place" if state["axis"] is None else "in place, appended; strides as at the largest size"

@@ -86,7 +86,7 @@ def test_a_scatter_cache_takes_its_bytes_once() -> None:
     kept = planned(scatter(), state={"past": "present"})
     assert apart.arena_size == 2 * 32768 + 2 * 512 + 64
     assert kept.plan.arena_size == 32768 + 512
-    assert state(kept.plan) == PlannedState("past", "present", "given", None, "arena", 0, 32768, 0, 0)
+    assert state(kept.plan) == PlannedState("past", "present", "given", None, "arena", 0, 32768, 0, None)
     assert (kept.verdict.equal, kept.verdict.runs, kept.verdict.copied) == (True, 64, 0)
 
 
@@ -102,7 +102,7 @@ def test_a_growing_cache_has_one_place_for_all_lengths(heads: int) -> None:
     for result in (fixed, ranged, bounded):
         assert (state(result).size, state(result).copied) == (size, 0)
         assert rows(result)["past_k"].offset == rows(result)["present_k"].offset
-    assert state(fixed).moved == state(ranged).moved == (heads - 1) * 63 * 64
+    assert state(fixed).strides == state(ranged).strides == state(bounded).strides == (size, 64 * 64, 64, 4)
     assert fixed.copies == ranged.copies
 
 
@@ -224,7 +224,7 @@ def test_attention_appends_to_its_past(text: str) -> None:
 
 def test_grouped_attention_writes_into_its_past() -> None:
     found = planned(model(GROUPED, 20), ranges={"lens": (5, 5), "total": (6, 6)}, state="found", state_steps=4)
-    assert [(s.axis, s.size, s.copied, s.moved) for s in found.plan.states] == [(None, 1024, 0, 0)] * 2
+    assert [(s.axis, s.size, s.copied, s.strides) for s in found.plan.states] == [(None, 1024, 0, None)] * 2
     assert found.plan.arena_size == 2 * 1024 + 256
     assert found.verdict.equal
 
@@ -305,8 +305,8 @@ def changed(result: PlanResult, name: str, **fields: Any) -> PlanResult:
             "copied of the state 'past' is 8, not 0",
         ),
         (
-            lambda plan: replace(plan, states=(replace(plan.states[0], moved=8),)),
-            "moved of the state 'past' is 8, not 0",
+            lambda plan: replace(plan, states=(replace(plan.states[0], strides=(8, 4, 4)),)),
+            "strides of the state 'past' are (8, 4, 4), not None",
         ),
         (lambda plan: replace(plan, states=(replace(plan.states[0], offset=64),)), "lies at 0 of 'arena', not at 64"),
         (
@@ -509,7 +509,7 @@ def test_files_tell_of_states(tmp_path: Path) -> None:
     assert [(s["input"], s["output"], s["offset"]) for s in told["states"]] == [("past", "present", 0)]
     header = (tmp_path / "plan.h").read_text()
     assert "#define PLAN_STATE_COUNT 1u" in header
-    assert "{0u, 1u, 32768u, 0u}" in header
+    assert "{0u, 1u, 32768u, 0u, 1u, 32768u}" in header
     assert "1 kept in 32 KiB" in (tmp_path / "plan.html").read_text()
 
 

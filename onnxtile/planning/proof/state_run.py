@@ -20,6 +20,7 @@ from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.proof.arena_run import differences
 from onnxtile.planning.proof.draws import Unsure
 from onnxtile.planning.proof.executor import ArenaExecutor, Corruption
+from onnxtile.planning.proof.growing_states import rows_of_state
 from onnxtile.planning.proof.memory import ArenaMemory, TensorMemory, same
 from onnxtile.planning.proof.plain import PlainRun
 from onnxtile.planning.result import PlannedState, PlanResult
@@ -196,15 +197,24 @@ class _StateRuns:
     def _carry(self, after: Mapping[PlannedState, TensorMemory], expected: Mapping[str, Any]) -> None:
         """Make the outputs `after` the run the states of the next ones; in the arena they must be there by now."""
         for state, memory in after.items():
-            assert self.blocks is not None
-            held = _bytes(self.blocks[state.arena or ""], state)
-            size = min(len(held), len(memory.data))
-            if not np.array_equal(held[:size], memory.data[:size]):
+            if not self._is_there(state, memory):
                 raise CheckFailed(f"the state {state.output!r} is not at the address of {state.input!r} after a run")
             # A state whose bits may differ from those of a plain run goes on as it is in the arena.
             value, output = memory.array(), expected[state.output]
             self._reference[state.input] = value
             self._plain[state.input] = _array(output) if same(memory, output) else value
+
+    def _is_there(self, state: PlannedState, memory: TensorMemory) -> bool:
+        """Return whether the bytes of `state` hold `memory`, its output."""
+        assert self.blocks is not None
+        rows = rows_of_state(state, self.blocks, memory.shape)
+        if rows is not None:
+            held = replace(memory, data=np.empty_like(memory.data))
+            rows.read(held)
+            return np.array_equal(held.data, memory.data)
+        data = _bytes(self.blocks[state.arena or ""], state)
+        size = min(len(data), len(memory.data))
+        return np.array_equal(data[:size], memory.data[:size])
 
     def _copy(
         self, states: Iterable[PlannedState], after: Mapping[PlannedState, TensorMemory], found: Mapping[str, Any]
