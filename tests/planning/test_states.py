@@ -23,6 +23,7 @@ from onnxtile.model.wanted import ANYTHING
 from onnxtile.pipeline.file import from_file
 from onnxtile.pipeline.place import Destination
 from onnxtile.pipeline.run import run_one
+from onnxtile.planning.proof.executor import ArenaExecutor
 from onnxtile.planning.proof.state_run import same_plan, state_run
 from onnxtile.planning.result import PlannedState, PlanResult
 from onnxtile.planning.states.find_states import StateChoice
@@ -136,7 +137,7 @@ def test_an_output_takes_the_address_of_an_input_that_is_dead() -> None:
 
 def test_an_output_that_cannot_is_copied_after_each_run() -> None:
     found = planned(model(SAME_STEP), state={"h0": "hn"}, state_steps=5)
-    assert (state(found.plan).copied, found.verdict.copied, found.verdict.runs) == (64, 5 * 64, 5)
+    assert (state(found.plan).copied, found.verdict.copied, found.verdict.runs) == (64, (5 + 2) * 64, 5)
     assert rows(found.plan)["h0"].offset != rows(found.plan)["hn"].offset
 
 
@@ -240,10 +241,54 @@ step (float[1, 1, 8] x, float[1, 1, 16] first_h, float[1, 1, 16] first_c, float[
 def test_an_lstm_has_two_states() -> None:
     found = planned(model(LSTM, 20), state="found", state_steps=3)
     assert {(s.input, s.output, s.copied) for s in found.plan.states} == {
-        ("first_h", "last_hidden", 64),
-        ("first_c", "last_cell", 64),
+        ("first_h", "last_hidden", 0),
+        ("first_c", "last_cell", 0),
     }
+    assert rows(found.plan)["first_h"].offset == rows(found.plan)["last_hidden"].offset
+    assert found.plan.arena_size == 3 * 64
     assert found.verdict.equal
+
+
+RECURRENT = """
+step (float[3, 5, 8] x, float[2, 5, 33] h0) => (float[3, 2, 5, 33] y, float[2, 5, 33] hn) {
+  y, hn = OPERATOR <hidden_size = 33, direction = "bidirectional", linear_before_reset = BEFORE> (x, w, r, , lens, h0)
+}
+"""
+
+
+@pytest.mark.parametrize(("operator", "gates"), [("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize("before", [0, 1])
+def test_the_last_state_of_both_directions_takes_the_place_of_the_first(operator: str, gates: int, before: int) -> None:
+    text = RECURRENT.replace("OPERATOR", operator).replace("BEFORE", str(before))
+    text = text if operator == "GRU" else text.replace(f", linear_before_reset = {before}", "")
+    draws = np.random.default_rng(0)
+    weights = {
+        name: draws.normal(size=(2, gates * 33, size)).astype(np.float32) for name, size in (("w", 8), ("r", 33))
+    }
+    source = model(text, 20, lens=np.array([3, 2, 1, 3, 2], np.int32), **weights)
+    found = planned(source, state="found", state_steps=4)
+    assert (state(found.plan).copied, found.verdict.equal) == (0, True)
+
+
+def test_a_first_state_that_a_later_node_reads_is_not_overwritten() -> None:
+    text = LSTM.replace("last_cell) {", "last_cell, float[1, 1, 16] more) {")
+    text = text.replace(", first_h, first_c)", ", first_h, first_c)\n  more = Add(first_h, last_hidden)")
+    found = planned(model(text, 20), state="found", state_steps=2)
+    assert [one.copied for one in found.plan.states] == [64, 0]
+    assert found.verdict.equal
+
+
+def test_the_first_state_is_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    first: list[Any] = []
+    run = ArenaExecutor.run
+
+    def noted(self: ArenaExecutor, feeds: Any, **options: Any) -> Any:
+        first.append(feeds["past"].copy())
+        return run(self, feeds, **options)
+
+    monkeypatch.setattr(ArenaExecutor, "run", noted)
+    planned(scatter(), state="found", state_steps=2)
+    assert [bool(value.any()) for value in first] == [False, True, True, True]
 
 
 BRANCHES = """
