@@ -17,13 +17,13 @@ from tests.random_graphs.carried_out import Run
 from tests.random_graphs.kernels import Kernels, run_model
 from tests.random_graphs.properties import Case, require_equal, without_addresses, written
 
-QUICK = {"planner": "greedy-by-size"}
+QUICK: dict[str, Any] = {"planner": "greedy-by-size"}
 
 
 def published(case: Case) -> None:
     """The check accepts a plan that is read back from its JSON, and from the metadata of the planned model."""
     random, dims = case.random("published"), case.random_model.dims
-    options = {
+    options: dict[str, Any] = {
         **QUICK,
         "io": random.choice(["outputs", "inside", "outside"]),
         "alignment": random.choice([1, 2, 4, 64]),

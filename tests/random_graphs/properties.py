@@ -66,10 +66,12 @@ class Case:
         for name, expected in self.expected.items():
             if name in but:
                 continue
-            require_equal(name, got[name], expected, exact=exact and not self.has_halves)
+            exact_here = exact and not self.has_halves
+            require_equal(name, got[name], expected, exact=exact_here, halves=self.has_halves)
 
 
-def require_equal(name: str, got: Array, expected: Array, *, exact: bool) -> None:
+def require_equal(name: str, got: Array, expected: Array, *, exact: bool, halves: bool = False) -> None:
+    """Raise AssertionError unless both are equal: to the bit, or as far as rounding explains, of `halves` where the model has some."""
     assert got.dtype == expected.dtype and got.shape == expected.shape, (
         f"{name}: {got.dtype}{got.shape} {expected.dtype}{expected.shape}"
     )
@@ -79,7 +81,7 @@ def require_equal(name: str, got: Array, expected: Array, *, exact: bool) -> Non
     a, b = got.astype(np.float64), expected.astype(np.float64)
     finite = b[np.isfinite(b)]
     scale = float(np.abs(finite).max()) if finite.size else 0.0
-    loose = 2e-2 if expected.dtype != np.float32 else 1e-3
+    loose = 2e-2 if halves or expected.dtype != np.float32 else 1e-3
     assert np.allclose(a, b, rtol=loose, atol=loose * scale, equal_nan=True), (
         f"{name!r} is off by {np.nanmax(np.abs(a - b))}"
     )
