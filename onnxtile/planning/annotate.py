@@ -78,7 +78,7 @@ def _summary(result: PlanResult) -> str:
     if result.kernels is not None:
         summary["kernels"] = dict(result.kernels)
     if result.kept_states:
-        told = ("input", "output", "arena", "offset", "size", "copied", "moved")
+        told = ("input", "output", "arena", "offset", "size", "copied", "strides")
         summary["states"] = [{key: getattr(state, key) for key in told} for state in result.kept_states]
     if result.movement is not None:
         summary["movement"] = {"fast": result.movement.fast, "slow": result.movement.slow}

@@ -28,7 +28,13 @@ from onnxtile.planning.proof.published.orders import disorders
 from onnxtile.planning.proof.published.overlaps import overlaps
 from onnxtile.planning.proof.published.placing import CheckTerms, Placing, aligned_to_bodies, placing
 from onnxtile.planning.proof.published.replay import Shared, replay
-from onnxtile.planning.proof.published.states import CheckedStates, carried_states, found_states, wrong_states
+from onnxtile.planning.proof.published.states import (
+    CheckedStates,
+    carried_states,
+    found_states,
+    spread_tensors,
+    wrong_states,
+)
 from onnxtile.planning.proof.published.timeline import RunOrder, timeline
 from onnxtile.planning.result import PlanResult
 from onnxtile.result import VerbResult
@@ -87,6 +93,7 @@ def check(
         return Audit.refused(PlanFailure(f"inputs cannot be overwritten with io {claims.io!r}"))
     stated = found_states(claims.states, claims.buffers, known.model.graph)
     known = replace(known, next_states=dict(stated.states.next_of))
+    known = replace(known, spread=spread_tensors(stated.states, known))
     arenas = {arena.name: arena for arena in claims.arenas}
     terms = CheckTerms(known, claims.alignment, arenas, every_order=claims.order == "any")
     fixed = FixedPlaces.of(claims, known.model.graph)

@@ -159,7 +159,7 @@ def _moved(node: ir.Node, placing: Placing, used: Links, known: GraphFacts) -> I
             if link.result not in placing.rows and link.operand not in known.constants:
                 yield link.result, True
     elif node.op_type in JOINS and results:
-        there = {link.operand for link in used.get(results[0], ()) if link.rule == "joined"}
+        there = {link.operand for link in used.get(results[0], ()) if link.rule in {"joined", "over"}}
         for value in node.inputs:
             if value is not None:
                 yield value, value in there
