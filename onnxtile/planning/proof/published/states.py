@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from onnxtile import keys
 from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.claims import UNSAID, ClaimedRow, StateClaim
 from onnxtile.planning.proof.published.evidence import GraphFacts
@@ -117,7 +118,7 @@ def wrong_states(
         right = {
             "size": max(row.size, other.size) if is_same else row.size,
             "copied": 0 if is_same else row.size,
-            "moved": _moved(before, axes, known) if is_same else 0,
+            "moved": _moved(before, axes, known) if is_same and not _is_copied(after, known) else 0,
         }
         for name, number in right.items():
             if getattr(claim, name) not in {UNSAID, number}:
@@ -139,6 +140,13 @@ def _longer_axes(before: ir.Value, after: ir.Value, known: GraphFacts) -> list[i
     if any(one > other for one, other in zip(inner, outer, strict=True)):
         return None
     return [axis for axis in range(len(inner)) if inner[axis] < outer[axis]]
+
+
+def _is_copied(value: ir.Value, known: GraphFacts) -> bool:
+    """Return whether `value` is a copy of another memory, so that all its bytes are written."""
+    maker = value.producer()
+    function = None if maker is None else known.model.functions.get(maker.op_identifier())
+    return function is not None and keys.COPY in function.metadata_props
 
 
 def _moved(before: ir.Value, axes: list[int], known: GraphFacts) -> int:
