@@ -46,7 +46,8 @@ from onnxtile.planning.rows import (
     results,
 )
 from onnxtile.planning.scaled_arenas import scaled_arenas, with_scaled
-from onnxtile.planning.states.find_states import StateChoice, roots, states_of
+from onnxtile.planning.states.find_states import StateChoice, states_of
+from onnxtile.planning.states.state_layout import with_states
 from onnxtile.planning.states.state_rows import planned_states
 
 NO_STATES = StateChoice()
@@ -106,7 +107,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     model, shapes, constants = unfold(model, shapes, constants)
     bare = LayoutFacts(model, shapes, constants)
     states = states_of(bare, settings.states)
-    facts = LayoutFacts(model, shapes, constants, roots(states.taken, bare))
+    facts = with_states(bare, states.taken)
     capacities = {memory.name: memory.capacity for memory in memories(settings.capacity)}
     pins = replace(settings.pins.with_marks(model), capacities=capacities)
     scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept, states=states.taken)

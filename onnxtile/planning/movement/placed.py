@@ -27,10 +27,15 @@ from onnxtile.planning.states.find_states import StateChoice
 
 
 class MovementBound(NamedTuple):
-    """A lower bound on the copied bytes, and its proof: "search" or "relaxation"."""
+    """A lower bound on the copied bytes of whole tensors, and its proof: "search" or "relaxation".
+
+    `parts` is the bound where any bytes of a tensor may stay, `any_order` that of every order.
+    """
 
     bytes: int
     proof: str
+    parts: int
+    any_order: int
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,8 @@ class PlacedCopies:
             forced=uses.forced,
             lower_bound=bound.bytes,
             bound=bound.proof,
+            parts_bound=bound.parts,
+            any_order_bound=bound.any_order,
             copies=found,
             time=None if speeds is None else self._time(found, speeds),
         )

@@ -30,6 +30,7 @@ from onnxtile.planning.movement.placed import MovedPlan, MovementBound, PlacedCo
 from onnxtile.planning.movement.relaxation import least_bytes
 from onnxtile.planning.movement.times import Speeds
 from onnxtile.planning.movement.uses import RULES, TensorUses
+from onnxtile.planning.movement.wide_bounds import WideBounds
 from onnxtile.planning.offsets.memories import Memory, memories
 from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.order import find_order
@@ -60,7 +61,8 @@ def plan_with_movement(
     _require_plain(model, settings)
     choice = _fewest(unfold(model, shapes, constants), settings, fast, weights)
     choice = replace(choice, eviction=proved_evictions(choice.problem, choice.eviction))
-    bound = _bound(choice)
+    assert fast.capacity is not None
+    bound = _bound(choice, fast.capacity)
     writer = PlanWriter(model, shapes, settings, (fast.name, slow.name))
     choice, placed = _placed(writer, choice)
     moved = placed.result(bound, speeds)
@@ -70,11 +72,13 @@ def plan_with_movement(
     return moved if early is None else _quicker(moved, early.result(bound, speeds))
 
 
-def _bound(choice: MovementChoice) -> MovementBound:
+def _bound(choice: MovementChoice, capacity: int) -> MovementBound:
     """Return the bytes that every choice for the order of `choice` copies."""
+    wide = WideBounds(choice.uses, capacity)
     if choice.eviction.exact:
-        return MovementBound(choice.bytes, "search")
-    return MovementBound(choice.uses.forced + (least_bytes(choice.problem) or 0), "relaxation")
+        return MovementBound(choice.bytes, "search", wide.parts, wide.any_order)
+    relaxed = choice.uses.forced + (least_bytes(choice.problem) or 0)
+    return MovementBound(relaxed, "relaxation", wide.parts, wide.any_order)
 
 
 def _placed(writer: PlanWriter, choice: MovementChoice) -> tuple[MovementChoice, PlacedCopies]:

@@ -86,7 +86,7 @@ def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Sh
     unplanned = tuple(replace(reason, shape=NO_SHAPE) for reason in claims.unplanned or ())
     states = claims.states
     if any(sizes[name] < high for name, (_, high) in plan.ranges.items()):
-        states = tuple(replace(state, size=UNSAID, copied=UNSAID, moved=UNSAID) for state in states)
+        states = tuple(replace(state, size=UNSAID, copied=UNSAID) for state in states)
     left_out: dict[str, Any] = {**dict.fromkeys(figures, UNSAID), **dict.fromkeys(lists), "optimal_over": ""}
     return PlanAtSizes(result, replace(claims, **left_out, states=states, outside=outside, unplanned=unplanned))
 
