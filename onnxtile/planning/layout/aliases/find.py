@@ -156,7 +156,7 @@ def cut_starts(node: ir.Node, facts: LayoutFacts) -> dict[ir.Value, list[int]]:
     moved = standard_move(node)
     if moved is None:
         return {}
-    return dict(_split(moved, facts) if node.op_type == "Split" else _sliced(node, facts))
+    return dict(_split(moved, facts) if node.op_type == "Split" else sliced(node, facts))
 
 
 def overwrites(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
@@ -294,7 +294,7 @@ def _split(moved: Move, facts: LayoutFacts) -> Iterator[tuple[ir.Value, list[int
         yield value, [start if place == axis else 0 for place in range(len(sizes))]
 
 
-def _sliced(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[ir.Value, list[int]]]:
+def sliced(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[ir.Value, list[int]]]:
     """Yield the result of a Slice whose steps are all 1, with its start on each axis."""
     assert node.inputs[0] is not None
     sizes = facts.shapes.sizes(node.inputs[0])
