@@ -22,6 +22,7 @@ import onnx
 
 import onnxtile
 from onnxtile.planning.result import PlannedState
+from onnxtile.values import number_or_text
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- begin of the table of decode_steps.py -->\n", "<!-- end of the table of decode_steps.py -->\n"
@@ -37,20 +38,21 @@ class DecoderStep:
     """The model of one step, with sizes of its dimensions and ranges of its inputs as the options take them."""
 
     path: Path
-    dims: dict[str, str]
+    dims: dict[str, int | str]
     ranges: dict[str, str]
 
     @classmethod
     def of(cls, text: str) -> DecoderStep:
         """Return the model that `text` names: a file, sizes and ranges after commas."""
         path, *told = text.split(",")
-        dims = dict(one.split("=", 1) for one in told if "=" in one)
+        sizes = dict(one.split("=", 1) for one in told if "=" in one)
+        dims = {name: number_or_text(size) for name, size in sizes.items()}
         return cls(Path(path), dims, dict(one.split("@", 1) for one in told if "@" in one))
 
     @property
     def largest(self) -> dict[str, int]:
         """The largest size of each dimension."""
-        ends = {name: size.split(":")[-1] for name, size in self.dims.items()}
+        ends = {name: str(size).split(":")[-1] for name, size in self.dims.items()}
         numbers = {name: int(size) for name, size in ends.items() if size.isdecimal()}
         sums = {name: size.split("+") for name, size in ends.items() if name not in numbers}
         return numbers | {
@@ -86,7 +88,7 @@ def row(step: DecoderStep) -> str:
     runs = getattr(verdict, "state", verdict)
     kept = plan.kept_states
     cells = (
-        "_".join((step.path.parent.name, step.path.stem)) if step.path.stem in {"model", "decoder"} else step.path.stem,
+        step.path.parent.name if step.path.stem in {"model", "decoder"} else step.path.stem,
         _makers(step.path, kept),
         len(kept),
         f"{sum(state.size or 0 for state in kept):,}",
