@@ -54,7 +54,7 @@ def smallest(subject: str, budget: str) -> None:
     found, phases = fitted(subject, smallest=True, max_extra_macs=budget)
     after = found.after
     extra = 100 * (after.macs / found.before.macs - 1)
-    name = Path(subject.split(",")[0]).stem
+    name = Path(subject.split(",", maxsplit=1)[0]).stem
     print(f"| {name} | {budget} | {after.arena:,} | {extra:.1f}% | {after.nodes:,} |  {phases}", flush=True)
 
 
@@ -64,7 +64,7 @@ def row(subject: str, line: str) -> None:
     found, phases = fitted(subject, capacity=capacity, max_extra_macs=budget)
     before, after = found.before, found.after
     extra = 100 * (after.macs / before.macs - 1)
-    name = Path(subject.split(",")[0]).stem
+    name = Path(subject.split(",", maxsplit=1)[0]).stem
     costs = f"{after.arena:,} | {extra:.3f}% | {after.nodes:,}"
     print(f"| {name} | {before.arena:,} | {capacity} | {budget} | {costs} |  {phases}", flush=True)
 
