@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from documented_formulas import (
     is_quantised_sum,
 )
 from onnx import helper, numpy_helper
+from opened_calls import is_opened
 
 from onnxtile.fusion.island_lowering import IslandLowering
 from onnxtile.fusion.lowering import Lowering
@@ -244,7 +246,7 @@ _MEAN_OF_WINDOW = Obligation(
     "E s·(q - z) = s·(E q - z) over the elements of a window, of which padding is z", _padded_mean
 )
 
-_OPENED = Obligation("the call becomes the nodes of its body, an Add and a normalisation, as they are")
+_OPENED = "the call becomes the nodes of its body, an Add and a normalisation, as they are"
 
 OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
     "lowerings": {
@@ -288,8 +290,7 @@ OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
             lambda: is_l2_norm(x / sympy.sqrt(count * mean_of(x**2)), sympy.sqrt(count * mean_of(x**2))),
         ),
         "Linear": Obligation("Σ a·b + c is Gemm-13 with alpha = beta = 1, as its documentation says", is_gemm),
-        "SkipLayerNorm": _OPENED,
-        "SkipRMSNorm": _OPENED,
+        **{name: Obligation(_OPENED, partial(is_opened, name)) for name in ("SkipLayerNorm", "SkipRMSNorm")},
         "RotaryEmbedding": Obligation("the halves or pairs, the tables and the axes are those of RotaryEmbedding-23"),
         "ScaledDotProductAttention": Obligation("softmax(q kᵀ · scale + mask) v, with its axes, heads and mask"),
         "DynamicMatMul": _PRODUCT,

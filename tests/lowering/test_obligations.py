@@ -133,3 +133,11 @@ def test_an_obligation_that_does_not_hold_stops_the_script(script: ModuleType, m
     monkeypatch.setattr(script, "OBLIGATIONS", {**script.OBLIGATIONS, "lowerings": wrong})
     with pytest.raises(ValueError, match="Mish: the obligation does not hold"):
         script.page()
+
+
+def test_a_call_that_is_not_opened_is_not_proved(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    del script
+    opened = sys.modules["opened_calls"]
+    assert opened.is_opened("SkipRMSNorm")
+    monkeypatch.setitem(opened.NORMS, "SkipRMSNorm", opened.NORMS["SkipLayerNorm"])
+    assert not opened.is_opened("SkipRMSNorm")
