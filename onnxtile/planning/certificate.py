@@ -28,10 +28,7 @@ _MOST_BRANCHES = 2_000
 """Decisions, at most, in the tree of a proof about offsets."""
 _MOST_ROWS = 60
 """Rows, at most, of which such a tree is looked for."""
-_LESS = {
-    "any order": "the scripts count fewer bytes than the plan's own bound of every order: parts or bodies of nodes need them",
-    "order": f"the search for addresses that proves it is longer than {_MOST_BRANCHES:,} branches, or its rows more than {_MOST_ROWS}",
-}
+_TOO_LONG = f"a tree that proves the offsets has more than {_MOST_BRANCHES:,} branches or {_MOST_ROWS} rows"
 
 
 def certificate(model: ir.Model, plan: PlanResult) -> CertificateJson:
@@ -48,7 +45,7 @@ def certificate(model: ir.Model, plan: PlanResult) -> CertificateJson:
         for proved in chain(_of_accounts(problem, said), _of_rows(problem, said, plan)):
             if not refusal(proved) and not refusal_of_account(problem, proved):
                 return proved
-        reason = _LESS[str(plan.optimal_over)]
+        reason = _not_found(plan)
     return said | {"proof": None, "reason": reason}
 
 
@@ -65,7 +62,7 @@ def problem_certificate(plan: Mapping[str, Any]) -> CertificateJson:
     proved = next(
         (one for one in _about_rows(said, rows, one_arena=len(plan["arenas"]) == 1) if not refusal(one)), None
     )
-    return proved or said | {"proof": None, "reason": _LESS["order"]}
+    return proved or said | {"proof": None, "reason": _TOO_LONG}
 
 
 _PART = ("start", "size", "first", "last")
@@ -115,6 +112,18 @@ def _not_covered(plan: PlanResult) -> str | None:
     if len(plan.schedule) > _MOST_NODES:
         return f"the graph has more than {_MOST_NODES:,} nodes"
     return None
+
+
+def _not_found(plan: PlanResult) -> str:
+    """Return the reason why no proof of `plan` was found."""
+    if plan.optimal_over == "order":
+        is_rounded = plan.lower_bound == plan.peak
+        return (
+            "the bound rounds parts inside of an aligned unit outwards, the scripts do not" if is_rounded else _TOO_LONG
+        )
+    if plan.bodies:
+        return "the bound needs the bytes of bodies (If, Loop, Scan, functions), which the scripts do not count"
+    return f"the bound needs the bytes of Slices, which the scripts do not count, or more than {_MOST_SETS:,} sets of nodes"
 
 
 def _types(plan: PlanResult) -> dict[str, list[int]]:

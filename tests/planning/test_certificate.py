@@ -338,6 +338,23 @@ def test_a_plan_that_is_not_proved_has_a_certificate_without_a_proof() -> None:
     assert (said["proof"], said["reason"]) == (None, "the plan is not proved the smallest")
 
 
+BODY = """
+<ir_version: 10, opset_import: ["" : 17]>
+body (bool c, float[4, 4] x) => (float[4, 4] y) {
+    y = If (c) <
+        then_branch = yes () => (float[4, 4] yes_y) { a = MatMul(x, x) b = MatMul(a, a) yes_y = MatMul(b, a) },
+        else_branch = no () => (float[4, 4] no_y) { no_y = Relu(x) }
+    >
+}
+"""
+
+
+def test_a_bound_that_needs_bodies_says_so() -> None:
+    said = _certificate(BODY)
+    assert (said["claim"], said["proof"]) == ("any order", None)
+    assert said["reason"].startswith("the bound needs the bytes of bodies")
+
+
 def test_the_checkers_run_by_themselves(tmp_path: Path) -> None:
     model, planned, file = tmp_path / "m.onnx", tmp_path / "p.onnx", tmp_path / "m.certificate.json"
     onnx.save(_model(CHAIN), model)
