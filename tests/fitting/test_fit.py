@@ -130,7 +130,7 @@ def test_matrix_products_are_not_cut_where_the_result_must_be_exact() -> None:
 
 
 def test_results_of_one_operator_with_rows_along_different_axes_are_equal_and_say_why() -> None:
-    """The keys of attention are turned, so that their rows are channels; queries and values have rows of tokens."""
+    """The keys of attention between channels are turned, so that their rows are channels; values have rows of tokens."""
     made = model(
         """
 g (float[1,24,8] x) => (float[1,24,6] y)
@@ -142,9 +142,9 @@ g (float[1,24,8] x) => (float[1,24,6] y)
     k = Squeeze(k4, axis)
     v = Squeeze(v4, axis)
     t = Transpose<perm=[0,2,1]>(k)
-    s = MatMul(q, t)
+    s = MatMul(t, q)
     p = Softmax(s)
-    y = MatMul(p, v)
+    y = MatMul(v, p)
 }""",
         w=(8, 18),
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
@@ -231,18 +230,10 @@ class _HeadWriter:
                 inputs.append(self._again(value, before))
             else:
                 window = link.reads(head * own.unit, (head + 1) * own.unit)
-                inputs.append(self._slice(value, link.axis, window.start, window.stop))
-        if node.op_type in {"Reshape", "Expand"}:
-            inputs[1:] = [self.edit.constant(f"{made.name}/sizes", np.asarray(sizes, np.int64))]
+                inputs.append(self.edit.part(value, link.axis, window.start, window.stop))
         result = self.edit.value(f"{made.name}/head{head}", sizes, self.edit.dtype(made))
-        attributes = [one for one in node.attributes.values() if one.name != "allowzero"]
-        return self.edit.add(before, node.op_type, inputs, result, attributes)
-
-    def _slice(self, value: ir.Value, axis: int, start: int, stop: int) -> ir.Value:
-        array = self.edit.constants.array(value)
-        part = [slice(None)] * array.ndim
-        part[axis] = slice(start, stop)
-        return self.edit.constant(f"{value.name}/{start}", array[tuple(part)])
+        self.edit.again(before, node, inputs, [result])
+        return result
 
     def _again(self, value: ir.Value, before: ir.Node) -> ir.Value:
         """Return an operand that is read whole; one that elementwise nodes make of tensors that live anyway is made again."""

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxtile.fitting.unblocking.early import run_early
 from onnxtile.fitting.unblocking.editing import ModelEdit, known_shapes
 from onnxtile.fitting.unblocking.heads import heads_apart
+from onnxtile.fitting.unblocking.joins import join_late
 from onnxtile.fitting.unblocking.late import run_late
 from onnxtile.fitting.unblocking.packed import unpack_products
 from onnxtile.fitting.unblocking.pooled import pool_early
@@ -56,6 +57,9 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedMode
             _note(found, "rewrite", "the mean is taken before the pointwise convolution", pool_early(edit))
             prune(set(all_values(model)), edit.constants)
             edit = ModelEdit(model, edit.shapes)
+        joins = join_late(edit, exact=exact)
+        _note(found, "rewrite", "its parts are joined behind the nodes that follow", joins)
+        edit = ModelEdit(model, known_shapes(model, edit.shapes)) if joins else edit
         _note(found, "order", "runs as late as it can", run_late(edit))
         _note(found, "order", "runs as early as it can", run_early(edit))
     return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(found)) if found else None
