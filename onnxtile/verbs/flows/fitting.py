@@ -109,7 +109,7 @@ def read_subject(options: CurveOptions) -> FitSubject:
     inline(model)
     separate(model)
     progress("inferring shapes")
-    shapes = resolve(model, run=options.verify)
+    shapes = resolve(model, run=True)
     _require_sizes(model, shapes)
     constants = Constants(model)
     progress("planning")
