@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -292,6 +293,21 @@ def test_a_capacity_for_a_range_is_met_or_not() -> None:
         match=r"DOES NOT FIT: the plan takes 1,052,544 bytes of 1,048,576 at batch=1 seq=505, or batch=8 seq=174",
     ):
         onnxtile.plan(parsed(ATTENTION), dims=dims, capacity="1MiB", verify=False)
+
+
+def test_of_several_memories_each_has_its_own_limit() -> None:
+    """The plan of the least sizes that are refused is refused alone, too, and that of the sizes below it is not."""
+    memories = {"sram": "256KiB", "dram": "256KiB"}
+    with pytest.raises(
+        Infeasible, match=r"DOES NOT FIT: at batch=1 seq=(\d+), the smallest sizes .* 'dram' needs"
+    ) as told:
+        onnxtile.plan(parsed(ATTENTION), dims={"batch": (1, 8), "seq": (1, 512)}, capacity=memories, verify=False)
+    found = re.search(r"seq=(\d+)", str(told.value))
+    assert found is not None
+    size = int(found[1])
+    with pytest.raises(Infeasible):
+        onnxtile.plan(parsed(ATTENTION), dims={"batch": 1, "seq": size}, capacity=memories, verify=False)
+    onnxtile.plan(parsed(ATTENTION), dims={"batch": 1, "seq": size - 1}, capacity=memories, verify=False)
 
 
 def test_inputs_from_a_file_have_one_size() -> None:
