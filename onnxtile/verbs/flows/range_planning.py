@@ -145,6 +145,9 @@ def _fitting(
         memories = settings.capacity if settings.pins.places and isinstance(settings.capacity, Mapping) else None
         capacity = None if memories is None else dict.fromkeys(memories, LARGEST_COUNT)
         free = plan_model(*opened, replace(settings, capacity=capacity))
+        # With fixed offsets, or tensors without a formula, the arena of the least sizes is nearly that of the largest.
+        if any(arena.scaled is None or arena.peak is None for arena in free.formulas):
+            raise none_fits(settings.ranges, refusal, error) from None
         raise does_not_fit(free, settings.capacity, error) from None
 
 
