@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxtile.fitting.chunked_kernels import ChunkedKernels
+from onnxtile.fitting.given_pieces import GivenPieces
 from onnxtile.fitting.live_bytes import ALIGNMENT, live_bytes
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel
 from onnxtile.fitting.region import Cut, RegionRanges, RegionTracer, StripTrace
@@ -43,11 +44,13 @@ def cut_cost(
 ) -> CutCost | int:
     """Return the costs of a region, of whose operands those of `dying` are not read later; `ranges` are those of its whole `kernels`.
 
+    Tensors that were handed over in pieces are counted wherever they live, read by the region or not.
+
     Where a kernel exceeds the `limit`, only its live bytes are returned.
     """
-    about = RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges))
+    about = RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges), cut)
     if cut.bands > 1:
-        trace = about.trace(cut)
+        trace = about.trace()
         live = live_bytes(trace, region.kernels, region.tensors, dying)
         return CutCost(live.peak, live.tensors, len(trace.ops), live.copied, (live.peak,) * (1 + max(region.bases)))
     return _StripCosts(region, about, results, dying).cost(_outlines(kernels, ranges), limit)
@@ -75,8 +78,9 @@ class _StripCosts:
         dying: Collection[int],
     ) -> None:
         self.region, self.about = region, about
-        self.results, self.dying = results, dying
+        self.results, self.dying = results, frozenset(dying) - set(about.given)
         self.count = len(about.rows[0].news)
+        self.pieces = GivenPieces(about, frozenset(dying))
         self.done = sum((self._row_bytes(tensor) for tensor in results), np.zeros(self.count + 1, np.int64))
         self.loads = [0] * (1 + max(region.bases))
         self.peak, self.rest, self.alive = 0, 0, frozenset[int]()
@@ -92,8 +96,9 @@ class _StripCosts:
     def cost(self, outlines: RowNumbers, limit: LoadLimit | None) -> CutCost | int:
         """Count one strip of each kind, until a kernel exceeds the limit."""
         kinds: dict[bytes, list[int]] = {}
+        places = self.pieces.places
         for strip in range(self.count):
-            kinds.setdefault(outlines[strip].tobytes(), []).append(strip)
+            kinds.setdefault(outlines[strip].tobytes() + places[strip], []).append(strip)
         # Late strips, but the last one, have most bytes beside them.
         for strips in sorted(kinds.values(), key=lambda strips: -(strips[-1] % (self.count - 1 or 1))):
             self._count(strips)
@@ -103,19 +108,20 @@ class _StripCosts:
         return CutCost(self.peak, self.alive, self.nodes, self.copied, tuple(self.loads), self.rest)
 
     def _count(self, strips: Sequence[int]) -> None:
-        # Of equal strips the last has most results beside it.
-        last = strips[-1]
+        # Of equal strips the last has most results beside it, unless pieces that were handed over die before.
+        last = max(strips, key=lambda strip: (int(self.done[strip]) + self.pieces.living[strip], strip))
         at_end = last == self.count - 1
         found = self.about.strip(last)
         operands = 0 if at_end else sum(self._size(tensor) for tensor in self.dying)
-        beside = int(self.done[last]) + operands + self._kept_of_others(found)
+        pieces = self.pieces.living[last] - self.pieces.size(found.pieces)
+        beside = int(self.done[last]) + operands + pieces + self._kept_of_others(found)
         live = live_bytes(
             found.trace,
             self.about.kernels,
             self.about.tensors,
             self.dying if at_end else (),
-            found.given,
-            found.left,
+            (*found.given, *found.pieces.values()),
+            (*found.left, *(patch for piece, patch in found.pieces.items() if self.pieces.lives_after(piece, last))),
             self.peak - beside,
         )
         if live.peak + beside > self.peak:
@@ -151,9 +157,10 @@ class _StripCosts:
             tensor
             for tensor in self.results
             if not self.region.tensors[tensor].is_contiguous(ROWS)
+            and tensor not in self.about.cut.parted
             and int(self.about.rows[self.about.makers[tensor]].news.some.sum()) > 1
         ]
-        whole = sum(self._size(tensor) for tensor in self.results)
+        whole = sum(self._size_made(tensor) for tensor in self.results) + self.pieces.living[-1]
         peak = whole + max((self._size(tensor) for tensor in joined), default=0)
         if joined and peak > self.peak:
             self.peak, self.alive = peak, frozenset(joined)
@@ -163,6 +170,10 @@ class _StripCosts:
 
     def _size(self, tensor: int) -> int:
         return _aligned(self.region.tensors[tensor].size)
+
+    def _size_made(self, tensor: int) -> int:
+        """Return the bytes of a result, that of its strips where it is handed over in pieces."""
+        return int(self._row_bytes(tensor)[-1]) if tensor in self.about.cut.parted else self._size(tensor)
 
 
 def _outlines(kernels: Sequence[FitKernel], ranges: RegionRanges) -> RowNumbers:

@@ -208,3 +208,22 @@ def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path: Path)
     script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from onnxtile.__main__ import main; main()"
     done = python(script)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_nothing_is_imported_before_interrupts_are_handled() -> None:
+    """Only what Python itself, or the module signal, has imported: Ctrl-C in an import would print a traceback."""
+    done = python(
+        "import signal, sys\nbefore = set(sys.modules)\nimport onnxtile.__main__\nprint(*sorted(set(sys.modules) - before))\n"
+    )
+    assert done.stdout.split() == ["onnxtile", "onnxtile.__main__"], done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals of this kind")
+def test_an_interrupt_of_the_other_command_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    start = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from onnxtile.__main__ import minimalloc; "
+    done = python(f"{start}minimalloc()")
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    script = "import os, signal, time; time.monotonic = lambda: os.kill(os.getpid(), signal.SIGINT); "
+    done = python(f"from onnxtile.__main__ import minimalloc; {script}minimalloc()")
+    assert (done.returncode, done.stderr) == (130, "")

@@ -174,8 +174,13 @@ class _MovementCheck:
         total = sum(self.known.bytes(node.outputs[0]) or 0 for node in copies)
         if movement.bytes not in {UNSAID, total}:
             yield PlanFailure(f"movement says {movement.bytes} bytes, and the copies have {total}")
-        if movement.lower_bound > total:
-            yield PlanFailure(f"lower_bound of the movement is {movement.lower_bound}, above its {total} bytes")
+        # Each bound holds for all plans of the one before, and for more.
+        limit, whose = total, "its"
+        for name in ("lower_bound", "parts_bound", "any_order_bound"):
+            bound = getattr(movement, name)
+            if bound > limit:
+                yield PlanFailure(f"{name} of the movement is {bound}, above {whose} {limit} bytes")
+            limit, whose = (bound, f"the {name} of") if bound != UNSAID else (limit, whose)
         if movement.forced != UNSAID and movement.forced != (forced := self._forced(copies)):
             yield PlanFailure(f"movement says that {movement.forced} bytes are forced, and {forced} are")
 
