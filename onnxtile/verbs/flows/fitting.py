@@ -18,7 +18,7 @@ from onnxtile.fitting.regions import FitSchedule, Regions
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.search import FitTarget, search
 from onnxtile.fitting.unblocking.editing import known_shapes
-from onnxtile.fitting.unblocking.unblock import ModelRewrite, UnblockedModel, token_cuts, unblock
+from onnxtile.fitting.unblocking.unblock import ModelRewrite, UnblockedModel, passed_twice, token_cuts, unblock
 from onnxtile.fitting.wrap import wrap
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
@@ -163,6 +163,8 @@ def cut(
     tokens = None if options.exact else _tokens_cut(subject, wanted)
     if tokens is None:
         edited, rewrites = unblocked_subject(subject, options)
+        if wanted.capacity is not None and not options.exact:
+            edited, rewrites = _passed_twice(subject, edited, rewrites, wanted.capacity, options)
         target = replace(wanted, extra_macs=max(extra_left(subject, edited, options), 0.0))
         return edited, rewrites, _fitted(edited, target, options.progress)
     edited = _edited(subject, tokens, exact=options.exact)
@@ -179,6 +181,17 @@ def unblocked_subject(subject: FitSubject, options: CurveOptions) -> tuple[FitSu
         if extra_left(subject, edited, options) >= -_NEGLIGIBLE:
             return edited, found.rewrites
     return subject, ()
+
+
+def _passed_twice(
+    subject: FitSubject, edited: FitSubject, rewrites: tuple[ModelRewrite, ...], capacity: int, options: CurveOptions
+) -> tuple[FitSubject, tuple[ModelRewrite, ...]]:
+    """Return the model with operands of reductions made twice that exceed the capacity, and all rewrites, where the budget allows it."""
+    most = extra_left(subject, edited, options) * edited.regions.network.macs
+    found = passed_twice(edited.model, edited.shapes, edited.regions, capacity, most)
+    if found is None:
+        return edited, rewrites
+    return _edited(edited, found, exact=False), rewrites + found.rewrites
 
 
 def extra_left(subject: FitSubject, edited: FitSubject, options: CurveOptions) -> float:
