@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from onnxtile.model.unfold import Unfolded
@@ -13,9 +12,8 @@ from onnxtile.planning.layout.insides import Insides
 from onnxtile.planning.layout.ordering.order_search import OrderSearch
 from onnxtile.planning.layout.scope import PlanScope
 from onnxtile.planning.model_plan import PlanSettings
-from onnxtile.planning.offsets.effort import LEVELS, NORMAL
+from onnxtile.planning.offsets.effort import LEVELS
 from onnxtile.planning.offsets.memories import Allocation, allocate, memories
-from onnxtile.planning.offsets.repeated_skyline import MOST, STEPS_OF_A_PLACING
 from onnxtile.planning.order import find_order
 from onnxtile.planning.planner import find_planner
 
@@ -43,7 +41,4 @@ def quick_allocation(opened: Unfolded, settings: PlanSettings) -> Allocation:
     needs = terms.needs(opened.model.graph, plan_bodies(opened.model.graph, terms))
     search = OrderSearch(facts, scope, settings.alignment)
     found = layouts(search, own, settings.streams, settings.share, needs, in_parts=not settings.whole_buffers)
-    problem = next(found).problem
-    # All rounds of the skyline, which are quick, as far as the effort of a plan goes.
-    steps = min(MOST * STEPS_OF_A_PLACING * len(problem.buffers), NORMAL.steps)
-    return allocate(problem, memories(None), planner, replace(effort, steps=max(steps, effort.steps)))
+    return allocate(next(found).problem, memories(None), planner, effort)

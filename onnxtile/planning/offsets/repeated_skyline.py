@@ -22,7 +22,7 @@ _COMPILE_FROM = 100_000
 _PRIORITY_GROWTH = 1.5
 _SLACK = 1.002
 """A buffer that ends above this multiple of the peak has ended too high."""
-MOST = 48
+_MOST = 48
 """The most rounds; later ones rarely improve."""
 
 
@@ -73,7 +73,7 @@ def fillings(problem: Problem, steps: int) -> Iterator[list[int]]:
         yield [0] * len(problem.buffers)
         return
     peak = int(strip.live.max())
-    rounds = min(max(steps // (STEPS_OF_A_PLACING * count), 1), MOST)
+    rounds = min(max(steps // (STEPS_OF_A_PLACING * count), 1), _MOST)
     fill = _fill(rounds * count)
     tries: list[tuple[int, Floats, Start]] = []
     for turn in range(rounds):
