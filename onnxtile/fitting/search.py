@@ -160,10 +160,8 @@ class PathSearch:
     def _is_worth(self, start: int, stop: int) -> bool:
         """Return whether a region holds a kernel that does not fit whole, and its operands and results could fit."""
         regions = self.regions
-        here, there = set(regions.live[start]), set(regions.live[stop])
-        results = sum(map(regions.size, there - here))
+        before, after, results = regions.bytes_around(start, stop)
         # At the end all results are there, beside the operands or, once more, their strips.
-        before, after = sum(map(regions.size, here)), sum(map(regions.size, here & there))
         if max(before + results, after + 2 * results) > self.capacity:
             return False
         # Between two strips the kept rows live, at the end beside nearly all results.

@@ -45,7 +45,7 @@ from onnxtile.planning.rows import (
     planned_bodies,
     results,
 )
-from onnxtile.planning.scaled_arenas import scaled_arenas, with_scaled
+from onnxtile.planning.scaled_arenas import scaled_arenas, with_scaled, with_scaled_bodies
 from onnxtile.planning.states.find_states import StateChoice, states_of
 from onnxtile.planning.states.state_layout import with_states
 from onnxtile.planning.states.state_rows import planned_states
@@ -150,6 +150,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         proof = replace(proof, ended="unplanned tensors")
     optimal = allocation.size == proof.lower_bound and not told.unplanned
     scaled = scaled_arenas(layout, allocation, facts.shapes, settings.ranges)
+    buffers = with_scaled(planned(layout, facts, places), scaled)
     return PlanResult(
         digest=settings.digest,
         dims=dict(settings.dims),
@@ -173,8 +174,8 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         order=settings.order,
         schedule=schedule.ids,
         steps=tuple(schedule.steps.values()),
-        buffers=with_scaled(planned(layout, facts, places), scaled),
-        bodies=planned_bodies(layout, inside, facts, places),
+        buffers=buffers,
+        bodies=with_scaled_bodies(planned_bodies(layout, inside, facts, places), buffers),
         insides=kernels.rows(layout, inside),
         model=settings.name,
         inputs=inputs(model, facts),

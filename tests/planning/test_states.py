@@ -165,6 +165,15 @@ NAMES = {
     "state": "stateN",
     "conv_cache": "conv_cache_out",
     "PrevHidden": "NextHidden",
+    "past_0": "present_0",
+    "prev_hidden": "hidden",
+    "hx": "hy",
+    "r1i": "r1o",
+    "att_cache": "r_att_cache",
+    "cache_last_channel": "cache_last_channel_next",
+    "last_hidden_in": "last_hidden_out",
+    "past_key_values_key_cache_0": "past_key_values_key_cache_0_out",
+    "past_ssm_states.3": "present_ssm_states.3",
 }
 
 
@@ -176,6 +185,8 @@ def test_names_of_states(before: str, after: str) -> None:
 def test_names_of_no_states() -> None:
     assert list(matching_names(["input", "input_1", "x", "past"], ["output", "output_1", "y", "present"])) == []
     assert list(matching_names(["past_k", "prev_k"], ["present_k"])) == []
+    assert list(matching_names(["hidden_states", "_", "i"], ["last_hidden_state", "__", "o"])) == []
+    assert list(matching_names(["input_0", "in", "last_0"], ["output_0", "out", "0"])) == []
 
 
 def test_a_concat_of_one_operand_makes_no_difference() -> None:
