@@ -164,6 +164,16 @@ def test_a_weight_that_a_node_copies_does_not_stay_for_it() -> None:
     assert planned.verdict is not None and planned.verdict.equal
 
 
+def test_a_weight_is_not_copied_before_the_node_that_makes_it() -> None:
+    """With room for two weights, the third is copied early, but after the node that makes it beside the kernel before."""
+    text = COPIED.replace("  other = Identity(w)\n", "").replace("y = Mat", "other = Identity(w)\n  y = Mat")
+    speeds: dict[str, Any] = {"bandwidth": {"dram": "16384B/s"}, "macs_per_second": 16384}
+    planned = moved(text, 53248, "weights", order="model", **speeds)
+    schedule = planned.plan.schedule
+    assert schedule.index("Copy/other@sram") > schedule.index("other")
+    assert planned.verdict is not None and planned.verdict.equal
+
+
 def test_with_room_for_two_buffers_a_weight_is_copied_beside_the_kernel_before() -> None:
     """Double buffers: the time of all is less than the sum, with the bytes of both weights apart."""
     speeds: dict[str, Any] = {"bandwidth": {"dram": "16384B/s"}, "macs_per_second": 16384}
