@@ -392,3 +392,41 @@ def texts(tables: list[Any]) -> list[str]:
     for one in tables:
         console.print(one)
     return file.getvalue().splitlines()
+
+
+IN_WORKSPACES = {
+    "function": (
+        "g (float[N, 5] x) => (float[N, 5] z) { a = Neg(x) b = local.f(a) z = Neg(b) }"
+        '<domain: "local", opset_import: ["": 22]> f (v1) => (v3) { v2 = Sigmoid(v1) v3 = Neg(v2) }'
+    ),
+    "If": """g (float[N, 5] x, float[100] w, bool c) => (float[N, 5] z, float[100] y) {
+      a = Neg(x) z = Neg(a)
+      y = If(c) <then_branch = t () => (float[100] b2) { b1 = Neg(w) b2 = Exp(b1) },
+                else_branch = e () => (float[100] b2) { b2 = Exp(w) }> }""",
+}
+"""Bodies in workspaces, whose offsets scale with N."""
+
+
+@pytest.mark.parametrize("text", IN_WORKSPACES.values(), ids=IN_WORKSPACES)
+def test_the_offsets_of_bodies_scale_with_those_of_their_workspaces(text: str) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 22, "local": 1]>\n{text}')
+    result = onnxtile.plan(model, dims={"N": "1:64"}, planner="greedy-by-size", order="model", io="inside")
+    assert result.verdict is not None and result.verdict.equal
+    assert any(arena.scaled is not None for arena in result.plan.formulas)
+    workspace = next(row for row in result.plan.buffers if row.kind == "workspace")
+    for row in result.plan.bodies[0].buffers:
+        assert row.scaled_offset is not None and workspace.scaled_offset is not None
+        for size in (1, 7, 64):
+            distance = row.scaled_offset.at({"N": size}) - workspace.scaled_offset.at({"N": size})
+            assert distance == row.offset - workspace.offset
+
+
+def test_equal_names_in_sibling_bodies_have_the_sizes_of_their_own() -> None:
+    """No formula says the size of `b` in the first branch, which reads the result of a Loop."""
+    text = """g (float[2, 3] w, float[N, 4] x, bool c) => (float[N, 4] z) <int64 one = {1}, bool go = {1}> {
+      v = Loop(one, go, w) <body = l (int64 i, bool on, float[2, 3] a) => (bool on, float[] d) { d = Neg(a) }>
+      z = If(c) <then_branch = t () => (float[N, 4] d) { b = Add(v, w) d = Neg(x) },
+                else_branch = f () => (float[N, 4] d) { b = Neg(x) d = Exp(b) }> }"""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 22]>\n{text}')
+    result = onnxtile.plan(model, dims={"N": "1:64"}, planner="greedy-by-size")
+    assert result.verdict is not None and result.verdict.equal

@@ -147,9 +147,9 @@ def _whole(name: str, parts: Sequence[Buffer]) -> Buffer:
     memories = {part.memory for part in parts if part.memory is not None}
     if len(pins) > 1 or len(memories) > 1:
         raise UsageError(f"the parts of {name!r} have pins or memories that differ")
-    size, first = max(part.size for part in parts), parts[0]
     pin, memory = next(iter(pins), None), next(iter(memories), None)
-    return Buffer(name, size, lower, upper, first.alignment, first.moved, outline, pin, memory)
+    size, first = max(part.size for part in parts), parts[0]
+    return Buffer(name, size, lower, upper, first.alignment, first.moved, outline, pin=pin, memory=memory)
 
 
 def _buffer(row: dict[str, str], line: int, is_last: bool) -> Buffer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -56,11 +56,6 @@ def states_of(facts: LayoutFacts, choice: StateChoice) -> States:
     if not choice.takes_found:
         return States(tuple(taken), tuple(ordered))
     return States(tuple(sorted((*taken, *ordered), key=lambda pair: places[pair.input])))
-
-
-def roots(pairs: Iterable[StatePair], facts: LayoutFacts) -> dict[ir.Value, ir.Value]:
-    """Return by the input of each of `pairs` the tensor that its output is a view of, or the output itself."""
-    return {pair.input: facts.root(pair.output) for pair in pairs}
 
 
 def _origin(value: ir.Value, facts: LayoutFacts) -> ir.Value:

@@ -89,7 +89,8 @@ def plan_range(options: PlanOptions) -> PlannedModel:
     planned = load(options.model)
     counted = choose_kernels(planned, options.kernels)
     bound = bind(planned, options.fixed_dims, options.whole_shapes)
-    require_symbols(planned, ranges)
+    require_symbols(planned, (*ranges, *options.dim_sums))
+    rename_symbols(planned, options.dim_sums)
     dims = {**bound, **{name: high for name, (_, high) in ranges.items()}}
     names = formula_names(planned)
     rename_symbols(planned, names)

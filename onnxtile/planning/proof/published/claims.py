@@ -134,7 +134,7 @@ class StateClaim:
     offset: int | None = None
     size: int | None = UNSAID
     copied: int | None = UNSAID
-    moved: int | None = UNSAID
+    strides: tuple[int, ...] | None = None
     axis: int | None = UNSAID
     source: str = ""
 
