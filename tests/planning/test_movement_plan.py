@@ -39,6 +39,17 @@ weighted (float[4,64] x) => (float[4,64] y) {
 }
 """
 
+# Exporters let equal biases be copies of one, made by a node.
+COPIED = """
+<ir_version: 10, opset_import: ["" : 20]>
+copied (float[4,64] x) => (float[4,64] y) {
+  a = MatMul(x, w)
+  other = Identity(w)
+  b = MatMul(a, w2)
+  y = MatMul(b, other)
+}
+"""
+
 PARTS = """
 <ir_version: 10, opset_import: ["" : 20]>
 parts (float[128] x) => (float[1] y) {
@@ -142,6 +153,24 @@ def test_weights_are_copied_before_the_kernel_that_reads_them() -> None:
     assert [copy.before == copy.step + 1 for copy in copies if copy.tensor == "w2"] == [True]
     assert len({copy.offset for copy in copies if copy.tensor.startswith("w")}) == 1
     assert movement_of(planned).bytes == 2 * 16384 + 2 * 1024
+    assert planned.verdict is not None and planned.verdict.equal
+
+
+def test_a_weight_that_a_node_copies_does_not_stay_for_it() -> None:
+    """The second kernel has room for one weight of 16,384 bytes. The node that makes a constant reads the constant itself."""
+    planned = moved(COPIED, 18432, "weights")
+    assert movement_of(planned).bytes == 3 * 16384 + 2 * 1024
+    assert planned.plan.constant_nodes
+    assert planned.verdict is not None and planned.verdict.equal
+
+
+def test_a_weight_is_not_copied_before_the_node_that_makes_it() -> None:
+    """With room for two weights, the third is copied early, but after the node that makes it beside the kernel before."""
+    text = COPIED.replace("  other = Identity(w)\n", "").replace("y = Mat", "other = Identity(w)\n  y = Mat")
+    speeds: dict[str, Any] = {"bandwidth": {"dram": "16384B/s"}, "macs_per_second": 16384}
+    planned = moved(text, 53248, "weights", order="model", **speeds)
+    schedule = planned.plan.schedule
+    assert schedule.index("Copy/other@sram") > schedule.index("other")
     assert planned.verdict is not None and planned.verdict.equal
 
 

@@ -76,7 +76,7 @@ class MovementChoice:
             fitting = []
             for value in values:
                 size = align(self.uses.bytes(value), self.uses.layout.alignment)
-                if size <= room[at] and at > self._stored_at(value, place):
+                if size <= room[at] and at > max(self._stored_at(value, place), self._made_at(value)):
                     room[at] -= size
                     fitting.append(value)
             if fitting:
@@ -87,6 +87,16 @@ class MovementChoice:
     def _places_before(self) -> dict[int, int]:
         """The place of the kernel before each kernel but the first."""
         return {place: before for before, place in pairwise(sorted(self.uses.kernels.values()))}
+
+    @cached_property
+    def _places(self) -> dict[ir.Node, int]:
+        """The place of each node in the schedule, also of those that make constants."""
+        return {node: place for place, node in enumerate(self.uses.layout.schedule.nodes)}
+
+    def _made_at(self, value: ir.Value) -> int:
+        """Return the place of the node that makes the constant `value`; -1 for other values."""
+        maker = value.producer()
+        return -1 if maker is None or value not in self.uses.weights else self._places.get(maker, -1)
 
     def _stored_at(self, value: ir.Value, place: int) -> int:
         """Return the place of the last kernel before `place` that touches the tensor of `value`; -1 for none."""

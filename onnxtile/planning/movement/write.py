@@ -21,7 +21,7 @@ class MovementOrder:
 
     Before the node at a place of `nodes`, the values in `loads` are copied to the fast memory, each with the number of the kernel from
     which on a copy is in use. After it, those in `stores` are copied to the slow memory. `outputs` are copied there when they are made.
-    The Slices in `parts` copy a part of an input to the fast memory.
+    The Slices in `parts` copy a part of an input to the fast memory. Nodes in `once` make constants, and read no copies.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -29,6 +29,7 @@ class MovementOrder:
     stores: Mapping[int, Sequence[ir.Value]]
     outputs: Collection[ir.Value]
     parts: Collection[ir.Node] = ()
+    once: Collection[ir.Node] = ()
 
 
 @dataclass
@@ -69,7 +70,8 @@ class _CopyWriter:
             for value in order.loads.get(place, ()):
                 copy = self._copy(self._stored.get(value, value), value, self._unique(value, self._fast), place)
                 self._inside[value] = copy
-            _read_copies(node, self._inside)
+            if node not in order.once:
+                _read_copies(node, self._inside)
             if node in order.parts:
                 self._copy_part(node, place)
             else:
