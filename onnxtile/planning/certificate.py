@@ -122,8 +122,8 @@ def _not_found(plan: PlanResult) -> str:
             "the bound rounds parts inside of an aligned unit outwards, the scripts do not" if is_rounded else _TOO_LONG
         )
     if plan.bodies:
-        return "the bound needs the bytes of bodies (If, Loop, Scan, functions), which the scripts do not count"
-    return f"the bound needs the bytes of Slices, which the scripts do not count, or more than {_MOST_SETS:,} sets of nodes"
+        return "without the bytes of bodies (If, Loop, Scan, functions) the scripts prove less"
+    return f"without the bytes of contiguous Slices, or within {_MOST_SETS:,} sets of nodes, the scripts prove less"
 
 
 def _types(plan: PlanResult) -> dict[str, list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from tests.bench.compare_parts import RANGES, Row
 from tests.bench.quantised_models import HEAD
 
 BEGIN, END = "<!-- begin of compare.py -->\n", "<!-- end of compare.py -->\n"
+_WIDTH = 118
 _TITLES = {"layernorm": "layer norms", "rmsnorm": "RMS norms", "gelu": "GELUs", "attention": "attentions"}
 
 
@@ -96,6 +98,7 @@ def _tool_cell(one: Row, own: Row) -> str:
 
 def _plan_page(rows: Mapping[str, Row]) -> Iterator[str]:
     done = {name: row for name, row in rows.items() if "failed" not in row}
+    yield "Arenas at an alignment of 64. onnxsim does not align; it gives no bytes to the tensors that it leaves out, in brackets.\n"
     yield _table(
         "model",
         "arena",
@@ -253,13 +256,18 @@ def page(rows: Mapping[str, Any]) -> str:
         f"Peers: {versions}.",
         "",
         "Processor time is of whole commands, all threads, once each. Ratios are of commands that ran one after the other.",
-        "A peer's number that is better than onnxtile's is bold, and so is a ratio above 1. `fuse` and `plan` verify what they write;",
-        "the times of peers are without a comparison of results.",
+        "A peer's number that is better than onnxtile's is bold, and so is a ratio above 1. `fuse` and `plan` verify what they write;"
+        " the times of peers are without a comparison of results.",
     ]
     for part, (title, write) in PAGES.items():
         if rows.get(part):
             lines += ["", f"### {title}", "", *write(rows[part])]
-    return "\n".join(lines) + "\n"
+    return "\n".join(_short(line) for line in "\n".join(lines).split("\n")) + "\n"
+
+
+def _short(line: str) -> str:
+    """Return a line of words in lines of the width of the documentation; a row of a table stays."""
+    return line if line.startswith("|") else textwrap.fill(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def written(text: str, part: str) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx
+
 from tests.bench.compare import most
 from tests.bench.compare_page import BEGIN, END, page, written
-from tests.bench.compare_parts import spread
+from tests.bench.compare_parts import counted, spread
 
 ABOUT = {"machine": "two cores", "versions": {"onnxsim": "0.8.1"}}
 TAKEN = {"date": "2026-11-22", "load": 7.2, "onnxtile": "abc"}
@@ -33,7 +35,7 @@ def test_a_peer_that_wins_is_bold_and_one_that_does_not_is_not() -> None:
     assert "median 1.25 (0.50 to 2.00)" in text
     assert "onnxsim's: less in 1, equal in 0, more in 1." in text
     assert "onnxsim 0.8.1" in text
-    assert "on 2026-11-22, on two cores, at a load of 7 to 7, with onnxtile at abc." in text
+    assert "on 2026-11-22, on two cores, at a load of 7 to 7, with onnxtile at abc." in " ".join(text.split())
     assert "| c | the command fails |" in text
 
 
@@ -84,6 +86,18 @@ def test_counts_of_queries_are_summed() -> None:
         "queries", {"a": {"queries": 17, "both": 1_000, "Aidge": 3}, "b": {"queries": 3, "both": 500, "onnxtile": 2}}
     )
     assert "| all | 20 | 1,500 | 3 | 2 | 0 | 0 |" in text
+
+
+def test_operators_in_functions_count_once() -> None:
+    text = """
+    <ir_version: 10, opset_import: ["" : 17, "onnxtile" : 1]>
+    main (float[4] x) => (float[4] z) { y = onnxtile.MultiHeadAttention(x) z = onnxtile.RMSNorm.2(y) }
+    <domain: "onnxtile", opset_import: ["" : 17, "onnxtile" : 1]>
+    MultiHeadAttention (x) => (y) { a = onnxtile.SkipRMSNorm(x) y = onnxtile.RMSNorm(a) }
+    <domain: "onnxtile", opset_import: ["" : 17, "onnxtile" : 1]> SkipRMSNorm (x) => (y) { a = Add(x, x) y = onnxtile.RMSNorm(a) }
+    """
+    found = counted(onnx.parser.parse_model(text.replace("RMSNorm.2", "RMSNorm")))
+    assert found == {"layernorm": 0, "rmsnorm": 3, "gelu": 0, "attention": 1}
 
 
 def test_the_first_models_are_of_many_families() -> None:

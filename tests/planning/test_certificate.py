@@ -352,7 +352,7 @@ body (bool c, float[4, 4] x) => (float[4, 4] y) {
 def test_a_bound_that_needs_bodies_says_so() -> None:
     said = _certificate(BODY)
     assert (said["claim"], said["proof"]) == ("any order", None)
-    assert said["reason"].startswith("the bound needs the bytes of bodies")
+    assert said["reason"].startswith("without the bytes of bodies")
 
 
 def test_the_checkers_run_by_themselves(tmp_path: Path) -> None:
