@@ -6,7 +6,7 @@ results are made. The bytes of a region then depend on the pieces that it is giv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -129,11 +129,12 @@ class PiecesSearch:
     def _is_worth(self, start: int, stop: int, given: PiecesOfTensors, parted: frozenset[int]) -> bool:
         """Return whether cutting a region so lets a kernel fit, and its operands and results could fit."""
         regions, capacity = self.regions, self.capacity
-        here, there, pieces = set(regions.live[start]), set(regions.live[stop]), {tensor for tensor, _ in given}
-        made, after = self._size(there - here), self._size(here & there)
-        joined = self._size(there - here - parted)
+        before, after, made = regions.bytes_around(start, stop)
+        pieces = {tensor for tensor, _ in given}
+        joined = made - self._size(parted)
         # Operands in pieces die while the results are made; others live until the last strip is done.
-        if max(self._size(here), self._size(here - pieces | here & there) + made, after + made + joined) > capacity:
+        dying = self._size(regions.dying(start, stop) & pieces)
+        if max(before, before - dying + made, after + made + joined) > capacity:
             return False
         if after + regions.least_kept(start, stop) + (0 if pieces else made * 3 // 4) > capacity:
             return False
@@ -143,7 +144,7 @@ class PiecesSearch:
         end = max((self.network.last_reads[tensor] + 1 for tensor in parted), default=stop)
         return any(one.peak > capacity for one in regions.whole[start:end])
 
-    def _size(self, tensors: set[int]) -> int:
+    def _size(self, tensors: Iterable[int]) -> int:
         return sum(map(self.regions.size, tensors))
 
     def _more(self, given: PiecesOfTensors) -> int:

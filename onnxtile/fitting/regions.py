@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +13,7 @@ from onnxtile.fitting.chunked_kernels import ChunkedKernels
 from onnxtile.fitting.estimate import LoadLimit, cut_cost
 from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.network import COLUMNS, ROWS, FitTensor, Network
-from onnxtile.fitting.region import Cut, RegionRanges, RegionTrace, RegionTracer, macs_of, region_ranges
+from onnxtile.fitting.region import Cut, RegionRanges, RegionTrace, RegionTracer, UncutRegion, macs_of
 from onnxtile.fitting.strip_ranges import PaddingOnly, read_whole
 
 WHOLE = Cut()
@@ -92,20 +93,25 @@ class Regions:
         self.groups = groups or {}
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
         self._ranges: dict[tuple[int, int, Cut], RegionRanges] = {}
+        self._uncut: dict[tuple[int, int], UncutRegion] = {}
         self._loads: dict[tuple[int, int, Cut], int] = {}
         self._chunked: dict[tuple[int, int, tuple[tuple[int, int], ...]], ChunkedKernels] = {}
         self._disjoint: dict[tuple[int, int], dict[int, HiddenGroup]] = {}
         self._kept_rows: dict[tuple[int, int], dict[int, int]] = {}
 
     @cached_property
-    def live(self) -> list[list[int]]:
-        """The tensors that live at each place, from before the first kernel to behind the last."""
-        found: list[list[int]] = [[]]
-        last = self.network.last_reads
-        for place, kernel in enumerate(self.network.kernels, start=1):
-            found.append([t for t in found[-1] if last[t] >= place])
-            found[-1].extend(made for made in kernel.makes if last[made] >= place)
-        return found
+    def alone(self) -> dict[int, int]:
+        """The places where one tensor lives, with this tensor."""
+        count = len(self.network.kernels)
+        tensors, numbers = [0] * (count + 2), [0] * (count + 2)
+        for made, place in self.makers.items():
+            last = self.network.last_reads[made]
+            if last > place:
+                for at, sign in ((place + 1, 1), (last + 1, -1)):
+                    tensors[at] += sign
+                    numbers[at] += sign * made
+        sums = zip(accumulate(tensors), accumulate(numbers), strict=True)
+        return {place: number for place, (living, number) in enumerate(sums) if living == 1}
 
     @cached_property
     def live_sizes(self) -> list[int]:
@@ -171,8 +177,11 @@ class Regions:
         """Return the rows and columns that each kernel of a region computes in each strip. Raises PaddingOnly."""
         key = start, stop, cut.plain
         if key not in self._ranges:
-            kernels = self.network.kernels[start:stop]
-            self._ranges[key] = region_ranges(kernels, self.network.tensors, self.results(start, stop), cut.plain)
+            place = start, stop
+            if place not in self._uncut:
+                kernels = self.network.kernels[start:stop]
+                self._uncut[place] = UncutRegion(kernels, self.network.tensors, self.results(start, stop))
+            self._ranges[key] = self._uncut[place].ranges(cut.plain)
         return self._ranges[key]
 
     def within(self, start: int, stop: int) -> dict[int, HiddenGroup]:
@@ -239,7 +248,7 @@ class Regions:
 
     def _cost(self, start: int, stop: int, cut: Cut, capacity: int | None) -> RegionCost | int | None:
         """Return the costs of a region; None where it cannot be cut so; the bytes of a kernel that exceeds the capacity."""
-        kernels, dying = self.network.kernels[start:stop], self._dying(start, stop)
+        kernels, dying = self.network.kernels[start:stop], self.dying(start, stop)
         passing = self._passing(start, stop, cut)
         region = self._few_chunks(start, stop, cut)
         limit = None if capacity is None else LoadLimit(capacity - passing, self.fixed(start, stop))
@@ -257,14 +266,19 @@ class Regions:
             start, stop, cut, found.peak + passing, macs, found.nodes, found.copied, alive, loads, found.rest + passing
         )
 
-    def _dying(self, start: int, stop: int) -> set[int]:
+    def bytes_around(self, start: int, stop: int) -> tuple[int, int, int]:
+        """Return the bytes that live before a region, those of them that live on behind it, and those of its results."""
+        after = self._passing(start, stop)
+        return self.live_sizes[start], after, self.live_sizes[stop] - after
+
+    def dying(self, start: int, stop: int) -> set[int]:
         """Return the tensors from before a region that it reads last."""
         read = {tensor for kernel in self.network.kernels[start:stop] for tensor in kernel.reads}
         return {t for t in read if self.network.last_reads[t] < stop and self.makers.get(t, start) < start}
 
     def _passing(self, start: int, stop: int, cut: Cut = WHOLE) -> int:
         """Return the bytes from before a region that live throughout it, without tensors in pieces."""
-        apart = self._dying(start, stop).union(tensor for tensor, _ in cut.given)
+        apart = self.dying(start, stop).union(tensor for tensor, _ in cut.given)
         return self.live_sizes[start] - sum(map(self.size, apart))
 
     @cached_property
@@ -357,8 +371,5 @@ class Regions:
 
     def eager(self, start: int, stop: int) -> frozenset[int]:
         """Return the tensors of a region that alone live at a place in it."""
-        found = set()
-        for place in self.narrow:
-            if start < place < stop and len(self.live[place]) == 1:
-                found.update(self.live[place])
-        return frozenset(found)
+        places = self.narrow[bisect_right(self.narrow, start) : bisect_left(self.narrow, stop)]
+        return frozenset(self.alone[place] for place in places if place in self.alone)

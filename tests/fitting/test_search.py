@@ -12,8 +12,8 @@ from onnxtile.fitting.live_bytes import live_bytes
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.region import Cut
 from onnxtile.fitting.region_cuts import ChunkLoad, RegionCuts
-from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.search import FitTarget, search
+from onnxtile.fitting.regions import Prices, RegionCost, Regions
+from onnxtile.fitting.search import FitTarget, PathSearch, search
 from onnxtile.fitting.strip_ranges import paced, shares
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
@@ -121,6 +121,38 @@ def test_kept_rows_cost_no_product_and_rows_computed_again_do() -> None:
     assert kept.macs <= whole < again.macs
 
 
+def test_ends_of_regions_from_which_no_way_leads_on_do_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    about = regions()
+    count = len(about.network.kernels)
+    # Only the last kernel fits as it is, and regions can be cut from the first place alone.
+    about.whole = [replace(one, peak=1 if one.stop == count else 2) for one in about.whole]
+    about.narrow = list(range(count + 1))
+    cuts = RegionCuts(about, 1, recomputes=False)
+    tried: list[int] = []
+
+    def ways(start: int, stop: int) -> list[RegionCost]:
+        tried.append(stop)
+        return [] if start else [RegionCost(start, stop, Cut(1), 1, 0, 2 * (stop - start), 0)]
+
+    monkeypatch.setattr(cuts, "of", ways)
+    monkeypatch.setattr(PathSearch, "_is_worth", lambda _self, start, stop: stop > start)
+    found = PathSearch(cuts, Prices()).schedule()
+    assert found is not None
+    assert [(one.start, one.stop) for one in found.regions] == [(0, count - 1), (count - 1, count)]
+    assert set(tried) == {count - 1, count}
+
+
+def test_no_row_is_computed_again_where_a_schedule_fits_without_that() -> None:
+    about = regions()
+    kept = search(about, FitTarget(None, 0.0))
+    found = search(about, FitTarget(kept.peak, 0.5))
+    assert found.peak <= kept.peak
+    assert found.macs <= about.network.macs
+    least = search(about, FitTarget(None, 0.5))
+    assert least.peak < kept.peak
+    assert least.macs > about.network.macs
+
+
 def test_a_budget_of_none_is_kept() -> None:
     about = regions()
     found = search(about, FitTarget(None, 0.0))
@@ -194,12 +226,23 @@ def _wide(size: int) -> Regions:
 
 def test_the_bytes_and_results_of_every_place_are_those_of_the_live_tensors() -> None:
     for about in (regions(), _wide(30)):
-        assert about.live_sizes == [sum(map(about.size, tensors)) for tensors in about.live]
-        count = len(about.network.kernels)
+        count, last = len(about.network.kernels), about.network.last_reads
+        live = [{t for t, maker in about.makers.items() if maker < place <= last[t]} for place in range(count + 1)]
+        assert about.live_sizes == [sum(map(about.size, tensors)) for tensors in live]
+        assert about.alone == {place: min(tensors) for place, tensors in enumerate(live) if len(tensors) == 1}
         for start in range(count):
             for stop in range(start + 1, count + 1):
+                here, there = live[start], live[stop]
                 made = {made for kernel in about.network.kernels[start:stop] for made in kernel.makes}
-                assert about.results(start, stop) == [tensor for tensor in about.live[stop] if tensor in made]
+                assert set(about.results(start, stop)) == there & made
+                expected = (here, here & there, there - here)
+                assert about.bytes_around(start, stop) == tuple(sum(map(about.size, tensors)) for tensors in expected)
+
+
+def test_the_live_tensors_of_a_wide_network_are_not_listed_at_each_place() -> None:
+    small, large = _wide(150), _wide(600)
+    assert calls(lambda: (large.narrow, large.alone)) < 4.4 * calls(lambda: (small.narrow, small.alone))
+    assert len(large.alone) < len(large.network.kernels)
 
 
 def test_tensors_that_live_beside_a_kernel_are_not_counted_again_for_each_kernel() -> None:
