@@ -97,12 +97,13 @@ class ShapeEngines:
 
 
 def _name_apart(model: ir.Model) -> None:
-    """Give each output of a node a name of its own: onnx notes values of sizes by name, and takes those of one body for another's."""
-    graphs = main_graphs(model)
-    taken = {value.name for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
-    outputs = [value for node in model.graph.all_nodes() for value in node.outputs if value.name]
-    used = taken | {value.name for value in outputs}
-    for value in outputs:
+    """Give each value of a graph a name of its own: onnx notes values of sizes by name, and takes those of one body for another's."""
+    main, *bodies = main_graphs(model)
+    taken = {value.name for value in (*main.inputs, *main.initializers.values())}
+    given = (value for graph in bodies for value in dict.fromkeys((*graph.inputs, *graph.initializers.values())))
+    named = [*given, *(value for node in main.all_nodes() for value in node.outputs if value.name)]
+    used = taken | {value.name for value in named}
+    for value in named:
         if value.name in taken:
             value.name = next(name for n in count(len(used)) if (name := f"{value.name}|{n}") not in used)
             used.add(value.name)

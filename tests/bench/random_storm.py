@@ -6,19 +6,20 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from multiprocessing import Pool
 
 from tests.random_graphs.asking import Fault, faults
+from tests.random_graphs.generator import FURTHER_OPSETS, OPSETS
 
 
-def _all_faults(seed: int, most: int) -> list[Fault]:
-    return list(faults(seed, most=most))
+def _all_faults(seed: int, most: int, opsets: Sequence[int]) -> list[Fault]:
+    return list(faults(seed, most=most, opsets=opsets))
 
 
-def _found(seeds: range, jobs: int, most: int) -> Iterator[list[Fault]]:
-    ask = partial(_all_faults, most=most)
+def _found(seeds: range, jobs: int, most: int, opsets: Sequence[int]) -> Iterator[list[Fault]]:
+    ask = partial(_all_faults, most=most, opsets=opsets)
     if jobs == 1:
         yield from map(ask, seeds)
         return
@@ -33,9 +34,11 @@ def main() -> int:
     parser.add_argument("end", type=int)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--most", type=int, default=18, help="groups of nodes in a model")
+    parser.add_argument("--further-opsets", action="store_true", help=f"models of the opsets {FURTHER_OPSETS}")
     given = parser.parse_args()
+    opsets = FURTHER_OPSETS if given.further_opsets else OPSETS
     seeds, counts, start = range(given.first, given.end), Counter[str](), time.monotonic()
-    for done, found in enumerate(_found(seeds, given.jobs, given.most), 1):
+    for done, found in enumerate(_found(seeds, given.jobs, given.most, opsets), 1):
         for seed, name, text in found:
             counts[f"{name}: {text[:50]}"] += 1
             print(f"{seed} {name}: {text}", flush=True)

@@ -365,3 +365,17 @@ def test_symbolic_models_of_the_zoo_are_known_once_bound(name: str) -> None:
     names = dict.fromkeys(d.value for v in model.graph.inputs for d in v.shape or () if isinstance(d, ir.SymbolicDim))
     bind(model, {name: 8 for name in names if name}, {})
     assert unknown(model, resolve(model, run=True)) == []
+
+
+def test_constants_of_equal_names_in_sibling_bodies_are_told_apart() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 15]>
+      g (float[2, 1, 4, 1] x, bool c) => (float[2, 4] y, float[2, 1, 4, 1] z) <int64 n = {3}, bool go = {1}, int64[1] zero = {0}> {
+        z = Loop(n, go, x) <body = l (int64 i, bool on, float[2, 1, 4, 1] a) => (bool on, float[2, 1, 4, 1] d) <int64[1] size = {1}>
+          { e = Slice(a, zero, size, zero)  d = Neg(a) }>
+        y = If(c) <then_branch = t () => (float[2, 4] r) <int64[1] size = {4}>
+                    { s = Shape(x)  f = Gather(s, zero)  g = Concat <axis = 0> (f, size)  q = Reshape(x, g)  r = Neg(q) },
+                  else_branch = o () => (float[2, 4] r) <int64[2] size = {2, 4}> { q = Reshape(x, size)  r = Exp(q) }> }"""
+    model = load(onnx.parser.parse_model(text))
+    shapes = resolve(model)
+    reshaped = [node.outputs[0] for node in model.graph.all_nodes() if node.op_type == "Reshape"]
+    assert [shapes.dims(value) for value in reshaped] == [(2, 4), (2, 4)]

@@ -497,6 +497,15 @@ def test_pairs_that_are_no_state(given: dict[str, str], reason: str) -> None:
     assert error.value.hint
 
 
+def test_an_input_that_is_an_output_too_keeps_its_bytes() -> None:
+    source = model("net (float[4, 4] past) => (float[4, 4] past, float[4, 4] present) { present = Neg(past) }", 20)
+    with pytest.raises(UsageError, match="is an output, too"):
+        planned(source, state={"past": "present"})
+    found = planned(source, state="found", io="inside")
+    assert not found.plan.kept_states
+    assert found.verdict.equal
+
+
 @pytest.mark.parametrize("value", ["all", ["a"], 3, {"a": 1}])
 def test_values_that_are_no_pairs(value: Any) -> None:
     with pytest.raises(UsageError, match="invalid state"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.random_graphs.generator import random_model
+from tests.random_graphs.generator import OPSETS, random_model
 from tests.random_graphs.plan_properties import PLAN_PROPERTIES
 from tests.random_graphs.properties import PROPERTIES, Case
 
@@ -16,9 +16,16 @@ Fault = tuple[int, str, str]
 """The seed, the property, and what was wrong."""
 
 
-def faults(seed: int, only: str | None = None, *, everything: bool = False, most: int = 18) -> Iterator[Fault]:
+def faults(
+    seed: int,
+    only: str | None = None,
+    *,
+    everything: bool = False,
+    most: int = 18,
+    opsets: Sequence[int] = OPSETS,
+) -> Iterator[Fault]:
     """Ask the model of `seed` the properties that the seed chooses, or `everything`; yield what is wrong."""
-    case = Case(random_model(seed, most), verify=seed % 5 == 0)
+    case = Case(random_model(seed, most, opsets), verify=seed % 5 == 0)
     choice = case.random("properties")
     for name, (holds, often) in ALL.items():
         asked = choice.random() < often or everything

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -18,6 +19,8 @@ from tests.random_graphs.operators import STEPS
 from tests.random_graphs.scope import BOOL, BRAIN, FLOAT, HALF, INT64, Dim, Scope, Shared, Tensor
 
 OPSETS = (11, 13, 14, 15, 17, 17, 18, 20, 21, 22)
+FURTHER_OPSETS = (12, 16, 19, 23, 24, 25)
+"""Opsets of models that are made where these are asked for."""
 SIZES = {"N": 3, "M": 2}
 """The sizes that open dimensions have when a model is run."""
 SHAPES: tuple[tuple[Dim, ...], ...] = (
@@ -53,14 +56,14 @@ class RandomModel:
         return np.asarray(random.standard_normal(shape)).astype(kind)
 
 
-def random_model(seed: int, most: int = 18) -> RandomModel:
-    """Return the model of `seed`, of up to `most` groups of nodes."""
+def random_model(seed: int, most: int = 18, opsets: Sequence[int] = OPSETS) -> RandomModel:
+    """Return the model of `seed` in one of the `opsets`, of up to `most` groups of nodes."""
     random = Random(seed)
-    opset = random.choice(OPSETS)
+    opset = random.choice(opsets)
     versions = [
         version
         for version in (4, 7, 8, 9, 10, 10, 11)
-        if version >= {11: 4, 13: 7, 14: 7, 15: 8, 17: 8, 18: 8}.get(opset, 9)
+        if version >= {11: 4, 12: 7, 13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 23: 10, 24: 10, 25: 10}.get(opset, 9)
     ]
     shared = Shared(random, opset, random.choice(versions), steps=random.random() < 0.4)
     scope = Scope(shared)

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 
 import onnxtile
-from onnxtile.errors import Infeasible
+from onnxtile.errors import Infeasible, ModelError
 from onnxtile.planning import check_account, check_bound
 from onnxtile.planning.offsets.problem import PinOverlap
 from tests.random_graphs.carried_out import Run
@@ -46,12 +46,13 @@ def moved(case: Case) -> None:
     if planned.unplanned or not planned.arena_size:
         return
     sram = int(planned.arena_size * random.choice([0.5, 0.8, 1.2])) // 64 * 64 + 64
+    movement = random.choice(["activations", "weights"])
     try:
         result = onnxtile.plan(
             case.model,
             verify=case.verify,
             dims=dims,
-            movement=random.choice(["activations", "weights"]),
+            movement=movement,
             capacity={"sram": sram, "dram": 1 << 24},
             io="inside",
             **QUICK,
@@ -59,7 +60,9 @@ def moved(case: Case) -> None:
     except Infeasible:
         return
     model = written(result.model)
-    case.require_same(run_model(model, case.feeds), exact=True)
+    # A session does not pack weights that are copied, which changes how their products are rounded.
+    but = case.random_model.stepped if movement == "weights" else frozenset()
+    case.require_same(run_model(model, case.feeds), exact=movement == "activations", but=but)
     _carry_out(case, model, result.plan.to_dict())
 
 
@@ -99,7 +102,13 @@ def ranged(case: Case) -> None:
         return
     random = case.random("ranged")
     ranges = {name: f"1:{size + random.choice([0, 1, 3])}" for name, size in dims.items()}
-    result = onnxtile.plan(case.model, verify=case.verify, dims=ranges, **QUICK)
+    try:
+        result = onnxtile.plan(case.model, verify=case.verify, dims=ranges, **QUICK)
+    except ModelError as error:
+        # No inference knows what follows an operator that only onnxruntime has: a run tells it, at one size alone.
+        if "over the ranges is not known" not in str(error):
+            raise
+        return
     _carry_out(case, written(result.model), result.plan.to_dict())
 
 
@@ -107,9 +116,11 @@ def stated(case: Case) -> None:
     """An input and an output of its type are kept at one address over three runs."""
     inputs = {info.name: info for info in case.model.graph.input}
     outputs = [info for info in case.model.graph.output if info.name not in inputs]
+    handed_on = {info.name for info in case.model.graph.output}
     pairs = [
         (one.name, other.name)
         for one in inputs.values()
+        if one.name not in handed_on
         for other in outputs
         if one.type.tensor_type == other.type.tensor_type
     ]
@@ -144,11 +155,11 @@ def certified(case: Case) -> None:
 
 
 PLAN_PROPERTIES: dict[str, tuple[Callable[[Case], None], float]] = {
-    "published": (published, 0.3),
+    "published": (published, 0.15),
     "moved": (moved, 0.1),
     "pinned": (pinned, 0.1),
-    "ranged": (ranged, 0.2),
-    "stated": (stated, 0.2),
+    "ranged": (ranged, 0.1),
+    "stated": (stated, 0.1),
     "certified": (certified, 0.1),
 }
 """The properties, and how often each is asked of a model."""

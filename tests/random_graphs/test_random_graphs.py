@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from tests.random_graphs.asking import faults
-from tests.random_graphs.generator import random_model
+from tests.random_graphs.generator import FURTHER_OPSETS, random_model
 from tests.random_graphs.kernels import run_model
 
 MODELS, BLOCK = 160, 20
@@ -22,6 +22,11 @@ MOST = 7
 @pytest.mark.parametrize("first", range(0, MODELS, BLOCK))
 def test_properties_of_random_models(first: int) -> None:
     found = [fault for seed in range(first, first + BLOCK) for fault in faults(seed, most=MOST)]
+    assert not found, "\n".join(f"seed {seed}, {name}: {text}" for seed, name, text in found)
+
+
+def test_properties_of_models_of_further_opsets() -> None:
+    found = [fault for seed in range(2000, 2012) for fault in faults(seed, most=MOST, opsets=FURTHER_OPSETS)]
     assert not found, "\n".join(f"seed {seed}, {name}: {text}" for seed, name, text in found)
 
 

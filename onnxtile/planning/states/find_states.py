@@ -109,6 +109,11 @@ def _required(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> StatePai
         raise UsageError(
             f"the bytes of the state {names} are not known", hint="give open dimensions a size (--dim, --shape)"
         )
+    if _stays(before, after):
+        raise UsageError(
+            f"the input {before.name!r} is an output, too, so {after.name!r} cannot take its place",
+            hint="let the model hand out a copy of the input",
+        )
     axis = _growing_axis(before, after, facts)
     if axis is not None or _is_same(before, after, facts):
         return StatePair(before, after, axis, GIVEN)
@@ -117,6 +122,11 @@ def _required(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> StatePai
         f"a state has one shape, but {names} have {told}",
         hint="an output may be longer on one axis where a Concat or an attention operator appends to the input",
     )
+
+
+def _stays(before: ir.Value, after: ir.Value) -> bool:
+    """Return whether the input `before` is an output beside `after`, and must keep its bytes to the end of the run."""
+    return before is not after and before.is_graph_output()
 
 
 def _by_operators(facts: LayoutFacts) -> Iterator[StatePair]:
@@ -167,8 +177,8 @@ def _by_names(facts: LayoutFacts) -> Iterator[StatePair]:
 
 
 def _possible(before: ir.Value, after: ir.Value, source: str, facts: LayoutFacts) -> StatePair | None:
-    """Return the pair of both where they have one type and shapes of a state."""
-    if facts.shapes.dtype(before) != facts.shapes.dtype(after):
+    """Return the pair of both where they have one type and shapes of a state, and the output may take the place of the input."""
+    if _stays(before, after) or facts.shapes.dtype(before) != facts.shapes.dtype(after):
         return None
     if None in (tensor_bytes(before, facts.shapes), tensor_bytes(after, facts.shapes)):
         return None
