@@ -26,6 +26,8 @@ COMMANDS = (
     "tile a.onnx --max 64 -o out/o.onnx --no-verify",
     "plan a.onnx --no-verify --emit out/p.json --emit out/p.html -o out/o.onnx",
     "run p.toml a.onnx b.onnx --jobs 2 -o out --json out/s.json",
+    "run p.toml a.onnx b.onnx -o out --json out/s.json",
+    "run p.toml a.onnx b.onnx --jobs 2 --backend dask -o out --json out/s.json",
 )
 PIPELINE = """[[steps]]
 do = "fuse"
