@@ -163,7 +163,7 @@ def _heed_all() -> None:
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    """Return the files of `folder` by name. For a cluster, which may work in another folder, reports have whole paths: these start at OUT."""
+    """Return the files of `folder` by name; the whole paths in reports of a cluster start at OUT."""
     whole, short = str(folder.parent).encode(), b"OUT"
     return {path.name: path.read_bytes().replace(whole, short) for path in folder.iterdir() if path.is_file()}
 

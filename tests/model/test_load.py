@@ -401,5 +401,5 @@ def test_texts_are_as_many_as_their_shape_asks_for(size: int, fits: bool) -> Non
     if fits:
         load(model)
         return
-    with pytest.raises(ModelError, match="'t' of shape .* is truncated|tensor name: t"):
+    with pytest.raises(ModelError, match=r"'t' of shape .* is truncated|tensor name: t"):
         load(model)
