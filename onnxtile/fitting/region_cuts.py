@@ -198,7 +198,8 @@ class RegionCuts:
             cut = replace(one.cut, recomputed=one.cut.recomputed | regions.from_narrower(start, tensor))
             macs = regions.macs(start, stop, cut)
             if macs is not None:
-                some.append(((macs - one.macs) / (rows[tensor] * regions.row_bytes(tensor)), tensor, cut))
+                price = (macs - one.macs) / max(rows[tensor] * regions.row_bytes(tensor), 1)
+                some.append((price, tensor, cut))
         best: tuple[float, RegionCost] | None = None
         for _, _, cut in sorted(some, key=lambda each: each[:2])[:_FEW]:
             found = self._chunked(start, stop, cut)

@@ -45,7 +45,7 @@ from onnxtile.planning.rows import (
     planned_bodies,
     results,
 )
-from onnxtile.planning.scaled_arenas import scaled_arenas, with_scaled
+from onnxtile.planning.scaled_arenas import scaled_arenas, with_scaled, with_scaled_bodies
 from onnxtile.planning.states.find_states import StateChoice, states_of
 from onnxtile.planning.states.state_layout import with_states
 from onnxtile.planning.states.state_rows import planned_states
@@ -93,6 +93,8 @@ class PlanSettings:
 
 
 _DEFAULT = PlanSettings()
+_SEARCHED = frozenset({"auto", "min-peak"})
+"""The orders whose candidates are the order of the file and those of least peak that the search finds."""
 _LAYOUTS = 8
 """With pins, each layout has one in so many steps of the effort."""
 
@@ -134,10 +136,13 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         # Around pins, the lower bound is seldom reached, so that no layout is the last to be placed.
         efforts = tuple(replace(effort, steps=max(1, effort.steps // _LAYOUTS)) for effort in efforts)
     place = allocate if settings.slow is None else partial(allocate_apart, slow=settings.slow)
+    # Neither the order of the file nor those that the search finds take fewer bytes than the latter's peak.
+    is_searched = settings.order in _SEARCHED and settings.streams == 1 and not is_moved
+    known = search.known_peak({*settings.share, "view"}, needs) if is_searched else 0
     layout, allocation = smallest(
         layouts(search, chosen_order, settings.streams, settings.share, needs, in_parts=in_parts, pins=pins),
         [partial(place, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts],
-        least,
+        max(least, known),
     )
     problem, schedule, sharing, roles = layout.problem, layout.schedule, layout.sharing, layout.roles
     places = {name: Address(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
@@ -150,6 +155,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         proof = replace(proof, ended="unplanned tensors")
     optimal = allocation.size == proof.lower_bound and not told.unplanned
     scaled = scaled_arenas(layout, allocation, facts.shapes, settings.ranges)
+    buffers = with_scaled(planned(layout, facts, places), scaled)
     return PlanResult(
         digest=settings.digest,
         dims=dict(settings.dims),
@@ -173,8 +179,8 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         order=settings.order,
         schedule=schedule.ids,
         steps=tuple(schedule.steps.values()),
-        buffers=with_scaled(planned(layout, facts, places), scaled),
-        bodies=planned_bodies(layout, inside, facts, places),
+        buffers=buffers,
+        bodies=with_scaled_bodies(planned_bodies(layout, inside, facts, places), buffers),
         insides=kernels.rows(layout, inside),
         model=settings.name,
         inputs=inputs(model, facts),

@@ -399,3 +399,14 @@ def test_a_peak_of_workspaces_alone_that_is_rounded_to_anything_else_is_refused(
         for wrong in (replace(result, peak=peak), replace(result, arenas=(arena,))):
             with pytest.raises(errors.CheckFailed, match=f"peak .*is {peak}, not {result.peak}"):
                 require(case.model, wrong, case.shapes, case.constants)
+
+
+def test_the_bound_over_all_orders_is_not_above_the_plan_where_states_lie_in_a_concat() -> None:
+    """The next values of both states take their bytes in the Concat, of which the smaller is not aligned."""
+    text = """g (float[6, 4] x, float[2, 4] z) => (float[6, 4] y, float[2, 4] w) <int64 n = {2}, bool go = {1}> {
+      y, w = Loop (n, go, x, z) <body = l (int64 turn, bool on, float[6, 4] a, float[2, 4] b)
+        => (bool o, float[6, 4] c, float[2, 4] d)
+        { joined = Concat <axis = 0> (b, a)  o = Identity(on)  c = Neg(x)  d = Neg(b) }> }"""
+    case = Case.of(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{text}'))
+    result = case.plan()
+    assert result.any_order_bound is not None and result.any_order_bound <= result.arena_size

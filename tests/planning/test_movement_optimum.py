@@ -58,11 +58,11 @@ def model_of(graph: SmallMovement) -> ir.Model:
             nodes.append(helper.make_node("MatMul", operands, [kernel.result], kernel.result))
         else:
             nodes.append(helper.make_node("Concat", operands, [kernel.result], kernel.result, axis=0))
-    ends = [
+    inputs, outputs = [
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, [16 * graph.units[name]]) for name in sorted(names)]
         for names in (graph.inputs, graph.outputs)
     ]
-    made = helper.make_graph(nodes, "small", *ends, constants)
+    made = helper.make_graph(nodes, "small", inputs, outputs, constants)
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     onnx.checker.check_model(model)
     return ir.from_proto(model)
@@ -110,6 +110,7 @@ def test_how_far_from_the_optimum_of_any_order() -> None:
 
 def test_a_part_that_stays_moves_fewer_bytes_than_a_whole_tensor() -> None:
     """With room for one unit of two, a part of `x` stays: the bound for parts is below that of whole tensors."""
+    kernels: tuple[SmallKernel, ...]
     kernels = (SmallKernel(("x",), "a"), SmallKernel(("a",), "b"), SmallKernel(("x", "b"), "y"))
     graph = SmallMovement(kernels, {"x": 2, "a": 2, "b": 2, "y": 4}, frozenset("x"), frozenset("y"), 8)
     assert moved(graph)[0].bytes == UNIT * graph.least(None)

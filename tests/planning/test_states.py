@@ -165,6 +165,15 @@ NAMES = {
     "state": "stateN",
     "conv_cache": "conv_cache_out",
     "PrevHidden": "NextHidden",
+    "past_0": "present_0",
+    "prev_hidden": "hidden",
+    "hx": "hy",
+    "r1i": "r1o",
+    "att_cache": "r_att_cache",
+    "cache_last_channel": "cache_last_channel_next",
+    "last_hidden_in": "last_hidden_out",
+    "past_key_values_key_cache_0": "past_key_values_key_cache_0_out",
+    "past_ssm_states.3": "present_ssm_states.3",
 }
 
 
@@ -176,6 +185,8 @@ def test_names_of_states(before: str, after: str) -> None:
 def test_names_of_no_states() -> None:
     assert list(matching_names(["input", "input_1", "x", "past"], ["output", "output_1", "y", "present"])) == []
     assert list(matching_names(["past_k", "prev_k"], ["present_k"])) == []
+    assert list(matching_names(["hidden_states", "_", "i"], ["last_hidden_state", "__", "o"])) == []
+    assert list(matching_names(["input_0", "in", "last_0"], ["output_0", "out", "0"])) == []
 
 
 def test_a_concat_of_one_operand_makes_no_difference() -> None:
@@ -262,7 +273,7 @@ def test_the_last_state_of_both_directions_takes_the_place_of_the_first(operator
     text = RECURRENT.replace("OPERATOR", operator).replace("BEFORE", str(before))
     text = text if operator == "GRU" else text.replace(f", linear_before_reset = {before}", "")
     draws = np.random.default_rng(0)
-    weights = {
+    weights: dict[str, Any] = {
         name: draws.normal(size=(2, gates * 33, size)).astype(np.float32) for name, size in (("w", 8), ("r", 33))
     }
     source = model(text, 20, lens=np.array([3, 2, 1, 3, 2], np.int32), **weights)

@@ -71,10 +71,16 @@ class _HeadFinder:
         axis = next((axis for axis, size in enumerate(sizes[:-2]) if size > 1), None)
         if axis is None or any(value is None or value in self.edit.constants for value in product.inputs[:2]):
             return None
-        self.count = sizes[axis]
-        group = HeadGroup(self.count)
+        # Heads that share their keys and values, as in grouped-query attention, stay together.
+        units = (unit for unit in range(1, sizes[axis] // 2 + 1) if sizes[axis] % unit == 0)
+        groups = (self._group(product, HeadAxis(axis, unit), sizes[axis] // unit) for unit in units)
+        return next((group for group in groups if group is not None), None)
+
+    def _group(self, product: ir.Node, axis: HeadAxis, count: int) -> HeadGroup | None:
+        self.count = count
+        group = HeadGroup(count)
         try:
-            self._grow(group, product, HeadAxis(axis, 1))
+            self._grow(group, product, axis)
         except _NoHeads:
             return None
         made = [node for node in group.nodes if self._is_product(node) and self._has_weights(node)]

@@ -28,12 +28,12 @@ def join_late(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
     """
     found = []
     for node in list(edit.model.graph):
-        tail = _tail(edit, node, exact=exact)
+        tail = None if node.graph is None else _tail(edit, node, exact=exact)
         if tail is not None:
             _TailWriter(edit, tail).write()
+            # Nodes that ran behind the join are gone before the next join is looked at.
+            edit.drop_unread()
             found.append(node)
-    if found:
-        edit.drop_unread()
     return found
 
 
@@ -142,13 +142,15 @@ class _TailWriter:
         self.edit, self.tail = edit, tail
         self.places = {node: place for place, node in enumerate(edit.model.graph)}
         self.parts: dict[ir.Value, list[ir.Value]] = {tail.join.outputs[0]: []}
+        self.ready: dict[ir.Value, ir.Value] = {}
 
     def write(self) -> None:
         """Write all parts, and the joins of those results that other nodes read."""
         tail = self.tail
         for number, operand in enumerate(tail.join.inputs):
-            assert operand is not None
-            self.parts[tail.join.outputs[0]].append(operand)
+            given = self._ready(operand)
+            assert operand is not None and given is not None
+            self.parts[tail.join.outputs[0]].append(given)
             before = self._behind(operand)
             for node in tail.links:
                 for value, part in zip(node.outputs, self._part(node, number, before), strict=True):
@@ -158,10 +160,18 @@ class _TailWriter:
             joined = self.edit.value(f"{value.name}/joined", self._sizes(value), self.edit.dtype(value))
             self.edit.replace(value, self.edit.add(tail.join, "Concat", self.parts[value], joined, [axis]))
 
+    def _ready(self, operand: ir.Value | None) -> ir.Value | None:
+        """Return an operand that is read whole; a constant that a node makes, perhaps behind the join, becomes one of the graph."""
+        if operand is None or operand not in self.edit.constants or operand.producer() is None:
+            return operand
+        if operand not in self.ready:
+            self.ready[operand] = self.edit.constant(f"{operand.name}", self.edit.constants.array(operand))
+        return self.ready[operand]
+
     def _behind(self, operand: ir.Value) -> ir.Node:
         """Return the node before which the nodes of a part stand: behind all that make its operands."""
         read = [operand, *(value for node in self.tail.links for value in dependencies(node))]
-        makers = [value.producer() for value in read if value not in self.parts]
+        makers = [one.producer() for one in read if one not in self.parts and one not in self.edit.constants]
         own = [one for one in makers if one in self.places and one not in self.tail.links]
         last = max((self.places[one] for one in own if one is not None), default=-1)
         return next(node for node, place in self.places.items() if place > last)
@@ -183,7 +193,7 @@ class _TailWriter:
             if operand in self.parts:
                 inputs.append(self.parts[operand][number])
             elif operand is None or link is None:
-                inputs.append(operand)
+                inputs.append(self._ready(operand))
             else:
                 inputs.append(self.edit.part(operand, link.axis, start, stop))
         self.edit.again(before, node, inputs, results)

@@ -51,7 +51,9 @@ class WideBounds:
         # An input that is cut needs no bytes of its own, so the bound holds for inputs as a whole, too.
         problem = replace(self.uses, cuts_inputs=True).problem(self.capacity)
         gaps = tuple(replace(gap, size=gap.loaded) for gap in problem.gaps if gap.loaded)
-        return self.any_order + (least_bytes(MovementProblem(problem.free, gaps, problem.stores)) or 0)
+        return (
+            self.any_order + self.uses.placed + (least_bytes(MovementProblem(problem.free, gaps, problem.stores)) or 0)
+        )
 
     def _bytes_read(self, value: ir.Value, nodes: Iterable[ir.Node]) -> int:
         """Return the bytes of the input `value` that the Slices `nodes` read, at least."""

@@ -27,22 +27,26 @@ g (float[1,4,32,32] x) => (float[1,14,1344] y) {
     [flat2] f2 = Reshape(h2, s2)
     [flat3] f3 = Reshape(h3, s3)
     [joined] j = Concat<axis=2>(f1, f2, f3)
+    sizes = Constant<value_ints=[64,10]>()
     [parts] box, classes = Split<axis=1>(j, sizes)
     [sides] b = Reshape(box, s4)
     [turned] t = Transpose<perm=[0,2,1,3]>(b)
     [bins] p = Softmax<axis=1>(t)
     [mean] m = Conv(p, dfl)
     [flat] n = Reshape(m, s5)
-    [moved] o = Add(n, anchors)
+    [corners] lt, rb = Split<axis=1>(n, halves)
+    [first] lo = Sub(anchors, lt)
+    [last] hi = Add(anchors, rb)
+    [corner] o = Concat<axis=1>(lo, hi)
     [sure] q = Sigmoid(classes)
     [all] y = Concat<axis=1>(o, q)
 }"""
-    made = model(text, w1=(74, 4, 1, 1), w2=(74, 4, 1, 1), w3=(74, 4, 1, 1), dfl=(1, 16, 1, 1), anchors=(4, 1344))
+    made = model(text, w1=(74, 4, 1, 1), w2=(74, 4, 1, 1), w3=(74, 4, 1, 1), dfl=(1, 16, 1, 1), anchors=(2, 1344))
     numbers = {
         "s1": [1, 74, 1024],
         "s2": [1, 74, 256],
         "s3": [1, 74, 64],
-        "sizes": [64, 10],
+        "halves": [2, 2],
         "s4": [1, 4, 16, -1],
         "s5": [1, 4, -1],
     }
