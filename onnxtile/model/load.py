@@ -188,9 +188,11 @@ def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 def _require_bytes(tensor: ir.TensorProtocol) -> None:
     """Raise ModelError unless a tensor that was read has the elements that its shape asks for."""
-    if tensor.dtype == ir.DataType.STRING or isinstance(tensor, ir.ExternalTensor | ir.LazyTensor):
+    if isinstance(tensor, ir.ExternalTensor | ir.LazyTensor):
         return
-    if isinstance(tensor.raw, onnx.TensorProto) and tensor.raw.HasField("raw_data"):
+    if isinstance(tensor, ir.StringTensor):
+        present, wanted = len(tensor.raw), tensor.size
+    elif isinstance(tensor.raw, onnx.TensorProto) and tensor.raw.HasField("raw_data"):
         present, wanted = len(tensor.raw.raw_data), tensor.nbytes
     else:
         present, wanted = tensor.numpy().size, tensor.size

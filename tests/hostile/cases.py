@@ -54,7 +54,12 @@ _MODEL_COMMANDS = (
     *("tile m.onnx --max 2 -o out/o.onnx", "tile m.onnx --max 3 --conv -o out/o.onnx"),
     *("tile m.onnx --memory 1KiB --wrap --no-verify -o out/o.onnx",),
     *("fit m.onnx --capacity 256 -o out/o.onnx", "fit m.onnx --smallest -o out/o.onnx"),
-    *("fit m.onnx --curve - --dry-run",),
+    *("fit m.onnx --curve - --dry-run", "fit m.onnx --curve out/c.html", "fit m.onnx --curve out/c.csv --json -"),
+    *("fit m.onnx --capacity a=256 --capacity b=64KiB -o out/o.onnx", "fit m.onnx --capacity 512 --wrap --dry-run"),
+    *("plan m.onnx --emit out/p.certificate.json --dry-run", "plan m.onnx --share-workspaces --emit out/p.trace.json --dry-run"),
+    *("plan m.onnx --dim N=1:8 --state found --dry-run", "plan m.onnx --dim N=1:8 --dim M=1:4 --emit out/p.h --emit out/p.csv --dry-run"),
+    *("plan m.onnx --state x=y --state-steps 3 --dry-run", "plan m.onnx --whole-buffers --emit out/p.svg --dry-run"),
+    *("plan m.onnx --capacity a=256 --capacity b=1MiB --movement activations --bandwidth b=1MB/s --macs-per-second 1e6 --dry-run",),
     *("verify m.onnx base.onnx", "verify base.onnx m.onnx --edge --runs 1", "verify m.onnx m.onnx --bisect"),
     *("pattern new --from m.onnx --nodes a,b,y -o out/p.toml", "run p.toml m.onnx -o out"),
     *("run p.toml m.onnx -o out --junit out/r.xml --markdown out/r.md",),
@@ -63,7 +68,17 @@ _PLAN_COMMANDS = (
     "plan base.onnx --check p.json",
     "plan base.onnx --check p.json --json -",
     "plan base.onnx --emit out/q.html --compare p.json --dry-run",
+    "plan base.onnx --emit out/q.json --compare p.json --dim N=1:4 --dry-run",
 )
+_PLANS: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"io": "inside", "alignment": 1},
+    {"order": "any"},
+    {"movement": "activations", "capacity": {"a": 512, "b": 2**20}},
+    {"movement": "weights", "capacity": {"a": 512, "b": 2**20}},
+    {"streams": 2, "overwrite_inputs": True},
+)
+"""Options of the plans whose JSON is mutated; where they do not apply to a model, its plan is without them."""
 _TEXT_COMMANDS = {
     "pipeline": ("p.toml", ("run p.toml base.onnx -o out", "run p.toml base.onnx -o out --dry-run", "run p.toml")),
     "pattern": ("f.toml", ("fuse base.onnx -p f.toml -o out/o.onnx", "fuse base.onnx -p f.toml --explain f --dry-run")),
@@ -85,6 +100,7 @@ _BASELINE = "run p.toml base.onnx -o out --baseline s.json"
 _ARRAY_COMMANDS = (
     *("verify base.onnx base.onnx --inputs x.npz", "plan base.onnx --inputs x.npz --dry-run"),
     *("inspect base.onnx --trace . --inputs x.npz", "inspect base.onnx --inputs x.npz"),
+    "plan base.onnx --state found --inputs x.npz --dry-run",
 )
 _ARGUMENTS = (
     *("plan base.onnx --dry-run --dim {text}={number}", "plan base.onnx --dry-run --dim N={number}:{number}"),
@@ -108,7 +124,14 @@ _ARGUMENTS = (
     *("pattern new --from base.onnx --nodes {text} --name {text}", "{text} base.onnx"),
     *("run {text} base.onnx --jobs {number}",),
     *("verify base.onnx base.onnx --run-seconds {number} --run-memory {number}",),
-    *("plan base.onnx --order {text} --planner {text}",),
+    *("plan base.onnx --order {text} --planner {text}", "plan base.onnx --dry-run --kernels {text} --io {text}"),
+    *("plan base.onnx --dry-run --emit out/p.svg --color-by {text}", "plan base.onnx --dry-run --time {number}s --streams {number}"),
+    *("plan base.onnx --dry-run --range {text}={number}:{number}", "plan base.onnx --dry-run --dim N=1:{number} --dim M={number}:9"),
+    *("fit base.onnx --curve {text} --dry-run", "fit base.onnx --capacity {text}={number} --capacity b={number} --dry-run"),
+    *("fit base.onnx --capacity {text} --max-extra-macs {text} --dry-run", "fit base.onnx --smallest --max-nodes {number} --dry-run"),
+    *("match base.onnx {text} --json -", "match base.onnx .[{text}=={number}]", "fuse base.onnx -p .{{number},{number}} --dry-run"),
+    *("run p.toml base.onnx -o out --baseline {text}", "run p.toml base.onnx -o {text} --backend {text} --jobs {number}"),
+    *("run p.toml base.onnx -o out --scheduler {text}", "unfuse {text} -o out/o.onnx", "verify base.onnx {text} --inputs {text}"),
 )  # fmt: skip
 _NUMBERS = (
     "0",
@@ -158,6 +181,24 @@ run_seconds = 3.0
 run_memory = "1GiB"
 [budgets]
 max_arena = "256KiB"
+"""
+_MORE_STEPS = """models = ["base.onnx"]
+output = "{name}.deploy.onnx"
+[[steps]]
+do = "fit"
+capacity = {a = "1KiB", b = "1MiB"}
+max_extra_macs = "10%"
+[[steps]]
+do = "plan"
+movement = "activations"
+capacity = {a = 256, b = "1MiB"}
+state = "none"
+order = "min-peak"
+emit = ["h", "certificate.json"]
+pins = {y = 0}
+[limits]
+run_seconds = 3.0
+run_memory = "1GiB"
 """
 _PROBLEM = "id,lower,upper,size,alignment\n" + "".join(f"b{i},{i},{i + 3},{i * 16},16\n" for i in range(12))
 
@@ -230,7 +271,7 @@ def _model(rng: random.Random, real: bool) -> Case:
 
 def _plan(rng: random.Random, _real_too: bool) -> Case:
     name, data = _base(rng)
-    text = mutated_json(_plan_of(name), rng)
+    text = mutated_json(_plan_of(name, rng.randrange(len(_PLANS))), rng)
     return _of(
         "plan",
         name,
@@ -241,7 +282,7 @@ def _plan(rng: random.Random, _real_too: bool) -> Case:
 
 
 @functools.cache
-def _plan_of(name: str) -> str:
+def _plan_of(name: str, number: int) -> str:
     import onnxtile
 
     sizes = dict.fromkeys(("N", "M", "P", "Q", "L"), 4)
@@ -249,10 +290,14 @@ def _plan_of(name: str) -> str:
     known = {d.dim_param for value in model.graph.input for d in value.type.tensor_type.shape.dim if d.dim_param}
     try:
         plan = onnxtile.plan(
-            model, dims={n: sizes[n] for n in known}, bounds={"L": 4} if name == "bodies" else {}, verify=False
+            model,
+            dims={n: sizes[n] for n in known},
+            bounds={"L": 4} if name == "bodies" else {},
+            verify=False,
+            **_PLANS[number],
         )
     except onnxtile.OnnxtileError:
-        return json.dumps({"buffers": [], "arena": 0, "format": 1})
+        return _plan_of(name, 0) if number else json.dumps({"buffers": [], "arena": 0, "format": 1})
     return json.dumps(plan.to_dict())
 
 
@@ -268,7 +313,7 @@ def _text(rng: random.Random, _real_too: bool) -> Case:
 def _text_of(kind: str, data: bytes, rng: random.Random) -> str:
     match kind:
         case "pipeline":
-            return _PIPELINE
+            return rng.choice((_PIPELINE, _MORE_STEPS))
         case "pattern":
             return rng.choice(sorted(data_folder("patterns").glob("*.toml"))).read_text()
         case "limits":

@@ -388,3 +388,18 @@ def test_a_number_without_end_in_a_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.onnxtxt").write_text(f"<ir_version: {'9' * 30}> g (float x) => (float y) {{ y = Neg(x) }}")
     with pytest.raises(ModelError, match="not an ONNX model"):
         load(tmp_path / "m.onnxtxt")
+
+
+@pytest.mark.parametrize(("size", "fits"), [(2, True), (1, False), (3, False), (2**40, False)])
+def test_texts_are_as_many_as_their_shape_asks_for(size: int, fits: bool) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17]> g () => (string[N] y) { y = Identity(t) }'
+    )
+    model.graph.initializer.append(
+        onnx.TensorProto(name="t", data_type=onnx.TensorProto.STRING, dims=[size], string_data=[b"a", b"b"])
+    )
+    if fits:
+        load(model)
+        return
+    with pytest.raises(ModelError, match=r"'t' of shape .* is truncated|tensor name: t"):
+        load(model)
