@@ -11,6 +11,7 @@ from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.unblocking.early import run_early
 from onnxtile.fitting.unblocking.editing import ModelEdit, known_shapes
 from onnxtile.fitting.unblocking.heads import heads_apart
+from onnxtile.fitting.unblocking.items import items_apart
 from onnxtile.fitting.unblocking.joins import join_late
 from onnxtile.fitting.unblocking.late import run_late
 from onnxtile.fitting.unblocking.packed import unpack_products
@@ -65,6 +66,20 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedMode
         _note(found, "order", "runs as late as it can", run_late(edit))
         _note(found, "order", "runs as early as it can", run_early(edit))
     return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(found)) if found else None
+
+
+def batch_apart(original: ir.Model, shapes: Shapes) -> UnblockedModel | None:
+    """Return a copy of a model that runs one item of its batch after the other; None without a batch.
+
+    The products of one item may differ from those of the batch in the last bits.
+    """
+    if is_quantised(original):
+        return None
+    edit = _edit_of_copy(original, shapes)
+    notes: list[ModelRewrite] = []
+    _note(notes, "batch", "one item after the other", items_apart(edit))
+    prune(set(all_values(edit.model)), edit.constants)
+    return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if notes else None
 
 
 def passed_twice(

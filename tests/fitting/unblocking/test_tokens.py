@@ -78,9 +78,9 @@ def grouped(heads: int, shared: int) -> onnx.ModelProto:
     made = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 17]>\n' + text)
     made.graph.initializer.extend(one for one in proto.graph.initializer if one.name != "bv")
     width = WIDTH // heads
-    for one in made.graph.initializer:
-        if one.name in {"wk", "wv"}:
-            one.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(one)[:, : shared * width], one.name))
+    for tensor in made.graph.initializer:
+        if tensor.name in {"wk", "wv"}:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:, : shared * width], tensor.name))
     numbers = {"few": [1, TOKENS, shared, width], "behind": [3], "copies": [1, TOKENS, shared, heads // shared, width]}
     made.graph.initializer.extend(numpy_helper.from_array(np.asarray(n), name) for name, n in numbers.items())
     return made
