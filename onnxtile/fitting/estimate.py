@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxtile.fitting.chunked_kernels import ChunkedKernels
 from onnxtile.fitting.given_pieces import GivenPieces
-from onnxtile.fitting.live_bytes import ALIGNMENT, live_bytes
+from onnxtile.fitting.live_bytes import ALIGNMENT, LiveBytes, live_bytes
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel
 from onnxtile.fitting.region import Cut, RegionRanges, RegionTracer, StripTrace
 from onnxtile.fitting.strip_ranges import PatchRanges, RowNumbers
@@ -53,7 +53,7 @@ def cut_cost(
         trace = about.trace()
         live = live_bytes(trace, region.kernels, region.tensors, dying)
         return CutCost(live.peak, live.tensors, len(trace.ops), live.copied, (live.peak,) * (1 + max(region.bases)))
-    return _StripCosts(region, about, results, dying).cost(_outlines(kernels, ranges), limit)
+    return _StripCosts(region, about, results, dying).cost(kernels, ranges, limit)
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ class _StripCosts:
         self.pieces = GivenPieces(about, frozenset(dying))
         self.done = sum((self._row_bytes(tensor) for tensor in results), np.zeros(self.count + 1, np.int64))
         self.loads = [0] * (1 + max(region.bases))
+        self.counted: dict[int, tuple[StripTrace, LiveBytes]] = {}
         self.peak, self.rest, self.alive = 0, 0, frozenset[int]()
         self.nodes = self.copied = 0
 
@@ -93,51 +94,63 @@ class _StripCosts:
         sizes = -(-lengths * about.bytes(1, about.extent(COLUMNS)) // ALIGNMENT) * ALIGNMENT
         return np.concatenate(([0], np.cumsum(sizes)))
 
-    def cost(self, outlines: RowNumbers, limit: LoadLimit | None) -> CutCost | int:
+    def cost(self, kernels: Sequence[FitKernel], ranges: RegionRanges, limit: LoadLimit | None) -> CutCost | int:
         """Count one strip of each kind, until a kernel exceeds the limit."""
-        kinds: dict[bytes, list[int]] = {}
-        places = self.pieces.places
-        for strip in range(self.count):
-            kinds.setdefault(outlines[strip].tobytes() + places[strip], []).append(strip)
         # Late strips, but the last one, have most bytes beside them.
+        self._measure(max(self.count - 2, 0))
+        if limit is not None and limit.exceeding(self.loads):
+            return limit.exceeding(self.loads)
+        kinds: dict[bytes, list[int]] = {}
+        for strip, outline in enumerate(_outlines(kernels, ranges)):
+            kinds.setdefault(outline.tobytes() + self.pieces.places[strip], []).append(strip)
         for strips in sorted(kinds.values(), key=lambda strips: -(strips[-1] % (self.count - 1 or 1))):
-            self._count(strips)
+            # Of equal strips the last has most results beside it, unless pieces that were handed over die before.
+            fullest = max(strips, key=lambda strip: (int(self.done[strip]) + self.pieces.living[strip], strip))
+            self._measure(fullest)
             if limit is not None and limit.exceeding(self.loads):
                 return limit.exceeding(self.loads)
+            self._count(len(strips), fullest)
         self._join()
         return CutCost(self.peak, self.alive, self.nodes, self.copied, tuple(self.loads), self.rest)
 
-    def _count(self, strips: Sequence[int]) -> None:
-        # Of equal strips the last has most results beside it, unless pieces that were handed over die before.
-        last = max(strips, key=lambda strip: (int(self.done[strip]) + self.pieces.living[strip], strip))
-        at_end = last == self.count - 1
-        found = self.about.strip(last)
+    def _measure(self, strip: int) -> None:
+        """Count the live bytes of one strip."""
+        if strip in self.counted:
+            return
+        at_end = strip == self.count - 1
+        found = self.about.strip(strip)
         operands = 0 if at_end else sum(self._size(tensor) for tensor in self.dying)
-        pieces = self.pieces.living[last] - self.pieces.size(found.pieces)
-        beside = int(self.done[last]) + operands + pieces + self._kept_of_others(found)
+        pieces = self.pieces.living[strip] - self.pieces.size(found.pieces)
+        beside = int(self.done[strip]) + operands + pieces + self._kept_of_others(found)
         live = live_bytes(
             found.trace,
             self.about.kernels,
             self.about.tensors,
             self.dying if at_end else (),
             (*found.given, *found.pieces.values()),
-            (*found.left, *(patch for piece, patch in found.pieces.items() if self.pieces.lives_after(piece, last))),
+            (*found.left, *(patch for piece, patch in found.pieces.items() if self.pieces.lives_after(piece, strip))),
             self.peak - beside,
         )
         if live.peak + beside > self.peak:
             self.peak, self.alive = live.peak + beside, live.tensors
         self.rest = max(self.rest, live.first + beside)
-        bases, weights, makers = self.region.bases, self.region.weights, self.about.makers
-        running = 0
+        running, bases = 0, self.region.bases
         for op, load in zip(found.trace.ops, live.loads, strict=True):
-            tensor = found.trace.patches[op.makes[0]].tensor
             if op.kernel is not None:
                 running = bases[op.kernel]
             self.loads[running] = max(self.loads[running], load + beside)
+        self.counted[strip] = found, live
+
+    def _count(self, number: int, measured: int) -> None:
+        """Add up the nodes and copied bytes of a number of equal strips, of which one was measured."""
+        found, live = self.counted.pop(measured)
+        weights, makers = self.region.weights, self.about.makers
+        for op in found.trace.ops:
+            tensor = found.trace.patches[op.makes[0]].tensor
             weight = weights[makers[tensor]] if tensor in makers else 1
-            self.nodes += len(strips) * weight
+            self.nodes += number * weight
             if op.kernel is None:
-                self.copied += len(strips) * weight * live.sizes[op.makes[0]]
+                self.copied += number * weight * live.sizes[op.makes[0]]
 
     def _kept_of_others(self, found: StripTrace) -> int:
         """Return the bytes of the rows that are kept of chunks for which another chunk stands."""

@@ -96,28 +96,50 @@ class RegionRanges:
     columns: list[StripRanges]
 
 
-def region_ranges(
-    kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], results: Sequence[int], cut: Cut
-) -> RegionRanges:
-    """Return the ranges of `kernels`; `results` are the tensors that are needed afterwards. Raises PaddingOnly."""
-    rows, columns = uncut(kernels, tensors, ROWS), uncut(kernels, tensors, COLUMNS)
-    if cut.step:
-        whole = {t: PatchRanges.of([(0, tensors[t].extent(ROWS))]) for t in results}
-        least = spans(kernels, tensors, whole, ROWS, keeps=False)
-        needed = {
+@dataclass(frozen=True)
+class UncutRegion:
+    """The `kernels` of a region; `results` are the tensors that are needed afterwards."""
+
+    kernels: Sequence[FitKernel]
+    tensors: Sequence[FitTensor]
+    results: Sequence[int]
+
+    def ranges(self, cut: Cut) -> RegionRanges:
+        """Return the rows and columns that the kernels compute in each strip and band. Raises PaddingOnly."""
+        rows = self._cut_rows(cut) if cut.step else self._whole_rows
+        return RegionRanges(rows, self._bands(cut.bands) if cut.bands > 1 else self._whole_columns)
+
+    @cached_property
+    def _whole_rows(self) -> list[StripRanges]:
+        return uncut(self.kernels, self.tensors, ROWS)
+
+    @cached_property
+    def _whole_columns(self) -> list[StripRanges]:
+        return uncut(self.kernels, self.tensors, COLUMNS)
+
+    @cached_property
+    def _needed(self) -> dict[int, PatchRange]:
+        """The rows of each made tensor that are read or wanted at all."""
+        whole = {t: PatchRanges.of([(0, self.tensors[t].extent(ROWS))]) for t in self.results}
+        least = spans(self.kernels, self.tensors, whole, ROWS, keeps=False)
+        return {
             made: span.windows[0]
-            for kernel, span in zip(kernels, least, strict=True)
+            for kernel, span in zip(self.kernels, least, strict=True)
             for made in kernel.makes
             if span.windows[0] is not None
         }
-        pace = paced(kernels, tensors, {*results, *cut.eager}, needed, cut.step, dict(cut.grains))
-        again = {tensor for tensor in pace if tensors[tensor].is_inside} | cut.recomputed
-        kept = {tensor: ranges for tensor, ranges in pace.items() if tensor in whole or tensor not in again}
-        rows = spans(kernels, tensors, kept, ROWS, keeps=True)
-    if cut.bands > 1:
-        bands = {tensor: PatchRanges.of(shares(tensors[tensor].extent(COLUMNS), cut.bands)) for tensor in results}
-        columns = spans(kernels, tensors, bands, COLUMNS, keeps=False)
-    return RegionRanges(rows, columns)
+
+    def _cut_rows(self, cut: Cut) -> list[StripRanges]:
+        eager = {*self.results, *cut.eager}
+        pace = paced(self.kernels, self.tensors, eager, self._needed, cut.step, dict(cut.grains))
+        again = {tensor for tensor in pace if self.tensors[tensor].is_inside} | cut.recomputed
+        kept = {tensor: ranges for tensor, ranges in pace.items() if tensor in self.results or tensor not in again}
+        return spans(self.kernels, self.tensors, kept, ROWS, keeps=True)
+
+    def _bands(self, count: int) -> list[StripRanges]:
+        sizes = {tensor: self.tensors[tensor].extent(COLUMNS) for tensor in self.results}
+        bands = {tensor: PatchRanges.of(shares(size, count)) for tensor, size in sizes.items()}
+        return spans(self.kernels, self.tensors, bands, COLUMNS, keeps=False)
 
 
 def macs_of(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], ranges: RegionRanges) -> int:

@@ -13,7 +13,7 @@ from onnxtile.fitting.chunked_kernels import ChunkedKernels
 from onnxtile.fitting.estimate import LoadLimit, cut_cost
 from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.network import COLUMNS, ROWS, FitTensor, Network
-from onnxtile.fitting.region import Cut, RegionRanges, RegionTrace, RegionTracer, macs_of, region_ranges
+from onnxtile.fitting.region import Cut, RegionRanges, RegionTrace, RegionTracer, UncutRegion, macs_of
 from onnxtile.fitting.strip_ranges import PaddingOnly, read_whole
 
 WHOLE = Cut()
@@ -93,6 +93,7 @@ class Regions:
         self.groups = groups or {}
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
         self._ranges: dict[tuple[int, int, Cut], RegionRanges] = {}
+        self._uncut: dict[tuple[int, int], UncutRegion] = {}
         self._loads: dict[tuple[int, int, Cut], int] = {}
         self._chunked: dict[tuple[int, int, tuple[tuple[int, int], ...]], ChunkedKernels] = {}
         self._disjoint: dict[tuple[int, int], dict[int, HiddenGroup]] = {}
@@ -176,8 +177,11 @@ class Regions:
         """Return the rows and columns that each kernel of a region computes in each strip. Raises PaddingOnly."""
         key = start, stop, cut.plain
         if key not in self._ranges:
-            kernels = self.network.kernels[start:stop]
-            self._ranges[key] = region_ranges(kernels, self.network.tensors, self.results(start, stop), cut.plain)
+            place = start, stop
+            if place not in self._uncut:
+                kernels = self.network.kernels[start:stop]
+                self._uncut[place] = UncutRegion(kernels, self.network.tensors, self.results(start, stop))
+            self._ranges[key] = self._uncut[place].ranges(cut.plain)
         return self._ranges[key]
 
     def within(self, start: int, stop: int) -> dict[int, HiddenGroup]:

@@ -6,8 +6,9 @@ depend on the edge alone. Where nothing fits so, regions may hand over pieces: s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from onnxtile.fitting.pieces_search import PiecesSearch
 from onnxtile.fitting.region_cuts import RegionCuts
@@ -26,6 +27,9 @@ _ROUNDS = 8
 """Prices that are tried, at most."""
 
 
+_SearchKind: TypeAlias = "type[PathSearch | PiecesSearch]"
+
+
 @dataclass(frozen=True)
 class FitTarget:
     """What a schedule must meet: bytes (None: as few as possible), extra multiply-accumulates as a share, and nodes (None: any)."""
@@ -38,10 +42,9 @@ class FitTarget:
 def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
     """Return the cheapest schedule within the capacity; the one with the least peak where none is, or no capacity is wanted."""
     if wanted.capacity is not None:
-        for way in (PathSearch, PiecesSearch):
-            found = _within(regions, wanted.capacity, wanted, way, progress)
-            if found is not None:
-                return found
+        found = _within(regions, wanted.capacity, wanted, (PathSearch, PiecesSearch), progress)
+        if found is not None:
+            return found
     best = FitSchedule(tuple(regions.whole))
     for way in (PathSearch, PiecesSearch):
         best = _smaller(regions, best, wanted, way, progress)
@@ -49,22 +52,33 @@ def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> 
 
 
 def _within(
-    regions: Regions,
-    capacity: int,
-    wanted: FitTarget,
-    way: type[PathSearch | PiecesSearch],
-    progress: Progress,
+    regions: Regions, capacity: int, wanted: FitTarget, ways: Sequence[_SearchKind], progress: Progress
 ) -> FitSchedule | None:
-    """Return the cheapest schedule that meets everything, with higher prices for what the last one had too much of."""
+    """Return the cheapest schedule that meets everything, of the first of `ways` that has one.
+
+    Rows are computed again only where no way has one without that.
+    """
     if capacity < regions.least:
         return None
-    cuts = RegionCuts(regions, capacity, recomputes=wanted.extra_macs > 0)
-    prices = Prices(_DEAR if wanted.extra_macs == 0 else 1.0)
+    for recomputes in (False, True) if wanted.extra_macs > 0 else (False,):
+        cuts = RegionCuts(regions, capacity, recomputes=recomputes)
+        for way in ways:
+            found = _priced(cuts, wanted, way, 1.0 if recomputes else _DEAR, progress)
+            if found is not None:
+                return found
+    return None
+
+
+def _priced(
+    cuts: RegionCuts, wanted: FitTarget, way: _SearchKind, macs: float, progress: Progress
+) -> FitSchedule | None:
+    """Return the cheapest schedule of `cuts`, with higher prices for what the last one had too much of; `macs` is the first price."""
+    prices = Prices(macs)
     for _ in range(_ROUNDS):
         found = way(cuts, prices, progress).schedule()
         if found is None:
             return None
-        over_macs = found.macs > (1 + wanted.extra_macs) * regions.network.macs
+        over_macs = found.macs > (1 + wanted.extra_macs) * cuts.regions.network.macs
         over_nodes = wanted.nodes is not None and found.nodes > wanted.nodes
         if not over_macs and not over_nodes:
             return found
@@ -79,18 +93,26 @@ def _within(
 
 
 def _smaller(
-    regions: Regions, best: FitSchedule, wanted: FitTarget, way: type[PathSearch | PiecesSearch], progress: Progress
+    regions: Regions, best: FitSchedule, wanted: FitTarget, way: _SearchKind, progress: Progress
 ) -> FitSchedule:
     """Return the schedule with the least peak, to within 1%, by bisection below the `best` known one."""
     low, high = max(min(regions.live_sizes), regions.least - 1), best.peak
     while high - low > max(high // 100, 1):
         middle = (low + 3 * high) // 4 if best.is_whole else (low + high) // 2
-        found = _within(regions, middle, wanted, way, progress)
+        found = _within(regions, middle, wanted, (way,), progress)
         if found is None:
             low = middle
         else:
             best, high = found, found.peak
     return best
+
+
+@dataclass(frozen=True)
+class WayOn:
+    """The price of the cheapest way from a place to the end, and the `first` region on it; None at the end."""
+
+    price: float
+    first: RegionCost | None
 
 
 class PathSearch:
@@ -105,55 +127,67 @@ class PathSearch:
         return self.prices.of(one, self.regions.network)
 
     def schedule(self) -> FitSchedule | None:
-        """Return the cheapest schedule; None where none fits."""
+        """Return the cheapest schedule; None where none fits.
+
+        Places are taken from the last to the first. So ends of regions from which no way leads on are left out before they are cut.
+        """
         count = len(self.regions.network.kernels)
-        best: list[tuple[float, RegionCost | None] | None] = [None] * (count + 1)
-        best[0] = (0.0, None)
-        stops = set(self.regions.narrow)
-        for place in range(count):
-            here = best[place]
-            if here is None:
-                continue
-            self.progress("searching", place, count)
-            for one in self._edges(place, place in stops, best):
-                price = here[0] + self.price(one)
-                there = best[one.stop]
-                if there is None or price < there[0]:
-                    best[one.stop] = (price, one)
-        return self._path(best)
+        onward: list[WayOn | None] = [None] * count + [WayOn(0.0, None)]
+        starts = self._starts()
+        for place in sorted(starts, reverse=True):
+            self.progress("searching", count - 1 - place, count)
+            self._enter_whole(place, onward)
+            if starts[place]:
+                self._enter_cut(place, onward)
+        return self._path(onward)
 
-    def _path(self, best: list[tuple[float, RegionCost | None] | None]) -> FitSchedule | None:
+    def _starts(self) -> dict[int, bool]:
+        """Return the places that some way may lead to, by the bytes at the ends of regions alone, and whether regions begin there."""
+        found = {0: True}
+        narrow = [0]
+        is_narrow = set(self.regions.narrow)
+        for place, whole in enumerate(self.regions.whole, start=1):
+            is_stop = place in is_narrow
+            is_reached = place - 1 in found and whole.peak <= self.capacity
+            if is_reached or (is_stop and any(self._is_worth(start, place) for start in narrow)):
+                found[place] = is_stop
+                narrow += [place] if is_stop else []
+        return {place: is_stop for place, is_stop in found.items() if place < len(self.regions.whole)}
+
+    def _path(self, onward: Sequence[WayOn | None]) -> FitSchedule | None:
         found: list[RegionCost] = []
-        at = len(best) - 1
-        while at:
-            reached = best[at]
-            if reached is None or reached[1] is None:
-                return None
-            found.append(reached[1])
-            at = reached[1].start
-        return FitSchedule(tuple(reversed(found)))
+        at = 0
+        while (way := onward[at]) is not None:
+            if way.first is None:
+                return FitSchedule(tuple(found))
+            found.append(way.first)
+            at = way.first.stop
+        return None
 
-    def _edges(
-        self, place: int, is_narrow: bool, best: Sequence[tuple[float, RegionCost | None] | None]
-    ) -> Iterator[RegionCost]:
-        here = best[place]
-        assert here is not None
-        whole = self.regions.whole[place]
-        if whole.peak <= self.capacity:
-            yield whole
-        if not is_narrow:
-            return
+    def _enter_whole(self, place: int, onward: list[WayOn | None]) -> None:
+        """Enter the way that begins with the kernel at `place` as it is."""
+        whole, after = self.regions.whole[place], onward[place + 1]
+        if after is not None and whole.peak <= self.capacity:
+            onward[place] = WayOn(after.price, whole)
+
+    def _enter_cut(self, place: int, onward: list[WayOn | None]) -> None:
+        """Enter the cheapest way that begins with a region from `place` on that is cut, where it is cheaper."""
         tried = fitting = 0
         for stop in self.regions.narrow:
-            there = best[stop]
-            # A region of two strips has at least twice the nodes.
-            if there is not None and there[0] <= here[0] + self.prices.node * (stop - place):
+            here, after = onward[place], onward[stop]
+            if not place < stop <= place + _LONGEST or after is None:
                 continue
-            if place < stop <= place + _LONGEST and self._is_worth(place, stop):
+            # A region of two strips has at least twice the nodes.
+            if here is not None and here.price <= after.price + self.prices.node * (stop - place):
+                continue
+            if self._is_worth(place, stop):
                 tried += 1
                 ways = self.cuts.of(place, stop)
                 fitting += bool(ways)
-                yield from ways
+                for one in ways:
+                    price = after.price + self.price(one)
+                    if here is None or price < here.price:
+                        here = onward[place] = WayOn(price, one)
                 if tried >= _STOPS or fitting >= _ENOUGH:
                     return
 

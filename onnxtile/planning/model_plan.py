@@ -93,6 +93,8 @@ class PlanSettings:
 
 
 _DEFAULT = PlanSettings()
+_SEARCHED = frozenset({"auto", "min-peak"})
+"""The orders whose candidates are the order of the file and those of least peak that the search finds."""
 _LAYOUTS = 8
 """With pins, each layout has one in so many steps of the effort."""
 
@@ -134,10 +136,13 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         # Around pins, the lower bound is seldom reached, so that no layout is the last to be placed.
         efforts = tuple(replace(effort, steps=max(1, effort.steps // _LAYOUTS)) for effort in efforts)
     place = allocate if settings.slow is None else partial(allocate_apart, slow=settings.slow)
+    # Neither the order of the file nor those that the search finds take fewer bytes than the latter's peak.
+    is_searched = settings.order in _SEARCHED and settings.streams == 1 and not is_moved
+    known = search.known_peak({*settings.share, "view"}, needs) if is_searched else 0
     layout, allocation = smallest(
         layouts(search, chosen_order, settings.streams, settings.share, needs, in_parts=in_parts, pins=pins),
         [partial(place, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts],
-        least,
+        max(least, known),
     )
     problem, schedule, sharing, roles = layout.problem, layout.schedule, layout.sharing, layout.roles
     places = {name: Address(allocation.places[name], offset) for name, offset in allocation.offsets.items()}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.bench.compare_parts import RANGES, Row
+from tests.bench.quantised_models import HEAD
 
 BEGIN, END = "<!-- begin of compare.py -->\n", "<!-- end of compare.py -->\n"
 _TITLES = {"layernorm": "layer norms", "rmsnorm": "RMS norms", "gelu": "GELUs", "attention": "attentions"}
@@ -150,7 +151,7 @@ def _problems_page(rows: Mapping[str, Row]) -> Iterator[str]:
     for name, row in rows.items():
         arenas = [_cell(row[tool], "arena") for tool in tools]
         times = _bold(
-            [_cell(row[tool], "seconds", ".1f") if "failed" not in row[tool] else "" for tool in tools],
+            [_cell(row[tool], "seconds", ".2f") if "failed" not in row[tool] else "" for tool in tools],
             [_fitting_seconds(row, tool) for tool in tools],
         )
         yield _line(name, f"{row['capacity']:,}", *(part for pair in zip(arenas, times, strict=True) for part in pair))
@@ -182,13 +183,12 @@ def _ranges_page(rows: Mapping[str, Row]) -> Iterator[str]:
 
 def _quantised_page(rows: Mapping[str, Row]) -> Iterator[str]:
     yield "The last column is the processor time of plan, its run included, over that of onnxsim: above 1, onnxsim takes less.\n"
-    head = True
+    yield HEAD
     for name, row in rows.items():
-        if "failed" in row:
-            yield f"{name}: {row['failed']}"
-        lines = [line for line in row.get("lines", []) if line.startswith("|")]
-        yield from lines if head else lines[2:]
-        head = head and not lines
+        failed = [_line(name, row["failed"], *[""] * 6)] if "failed" in row else []
+        yield from failed or [
+            line for line in row["lines"] if line.startswith("| ") and not line.startswith("| model |")
+        ]
 
 
 def _queries_page(rows: Mapping[str, Row]) -> Iterator[str]:

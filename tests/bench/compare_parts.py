@@ -38,7 +38,10 @@ OPERATORS = {
         "SkipLayerNormalization",
         "EmbedLayerNormalization",
     ),
-    "gelu": ("GeLU", "GeLUTanh", "Gelu", "BiasGelu", "FastGelu", "QuickGelu"),
+    "gelu": (
+        *("GeLU", "GeLUTanh", "TwiceGeLU", "TwiceGeLUTanh", "QuickGeLU", "GeGLU"),
+        *("Gelu", "BiasGelu", "FastGelu", "QuickGelu"),
+    ),
     "rmsnorm": (
         "RMSNorm",
         "SkipRMSNorm",

@@ -51,6 +51,16 @@ def test_a_signal_in_a_finaliser_is_not_lost() -> None:
     assert (done.returncode, done.stderr) == (143, "")
 
 
+def test_a_lack_of_memory_in_a_finaliser_is_not_printed() -> None:
+    """The next piece of memory that is asked for is refused, too, and that ends the command in one line."""
+    done = python(
+        "from onnxtile.quiet import silence_finalisers\nsilence_finalisers()\n"
+        "class Last:\n    def __del__(self):\n        raise MemoryError\n"
+        "Last()\n"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_first_of_several_signals_counts() -> None:
     done = python(
         "import os, signal, sys\n"

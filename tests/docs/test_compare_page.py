@@ -42,7 +42,7 @@ def test_a_problem_that_does_not_fit_has_no_faster_time() -> None:
     row = {"capacity": 100, "onnxtile": slow, "vela greedy": {"arena": 120, "seconds": 0.1}}
     row |= {"MiniMalloc": {"arena": 100, "seconds": 1.0}, "vela hillclimb": {"failed": "not done in 120 s"}}
     text = _page("problems", {"A": row})
-    assert "| A | 100 | 100 | 2.0 | 100 | **1.0** | 120 | 0.1 | not done in 120 s |  |" in text
+    assert "| A | 100 | 100 | 2.00 | 100 | **1.00** | 120 | 0.10 | not done in 120 s |  |" in text
 
 
 def test_a_wrong_result_is_said() -> None:
@@ -67,6 +67,16 @@ def test_a_planner_of_a_runtime_that_takes_less_is_bold() -> None:
     text = _page("micro", {"all": {"heads": heads}})
     assert "| a | 900 | **300** | 400 | 400 | equal |" in text
     assert "| b | 900 | 500 |" in text
+
+
+def test_rows_of_quantised_models_stand_in_one_table() -> None:
+    rows = {
+        "a": {"lines": ["| a | qdq | 1 |", "| a | dynamic | 2 |"]},
+        "b": {"lines": ["| b | qdq | 3 |"]},
+        "c": {"failed": "none"},
+    }
+    lines = [line for line in _page("quantised", rows).splitlines() if line.startswith("|")]
+    assert [line[:5] for line in lines] == ["| mod", "|---|", "| a |", "| a |", "| b |", "| c |"]
 
 
 def test_counts_of_queries_are_summed() -> None:

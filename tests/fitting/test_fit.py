@@ -267,3 +267,14 @@ g (float[1,4,32,32] x) => (float[1,4,32,32] y) { y = local.block(x, w0, w1) }
     fitted = onnxtile.fit(made, capacity="64KiB")
     assert fitted.before.arena > 2 * fitted.after.arena
     assert not fitted.model.functions
+
+
+def test_sizes_that_only_a_run_tells_are_found_without_verification_too() -> None:
+    """No inference knows the second result of the Loop, and thus the size of the sum."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[N, 8] x) => (float[2, N, 8] y) <int64 n = {2}> {
+          a, b = Loop(n, "", x) <body = l (int64 i, bool on, float[N, 8] u) => (bool o, float[N, 8] v, float[N, 8] w)
+            { o = Identity(on) v = Neg(x) w = Tanh(v) }>
+          y = Add(b, b) }"""
+    )
+    assert onnxtile.fit(model, capacity=4096, dims={"N": 3}, verify=False).verdict is None

@@ -12,8 +12,8 @@ from onnxtile.fitting.live_bytes import live_bytes
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.region import Cut
 from onnxtile.fitting.region_cuts import ChunkLoad, RegionCuts
-from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.search import FitTarget, search
+from onnxtile.fitting.regions import Prices, RegionCost, Regions
+from onnxtile.fitting.search import FitTarget, PathSearch, search
 from onnxtile.fitting.strip_ranges import paced, shares
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
@@ -119,6 +119,38 @@ def test_kept_rows_cost_no_product_and_rows_computed_again_do() -> None:
     again = about.cost(0, 12, Cut(8, recomputed=wide))
     assert kept is not None and again is not None
     assert kept.macs <= whole < again.macs
+
+
+def test_ends_of_regions_from_which_no_way_leads_on_do_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    about = regions()
+    count = len(about.network.kernels)
+    # Only the last kernel fits as it is, and regions can be cut from the first place alone.
+    about.whole = [replace(one, peak=1 if one.stop == count else 2) for one in about.whole]
+    about.narrow = list(range(count + 1))
+    cuts = RegionCuts(about, 1, recomputes=False)
+    tried: list[int] = []
+
+    def ways(start: int, stop: int) -> list[RegionCost]:
+        tried.append(stop)
+        return [] if start else [RegionCost(start, stop, Cut(1), 1, 0, 2 * (stop - start), 0)]
+
+    monkeypatch.setattr(cuts, "of", ways)
+    monkeypatch.setattr(PathSearch, "_is_worth", lambda _self, start, stop: stop > start)
+    found = PathSearch(cuts, Prices()).schedule()
+    assert found is not None
+    assert [(one.start, one.stop) for one in found.regions] == [(0, count - 1), (count - 1, count)]
+    assert set(tried) == {count - 1, count}
+
+
+def test_no_row_is_computed_again_where_a_schedule_fits_without_that() -> None:
+    about = regions()
+    kept = search(about, FitTarget(None, 0.0))
+    found = search(about, FitTarget(kept.peak, 0.5))
+    assert found.peak <= kept.peak
+    assert found.macs <= about.network.macs
+    least = search(about, FitTarget(None, 0.5))
+    assert least.peak < kept.peak
+    assert least.macs > about.network.macs
 
 
 def test_a_budget_of_none_is_kept() -> None:

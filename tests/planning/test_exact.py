@@ -202,6 +202,16 @@ def test_what_is_left_of_the_pieces_fits(seed: int) -> None:
     assert solved(pieces(80, seed, 500, 0.03), 10**7)[0].size <= 500
 
 
+def test_a_group_too_large_for_a_few_descents_is_not_searched() -> None:
+    problem = Problem(tuple(Buffer(str(i), 1 + i % 7, i % 90, i % 90 + 12) for i in range(1_100)), 1)
+    assert max(map(len, groups(problem))) > 1_000
+    looks: list[int] = []
+    effort = Effort(1_000_000, 1_000_000, progress=lambda _what, done=0, _all=0, /: looks.append(done))
+    start = naive(problem)
+    assert solve(problem, start, effort) == Solution(tuple(start), problem.lower_bound, "effort")
+    assert not looks
+
+
 def test_groups_that_never_meet_are_solved_apart() -> None:
     one = pieces(30, 1, 100)
     shifted = [

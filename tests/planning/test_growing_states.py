@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import onnxtile
+from onnxtile.errors import UsageError
 from onnxtile.model.unfold import Unfolded
 from onnxtile.model.wanted import ANYTHING
 from onnxtile.planning.proof.executor import ArenaExecutor
@@ -183,3 +184,44 @@ def test_the_header_has_rows_and_their_distance(tmp_path: Path) -> None:
     found = onnxtile.plan(tmp_path / "net.onnx", dims={"past": (0, 7)}, state="found", verify=False)
     found.write(tmp_path / "plan.h")
     assert "2048u, 0u, 4u, 512u}" in (tmp_path / "plan.h").read_text()
+
+
+MASKED = """
+step (float[1, 1, 64] q, float[1, 1, 32] k, float[1, 1, 32] v, float[1, 2, past, 16] past_k, float[1, 2, past, 16] past_v,
+  int64[1, total] mask) => (float[1, 1, 64] y, float[1, 2, total, 16] present_k, float[1, 2, total, 16] present_v) {
+  all = ReduceSum <keepdims = 0> (mask, last)
+  less = Sub(all, one)
+  lens = Cast <to = 6> (less)
+  shape = Shape(mask)
+  long = Gather(shape, last_number)
+  length = Cast <to = 6> (long)
+  y, present_k, present_v = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2> (q, k, v, past_k, past_v, lens, length)
+}
+"""
+
+
+def test_a_mask_that_is_one_longer_than_the_cache() -> None:
+    """A file names the length of the mask by itself; the operator says nothing of the length of the present."""
+    source = model(MASKED, 20, last=numbers(1), one=numbers(1), last_number=np.array(1, np.int64))
+    dims = {"past": (1, 5), "total": "past+1"}
+    found = planned(source, dims=dims, ranges={"mask": (1, 2)}, state="found")
+    assert {one.strides for one in found.plan.states} == {(2 * 6 * 64, 6 * 64, 64, 4)}
+    assert (found.verdict.equal, found.verdict.runs) == (True, 5)
+    fixed = planned(source, dims={"past": 4, "total": "past + 1"}, ranges={"mask": (1, 2)}, verify=False).plan
+    assert fixed.dims == {"past": 4, "total": 5}
+
+
+@pytest.mark.parametrize(
+    ("dims", "reason"),
+    [
+        ({"total": "past+1"}, "the size of 'total' depends on 'past', which has no size"),
+        ({"past": "total + 1", "total": "past + 1"}, "depends on"),
+        ({"past": (1, 5), "total": "past-1"}, "give a whole number"),
+        ({"past": (1, 5), "totals": "past + 1"}, "has no dimension 'totals'"),
+    ],
+    ids=["without", "circle", "difference", "unknown"],
+)
+def test_bad_sums_of_dimensions(dims: Any, reason: str) -> None:
+    source = model(MASKED, 20, last=numbers(1), one=numbers(1), last_number=np.array(1, np.int64))
+    with pytest.raises(UsageError, match=reason):
+        planned(source, dims=dims, state="found", verify=False)

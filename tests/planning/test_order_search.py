@@ -179,6 +179,9 @@ def test_before_and_after_the_peak_the_order_is_searched_too() -> None:
     for block in (0, 1, 3, 4):
         assert max(heights_of[6 * block : 6 * block + 6]) == 102
     assert refined(problem, range(30), budget=0) == tuple(range(30))
+    # The search of all nodes would count 30 x 20 steps: above a quarter of the budget, none is begun.
+    assert refined(problem, range(30), budget=30 * 20 * 4 - 1) == tuple(range(30))
+    assert refined(problem, range(30), budget=30 * 20 * 4) != tuple(range(30))
 
 
 @settings(deadline=None)

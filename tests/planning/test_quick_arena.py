@@ -8,6 +8,9 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
 from onnxtile.model.unfold import unfold
+from onnxtile.planning.layout.ordering import order_search
+from onnxtile.planning.layout.ordering.ordering_problem import OrderingProblem
+from onnxtile.planning.layout.ordering.search import FoundOrder, heights
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.quick_arena import quick_allocation
 from tests.fitting.networks import inverted_residuals
@@ -22,3 +25,23 @@ def test_no_plan_is_larger_than_the_quick_arena_and_none_smaller_than_its_own_pe
     found, plan = quick_allocation(opened, settings).size, plan_model(*opened, settings)
     assert plan.peak <= plan.arena_size <= found
     assert found <= plan.activation_bytes
+
+
+def test_no_further_order_is_made_where_the_arena_is_the_peak_of_the_orders_that_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = load(inverted_residuals(9))
+    opened = unfold(model, resolve(model, run=True), Constants(model))
+
+    def unproved(problem: OrderingProblem) -> FoundOrder:
+        own = tuple(range(len(problem.after)))
+        peak = max(heights(problem, own))
+        return FoundOrder(own, peak, peak - 64)
+
+    def refined(_problem: OrderingProblem, _order: tuple[int, ...]) -> tuple[int, ...]:
+        raise AssertionError("no order with this peak takes a smaller arena")
+
+    monkeypatch.setattr(order_search, "search", unproved)
+    monkeypatch.setattr(order_search, "refined", refined)
+    plan = plan_model(*opened, PlanSettings(order="auto"))
+    assert plan.arena_size == plan.peak == (plan.any_order_bound or 0) + 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -292,6 +293,45 @@ def test_a_capacity_for_a_range_is_met_or_not() -> None:
         match=r"DOES NOT FIT: the plan takes 1,052,544 bytes of 1,048,576 at batch=1 seq=505, or batch=8 seq=174",
     ):
         onnxtile.plan(parsed(ATTENTION), dims=dims, capacity="1MiB", verify=False)
+
+
+FOLDED = """
+folded (float[batch,seq] x) => (float[batch,seq] y)
+  <int64[1] zero = {0}, int64[1] five = {5}, int64[1] three = {3}> {
+  whole = Shape(x)
+  two = Mod(five, three)
+  shape = Slice(whole, zero, two)
+  a = Reshape(x, shape)
+  b = Exp(a)
+  y = Softmax(b)
+}
+"""
+
+
+def test_where_a_size_has_no_formula_plans_are_made_for_smaller_ranges() -> None:
+    """`b` has its largest size in the plan of the whole range, so that formulas would refuse the least sizes as well."""
+    dims = {"batch": (1, 8), "seq": (1, 64)}
+    free = onnxtile.plan(parsed(FOLDED), dims=dims, verify=False).plan
+    with pytest.raises(Infeasible, match="DOES NOT FIT: at batch=5 seq=52, the smallest sizes without a plan"):
+        onnxtile.plan(parsed(FOLDED), dims=dims, capacity=1024, verify=False)
+    assert (
+        free.arena_size == onnxtile.plan(parsed(FOLDED), dims=dims, capacity=8 * 64 * 4, verify=False).plan.arena_size
+    )
+
+
+def test_of_several_memories_each_has_its_own_limit() -> None:
+    """The plan of the least sizes that are refused is refused alone, too, and that of the sizes below it is not."""
+    memories = {"sram": "256KiB", "dram": "256KiB"}
+    with pytest.raises(
+        Infeasible, match=r"DOES NOT FIT: at batch=1 seq=(\d+), the smallest sizes .* 'dram' needs"
+    ) as told:
+        onnxtile.plan(parsed(ATTENTION), dims={"batch": (1, 8), "seq": (1, 512)}, capacity=memories, verify=False)
+    found = re.search(r"seq=(\d+)", str(told.value))
+    assert found is not None
+    size = int(found[1])
+    with pytest.raises(Infeasible):
+        onnxtile.plan(parsed(ATTENTION), dims={"batch": 1, "seq": size}, capacity=memories, verify=False)
+    onnxtile.plan(parsed(ATTENTION), dims={"batch": 1, "seq": size - 1}, capacity=memories, verify=False)
 
 
 def test_inputs_from_a_file_have_one_size() -> None:

@@ -76,3 +76,46 @@ def test_of_equal_arenas_the_one_with_the_higher_bound_counts() -> None:
 def test_the_stages_of_an_effort_end_with_it() -> None:
     assert NORMAL.stages == (LEVELS["low"], NORMAL)
     assert LEVELS["low"].stages == (LEVELS["low"],)
+
+
+@dataclass(frozen=True)
+class LayoutOfParts:
+    """A layout whose buffers have parts; with whole buffers, it is the layout `whole`."""
+
+    problem: PlainProblem
+    whole: Any
+
+    def make_loose(self) -> Any:
+        """Return the layout with whole buffers."""
+        return self.whole
+
+    def make_whole(self) -> Any:
+        """Return the layout with whole buffers."""
+        return self.whole
+
+
+@dataclass(frozen=True)
+class BoundedProblem(PlainProblem):
+    """A problem of buffers with outlines, whose bounding rectangles need more bytes."""
+
+    has_outlines: bool = True
+
+    @property
+    def bounding(self) -> PlainProblem:
+        """The problem of the rectangles."""
+        return PlainProblem("rectangles", self.lower_bound + 1)
+
+
+@dataclass(frozen=True)
+class WholeLayout(PlainLayout):
+    """A layout of whole buffers."""
+
+    buffers: tuple[str, ...] = ("whole",)
+
+
+def test_whole_buffers_of_one_layout_are_placed_once_and_with_all_the_effort() -> None:
+    layout: Any = LayoutOfParts(BoundedProblem("parts", 100), WholeLayout(PlainProblem("whole", 100)))
+    quick, thorough = Placer({"parts": 130, "whole": 120}), Placer({"parts": 125, "whole": 115})
+    _, placed = smallest([layout], [quick, thorough], 90)
+    assert placed.size == 115
+    assert (quick.seen, thorough.seen) == (["parts"], ["parts", "whole"])

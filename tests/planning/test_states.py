@@ -273,7 +273,7 @@ def test_the_last_state_of_both_directions_takes_the_place_of_the_first(operator
     text = RECURRENT.replace("OPERATOR", operator).replace("BEFORE", str(before))
     text = text if operator == "GRU" else text.replace(f", linear_before_reset = {before}", "")
     draws = np.random.default_rng(0)
-    weights = {
+    weights: dict[str, Any] = {
         name: draws.normal(size=(2, gates * 33, size)).astype(np.float32) for name, size in (("w", 8), ("r", 33))
     }
     source = model(text, 20, lens=np.array([3, 2, 1, 3, 2], np.int32), **weights)

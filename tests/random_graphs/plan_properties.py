@@ -11,7 +11,7 @@ import onnx
 
 import onnxtile
 from onnxtile.errors import Infeasible
-from onnxtile.planning import check_certificate
+from onnxtile.planning import check_account, check_bound
 from onnxtile.planning.offsets.problem import PinOverlap
 from tests.random_graphs.carried_out import Run
 from tests.random_graphs.kernels import Kernels, run_model
@@ -134,7 +134,8 @@ def certified(case: Case) -> None:
     said = result.certificate()
     if said["proof"] is None:
         return
-    reason = check_certificate.verdict(check_certificate.graph_of(written(result.model), said), said)
+    account = check_account.graph_of(written(result.model), said)
+    reason = check_account.refusal(account, said) or check_bound.refusal(said)
     assert not reason, f"the checker refuses the certificate: {reason}"
     others = ("min-peak", "model") if said["claim"] == "any order" else ()
     plans = (onnxtile.plan(case.model, verify=False, order=order, **options).plan for order in others)

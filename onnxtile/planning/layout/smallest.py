@@ -54,7 +54,9 @@ def smallest(
     for layout in sorted(higher, key=lambda layout: layout.problem.lower_bound):
         made.append(layout)
         found.enter(layout)
-    found.enter_wholes(made)
+    if len(made) > 1 or len(places) == 1:
+        # A single layout is placed by the last of `places` anyway.
+        found.enter_wholes(made)
     for place in places[1:]:
         found.place, found.over = place, None
         for layout in made:
@@ -113,9 +115,9 @@ class _Smallest(Generic[Placed]):
 
     def enter_whole(self, layout: Layout) -> None:
         """Place `layout` with parts only where they lower the peak, then with whole buffers: these prove nothing of outlines."""
-        self.enter(layout.make_loose())
-        whole = layout.make_whole()
-        if not self.is_open(whole):
+        loose, whole = layout.make_loose(), layout.make_whole()
+        self.enter(loose)
+        if not self.is_open(whole) or whole.buffers == loose.buffers:
             return
         with suppress(OverCapacity, PinOverlap):
             placed = self.place(whole.problem)

@@ -18,7 +18,7 @@ from onnxtile.planning.planner import Placement, Planner
 from onnxtile.planning.planners.greedy_by_size import GREEDY_BY_SIZE
 
 _OF_PARTS = 10
-"""One in so many steps goes to each proof for buffers cut into parts."""
+"""One in so many steps goes to each proof for buffers cut into parts, and to bounding rectangles that were placed on their own before."""
 _ENDED: dict[How, Ended] = {"optimal": "search ended", "effort": "effort", "time": "time", "size": "too many buffers"}
 
 
@@ -44,7 +44,8 @@ def improve(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placeme
 def _of_outlines(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placement:
     """Return the best offsets of the exact search on the bounding rectangles, and of rounds of placing the parts.
 
-    The rectangles go first where they need no more bytes than the parts: the search is better at them.
+    The rectangles go first where they need no more bytes than the parts: the search is better at them. They take little effort then,
+    since a plan of a layout places them alone before.
     """
     budget, best, bounding = effort.budget, start, problem.bounding
     proof = _of_parts(problem, effort) if problem.pinned else None
@@ -52,7 +53,7 @@ def _of_outlines(problem: Problem, start: tuple[int, ...], effort: Effort) -> Pl
     is_possible = bounding.pin_overlap is None
     is_tight = is_possible and bounding.lower_bound == problem.lower_bound
     if is_tight:
-        best = min(best, _place(bounding, effort).offsets, key=partial(size_of, problem))
+        best = min(best, _place(bounding, _little(effort)).offsets, key=partial(size_of, problem))
     if size_of(problem, best) > least:
         best = min((best, *map(tuple, placings(problem, budget, least))), key=partial(size_of, problem))
     if is_possible and not is_tight and bounding.lower_bound < size_of(problem, best) > least:
@@ -66,8 +67,11 @@ def _of_outlines(problem: Problem, start: tuple[int, ...], effort: Effort) -> Pl
 def _of_parts(problem: Problem, effort: Effort) -> OptimalityProof:
     """Return the better proof of two arenas with parts of buffers apart: cut by bytes, and cut by steps. No plan takes fewer bytes."""
     cuts = (_in_parts(problem, lambda parts: parts), _in_parts(problem, by_steps))
-    little = replace(effort, steps=effort.steps // _OF_PARTS)
-    return max((_place(cut, little).proof for cut in cuts), key=lambda proof: proof.lower_bound)
+    return max((_place(cut, _little(effort)).proof for cut in cuts), key=lambda proof: proof.lower_bound)
+
+
+def _little(effort: Effort) -> Effort:
+    return replace(effort, steps=effort.steps // _OF_PARTS)
 
 
 def _in_parts(problem: Problem, cut: Callable[[tuple[LivePart, ...]], Iterable[LivePart]]) -> Problem:

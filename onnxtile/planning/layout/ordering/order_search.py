@@ -81,6 +81,13 @@ class OrderSearch:
             return align(bound_of(problem, heights(problem, range(len(problem.after)))), self.alignment)
         return align(self._search(problem).bound, self.alignment)
 
+    def known_peak(self, rules: Collection[str], needs: Needs) -> int:
+        """Return the peak of the orders that `orders` yields, which is no larger than that of the file's order; 0 if not searched yet."""
+        for known, of, problem in self._problems:
+            if known == frozenset(rules) and of == needs and id(problem) in self._found:
+                return self._found[id(problem)].peak
+        return 0
+
     def _problem(self, rules: Collection[str], needs: Needs) -> OrderingProblem:
         wanted = frozenset(rules)
         for known, of, problem in self._problems:

@@ -14,6 +14,8 @@ _SHORTEST = 2
 """Nodes of a stretch, at least, that is searched."""
 _STEPS_OF_A_NODE, _COST_OF_A_NODE = 50, 20
 """Steps for each node of a stretch that its search may take, and that count."""
+_LARGEST_SHARE = 4
+"""A search counts at most one in so many steps of the budget: of larger graphs, few stretches could be searched."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,11 @@ class _Stretch:
 def refined(problem: OrderingProblem, order: Sequence[int], budget: int = _BUDGET) -> tuple[int, ...]:
     """Return `order` with the nodes before and after its peak in an order of less peak, recursively; the peak stays the same.
 
-    The nodes before the peak stay before it, so that only their order changes. The result is deterministic.
+    The nodes before the peak stay before it, so that only their order changes. The result is deterministic. A graph whose first search
+    would take more than a part of the budget stays in `order`.
     """
+    if len(order) * _COST_OF_A_NODE * _LARGEST_SHARE > budget:
+        return tuple(order)
     found: list[int] = []
     done: set[int] = set()
     todo = [_Stretch(order, searched=True)]

@@ -16,6 +16,11 @@ from onnxtile.planning.offsets.problem import Problem
 MAX_BUFFERS = 3_000
 """Buffers of one group, at most: the search keeps a list of candidates for each of its depths."""
 
+_MANY, _DESCENTS = 1_000, 4
+"""A group of more buffers is searched only with a budget for so many descents: each learns from the failures of those before."""
+_LOOKS = 0.65
+"""The looks of a descent are about this multiple of the square of the number of buffers: 1.3 placements of each, among half of them."""
+
 _FIRST_SHARE = 100_000
 """Looks for each size in the first round; every round doubles them."""
 _BETWEEN = 8
@@ -86,6 +91,9 @@ def solve(problem: Problem, start: Sequence[int], effort: Effort, rules: SearchR
             ended, need = "size", -(-high // grain)
             continue
         found = _Range(need, -(-high // grain))
+        if len(members) > _MANY and _DESCENTS * _LOOKS * len(members) ** 2 > budgets.of(found).looks:
+            ended, need = budgets.ended, max(need, found.high)
+            continue
         _improve(problem, members, offsets, found, budgets, rules)
         # The bound of this group bounds the whole only if it is above the bytes that another group is known to need.
         bound = max(bound, found.low) if found.low > need else bound
