@@ -23,6 +23,7 @@ from onnxtile.fitting.unblocking.unblock import (
     UnblockedModel,
     batch_apart,
     passed_twice,
+    sizes_written,
     token_cuts,
     unblock,
 )
@@ -204,14 +205,17 @@ def cut(
     """Return the model after rewrites, these, and the schedule written into it: where that alone may do, items of a batch one by one, or
     tokens in pieces; else regions."""
     before: tuple[ModelRewrite, ...] = ()
+    sizes = sizes_written(subject.model, subject.shapes)
+    if sizes is not None:
+        subject, before = _edited(subject, sizes, exact=options.exact), sizes.rewrites
     items = None if options.exact else batch_apart(subject.model, subject.shapes)
     if items is not None:
         apart = _edited(subject, items, exact=False)
         whole = FitSchedule(tuple(apart.regions.whole))
         if whole.peak < FitSchedule(tuple(subject.regions.whole)).peak:
-            subject, before = apart, items.rewrites
+            subject, before = apart, before + items.rewrites
         too_many = wanted.nodes is not None and whole.nodes > wanted.nodes
-        if before and wanted.capacity is not None and whole.peak <= wanted.capacity and not too_many:
+        if subject is apart and wanted.capacity is not None and whole.peak <= wanted.capacity and not too_many:
             return apart, before, written(apart, whole, options.progress)
     tokens = None if options.exact else _tokens_cut(subject, wanted)
     if tokens is None:
