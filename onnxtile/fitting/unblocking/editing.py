@@ -30,6 +30,8 @@ class ModelEdit:
         self.model, self.shapes = model, shapes
         self.constants = Constants(model)
         self.names = Names(model)
+        self._numbers: dict[tuple[int, ...], ir.Value] = {}
+        self._ready: dict[ir.Value, ir.Value] = {}
         self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
 
     def sizes(self, value: ir.Value) -> tuple[int, ...] | None:
@@ -66,6 +68,21 @@ class ModelEdit:
         made = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         self.model.graph.register_initializer(made)
         return made
+
+    def numbers(self, numbers: Sequence[int]) -> ir.Value:
+        """Return a constant of whole numbers, one for each list of numbers."""
+        key = tuple(numbers)
+        if key not in self._numbers:
+            self._numbers[key] = self.constant("/".join(["numbers", *map(str, key)]), np.asarray(key, np.int64))
+        return self._numbers[key]
+
+    def ready(self, value: ir.Value) -> ir.Value:
+        """Return a value that may be read at any place behind its maker; a constant that a node makes becomes one of the graph."""
+        if value not in self.constants or value.producer() is None:
+            return value
+        if value not in self._ready:
+            self._ready[value] = self.constant(f"{value.name}", self.constants.array(value))
+        return self._ready[value]
 
     def part(self, value: ir.Value, axis: int, start: int, stop: int) -> ir.Value:
         """Return the elements of a constant from `start` to `stop` along an axis."""

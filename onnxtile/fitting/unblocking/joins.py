@@ -6,9 +6,9 @@ fewer bytes live at once. No product is computed twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import onnx_ir as ir
 
@@ -30,7 +30,7 @@ def join_late(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
     for node in list(edit.model.graph):
         tail = None if node.graph is None else _tail(edit, node, exact=exact)
         if tail is not None:
-            _TailWriter(edit, tail).write()
+            _TailWriter(edit, node, tail).write()
             # Nodes that ran behind the join are gone before the next join is looked at.
             edit.drop_unread()
             found.append(node)
@@ -39,15 +39,19 @@ def join_late(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
 
 @dataclass
 class JoinTail:
-    """A Concat and nodes behind it that treat each element of the joined axis alone, in their order.
+    """Nodes that treat each element of an axis alone, in their order, to be run on parts of it that end at `ends`.
 
-    `axes` has the joined axis of each result, `links` those of the operands of each node, `ends` the places where the parts end.
+    `axes` has this axis of each operand and result that has parts, `links` those of the operands of each node.
     """
 
-    join: ir.Node
     ends: list[int]
     axes: dict[ir.Value, int] = field(default_factory=dict)
     links: dict[ir.Node, AxisLinks] = field(default_factory=dict)
+
+    def add(self, node: ir.Node, axis: int, links_of: AxisLinks) -> None:
+        """Add a node whose results have the `axis`."""
+        self.links[node] = links_of
+        self.axes.update((value, axis) for value in node.outputs if value.name)
 
 
 def _tail(edit: ModelEdit, join: ir.Node, *, exact: bool) -> JoinTail | None:
@@ -61,27 +65,29 @@ def _tail(edit: ModelEdit, join: ir.Node, *, exact: bool) -> JoinTail | None:
     rank = len(sizes[0] or ())
     axis = join.attributes.get_int("axis", 1 if edit.opset < 4 else 0) % max(rank, 1)
     ends = [*accumulate((one[axis] for one in sizes[1:] if one is not None), initial=0)]
-    return _least(edit, _grown(edit, JoinTail(join, ends, {whole: axis}), exact=exact))
+    return _least(edit, join, _grown(edit, join, JoinTail(ends, {whole: axis}), exact=exact))
 
 
-def _grown(edit: ModelEdit, tail: JoinTail, *, exact: bool) -> JoinTail:
+def _grown(edit: ModelEdit, join: ir.Node, tail: JoinTail, *, exact: bool) -> JoinTail:
     """Add all nodes behind the join that treat each element of its axis alone."""
     has_passed, known = False, set[ir.Value]()
     for node in edit.model.graph:
-        if node is tail.join:
+        if node is join:
             has_passed = True
         elif not has_passed:
             known.update(node.outputs)
         elif not tail.axes.keys().isdisjoint(node.inputs) and len(tail.links) < _LONGEST:
-            found = None if exact and node.op_type in _PRODUCTS else _alone(edit, tail, node, known)
+            found = None if exact and node.op_type in _PRODUCTS else alone(edit, tail, node, known)
             if found is not None:
-                tail.links[node] = found[1]
-                tail.axes.update((value, found[0]) for value in node.outputs if value.name)
+                tail.add(node, *found)
     return tail
 
 
-def _alone(edit: ModelEdit, tail: JoinTail, node: ir.Node, known: set[ir.Value]) -> tuple[int, AxisLinks] | None:
-    """Return the axis of the parts of a node's results, and its links; None where a result needs more than a part of an operand."""
+def alone(edit: ModelEdit, tail: JoinTail, node: ir.Node, known: Collection[ir.Value]) -> tuple[int, AxisLinks] | None:
+    """Return the axis of the parts of a node's results, and its links; None where a result needs more than a part of an operand.
+
+    Operands that are read whole are constants, graph inputs, or `known`.
+    """
     made = edit.sizes(node.outputs[0])
     if has_body(node) or made is None or (len(node.outputs) > 1 and node.op_type != "Split"):
         return None
@@ -91,13 +97,17 @@ def _alone(edit: ModelEdit, tail: JoinTail, node: ir.Node, known: set[ir.Value])
             found = links(facts, axis)
         except Uncut:
             continue
-        pairs = zip(node.inputs, found, strict=True)
+        # The sizes of a part are written anew.
+        count = 1 if node.op_type in {"Reshape", "Expand"} else None
+        pairs = zip(node.inputs[:count], found[:count], strict=True)
         if all(value is None or _is_at_hand(edit, tail, value, link, known) for value, link in pairs):
             return axis, found
     return None
 
 
-def _is_at_hand(edit: ModelEdit, tail: JoinTail, value: ir.Value, link: AxisLink | None, known: set[ir.Value]) -> bool:
+def _is_at_hand(
+    edit: ModelEdit, tail: JoinTail, value: ir.Value, link: AxisLink | None, known: Collection[ir.Value]
+) -> bool:
     """Return whether an operand is there for each part: as a part, as a constant, or read whole and made before the join."""
     if value in tail.axes:
         return link is not None and _is_plain(link) and link.axis == tail.axes[value]
@@ -114,12 +124,12 @@ def _is_plain(link: AxisLink) -> bool:
     return (slide.kernel, slide.stride, slide.before, slide.after) == (1, 1, 0, 0) and not slide.transposed
 
 
-def _least(edit: ModelEdit, tail: JoinTail) -> JoinTail | None:
+def _least(edit: ModelEdit, join: ir.Node, tail: JoinTail) -> JoinTail | None:
     """Return the first nodes of a tail behind which the fewest bytes are joined; None for none."""
-    whole, nodes = tail.join.outputs[0], list(tail.links)
+    whole, nodes = join.outputs[0], list(tail.links)
     best, least = 0, edit.bytes(whole)
     for count in range(1, len(nodes) + 1):
-        size = sum(map(edit.bytes, _read_behind([tail.join, *nodes[:count]])))
+        size = sum(map(edit.bytes, read_behind([join, *nodes[:count]])))
         if size < least:
             best, least = count, size
     if not best:
@@ -128,45 +138,62 @@ def _least(edit: ModelEdit, tail: JoinTail) -> JoinTail | None:
     return tail
 
 
-def _read_behind(nodes: Sequence[ir.Node]) -> list[ir.Value]:
+def read_behind(nodes: Sequence[ir.Node]) -> list[ir.Value]:
     """Return the results of `nodes` that other nodes read, or that are outputs of the graph."""
     inside = set(nodes)
     made = [value for node in nodes for value in node.outputs]
     return [value for value in made if value.is_graph_output() or any(use.node not in inside for use in value.uses())]
 
 
+def write_part(
+    edit: ModelEdit,
+    tail: JoinTail,
+    node: ir.Node,
+    number: int,
+    parts: dict[ir.Value, list[ir.Value]],
+    before: ir.Node | None,
+) -> None:
+    """Write a node of a tail for the part of this `number`, and add its results to `parts`."""
+    start, stop = tail.ends[number : number + 2]
+    results = []
+    for value in node.outputs:
+        sizes = list(edit.sizes(value) or ())
+        sizes[tail.axes[value]] = stop - start
+        results.append(edit.value(f"{value.name}/part{number}", sizes, edit.dtype(value)))
+    inputs: list[ir.Value | None] = []
+    for operand, link in zip(node.inputs, tail.links[node], strict=True):
+        if operand in parts:
+            inputs.append(parts[operand][number])
+        elif operand is None or link is None:
+            inputs.append(None if operand is None else edit.ready(operand))
+        else:
+            inputs.append(edit.part(operand, link.axis, start, stop))
+    edit.again(before, node, inputs, results)
+    for value, part in zip(node.outputs, results, strict=True):
+        parts.setdefault(value, []).append(part)
+
+
 class _TailWriter:
     """Writes the nodes of a tail once for each operand of the join, right behind the node that makes it."""
 
-    def __init__(self, edit: ModelEdit, tail: JoinTail) -> None:
-        self.edit, self.tail = edit, tail
+    def __init__(self, edit: ModelEdit, join: ir.Node, tail: JoinTail) -> None:
+        self.edit, self.join, self.tail = edit, join, tail
         self.places = {node: place for place, node in enumerate(edit.model.graph)}
-        self.parts: dict[ir.Value, list[ir.Value]] = {tail.join.outputs[0]: []}
-        self.ready: dict[ir.Value, ir.Value] = {}
+        self.parts: dict[ir.Value, list[ir.Value]] = {join.outputs[0]: []}
 
     def write(self) -> None:
         """Write all parts, and the joins of those results that other nodes read."""
-        tail = self.tail
-        for number, operand in enumerate(tail.join.inputs):
-            given = self._ready(operand)
-            assert operand is not None and given is not None
-            self.parts[tail.join.outputs[0]].append(given)
+        edit, tail = self.edit, self.tail
+        for number, operand in enumerate(self.join.inputs):
+            assert operand is not None
+            self.parts[self.join.outputs[0]].append(edit.ready(operand))
             before = self._behind(operand)
             for node in tail.links:
-                for value, part in zip(node.outputs, self._part(node, number, before), strict=True):
-                    self.parts.setdefault(value, []).append(part)
-        for value in _read_behind([tail.join, *tail.links]):
+                write_part(edit, tail, node, number, self.parts, before)
+        for value in read_behind([self.join, *tail.links]):
             axis = ir.AttrInt64("axis", tail.axes[value])
-            joined = self.edit.value(f"{value.name}/joined", self._sizes(value), self.edit.dtype(value))
-            self.edit.replace(value, self.edit.add(tail.join, "Concat", self.parts[value], joined, [axis]))
-
-    def _ready(self, operand: ir.Value | None) -> ir.Value | None:
-        """Return an operand that is read whole; a constant that a node makes, perhaps behind the join, becomes one of the graph."""
-        if operand is None or operand not in self.edit.constants or operand.producer() is None:
-            return operand
-        if operand not in self.ready:
-            self.ready[operand] = self.edit.constant(f"{operand.name}", self.edit.constants.array(operand))
-        return self.ready[operand]
+            joined = edit.value(f"{value.name}/joined", edit.sizes(value) or (), edit.dtype(value))
+            edit.replace(value, edit.add(self.join, "Concat", self.parts[value], joined, [axis]))
 
     def _behind(self, operand: ir.Value) -> ir.Node:
         """Return the node before which the nodes of a part stand: behind all that make its operands."""
@@ -175,26 +202,3 @@ class _TailWriter:
         own = [one for one in makers if one in self.places and one not in self.tail.links]
         last = max((self.places[one] for one in own if one is not None), default=-1)
         return next(node for node, place in self.places.items() if place > last)
-
-    def _sizes(self, value: ir.Value) -> tuple[int, ...]:
-        sizes = self.edit.sizes(value)
-        assert sizes is not None
-        return sizes
-
-    def _part(self, node: ir.Node, number: int, before: ir.Node) -> Sequence[ir.Value]:
-        start, stop = list(pairwise(self.tail.ends))[number]
-        results = []
-        for value in node.outputs:
-            sizes = list(self._sizes(value))
-            sizes[self.tail.axes[value]] = stop - start
-            results.append(self.edit.value(f"{value.name}/part{number}", sizes, self.edit.dtype(value)))
-        inputs: list[ir.Value | None] = []
-        for operand, link in zip(node.inputs, self.tail.links[node], strict=True):
-            if operand in self.parts:
-                inputs.append(self.parts[operand][number])
-            elif operand is None or link is None:
-                inputs.append(self._ready(operand))
-            else:
-                inputs.append(self.edit.part(operand, link.axis, start, stop))
-        self.edit.again(before, node, inputs, results)
-        return results

@@ -11,7 +11,9 @@ from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.unblocking.early import run_early
 from onnxtile.fitting.unblocking.editing import ModelEdit, known_shapes
 from onnxtile.fitting.unblocking.heads import heads_apart
+from onnxtile.fitting.unblocking.items import items_apart
 from onnxtile.fitting.unblocking.joins import join_late
+from onnxtile.fitting.unblocking.known_sizes import write_known_sizes
 from onnxtile.fitting.unblocking.late import run_late
 from onnxtile.fitting.unblocking.packed import unpack_products
 from onnxtile.fitting.unblocking.pooled import pool_early
@@ -53,6 +55,9 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedMode
     edit = _edit_of_copy(original, shapes)
     model = edit.model
     found: list[ModelRewrite] = []
+    sizes = write_known_sizes(edit)
+    _note(found, "rewrite", "sizes that are known are constants", sizes)
+    edit = ModelEdit(model, known_shapes(model, edit.shapes)) if sizes else edit
     _note(found, "rewrite", "an optional result that nothing reads is left out", leave_out_unread(edit))
     if not is_quantised(model):
         if not exact:
@@ -65,6 +70,28 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedMode
         _note(found, "order", "runs as late as it can", run_late(edit))
         _note(found, "order", "runs as early as it can", run_early(edit))
     return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(found)) if found else None
+
+
+def sizes_written(original: ir.Model, shapes: Shapes) -> UnblockedModel | None:
+    """Return a copy of a model in which sizes of tensors are constants; None where no node computes one."""
+    edit = _edit_of_copy(original, shapes)
+    notes: list[ModelRewrite] = []
+    _note(notes, "rewrite", "sizes that are known are constants", write_known_sizes(edit))
+    return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if notes else None
+
+
+def batch_apart(original: ir.Model, shapes: Shapes) -> UnblockedModel | None:
+    """Return a copy of a model that runs one item of its batch after the other; None without a batch.
+
+    The products of one item may differ from those of the batch in the last bits.
+    """
+    if is_quantised(original):
+        return None
+    edit = _edit_of_copy(original, shapes)
+    notes: list[ModelRewrite] = []
+    _note(notes, "batch", "one item after the other", items_apart(edit))
+    prune(set(all_values(edit.model)), edit.constants)
+    return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if notes else None
 
 
 def passed_twice(

@@ -18,7 +18,15 @@ from onnxtile.fitting.regions import FitSchedule, Regions
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.search import FitTarget, search
 from onnxtile.fitting.unblocking.editing import known_shapes
-from onnxtile.fitting.unblocking.unblock import ModelRewrite, UnblockedModel, passed_twice, token_cuts, unblock
+from onnxtile.fitting.unblocking.unblock import (
+    ModelRewrite,
+    UnblockedModel,
+    batch_apart,
+    passed_twice,
+    sizes_written,
+    token_cuts,
+    unblock,
+)
 from onnxtile.fitting.wrap import wrap
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
@@ -194,16 +202,31 @@ def candidate(options: FitOptions, subject: FitSubject) -> FitCandidate:
 def cut(
     subject: FitSubject, wanted: FitTarget, options: FitOptions
 ) -> tuple[FitSubject, tuple[ModelRewrite, ...], WrittenSchedule | None]:
-    """Return the model after rewrites, these, and the schedule written into it: tokens in pieces where that alone may do, else regions."""
+    """Return the model after rewrites, these, and the schedule written into it: where that alone may do, items of a batch one by one, or
+    tokens in pieces; else regions."""
+    before: tuple[ModelRewrite, ...] = ()
+    sizes = sizes_written(subject.model, subject.shapes)
+    if sizes is not None:
+        subject, before = _edited(subject, sizes, exact=options.exact), sizes.rewrites
+    items = None if options.exact else batch_apart(subject.model, subject.shapes)
+    if items is not None:
+        apart = _edited(subject, items, exact=False)
+        whole = FitSchedule(tuple(apart.regions.whole))
+        if whole.peak < FitSchedule(tuple(subject.regions.whole)).peak:
+            subject, before = apart, before + items.rewrites
+        too_many = wanted.nodes is not None and whole.nodes > wanted.nodes
+        if subject is apart and wanted.capacity is not None and whole.peak <= wanted.capacity and not too_many:
+            return apart, before, written(apart, whole, options.progress)
     tokens = None if options.exact else _tokens_cut(subject, wanted)
     if tokens is None:
         edited, rewrites = unblocked_subject(subject, options)
         if wanted.capacity is not None and not options.exact:
             edited, rewrites = _passed_twice(subject, edited, rewrites, wanted.capacity, options)
         target = replace(wanted, extra_macs=max(extra_left(subject, edited, options), 0.0))
-        return edited, rewrites, _fitted(edited, target, options.progress)
+        return edited, before + rewrites, _fitted(edited, target, options.progress)
     edited = _edited(subject, tokens, exact=options.exact)
-    return edited, tokens.rewrites, written(edited, FitSchedule(tuple(edited.regions.whole)), options.progress)
+    schedule = FitSchedule(tuple(edited.regions.whole))
+    return edited, before + tokens.rewrites, written(edited, schedule, options.progress)
 
 
 def unblocked_subject(subject: FitSubject, options: CurveOptions) -> tuple[FitSubject, tuple[ModelRewrite, ...]]:
