@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ class Phases:
     """The processor seconds of each phase, as `progress` names them."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self._now, self._since = "loading", time.process_time()
 
     def __call__(self, stage: str, _done: int = 0, _total: int = 0, /) -> None:
