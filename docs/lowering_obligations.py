@@ -12,12 +12,24 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import onnx
 import sympy
+from documented_formulas import (
+    is_gemm,
+    is_instance_norm,
+    is_l2_norm,
+    is_largest_moved,
+    is_quantised_leaky_relu,
+    is_quantised_product,
+    is_quantised_sigmoid,
+    is_quantised_sum,
+)
 from onnx import helper, numpy_helper
+from opened_calls import is_opened
 
 from onnxtile.fusion.island_lowering import IslandLowering
 from onnxtile.fusion.lowering import Lowering
@@ -207,6 +219,13 @@ def _mean() -> bool:
     return is_equal(mean_of(unit * (x - zero)), unit * (mean_of(x) - zero))
 
 
+def _padded_mean() -> bool:
+    """Prove the identity of means, and that a stored element that is the zero point stands for the 0 of padding."""
+    real = stored("a")[1]
+    element, zero = sympy.symbols("a zero_a", real=True)
+    return _mean() and is_equal(real.subs(element, zero), sympy.Integer(0))
+
+
 def _moved() -> bool:
     difference, real = stored("a")
     zero, unit = sympy.symbols("zero_a scale_a", real=True)
@@ -217,8 +236,17 @@ _BY_DEFINITION = "its documentation says: the float operator of what is dequanti
 _PRODUCT = Obligation("Σ D(a)·D(b) + s_a·s_b·c = s_a·s_b·(Σ (a - z_a)(b - z_b) + c), any number of terms", _product)
 _MOVED = Obligation("D(q)/s + z = q: an element that is moved stays the same", _moved)
 _DEFINED = Obligation(_BY_DEFINITION)
+_SUM = Obligation("(D(a) + D(b))/s + z is QLinearAdd, as its documentation says", is_quantised_sum)
+_TIMES = Obligation("D(a)·D(b)/s + z is QLinearMul, as its documentation says", is_quantised_product)
+_SIGMOID = Obligation("σ(D(q)), quantised, is QLinearSigmoid, as its documentation says", is_quantised_sigmoid)
+_LEAKY = Obligation(
+    "α·D(q) below zero, else D(q), quantised, is QLinearLeakyRelu, as its documentation says", is_quantised_leaky_relu
+)
+_MEAN_OF_WINDOW = Obligation(
+    "E s·(q - z) = s·(E q - z) over the elements of a window, of which padding is z", _padded_mean
+)
 
-_OPENED = Obligation("the call becomes the nodes of its body, an Add and a normalisation, as they are")
+_OPENED = "the call becomes the nodes of its body, an Add and a normalisation, as they are"
 
 OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
     "lowerings": {
@@ -254,12 +282,15 @@ OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
         ),
         "Softmax": Obligation("exp(x - t) / Σ exp(x - t) is Softmax-13 for t = 0 and t = max x", _softmax),
         "InstanceNorm": Obligation(
-            "the formula of LayerNorm over the axes after the channels; onnx has no function of it"
+            "the formula of LayerNorm over the axes after the channels is that of InstanceNormalization-6's documentation",
+            lambda: is_instance_norm(_CENTRED, mean_of(x), mean_of((x - mean_of(x)) ** 2), bias),
         ),
-        "L2Norm": Obligation("x / √(Σ x²) is LpNormalization of p = 2; onnx has no function of it"),
-        "Linear": Obligation("the body is one product and a bias; Gemm with alpha = beta = 1"),
-        "SkipLayerNorm": _OPENED,
-        "SkipRMSNorm": _OPENED,
+        "L2Norm": Obligation(
+            "x / √(Σ x²) is x over its norm, as LpNormalization-22's documentation says, for p = 2",
+            lambda: is_l2_norm(x / sympy.sqrt(count * mean_of(x**2)), sympy.sqrt(count * mean_of(x**2))),
+        ),
+        "Linear": Obligation("Σ a·b + c is Gemm-13 with alpha = beta = 1, as its documentation says", is_gemm),
+        **{name: Obligation(_OPENED, partial(is_opened, name)) for name in ("SkipLayerNorm", "SkipRMSNorm")},
         "RotaryEmbedding": Obligation("the halves or pairs, the tables and the axes are those of RotaryEmbedding-23"),
         "ScaledDotProductAttention": Obligation("softmax(q kᵀ · scale + mask) v, with its axes, heads and mask"),
         "DynamicMatMul": _PRODUCT,
@@ -268,7 +299,9 @@ OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
     },
     "island_lowerings": {
         **dict.fromkeys(("Conv", "MatMul", "Gemm"), _PRODUCT),
-        **dict.fromkeys(("Add", "Sum", "Mul", "Where", "AveragePool", "LeakyRelu", "Sigmoid", "Softmax"), _DEFINED),
+        **dict.fromkeys(("Add", "Sum"), _SUM),
+        **dict.fromkeys(("Where", "Softmax"), _DEFINED),
+        **{"Mul": _TIMES, "AveragePool": _MEAN_OF_WINDOW, "LeakyRelu": _LEAKY, "Sigmoid": _SIGMOID},
         "com.microsoft::Attention": _DEFINED,
         "Concat": Obligation("between equal scales as Slice; between others its documentation says it"),
         "Sub": Obligation("s·(~q - ~z) = -s·(q - z): the complement is the negative number", _complement),
@@ -295,17 +328,19 @@ OBLIGATIONS: Mapping[str, Mapping[str, Obligation]] = {
             ),
             _MOVED,
         ),
-        "MaxPool": Obligation("s·(q - z) grows with q for s > 0: the largest stored element is the largest number"),
+        "MaxPool": Obligation("max s·(q - z) = s·(max q - z) for s > 0, any number of elements", is_largest_moved),
     },
     "operator_lowerings": {
         **dict.fromkeys(
             ("QLinearConv", "QLinearMatMul", "com.microsoft::QGemm", "com.microsoft::MatMulIntegerToFloat"), _PRODUCT
         ),
         **dict.fromkeys(("com.microsoft::DynamicQuantizeMatMul", "com.microsoft::MatMulNBits"), _PRODUCT),
-        **{
-            f"com.microsoft::QLinear{name}": _DEFINED
-            for name in ("Add", "AveragePool", "Concat", "LeakyRelu", "Mul", "Sigmoid", "Softmax", "Where")
-        },
+        **{f"com.microsoft::QLinear{name}": _DEFINED for name in ("Concat", "Softmax", "Where")},
+        "com.microsoft::QLinearAdd": _SUM,
+        "com.microsoft::QLinearMul": _TIMES,
+        "com.microsoft::QLinearAveragePool": _MEAN_OF_WINDOW,
+        "com.microsoft::QLinearLeakyRelu": _LEAKY,
+        "com.microsoft::QLinearSigmoid": _SIGMOID,
         "com.microsoft::QLinearGlobalAveragePool": Obligation(
             "E s·(q - z) = s·(E q - z), any number of elements", _mean
         ),
@@ -324,8 +359,9 @@ A lowering writes another operator for a meta-op, for operators between Dequanti
 quantised operator. `python docs/lowering_obligations.py` writes this page, and proves each line that says so.
 
 - **proved**: two formulas are equal over the real numbers, for all shapes. Of a meta-op, they are the formula that the
-  lowering demands, and the function by which onnx defines the operator. Of quantised tensors, they are the product, sum
-  or move of stored elements, and the same of what is dequantised; onnx and onnxruntime define these operators in words.
+  lowering demands, and the function by which onnx defines the operator, or the formula in its documentation. Of quantised
+  tensors, they are the product, sum, mean or move of stored elements, and the same of what is dequantised. Where the line
+  says so, the formula is read from the documentation of onnxruntime's operator; else it defines the operator in words.
 - **tested**: `tests/lowering` compares both on random inputs. onnx defines the operator in words, or its axes and masks
   depend on the site.
 

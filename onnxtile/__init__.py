@@ -1,15 +1,15 @@
 """onnxtile prepares ONNX models for constrained hardware: it fuses, tiles and plans them, and proves each result by running it.
 
-Each name is imported when it is first used, so that `import onnxtile` takes no time.
+Each name is imported when it is first used, so that `import onnxtile` takes no time. Nor is a standard module imported before: until
+the command handles Ctrl-C, an interrupt would print a traceback.
 """
 
-from __future__ import annotations
-
-import importlib
-import importlib.util
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False
+"""A type checker takes it as True. The one of the module typing would be an import."""
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from onnxtile.api import (
         Explanation,
         FitCurve,
@@ -132,7 +132,9 @@ _PLACES = {
 """The modules of those names that `onnxtile.api` does not have."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    import importlib.util
+
     if name == "__version__":
         return _version()
     if name not in __all__ and (name.startswith("_") or importlib.util.find_spec(f"onnxtile.verbs.{name}") is None):

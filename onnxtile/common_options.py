@@ -11,6 +11,7 @@ from onnxtile import values
 from onnxtile.errors import UsageError
 from onnxtile.option import REPORTING, SIZES, WRITING, Option, Positional
 from onnxtile.progress import Progress, silent
+from onnxtile.sizes import whole
 
 if TYPE_CHECKING:
     from onnxtile.model import load
@@ -46,7 +47,7 @@ class SizeOptions(WatchOptions):
     dims: Annotated[
         DimensionSizes | None,
         Option(
-            "size of a symbolic dimension; plan and inspect also take a range 1:8",
+            "size of a symbolic dimension, or past+1; plan and inspect also take a range 1:8",
             "NAME=N",
             ("--dim",),
             SIZES,
@@ -60,13 +61,45 @@ class SizeOptions(WatchOptions):
 
     @property
     def fixed_dims(self) -> dict[str, int]:
-        """The dimensions of one size."""
-        return {name: size for name, size in values.read_dims(self.dims or {}).items() if isinstance(size, int)}
+        """The dimensions of one size. Raises UsageError for a sum of dimensions that have none."""
+        given = values.read_dims(self.dims or {})
+        fixed = {name: size for name, size in given.items() if isinstance(size, int)}
+        for name, parts in self._sums.items():
+            if name not in self.dim_sums:
+                sizes = [fixed.get(part) if part in fixed else whole(part) for part in parts]
+                fixed[name] = sum(size for size in sizes if size is not None)
+        return fixed
+
+    @property
+    def dim_sums(self) -> dict[str, str]:
+        """The dimensions that are a sum of others, of which one has a range: the sum in words of ONNX, "past + 1"."""
+        given = values.read_dims(self.dims or {})
+        told = {name: str(size) for name, size in given.items() if isinstance(size, int)}
+        sums = {
+            name: parts
+            for name, parts in self._sums.items()
+            if any(isinstance(given.get(part), tuple) for part in parts)
+        }
+        return {name: " + ".join(told.get(part, part) for part in parts) for name, parts in sums.items()}
+
+    @property
+    def _sums(self) -> dict[str, list[str]]:
+        given = values.read_dims(self.dims or {})
+        sums = {name: size.split(" + ") for name, size in given.items() if isinstance(size, str)}
+        known = given.keys() - sums.keys()
+        for name, parts in sums.items():
+            left = next((part for part in parts if part not in known and whole(part) is None), None)
+            if left is not None:
+                raise UsageError(
+                    f"the size of {name!r} depends on {left!r}, which has no size",
+                    hint=f"add --dim {left}=N or {left}=1:N",
+                )
+        return sums
 
     @property
     def dim_ranges(self) -> dict[str, tuple[int, int]]:
         """The dimensions that have a range of sizes: the least and the largest."""
-        return {name: size for name, size in values.read_dims(self.dims or {}).items() if not isinstance(size, int)}
+        return {name: size for name, size in values.read_dims(self.dims or {}).items() if isinstance(size, tuple)}
 
     @property
     def single_dims(self) -> dict[str, int]:

@@ -25,14 +25,17 @@ def silence_libraries() -> None:
         warnings.simplefilter("ignore")
 
 
-def silence_exits() -> None:
-    """Let Python not print an exit that a signal asked for where it cannot be raised, as in a finaliser."""
+def silence_finalisers() -> None:
+    """Let Python not print what cannot be raised in a finaliser: an exit that a signal asked for, and a lack of memory.
+
+    The signal is known anyway, and the next piece of memory that is asked for is refused, too.
+    """
     sys.unraisablehook = _without_exits(sys.unraisablehook)
 
 
 def _without_exits(hook: Any) -> Any:
     def heard(unraisable: Any) -> None:
-        if not issubclass(unraisable.exc_type, SystemExit | KeyboardInterrupt):
+        if not issubclass(unraisable.exc_type, SystemExit | KeyboardInterrupt | MemoryError):
             hook(unraisable)
 
     return heard

@@ -200,8 +200,8 @@ def read_counts(value: Any) -> dict[str, int]:
     return _table(value, read_count)
 
 
-def read_dims(value: Any) -> dict[str, int | tuple[int, int]]:
-    """Return sizes of at least 1, by name: a number, or a range "1:8" or [1, 8] whose ends are both in it."""
+def read_dims(value: Any) -> dict[str, int | tuple[int, int] | str]:
+    """Return sizes of at least 1, by name: a number, a range "1:8" or [1, 8] whose ends are both in it, or a sum of others, "past + 1"."""
     return _table(value, _dim)
 
 
@@ -251,12 +251,15 @@ def _table(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
     return found
 
 
-_RANGE_OF_SIZES = "write a size as in 8, or the least and the largest as in 1:8"
+_RANGE_OF_SIZES = "write a size as in 8, the least and the largest as in 1:8, or another dimension as in past+1"
+_SUM = re.compile(r"[A-Za-z_]\w*(\s*\+\s*\w+)+", re.ASCII)
 
 
-def _dim(value: Any) -> int | tuple[int, int]:
-    """Return one size, or the two ends of a range; a range of one size is that size."""
+def _dim(value: Any) -> int | tuple[int, int] | str:
+    """Return one size, the two ends of a range, or the sum of dimensions that is the size; a range of one size is that size."""
     ends = value
+    if isinstance(value, str) and _SUM.fullmatch(value.strip()):
+        return " + ".join(part.strip() for part in value.split("+"))
     if isinstance(value, str):
         numbers = [whole(one) for one in value.split(":")]
         if None in numbers or len(numbers) != 2:

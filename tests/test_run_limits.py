@@ -94,6 +94,28 @@ def test_a_loop_without_nodes_which_nothing_could_stop_is_refused() -> None:
         api.inspect(looping(ENDLESS, nodes=False))
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_loop_without_nodes_runs_where_a_constant_limits_its_turns(verb: str) -> None:
+    VERBS[verb](looping(3, nodes=False))
+
+
+def test_the_turns_of_a_loop_without_nodes_may_stand_in_a_graph_around_it() -> None:
+    inner = looping(3, nodes=False)
+    inner.graph.node[0].output[0] = "inner"
+    branch = helper.make_graph(
+        inner.graph.node, "branch", [], [helper.make_tensor_value_info("inner", TensorProto.FLOAT, [2])]
+    )
+    choice = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    truth = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    graph = helper.make_graph([choice], "g", [*inner.graph.input, truth], inner.graph.output, inner.graph.initializer)
+    model = helper.make_model(graph, opset_imports=inner.opset_import, ir_version=9)
+    for verb in VERBS.values():
+        verb(model)
+    model.graph.input.append(helper.make_tensor_value_info("n", TensorProto.INT64, []))
+    with pytest.raises(ModelError, match="an empty body"):
+        api.inspect(model)
+
+
 def test_a_model_that_loops_has_less_time_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
 

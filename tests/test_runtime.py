@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import ml_dtypes
@@ -132,3 +133,26 @@ def test_onnxruntime_reports_to_nobody(tmp_path: Path, said: str | None) -> None
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_time_to_load_many_weights_grows_with_their_number() -> None:
+    """A plan of one block for all weights is quadratic: 24,000 of them would take over 20 times as long as 6,000."""
+    small, large = (_seconds_to_load(_with_weights(count)) for count in (6_000, 24_000))
+    assert large < 10 * small
+
+
+def _with_weights(count: int) -> bytes:
+    weights = [onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), f"w{i}") for i in range(count)]
+    names = ["x", *(f"h{i}" for i in range(count))]
+    nodes = [onnx.helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]]) for i in range(count)]
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4, 4]) for name in (names[0], names[-1]))
+    graph = onnx.helper.make_graph(nodes, "weights", [x], [y], weights)
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    return bytes(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+
+
+def _seconds_to_load(data: bytes) -> float:
+    start = time.process_time()
+    Session(data)
+    return time.process_time() - start

@@ -52,6 +52,8 @@ def require_apart(given: Mapping[str, Any]) -> None:
 
 def require_beside(target: Path, model: Path, others: Mapping[str, Any]) -> None:
     """Raise UsageError where one of the files in `others` is the model `target`, made from `model`, or where its weights may go."""
+    from onnxtile.model.weights import weights_beside
+
     for name, option in _WRITTEN.items():
         for path in _paths(others.get(name)):
             if path == target.resolve():
@@ -59,7 +61,7 @@ def require_beside(target: Path, model: Path, others: Mapping[str, Any]) -> None
                     f"{option} {path} is where the model is written to",
                     hint="name another file, or another model with -o",
                 )
-            if path in _weights_beside(target, model) or _is_data_of(path, target):
+            if path in map(real, weights_beside(target, model)) or _is_data_of(path, target):
                 raise UsageError(f"{option} {path} is where weights of {target} may go", hint="name another file")
 
 
@@ -72,12 +74,6 @@ def _require_no_weights(given: Mapping[str, Any], written: Mapping[Path, str]) -
             raise UsageError(
                 f"{written[weights]} {weights} would be written over weights that are read", hint="name another file"
             )
-
-
-def _weights_beside(target: Path, model: Path) -> set[Path]:
-    from onnxtile.model.weights import named_weights
-
-    return {(target.parent / file.relative_to(model.parent)).resolve() for file in named_weights(model)}
 
 
 def _is_data_of(path: Path, target: Path) -> bool:

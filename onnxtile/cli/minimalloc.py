@@ -27,6 +27,8 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NO_ALIGNMENT, _NO_HINT, _NO_GAPS = {"1"}, {"-1"}, {""}
 _OPTIONAL = {"alignment": _NO_ALIGNMENT, "hint": _NO_HINT, "gaps": _NO_GAPS}
 """Columns that MiniMalloc writes only where a row has another value than these."""
+_INTERRUPTED = 130
+"""The exit code that shells know for Ctrl-C."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -45,6 +47,8 @@ def main() -> None:
         if options.validate:
             print(f"Validation PASS, height {planned.arena_size}", file=sys.stderr)  # noqa: T201
         _write(options.output, _solution(text, planned))
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
     except OnnxtileError as error:
         from onnxtile.cli.streams import say
         from onnxtile.printable import MOST, error_line

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass, field
 from types import FrameType
 
-from onnxtile.quiet import silence_exits
+from onnxtile.quiet import silence_finalisers
 
 _ASKED = ("SIGINT", "SIGTERM", "SIGHUP")
 """By name: Windows lacks the last."""
@@ -35,7 +35,7 @@ class Signals:
         for number in asked:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._end)
-        silence_exits()
+        silence_finalisers()
 
     def finish(self) -> None:
         """Note that all work is done: what comes now ends the process at once, with Ctrl-C as Python has it again."""

@@ -58,13 +58,15 @@ def scratch_bytes(data: bytes, graph: MicroGraph, others: int) -> dict[int, int]
     run subgraphs are left out. The other subgraphs have `others` tensors. Raises ModelError where one cannot be prepared.
     """
     places = [place for place, operator in enumerate(graph.operators) if not operator.bodies]
+    if not places:
+        return {}
+    # Tensors of other operators end at address 0, so that none of their bytes count.
+    sizes = [align(tensor.size, UNIT) for tensor in graph.tensors]
     models, own = [], []
     for place in places:
         operator = graph.operators[place]
         inputs = [i for i in dict.fromkeys(operator.inputs) if i >= 0 and graph.tensors[i].is_planned]
         outputs = list(operator.outputs)
-        # Tensors of other operators end at address 0, so that none of their bytes count.
-        sizes = [align(tensor.size, UNIT) for tensor in graph.tensors]
         used = {*inputs, *outputs}
         offsets = [-sizes[i] if t.is_planned and i not in used else ONLINE for i, t in enumerate(graph.tensors)]
         models.append(with_one_operator(data, place, inputs, outputs, [*offsets, *[ONLINE] * others]))

@@ -118,7 +118,7 @@ class HiddenGroups:
         network = self._network
         if any(network.last_reads[tensor] > places[-1] or network.tensors[tensor].is_kept for tensor in hidden):
             return None
-        if any(reader not in places for tensor in hidden for reader in self._readers[tensor]):
+        if any(reader not in places for tensor in hidden for reader in self._readers.get(tensor, ())):
             return None
         channels = network.tensors[network.kernels[places[0]].makes[0]].dims[axis]
         return HiddenGroup(tuple(places), frozenset(hidden), channels, axis, slices) if channels > 1 else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxtile.fitting.chunked_kernels import ChunkedKernels
+from onnxtile.fitting.given_pieces import GivenPieces
 from onnxtile.fitting.live_bytes import ALIGNMENT, LiveBytes, live_bytes
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel
 from onnxtile.fitting.region import Cut, RegionRanges, RegionTracer, StripTrace
@@ -43,11 +44,13 @@ def cut_cost(
 ) -> CutCost | int:
     """Return the costs of a region, of whose operands those of `dying` are not read later; `ranges` are those of its whole `kernels`.
 
+    Tensors that were handed over in pieces are counted wherever they live, read by the region or not.
+
     Where a kernel exceeds the `limit`, only its live bytes are returned.
     """
-    about = RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges))
+    about = RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges), cut)
     if cut.bands > 1:
-        trace = about.trace(cut)
+        trace = about.trace()
         live = live_bytes(trace, region.kernels, region.tensors, dying)
         return CutCost(live.peak, live.tensors, len(trace.ops), live.copied, (live.peak,) * (1 + max(region.bases)))
     return _StripCosts(region, about, results, dying).cost(kernels, ranges, limit)
@@ -75,8 +78,9 @@ class _StripCosts:
         dying: Collection[int],
     ) -> None:
         self.region, self.about = region, about
-        self.results, self.dying = results, dying
+        self.results, self.dying = results, frozenset(dying) - set(about.given)
         self.count = len(about.rows[0].news)
+        self.pieces = GivenPieces(about, frozenset(dying))
         self.done = sum((self._row_bytes(tensor) for tensor in results), np.zeros(self.count + 1, np.int64))
         self.loads = [0] * (1 + max(region.bases))
         self.counted: dict[int, tuple[StripTrace, LiveBytes]] = {}
@@ -98,13 +102,14 @@ class _StripCosts:
             return limit.exceeding(self.loads)
         kinds: dict[bytes, list[int]] = {}
         for strip, outline in enumerate(_outlines(kernels, ranges)):
-            kinds.setdefault(outline.tobytes(), []).append(strip)
+            kinds.setdefault(outline.tobytes() + self.pieces.places[strip], []).append(strip)
         for strips in sorted(kinds.values(), key=lambda strips: -(strips[-1] % (self.count - 1 or 1))):
-            # Of equal strips the last has most results beside it.
-            self._measure(strips[-1])
+            # Of equal strips the last has most results beside it, unless pieces that were handed over die before.
+            fullest = max(strips, key=lambda strip: (int(self.done[strip]) + self.pieces.living[strip], strip))
+            self._measure(fullest)
             if limit is not None and limit.exceeding(self.loads):
                 return limit.exceeding(self.loads)
-            self._count(strips)
+            self._count(len(strips), fullest)
         self._join()
         return CutCost(self.peak, self.alive, self.nodes, self.copied, tuple(self.loads), self.rest)
 
@@ -115,14 +120,15 @@ class _StripCosts:
         at_end = strip == self.count - 1
         found = self.about.strip(strip)
         operands = 0 if at_end else sum(self._size(tensor) for tensor in self.dying)
-        beside = int(self.done[strip]) + operands + self._kept_of_others(found)
+        pieces = self.pieces.living[strip] - self.pieces.size(found.pieces)
+        beside = int(self.done[strip]) + operands + pieces + self._kept_of_others(found)
         live = live_bytes(
             found.trace,
             self.about.kernels,
             self.about.tensors,
             self.dying if at_end else (),
-            found.given,
-            found.left,
+            (*found.given, *found.pieces.values()),
+            (*found.left, *(patch for piece, patch in found.pieces.items() if self.pieces.lives_after(piece, strip))),
             self.peak - beside,
         )
         if live.peak + beside > self.peak:
@@ -135,16 +141,16 @@ class _StripCosts:
             self.loads[running] = max(self.loads[running], load + beside)
         self.counted[strip] = found, live
 
-    def _count(self, strips: Sequence[int]) -> None:
-        """Add up the nodes and copied bytes of equal strips, of which the last was measured."""
-        found, live = self.counted.pop(strips[-1])
+    def _count(self, number: int, measured: int) -> None:
+        """Add up the nodes and copied bytes of a number of equal strips, of which one was measured."""
+        found, live = self.counted.pop(measured)
         weights, makers = self.region.weights, self.about.makers
         for op in found.trace.ops:
             tensor = found.trace.patches[op.makes[0]].tensor
             weight = weights[makers[tensor]] if tensor in makers else 1
-            self.nodes += len(strips) * weight
+            self.nodes += number * weight
             if op.kernel is None:
-                self.copied += len(strips) * weight * live.sizes[op.makes[0]]
+                self.copied += number * weight * live.sizes[op.makes[0]]
 
     def _kept_of_others(self, found: StripTrace) -> int:
         """Return the bytes of the rows that are kept of chunks for which another chunk stands."""
@@ -164,9 +170,10 @@ class _StripCosts:
             tensor
             for tensor in self.results
             if not self.region.tensors[tensor].is_contiguous(ROWS)
+            and tensor not in self.about.cut.parted
             and int(self.about.rows[self.about.makers[tensor]].news.some.sum()) > 1
         ]
-        whole = sum(self._size(tensor) for tensor in self.results)
+        whole = sum(self._size_made(tensor) for tensor in self.results) + self.pieces.living[-1]
         peak = whole + max((self._size(tensor) for tensor in joined), default=0)
         if joined and peak > self.peak:
             self.peak, self.alive = peak, frozenset(joined)
@@ -176,6 +183,10 @@ class _StripCosts:
 
     def _size(self, tensor: int) -> int:
         return _aligned(self.region.tensors[tensor].size)
+
+    def _size_made(self, tensor: int) -> int:
+        """Return the bytes of a result, that of its strips where it is handed over in pieces."""
+        return int(self._row_bytes(tensor)[-1]) if tensor in self.about.cut.parted else self._size(tensor)
 
 
 def _outlines(kernels: Sequence[FitKernel], ranges: RegionRanges) -> RowNumbers:

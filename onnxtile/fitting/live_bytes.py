@@ -127,10 +127,13 @@ class _Count:
         if shared is not None:
             self._share(op.makes[0], shared)
             for one in op.makes[1:]:
-                self._allocate(one, self.sizes[one])
+                if self._is_split(op):
+                    self._share(one, shared)
+                else:
+                    self._allocate(one, self.sizes[one])
             return self.live
-        if self._is_join(op):
-            # The operands become the result, byte for byte.
+        if self._is_join(op) or self._is_split(op):
+            # The operands become the results, byte for byte.
             for one in dict.fromkeys(op.reads):
                 if self.last[one] == at and one in self.owner:
                     self._free(one)
@@ -145,6 +148,9 @@ class _Count:
         kernel = self.kernels[op.kernel]
         if kernel.is_view:
             return op.reads[0]
+        if kernel.is_split:
+            # Parts of an operand that lives on lie in it.
+            return op.reads[0] if self.last[op.reads[0]] > at or not self.sizes[op.reads[0]] else None
         size = self.sizes[op.makes[0]]
         for place in sorted(kernel.overwrites):
             one = op.reads[place]
@@ -161,6 +167,9 @@ class _Count:
         if op.kernel is not None:
             return self.kernels[op.kernel].is_join
         return len(op.reads) > 1 and self._is_contiguous(op)
+
+    def _is_split(self, op: PieceOp) -> bool:
+        return op.kernel is not None and self.kernels[op.kernel].is_split
 
     def _allocate(self, patch: int, size: int) -> None:
         self.owner[patch] = patch

@@ -69,7 +69,8 @@ class FitKernel:
     `links` has, for rows and for columns, one link for each operand in `reads`; None where the kernel is not cut in that direction.
     `factors` are the numbers of rows and of columns that belong together. `macs` counts the whole kernel. `overwrites` are the places in
     `reads` that the first result may be written over; `is_view` says that the result has the bytes of its first operand, `is_join` that
-    the operands are consecutive bytes of the result. `source` is for the writer.
+    the operands are consecutive bytes of the result, `is_split` that the results are consecutive bytes of the first operand. `source` is
+    for the writer.
     """
 
     name: str
@@ -80,6 +81,7 @@ class FitKernel:
     overwrites: frozenset[int] = frozenset()
     is_view: bool = False
     is_join: bool = False
+    is_split: bool = False
     source: Any = field(default=None, compare=False, repr=False)
     reason: str = ""
     """Why it is not cut into rows; empty where it is."""

@@ -9,6 +9,7 @@ from math import prod
 import onnx_ir as ir
 
 from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
+from onnxtile.fitting.moved_axes import slice_ranges
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
 from onnxtile.graph import node_id
 from onnxtile.inspection.work import NotKnown, work_of
@@ -16,7 +17,7 @@ from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.constants import Constants
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import dependencies, has_body
-from onnxtile.planning.layout.aliases.lawful import IN_PLACE, VIEWS
+from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, VIEWS
 
 _DIRECTIONS = (ROWS, COLUMNS)
 _MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
@@ -76,8 +77,8 @@ class _NetworkReader:
     def _axes(self) -> dict[ir.Value, tuple[int | None, int | None]]:
         """Return the axes of rows and columns of each value: the last two, unless the first reader moves them."""
         found: dict[ir.Value, tuple[int | None, int | None]] = {}
-        for value in reversed(self.values):
-            found[value] = self._default(value)
+        for value in self.values:
+            found[value] = self._default(value, found)
         settled: set[ir.Value] = set()
         for node in reversed(self.nodes):
             made = node.outputs[0]
@@ -93,11 +94,32 @@ class _NetworkReader:
                 settled.add(value)
         return found
 
-    def _default(self, value: ir.Value) -> tuple[int | None, int | None]:
-        rank, made_by = len(self.shapes.sizes(value) or ()), value.producer()
-        if rank == 3 and made_by is not None and made_by.op_type in _WINDOWED:
+    def _default(
+        self, value: ir.Value, known: Mapping[ir.Value, tuple[int | None, int | None]]
+    ) -> tuple[int | None, int | None]:
+        """Return the axes that come from rows and columns of an operand, given the axes of values before; else the last two axes."""
+        rank, node = len(self.shapes.sizes(value) or ()), value.producer()
+        if rank == 3 and node is not None and node.op_type in _WINDOWED:
             return 2, None
+        for place, operand in self.reads(node) if node is not None and not has_body(node) else ():
+            if node is None or place is None or known[operand][ROWS] is None:
+                continue
+            rows, columns = (self._axis_from(node, place, axis, rank) for axis in known[operand])
+            if rows is not None:
+                return rows, rank - 1 if columns is None and rows == rank - 2 and rank > 3 else columns
         return (rank - 2 if rank > 1 else None), (rank - 1 if rank > 3 else None)
+
+    def _axis_from(self, node: ir.Node, place: int, own: int | None, rank: int) -> int | None:
+        """Return the axis of a node's result that comes from the axis `own` of one operand."""
+        if own is None:
+            return None
+        for axis in sorted(range(rank), key=lambda axis: axis != own):
+            found = self._links(node, axis)
+            link = None if found is None else found[place]
+            if link is not None and link.axis == own:
+                return axis
+        # A join or a split of rows keeps their axis.
+        return own if node.op_type in CUTS | JOINS and own < rank else None
 
     def _links(self, node: ir.Node, axis: int | None) -> AxisLinks | None:
         if axis is None:
@@ -159,6 +181,7 @@ class _NetworkReader:
             frozenset(overwrites),
             is_view,
             standard and node.op_type == "Concat" and self._is_contiguous(node),
+            standard and node.op_type in CUTS and read[0][1] not in self.inside and self._is_part(node),
             KernelSource(node, tuple(place for place, _ in read), links_of, windows=self._windows(node)),
             "" if links_of[ROWS] is not None else self._reason(node),
         )
@@ -218,6 +241,24 @@ class _NetworkReader:
         sizes = self.shapes.sizes(node.outputs[0]) or ()
         axis = node.attributes.get_int("axis", 1)
         return all(size == 1 for size in sizes[: axis % max(len(sizes), 1)])
+
+    def _is_part(self, node: ir.Node) -> bool:
+        """Return whether the results of a Split or Slice are consecutive bytes of its operand."""
+        before = (self.shapes.sizes(node.inputs[0]) if node.inputs[0] is not None else None) or ()
+        for value in node.outputs:
+            after = self.shapes.sizes(value) or ()
+            cut = [axis for axis, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]]
+            if len(cut) > 1 or any(size != 1 for size in before[: cut[0] if cut else 0]):
+                return False
+        return node.op_type == "Split" or self._is_forward(node)
+
+    def _is_forward(self, node: ir.Node) -> bool:
+        """Return whether a Slice takes each element of a range."""
+        try:
+            found = slice_ranges(OperatorFacts(node, self.shapes, self.constants, self.opset))
+        except Uncut:
+            return False
+        return all(one.step == 1 for one in found.values())
 
     def _macs(self, node: ir.Node) -> int:
         try:

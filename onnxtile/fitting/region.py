@@ -5,13 +5,18 @@ The same operations are counted by the search and written into the model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
 from onnxtile.fitting.strip_ranges import PatchRange, PatchRanges, StripRanges, paced, shares, spans, uncut
+
+PiecesOfTensors = tuple[tuple[int, tuple[int, ...]], ...]
+"""Tensors that are not joined, in their order, each with the ends of the rows of its pieces."""
 
 
 class Patch(NamedTuple):
@@ -37,6 +42,8 @@ class Cut:
     `chunks` has the number of parts into which the hidden channels between two kernels, named by the first one's place, are cut.
     Rows of the tensors in `recomputed` are not kept from strip to strip, but computed again. Tensors in `eager` are computed as far as the
     operands allow, others as far as their readers need. `grains` has tensors of which a multiple of so many rows is computed at a time.
+    `given` has the tensors from before the region that were handed over in pieces, each with the ends of the rows of its pieces. Results
+    of `parted` are handed over in pieces, others are joined.
     """
 
     step: int = 0
@@ -45,6 +52,13 @@ class Cut:
     eager: frozenset[int] = frozenset()
     chunks: tuple[tuple[int, int], ...] = ()
     grains: tuple[tuple[int, int], ...] = ()
+    given: PiecesOfTensors = ()
+    parted: frozenset[int] = frozenset()
+
+    @property
+    def plain(self) -> Cut:
+        """The cut without chunks and without pieces, which has the same ranges of rows and columns."""
+        return replace(self, chunks=(), given=(), parted=frozenset())
 
 
 @dataclass
@@ -56,6 +70,8 @@ class RegionTrace:
     macs: int = 0
     whole: dict[int, int] = field(default_factory=dict)
     """The patches that are whole tensors: those read from outside of the region, and the results for it."""
+    pieces: dict[int, list[int]] = field(default_factory=dict)
+    """The patches of tensors that are handed over in pieces, to the region or by it; only those of a strip in the trace of one strip."""
     strips: int = 1
     kept: int = 0
     """The number of tensors of which rows are kept from strip to strip."""
@@ -68,6 +84,8 @@ class StripTrace:
     trace: RegionTrace
     given: tuple[int, ...]
     left: tuple[int, ...]
+    pieces: dict[tuple[int, int], int]
+    """The patches of the pieces that the strip reads of tensors that were handed over in pieces, by tensor and number."""
 
 
 @dataclass(frozen=True)
@@ -135,14 +153,33 @@ def macs_of(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], ranges: 
     return total
 
 
+def row_pieces(ends: Sequence[int]) -> list[PatchRange]:
+    """Return the rows of consecutive pieces, from their ends."""
+    return list(pairwise((0, *ends)))
+
+
+def overlapped(pieces: Sequence[PatchRange], rows: PatchRange | None) -> range:
+    """Return the numbers of the pieces that hold some of the rows."""
+    if rows is None:
+        return range(0)
+    first = bisect_right(pieces, rows[0], key=lambda piece: piece[1])
+    return range(first, bisect_left(pieces, rows[1], key=lambda piece: piece[0]))
+
+
 class RegionTracer:
     """Lists the operations of one region."""
 
     def __init__(
-        self, kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], results: Sequence[int], ranges: RegionRanges
+        self,
+        kernels: Sequence[FitKernel],
+        tensors: Sequence[FitTensor],
+        results: Sequence[int],
+        ranges: RegionRanges,
+        cut: Cut,
     ) -> None:
-        self.kernels, self.tensors, self.results = kernels, tensors, frozenset(results)
+        self.kernels, self.tensors, self.results, self.cut = kernels, tensors, frozenset(results), cut
         self.rows, self.columns = ranges.rows, ranges.columns
+        self.given = {tensor: row_pieces(ends) for tensor, ends in cut.given}
         self.found = RegionTrace()
         self.made = {made for kernel in kernels for made in kernel.makes}
         self.readers: dict[int, int] = {}
@@ -156,20 +193,26 @@ class RegionTracer:
         self.cuts: dict[Patch, int] = {}
         self.last_read: dict[int, int] = {}
         self.tails: dict[int, list[PieceOp]] = {}
+        self.given_patches: dict[int, dict[int, int]] = {}
 
-    def trace(self, cut: Cut) -> RegionTrace:
+    def trace(self) -> RegionTrace:
         """Return the operations of all strips and bands."""
         joined: dict[int, list[int]] = {tensor: [] for tensor in self.results}
-        for band in range(cut.bands):
+        for band in range(self.cut.bands):
             parts: dict[int, list[int]] = {tensor: [] for tensor in self.results}
             self.held = {}
             for strip in range(len(self.rows[0].news)):
                 self._strip(strip, band, parts)
                 self._keep(strip)
             for tensor, pieces in parts.items():
-                joined[tensor].append(self._join(tensor, pieces, ROWS))
+                if tensor in self.cut.parted and len(pieces) > 1:
+                    self.found.pieces[tensor] = pieces
+                else:
+                    joined[tensor].append(self._join(tensor, pieces, ROWS))
         for tensor, pieces in joined.items():
-            self.found.whole[tensor] = self._join(tensor, pieces, COLUMNS)
+            if pieces:
+                self.found.whole[tensor] = self._join(tensor, pieces, COLUMNS)
+        self.found.pieces.update((tensor, list(self._given_all(tensor))) for tensor in self.given)
         self._put_tails()
         self.found.macs = macs_of(self.kernels, self.tensors, RegionRanges(self.rows, self.columns))
         self.found.strips = len(self.rows[0].news)
@@ -179,6 +222,7 @@ class RegionTracer:
     def strip(self, strip: int) -> StripTrace:
         """Return the operations of one strip of the first band."""
         self.found, self.held, self.cuts, self.last_read, self.tails = RegionTrace(), {}, {}, {}, {}
+        self.given_patches = {}
         for number, rows in self._kept_before(strip) if strip else ():
             columns = self.column_news[number][0]
             if columns is None:
@@ -187,13 +231,25 @@ class RegionTracer:
                 if made in self.readers:
                     self.held[made] = self._patch(Patch(made, rows, columns))
                     self.last_read[self.held[made]] = -1
-        given = tuple(self.held.values())
+        held = tuple(self.held.values())
         parts: dict[int, list[int]] = {tensor: [] for tensor in self.results}
         self._strip(strip, 0, parts)
         self._keep(strip)
         self._put_tails()
+        read = {(t, piece): patch for t, patches in self.given_patches.items() for piece, patch in patches.items()}
         left = (*self.held.values(), *(piece for pieces in parts.values() for piece in pieces))
-        return StripTrace(self.found, given, left)
+        return StripTrace(self.found, held, left, read)
+
+    @cached_property
+    def last_strips(self) -> dict[int, list[int]]:
+        """The last strip that reads each piece of the tensors that were handed over in pieces; -1 for a piece that none reads."""
+        found = {tensor: [-1] * len(pieces) for tensor, pieces in self.given.items()}
+        for kernel, span in zip(self.kernels, self.rows, strict=True):
+            for place, tensor in enumerate(kernel.reads):
+                for strip, rows in enumerate(span.needs[place].pairs if tensor in found else ()):
+                    for piece in overlapped(self.given[tensor], rows):
+                        found[tensor][piece] = max(found[tensor][piece], strip)
+        return found
 
     def _kept_before(self, strip: int) -> list[tuple[int, PatchRange]]:
         """Return the kernels of whose results rows are kept for a strip from the strips before it, with these rows."""
@@ -263,6 +319,8 @@ class RegionTracer:
 
     def _operand(self, tensor: int, rows: PatchRange | None, columns: PatchRange | None) -> int:
         assert rows is not None and columns is not None
+        if tensor in self.given:
+            return self._assembled(Patch(tensor, rows, columns))
         source = self.held[tensor] if tensor in self.made else self._whole(tensor)
         return self._slice(source, Patch(tensor, rows, columns))
 
@@ -271,6 +329,34 @@ class RegionTracer:
             about = self.tensors[tensor]
             self.found.whole[tensor] = self._patch(Patch(tensor, (0, about.extent(ROWS)), (0, about.extent(COLUMNS))))
         return self.found.whole[tensor]
+
+    def _assembled(self, wanted: Patch) -> int:
+        """Return rows of a tensor that was handed over in pieces: a piece or a part of it, or several joined."""
+        if wanted in self.cuts:
+            return self.cuts[wanted]
+        tensor, rows, columns = wanted
+        pieces = self.given[tensor]
+        parts = [
+            self._slice(
+                self._given(tensor, piece),
+                Patch(tensor, (max(rows[0], pieces[piece][0]), min(rows[1], pieces[piece][1])), columns),
+            )
+            for piece in overlapped(pieces, rows)
+        ]
+        self.cuts[wanted] = self._join(tensor, parts, ROWS)
+        return self.cuts[wanted]
+
+    def _given(self, tensor: int, piece: int) -> int:
+        """Return the patch of a piece that was handed over."""
+        patches = self.given_patches.setdefault(tensor, {})
+        if piece not in patches:
+            patches[piece] = self._patch(
+                Patch(tensor, self.given[tensor][piece], (0, self.tensors[tensor].extent(COLUMNS)))
+            )
+        return patches[piece]
+
+    def _given_all(self, tensor: int) -> Iterator[int]:
+        return (self._given(tensor, piece) for piece in range(len(self.given[tensor])))
 
     def _slice(self, source: int, wanted: Patch) -> int:
         if self.found.patches[source] == wanted:

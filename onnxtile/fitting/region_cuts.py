@@ -11,7 +11,7 @@ from math import ceil
 
 from onnxtile.fitting.network import ROWS
 from onnxtile.fitting.region import Cut
-from onnxtile.fitting.regions import RegionCost, Regions
+from onnxtile.fitting.regions import WHOLE, RegionCost, Regions
 
 _PARTS = (2, 3, 4, 6, 7, 8, 14, 16, 28, 32, 56, 112)
 """The numbers of strips that are tried."""
@@ -49,19 +49,24 @@ class RegionCuts:
 
     def __init__(self, regions: Regions, capacity: int, *, recomputes: bool) -> None:
         self.regions, self.capacity, self.recomputes = regions, capacity, recomputes
-        self._found: dict[tuple[int, int], list[RegionCost]] = {}
+        self._found: dict[tuple[int, int, Cut], list[RegionCost]] = {}
 
-    def of(self, start: int, stop: int) -> list[RegionCost]:
-        """Return the ways to cut a region, none of which costs more than another in each respect."""
-        key = start, stop
+    def of(self, start: int, stop: int, handed: Cut = WHOLE) -> list[RegionCost]:
+        """Return the ways to cut a region, none of which costs more than another in each respect.
+
+        `handed` says which tensors are handed over in pieces, to the region and by it.
+        """
+        key = start, stop, handed
         if key not in self._found:
-            self._found[key] = _front(list(self._ways(start, stop)))
+            ways = list(self._ways(start, stop, handed))
+            # Finer pieces may be dearer, but let the next region fit.
+            self._found[key] = list(dict.fromkeys(ways)) if handed.parted else _front(ways)
         return self._found[key]
 
-    def _ways(self, start: int, stop: int) -> Iterator[RegionCost]:
+    def _ways(self, start: int, stop: int, handed: Cut) -> Iterator[RegionCost]:
         regions = self.regions
         rows, tensors, results = regions.rows(start, stop), regions.network.tensors, regions.results(start, stop)
-        whole = self._fitted(start, stop, Cut()) if regions.within(start, stop) else None
+        whole = self._fitted(start, stop, handed) if regions.within(start, stop) else None
         if whole is not None:
             yield whole
         coarse = max((tensors[tensor].extent(ROWS) for tensor in results), default=1)
@@ -70,21 +75,21 @@ class RegionCuts:
             # Shorter strips than one row of the tensor that sets the pace change nothing.
             finest = min(rows, max((tensors[tensor].extent(ROWS) for tensor in (*way, *results)), default=1))
             steps = sorted({-(-rows // parts) for parts in _PARTS if parts < finest} | {rows // finest} - {rows})
-            fits = list(self._longest(start, stop, steps, Cut(eager=way)))
+            fits = list(self._longest(start, stop, steps, replace(handed, eager=way)))
             if self.recomputes and whole is None:
-                fits += self._again(start, stop, steps, way)
+                fits += self._again(start, stop, steps, replace(handed, eager=way))
             yield from fits
             if fits:
                 return
 
-    def _again(self, start: int, stop: int, steps: Sequence[int], eager: frozenset[int]) -> list[RegionCost]:
+    def _again(self, start: int, stop: int, steps: Sequence[int], cut: Cut) -> list[RegionCost]:
         """Return ways to cut a region in which rows are computed again."""
         recomputed = self.regions.wide(start, stop)
         if not recomputed:
             return []
-        found = list(self._longest(start, stop, steps, Cut(eager=eager, recomputed=recomputed)))
+        found = list(self._longest(start, stop, steps, replace(cut, recomputed=recomputed)))
         if not found:
-            one = self._more_recomputed(start, stop, Cut(steps[0], eager=eager)) if steps else None
+            one = self._more_recomputed(start, stop, replace(cut, step=steps[0])) if steps else None
             return [] if one is None else [one]
         found.append(self._fewer_recomputed(found[-1]))
         least = sum(kernel.macs for kernel in self.regions.network.kernels[start:stop])
@@ -92,7 +97,7 @@ class RegionCuts:
             return found
         checkpoints = self.regions.checkpoints(start, stop)
         for step in [step for step in reversed(steps) if step <= found[-1].cut.step][:_FINER]:
-            seed = self._fitted(start, stop, Cut(step, eager=checkpoints, recomputed=recomputed))
+            seed = self._fitted(start, stop, replace(cut, step=step, eager=checkpoints, recomputed=recomputed))
             if seed is not None:
                 coarse, kept = self._coarser(seed), self._fewer_recomputed(seed)
                 found += [coarse, self._fewer_recomputed(coarse), kept, self._coarser(kept)]
@@ -193,7 +198,8 @@ class RegionCuts:
             cut = replace(one.cut, recomputed=one.cut.recomputed | regions.from_narrower(start, tensor))
             macs = regions.macs(start, stop, cut)
             if macs is not None:
-                some.append(((macs - one.macs) / (rows[tensor] * regions.row_bytes(tensor)), tensor, cut))
+                price = (macs - one.macs) / max(rows[tensor] * regions.row_bytes(tensor), 1)
+                some.append((price, tensor, cut))
         best: tuple[float, RegionCost] | None = None
         for _, _, cut in sorted(some, key=lambda each: each[:2])[:_FEW]:
             found = self._chunked(start, stop, cut)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
@@ -25,6 +26,12 @@ class Prices:
     macs: float = 1.0
     node: float = 2e-5
     copied: float = 1e-10
+
+    def of(self, one: RegionCost, network: Network) -> float:
+        """Return the price of a region beyond that of its kernels."""
+        kernels = network.kernels[one.start : one.stop]
+        extra = max(one.macs - sum(kernel.macs for kernel in kernels), 0) / max(network.macs, 1)
+        return self.macs * extra + self.node * (one.nodes - len(kernels)) + self.copied * one.copied
 
 
 @dataclass(frozen=True)
@@ -93,14 +100,18 @@ class Regions:
         self._kept_rows: dict[tuple[int, int], dict[int, int]] = {}
 
     @cached_property
-    def live(self) -> list[list[int]]:
-        """The tensors that live at each place, from before the first kernel to behind the last."""
-        found: list[list[int]] = [[]]
-        last = self.network.last_reads
-        for place, kernel in enumerate(self.network.kernels, start=1):
-            found.append([t for t in found[-1] if last[t] >= place])
-            found[-1].extend(made for made in kernel.makes if last[made] >= place)
-        return found
+    def alone(self) -> dict[int, int]:
+        """The places where one tensor lives, with this tensor."""
+        count = len(self.network.kernels)
+        tensors, numbers = [0] * (count + 2), [0] * (count + 2)
+        for made, place in self.makers.items():
+            last = self.network.last_reads[made]
+            if last > place:
+                for at, sign in ((place + 1, 1), (last + 1, -1)):
+                    tensors[at] += sign
+                    numbers[at] += sign * made
+        sums = zip(accumulate(tensors), accumulate(numbers), strict=True)
+        return {place: number for place, (living, number) in enumerate(sums) if living == 1}
 
     @cached_property
     def live_sizes(self) -> list[int]:
@@ -131,9 +142,24 @@ class Regions:
         # A region may also begin where the bytes double: small tensors beside it, such as gates, are made before.
         least.update(p for p in range(1, count) if 2 * sizes[p] < sizes[p + 1])
         around = {place for p in range(count) if kernels[p].links[ROWS] is None for place in (p, p + 1)}
+        return sorted({0, count, *least, *around} - self._inside)
+
+    @cached_property
+    def level(self) -> list[int]:
+        """The places of `narrow`, and those around which no fewer bytes live."""
+        sizes = self.live_sizes
+        flat = {p for p in range(1, len(self.network.kernels)) if sizes[p - 1] >= sizes[p] <= sizes[p + 1]}
+        return sorted(flat.union(self.narrow) - self._inside)
+
+    @cached_property
+    def _inside(self) -> set[int]:
+        """The places between nodes that run as one kernel."""
         hidden = [(made, place) for made, place in self.makers.items() if self.network.tensors[made].is_inside]
-        inside = {p for made, place in hidden for p in range(place + 1, self.network.last_reads[made] + 1)}
-        return sorted({0, count, *least, *around} - inside)
+        return {p for made, place in hidden for p in range(place + 1, self.network.last_reads[made] + 1)}
+
+    def size_of_rows(self, tensor: int, rows: int) -> int:
+        """Return the aligned bytes of some rows of a tensor."""
+        return -(-self.row_bytes(tensor) * rows // ALIGNMENT) * ALIGNMENT
 
     def results(self, start: int, stop: int) -> list[int]:
         """Return the tensors that a region makes for later kernels."""
@@ -149,13 +175,13 @@ class Regions:
 
     def ranges(self, start: int, stop: int, cut: Cut) -> RegionRanges:
         """Return the rows and columns that each kernel of a region computes in each strip. Raises PaddingOnly."""
-        key = start, stop, replace(cut, chunks=())
+        key = start, stop, cut.plain
         if key not in self._ranges:
             place = start, stop
             if place not in self._uncut:
                 kernels = self.network.kernels[start:stop]
                 self._uncut[place] = UncutRegion(kernels, self.network.tensors, self.results(start, stop))
-            self._ranges[key] = self._uncut[place].ranges(cut)
+            self._ranges[key] = self._uncut[place].ranges(cut.plain)
         return self._ranges[key]
 
     def within(self, start: int, stop: int) -> dict[int, HiddenGroup]:
@@ -201,7 +227,7 @@ class Regions:
         """Return the operations of a region. Raises PaddingOnly."""
         region, ranges = self.cut(one), self.ranges(one.start, one.stop, one.cut)
         results = self.results(one.start, one.stop)
-        return RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges)).trace(one.cut)
+        return RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges), one.cut).trace()
 
     def cost(self, start: int, stop: int, cut: Cut, capacity: int | None = None) -> RegionCost | None:
         """Return the costs of a region; None where it cannot be cut so.
@@ -222,8 +248,8 @@ class Regions:
 
     def _cost(self, start: int, stop: int, cut: Cut, capacity: int | None) -> RegionCost | int | None:
         """Return the costs of a region; None where it cannot be cut so; the bytes of a kernel that exceeds the capacity."""
-        kernels, dying = self.network.kernels[start:stop], self._dying(start, stop)
-        passing = self._passing(start, stop)
+        kernels, dying = self.network.kernels[start:stop], self.dying(start, stop)
+        passing = self._passing(start, stop, cut)
         region = self._few_chunks(start, stop, cut)
         limit = None if capacity is None else LoadLimit(capacity - passing, self.fixed(start, stop))
         try:
@@ -240,14 +266,20 @@ class Regions:
             start, stop, cut, found.peak + passing, macs, found.nodes, found.copied, alive, loads, found.rest + passing
         )
 
-    def _dying(self, start: int, stop: int) -> set[int]:
+    def bytes_around(self, start: int, stop: int) -> tuple[int, int, int]:
+        """Return the bytes that live before a region, those of them that live on behind it, and those of its results."""
+        after = self._passing(start, stop)
+        return self.live_sizes[start], after, self.live_sizes[stop] - after
+
+    def dying(self, start: int, stop: int) -> set[int]:
         """Return the tensors from before a region that it reads last."""
         read = {tensor for kernel in self.network.kernels[start:stop] for tensor in kernel.reads}
         return {t for t in read if self.network.last_reads[t] < stop and self.makers.get(t, start) < start}
 
-    def _passing(self, start: int, stop: int) -> int:
-        """Return the bytes from before a region that live throughout it."""
-        return self.live_sizes[start] - sum(map(self.size, self._dying(start, stop)))
+    def _passing(self, start: int, stop: int, cut: Cut = WHOLE) -> int:
+        """Return the bytes from before a region that live throughout it, without tensors in pieces."""
+        apart = self.dying(start, stop).union(tensor for tensor, _ in cut.given)
+        return self.live_sizes[start] - sum(map(self.size, apart))
 
     @cached_property
     def least(self) -> int:
@@ -339,8 +371,5 @@ class Regions:
 
     def eager(self, start: int, stop: int) -> frozenset[int]:
         """Return the tensors of a region that alone live at a place in it."""
-        found = set()
-        for place in self.narrow:
-            if start < place < stop and len(self.live[place]) == 1:
-                found.update(self.live[place])
-        return frozenset(found)
+        places = self.narrow[bisect_right(self.narrow, start) : bisect_left(self.narrow, stop)]
+        return frozenset(self.alone[place] for place in places if place in self.alone)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from onnxtile.fitting.network import ROWS
+from onnxtile.fitting.region import RegionTrace
 from onnxtile.fitting.regions import RegionCost, Regions
 from onnxtile.fitting.unblocking.unblock import ModelRewrite
 
@@ -50,6 +52,7 @@ class FitStep:
         first, last = self.nodes[0], self.nodes[-1]
         cuts = [f"{self.strips} strips"] * (self.strips > 1) + [f"{self.bands} bands"] * (self.bands > 1)
         cuts += ["rows kept"] * (self.kept > 0) + [f"channels by {self.chunks}"] * (self.chunks > 1)
+        cuts += ["handed over in pieces"] * (self.hand_over == "pieces")
         run = first if first == last else f"{first} to {last}"
         return f"{run}: {', '.join(cuts)}"
 
@@ -79,12 +82,21 @@ def _step(regions: Regions, one: RegionCost) -> FitStep:
         bands=one.cut.bands,
         kept=found.kept,
         chunks=max((count for _, count in one.cut.chunks), default=1),
-        hand_over="join",
+        hand_over=_hand_over(regions, one, found),
         extra_macs=one.macs - sum(kernel.macs for kernel in before),
         peak=one.peak,
         pieces=one.nodes,
         copied=one.copied,
     )
+
+
+def _hand_over(regions: Regions, one: RegionCost, found: RegionTrace) -> str:
+    """Return `pieces` for results that are not joined, `join` for strips that are copied into one tensor; else `in place`."""
+    if any(tensor in found.pieces for tensor in one.cut.parted):
+        return "pieces"
+    results = [regions.network.tensors[tensor] for tensor in regions.results(one.start, one.stop)]
+    is_joined = found.strips > 1 and any(not about.is_contiguous(ROWS) for about in results)
+    return "join" if is_joined else "in place"
 
 
 @dataclass(frozen=True)

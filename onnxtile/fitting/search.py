@@ -1,14 +1,16 @@
 """The cheapest way to run a network within a number of bytes: a shortest path over the places between kernels.
 
 An edge runs one kernel whole, or a run of kernels cut into strips. Whole tensors are handed from edge to edge, so that the bytes of an edge
-depend on the edge alone.
+depend on the edge alone. Where nothing fits so, regions may hand over pieces: see `pieces_search`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
+from onnxtile.fitting.pieces_search import PiecesSearch
 from onnxtile.fitting.region_cuts import RegionCuts
 from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost, Regions
 from onnxtile.progress import Progress, silent
@@ -25,6 +27,9 @@ _ROUNDS = 8
 """Prices that are tried, at most."""
 
 
+_SearchKind: TypeAlias = "type[PathSearch | PiecesSearch]"
+
+
 @dataclass(frozen=True)
 class FitTarget:
     """What a schedule must meet: bytes (None: as few as possible), extra multiply-accumulates as a share, and nodes (None: any)."""
@@ -37,27 +42,40 @@ class FitTarget:
 def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
     """Return the cheapest schedule within the capacity; the one with the least peak where none is, or no capacity is wanted."""
     if wanted.capacity is not None:
-        found = _within(regions, wanted.capacity, wanted, progress)
+        found = _within(regions, wanted.capacity, wanted, (PathSearch, PiecesSearch), progress)
         if found is not None:
             return found
-    return _smallest(regions, wanted, progress)
+    best = FitSchedule(tuple(regions.whole))
+    for way in (PathSearch, PiecesSearch):
+        best = _smaller(regions, best, wanted, way, progress)
+    return best
 
 
-def _within(regions: Regions, capacity: int, wanted: FitTarget, progress: Progress) -> FitSchedule | None:
-    """Return the cheapest schedule that meets everything; rows are computed again only where none fits without that."""
+def _within(
+    regions: Regions, capacity: int, wanted: FitTarget, ways: Sequence[_SearchKind], progress: Progress
+) -> FitSchedule | None:
+    """Return the cheapest schedule that meets everything, of the first of `ways` that has one.
+
+    Rows are computed again only where no way has one without that.
+    """
     if capacity < regions.least:
         return None
-    found = _priced(RegionCuts(regions, capacity, recomputes=False), wanted, _DEAR, progress)
-    if found is None and wanted.extra_macs > 0:
-        return _priced(RegionCuts(regions, capacity, recomputes=True), wanted, 1.0, progress)
-    return found
+    for recomputes in (False, True) if wanted.extra_macs > 0 else (False,):
+        cuts = RegionCuts(regions, capacity, recomputes=recomputes)
+        for way in ways:
+            found = _priced(cuts, wanted, way, 1.0 if recomputes else _DEAR, progress)
+            if found is not None:
+                return found
+    return None
 
 
-def _priced(cuts: RegionCuts, wanted: FitTarget, macs: float, progress: Progress) -> FitSchedule | None:
+def _priced(
+    cuts: RegionCuts, wanted: FitTarget, way: _SearchKind, macs: float, progress: Progress
+) -> FitSchedule | None:
     """Return the cheapest schedule of `cuts`, with higher prices for what the last one had too much of; `macs` is the first price."""
     prices = Prices(macs)
     for _ in range(_ROUNDS):
-        found = PathSearch(cuts, prices, progress).schedule()
+        found = way(cuts, prices, progress).schedule()
         if found is None:
             return None
         over_macs = found.macs > (1 + wanted.extra_macs) * cuts.regions.network.macs
@@ -74,13 +92,14 @@ def _priced(cuts: RegionCuts, wanted: FitTarget, macs: float, progress: Progress
     return None
 
 
-def _smallest(regions: Regions, wanted: FitTarget, progress: Progress) -> FitSchedule:
-    """Return the schedule with the least peak, to within 1%, by bisection."""
-    best = FitSchedule(tuple(regions.whole))
+def _smaller(
+    regions: Regions, best: FitSchedule, wanted: FitTarget, way: _SearchKind, progress: Progress
+) -> FitSchedule:
+    """Return the schedule with the least peak, to within 1%, by bisection below the `best` known one."""
     low, high = max(min(regions.live_sizes), regions.least - 1), best.peak
     while high - low > max(high // 100, 1):
         middle = (low + 3 * high) // 4 if best.is_whole else (low + high) // 2
-        found = _within(regions, middle, wanted, progress)
+        found = _within(regions, middle, wanted, (way,), progress)
         if found is None:
             low = middle
         else:
@@ -102,14 +121,10 @@ class PathSearch:
     def __init__(self, cuts: RegionCuts, prices: Prices, progress: Progress = silent) -> None:
         self.cuts, self.prices, self.progress = cuts, prices, progress
         self.regions, self.capacity = cuts.regions, cuts.capacity
-        self.macs = max(self.regions.network.macs, 1)
 
     def price(self, one: RegionCost) -> float:
         """Return the price of a region beyond that of its kernels."""
-        kernels = self.regions.network.kernels[one.start : one.stop]
-        extra = max(one.macs - sum(kernel.macs for kernel in kernels), 0)
-        nodes = one.nodes - len(kernels)
-        return self.prices.macs * extra / self.macs + self.prices.node * nodes + self.prices.copied * one.copied
+        return self.prices.of(one, self.regions.network)
 
     def schedule(self) -> FitSchedule | None:
         """Return the cheapest schedule; None where none fits.
@@ -179,10 +194,8 @@ class PathSearch:
     def _is_worth(self, start: int, stop: int) -> bool:
         """Return whether a region holds a kernel that does not fit whole, and its operands and results could fit."""
         regions = self.regions
-        here, there = set(regions.live[start]), set(regions.live[stop])
-        results = sum(map(regions.size, there - here))
+        before, after, results = regions.bytes_around(start, stop)
         # At the end all results are there, beside the operands or, once more, their strips.
-        before, after = sum(map(regions.size, here)), sum(map(regions.size, here & there))
         if max(before + results, after + 2 * results) > self.capacity:
             return False
         # Between two strips the kept rows live, at the end beside nearly all results.

@@ -41,12 +41,13 @@ def write(
     graph, names = model.graph, Names(model)
     opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 1))
     values = {value.name: value for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
+    handed: dict[int, list[ir.Value]] = {}
     for number, region in enumerate(one for one in schedule.regions if not one.is_whole):
         cut = regions.cut(region)
         kernels, tensors = cut.kernels, cut.tensors
         used = {tensor for kernel in kernels for tensor in (*kernel.reads, *kernel.makes)}
         whole = {tensor: values.get(tensors[tensor].name) for tensor in used if tensor not in cut.origin}
-        writer = _RegionWriter(f"region{number}", tensors, kernels, whole, names, constants, opset, shapes)
+        writer = _RegionWriter(f"region{number}", tensors, kernels, whole, handed, names, constants, opset, shapes)
         _replace(graph, kernels, writer.write(regions.trace(region)), writer, values)
         written.append(writer.nodes)
     prune({value for value in all_values(model)}, constants)
@@ -77,12 +78,16 @@ def _replace(
 
 @dataclass
 class _RegionWriter:
-    """Makes the nodes and constants of one region, in the order in which they run; the graph is not changed."""
+    """Makes the nodes and constants of one region, in the order in which they run; the graph is not changed.
+
+    `handed` has the pieces of tensors that regions hand over in pieces; those of this region are added.
+    """
 
     name: str
     tensors: Sequence[FitTensor]
     kernels: Sequence[FitKernel]
     whole: Mapping[int, ir.Value | None]
+    handed: dict[int, list[ir.Value]]
     names: Names
     constants_of: Constants
     opset: int
@@ -108,6 +113,8 @@ class _RegionWriter:
             if patch not in made:
                 assert given is not None
                 values[patch] = given
+        for tensor, pieces in trace.pieces.items():
+            values.update(zip(pieces, self.handed.get(tensor, ()), strict=tensor in self.handed))
         for op in trace.ops:
             results = self._run(trace, op, values) if op.kernel is not None else self._move(trace, op, values)
             values.update(zip(op.makes, results, strict=True))
@@ -117,6 +124,7 @@ class _RegionWriter:
             if patch in made:
                 assert given is not None
                 found[given] = values[patch]
+        self.handed.update((tensor, [values[one] for one in pieces]) for tensor, pieces in trace.pieces.items())
         return found
 
     def _dims(self, patch: Patch) -> tuple[int, ...]:

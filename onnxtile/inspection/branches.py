@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
+from onnxtile.errors import ModelError
 from onnxtile.graph import node_ids
 from onnxtile.model.given import Feeds
 from onnxtile.model.submodel import exposing
@@ -53,6 +54,8 @@ def _take(model: ir.Model, node: ir.Node, feeds: Feeds) -> None:
     condition = node.inputs[0]
     assert condition is not None and condition.name is not None
     taken = exposing(model, [condition.name]).run(feeds)[condition.name]
+    if taken.size != 1:
+        raise ModelError(f"the condition {condition.name!r} of an If has {taken.size} elements, and must have one")
     branch = node.attributes["then_branch" if taken.item() else "else_branch"].as_graph()
     for value in list(branch.initializers.values()):
         del branch.initializers[value.name or ""]
@@ -61,6 +64,6 @@ def _take(model: ir.Model, node: ir.Node, feeds: Feeds) -> None:
     branch.outputs.clear()
     branch.remove(inner)
     model.graph.insert_before(node, inner)
-    for old, new in zip(node.outputs, results, strict=True):
+    for old, new in zip(node.outputs, results, strict=False):  # a branch may make more than the node gives
         old.replace_all_uses_with(new, replace_graph_outputs=True)
     model.graph.remove(node, safe=True)

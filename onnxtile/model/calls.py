@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import onnx
@@ -28,9 +28,9 @@ class _FunctionContent(NamedTuple):
 
 def require_bounded_calls(proto: onnx.ModelProto) -> None:
     """Raise ModelError where a function of `proto` calls itself, and where calls or bodies are too many, too deep, or do not fit."""
-    functions = {(one.domain, one.name, one.overload): one.node for one in proto.functions}
+    functions = {(one.domain, one.name, one.overload): one for one in proto.functions}
     main = _content(proto.graph.node, functions, refers=False)
-    contents = {key: _content(nodes, functions) for key, nodes in functions.items()}
+    contents = {key: _content(function.node, functions) for key, function in functions.items()}
     expanded: dict[_Key, int] = {}
     depth: dict[_Key, int] = {}
     for key in _callees_first(contents):
@@ -45,10 +45,13 @@ def require_bounded_calls(proto: onnx.ModelProto) -> None:
         raise ModelError(f"its function calls expand to more than {most:,} nodes, the limit for a model of its size")
 
 
-def _content(nodes: Sequence[onnx.NodeProto], functions: Collection[_Key], *, refers: bool = True) -> _FunctionContent:
+def _content(
+    nodes: Sequence[onnx.NodeProto], functions: Mapping[_Key, onnx.FunctionProto], *, refers: bool = True
+) -> _FunctionContent:
     """Count `nodes` and their calls. `refers` says whether their attributes may refer to attributes of a caller.
 
-    Raises ModelError for bodies that lie too deep in one another, and for references where nobody calls.
+    Raises ModelError for bodies that lie too deep in one another, for references where nobody calls, and for operands that a function
+    does not take.
     """
     count, calls = 0, list[_Key]()
     todo = [(nodes, 1)]
@@ -60,6 +63,7 @@ def _content(nodes: Sequence[onnx.NodeProto], functions: Collection[_Key], *, re
         for node in level:
             key = node.domain, node.op_type, node.overload
             if key in functions:
+                _require_taken(node, functions[key])
                 calls.append(key)
             if not refers and any(attribute.ref_attr_name for attribute in node.attribute):
                 raise ModelError(f"a {node.op_type} outside of any function refers to an attribute of a caller")
@@ -67,6 +71,15 @@ def _content(nodes: Sequence[onnx.NodeProto], functions: Collection[_Key], *, re
                 _require_fitting(node, body)
                 todo.append((body.node, depth + 1))
     return _FunctionContent(count, calls)
+
+
+def _require_taken(call: onnx.NodeProto, function: onnx.FunctionProto) -> None:
+    """Raise ModelError where `call` has more operands or results than the `function`."""
+    given, taken = (len(call.input), len(call.output)), (len(function.input), len(function.output))
+    if given[0] > taken[0] or given[1] > taken[1]:
+        raise ModelError(
+            f"a call of the function {function.name!r} has {given[0]} inputs and {given[1]} outputs, the function {taken[0]} and {taken[1]}"
+        )
 
 
 def _require_fitting(node: onnx.NodeProto, body: onnx.GraphProto) -> None:
@@ -79,8 +92,6 @@ def _require_fitting(node: onnx.NodeProto, body: onnx.GraphProto) -> None:
     }.get(node.op_type)
     if taken is None or node.domain not in {"", "ai.onnx"}:
         return
-    if node.op_type == "Loop" and not body.node:
-        raise ModelError("a Loop has an empty body: onnxruntime cannot be stopped there")
     if len(body.input) not in taken or len(body.output) < made + (node.op_type == "Loop"):
         raise ModelError(
             f"a {node.op_type} has {given} inputs and {made} outputs, its body {len(body.input)} and {len(body.output)}"

@@ -92,11 +92,32 @@ def results(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapp
     decider = operands[place] if place < len(operands) else None
     if decider is None or decider.number is not None:
         return _asked(node, operands, opsets)
-    guesses = [
-        _asked(node, [*operands[:place], _numbered(decider, number), *operands[place + 1 :]], opsets)
-        for number in _NUMBERS
+
+    def guesses(read: Sequence[KnownOperand | None]) -> list[Known]:
+        both = (_asked(node, [*read[:place], _numbered(decider, n), *read[place + 1 :]], opsets) for n in _NUMBERS)
+        return [_common(one, other) for one, other in zip(*both, strict=True)]
+
+    # Of an open dimension, onnxruntime says the same with every number, but not of its sizes.
+    return [
+        _only_open(one, other)
+        for one, other in zip(guesses(operands), guesses(list(map(_sized, operands))), strict=True)
     ]
-    return [_common(one, other) for one, other in zip(*guesses, strict=True)]
+
+
+def _sized(operand: KnownOperand | None) -> KnownOperand | None:
+    """Return `operand` with the size 1 for each open dimension."""
+    if operand is None or operand.dims is None:
+        return operand
+    return replace(operand, dims=tuple(dim if isinstance(dim, int) else 1 for dim in operand.dims))
+
+
+def _only_open(one: Known, sized: Known) -> Known:
+    """Return `one` without those dimensions that are not known even of operands of known sizes."""
+    if one.dims is None or sized.dims is None or len(one.dims) != len(sized.dims):
+        return one
+    return Known(
+        one.dtype, tuple(None if size is None else dim for dim, size in zip(one.dims, sized.dims, strict=True))
+    )
 
 
 def _numbered(operand: KnownOperand, number: int) -> KnownOperand:

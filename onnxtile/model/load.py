@@ -21,6 +21,7 @@ from onnxtile.model.passed_through import note_outputs
 from onnxtile.model.training import note_training
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.model.walk import all_nodes, all_values, main_graphs, tensors_of
+from onnxtile.model.weights import straight
 from onnxtile.paths import real, require_readable
 
 Source: TypeAlias = str | Path | onnx.ModelProto | ir.Model
@@ -262,7 +263,7 @@ def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 
 def _checked(tensor: ir.ExternalTensor) -> _Weights:
     return _Weights(
-        _straight(tensor),
+        straight(tensor.location, Path(tensor.base_dir)),
         tensor.offset,
         tensor.length,
         tensor.dtype,
@@ -272,15 +273,6 @@ def _checked(tensor: ir.ExternalTensor) -> _Weights:
         metadata_props=dict(tensor.metadata_props),
         base_dir=tensor.base_dir,
     )
-
-
-def _straight(tensor: ir.ExternalTensor) -> str:
-    """Return the location of `tensor` without a way round: one by `..` may lead out of the folder that another model is in."""
-    location, folder = Path(tensor.location), Path(tensor.base_dir).resolve()
-    file = (folder / location).resolve()
-    if (location.is_absolute() or ".." in location.parts) and file.is_relative_to(folder):
-        return str(file.relative_to(folder))
-    return str(tensor.location)
 
 
 def _own_tensors(model: ir.Model) -> None:

@@ -11,7 +11,10 @@ import onnx_ir as ir
 from onnxtile.errors import ModelError
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.validity import check, skeleton
-from onnxtile.model.walk import bodies_of
+from onnxtile.model.walk import all_nodes, bodies_of
+
+_TRUE_MASKS = 12
+"""The first opset in which a Dropout that does not train has a mask of True."""
 
 
 def opset_of(model: ir.Model) -> int:
@@ -40,11 +43,12 @@ def raised(model: ir.Model, version: int) -> ir.Model:
 
     onnx's converter rewrites the nodes of the graphs. It deletes local functions, metadata, doc strings, types of inner values and
     overloads: these are put back, and the weights, which it never sees, too. The IR version becomes 10 at least; initializers that IR
-    version 3 lists as inputs stay constants. Raises ModelError with the reason where the converter fails, or where a function of the
-    model uses an operator that `version` has changed.
+    version 3 lists as inputs stay constants. Raises ModelError with the reason where the converter fails, where a function of the
+    model uses an operator that `version` has changed, or where the mask of a Dropout would change.
     """
     if opset_of(model) >= version:
         return model
+    _require_masks_kept(model, version)
     source = model.clone()
     raise_ir_version(source)
     proto = skeleton(source)
@@ -62,6 +66,21 @@ def raised(model: ir.Model, version: int) -> ir.Model:
     _require_whole(source, result)
     check(result)
     return result
+
+
+def _require_masks_kept(model: ir.Model, version: int) -> None:
+    """Raise ModelError where a mask of a Dropout is read that raising would change: onnxruntime fills it with False before opset 12."""
+    if not opset_of(model) < _TRUE_MASKS <= version:
+        return
+    for node in all_nodes(model):
+        if node.op_type == "Dropout" and node.domain in {"", "ai.onnx"} and any(map(_is_read, node.outputs[1:])):
+            raise ModelError(
+                f"a Dropout of opset {opset_of(model)} gives another mask in opset {_TRUE_MASKS}, and it is read"
+            )
+
+
+def _is_read(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
 
 
 def _restore_model(source: ir.Model, result: ir.Model) -> None:

@@ -46,7 +46,8 @@ def add_body_outputs(nodes: Iterable[ir.Node], protos: Iterable[onnx.NodeProto])
 
 
 def add_graph_outputs(graph: ir.Graph, proto: onnx.GraphProto) -> None:
-    """Describe such outputs of `graph` in its `proto`."""
+    """Describe such outputs of `graph` in its `proto`, and annotate them once: onnx_ir does so in each list that has them."""
+    _annotate_once(proto)
     notes: dict[int, _Note] = graph.meta.get(_OUTPUTS, {})
     for place, (name, data, elsewhere, described) in notes.items():
         value = graph.outputs[place] if place < len(graph.outputs) else None
@@ -63,6 +64,14 @@ def add_graph_outputs(graph: ir.Graph, proto: onnx.GraphProto) -> None:
         info.metadata_props.extend(known.metadata_props)
         for key, text in added.items():
             info.metadata_props.add(key=key, value=text)
+
+
+def _annotate_once(proto: onnx.GraphProto) -> None:
+    found = {one.tensor_name: one for one in proto.quantization_annotation}
+    if len(found) < len(proto.quantization_annotation):
+        kept = list(found.values())
+        del proto.quantization_annotation[:]
+        proto.quantization_annotation.extend(kept)
 
 
 def without_outputs(initializers: Iterable[ir.Value], proto: onnx.GraphProto) -> None:

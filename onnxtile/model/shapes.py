@@ -12,6 +12,7 @@ import shlex
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple, cast
 
 import onnx_ir as ir
@@ -24,6 +25,7 @@ from onnxtile.model.dims import free_inputs
 from onnxtile.model.infer import Dim, Dims, Known, ShapeEngines, declared, values
 from onnxtile.model.sample import sampled
 from onnxtile.model.shape_values import Propagation
+from onnxtile.model.size_expression import read_size
 from onnxtile.model.size_formula import SizeFormula, SizeRanges
 from onnxtile.model.symbolic_sizes import Formulas, LargestSizes, largest_sizes, propagated
 from onnxtile.model.walk import has_body
@@ -128,7 +130,7 @@ def resolve(
     main = {value for node in model.graph for value in node.outputs}
     promises = {value: from_file[value].dims for value in originals if value in main}
     _warn_of_declarations({value: dims for value, dims in promises.items() if value.is_graph_output()}, shapes)
-    shapes = _with_promises({value: dims for value, dims in promises.items() if value not in refuted}, shapes)
+    shapes = _with_promises({value: dims for value, dims in promises.items() if value not in refuted}, shapes, ranges)
     shapes = _with_largest(model, shapes, ranges, bounds) if ranges or bounds else shapes
     options = _binding(value for value in free_inputs(model) if shapes.sizes(value) is None)
     return replace(shapes, _otherwise=f"inputs have open dimensions: give {options}") if options else shapes
@@ -214,15 +216,27 @@ def _without(doubtful: Collection[ir.Value], disputed: Mapping[ir.Value, str], s
     return replace(shapes, _dims=settled, _reasons=reasons)
 
 
-def _with_promises(promises: Mapping[ir.Value, Dims | None], shapes: Shapes) -> Shapes:
-    """Return `shapes` with what the file declares of values of which nothing else says all sizes."""
+def _with_promises(promises: Mapping[ir.Value, Dims | None], shapes: Shapes, ranges: SizeRanges | None) -> Shapes:
+    """Return `shapes` with what the file declares of values of which nothing else says all sizes.
+
+    That is also a size over `ranges` that inference has a name of its own for. The check of a plan compares it with shapes of known sizes.
+    """
     open_ = {value: dims for value, dims in promises.items() if dims is not None and shapes.sizes(value) is None}
     if not open_:
         return shapes
-    found = {
-        value: merged for value, dims in open_.items() if (merged := _merge_dims(shapes.dims(value), dims)) is not None
-    }
+    found = {}
+    for value, dims in open_.items():
+        known = shapes.dims(value)
+        if ranges and known is not None and len(known) == len(dims):
+            known = tuple(map(partial(_readable, ranges=ranges), known, dims))
+        merged = _merge_dims(known, dims)
+        if merged is not None:
+            found[value] = merged
     return replace(shapes, _dims={**shapes._dims, **found})
+
+
+def _readable(known: Dim, said: Dim, ranges: SizeRanges) -> Dim:
+    return said if read_size(known, ranges) is None and read_size(said, ranges) is not None else known
 
 
 def _warn_of_declarations(declarations: Mapping[ir.Value, Dims | None], shapes: Shapes) -> None:

@@ -197,6 +197,8 @@ def _full_entry(value: ir.Value, tensor: ir.TensorProtocol, size: int) -> tuple[
     ir.serde.serialize_graph_into(proto, ir.GraphView([], [], nodes=[], initializers=[held]))  # type: ignore[arg-type]
     entry = proto.initializer.pop()
     without_outputs([held], proto)
+    if value.is_graph_output():
+        proto.ClearField("quantization_annotation")  # the outputs, which are written elsewhere, have it
     return entry, b"" if value.is_graph_input() else proto.SerializeToString(deterministic=True)
 
 

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from onnxtile.errors import ModelError, ModelWarning
 from onnxtile.model.calls import require_bounded_calls
+from onnxtile.model.empty_loops import require_few_empty_turns
 from onnxtile.model.oddities import runnable_oddities
 
 INLINE_BYTES = 1024
@@ -82,6 +83,7 @@ def _check(proto: onnx.ModelProto) -> None:
             warnings.warn(oddity, ModelWarning, stacklevel=4)
     except (ValueError, EncodeError, DecodeError) as error:
         raise ModelError(f"the model cannot be checked: {' '.join(str(error).split())}") from None
+    require_few_empty_turns(proto)
 
 
 def _light(proto: onnx.ModelProto) -> onnx.ModelProto:

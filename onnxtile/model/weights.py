@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from onnxtile.errors import UsageError
 from onnxtile.model.temporary import temporary_file
 from onnxtile.model.wire import Unusual, varint
+from onnxtile.paths import real
 from onnxtile.posix import cloned, copy_with_holes
 
 if TYPE_CHECKING:
@@ -58,11 +59,29 @@ def named_weights(model: Path) -> frozenset[Path]:
 
     The entries are found by their bytes, in the order in which protobuf writes them, so that a large model is not parsed.
     """
+    return frozenset(model.parent / text for text in _named(model))
+
+
+def weights_beside(target: Path, model: Path) -> frozenset[Path]:
+    """Return where the external data of `model` go when it is written to `target`; those outside its folder stay where they are."""
+    return frozenset(target.parent / straight(text, model.parent) for text in _named(model))
+
+
+def straight(location: str | os.PathLike[str], folder: Path) -> str:
+    """Return `location` as a path from `folder` without a way round, which from another folder may lead outside of it."""
+    path, folder = Path(location), real(folder)
+    if not path.is_absolute() and ".." not in path.parts:
+        return str(location)
+    file = real(folder / path)
+    return str(file.relative_to(folder)) if file.is_relative_to(folder) else str(path)
+
+
+def _named(model: Path) -> frozenset[str]:
     try:
         texts = {text for piece in _pieces(model) if b"location" in piece for text in _locations(piece)}
     except OSError:
         return frozenset()
-    return frozenset(model.parent / text for text in texts if text and "\0" not in text)
+    return frozenset(text for text in texts if text and "\0" not in text)
 
 
 def _pieces(path: Path) -> Iterator[bytes]:

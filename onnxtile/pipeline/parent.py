@@ -9,7 +9,7 @@ import time
 from types import FrameType
 from typing import NoReturn
 
-from onnxtile.quiet import silence_exits
+from onnxtile.quiet import silence_finalisers
 
 _EVERY = 0.5
 """Seconds between two looks."""
@@ -29,7 +29,7 @@ def end_with(parent: int) -> None:
     if os.getppid() != parent:
         os._exit(_CODE)
     signal.signal(signal.SIGTERM, _end)
-    silence_exits()
+    silence_finalisers()
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 

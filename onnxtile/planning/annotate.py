@@ -75,8 +75,10 @@ def _summary(result: PlanResult) -> str:
     summary |= {"io": result.io, "overwrite_inputs": result.overwrite_inputs, "order": result.order}
     fixed = {"pins": dict(result.pins), "places": dict(result.places), "keeps": list(result.keeps)}
     summary |= {key: names for key, names in fixed.items() if names}
+    if result.kernels is not None:
+        summary["kernels"] = dict(result.kernels)
     if result.kept_states:
-        told = ("input", "output", "arena", "offset", "size", "copied", "moved")
+        told = ("input", "output", "arena", "offset", "size", "copied", "strides")
         summary["states"] = [{key: getattr(state, key) for key in told} for state in result.kept_states]
     if result.movement is not None:
         summary["movement"] = {"fast": result.movement.fast, "slow": result.movement.slow}

@@ -1,33 +1,85 @@
-"""The certificate of a plan: a file from which a checker without onnxtile proves that no plan takes fewer bytes."""
+"""The certificate of a plan: a file from which two scripts without onnxtile prove that no plan takes fewer bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
 from onnxtile.model.validity import skeleton
-from onnxtile.planning.check_certificate import ByteGraph, around, graph_of
-from onnxtile.planning.result import PlanResult
+from onnxtile.planning.check_account import ByteGraph, graph_of
+from onnxtile.planning.check_account import refusal as refusal_of_account
+from onnxtile.planning.check_bound import ByteUsers, refusal
+from onnxtile.planning.offset_tree import FixedRow, offset_tree
+from onnxtile.planning.result import PlannedPart, PlanResult
 
-_MOST_SETS = 4_000
-"""Sets of nodes, at most, that a checker has to try: some seconds."""
+CertificateJson = dict[str, Any]
+
+_MOST_SETS = 20_000
+"""Sets of nodes, at most, that a checker has to try: up to some minutes."""
 _MOST_NODES = 20_000
 """Nodes of a graph, at most: the checker takes a bit for each node in each set."""
 _MOST_PEAKS = 8
 """Steps with the most live bytes, at most, at which the bytes of every order are counted."""
+_MOST_BRANCHES = 2_000
+"""Decisions, at most, in the tree of a proof about offsets."""
+_MOST_ROWS = 60
+"""Rows, at most, of which such a tree is looked for."""
+_TOO_LONG = f"a tree that proves the offsets has more than {_MOST_BRANCHES:,} branches or {_MOST_ROWS} rows"
 
 
-def certificate(model: ir.Model, plan: PlanResult) -> dict[str, Any]:
+def certificate(model: ir.Model, plan: PlanResult) -> CertificateJson:
     """Return the certificate of `plan`, the plan of `model`, ready for JSON; its `proof` is None, with the `reason`, where none is found.
 
-    `planning.check_certificate` accepts it. The proof is found with the checker's own account of the bytes, which shares nothing with the
-    planner's: it counts fewer bytes, never more.
+    `planning.check_account` and `planning.check_bound` accept it. The proof is found with their own account of the bytes, which shares
+    nothing with the planner's: it counts fewer bytes, never more.
     """
-    said: dict[str, Any] = {
-        "version": 1,
+    said = _stated(plan)
+    reason = _not_covered(plan)
+    if reason is None:
+        problem = graph_of(_proto(model), said)
+        said["order"], said["steps"] = _order(problem, plan)
+        for proved in chain(_of_accounts(problem, said), _of_rows(problem, said, plan)):
+            if not refusal(proved) and not refusal_of_account(problem, proved):
+                return proved
+        reason = _not_found(plan)
+    return said | {"proof": None, "reason": reason}
+
+
+def problem_certificate(plan: Mapping[str, Any]) -> CertificateJson:
+    """Return the certificate of the plan of a bare problem, which is given as JSON: no graph of it is known."""
+    said = {**_EMPTY, **{key: plan[key] for key in ("digest", "alignment")}, "claim": plan["optimal_over"]}
+    said |= {"arena": sum(arena["size"] for arena in plan["arenas"])}
+    if plan["optimal_over"] is None:
+        return said | {"proof": None, "reason": _NOT_SMALLEST}
+    rows: dict[str, dict[str, Any]] = {}
+    for row in plan["buffers"]:
+        parts = row.get("parts") or [{"start": 0, **row}]
+        rows |= _rows(row["name"], [PlannedPart(*(part[key] for key in _PART)) for part in parts], said)
+    proved = next(
+        (one for one in _about_rows(said, rows, one_arena=len(plan["arenas"]) == 1) if not refusal(one)), None
+    )
+    return proved or said | {"proof": None, "reason": _TOO_LONG}
+
+
+_PART = ("start", "size", "first", "last")
+_NOT_SMALLEST = "the plan is not proved the smallest"
+_EMPTY: Mapping[str, Any] = {"version": 2, "rows": {}, "places": {}, "pins": {}, "workspaces": {}, "reason": None}
+
+
+def _stated(plan: PlanResult) -> CertificateJson:
+    """Return what the plan claims, and what the scripts take from it."""
+    owners = {row.name: row for row in plan.buffers if row.alias is None}
+    names = {id_: next(filter(None, results)) for id_, results in zip(plan.schedule, plan.results, strict=True)}
+    spaces: dict[str, int] = {}
+    for row in plan.buffers:
+        if row.kind == "workspace" and row.node in names and row.node not in {body.node for body in plan.bodies}:
+            spaces[names[row.node]] = spaces.get(names[row.node], 0) + row.size
+    return {
+        **_EMPTY,
         "digest": plan.digest,
         "claim": plan.optimal_over,
         "arena": plan.arena_size,
@@ -36,34 +88,42 @@ def certificate(model: ir.Model, plan: PlanResult) -> dict[str, Any]:
         "overwrite_inputs": plan.overwrite_inputs,
         "dims": dict(plan.dims),
         "types": _types(plan),
-        "order": [next(filter(None, names)) for names in plan.results],
+        "states": [[state.input, state.output] for state in plan.kept_states],
+        "places": {
+            row.name: [row.alias or row.name, row.offset - owners[row.alias or row.name].offset]
+            for row in plan.buffers
+            if row.kind != "workspace" and (row.alias or row.name) in owners
+        },
+        "workspaces": spaces,
+        "pins": {owner: owners[owner].offset for owner in {_owner(plan, name) for name in plan.pins} & owners.keys()},
     }
-    proof, reason = None, _not_covered(plan)
-    if reason is None:
-        problem = graph_of(_proto(model), said)
-        # A bound above the arena would be a fault of the checker's account, never a proof.
-        proof = next((one for one in _proofs(problem, said) if one["bound"] <= plan.arena_size), None)
-        reason = (
-            None
-            if proof
-            else "the checker's account of the bytes proves less: parts, bodies and workspaces are not counted"
-        )
-    return {**said, "proof": proof, "reason": reason}
+
+
+def _owner(plan: PlanResult, name: str) -> str:
+    return next((row.alias or row.name for row in plan.buffers if row.name == name), name)
 
 
 def _not_covered(plan: PlanResult) -> str | None:
     """Return the reason why no proof of `plan` is looked for."""
     if plan.optimal_over is None:
-        return "the plan is not proved the smallest"
-    if plan.ranges:
-        return "the plan holds for ranges of sizes"
-    if len(plan.arenas) != 1:
-        return "the plan has several arenas"
-    if plan.kept_states:
-        return "the plan keeps states, whose inputs and outputs share bytes"
+        return _NOT_SMALLEST
+    if plan.movement is not None:
+        return "the plan copies tensors between memories, and its bound is of these copies"
     if len(plan.schedule) > _MOST_NODES:
         return f"the graph has more than {_MOST_NODES:,} nodes"
     return None
+
+
+def _not_found(plan: PlanResult) -> str:
+    """Return the reason why no proof of `plan` was found."""
+    if plan.optimal_over == "order":
+        is_rounded = plan.lower_bound == plan.peak
+        return (
+            "the bound rounds parts inside of an aligned unit outwards, the scripts do not" if is_rounded else _TOO_LONG
+        )
+    if plan.bodies:
+        return "the bound needs the bytes of bodies (If, Loop, Scan, functions), which the scripts do not count"
+    return f"the bound needs the bytes of Slices, which the scripts do not count, or more than {_MOST_SETS:,} sets of nodes"
 
 
 def _types(plan: PlanResult) -> dict[str, list[int]]:
@@ -90,32 +150,106 @@ def _proto(model: ir.Model) -> onnx.ModelProto:
     return proto
 
 
-def _proofs(problem: ByteGraph, said: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the proofs of the claim, the simplest first."""
-    place = {name: number for number, node in enumerate(problem.nodes) for name in node.output if name}
-    # Large Constant nodes are initializers here.
-    order = [place[name] for name in said["order"] if name in place]
-    limit = said["arena"] - said["alignment"]
-    needed, before = {}, 0
-    for node in order:
-        needed[node] = problem.live(node, *around(node, before, len(order)))
-        before |= 1 << node
-    peak = max(bound for _, bound in needed.values())
+def _order(problem: ByteGraph, plan: PlanResult) -> tuple[list[str], list[int]]:
+    """Return the nodes of the account in the order of the plan, and the step of each."""
+    known = {name for node in problem.nodes for name in node.output} - problem.idle
+    names = [next(filter(None, results)) for results in plan.results]
+    kept = [(name, step) for name, step in zip(names, plan.steps, strict=True) if name in known]
+    return [name for name, _ in kept], [step for _, step in kept]
+
+
+def _of_accounts(problem: ByteGraph, said: CertificateJson) -> Iterator[CertificateJson]:
+    """Yield certificates by an account of who uses which bytes, the simplest first."""
+    account = problem.account(said["workspaces"])
+    users, limit = ByteUsers(account), said["arena"] - said["alignment"]
+    for proof in _proofs(users, said, limit):
+        # A bound above the arena would be a fault of the account, never a proof.
+        if limit < proof["bound"] <= said["arena"]:
+            yield said | {"places": {}, "pins": {}, "account": account, "proof": proof}
+
+
+def _proofs(users: ByteUsers, said: CertificateJson, limit: int) -> Iterator[dict[str, Any]]:
+    count, done, needed = len(users.nodes), 0, {}
+    for name in said["order"]:
+        at = users.place[name]
+        needed[name] = users.live(at, done | 1 << count, ((1 << count) - 1) & ~(done | 1 << at) | 2 << count)
+        done |= 1 << at
+    peak = max((bound for _, bound in needed.values()), default=0)
     if peak <= limit:
         return
-    peaks = [node for node in order if needed[node][1] == peak]
-    for node in peaks[:_MOST_PEAKS]:
-        live, bound = problem.live(node, problem.span(node), problem.span(node, backward=True))
-        if bound > limit:
-            yield {"kind": "node", "node": _name(problem, node), "bound": bound, "live": live}
+    peaks = [name for name in said["order"] if needed[name][1] == peak]
+    for name in peaks[:_MOST_PEAKS]:
+        at = users.place[name]
+        live, bound = users.live(at, users.span(at, backward=False), users.span(at, backward=True))
+        yield {"kind": "node", "node": name, "bound": bound, "live": sorted(live)}
     if said["claim"] == "order":
-        yield {"kind": "step", "node": _name(problem, peaks[0]), "bound": peak, "live": needed[peaks[0]][0]}
+        yield {"kind": "step", "node": peaks[0], "bound": peak, "live": sorted(needed[peaks[0]][0])}
         return
     for backward in (False, True):
-        bound = problem.blocked(limit, _MOST_SETS, backward=backward) or 0
-        if bound:
-            yield {"kind": "search", "backward": backward, "sets": _MOST_SETS, "bound": bound}
+        bound = users.blocked(limit, _MOST_SETS, backward=backward) or 0
+        yield {"kind": "search", "backward": backward, "sets": _MOST_SETS, "bound": bound}
 
 
-def _name(problem: ByteGraph, node: int) -> str:
-    return next(name for name in problem.nodes[node].output if name)
+def _of_rows(problem: ByteGraph, said: CertificateJson, plan: PlanResult) -> Iterator[CertificateJson]:
+    """Yield certificates by the rows of the plan: of its pins, and of its order and its aliases."""
+    rows: dict[str, dict[str, Any]] = {}
+    for row in plan.buffers:
+        if row.alias is None:
+            parts = row.parts or (PlannedPart(0, row.size, row.first, row.last),)
+            rows |= _rows(row.name, parts, said, is_workspace=row.kind == "workspace")
+    if said["claim"] == "any order":
+        pinned = {name: row for name, row in rows.items() if "pin" in row}
+        ends = {name: row["pin"] + row["bytes"] for name, row in pinned.items()}
+        highest = max(ends, key=ends.__getitem__, default=None)
+        if highest is not None:
+            yield said | {"rows": {highest: pinned[highest]}, "proof": {"kind": "pin", "bound": ends[highest]}}
+        return
+    lives = problem.lives(said)
+    held = {name: problem.held_steps(said, row, lives) for name, row in rows.items()}
+    rows = {name: row | {"first": held[name][0], "last": held[name][-1]} for name, row in rows.items() if held[name]}
+    rows = {name: row for name, row in rows.items() if len(held[name]) > row["last"] - row["first"]}
+    yield from _about_rows(said, rows, one_arena=len(plan.arenas) == 1)
+
+
+def _rows(
+    owner: str, parts: Sequence[PlannedPart], said: CertificateJson, *, is_workspace: bool = False
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of the parts of a buffer, by name, which hold multiples of the alignment."""
+    unit, pin = said["alignment"], said["pins"].get(owner)
+    for part in parts:
+        begin, end = -(-part.start // unit) * unit, -(-(part.start + part.size) // unit) * unit
+        name = owner if len(parts) == 1 else f"{owner}[{part.start}:{part.start + part.size}] from step {part.first}"
+        told = {"owner": owner, "start": part.start, "size": part.size, "bytes": end - begin}
+        told |= {"first": part.first, "last": part.last, "workspace": is_workspace}
+        if end > begin:
+            yield name, told | ({} if pin is None else {"pin": pin + begin})
+
+
+def _about_rows(
+    said: CertificateJson, rows: Mapping[str, dict[str, Any]], *, one_arena: bool = True
+) -> Iterator[CertificateJson]:
+    """Yield certificates by the rows that are live in one step, and by a tree of decisions about offsets."""
+    limit = said["arena"] - said["alignment"]
+    live: dict[int, int] = {}
+    for step in sorted({row["first"] for row in rows.values()}):
+        live[step] = sum(row["bytes"] for row in rows.values() if row["first"] <= step <= row["last"])
+    step = max(live, key=live.__getitem__, default=0)
+    here = {
+        name: row | {"first": step, "last": step} for name, row in rows.items() if row["first"] <= step <= row["last"]
+    }
+    yield said | {"rows": here, "proof": {"kind": "rows", "step": step, "bound": live.get(step, 0)}}
+    if not one_arena or len(rows) > _MOST_ROWS:
+        return
+    fixed = {name: FixedRow(row["bytes"], row["first"], row["last"], row.get("pin")) for name, row in rows.items()}
+    tree = offset_tree(fixed, limit, _MOST_BRANCHES)
+    if tree is not None:
+        used = {name: rows[name] for name in sorted(_named(tree))}
+        yield said | {"rows": used, "proof": {"kind": "offsets", "bound": limit + 1, "tree": tree}}
+
+
+def _named(tree: Mapping[str, Any]) -> set[str]:
+    """Return the rows of which a tree speaks."""
+    if "chain" in tree:
+        return {*tree["chain"]}
+    sides: Sequence[Mapping[str, Any]] = (tree["low"], tree["high"])
+    return {*tree["pair"]}.union(*map(_named, sides))

@@ -45,8 +45,9 @@ from onnxtile.planning.rows import (
     planned_bodies,
     results,
 )
-from onnxtile.planning.scaled_arenas import scaled_arenas, with_scaled
-from onnxtile.planning.states.find_states import StateChoice, roots, states_of
+from onnxtile.planning.scaled_arenas import scaled_arenas, with_scaled, with_scaled_bodies
+from onnxtile.planning.states.find_states import StateChoice, states_of
+from onnxtile.planning.states.state_layout import with_states
 from onnxtile.planning.states.state_rows import planned_states
 
 NO_STATES = StateChoice()
@@ -108,7 +109,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     model, shapes, constants = unfold(model, shapes, constants)
     bare = LayoutFacts(model, shapes, constants)
     states = states_of(bare, settings.states)
-    facts = LayoutFacts(model, shapes, constants, roots(states.taken, bare))
+    facts = with_states(bare, states.taken)
     capacities = {memory.name: memory.capacity for memory in memories(settings.capacity)}
     pins = replace(settings.pins.with_marks(model), capacities=capacities)
     scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept, states=states.taken)
@@ -154,6 +155,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         proof = replace(proof, ended="unplanned tensors")
     optimal = allocation.size == proof.lower_bound and not told.unplanned
     scaled = scaled_arenas(layout, allocation, facts.shapes, settings.ranges)
+    buffers = with_scaled(planned(layout, facts, places), scaled)
     return PlanResult(
         digest=settings.digest,
         dims=dict(settings.dims),
@@ -177,8 +179,8 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         order=settings.order,
         schedule=schedule.ids,
         steps=tuple(schedule.steps.values()),
-        buffers=with_scaled(planned(layout, facts, places), scaled),
-        bodies=planned_bodies(layout, inside, facts, places),
+        buffers=buffers,
+        bodies=with_scaled_bodies(planned_bodies(layout, inside, facts, places), buffers),
         insides=kernels.rows(layout, inside),
         model=settings.name,
         inputs=inputs(model, facts),

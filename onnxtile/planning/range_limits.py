@@ -2,25 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from onnxtile.errors import Infeasible
+from onnxtile.model.size_formula import SizeRanges
 from onnxtile.planning.offsets.memories import Capacity
 from onnxtile.planning.result import PlanResult
+
+_HINT = "make a range smaller or the capacity larger"
 
 
 def does_not_fit(plan: PlanResult, capacity: Capacity, largest: Infeasible) -> Infeasible:
     """Return the error for a `plan` over ranges, made without a limit, that exceeds `capacity`; `largest` is that of the largest sizes."""
-    limit = sum(capacity.values()) if isinstance(capacity, Mapping) else capacity
+    limit = next(iter(capacity.values()), None) if isinstance(capacity, Mapping) else capacity
     found = [] if limit is None else list(smallest_over(plan, limit))
     if not found:
         return largest
-    listed = ", or ".join(" ".join(f"{name}={size}" for name, size in sizes.items()) for sizes in found)
+    listed = ", or ".join(map(_listed, found))
     needed = plan.arena_size_at(found[0])
     return Infeasible(
         f"DOES NOT FIT: the plan takes {needed:,} bytes of {limit:,} at {listed}, the smallest sizes that exceed the capacity",
-        hint="make a range smaller or the capacity larger",
+        hint=_HINT,
     )
+
+
+def none_fits(
+    ranges: SizeRanges, refusal: Callable[[SizeRanges], Infeasible | None], largest: Infeasible
+) -> Infeasible:
+    """Return the error for `ranges` that no plan into several memories holds for; `largest` is that of the largest sizes.
+
+    `refusal` returns the error of a plan for smaller ranges. Sizes are found for which a plan up to them is refused, and is not with the
+    last of them smaller by one. The dimensions are made smaller in their order.
+    """
+    found, error = dict(ranges), largest
+    for name, (least, most) in ranges.items():
+        low, high = least, most
+        while low < high:
+            middle = (low + high) // 2
+            refused = refusal({**found, name: (least, middle)})
+            if refused is None:
+                low = middle + 1
+            else:
+                high, error = middle, refused
+        found[name] = (least, high)
+    listed = _listed({name: high for name, (_, high) in found.items()})
+    return Infeasible(f"DOES NOT FIT: at {listed}, the smallest sizes without a plan, {error}", hint=_HINT)
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def smallest_over(plan: PlanResult, limit: int) -> Iterator[dict[str, int]]:

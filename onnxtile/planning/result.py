@@ -235,8 +235,9 @@ class PlannedState(_Row):
 
     `source` says how that is known: "given", by "names", or by the "operator" that makes the output. A state in the arena keeps the `size`
     bytes at `offset` of `arena` in the whole run and between runs. `copied` bytes are copied from the output to the input after each run,
-    0 where both have one address. `moved` are the most bytes of the input that the operator moves inside them, to append rows. `axis` is
-    that along which the state grows. A state that is only listed has no arena, and is planned as any input and output.
+    0 where both have one address. `axis` is that along which the state grows. Such a state at one address has `strides`, the bytes from one
+    element to the next on each axis, at every length: those of the output at its largest size. No row moves. A state that is only listed
+    has no arena, and is planned as any input and output.
     """
 
     input: str
@@ -247,7 +248,7 @@ class PlannedState(_Row):
     offset: int | None = None
     size: int | None = None
     copied: int | None = None
-    moved: int | None = None
+    strides: tuple[int, ...] | None = None
 
     @property
     def is_kept(self) -> bool:

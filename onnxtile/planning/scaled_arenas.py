@@ -13,9 +13,10 @@ from onnxtile.model.shapes import Shapes
 from onnxtile.model.size_formula import SizeFormula, SizeRanges, extreme
 from onnxtile.model.size_pieces import SizePieces
 from onnxtile.planning.layout.graph_layout import Layout
+from onnxtile.planning.layout.workspaces import SHARED
 from onnxtile.planning.offsets.memories import Allocation, Filled
 from onnxtile.planning.offsets.range_formulas import RangeFormulas
-from onnxtile.planning.result import ArenaFormula, PlannedBuffer
+from onnxtile.planning.result import ArenaFormula, PlannedBody, PlannedBuffer
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,20 @@ def with_scaled(rows: Sequence[PlannedBuffer], arenas: Iterable[ScaledArena]) ->
         scaled = offsets.get(owner, SizePieces.of([SizeFormula.number(starts[owner])]))
         found.append(replace(row, scaled_offset=scaled + (row.offset - starts[owner])))
     return tuple(found)
+
+
+def with_scaled_bodies(bodies: Sequence[PlannedBody], rows: Iterable[PlannedBuffer]) -> tuple[PlannedBody, ...]:
+    """Return `bodies` with the scaled offsets of their rows, which lie in the workspaces among `rows` wherever these start."""
+    workspaces = {row.node: row for row in rows if row.kind == "workspace" and row.name == f"{row.node} {SHARED}"}
+    return tuple(_in_scaled(body, workspaces[body.node]) if body.node in workspaces else body for body in bodies)
+
+
+def _in_scaled(body: PlannedBody, workspace: PlannedBuffer) -> PlannedBody:
+    start = workspace.scaled_offset
+    if start is None:
+        return body
+    rows = tuple(replace(row, scaled_offset=start + (row.offset - workspace.offset)) for row in body.buffers)
+    return replace(body, buffers=rows, bodies=tuple(_in_scaled(inner, workspace) for inner in body.bodies))
 
 
 def _buffer_sizes(layout: Layout, shapes: Shapes, ranges: SizeRanges) -> dict[str, SizeFormula]:

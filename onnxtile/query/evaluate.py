@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxtile import keys
 from onnxtile.errors import ModelError, QueryError
 from onnxtile.model.constants import Constants
 from onnxtile.model.opset import Opsets
@@ -57,9 +58,22 @@ class TestContext:
     constants: Constants
     shapes: LateShapes
     opsets: Opsets
+    model: ir.Model
     text: str
     strict: bool = True
     """Whether a name that an operator does not have is an error, or, as where any node may stand, only not known."""
+
+
+@dataclass(frozen=True)
+class _IslandNode:
+    """A node inside a quantised island, and the operands of the island's call by the inputs of its function."""
+
+    node: ir.Node
+    operands: Mapping[ir.Value, ir.Value | None]
+
+    def inputs(self) -> list[ir.Value | None]:
+        """Return the inputs of the node, as far as they are known outside: the operands of the call."""
+        return [value if value is None else self.operands.get(value, value) for value in self.node.inputs]
 
 
 def holds(test: Expression, scope: TestSubject, facts: TestContext) -> bool:
@@ -113,6 +127,9 @@ def _look_up(reference: Name | ElementOf | PropertyOf, scope: TestSubject, facts
         return base
     if isinstance(reference, ElementOf):
         return _element(base, reference, facts)
+    if isinstance(base, _IslandNode):
+        name = Name(reference.name, reference.span)
+        return base.inputs() if reference.name == "inputs" else _named(name, base.node, facts)
     if isinstance(base, ir.Node):
         return _named(Name(reference.name, reference.span), base, facts)
     if isinstance(base, ir.Value):
@@ -205,18 +222,30 @@ def _property(value: ir.Value, reference: PropertyOf, facts: TestContext) -> Any
     if word == "constant":
         return known
     if word in {"node", "op"}:
-        return _maker(value, word)
+        return _maker(value, word, facts)
     if word == "value":
         return _array(value, facts) if known else Unknown(f"{value.name!r} is not constant")
     return _typed_property(value, word, facts)
 
 
-def _maker(value: ir.Value, word: str) -> Any:
-    """Return the node that makes `value`, or its operator, "" where it has none."""
+def _maker(value: ir.Value, word: str, facts: TestContext) -> Any:
+    """Return the node that makes `value`, or its operator, "" where it has none; of a quantised island, the node inside."""
     producer = value.producer()
+    inside = None if producer is None else _in_island(producer, value.index() or 0, facts)
     if word == "op":
-        return "" if producer is None else producer.op_type
-    return Unknown(f"no node makes {value.name!r}") if producer is None else producer
+        found = producer if inside is None else inside.node
+        return "" if found is None else found.op_type
+    return inside or producer or Unknown(f"no node makes {value.name!r}")
+
+
+def _in_island(call: ir.Node, output: int, facts: TestContext) -> _IslandNode | None:
+    """Return the node that makes `output` of `call`, where that calls a quantised island: a test holds as before it was made."""
+    function = facts.model.functions.get(call.op_identifier())
+    if function is None or keys.ISLAND not in function.metadata_props:
+        return None
+    node = function.outputs[output].producer()
+    operands = dict(zip(function.inputs, call.inputs, strict=False))
+    return None if node is None else _IslandNode(node, operands)
 
 
 def _typed_property(value: ir.Value, word: str, facts: TestContext) -> Any:

@@ -128,7 +128,7 @@ class Matcher:
     def facts(self, text: str, node: Node | None = None) -> TestContext:
         """Return the names that a test in `text` may use; where `node` may stand for any operator, more names are allowed."""
         strict = node is None or node.type not in {ANY_NODE, PRODUCER}
-        return TestContext(self._constants, self._shapes, self._opsets, text, strict)
+        return TestContext(self._constants, self._shapes, self._opsets, self._model, text, strict)
 
     def _acceptor(self, index: VertexIndex, program: Program) -> Callable[[Vertex, Node], bool]:
         tested = (node for node in program.query.nodes if node.test is not None)

@@ -16,9 +16,14 @@ def comment(text: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Return `text` in UTF-8 as a string literal; of a very long text the end is kept."""
+    """Return `text` in UTF-8 as a string literal; of a very long text the end is kept. Nothing in it ends or begins a comment."""
     data = text.encode(errors="surrogatepass")[-_LONGEST:]
-    return '"' + "".join(chr(byte) if _is_plain(byte) else f"\\{byte:03o}" for byte in data) + '"'
+    content = "".join(chr(byte) if _is_plain(byte) else _octal(byte) for byte in data)
+    return '"' + content.replace("*/", "*" + _octal(ord("/"))).replace("/*", "/" + _octal(ord("*"))) + '"'
+
+
+def _octal(byte: int) -> str:
+    return f"\\{byte:03o}"
 
 
 def _is_plain(byte: int) -> bool:

@@ -176,9 +176,13 @@ def _states(table: RunTable, prefix: str) -> Iterator[str]:
     yield "    uint32_t input, output;  /* indices of the tensors before and after a run */"
     yield "    size_t size;             /* bytes from the address of the input on, which keep their content between runs */"
     yield "    size_t copied;           /* bytes to copy from the output to the input after a run; 0: both have one address */"
+    yield "    size_t rows, pitch;      /* rows before the axis that grows, and bytes from one to the next at every length */"
     yield "};"
     yield f"#define {prefix}_STATE_COUNT {len(table.states)}u"
-    rows = (f"{{{state.before}u, {state.after}u, {state.size}u, {state.copied}u}}" for state in table.states)
+    rows = (
+        f"{{{state.before}u, {state.after}u, {state.size}u, {state.copied}u, {state.rows}u, {state.pitch}u}}"
+        for state in table.states
+    )
     yield from array(f"struct {low}_state {low}_states", f"{prefix}_STATE_COUNT", rows)
 
 

@@ -19,8 +19,9 @@ def movement_rows(result: ResultJson) -> Iterator[tuple[str, str]]:
     copies = f"{len(movement['copies']):,} copies of {moved:,} bytes, {above}"
     yield f"{movement['fast']} and {movement['slow']}", copies
     proof = _PROOFS[movement["bound"]]
-    yield "lower bound of the copies", f"{bound:,} bytes in this order ({proof})"
-    yield "first copies and outputs", f"{movement['forced']:,} bytes that every plan copies"
+    wide = f"{movement['parts_bound']:,} in parts, {movement['any_order_bound']:,} in any order"
+    yield "lower bound of the copies", f"{bound:,} bytes in this order ({proof}), {wide}"
+    yield "first copies and outputs", f"{movement['forced']:,} bytes"
     time = movement["time"]
     if time is not None:
         yield "time of the copies", f"{_milliseconds(time['copying'])} at {time['bandwidth']:,} bytes per second"

@@ -60,12 +60,17 @@ class TableNode:
 
 @dataclass(frozen=True)
 class TableState:
-    """An input and an output that are one state, by their indices: `size` bytes, of which `copied` are copied after each run."""
+    """An input and an output that are one state, by their indices: `size` bytes, of which `copied` are copied after each run.
+
+    At every length of a state that grows, `rows` rows begin `pitch` bytes apart. Another state is one row.
+    """
 
     before: int
     after: int
     size: int
     copied: int
+    rows: int
+    pitch: int
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,9 @@ def run_table(plan: PlanJson) -> RunTable:
     nodes = tuple(_node(node, index) for node in described)
     inputs, outputs = (tuple(index[name] for name in names) for names in ends)
     kept = (state for state in plan.get("states") or () if is_kept(state))
-    states = tuple(TableState(index[s["input"]], index[s["output"]], s["size"], s["copied"]) for s in kept)
+    states = tuple(
+        TableState(index[s["input"]], index[s["output"]], s["size"], s["copied"], *_rows_of(s)) for s in kept
+    )
     return RunTable(tuple(values), len(rows), nodes, inputs, outputs, states)
 
 
@@ -168,3 +175,11 @@ def _unplanned(name: str, constant: Mapping[str, Any] | None, known: Mapping[str
 def _shape(row: Mapping[str, Any]) -> tuple[int, ...] | None:
     shape = row.get("shape")
     return None if shape is None else tuple(shape)
+
+
+def _rows_of(state: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the number of rows of `state` before the axis that grows, and the bytes from one to the next."""
+    if not state["strides"] or not state["axis"] or not state["size"]:
+        return 1, state["size"]
+    pitch = state["strides"][state["axis"] - 1]
+    return state["size"] // pitch, pitch

@@ -31,13 +31,14 @@ def for_states(result: ResultJson) -> Iterator[Table]:
 
 
 def run_of_states(verdict: ResultJson) -> str:
-    """Return how many runs followed each other, and the sizes of the first and the last; empty for other runs."""
+    """Return how many runs followed each other, the sizes of the first and the last, and runs from a random state; empty for other runs."""
     verdict = verdict.get("state") or verdict
     if "states" not in verdict:
         return ""
     sizes = [" ".join(f"{name}={size}" for name, size in one.items()) for one in verdict["sizes"]]
     between = f" from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else ""
-    return f"runs one after the other, with the state kept in the arena: {verdict['runs']:,}{between}"
+    drawn = f", then {verdict['drawn_runs']:,} from a random state" if verdict["drawn_runs"] else ""
+    return f"runs one after the other, with the state kept in the arena: {verdict['runs']:,}{between}{drawn}"
 
 
 def _place(state: ResultJson) -> str:
@@ -49,4 +50,4 @@ def _after(state: ResultJson) -> str:
         return ""
     if state["copied"]:
         return f"copied: {state['copied']:,} bytes"
-    return f"in place, rows of up to {state['moved']:,} bytes moved" if state["moved"] else "in place"
+    return "in place" if state["axis"] is None else "in place, appended; strides as at the largest size"

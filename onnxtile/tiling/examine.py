@@ -18,10 +18,14 @@ from onnxtile.tiling.grid import TileGrid
 from onnxtile.tiling.join import nodes_of_any_scatter
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.requirements import require_cuttable, require_fillable
-from onnxtile.tiling.search import front, smallest
+from onnxtile.tiling.search import front, pairs_at_most, smallest
 from onnxtile.tiling.sites import MOST_NODES, Candidate
+from onnxtile.tiling.tensors import NotTiled
 from onnxtile.tiling.tileable import TilingFacts
 from onnxtile.tiling.write_tiles import count_nodes, most_nodes
+
+_MOST_PAIRS = 2**22
+"""Steps along the sliding axes and N in all combinations that are compared at most: they take about 1 GB."""
 
 
 def examine(
@@ -59,6 +63,8 @@ def examine(
         return TileGrid.chosen(contraction, bounds, choice.tile, choice.order)
 
     work = Workload.of(contraction)
+    if pairs_at_most(work, bounds) > _MOST_PAIRS:
+        raise NotTiled(f"its sizes leave more than {_MOST_PAIRS:,} tiles to compare")
     choices = front(work, limits, bounds, nodes)
     if not choices:
         raise _infeasible(name, contraction, limits, bounds)

@@ -8,7 +8,7 @@ product. Tiles of several whole groups are searched beside tiles of one group.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isqrt
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,17 @@ def shortest_steps(size: int, bound: int | None = None, multiple: int = 1) -> Co
     few = np.arange(1, min(isqrt(units) + 1, units) + 1, dtype=np.int64)
     steps: Counts = np.minimum(np.unique(np.concatenate([few, -(-units // few)])) * multiple, size)
     return steps if bound is None else steps[steps <= bound]
+
+
+def pairs_at_most(workload: Workload, bounds: AxisBounds) -> int:
+    """Return how many steps along the sliding axes and N the search compares at most, in all combinations."""
+    first, _, last = bounds.multiples
+    axes = [*((out, bound, first) for out, bound in zip(workload.outs, bounds.sliding, strict=True))]
+    axes += [(workload.filters, bounds.filters, last)]
+    counts = (
+        min(2 * isqrt(-(-size // multiple)) + 2, size if bound is None else bound) for size, bound, multiple in axes
+    )
+    return prod(counts)
 
 
 def _along(work: Workload, bounds: AxisBounds) -> list[Counts]:

@@ -82,6 +82,7 @@ class FitOptions(CurveOptions):
         Option("size of the memory for activations", "[NAME=]256KiB", kind=values.SIZES),
     ] = None
     smallest: Annotated[bool, Option("find the smallest arena within the budget")] = False
+    fuse: Annotated[bool, Option("also try the model fused before it is cut, and after, as fuse does")] = False
     tolerance: Annotated[
         Literal["1step"] | None,
         Option(
@@ -243,6 +244,12 @@ def require_memory(options: FitOptions) -> None:
             "{capacity} and {smallest} exclude each other",
             hint="leave out one of the two",
             given={"capacity": NAME_ONLY, "smallest": NAME_ONLY},
+        )
+    if options.fuse and options.memories is not None:
+        raise UsageError(
+            "{fuse} is for one memory, and {capacity} is given for two",
+            hint="fuse the result: onnxtile fuse",
+            given={"fuse": NAME_ONLY, "capacity": NAME_ONLY},
         )
 
 

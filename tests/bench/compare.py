@@ -1,10 +1,11 @@
 """onnxtile beside its peers, in one run: writes docs/benchmarks.md from rows in JSON.
 
-    python -m tests.bench.compare [--peers FOLDER] [--rows FILE.json] [--only PART,...] [--models N] [--page FILE.md]
+    python -m tests.bench.compare [--peers FOLDER] [--rows FILE.json] [--only PART,...] [--models N|PART=N,...] [--page FILE.md]
+        [--minimalloc PROGRAM] [--quantised FOLDER] [--tflite FOLDER]
 
-PARTS: fuse, plan, problems, ranges, quantised, queries, fit. Each peer is installed in an environment of its own in FOLDER (by default
-onnxtile-peers in the folder of temporary files), once. Rows that FILE has already are not measured again; so a run that was ended goes on.
-With --models N, only the first N models of each part are measured. Where a peer needs less, its cell is bold.
+PARTS: fuse, plan, problems, ranges, quantised, queries, micro, fit. Each peer is installed once, in an environment of its own in FOLDER
+(by default onnxtile-peers in the folder of temporary files). Rows that FILE has are not measured again, so a run that was ended goes on.
+With --models N, only the first N models of each part are measured, with PART=N of that part. Where a peer needs less, its cell is bold.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.bench.compare_page import page, written
@@ -35,17 +38,12 @@ def about(run: Run, parts: Sequence[str]) -> Row:
         "queries": ("aidge",),
     }
     of |= {"problems": ("ethos-u-vela",), "ranges": ("onnxsim",), "quantised": ("onnxsim",)}
+    own = {"tflite-micro": version("tflite_micro")} if "micro" in parts and find_spec("tflite_micro") else {}
     names = dict.fromkeys(name for part in parts for name in of.get(part, ()) if name in PACKAGES)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    machine = (
-        f"{platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GiB, load {os.getloadavg()[0]:.1f} at the start"
-    )
-    today = datetime.date.today().isoformat()
     return {
-        "date": today,
-        "machine": machine,
-        "onnxtile": own_version(),
-        "versions": {name: run.peers.version(name) for name in names},
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GiB",
+        "versions": {name: run.peers.version(name) for name in names} | own,
     }
 
 
@@ -55,10 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--peers", type=Path, default=Path(tempfile.gettempdir()) / "onnxtile-peers")
     parser.add_argument("--rows", type=Path, default=Path(tempfile.gettempdir()) / "onnxtile-rows.json")
     parser.add_argument("--only", default=",".join(PARTS), metavar="PART,...")
-    parser.add_argument("--models", type=int, metavar="N")
+    parser.add_argument("--models", default="", metavar="N|PART=N,...")
     parser.add_argument("--zoo", type=Path, default=SHARED / "zoo")
     parser.add_argument("--minimalloc", type=Path, metavar="PROGRAM")
+    parser.add_argument("--minimalloc-version", default="of unknown version", metavar="TEXT")
     parser.add_argument("--quantised", type=Path, metavar="FOLDER", help="what tests.bench.quantised_models exported")
+    parser.add_argument("--tflite", type=Path, metavar="FOLDER", help="models of TensorFlow Lite")
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args(arguments)
     run, parts = Run(given), given.only.split(",")
@@ -71,15 +71,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows["about"]["versions"] = versions | rows["about"]["versions"]
     for part in parts:
         known = rows.setdefault(part, {})
-        for name, measure in list(PARTS[part](run))[: given.models]:
+        for name, measure in list(PARTS[part](run))[: most(given.models, part)]:
             if name not in known:
                 sys.stderr.write(f"{part}: {name}\n")
-                known[name] = measured_row(measure)
+                taken = {
+                    "date": datetime.date.today().isoformat(),
+                    "load": os.getloadavg()[0],
+                    "onnxtile": own_version(),
+                }
+                known[name] = measured_row(measure) | {"taken": taken}
                 given.rows.write_text(json.dumps(rows, indent=1))
-    if "MiniMalloc" in run.peers.missing:
+    if given.minimalloc:
+        rows["about"]["versions"]["MiniMalloc"] = f"{given.minimalloc_version} (a program that was given)"
+    elif "MiniMalloc" in run.peers.missing:
         rows["about"]["versions"]["MiniMalloc"] = f"not built: {run.peers.missing['MiniMalloc']}"
     given.rows.write_text(json.dumps(rows, indent=1))
     given.page.write_text(written(given.page.read_text("utf-8"), page(rows)), "utf-8")
+
+
+def most(models: str, part: str) -> int | None:
+    """Return how many models of a part are measured at most: None for all."""
+    counts = {name: int(count) for name, _, count in (one.rpartition("=") for one in models.split(",")) if count}
+    return counts.get(part, counts.get(""))
 
 
 def measured_row(measure: Measure) -> Row:

@@ -1,6 +1,6 @@
 """Compares what Eclipse Aidge and onnxtile find, query by query, on the models of the zoo.
 
-    python -m tests.bench.compare_aidge --aidge PYTHON [--zoo FOLDER] [--each N] [--seed N] [--json FILE]
+    python -m tests.bench.compare_aidge --aidge PYTHON [--zoo FOLDER] [--model NAME ...] [--each N] [--seed N] [--json FILE]
 
 PYTHON is one that has aidge-core, aidge-onnx and aidge-backend-cpu. The queries are the five of `patterns/aidge` that name no meta-op,
 and ones generated from the neighbourhoods of real nodes; every query runs on every model in both tools, and what they find is
@@ -51,7 +51,7 @@ def main() -> int:
     options = _options()
     folder = Path(options.zoo)
     with tempfile.TemporaryDirectory() as place:
-        cases = [_prepared(folder / f"{name}.onnx", Path(place)) for name in MODELS]
+        cases = [_prepared(folder / f"{name}.onnx", Path(place)) for name in options.model or MODELS]
         types = _ask_all(options.aidge, cases, [])
         queries = dict(_classic())
         for number, (case, answer) in enumerate(zip(cases, types, strict=True)):
@@ -77,6 +77,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--aidge", required=True, help="a Python that has Aidge")
     parser.add_argument("--zoo", default=str(ROOT.parent / "shared" / "zoo"), help="the folder of the models")
     parser.add_argument("--each", type=int, default=4, help="queries of each kind generated from each model")
+    parser.add_argument("--model", action="append", metavar="NAME", help="a model of the folder; 12 by default")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="where to write every difference")
     return parser.parse_args()
@@ -304,8 +305,11 @@ class Tally:
         return sum(count for (_, reason), count in self._reasons.items() if reason == UNEXPLAINED)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every difference."""
-        return {"differences": self._details}
+        """Return every difference, and the counts over all queries."""
+        counts = sum(self._rows.values(), Counter[str]())
+        counts["queries"] = sum(map(len, self._queries.values()))
+        counts["unexplained"] = self.unexplained()
+        return {"counts": dict(counts), "differences": self._details}
 
     def tables(self) -> Iterator[str]:
         """Yield the lines of the tables, in Markdown."""

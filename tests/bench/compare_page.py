@@ -1,15 +1,27 @@
-"""The page of `tests.bench.compare`, from its rows. A peer's number that is less than onnxtile's is bold."""
+"""The page of `tests.bench.compare`, from its rows. A peer's number that is better than onnxtile's is bold."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.bench.compare_parts import OPERATORS, RANGES, Row
+from tests.bench.compare_parts import RANGES, Row
+from tests.bench.quantised_models import HEAD
 
 BEGIN, END = "<!-- begin of compare.py -->\n", "<!-- end of compare.py -->\n"
+_TITLES = {"layernorm": "layer norms", "rmsnorm": "RMS norms", "gelu": "GELUs", "attention": "attentions"}
+
+
+def _table(*columns: str, words: int = 1) -> str:
+    """Return the head of a table whose first `words` columns are words, the others numbers."""
+    return f"| {' | '.join(columns)} |\n|{'---|' * words}{'---:|' * (len(columns) - words)}"
+
+
+def _line(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def _cell(row: Row, key: str, shape: str = ",") -> str:
@@ -23,75 +35,126 @@ def _bold(cells: Sequence[str], numbers: Sequence[float | None]) -> list[str]:
     return [f"**{cell}**" if wins else cell for cell, wins in zip(cells, better, strict=True)]
 
 
+def _ratio(own: float, other: float) -> str:
+    """Return how many times as much onnxtile takes, bold where the peer takes less."""
+    if math.isnan(own) or math.isnan(other):
+        return ""
+    return f"**{own / other:.2f}**" if own > other else f"{own / other:.2f}"
+
+
+def _spread(ratios: Iterable[float]) -> str:
+    known = [ratio for ratio in ratios if not math.isnan(ratio)]
+    return f"{statistics.median(known):.2f} ({min(known):.2f} to {max(known):.2f})" if known else ""
+
+
+def _compared(pairs: Iterable[tuple[float, float]]) -> str:
+    """Return in how many pairs the first, onnxtile's, is less, equal and more."""
+    signs = Counter((own > other) - (own < other) for own, other in pairs)
+    return f"less in {signs[-1]}, equal in {signs[0]}, more in {signs[1]}"
+
+
 def _fuse_page(rows: Mapping[str, Row]) -> Iterator[str]:
-    yield "| model | tool | layer norms | GELUs | attentions | result | CPU, s | MB |\n|---|---|---|---|---|---|---:|---:|"
+    tools = list(dict.fromkeys(tool for row in rows.values() for tool in row["tools"]))
+    yield "Found of those there, where that is known; processor time of onnxtile over that of the tool, model by model.\n"
+    yield _table("tool", "models", "equal", "not equal or failed", *_TITLES.values(), "median time ratio", "MB, median")
+    for tool in tools:
+        yield _tool_line(tool, rows)
+    certified = Counter(
+        row["tools"]["onnxsim"]["certify"] for row in rows.values() if "certify" in row["tools"]["onnxsim"]
+    )
+    yield f"\nonnxsim --certify: {', '.join(f'{word} {count}' for word, count in certified.most_common())}.\n"
+    yield f"By model: {', '.join(_TITLES.values())}; seconds; the result where it is not equal. A time below that of onnxtile is bold.\n"
+    yield _table("model", "there", *tools, words=2 + len(tools))
     for name, row in rows.items():
-        own = row["tools"]["onnxtile"]
-        for tool, one in row["tools"].items():
-            if "failed" in one:
-                yield f"| {name} | {tool} | {one['failed']} | | | | | |"
-                continue
-            known = {key: row["there"].get(key) for key in OPERATORS}
-            counts = [f"{one['counts'][key]} of {known[key] if known[key] is not None else '?'}" for key in OPERATORS]
-            costs = [f"{one['seconds']:.2f}", f"{one['memory'] / 1e6:.0f}"]
-            pairs = [
-                _bold(["", cell], [own.get(key), one[key]])[1]
-                for cell, key in zip(costs, ("seconds", "memory"), strict=True)
-            ]
-            verdict = one["verdict"] + (f"; certify: {one['certify']}" if one.get("certify") else "")
-            yield f"| {name} | {tool} | {' | '.join(counts)} | {verdict} | {' | '.join(pairs)} |"
+        there = "/".join(str(row["there"].get(key, "?")) for key in _TITLES) if row["there"] else "unknown"
+        yield _line(name, there, *(_tool_cell(row["tools"][tool], row["tools"]["onnxtile"]) for tool in tools))
+
+
+def _tool_line(tool: str, rows: Mapping[str, Row]) -> str:
+    """Return the line of a tool over all models."""
+    pairs = [(row["there"], row["tools"][tool], row["tools"]["onnxtile"]) for row in rows.values()]
+    done = [pair for pair in pairs if "failed" not in pair[1]]
+    words = Counter(one["verdict"].partition(":")[0] for _, one, _ in done)
+    words["fails"] = len(pairs) - len(done)
+    bad = ", ".join(f"{word} {count}" for word, count in words.items() if count and word != "equal") or "none"
+    counts = []
+    for key in _TITLES:
+        known = [(there[key], one["counts"][key]) for there, one, _ in done if key in there]
+        counts.append(f"{sum(found for _, found in known)} of {sum(there for there, _ in known)}")
+    ratios = [own["seconds"] / one["seconds"] for _, one, own in done if "failed" not in own]
+    memory = statistics.median(one["memory"] for _, one, _ in done) / 1e6 if done else math.nan
+    return _line(tool, len(pairs), words["equal"], bad, *counts, _spread(ratios), f"{memory:.0f}")
+
+
+def _tool_cell(one: Row, own: Row) -> str:
+    if "failed" in one:
+        return str(one["failed"])
+    counts = "/".join(str(one["counts"][key]) for key in _TITLES)
+    seconds = _bold(["", f"{one['seconds']:.2f}"], [own.get("seconds"), one["seconds"]])[1]
+    return f"{counts}; {seconds}" + ("" if one["verdict"] == "equal" else f"; {one['verdict']}")
 
 
 def _plan_page(rows: Mapping[str, Row]) -> Iterator[str]:
-    yield (
-        "| model | arena | proved | onnxsim (left out) | the same buffers: plan | Vela greedy | Vela hillclimb "
-        "| plan, CPU s | MB | without proof, s | onnxsim, CPU s | MB |\n|---|---:|---|" + "---:|" * 9
+    done = {name: row for name, row in rows.items() if "failed" not in row}
+    yield _table(
+        "model",
+        "arena",
+        "proved",
+        "onnxsim (left out)",
+        "same buffers: plan",
+        "Vela greedy",
+        "Vela hillclimb",
+        "time / onnxsim",
+        "without proof",
+        "MB",
+        "onnxsim, MB",
     )
-    ratios = []
-    for name, row in rows.items():
-        sim, vela, costs = row["onnxsim"], row["vela"], row["costs"]
-        arenas = _bold([f"{row['arena']:,}", _cell(sim, "arena")], [row["arena"], sim.get("arena")])
-        left = f" ({sim['left_out']})" if "left_out" in sim else ""
-        same = [row["same buffers"], *(one.get("arena") for one in vela.values())]
-        offsets = _bold([f"{same[0]:,}", *(_cell(one, "arena") for one in vela.values())], same)
-        used = [costs.get(key) or {"seconds": math.nan, "memory": math.nan} for key in ("plan", "no proof", "onnxsim")]
-        ratios += [used[0]["seconds"] / used[2]["seconds"]]
-        seconds = _bold([f"{one['seconds']:.2f}" for one in used], [one["seconds"] for one in used])
-        memory = _bold(
-            [f"{one['memory'] / 1e6:.0f}" for one in (used[0], used[2])], [used[0]["memory"], used[2]["memory"]]
-        )
-        cells = [
-            arenas[0],
-            row["proved"] or "no",
-            arenas[1] + left,
-            *offsets,
-            seconds[0],
-            memory[0],
-            used[1]["seconds"],
-            seconds[2],
-            memory[1],
-        ]
-        cells[8] = f"{used[1]['seconds']:.2f}"
-        yield f"| {name} | {' | '.join(cells)} |"
-    known = [ratio for ratio in ratios if not math.isnan(ratio)]
-    if known:
-        spread = f"median {statistics.median(known):.2f}, most {max(known):.2f}"
-        yield f"\nProcessor time of plan, its run included, over that of onnxsim: {spread}."
+    for name, row in done.items():
+        yield _plan_line(name, row)
+    yield from (f"| {name} | {row['failed']} | {'| ' * 9}" for name, row in rows.items() if "failed" in row)
+    yield "\n" + "\n".join(_plan_words(list(done.values())))
+
+
+def _plan_line(name: str, row: Row) -> str:
+    sim, vela = row["onnxsim"], row["vela"]
+    arenas = _bold([f"{row['arena']:,}", _cell(sim, "arena")], [row["arena"], sim.get("arena")])
+    left = f" ({sim['left_out']})" if "left_out" in sim else ""
+    same = [row["same buffers"], *(one.get("arena") for one in vela.values())]
+    offsets = _bold([f"{same[0]:,}", *(_cell(one, "arena") for one in vela.values())], same)
+    used = {
+        key: row["costs"].get(key, {"seconds": math.nan, "memory": math.nan}) for key in ("plan", "no proof", "onnxsim")
+    }
+    seconds = [_ratio(used[key]["seconds"], used["onnxsim"]["seconds"]) for key in ("plan", "no proof")]
+    numbers = [used[key]["memory"] / 1e6 for key in ("plan", "onnxsim")]
+    memory = _bold(["" if math.isnan(one) else f"{one:.0f}" for one in numbers], numbers)
+    return _line(name, arenas[0], row["proved"] or "no", arenas[1] + left, *offsets, *seconds, *memory)
+
+
+def _plan_words(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield what the table comes to."""
+    yield f"Arena beside onnxsim's: {_compared((row['arena'], row['onnxsim']['arena']) for row in rows if row['onnxsim'].get('arena'))}."
+    for name in ("greedy", "hillclimb"):
+        pairs = [(row["same buffers"], row["vela"][name]["arena"]) for row in rows if row["vela"][name].get("arena")]
+        yield f"The same buffers beside Vela's {name}: {_compared(pairs)}."
+    both = [row["costs"] for row in rows if "onnxsim" in row["costs"]]
+    for key, words in (
+        ("plan", "Processor time of plan, its run included, over that of onnxsim"),
+        ("no proof", "Without the run"),
+    ):
+        yield f"{words}: median {_spread(one[key]['seconds'] / one['onnxsim']['seconds'] for one in both)}."
 
 
 def _problems_page(rows: Mapping[str, Row]) -> Iterator[str]:
     tools = ("onnxtile", "MiniMalloc", "vela greedy", "vela hillclimb")
-    yield f"| problem | capacity | {' | '.join(f'{tool} | s' for tool in tools)} |\n|---|---:|" + "---:|---:|" * len(
-        tools
-    )
+    yield "Processor seconds: of the whole command, of Vela that of the allocator alone. Its hill climb is stopped after 5 s.\n"
+    yield _table("problem", "capacity", *(part for tool in tools for part in (tool, "s")))
     for name, row in rows.items():
         arenas = [_cell(row[tool], "arena") for tool in tools]
         times = _bold(
-            [_cell(row[tool], "seconds", ".1f") if "failed" not in row[tool] else "" for tool in tools],
+            [_cell(row[tool], "seconds", ".2f") if "failed" not in row[tool] else "" for tool in tools],
             [_fitting_seconds(row, tool) for tool in tools],
         )
-        cells = (part for pair in zip(arenas, times, strict=True) for part in pair)
-        yield f"| {name} | {row['capacity']:,} | {' | '.join(cells)} |"
+        yield _line(name, f"{row['capacity']:,}", *(part for pair in zip(arenas, times, strict=True) for part in pair))
 
 
 def _fitting_seconds(row: Row, tool: str) -> float | None:
@@ -101,38 +164,66 @@ def _fitting_seconds(row: Row, tool: str) -> float | None:
 
 
 def _ranges_page(rows: Mapping[str, Row]) -> Iterator[str]:
-    yield "| model | arena over the range | its peak | onnxsim's shape_cost: arena | its peak |\n|---|---:|---:|---:|---:|"
+    yield _table(
+        "model",
+        "arena over the range",
+        "its peak",
+        "onnxsim's shape_cost: arena",
+        "its peak",
+        "tensors without a bound",
+    )
     for name, row in rows.items():
         if "failed" in row:
-            yield f"| {name} | {row['failed']} | | | |"
+            yield _line(name, row["failed"], "", "", "", "")
             continue
         theirs = row["shape_cost"]
         arenas = _bold([f"{row['arena']:,}", _cell(theirs, "arena")], [row["arena"], theirs.get("arena")])
-        yield f"| {name} | {arenas[0]} | {row['peak']:,} | {arenas[1]} | {_cell(theirs, 'peak')} |"
+        yield _line(name, arenas[0], f"{row['peak']:,}", arenas[1], _cell(theirs, "peak"), _cell(theirs, "unbounded"))
 
 
-def _lines_page(rows: Mapping[str, Row]) -> Iterator[str]:
-    head = True
-    for row in rows.values():
-        lines = [line for line in row.get("lines", []) if line.startswith("|")]
-        yield from lines if head else lines[2:]
-        head = head and not lines
+def _quantised_page(rows: Mapping[str, Row]) -> Iterator[str]:
+    yield "The last column is the processor time of plan, its run included, over that of onnxsim: above 1, onnxsim takes less.\n"
+    yield HEAD
+    for name, row in rows.items():
+        failed = [_line(name, row["failed"], *[""] * 6)] if "failed" in row else []
+        yield from failed or [
+            line for line in row["lines"] if line.startswith("| ") and not line.startswith("| model |")
+        ]
 
 
 def _queries_page(rows: Mapping[str, Row]) -> Iterator[str]:
-    for row in rows.values():
-        yield from row.get("lines", [f"Aidge: {row.get('failed')}"])
+    yield "Roots of matches of queries that are made from each model, and of patterns/aidge."
+    yield "The benchmark gives a reason for each root that one of the tools alone finds; *unexplained* have none.\n"
+    columns = {"queries": "queries", "both": "found by both", "Aidge": "only by Aidge", "onnxtile": "only by onnxtile"}
+    columns |= {"unexplained": "unexplained", "not compared": "not compared"}
+    yield _table("model", *columns.values())
+    total: Counter[str] = Counter()
+    for name, row in rows.items():
+        if "failed" in row:
+            yield _line(name, row["failed"], *[""] * (len(columns) - 1))
+            continue
+        counts = {key: row.get(key, 0) for key in columns}
+        total.update(counts)
+        yield _line(name, *(f"{count:,}" for count in counts.values()))
+    yield _line("all", *(f"{total[key]:,}" for key in columns))
+
+
+def _micro_page(rows: Mapping[str, Row]) -> Iterator[str]:
+    yield "*Head* is the memory of tensors and scratch that the runtime reports, with its own greedy planner and with the plan.\n"
+    yield _table("model", "all tensors", "head, own planner", "planned bytes", "head with the plan", "outputs")
+    for name, row in rows.items():
+        if "failed" in row:
+            yield _line(name, row["failed"], *[""] * 4)
+        for cells in row.get("heads", ()):
+            numbers = [float(cells[at].replace(",", "")) if cells[at] else None for at in (4, 2)]
+            yield _line(*cells[:2], _bold(["", cells[2]], numbers)[1], *cells[3:])
 
 
 def _fit_page(rows: Mapping[str, Row]) -> Iterator[str]:
-    yield "| model | arena before | after | s |\n|---|---:|---:|---:|"
+    yield _table("model", "arena before", "after", "s by the clock")
     for name, row in rows.items():
-        cells = (
-            [_cell(row, "before"), _cell(row, "after"), _cell(row, "seconds", ".0f")]
-            if "failed" not in row
-            else [row["failed"], "", ""]
-        )
-        yield f"| {name} | {' | '.join(cells)} |"
+        cells = [_cell(row, "before"), _cell(row, "after"), _cell(row, "seconds", ".0f")]
+        yield _line(name, *([row["failed"], "", ""] if "failed" in row else cells))
 
 
 PAGES: Mapping[str, tuple[str, Callable[[Mapping[str, Row]], Iterator[str]]]] = {
@@ -140,8 +231,9 @@ PAGES: Mapping[str, tuple[str, Callable[[Mapping[str, Row]], Iterator[str]]]] = 
     "plan": ("Arenas and price of planning", _plan_page),
     "problems": ("MiniMalloc's problems", _problems_page),
     "ranges": (f"Ranges of sizes: {', '.join(RANGES)}", _ranges_page),
-    "quantised": ("Quantised models", _lines_page),
+    "quantised": ("Quantised models", _quantised_page),
     "queries": ("Queries, beside Aidge", _queries_page),
+    "micro": ("TensorFlow Lite Micro's planner", _micro_page),
     "fit": ("The least arena that fit reaches; no peer has this", _fit_page),
 }
 
@@ -150,12 +242,19 @@ def page(rows: Mapping[str, Any]) -> str:
     """Return the part of the page between its marks."""
     about = rows["about"]
     versions = "; ".join(f"{name} {version}" for name, version in about["versions"].items())
+    taken = [row["taken"] for part in PAGES for row in rows.get(part, {}).values()]
+    dates, commits = sorted({one["date"] for one in taken}), sorted({one["onnxtile"] for one in taken})
+    loads = [one["load"] for one in taken]
     lines = [
         "## Beside the peers",
         "",
-        f"`python -m tests.bench.compare` wrote this part on {about['date']}, on {about['machine']}, with onnxtile {about['onnxtile']}.",
-        f"Peers: {versions}. Processor time is of whole commands, all threads. A peer's number that is less than onnxtile's is bold.",
-        "`fuse` and `plan` verify what they write; the times of peers are without a comparison of results.",
+        f"`python -m tests.bench.compare` wrote this part. It measured on {' to '.join(dict.fromkeys((dates[0], dates[-1])))}, on"
+        f" {about['machine']}, at a load of {min(loads):.0f} to {max(loads):.0f}, with onnxtile at {', '.join(commits)}.",
+        f"Peers: {versions}.",
+        "",
+        "Processor time is of whole commands, all threads, once each. Ratios are of commands that ran one after the other.",
+        "A peer's number that is better than onnxtile's is bold, and so is a ratio above 1. `fuse` and `plan` verify what they write;",
+        "the times of peers are without a comparison of results.",
     ]
     for part, (title, write) in PAGES.items():
         if rows.get(part):

@@ -9,19 +9,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import onnx
 
+from tests.bench.compare_aidge import MODELS as AIDGE_MODELS
 from tests.bench.fuse_time import commands
 from tests.bench.orders import plan as planned
 from tests.bench.orders import size_of
 from tests.bench.peers import Peers
 from tests.bench.plan_time import Subject, cost, installed, measured
 from tests.bench.planners import plan_file
+from tests.bench.quantised_models import OCR
 
 ROOT = Path(__file__).parent.parent.parent
 SHARED = ROOT.parent / "shared"
@@ -35,12 +38,24 @@ OPERATORS = {
         "SkipLayerNormalization",
         "EmbedLayerNormalization",
     ),
-    "gelu": ("GeLU", "GeLUTanh", "Gelu", "BiasGelu", "FastGelu", "QuickGelu"),
+    "gelu": (
+        *("GeLU", "GeLUTanh", "TwiceGeLU", "TwiceGeLUTanh", "QuickGeLU", "GeGLU"),
+        *("Gelu", "BiasGelu", "FastGelu", "QuickGelu"),
+    ),
+    "rmsnorm": (
+        "RMSNorm",
+        "SkipRMSNorm",
+        "RMSNormalization",
+        "SimplifiedLayerNormalization",
+        "SkipSimplifiedLayerNormalization",
+    ),
     "attention": ("ScaledDotProductAttention", "Attention", "MultiHeadAttention", "GroupQueryAttention"),
 }
 """The operators that count as found, of each tool."""
 _TIMEOUT = 120
 """Seconds, at most, of one command of a peer."""
+_FIT_TIMEOUT = 600
+_MINIMALLOC_TIMEOUT = "60s"
 
 Row: TypeAlias = dict[str, Any]
 Measure: TypeAlias = Callable[[], Row]
@@ -51,10 +66,10 @@ class Run:
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.peers = Peers(given.peers)
-        self.most: int | None = given.models
+        self.tflite: Path | None = given.tflite
         self.zoo: Path = given.zoo
         self.minimalloc: Path | None = given.minimalloc
-        self.quantised: Path | None = given.quantised
+        self.quantised: Path = given.quantised or given.peers / "floats"
 
     def side(self, peer: str, *arguments: str) -> Row:
         """Return what a peer answers; its failure as "failed"."""
@@ -62,12 +77,12 @@ class Run:
         return {"failed": "not installed"} if python is None else answer([python, str(SIDE), *arguments])
 
 
-def answer(command: Sequence[str]) -> Row:
+def answer(command: Sequence[str], timeout: int = _TIMEOUT) -> Row:
     """Return the JSON in the last line that a command prints; where it fails, the reason as "failed"."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
     except subprocess.TimeoutExpired:
-        return {"failed": f"not done in {_TIMEOUT} s"}
+        return {"failed": f"not done in {timeout} s"}
     if done.returncode:
         return {"failed": (done.stderr.strip().splitlines() or ["?"])[-1][:100]}
     text = done.stdout.strip()
@@ -75,13 +90,23 @@ def answer(command: Sequence[str]) -> Row:
     return found
 
 
+def spread(names: Iterable[str]) -> list[str]:
+    """Return names so that the first ones are of many families: "bert_ts14" and "bert_dy20" are of one."""
+    families: dict[str, list[str]] = {}
+    for name in names:
+        families.setdefault(name.partition("_")[0], []).append(name)
+    return [name for turn in zip_longest(*families.values()) for name in turn if name is not None]
+
+
 def fuse(run: Run) -> Iterator[tuple[str, Measure]]:
     """Coverage, wrong results, processor time and memory of each tool that rewrites a model."""
-    truth = json.loads((run.zoo / "truth.json").read_text()) if run.zoo.is_dir() else {}
-    for name in truth:
-        path = run.zoo / f"{name}.onnx"
-        if path.exists():
-            yield name, partial(_rewritten, run, path, truth[name])
+    told = run.zoo / "truth.json"
+    truth = json.loads(told.read_text()) if told.exists() else {}
+    for name in spread(name for name in truth if (run.zoo / f"{name}.onnx").exists()):
+        yield name, partial(_rewritten, run, run.zoo / f"{name}.onnx", truth[name])
+    for subject in installed():
+        if not subject.shapes:
+            yield subject.path.stem, partial(_rewritten, run, subject.path, {})
 
 
 def _rewritten(run: Run, path: Path, there: Row) -> Row:
@@ -102,23 +127,23 @@ def _rewritten(run: Run, path: Path, there: Row) -> Row:
         )
         script = (str(SIDE), "onnxscript", str(path), str(folder / "script.onnx"))
         tools["onnxscript"] = (run.peers.python("onnxscript") or "", *script)
+        targets = {
+            tool: next(Path(one) for one in reversed(command) if one.startswith(place))
+            for tool, command in tools.items()
+        }
         for tool, command in tools.items():
-            target = next(Path(part) for part in reversed(command) if part.startswith(place))
-            found[tool] = _outcome(command, path, target)
-        certify = [*tools["onnxsim"][:-1], "--certify"]
-        done = (
-            subprocess.run(certify, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
-            if certify[0]
-            else None
+            found[tool] = _outcome(command, targets[tool])
+        written = [tool for tool in tools if "failed" not in found[tool]]
+        verdicts = answer(
+            [sys.executable, "-m", "tests.bench.verdicts", str(path), *(str(targets[tool]) for tool in written)]
         )
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if "ertif" in line] if done else []
-        found["onnxsim"]["certify"] = (
-            lines[-1].partition("(")[0].removeprefix("Certify:").strip() if lines else "no word"
-        )
+        for tool in written:
+            found[tool]["verdict"] = verdicts.get(str(targets[tool]), "not compared")
+        found["onnxsim"]["certify"] = _certified([*tools["onnxsim"][:-1], "--certify"])
     return {"there": there, "tools": found}
 
 
-def _outcome(command: Sequence[str], before: Path, after: Path) -> Row:
+def _outcome(command: Sequence[str], after: Path) -> Row:
     if not command[0]:
         return {"failed": "not installed"}
     used = cost(command)
@@ -126,11 +151,19 @@ def _outcome(command: Sequence[str], before: Path, after: Path) -> Row:
         return {"failed": "the command fails"}
     kinds = [node.op_type for node in onnx.load(after, load_external_data=False).graph.node]
     counts = {kind: sum(_is_named(op, names) for op in kinds) for kind, names in OPERATORS.items()}
-    check = subprocess.run(
-        [sys.executable, "-m", "onnxtile", "verify", str(before), str(after), "-q"], capture_output=True, check=False
-    )
-    verdict = {0: "equal", 1: "WRONG"}.get(check.returncode, "does not run")
-    return {"counts": counts, "seconds": used.seconds, "memory": used.memory, "verdict": verdict}
+    return {"counts": counts, "nodes": len(kinds), "seconds": used.seconds, "memory": used.memory}
+
+
+def _certified(command: Sequence[str]) -> str:
+    """Return the outcome that `onnxsim --certify` prints."""
+    if not command[0]:
+        return "not installed"
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return f"not done in {_TIMEOUT} s"
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if "ertif" in line]
+    return lines[-1].partition("(")[0].removeprefix("Certify:").strip() if lines else "says nothing"
 
 
 def _is_named(op: str, names: Sequence[str]) -> bool:
@@ -147,9 +180,9 @@ def plan(run: Run) -> Iterator[tuple[str, Measure]]:
 
 
 def _subjects(run: Run) -> list[Subject]:
-    zoo = [Subject(path) for path in sorted(run.zoo.glob("*.onnx")) if "dyn" not in path.stem]
+    zoo = spread(path.stem for path in sorted(run.zoo.glob("*.onnx")) if "dyn" not in path.stem)
     graphs = [Subject(path) for path in sorted((SHARED / "graphs").glob("*.onnx"))]
-    return [*installed(), *zoo, *graphs]
+    return [*installed(), *graphs, *(Subject(run.zoo / f"{name}.onnx") for name in zoo)]
 
 
 def _arenas(run: Run, subject: Subject) -> Row:
@@ -209,12 +242,13 @@ def _problem(run: Run, path: Path) -> Row:
     program = run.peers.minimalloc(run.minimalloc)
     with tempfile.TemporaryDirectory() as folder:
         command = [program or "", f"--capacity={capacity}", f"--input={path}", f"--output={folder}/out.csv"]
+        command += [f"--timeout={_MINIMALLOC_TIMEOUT}"]
         used = cost(command) if program else None
     known = used is not None and not math.isnan(used.seconds)
     found["MiniMalloc"] = (
         {"arena": int(capacity), "seconds": used.seconds}
         if used and known
-        else {"failed": "not built" if not program else "none fits"}
+        else {"failed": "not built" if not program else f"none found in {_MINIMALLOC_TIMEOUT}"}
     )
     return found
 
@@ -237,17 +271,50 @@ def _range(run: Run, path: Path) -> Row:
 
 
 def quantised(run: Run) -> Iterator[tuple[str, Measure]]:
-    """The table of tests.bench.quantised_models, of the models in the folder that is given."""
-    for path in sorted(run.quantised.glob("*.onnx")) if run.quantised else ():
-        command = ["tests.bench.quantised_models", "measure", str(path.parent), path.stem, "--onnxsim"]
-        yield path.stem, partial(_lines, command, run.peers.python("onnxsim"))
+    """The table of tests.bench.quantised_models: of the OCR models, and of the float models in the folder that is given."""
+    run.quantised.mkdir(parents=True, exist_ok=True)
+    for name in [*OCR, *spread(path.stem for path in sorted(run.quantised.glob("*.onnx")) if path.stem not in OCR)]:
+        command = ["tests.bench.quantised_models", "measure", str(run.quantised), name, "--onnxsim"]
+        yield name, partial(_lines, command, run.peers.python("onnxsim"))
 
 
 def queries(run: Run) -> Iterator[tuple[str, Measure]]:
-    """The matches of Aidge's queries in Aidge and here: tests.bench.compare_aidge."""
-    each = "1" if run.most else "4"
-    command = ["tests.bench.compare_aidge", "--zoo", str(run.zoo), "--each", each, "--aidge"]
-    yield "all", partial(_lines, command, run.peers.python("aidge"))
+    """The matches of Aidge's queries in Aidge and here: tests.bench.compare_aidge, model by model."""
+    for name in AIDGE_MODELS if run.zoo.is_dir() else ():
+        yield name, partial(_queried, run, name)
+
+
+def _queried(run: Run, name: str) -> Row:
+    python = run.peers.python("aidge")
+    if python is None:
+        return {"failed": "not installed"}
+    with tempfile.TemporaryDirectory() as folder:
+        told = Path(folder) / "differences.json"
+        command = [sys.executable, "-m", "tests.bench.compare_aidge", "--zoo", str(run.zoo), "--model", name]
+        command += ["--each", "1", "--aidge", python, "--json", str(told)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        if not told.exists():
+            return {"failed": (done.stderr.strip().splitlines() or ["?"])[-1][:100]}
+        counts: Row = json.loads(told.read_text())["counts"]
+    return counts
+
+
+def micro(run: Run) -> Iterator[tuple[str, Measure]]:
+    """The memory of TensorFlow Lite Micro with its own planner and with the plan: random networks, and the files that are given."""
+    for path in sorted(run.tflite.glob("*.tflite")) if run.tflite else ():
+        yield path.stem, partial(_heads, path)
+    yield "random networks", partial(_heads, None)
+
+
+def _heads(path: Path | None) -> Row:
+    command = [sys.executable, "-m", "tests.bench.micro_models", *([str(path)] if path else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    lines = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]
+    return (
+        {"heads": lines}
+        if lines and not done.returncode
+        else {"failed": (done.stderr.strip().splitlines() or ["?"])[-1][:100]}
+    )
 
 
 def _lines(command: Sequence[str], python: str | None) -> Row:
@@ -271,7 +338,7 @@ def fit(run: Run) -> Iterator[tuple[str, Measure]]:
 def _fitted(path: Path) -> Row:
     command = [sys.executable, "-m", "onnxtile", "fit", str(path), "--smallest", "--dry-run", "-q", "--json", "-"]
     start = time.monotonic()
-    found = answer(command)
+    found = answer(command, _FIT_TIMEOUT)
     seconds = time.monotonic() - start
     return (
         found
@@ -287,5 +354,6 @@ PARTS: Mapping[str, Callable[[Run], Iterator[tuple[str, Measure]]]] = {
     "ranges": ranges,
     "quantised": quantised,
     "queries": queries,
+    "micro": micro,
     "fit": fit,
 }

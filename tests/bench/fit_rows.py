@@ -22,7 +22,7 @@ class Phases:
     """The processor seconds of each phase, as `progress` names them."""
 
     def __init__(self) -> None:
-        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.seconds: dict[str, float] = defaultdict(float)
         self._now, self._since = "loading", time.process_time()
 
     def __call__(self, stage: str, _done: int = 0, _total: int = 0, /) -> None:

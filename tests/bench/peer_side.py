@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 
 _ITERATIONS = 99_999
 """Vela's default for its hill climb."""
+_MOST_SECONDS = 5.0
+"""Processor seconds of the hill climb, at most: then its best arena counts."""
 
 
 def arena(model: str) -> dict[str, Any]:
@@ -37,6 +40,7 @@ def ranges(model: str, *dims: str) -> dict[str, Any]:
     return {
         "arena": None if found.arena is None else found.arena.arena_bytes,
         "peak": found.peak_activation_bytes.hi,
+        "unbounded": len(found.unbounded_tensors),
         "seconds": time.process_time() - start,
     }
 
@@ -44,7 +48,11 @@ def ranges(model: str, *dims: str) -> dict[str, Any]:
 def offsets(problem: str, allocator: str, limit: str) -> dict[str, Any]:
     with Path(problem).open() as file:
         rows = [(int(row["lower"]), int(row["upper"]), int(row["size"])) for row in csv.DictReader(file)]
-    return _placed(allocator, rows, int(limit))
+    # Both allocators take time and memory for each step: steps at which nothing begins or ends are left out.
+    step = {
+        time: place for place, time in enumerate(sorted({time for lower, upper, _ in rows for time in (lower, upper)}))
+    }
+    return _placed(allocator, [(step[lower], step[upper], size) for lower, upper, size in rows], int(limit))
 
 
 def _placed(name: str, rows: list[tuple[int, int, int]], limit: int) -> dict[str, Any]:
@@ -56,16 +64,27 @@ def _placed(name: str, rows: list[tuple[int, int, int]], limit: int) -> dict[str
         one = LiveRange(None, 1)
         one.start_time, one.end_time, one.size = lower, upper - 1, size
         live_ranges.append(one)
-    start = time.process_time()
+    start, is_stopped = time.process_time(), False
     if name == "greedy":
         # It sorts tuples that end in live ranges, which have no order of their own: those of equal steps keep that of the file.
         order = {id(one): place for place, one in enumerate(live_ranges)}
         LiveRange.__lt__ = lambda one, other: order[id(one)] < order[id(other)]
         size = greedy_allocation.allocate_live_ranges(type("Group", (), {"lrs": live_ranges}), 1)
     else:
-        addresses = hillclimb_allocation.allocate_live_ranges(live_ranges, _ITERATIONS, limit)
-        size = max(address + row[2] for address, row in zip(addresses, rows, strict=True))
-    return {"arena": size, "seconds": time.process_time() - start}
+        climb = hillclimb_allocation.HillClimbAllocator(live_ranges, _ITERATIONS, limit)
+        signal.signal(signal.SIGPROF, _stop)
+        signal.setitimer(signal.ITIMER_PROF, _MOST_SECONDS)
+        try:
+            climb.allocate()
+        except TimeoutError:
+            is_stopped = True
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        size = max(address + row[2] for address, row in zip(climb.allocated_addresses, rows, strict=True))
+    return {"arena": size, "seconds": time.process_time() - start, "stopped": is_stopped}
+
+
+def _stop(_signal: int, _frame: object) -> None:
+    raise TimeoutError
 
 
 def onnxscript(model: str, target: str) -> dict[str, Any]:

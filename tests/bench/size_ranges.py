@@ -1,17 +1,20 @@
 """Plans models over ranges of their dimensions, beside plans of their largest sizes: a table in Markdown.
 
-    python -m tests.bench.size_ranges [--onnxsim PYTHON] NAME=LOW:HIGH ... MODEL.onnx ...
+    python -m tests.bench.size_ranges [--onnxsim PYTHON] [--docs] NAME=LOW:HIGH ... MODEL.onnx ...
 
 Bytes at an alignment of 64; weights and graph inputs outside, outputs live to the end. "largest" is the arena of the model with all
 dimensions at their largest size, "range" that of the plan for all sizes. Two columns have the bytes of its formula, with scaled offsets,
-at the least sizes and in the middle, each beside the peak. With a PYTHON that has onnxsim, its arena of the largest sizes follows: it does
-not align, and counts graph inputs as well; "left out" are tensors that it gives no place. Times are seconds of the processor, without
-reading the model and without runs: shapes and plan of the largest sizes, and of the range.
+at the least sizes and in the middle, each beside the peak. "unaligned" is the arena of the range at an alignment of 1.
+With a PYTHON that has onnxsim, two figures of it follow, also unaligned. The first is the arena of `shape_cost.bounds` over the range, or
+the number of tensors without a bound. The second is the arena of the largest sizes after `simplify`; "left out" are tensors that it
+gives no place. Times are seconds of the processor, without reading the model and without runs: shapes and plan of the largest sizes,
+and of the range. With --docs the table replaces the one in docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import tempfile
 import time
@@ -32,6 +35,14 @@ from onnxtile.values import read_dims
 from tests.bench.orders import ONNXSIM
 
 Found = TypeVar("Found")
+DOCS = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- begin of the table of size_ranges.py -->\n", "<!-- end of the table of size_ranges.py -->\n"
+ONNXSIM_RANGE = """
+import json, sys, onnx
+from onnxsim.shape_cost import bounds
+found = bounds(onnx.load(sys.argv[1]), {name: tuple(ends) for name, ends in json.loads(sys.argv[2]).items()})
+print(json.dumps([found.arena and found.arena.arena_bytes, len(found.unbounded_tensors)]))
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -39,13 +50,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("given", nargs="+", metavar="NAME=LOW:HIGH|MODEL.onnx")
     parser.add_argument("--onnxsim", metavar="PYTHON")
+    parser.add_argument("--docs", action="store_true")
     told = parser.parse_args(arguments)
     read = read_dims(dict(one.split("=", 1) for one in told.given if "=" in one))
     ranges = {name: ends for name, ends in read.items() if isinstance(ends, tuple)}
-    columns = "| model | largest | range | of it | least (peak) | middle (peak) | onnxsim (left out) | s, largest | s, range | of it |"
-    print(columns, "|---|" + "---:|" * 9, sep="\n")
+    columns = (
+        "| model | largest | range | of it | least (peak) | middle (peak) | unaligned | onnxsim, range | onnxsim, largest (left out) "
+        "| s, largest | s, range | of it |"
+    )
+    table = f"{columns}\n|---|{'---:|' * 11}\n"
+    print(table, end="")
     for path in (Path(one) for one in told.given if "=" not in one):
-        print(row(path, ranges, told.onnxsim), flush=True)
+        line = row(path, ranges, told.onnxsim)
+        print(line, flush=True)
+        table += f"{line}\n"
+    if told.docs:
+        before, rest = DOCS.read_text().split(BEGIN)
+        DOCS.write_text(before + BEGIN + table + END + rest.split(END)[1])
 
 
 def row(path: Path, ranges: SizeRanges, python: str | None) -> str:
@@ -61,7 +82,8 @@ def row(path: Path, ranges: SizeRanges, python: str | None) -> str:
         f"{found.arena_size:,}",
         f"{found.arena_size / largest.arena_size:.2f}",
         *(_bytes(found, sizes) for sizes in (least, middle)),
-        "" if python is None else _beside(python, path, high),
+        f"{_over(load(path), ranges, alignment=1).arena_size:,}",
+        *(("", "") if python is None else (_onnxsim_range(python, path, ranges), _beside(python, path, high))),
         f"{fixed_seconds:.2f}",
         f"{range_seconds:.2f}",
         f"{range_seconds / fixed_seconds:.2f}",
@@ -81,14 +103,24 @@ def _largest(model: ir.Model, sizes: Mapping[str, int]) -> PlanResult:
     return plan_model(model, resolve(model, run=True, proved=True), Constants(model), PlanSettings(order="auto"))
 
 
-def _over(model: ir.Model, ranges: SizeRanges) -> PlanResult:
+def _over(model: ir.Model, ranges: SizeRanges, alignment: int = 64) -> PlanResult:
     shapes = resolve(model, run=True, ranges=ranges)
-    return plan_model(model, shapes, Constants(model), PlanSettings(order="auto", ranges=ranges))
+    wanted = PlanSettings(order="auto", ranges=ranges, alignment=alignment)
+    return plan_model(model, shapes, Constants(model), wanted)
 
 
 def _bytes(plan: PlanResult, sizes: Mapping[str, int]) -> str:
     peak = plan.formulas[0].peak
     return f"{plan.arena_size_at(sizes):,} ({'?' if peak is None else format(peak.at(sizes), ',')})"
+
+
+def _onnxsim_range(python: str, path: Path, ranges: SizeRanges) -> str:
+    command = [python, "-c", ONNXSIM_RANGE, str(path), json.dumps(ranges)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return "fails"
+    arena, unbounded = json.loads(done.stdout.splitlines()[-1])
+    return f"none: {unbounded:,} tensors" if arena is None else f"{arena:,}"
 
 
 def _beside(python: str, path: Path, sizes: Mapping[str, int]) -> str:

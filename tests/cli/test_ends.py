@@ -51,6 +51,16 @@ def test_a_signal_in_a_finaliser_is_not_lost() -> None:
     assert (done.returncode, done.stderr) == (143, "")
 
 
+def test_a_lack_of_memory_in_a_finaliser_is_not_printed() -> None:
+    """The next piece of memory that is asked for is refused, too, and that ends the command in one line."""
+    done = python(
+        "from onnxtile.quiet import silence_finalisers\nsilence_finalisers()\n"
+        "class Last:\n    def __del__(self):\n        raise MemoryError\n"
+        "Last()\n"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_first_of_several_signals_counts() -> None:
     done = python(
         "import os, signal, sys\n"
@@ -208,3 +218,22 @@ def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path: Path)
     script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from onnxtile.__main__ import main; main()"
     done = python(script)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_nothing_is_imported_before_interrupts_are_handled() -> None:
+    """Only what Python itself, or the module signal, has imported: Ctrl-C in an import would print a traceback."""
+    done = python(
+        "import signal, sys\nbefore = set(sys.modules)\nimport onnxtile.__main__\nprint(*sorted(set(sys.modules) - before))\n"
+    )
+    assert done.stdout.split() == ["onnxtile", "onnxtile.__main__"], done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals of this kind")
+def test_an_interrupt_of_the_other_command_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    start = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from onnxtile.__main__ import minimalloc; "
+    done = python(f"{start}minimalloc()")
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    script = "import os, signal, time; time.monotonic = lambda: os.kill(os.getpid(), signal.SIGINT); "
+    done = python(f"from onnxtile.__main__ import minimalloc; {script}minimalloc()")
+    assert (done.returncode, done.stderr) == (130, "")

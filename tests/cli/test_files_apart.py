@@ -74,3 +74,13 @@ def test_what_is_apart_is_written(run: Run, models: Path) -> None:
     done = run("tile", "a.onnx", "--max", "32", "-o", "out/o.onnx", "--json", "out/o.json", "--no-verify")
     assert done.code == 0, done.err
     assert {"out/o.onnx", "out/o.json"} <= set(files(models))
+
+
+def test_weights_outside_of_the_folder_are_refused_in_one_line(run: Run, models: Path) -> None:
+    """The model is named from its own folder: its path has no folder in it."""
+    proto = onnx.load(models / "a.onnx", load_external_data=False)
+    next(entry for entry in proto.graph.initializer[0].external_data if entry.key == "location").value = "/etc/passwd"
+    onnx.save(proto, models / "a.onnx")
+    done = run("plan", "a.onnx", "--emit", "p.svg", "-o", "out/o.onnx")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "lies outside the model's folder" in done.err

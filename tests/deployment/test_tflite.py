@@ -234,3 +234,7 @@ def test_the_command_writes_the_model_and_the_plan(command: Callable[..., tuple[
 )
 def test_the_reason_of_a_crash_is_its_first_own_line_or_its_exit_code(said: str, reason: str) -> None:
     assert micro_run._reason(said, -11) == reason
+
+
+def test_a_subgraph_without_operators_has_no_scratch() -> None:
+    assert micro_run.scratch_bytes(b"", MicroGraph((), (), (), ()), 0) == {}

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.bench.compare import most
 from tests.bench.compare_page import BEGIN, END, page, written
+from tests.bench.compare_parts import spread
 
-ABOUT = {"date": "2026-11-22", "machine": "two cores", "onnxtile": "abc", "versions": {"onnxsim": "0.8.1"}}
+ABOUT = {"machine": "two cores", "versions": {"onnxsim": "0.8.1"}}
+TAKEN = {"date": "2026-11-22", "load": 7.2, "onnxtile": "abc"}
+
+
+def _page(part: str, rows: dict[str, Any]) -> str:
+    return page({"about": ABOUT, part: {name: row | {"taken": TAKEN} for name, row in rows.items()}})
 
 
 def _plan(arena: int, other: int, seconds: float) -> dict[str, Any]:
@@ -18,30 +25,70 @@ def _plan(arena: int, other: int, seconds: float) -> dict[str, Any]:
 
 
 def test_a_peer_that_wins_is_bold_and_one_that_does_not_is_not() -> None:
-    text = page({"about": ABOUT, "plan": {"a": _plan(4_000, 3_000, 1.0), "b": _plan(4_000, 5_000, 4.0)}})
+    rows = {"a": _plan(4_000, 3_000, 1.0), "b": _plan(4_000, 5_000, 4.0), "c": {"failed": "the command fails"}}
+    text = _page("plan", rows)
     a, b = (line for line in text.splitlines() if line.startswith(("| a |", "| b |")))
-    assert "| **3,000** (3) | 4,000 | 5,000 | not done in 120 s |" in a
-    assert "| **1.00** | 300 |" in a
+    assert "| **3,000** (3) | 4,000 | 5,000 | not done in 120 s | **2.00** | **2.00** | 200 | 300 |" in a
     assert "**" not in b
-    assert "median 1.25, most 2.00" in text
+    assert "median 1.25 (0.50 to 2.00)" in text
+    assert "onnxsim's: less in 1, equal in 0, more in 1." in text
     assert "onnxsim 0.8.1" in text
+    assert "on 2026-11-22, on two cores, at a load of 7 to 7, with onnxtile at abc." in text
+    assert "| c | the command fails |" in text
 
 
 def test_a_problem_that_does_not_fit_has_no_faster_time() -> None:
     slow = {"arena": 100, "seconds": 2.0}
     row = {"capacity": 100, "onnxtile": slow, "vela greedy": {"arena": 120, "seconds": 0.1}}
     row |= {"MiniMalloc": {"arena": 100, "seconds": 1.0}, "vela hillclimb": {"failed": "not done in 120 s"}}
-    text = page({"about": ABOUT, "problems": {"A": row}})
-    assert "| A | 100 | 100 | 2.0 | 100 | **1.0** | 120 | 0.1 | not done in 120 s |  |" in text
+    text = _page("problems", {"A": row})
+    assert "| A | 100 | 100 | 2.00 | 100 | **1.00** | 120 | 0.10 | not done in 120 s |  |" in text
 
 
 def test_a_wrong_result_is_said() -> None:
-    counts = {"layernorm": 1, "gelu": 2, "attention": 3}
+    counts = {"layernorm": 1, "gelu": 2, "attention": 3, "rmsnorm": 0}
     own = {"counts": counts, "seconds": 1.0, "memory": 1e8, "verdict": "equal"}
-    tools = {"onnxtile": own, "other": own | {"verdict": "WRONG"}, "missing": {"failed": "not installed"}}
-    text = page({"about": ABOUT, "fuse": {"m": {"there": {"layernorm": 1, "gelu": 2}, "tools": tools}}})
-    assert "| m | other | 1 of 1 | 2 of 2 | 3 of ? | WRONG | 1.00 | 100 |" in text
-    assert "| m | missing | not installed |" in text
+    tools = {
+        "onnxtile": own,
+        "onnxsim": own | {"verdict": "WRONG", "seconds": 0.5, "certify": "proved"},
+        "gone": {"failed": "not installed"},
+    }
+    there = {"layernorm": 1, "gelu": 2, "rmsnorm": 0}
+    text = _page("fuse", {"m": {"there": there, "tools": tools}, "n": {"there": {}, "tools": tools}})
+    assert "| onnxsim | 2 | 0 | WRONG 2 | 1 of 1 | 0 of 0 | 2 of 2 | 0 of 0 | 2.00 (2.00 to 2.00) | 100 |" in text
+    assert "| gone | 2 | 0 | fails 2 |" in text
+    assert "| m | 1/0/2/? | 1/0/2/3; 1.00 | 1/0/2/3; **0.50**; WRONG | not installed |" in text
+    assert "| n | unknown |" in text
+    assert "--certify: proved 2." in text
+
+
+def test_a_planner_of_a_runtime_that_takes_less_is_bold() -> None:
+    heads = [["a", "900", "300", "400", "400", "equal"], ["b", "900", "500", "400", "400", "equal"]]
+    text = _page("micro", {"all": {"heads": heads}})
+    assert "| a | 900 | **300** | 400 | 400 | equal |" in text
+    assert "| b | 900 | 500 |" in text
+
+
+def test_rows_of_quantised_models_stand_in_one_table() -> None:
+    rows = {
+        "a": {"lines": ["| a | qdq | 1 |", "| a | dynamic | 2 |"]},
+        "b": {"lines": ["| b | qdq | 3 |"]},
+        "c": {"failed": "none"},
+    }
+    lines = [line for line in _page("quantised", rows).splitlines() if line.startswith("|")]
+    assert [line[:5] for line in lines] == ["| mod", "|---|", "| a |", "| a |", "| b |", "| c |"]
+
+
+def test_counts_of_queries_are_summed() -> None:
+    text = _page(
+        "queries", {"a": {"queries": 17, "both": 1_000, "Aidge": 3}, "b": {"queries": 3, "both": 500, "onnxtile": 2}}
+    )
+    assert "| all | 20 | 1,500 | 3 | 2 | 0 | 0 |" in text
+
+
+def test_the_first_models_are_of_many_families() -> None:
+    assert spread(["a_1", "a_2", "b_1", "c", "b_2", "a_3"]) == ["a_1", "b_1", "c", "a_2", "b_2", "a_3"]
+    assert (most("", "plan"), most("4", "plan"), most("plan=3,4", "plan"), most("plan=3,4", "fit")) == (None, 4, 3, 4)
 
 
 def test_the_part_is_replaced_and_the_rest_of_the_page_stays() -> None:

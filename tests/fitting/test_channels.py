@@ -58,3 +58,11 @@ def test_hidden_channels_in_chunks(name: str) -> None:
 def test_exact_adds_nothing_up_in_another_order() -> None:
     fitted = onnxtile.fit(hidden("expand and reduce"), smallest=True, exact=True)
     assert all(step.chunks == 1 for step in fitted.steps)
+
+
+def test_a_hidden_result_that_nobody_reads_is_computed_in_chunks_too() -> None:
+    text = "[e] h = Conv(x, w0) [d] dead = Sigmoid(h) [r] i = Relu(h) [p] y = Conv(i, w2)"
+    source = model(f"g (float[1,4,6,6] x) => (float[a,b,c,d] y) {{ {text} }}", w0=(48, 4, 1, 1), w2=(4, 48, 1, 1))
+    fitted = onnxtile.fit(source, smallest=True)
+    assert fitted.after.arena < fitted.before.arena
+    assert fitted.verdict is not None and fitted.verdict.equal

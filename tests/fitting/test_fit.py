@@ -130,7 +130,7 @@ def test_matrix_products_are_not_cut_where_the_result_must_be_exact() -> None:
 
 
 def test_results_of_one_operator_with_rows_along_different_axes_are_equal_and_say_why() -> None:
-    """The keys of attention are turned, so that their rows are channels; queries and values have rows of tokens."""
+    """The keys of attention between channels are turned, so that their rows are channels; values have rows of tokens."""
     made = model(
         """
 g (float[1,24,8] x) => (float[1,24,6] y)
@@ -142,9 +142,9 @@ g (float[1,24,8] x) => (float[1,24,6] y)
     k = Squeeze(k4, axis)
     v = Squeeze(v4, axis)
     t = Transpose<perm=[0,2,1]>(k)
-    s = MatMul(q, t)
+    s = MatMul(t, q)
     p = Softmax(s)
-    y = MatMul(p, v)
+    y = MatMul(v, p)
 }""",
         w=(8, 18),
     )
@@ -267,3 +267,14 @@ g (float[1,4,32,32] x) => (float[1,4,32,32] y) { y = local.block(x, w0, w1) }
     fitted = onnxtile.fit(made, capacity="64KiB")
     assert fitted.before.arena > 2 * fitted.after.arena
     assert not fitted.model.functions
+
+
+def test_sizes_that_only_a_run_tells_are_found_without_verification_too() -> None:
+    """No inference knows the second result of the Loop, and thus the size of the sum."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[N, 8] x) => (float[2, N, 8] y) <int64 n = {2}> {
+          a, b = Loop(n, "", x) <body = l (int64 i, bool on, float[N, 8] u) => (bool o, float[N, 8] v, float[N, 8] w)
+            { o = Identity(on) v = Neg(x) w = Tanh(v) }>
+          y = Add(b, b) }"""
+    )
+    assert onnxtile.fit(model, capacity=4096, dims={"N": 3}, verify=False).verdict is None

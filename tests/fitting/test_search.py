@@ -226,12 +226,23 @@ def _wide(size: int) -> Regions:
 
 def test_the_bytes_and_results_of_every_place_are_those_of_the_live_tensors() -> None:
     for about in (regions(), _wide(30)):
-        assert about.live_sizes == [sum(map(about.size, tensors)) for tensors in about.live]
-        count = len(about.network.kernels)
+        count, last = len(about.network.kernels), about.network.last_reads
+        live = [{t for t, maker in about.makers.items() if maker < place <= last[t]} for place in range(count + 1)]
+        assert about.live_sizes == [sum(map(about.size, tensors)) for tensors in live]
+        assert about.alone == {place: min(tensors) for place, tensors in enumerate(live) if len(tensors) == 1}
         for start in range(count):
             for stop in range(start + 1, count + 1):
+                here, there = live[start], live[stop]
                 made = {made for kernel in about.network.kernels[start:stop] for made in kernel.makes}
-                assert about.results(start, stop) == [tensor for tensor in about.live[stop] if tensor in made]
+                assert set(about.results(start, stop)) == there & made
+                expected = (here, here & there, there - here)
+                assert about.bytes_around(start, stop) == tuple(sum(map(about.size, tensors)) for tensors in expected)
+
+
+def test_the_live_tensors_of_a_wide_network_are_not_listed_at_each_place() -> None:
+    small, large = _wide(150), _wide(600)
+    assert calls(lambda: (large.narrow, large.alone)) < 4.4 * calls(lambda: (small.narrow, small.alone))
+    assert len(large.alone) < len(large.network.kernels)
 
 
 def test_tensors_that_live_beside_a_kernel_are_not_counted_again_for_each_kernel() -> None:

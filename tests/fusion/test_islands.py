@@ -214,6 +214,21 @@ def test_steps_of_a_norm_read_the_quantised_operand() -> None:
     assert [node.op_type for node in model.graph if "Pow" in node.op_type] == ["QSubPowReduceMeanAddSqrtDiv"]
 
 
+def test_a_norm_whose_deviation_is_in_an_island_is_not_found_the_second_time() -> None:
+    """It is centred, so it is no RMSNorm; that its deviation is an output keeps it from being a LayerNorm."""
+    net = _Quantised()
+    x = net.dq(net.q("x"))
+    off = net.add("Sub", [x, net.add("ReduceMean", [x], "mean", axes=[-1])], "off")
+    small = net.held("small", np.asarray(1e-5, np.float32))
+    variance = net.add("ReduceMean", [net.add("Mul", [off, off], "square")], "variance", axes=[-1])
+    root = net.add("Sqrt", [net.add("Add", [variance, small], "sum")], "root")
+    proto = net.model(net.add("Div", [off, root], "norm"), [1, 4, 8, 8])
+    proto.graph.output.append(helper.make_tensor_value_info("off", TensorProto.FLOAT, [1, 4, 8, 8]))
+    fused = api.fuse(proto)
+    assert "QSub" in [node.op_type for node in fused.model.graph]
+    assert not api.fuse(fused.model).fused
+
+
 def test_weights_that_are_moved_after_they_are_dequantised_stay_int8() -> None:
     net = _Quantised()
     net.held("rows", np.asarray([1, 256], np.int64))

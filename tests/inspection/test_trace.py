@@ -13,7 +13,7 @@ import onnxruntime as ort
 import pytest
 
 from onnxtile import api
-from onnxtile.errors import QueryError, UsageError
+from onnxtile.errors import ModelError, QueryError, UsageError
 from onnxtile.model import submodel
 from onnxtile.model.given import write_arrays
 from onnxtile.runtime import Session
@@ -214,3 +214,13 @@ def test_a_model_that_the_wheel_brings(silero: Callable[[str], Path]) -> None:
         result = api.trace(silero(name), ["LSTM"])
         assert result.activations
         assert not any(one.nans for one in result.activations)
+
+
+def test_a_condition_of_several_elements_is_refused(tmp_path: Path) -> None:
+    model = text(
+        "g (bool[N] c, float[3] x) => (float[3] y) "
+        "{ y = If (c) <then_branch = t () => (float[3] p) { p = Abs(x) }, else_branch = e () => (float[3] q) { q = Exp(x) }> }"
+    )
+    np.savez(tmp_path / "x.npz", c=np.array([True, False]), x=np.ones(3, np.float32))
+    with pytest.raises(ModelError, match="'c' of an If has 2 elements"):
+        api.trace(model, ["Exp"], inputs=tmp_path / "x.npz")

@@ -22,8 +22,60 @@ def _script() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, spec.name, module)
+        patch.syspath_prepend(str(DOCS))
         spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(name="formulas", scope="module")
+def _formulas(script: ModuleType) -> ModuleType:
+    del script
+    return sys.modules["documented_formulas"]
+
+
+@pytest.mark.parametrize(
+    ("proof", "op", "old", "new"),
+    [
+        ("is_quantised_sum", "QLinearAdd", "B_scale * (", "A_scale * ("),
+        ("is_quantised_sum", "QLinearAdd", "+ C_zero_point", ""),
+        ("is_quantised_product", "QLinearMul", "/C_scale", "*C_scale"),
+        (
+            "is_quantised_sigmoid",
+            "QLinearSigmoid",
+            "quantize(Sigmoid(dequantize(x)))",
+            "quantize(dequantize(Sigmoid(x)))",
+        ),
+        ("is_quantised_sigmoid", "QLinearSigmoid", "exp(-x)", "exp(x)"),
+        ("is_quantised_leaky_relu", "QLinearLeakyRelu", "alpha * dequantize(x)", "dequantize(alpha * x)"),
+        ("is_gemm", "Gemm", "beta * C", "beta * C * C"),
+    ],
+)
+def test_another_documentation_is_not_proved(
+    formulas: ModuleType, monkeypatch: pytest.MonkeyPatch, proof: str, op: str, old: str, new: str
+) -> None:
+    assert getattr(formulas, proof)()
+    read = formulas.documentation
+
+    def changed(name: str, version: int | None = None) -> str:
+        text: str = read(name, version)
+        assert name != op or old in text
+        return text.replace(old, new) if name == op else text
+
+    monkeypatch.setattr(formulas, "documentation", changed)
+    assert not getattr(formulas, proof)()
+
+
+def test_another_formula_is_not_that_of_the_documentation(script: ModuleType, formulas: ModuleType) -> None:
+    x, mean = script.x, script.mean_of(script.x)
+    variance = script.mean_of((x - mean) ** 2)
+    centred = (x - mean) / sympy.sqrt(variance + script.epsilon) * script.scale + script.bias
+    assert formulas.is_instance_norm(centred, mean, variance, script.bias)
+    assert not formulas.is_instance_norm(centred - script.bias, mean, variance, script.bias)
+    norm = sympy.sqrt(script.count * script.mean_of(x**2))
+    assert formulas.is_l2_norm(x / norm, norm)
+    assert not formulas.is_l2_norm(x / norm**2, norm)
+    with pytest.raises(ValueError, match="no formula"):
+        formulas.documented("no words", "y = (.+)")
 
 
 def test_the_page_is_that_of_the_script(script: ModuleType) -> None:
@@ -81,3 +133,11 @@ def test_an_obligation_that_does_not_hold_stops_the_script(script: ModuleType, m
     monkeypatch.setattr(script, "OBLIGATIONS", {**script.OBLIGATIONS, "lowerings": wrong})
     with pytest.raises(ValueError, match="Mish: the obligation does not hold"):
         script.page()
+
+
+def test_a_call_that_is_not_opened_is_not_proved(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    del script
+    opened = sys.modules["opened_calls"]
+    assert opened.is_opened("SkipRMSNorm")
+    monkeypatch.setitem(opened.NORMS, "SkipRMSNorm", opened.NORMS["SkipLayerNorm"])
+    assert not opened.is_opened("SkipRMSNorm")

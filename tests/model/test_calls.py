@@ -123,3 +123,18 @@ def test_a_body_takes_and_gives_what_its_node_does(operator: str, inputs: int, o
         return
     with pytest.raises(ModelError, match=f"a {operator} has"):
         require_bounded_calls(model)
+
+
+@pytest.mark.parametrize(("call", "fits"), [("f(x)", True), ("f(x, x)", False), ("f()", True), ("g(x)", False)])
+def test_a_call_gives_no_more_than_the_function_takes(call: str, fits: bool) -> None:
+    results = "y, z" if call.startswith("g") else "y"
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17, "local": 1]> '
+        f"m (float[2] x) => (float[2] y) {{ {results} = local.{call.replace('g', 'f')} }} "
+        '<domain: "local", opset_import: ["": 17]> f (a) => (b) { b = Relu(a) }'
+    )
+    if fits:
+        require_bounded_calls(model)
+        return
+    with pytest.raises(ModelError, match="a call of the function 'f' has"):
+        require_bounded_calls(model)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pytest
 from onnx import helper, numpy_helper
 
+from onnxtile.errors import ModelError
 from onnxtile.model.constants import Constants
 from onnxtile.model.opset import raised
 from onnxtile.model.raised_shapes import shapes_of_raised
@@ -47,3 +49,26 @@ def test_shapes_are_not_carried_to_values_that_the_converter_adds() -> None:
     node = ir.Node("", "Abs", [model.graph[0].outputs[0]], outputs=[ir.Value(name="new")])
     model.graph.append(node)
     assert shapes_of_raised(source, resolve(source), model) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y = Identity(m)",
+        "y = If(c) <then_branch = t () => (bool[2] a) { a = Not(m) }, else_branch = e () => (bool[2] a) { a = Identity(m) }>",
+    ],
+)
+def test_masks_of_dropout_that_are_read_stay_as_they_are(text: str) -> None:
+    """onnxruntime fills the mask with False before opset 12, and with True from then on."""
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 11]> g (float[2] x, bool c) => (bool[2] y) {{ d, m = Dropout(x) {text} }}'
+    )
+    with pytest.raises(ModelError, match="Dropout of opset 11"):
+        raised(ir.from_proto(model), 13)
+
+
+def test_masks_of_dropout_that_nobody_reads_do_not_matter() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 11]> g (float[2] x) => (float[2] d) { d, m = Dropout(x) }'
+    )
+    assert raised(ir.from_proto(model), 13).graph.opset_imports[""] == 13

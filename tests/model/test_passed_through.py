@@ -88,3 +88,17 @@ def test_a_bound_size_is_bound_in_both(tmp_path: Path) -> None:
         assert [dim.dim_value for dim in info.type.tensor_type.shape.dim] == [4, 3]
     assert {p.key for p in graph.output[0].metadata_props} >= {"key 1", "pkg.onnxtile.offset"}
     assert "key 0" not in {p.key for p in graph.output[0].metadata_props}
+
+
+@pytest.mark.parametrize("written", [_bytes, _file])
+def test_each_tensor_is_annotated_once(written: Callable[..., onnx.ModelProto], tmp_path: Path) -> None:
+    model = _model()
+    body = model.graph.node[2].attribute[0].g
+    for graph, names in ((model.graph, "xwyus"), (body, "tr")):
+        for name in names:
+            pair = onnx.StringStringEntryProto(key="SCALE_TENSOR", value=name)
+            graph.quantization_annotation.add(tensor_name=name, quant_parameter_tensor_names=[pair])
+    got = written(model, tmp_path)
+    again = next(node for node in got.graph.node if node.op_type == "Loop").attribute[0].g
+    assert sorted(one.tensor_name for one in got.graph.quantization_annotation) == sorted("xwyus")
+    assert sorted(one.tensor_name for one in again.quantization_annotation) == ["r", "t"]

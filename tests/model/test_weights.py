@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from onnxtile import api
 from onnxtile.errors import UsageError
 from onnxtile.model.load import external_tensors, load
 from onnxtile.model.save import save
+from onnxtile.model.weights import weights_beside
 from onnxtile.model.whole import require_writable
 
 Locate = Callable[[str], None]
@@ -115,3 +117,26 @@ def test_the_weights_of_the_source_are_not_written_over(external: Path, force: b
     with pytest.raises(UsageError, match="weights file of"):
         api.save(load(proto), weights, source=external, force=force)
     np.testing.assert_array_equal(weights_of(external), np.arange(1000))
+
+
+@pytest.mark.parametrize("location", ["w.bin", "sub/w.bin", "sub/../w.bin"])
+def test_weights_go_beside_a_target_under_their_own_names(tmp_path: Path, location: str) -> None:
+    model = model_naming(tmp_path, location)
+    expected = tmp_path / "out" / os.path.normpath(location)
+    assert weights_beside(tmp_path / "out/o.onnx", model) == {expected}
+
+
+def test_weights_named_by_a_whole_path_are_told_from_those_outside(tmp_path: Path) -> None:
+    """The model may be named from its own folder, where its path has no folder in it."""
+    target = tmp_path / "out/o.onnx"
+    assert weights_beside(target, model_naming(tmp_path, str(tmp_path / "w.bin"))) == {tmp_path / "out/w.bin"}
+    assert weights_beside(target, model_naming(tmp_path, "/etc/passwd")) == {Path("/etc/passwd")}
+
+
+def model_naming(folder: Path, location: str) -> Path:
+    """Write a model of one initializer whose bytes are at `location`."""
+    tensor = onnx.TensorProto(name="w", dims=[1], data_type=1, data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=location)
+    path = folder / "m.onnx"
+    path.write_bytes(onnx.ModelProto(graph=onnx.GraphProto(initializer=[tensor])).SerializeToString())
+    return path

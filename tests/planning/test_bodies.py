@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from onnxtile import api, errors, keys
 from onnxtile.model.plan_marks import clear_plan
+from onnxtile.planning.annotate import annotate
 from onnxtile.planning.layout.workspaces import WorkspaceRules
+from onnxtile.planning.proof.published.audit import require
+from onnxtile.planning.proof.published.reading import from_marks
 from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlanResult
 from tests.planning.conftest import Case, outside, rows
 from tests.planning.test_live import IF, LOOP, NESTED
@@ -371,12 +374,39 @@ def test_what_lies_in_a_body_is_aligned_to_its_elements(alignment: int, order: s
     assert case.run(result).equal
 
 
-def test_an_arena_of_workspaces_alone_is_rounded_to_the_elements_in_them() -> None:
-    """All tensors of the main graph lie outside; the body has 9 bytes of a number of turns and a truth value, and floats."""
-    text = """g (float[2, 3] x) => (float[2, 3] y) <int64 n = {3}, bool go = {1}> {
+WORKSPACES_ALONE = """<ir_version: 10, opset_import: ["" : 20]> g (float[2, 3] x) => (float[2, 3] y) <int64 n = {3}, bool go = {1}> {
       y = Loop (n, go, x) <body = l (int64 turn, bool on, float[2, 3] v) => (bool o, float[2, 3] w)
         { t = Exp(v)  o = Not(on)  w = Sin(t) }> }"""
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{text}')
-    for alignment in (1, 2, 64):
-        result = api.plan(model, io="outside", alignment=alignment)
-        assert result.verdict is not None and result.verdict.equal
+"""All tensors of the main graph lie outside. The body has 9 bytes of a number of turns and a truth value, and floats."""
+
+
+@pytest.mark.parametrize("alignment", [1, 2, 64])
+def test_an_arena_of_workspaces_alone_is_rounded_to_the_elements_in_them(alignment: int) -> None:
+    case = Case.of(onnx.parser.parse_model(WORKSPACES_ALONE))
+    result = case.plan(io="outside", alignment=alignment)
+    assert case.run(result).equal
+    annotate(case.model, result)
+    require(case.model, from_marks(case.model, "model.onnx"), case.shapes, case.constants)
+
+
+def test_a_peak_of_workspaces_alone_that_is_rounded_to_anything_else_is_refused() -> None:
+    case = Case.of(onnx.parser.parse_model(WORKSPACES_ALONE))
+    result = case.plan(io="outside", alignment=1)
+    bytes_ = result.buffers[0].size
+    require(case.model, result, case.shapes, case.constants)
+    for peak in {bytes_, *(-(-bytes_ // unit) * unit for unit in (2, 4, 16))} - {result.peak}:
+        arena = replace(result.arenas[0], size=result.arena_size + 16, peak=peak)
+        for wrong in (replace(result, peak=peak), replace(result, arenas=(arena,))):
+            with pytest.raises(errors.CheckFailed, match=f"peak .*is {peak}, not {result.peak}"):
+                require(case.model, wrong, case.shapes, case.constants)
+
+
+def test_the_bound_over_all_orders_is_not_above_the_plan_where_states_lie_in_a_concat() -> None:
+    """The next values of both states take their bytes in the Concat, of which the smaller is not aligned."""
+    text = """g (float[6, 4] x, float[2, 4] z) => (float[6, 4] y, float[2, 4] w) <int64 n = {2}, bool go = {1}> {
+      y, w = Loop (n, go, x, z) <body = l (int64 turn, bool on, float[6, 4] a, float[2, 4] b)
+        => (bool o, float[6, 4] c, float[2, 4] d)
+        { joined = Concat <axis = 0> (b, a)  o = Identity(on)  c = Neg(x)  d = Neg(b) }> }"""
+    case = Case.of(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{text}'))
+    result = case.plan()
+    assert result.any_order_bound is not None and result.any_order_bound <= result.arena_size

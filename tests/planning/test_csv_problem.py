@@ -1,11 +1,13 @@
 """Problems as CSV with MiniMalloc's columns, good and bad."""
 
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import onnxtile
 from onnxtile.errors import UsageError
 from onnxtile.planning.offsets import csv_problem
 from onnxtile.planning.offsets.csv_problem import read_problem
@@ -76,3 +78,41 @@ def test_column_by_column_is_as_row_by_row(rows: list[str], header: str) -> None
     found = outcome()
     with patch.object(csv_problem, "_plain", return_value=None):
         assert found == outcome()
+
+
+PINNED = "id,lower,upper,size,pin,memory\na,0,2,64,256,sram\nb,0,2,64,,\nc,1,3,64,,dram\n"
+
+
+def test_pins_and_memories_are_columns(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text(PINNED)
+    plan = onnxtile.plan_problem(tmp_path / "p.csv", capacity={"sram": 512, "dram": 512})
+    found = {row.name: (row.arena, row.offset) for row in plan.buffers}
+    assert found == {"a": ("sram", 256), "b": ("sram", 0), "c": ("dram", 0)}
+
+
+def test_a_pinned_part_pins_its_buffer(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text(
+        "id,lower,upper,size,part_of,part_start,pin\nb0,0,2,64,b,0,\nb1,0,4,64,b,64,192\na,0,4,64,,,0\n"
+    )
+    plan = onnxtile.plan_problem(tmp_path / "p.csv")
+    assert {row.name: row.offset for row in plan.buffers} == {"b": 128, "a": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("id,lower,upper,size,pin\na,0,2,64,-4\n", "line 2: the buffer 'a' has a negative pin: -4"),
+        ("id,lower,upper,size,pin\na,0,2,64,x\n", "line 2: pin must be a whole number"),
+        (
+            "id,lower,upper,size,pin\na,0,2,64,0\nb,1,3,64,32\n",
+            "the pins of two tensors that are live together overlap: 'a' at 0",
+        ),
+        ("id,lower,upper,size,memory\na,0,2,64,flash\n", "'flash', which has no capacity"),
+        ("id,lower,upper,size,part_of,part_start,pin\nb0,0,2,64,b,0,0\nb1,0,4,64,b,64,0\n", "at least its start 64"),
+        ("id,lower,upper,size,part_of,part_start,pin\nb0,0,2,64,b,0,0\nb1,0,4,64,b,64,96\n", "parts of 'b' have pins"),
+    ],
+)
+def test_pins_that_no_plan_can_have(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "p.csv").write_text(text)
+    with pytest.raises(UsageError, match=reason):
+        onnxtile.plan_problem(tmp_path / "p.csv", capacity=1 << 20)

@@ -76,10 +76,13 @@ def test_elementwise_islands_write_over_an_operand_of_equal_size() -> None:
 def test_a_reshape_between_equal_scales_is_a_view_and_the_check_agrees(tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     onnx.save(_residual(), file)
-    plan = api.plan(file).plan
+    planned = api.plan(file)
+    plan = planned.plan
     rows = {buffer.name: buffer for buffer in plan.buffers}
     assert rows["flat_q"].offset == rows["sum_q"].offset
     assert api.check_plan(file, plan).sound
+    api.save(planned.model, tmp_path / "planned.onnx")
+    assert api.check_plan(file, tmp_path / "planned.onnx").sound
     told = tmp_path / "plan.json"
     told.write_text(json.dumps(plan.to_dict()))
     assert api.check_plan(file, told).sound

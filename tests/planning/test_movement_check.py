@@ -47,6 +47,17 @@ def test_a_right_plan_with_parts_of_an_input(tmp_path: Path) -> None:
     assert audit(parts, tmp_path, PARTS).failures
 
 
+def test_a_constant_output_is_copied_from_the_constants(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+      g (float[2,4] x) => (float[2,4] y, float[4] w) <float[4] q = {1, 2, 3, 4}> { w = Neg(q)  y = Add(x, w) }"""
+    planned = moved(text, 1024)
+    assert planned.verdict is not None and planned.verdict.equal
+    document = json.loads(json.dumps(planned.plan.to_dict()))
+    assert audit(document, tmp_path, text).failures == ()
+    document["movement"]["forced"] += 16
+    assert audit(document, tmp_path, text).failures
+
+
 def row(document: Document, name: str) -> Document:
     found: Document = next(row for row in document["buffers"] if row["name"] == name)
     return found

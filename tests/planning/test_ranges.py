@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -294,6 +295,45 @@ def test_a_capacity_for_a_range_is_met_or_not() -> None:
         onnxtile.plan(parsed(ATTENTION), dims=dims, capacity="1MiB", verify=False)
 
 
+FOLDED = """
+folded (float[batch,seq] x) => (float[batch,seq] y)
+  <int64[1] zero = {0}, int64[1] five = {5}, int64[1] three = {3}> {
+  whole = Shape(x)
+  two = Mod(five, three)
+  shape = Slice(whole, zero, two)
+  a = Reshape(x, shape)
+  b = Exp(a)
+  y = Softmax(b)
+}
+"""
+
+
+def test_where_a_size_has_no_formula_plans_are_made_for_smaller_ranges() -> None:
+    """`b` has its largest size in the plan of the whole range, so that formulas would refuse the least sizes as well."""
+    dims = {"batch": (1, 8), "seq": (1, 64)}
+    free = onnxtile.plan(parsed(FOLDED), dims=dims, verify=False).plan
+    with pytest.raises(Infeasible, match="DOES NOT FIT: at batch=5 seq=52, the smallest sizes without a plan"):
+        onnxtile.plan(parsed(FOLDED), dims=dims, capacity=1024, verify=False)
+    assert (
+        free.arena_size == onnxtile.plan(parsed(FOLDED), dims=dims, capacity=8 * 64 * 4, verify=False).plan.arena_size
+    )
+
+
+def test_of_several_memories_each_has_its_own_limit() -> None:
+    """The plan of the least sizes that are refused is refused alone, too, and that of the sizes below it is not."""
+    memories = {"sram": "256KiB", "dram": "256KiB"}
+    with pytest.raises(
+        Infeasible, match=r"DOES NOT FIT: at batch=1 seq=(\d+), the smallest sizes .* 'dram' needs"
+    ) as told:
+        onnxtile.plan(parsed(ATTENTION), dims={"batch": (1, 8), "seq": (1, 512)}, capacity=memories, verify=False)
+    found = re.search(r"seq=(\d+)", str(told.value))
+    assert found is not None
+    size = int(found[1])
+    with pytest.raises(Infeasible):
+        onnxtile.plan(parsed(ATTENTION), dims={"batch": 1, "seq": size}, capacity=memories, verify=False)
+    onnxtile.plan(parsed(ATTENTION), dims={"batch": 1, "seq": size - 1}, capacity=memories, verify=False)
+
+
 def test_inputs_from_a_file_have_one_size() -> None:
     with pytest.raises(UsageError, match="not a range"):
         onnxtile.plan(parsed(ATTENTION), dims={"batch": (1, 8)}, inputs="x.npz")
@@ -352,3 +392,41 @@ def texts(tables: list[Any]) -> list[str]:
     for one in tables:
         console.print(one)
     return file.getvalue().splitlines()
+
+
+IN_WORKSPACES = {
+    "function": (
+        "g (float[N, 5] x) => (float[N, 5] z) { a = Neg(x) b = local.f(a) z = Neg(b) }"
+        '<domain: "local", opset_import: ["": 22]> f (v1) => (v3) { v2 = Sigmoid(v1) v3 = Neg(v2) }'
+    ),
+    "If": """g (float[N, 5] x, float[100] w, bool c) => (float[N, 5] z, float[100] y) {
+      a = Neg(x) z = Neg(a)
+      y = If(c) <then_branch = t () => (float[100] b2) { b1 = Neg(w) b2 = Exp(b1) },
+                else_branch = e () => (float[100] b2) { b2 = Exp(w) }> }""",
+}
+"""Bodies in workspaces, whose offsets scale with N."""
+
+
+@pytest.mark.parametrize("text", IN_WORKSPACES.values(), ids=IN_WORKSPACES)
+def test_the_offsets_of_bodies_scale_with_those_of_their_workspaces(text: str) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 22, "local": 1]>\n{text}')
+    result = onnxtile.plan(model, dims={"N": "1:64"}, planner="greedy-by-size", order="model", io="inside")
+    assert result.verdict is not None and result.verdict.equal
+    assert any(arena.scaled is not None for arena in result.plan.formulas)
+    workspace = next(row for row in result.plan.buffers if row.kind == "workspace")
+    for row in result.plan.bodies[0].buffers:
+        assert row.scaled_offset is not None and workspace.scaled_offset is not None
+        for size in (1, 7, 64):
+            distance = row.scaled_offset.at({"N": size}) - workspace.scaled_offset.at({"N": size})
+            assert distance == row.offset - workspace.offset
+
+
+def test_equal_names_in_sibling_bodies_have_the_sizes_of_their_own() -> None:
+    """No formula says the size of `b` in the first branch, which reads the result of a Loop."""
+    text = """g (float[2, 3] w, float[N, 4] x, bool c) => (float[N, 4] z) <int64 one = {1}, bool go = {1}> {
+      v = Loop(one, go, w) <body = l (int64 i, bool on, float[2, 3] a) => (bool on, float[] d) { d = Neg(a) }>
+      z = If(c) <then_branch = t () => (float[N, 4] d) { b = Add(v, w) d = Neg(x) },
+                else_branch = f () => (float[N, 4] d) { b = Neg(x) d = Exp(b) }> }"""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 22]>\n{text}')
+    result = onnxtile.plan(model, dims={"N": "1:64"}, planner="greedy-by-size")
+    assert result.verdict is not None and result.verdict.equal

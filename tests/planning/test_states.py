@@ -23,6 +23,7 @@ from onnxtile.model.wanted import ANYTHING
 from onnxtile.pipeline.file import from_file
 from onnxtile.pipeline.place import Destination
 from onnxtile.pipeline.run import run_one
+from onnxtile.planning.proof.executor import ArenaExecutor
 from onnxtile.planning.proof.state_run import same_plan, state_run
 from onnxtile.planning.result import PlannedState, PlanResult
 from onnxtile.planning.states.find_states import StateChoice
@@ -86,7 +87,7 @@ def test_a_scatter_cache_takes_its_bytes_once() -> None:
     kept = planned(scatter(), state={"past": "present"})
     assert apart.arena_size == 2 * 32768 + 2 * 512 + 64
     assert kept.plan.arena_size == 32768 + 512
-    assert state(kept.plan) == PlannedState("past", "present", "given", None, "arena", 0, 32768, 0, 0)
+    assert state(kept.plan) == PlannedState("past", "present", "given", None, "arena", 0, 32768, 0, None)
     assert (kept.verdict.equal, kept.verdict.runs, kept.verdict.copied) == (True, 64, 0)
 
 
@@ -102,7 +103,7 @@ def test_a_growing_cache_has_one_place_for_all_lengths(heads: int) -> None:
     for result in (fixed, ranged, bounded):
         assert (state(result).size, state(result).copied) == (size, 0)
         assert rows(result)["past_k"].offset == rows(result)["present_k"].offset
-    assert state(fixed).moved == state(ranged).moved == (heads - 1) * 63 * 64
+    assert state(fixed).strides == state(ranged).strides == state(bounded).strides == (size, 64 * 64, 64, 4)
     assert fixed.copies == ranged.copies
 
 
@@ -136,7 +137,7 @@ def test_an_output_takes_the_address_of_an_input_that_is_dead() -> None:
 
 def test_an_output_that_cannot_is_copied_after_each_run() -> None:
     found = planned(model(SAME_STEP), state={"h0": "hn"}, state_steps=5)
-    assert (state(found.plan).copied, found.verdict.copied, found.verdict.runs) == (64, 5 * 64, 5)
+    assert (state(found.plan).copied, found.verdict.copied, found.verdict.runs) == (64, (5 + 2) * 64, 5)
     assert rows(found.plan)["h0"].offset != rows(found.plan)["hn"].offset
 
 
@@ -164,6 +165,15 @@ NAMES = {
     "state": "stateN",
     "conv_cache": "conv_cache_out",
     "PrevHidden": "NextHidden",
+    "past_0": "present_0",
+    "prev_hidden": "hidden",
+    "hx": "hy",
+    "r1i": "r1o",
+    "att_cache": "r_att_cache",
+    "cache_last_channel": "cache_last_channel_next",
+    "last_hidden_in": "last_hidden_out",
+    "past_key_values_key_cache_0": "past_key_values_key_cache_0_out",
+    "past_ssm_states.3": "present_ssm_states.3",
 }
 
 
@@ -175,6 +185,8 @@ def test_names_of_states(before: str, after: str) -> None:
 def test_names_of_no_states() -> None:
     assert list(matching_names(["input", "input_1", "x", "past"], ["output", "output_1", "y", "present"])) == []
     assert list(matching_names(["past_k", "prev_k"], ["present_k"])) == []
+    assert list(matching_names(["hidden_states", "_", "i"], ["last_hidden_state", "__", "o"])) == []
+    assert list(matching_names(["input_0", "in", "last_0"], ["output_0", "out", "0"])) == []
 
 
 def test_a_concat_of_one_operand_makes_no_difference() -> None:
@@ -224,7 +236,7 @@ def test_attention_appends_to_its_past(text: str) -> None:
 
 def test_grouped_attention_writes_into_its_past() -> None:
     found = planned(model(GROUPED, 20), ranges={"lens": (5, 5), "total": (6, 6)}, state="found", state_steps=4)
-    assert [(s.axis, s.size, s.copied, s.moved) for s in found.plan.states] == [(None, 1024, 0, 0)] * 2
+    assert [(s.axis, s.size, s.copied, s.strides) for s in found.plan.states] == [(None, 1024, 0, None)] * 2
     assert found.plan.arena_size == 2 * 1024 + 256
     assert found.verdict.equal
 
@@ -240,10 +252,54 @@ step (float[1, 1, 8] x, float[1, 1, 16] first_h, float[1, 1, 16] first_c, float[
 def test_an_lstm_has_two_states() -> None:
     found = planned(model(LSTM, 20), state="found", state_steps=3)
     assert {(s.input, s.output, s.copied) for s in found.plan.states} == {
-        ("first_h", "last_hidden", 64),
-        ("first_c", "last_cell", 64),
+        ("first_h", "last_hidden", 0),
+        ("first_c", "last_cell", 0),
     }
+    assert rows(found.plan)["first_h"].offset == rows(found.plan)["last_hidden"].offset
+    assert found.plan.arena_size == 3 * 64
     assert found.verdict.equal
+
+
+RECURRENT = """
+step (float[3, 5, 8] x, float[2, 5, 33] h0) => (float[3, 2, 5, 33] y, float[2, 5, 33] hn) {
+  y, hn = OPERATOR <hidden_size = 33, direction = "bidirectional", linear_before_reset = BEFORE> (x, w, r, , lens, h0)
+}
+"""
+
+
+@pytest.mark.parametrize(("operator", "gates"), [("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize("before", [0, 1])
+def test_the_last_state_of_both_directions_takes_the_place_of_the_first(operator: str, gates: int, before: int) -> None:
+    text = RECURRENT.replace("OPERATOR", operator).replace("BEFORE", str(before))
+    text = text if operator == "GRU" else text.replace(f", linear_before_reset = {before}", "")
+    draws = np.random.default_rng(0)
+    weights: dict[str, Any] = {
+        name: draws.normal(size=(2, gates * 33, size)).astype(np.float32) for name, size in (("w", 8), ("r", 33))
+    }
+    source = model(text, 20, lens=np.array([3, 2, 1, 3, 2], np.int32), **weights)
+    found = planned(source, state="found", state_steps=4)
+    assert (state(found.plan).copied, found.verdict.equal) == (0, True)
+
+
+def test_a_first_state_that_a_later_node_reads_is_not_overwritten() -> None:
+    text = LSTM.replace("last_cell) {", "last_cell, float[1, 1, 16] more) {")
+    text = text.replace(", first_h, first_c)", ", first_h, first_c)\n  more = Add(first_h, last_hidden)")
+    found = planned(model(text, 20), state="found", state_steps=2)
+    assert [one.copied for one in found.plan.states] == [64, 0]
+    assert found.verdict.equal
+
+
+def test_the_first_state_is_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    first: list[Any] = []
+    run = ArenaExecutor.run
+
+    def noted(self: ArenaExecutor, feeds: Any, **options: Any) -> Any:
+        first.append(feeds["past"].copy())
+        return run(self, feeds, **options)
+
+    monkeypatch.setattr(ArenaExecutor, "run", noted)
+    planned(scatter(), state="found", state_steps=2)
+    assert [bool(value.any()) for value in first] == [False, True, True, True]
 
 
 BRANCHES = """
@@ -305,8 +361,8 @@ def changed(result: PlanResult, name: str, **fields: Any) -> PlanResult:
             "copied of the state 'past' is 8, not 0",
         ),
         (
-            lambda plan: replace(plan, states=(replace(plan.states[0], moved=8),)),
-            "moved of the state 'past' is 8, not 0",
+            lambda plan: replace(plan, states=(replace(plan.states[0], strides=(8, 4, 4)),)),
+            "strides of the state 'past' are (8, 4, 4), not None",
         ),
         (lambda plan: replace(plan, states=(replace(plan.states[0], offset=64),)), "lies at 0 of 'arena', not at 64"),
         (
@@ -509,7 +565,7 @@ def test_files_tell_of_states(tmp_path: Path) -> None:
     assert [(s["input"], s["output"], s["offset"]) for s in told["states"]] == [("past", "present", 0)]
     header = (tmp_path / "plan.h").read_text()
     assert "#define PLAN_STATE_COUNT 1u" in header
-    assert "{0u, 1u, 32768u, 0u}" in header
+    assert "{0u, 1u, 32768u, 0u, 1u, 32768u}" in header
     assert "1 kept in 32 KiB" in (tmp_path / "plan.html").read_text()
 
 

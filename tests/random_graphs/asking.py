@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.random_graphs.generator import random_model
+from tests.random_graphs.plan_properties import PLAN_PROPERTIES
 from tests.random_graphs.properties import PROPERTIES, Case
 
+ALL = {**PROPERTIES, **PLAN_PROPERTIES}
 Fault = tuple[int, str, str]
 """The seed, the property, and what was wrong."""
 
@@ -18,7 +20,7 @@ def faults(seed: int, only: str | None = None, *, everything: bool = False, most
     """Ask the model of `seed` the properties that the seed chooses, or `everything`; yield what is wrong."""
     case = Case(random_model(seed, most), verify=seed % 5 == 0)
     choice = case.random("properties")
-    for name, (holds, often) in PROPERTIES.items():
+    for name, (holds, often) in ALL.items():
         asked = choice.random() < often or everything
         if name == only or (only is None and asked):
             try:

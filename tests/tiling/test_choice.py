@@ -7,10 +7,12 @@ from heapq import heappop, heappush
 from itertools import product
 from typing import Any
 
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onnxtile import api
 from onnxtile.errors import Infeasible
 from onnxtile.tiling import search
 from onnxtile.tiling.axis_bounds import AxisBounds
@@ -287,3 +289,24 @@ def test_a_trade_table_is_small_and_has_the_ends_and_the_choice() -> None:
     table = trade(many, 77)
     assert table[0] is many[0] and table[-1] is many[-1] and many[77] in table and len(table) <= 10
     assert trade(many[:1], 0) == (many[0],)
+
+
+@pytest.mark.parametrize("sizes", [(1000, 7, 300), (5, 5, 5), (900, 8, 900), (1, 1, 1), (64, 3, 100_000)])
+@pytest.mark.parametrize("limits", [Limits(memory=4096), Limits(m=64, n=64, memory=4096)])
+def test_the_number_of_tiles_to_compare_is_bounded_before_they_are_made(
+    sizes: tuple[int, int, int], limits: Limits
+) -> None:
+    work, bounds = product_of(sizes), AxisBounds.of(limits)
+    steps = search.shortest_steps(sizes[0], bounds.sliding[0]), search.shortest_steps(sizes[2], bounds.filters)
+    made = len(steps[0]) * len(steps[1])
+    assert made <= search.pairs_at_most(work, bounds) <= 16 * made
+
+
+def test_a_product_of_a_size_that_no_search_ends_on_is_left_as_it_is() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17]> g (float[9007199254740993, 4] x, float[4, 3] w) => (float[M, 3] y) '
+        "{ y = MatMul(x, w) }"
+    )
+    result = api.tile(model, memory="1KiB", verify=False)
+    reasons = [one["reason"] for one in result.to_dict()["skipped"]]
+    assert reasons == ["its sizes leave more than 4,194,304 tiles to compare"]

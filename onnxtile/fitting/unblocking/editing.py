@@ -67,6 +67,28 @@ class ModelEdit:
         self.model.graph.register_initializer(made)
         return made
 
+    def part(self, value: ir.Value, axis: int, start: int, stop: int) -> ir.Value:
+        """Return the elements of a constant from `start` to `stop` along an axis."""
+        array = self.constants.array(value)
+        part = [slice(None)] * array.ndim
+        part[axis] = slice(start, stop)
+        return self.constant(f"{value.name}/{start}", array[tuple(part)])
+
+    def again(
+        self, before: ir.Node | None, node: ir.Node, inputs: Sequence[ir.Value | None], results: Sequence[ir.Value]
+    ) -> None:
+        """Add a node that does what `node` does, on parts of its operands; `results` carry the sizes of their parts."""
+        attributes = [one for one in node.attributes.values() if one.name != "allowzero"]
+        made = results[0]
+        if node.op_type in {"Reshape", "Expand"}:
+            inputs = [inputs[0], self.constant(f"{made.name}/sizes", np.asarray(self.sizes(made), np.int64))]
+        name = self.names.fresh(f"{made.name}/{node.op_type}")
+        one = ir.Node(node.domain, node.op_type, inputs, attributes, outputs=results, name=name)
+        if before is None:
+            self.model.graph.append(one)
+        else:
+            self.model.graph.insert_before(before, one)
+
     def add(
         self,
         before: ir.Node | None,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
@@ -72,10 +71,16 @@ class _HeadFinder:
         axis = next((axis for axis, size in enumerate(sizes[:-2]) if size > 1), None)
         if axis is None or any(value is None or value in self.edit.constants for value in product.inputs[:2]):
             return None
-        self.count = sizes[axis]
-        group = HeadGroup(self.count)
+        # Heads that share their keys and values, as in grouped-query attention, stay together.
+        units = (unit for unit in range(1, sizes[axis] // 2 + 1) if sizes[axis] % unit == 0)
+        groups = (self._group(product, HeadAxis(axis, unit), sizes[axis] // unit) for unit in units)
+        return next((group for group in groups if group is not None), None)
+
+    def _group(self, product: ir.Node, axis: HeadAxis, count: int) -> HeadGroup | None:
+        self.count = count
+        group = HeadGroup(count)
         try:
-            self._grow(group, product, HeadAxis(axis, 1))
+            self._grow(group, product, axis)
         except _NoHeads:
             return None
         made = [node for node in group.nodes if self._is_product(node) and self._has_weights(node)]
@@ -231,18 +236,10 @@ class _HeadWriter:
                 inputs.append(self._again(value, before))
             else:
                 window = link.reads(head * own.unit, (head + 1) * own.unit)
-                inputs.append(self._slice(value, link.axis, window.start, window.stop))
-        if node.op_type in {"Reshape", "Expand"}:
-            inputs[1:] = [self.edit.constant(f"{made.name}/sizes", np.asarray(sizes, np.int64))]
+                inputs.append(self.edit.part(value, link.axis, window.start, window.stop))
         result = self.edit.value(f"{made.name}/head{head}", sizes, self.edit.dtype(made))
-        attributes = [one for one in node.attributes.values() if one.name != "allowzero"]
-        return self.edit.add(before, node.op_type, inputs, result, attributes)
-
-    def _slice(self, value: ir.Value, axis: int, start: int, stop: int) -> ir.Value:
-        array = self.edit.constants.array(value)
-        part = [slice(None)] * array.ndim
-        part[axis] = slice(start, stop)
-        return self.edit.constant(f"{value.name}/{start}", array[tuple(part)])
+        self.edit.again(before, node, inputs, [result])
+        return result
 
     def _again(self, value: ir.Value, before: ir.Node) -> ir.Value:
         """Return an operand that is read whole; one that elementwise nodes make of tensors that live anyway is made again."""

@@ -94,18 +94,10 @@ class _PartMaker:
                 raise _NotPacked
             own = (link.axis, window.start, window.stop)
             inputs.append(
-                self._constant(operand, *own) if operand in self.edit.constants else self.part(operand, *own, depth + 1)
+                self.edit.part(operand, *own) if operand in self.edit.constants else self.part(operand, *own, depth + 1)
             )
         dims = [*sizes]
         dims[axis] = stop - start
-        if node.op_type == "Reshape":
-            inputs[1:] = [self.edit.constant(f"{value.name}/sizes", np.asarray(dims, np.int64))]
         result = self.edit.value(f"{value.name}/part{start}", dims, self.edit.dtype(value))
-        attributes = [one for one in node.attributes.values() if one.name != "allowzero"]
-        return self.edit.add(self.before, node.op_type, inputs, result, attributes)
-
-    def _constant(self, value: ir.Value, axis: int, start: int, stop: int) -> ir.Value:
-        array = self.edit.constants.array(value)
-        part = [slice(None)] * array.ndim
-        part[axis] = slice(start, stop)
-        return self.edit.constant(f"{value.name}/{start}", array[tuple(part)])
+        self.edit.again(self.before, node, inputs, [result])
+        return result

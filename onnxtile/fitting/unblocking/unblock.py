@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.unblocking.early import run_early
 from onnxtile.fitting.unblocking.editing import ModelEdit, known_shapes
 from onnxtile.fitting.unblocking.heads import heads_apart
+from onnxtile.fitting.unblocking.joins import join_late
 from onnxtile.fitting.unblocking.late import run_late
 from onnxtile.fitting.unblocking.packed import unpack_products
 from onnxtile.fitting.unblocking.pooled import pool_early
 from onnxtile.fitting.unblocking.tokens import tokens_in_pieces
+from onnxtile.fitting.unblocking.two_passes import run_again, second_passes
 from onnxtile.fitting.unblocking.unread_results import leave_out_unread
 from onnxtile.model.constants import Constants
 from onnxtile.model.infer import values
@@ -56,9 +59,37 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedMode
             _note(found, "rewrite", "the mean is taken before the pointwise convolution", pool_early(edit))
             prune(set(all_values(model)), edit.constants)
             edit = ModelEdit(model, edit.shapes)
+        joins = join_late(edit, exact=exact)
+        _note(found, "rewrite", "its parts are joined behind the nodes that follow", joins)
+        edit = ModelEdit(model, known_shapes(model, edit.shapes)) if joins else edit
         _note(found, "order", "runs as late as it can", run_late(edit))
         _note(found, "order", "runs as early as it can", run_early(edit))
     return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(found)) if found else None
+
+
+def passed_twice(
+    original: ir.Model, shapes: Shapes, regions: Regions, capacity: int, most_macs: float
+) -> UnblockedModel | None:
+    """Return a copy of a model in which operands of reductions that exceed the `capacity` in bytes are made twice.
+
+    `regions` are those of the model. None where no such operand is made from narrower tensors, or more than `most_macs`
+    multiply-accumulates would be done again.
+    """
+    if is_quantised(original):
+        return None
+    edit = _edit_of_copy(original, shapes)
+    copies = dict(zip(original.graph, edit.model.graph, strict=True))
+    kernels = [(copies[one.source.node], one.macs) for one in regions.network.kernels]
+    wide = {node for (node, _), whole in zip(kernels, regions.whole, strict=True) if whole.peak > capacity}
+    found = list(second_passes(edit, wide))
+    macs = dict(kernels)
+    if sum(macs.get(node, 0) for one in found for node in one.nodes) > most_macs:
+        return None
+    for one in found:
+        run_again(edit, one)
+    notes: list[ModelRewrite] = []
+    _note(notes, "rewrite", "its operand is made twice", [one.reduction for one in found])
+    return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if found else None
 
 
 _PIECES = (2, 3, 4, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxtile.planning.movement.eviction import Eviction
 from onnxtile.planning.movement.gaps import MovementProblem
-from onnxtile.planning.movement.uses import TensorUses
+from onnxtile.planning.movement.uses import GapOfTensor, TensorUses
 from onnxtile.planning.offsets.problem import align
 
 CopiesByPlace: TypeAlias = Mapping[int, Sequence[ir.Value]]
@@ -30,7 +30,12 @@ class MovementChoice:
     @property
     def bytes(self) -> int:
         """The bytes of all copies."""
-        return self.uses.forced + self.eviction.cost
+        return self.uses.forced + self.uses.placed + self.eviction.cost
+
+    @cached_property
+    def _left(self) -> tuple[GapOfTensor, ...]:
+        """The gaps in which tensors leave the fast memory."""
+        return (*(self.uses.gaps[number] for number in sorted(self.eviction.evicted)), *self.uses.absences)
 
     @cached_property
     def loads(self) -> CopiesByPlace:
@@ -40,8 +45,7 @@ class MovementChoice:
         for value in (*uses.layout.scope.graph.inputs, *uses.weights):
             if value in uses.reads and (value in uses.inputs or value in uses.weights):
                 found.setdefault(uses.reads[value][0], {})[value] = None
-        for number in sorted(self.eviction.evicted):
-            gap = uses.gaps[number]
+        for gap in self._left:
             found.setdefault(gap.after, {}).update(dict.fromkeys(gap.values))
         return {place: tuple(values) for place, values in found.items()}
 
@@ -50,8 +54,9 @@ class MovementChoice:
         """The values that are copied to the slow memory right after a kernel, each once; outputs are copied anyway."""
         found: dict[int, list[ir.Value]] = {}
         stored: set[ir.Value] = set()
-        for number in sorted(self.eviction.evicted, key=lambda number: (self.uses.gaps[number].before, number)):
-            gap = self.uses.gaps[number]
+        for value, place in self.uses.stored.items():
+            found.setdefault(place, []).append(value)
+        for gap in sorted(self._left, key=lambda gap: gap.before):
             for value in (v for v in gap.values if not self.uses.is_backed(v) and v not in stored):
                 stored.add(value)
                 found.setdefault(gap.before, []).append(value)
@@ -85,8 +90,7 @@ class MovementChoice:
 
     def _stored_at(self, value: ir.Value, place: int) -> int:
         """Return the place of the last kernel before `place` that touches the tensor of `value`; -1 for none."""
-        gaps = (self.uses.gaps[number] for number in self.eviction.evicted)
-        return max((gap.before for gap in gaps if gap.after == place and value in gap.values), default=-1)
+        return max((gap.before for gap in self._left if gap.after == place and value in gap.values), default=-1)
 
     def with_early(self, early: CopiesByPlace) -> CopiesByPlace:
         """Return `loads`, with those that are `early` before the kernel before."""

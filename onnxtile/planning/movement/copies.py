@@ -56,7 +56,9 @@ class PlannedMovement:
 
     They move `bytes` bytes, of which `forced` are the first copies of inputs and weights, and the only ones of outputs. No choice of whole
     tensors moves fewer than `lower_bound` bytes in this order of the kernels, each tensor with bytes of its own but for views and results
-    that overwrite an operand. `bound` says whether an exact "search" or a "relaxation" (parts of tensors may stay) proves this.
+    that overwrite an operand. `bound` says whether an exact "search" or a "relaxation" (parts of tensors may stay) proves this. With the
+    same order, the same kernels that overwrite an operand, and any bytes of a tensor that stay, at least `parts_bound` bytes are copied.
+    Every order copies at least `any_order_bound` bytes: those of inputs and weights that kernels read, and of outputs.
     """
 
     fast: str
@@ -66,6 +68,8 @@ class PlannedMovement:
     forced: int
     lower_bound: int
     bound: str
+    parts_bound: int
+    any_order_bound: int
     copies: tuple[MemoryCopy, ...]
     time: TransferTime | None = None
 

@@ -19,18 +19,23 @@ from onnxtile.planning.layout.ordering.schedule import named
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.movement.choice import CopiesByPlace, MovementChoice
 from onnxtile.planning.movement.copies import CONSTANTS, OUTSIDE, MemoryCopy, PlannedMovement, TransferTime
+from onnxtile.planning.movement.residence import moved_pins, without_marks
 from onnxtile.planning.movement.times import ByteAccess, Speeds, TimedStep, transfer_time
 from onnxtile.planning.movement.write import MovementOrder, WrittenCopies, write_copies
 from onnxtile.planning.offsets.problem import OverCapacity
 from onnxtile.planning.result import PlanResult
-from onnxtile.planning.states.find_states import StateChoice
 
 
 class MovementBound(NamedTuple):
-    """A lower bound on the copied bytes, and its proof: "search" or "relaxation"."""
+    """A lower bound on the copied bytes of whole tensors, and its proof: "search" or "relaxation".
+
+    `parts` is the bound where any bytes of a tensor may stay, `any_order` that of every order.
+    """
 
     bytes: int
     proof: str
+    parts: int
+    any_order: int
 
 
 @dataclass(frozen=True)
@@ -52,16 +57,21 @@ class FullMemory:
 
 @dataclass(frozen=True)
 class PlanWriter:
-    """Plans copies of `model`, of which `shapes` are known, with the memories called `names`, the fast one first."""
+    """Plans copies of `model`, of which `shapes` are known, with the memories called `names`, the fast one first.
+
+    `states` are the names of inputs that hold a state from run to run.
+    """
 
     model: ir.Model
     shapes: Shapes
     settings: PlanSettings
     names: tuple[str, str]
+    states: frozenset[str] = frozenset()
 
     def write(self, choice: MovementChoice, loads: CopiesByPlace) -> PlacedCopies | FullMemory:
         """Return the plan of a copy of the model with the copies of `choice`, whose `loads` may be made earlier."""
         model = self.model.clone()
+        without_marks(model)
         known = self.shapes.of_copies(dict(zip(values(self.model), values(model), strict=True)))
         graph = choice.uses.layout.scope.graph
         node_of, value_of = dict(zip(graph, model.graph, strict=True)), {v.name or "": v for v in values(model)}
@@ -82,9 +92,10 @@ class PlanWriter:
             of_copies.setdefault(origin, []).append(value)
         opened = unfold(model, known.with_those_of(known.of_copies(of_copies)), Constants(model))
         inputs = {value.name or "" for value in model.graph.inputs} if self.settings.io == "inside" else set()
-        apart = replace(
-            self.settings, order="model", states=StateChoice(finds=False), slow=frozenset(written.slow | inputs)
-        )
+        residence = choice.uses.residence
+        pins = moved_pins(self.settings.pins, residence, written)
+        slow = frozenset((written.slow | inputs | self.states) - residence.stay)
+        apart = replace(self.settings, order="model", slow=slow, pins=pins)
         try:
             result = replace(plan_model(*opened, apart), order=self.settings.order)
         except OverCapacity as error:
@@ -111,6 +122,8 @@ class PlacedCopies:
             forced=uses.forced,
             lower_bound=bound.bytes,
             bound=bound.proof,
+            parts_bound=bound.parts,
+            any_order_bound=bound.any_order,
             copies=found,
             time=None if speeds is None else self._time(found, speeds),
         )

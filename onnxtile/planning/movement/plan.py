@@ -28,12 +28,15 @@ from onnxtile.planning.movement.choice import MovementChoice
 from onnxtile.planning.movement.eviction import choose_evictions, proved_evictions
 from onnxtile.planning.movement.placed import MovedPlan, MovementBound, PlacedCopies, PlanWriter
 from onnxtile.planning.movement.relaxation import least_bytes
+from onnxtile.planning.movement.residence import Residence, require_residence
 from onnxtile.planning.movement.times import Speeds
 from onnxtile.planning.movement.uses import RULES, TensorUses
+from onnxtile.planning.movement.wide_bounds import WideBounds
 from onnxtile.planning.offsets.memories import Memory, memories
 from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.order import find_order
 from onnxtile.planning.planner import find_planner
+from onnxtile.planning.states.find_states import states_of
 
 _ORDERS = 8
 """The most orders of the nodes that are tried."""
@@ -58,10 +61,19 @@ def plan_with_movement(
     """
     fast, slow = _two_memories(settings)
     _require_plain(model, settings)
-    choice = _fewest(unfold(model, shapes, constants), settings, fast, weights)
+    pins = replace(settings.pins.with_marks(model), capacities={one.name: one.capacity for one in (fast, slow)})
+    pins.require_memories()
+    settings = replace(settings, pins=pins)
+    opened = unfold(model, shapes, constants)
+    lasting = () if settings.overwrite_inputs else (value.name or "" for value in model.graph.inputs)
+    residence = Residence.of(pins, fast.name, slow.name, lasting)
+    choice = _fewest(_all_uses(opened, settings, weights, residence), fast)
     choice = replace(choice, eviction=proved_evictions(choice.problem, choice.eviction))
-    bound = _bound(choice)
-    writer = PlanWriter(model, shapes, settings, (fast.name, slow.name))
+    assert fast.capacity is not None
+    bound = _bound(choice, fast.capacity)
+    states = states_of(LayoutFacts(*opened), settings.states).taken
+    kept = frozenset(pair.input.name or "" for pair in states)
+    writer = PlanWriter(model, shapes, settings, (fast.name, slow.name), kept)
     choice, placed = _placed(writer, choice)
     moved = placed.result(bound, speeds)
     if speeds is None:
@@ -70,11 +82,13 @@ def plan_with_movement(
     return moved if early is None else _quicker(moved, early.result(bound, speeds))
 
 
-def _bound(choice: MovementChoice) -> MovementBound:
+def _bound(choice: MovementChoice, capacity: int) -> MovementBound:
     """Return the bytes that every choice for the order of `choice` copies."""
+    wide = WideBounds(choice.uses, capacity)
     if choice.eviction.exact:
-        return MovementBound(choice.bytes, "search")
-    return MovementBound(choice.uses.forced + (least_bytes(choice.problem) or 0), "relaxation")
+        return MovementBound(choice.bytes, "search", wide.parts, wide.any_order)
+    relaxed = choice.uses.forced + choice.uses.placed + (least_bytes(choice.problem) or 0)
+    return MovementBound(relaxed, "relaxation", wide.parts, wide.any_order)
 
 
 def _placed(writer: PlanWriter, choice: MovementChoice) -> tuple[MovementChoice, PlacedCopies]:
@@ -138,27 +152,18 @@ def _require_plain(model: ir.Model, settings: PlanSettings) -> None:
             f"copies between memories have one order, not {settings.order!r}",
             hint="choose --order auto, model or min-peak",
         )
-    if settings.pins.with_marks(model).names:
-        raise UsageError(
-            "copies between memories give a tensor several addresses, so none can be fixed",
-            hint="leave out the copies, or the tensors with fixed addresses and memories",
-        )
-    if settings.states.given or settings.states.takes_found:
-        raise UsageError(
-            "copies between memories and states in place cannot be planned together", hint="leave one of them out"
-        )
     if any(keys.COPY in function.metadata_props for function in model.functions.values()):
         raise UsageError(
             "the model has copies between memories from an earlier plan", hint="plan the model that it was made from"
         )
 
 
-def _fewest(opened: Unfolded, settings: PlanSettings, fast: Memory, weights: bool) -> MovementChoice:
+def _fewest(all_uses: Iterator[TensorUses], fast: Memory) -> MovementChoice:
     """Return the choice with the fewest copied bytes of several orders."""
     best: MovementChoice | None = None
     error: Infeasible | None = None
     assert fast.capacity is not None
-    for uses in islice(_all_uses(opened, settings, weights), 2 * _ORDERS):
+    for uses in islice(all_uses, 2 * _ORDERS):
         try:
             problem = uses.problem(fast.capacity)
         except Infeasible as one:
@@ -174,17 +179,17 @@ def _fewest(opened: Unfolded, settings: PlanSettings, fast: Memory, weights: boo
     return best
 
 
-def _all_uses(opened: Unfolded, settings: PlanSettings, weights: bool) -> Iterator[TensorUses]:
+def _all_uses(opened: Unfolded, settings: PlanSettings, weights: bool, residence: Residence) -> Iterator[TensorUses]:
     """Yield the uses of tensors in several orders, each with inputs as a whole and, where Slices read them, in parts."""
-    for layout, facts in _layouts(opened, settings):
-        uses = TensorUses(layout, facts, weights)
+    for layout, facts in _layouts(opened, settings, residence):
+        uses = TensorUses(layout, facts, weights, residence=residence)
         yield uses
         in_parts = replace(uses, cuts_inputs=True)
         if in_parts.part_copies:
             yield in_parts
 
 
-def _layouts(opened: Unfolded, settings: PlanSettings) -> Iterator[tuple[Layout, LayoutFacts]]:
+def _layouts(opened: Unfolded, settings: PlanSettings, residence: Residence) -> Iterator[tuple[Layout, LayoutFacts]]:
     """Yield layouts of the graph, each of another order, with all inputs and outputs in memory."""
     facts = LayoutFacts(*opened)
     chosen, order = find_planner(settings.planner), find_order(settings.order)
@@ -194,7 +199,14 @@ def _layouts(opened: Unfolded, settings: PlanSettings) -> Iterator[tuple[Layout,
     terms = Terms(facts, order, *common, settings.workspaces, kernels.of, not settings.whole_buffers)
     graph = opened.model.graph
     needs = terms.needs(graph, plan_bodies(graph, terms))
-    search = OrderSearch(facts, PlanScope(graph, "inside", overwrite_inputs=True), settings.alignment)
+    scope = PlanScope(graph, "inside", overwrite_inputs=True, alone=settings.pins.kept & residence.stay)
+    search = OrderSearch(facts, scope, settings.alignment)
+    workspaces = {workspace.buffer.name for workspace in needs.workspaces(search.own)} if settings.pins.names else set()
+    settings.pins.require_known(opened.model, search.roles(search.own), workspaces)
+    slow = list(settings.pins.capacities)[-1]
+    states = {pair.input for pair in states_of(facts, settings.states).taken}
+    given = [value.name or "" for value in graph.inputs if value not in states]
+    require_residence(settings.pins, slow, given, workspaces, settings.io)
     rules = RULES & frozenset(settings.share)
     for layout in layouts(search, order, 1, rules, needs, in_parts=not settings.whole_buffers):
         if layout.roles.unplanned:

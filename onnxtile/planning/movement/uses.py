@@ -20,6 +20,7 @@ from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.movement.gaps import Gap, MovementProblem
+from onnxtile.planning.movement.residence import NO_RESIDENCE, Residence
 from onnxtile.planning.offsets.problem import align
 
 RULES = frozenset({"view", "in place", "join"})
@@ -44,13 +45,14 @@ class TensorUses:
     """The uses of the tensors of `layout`, whose inputs start in the slow memory, and whose outputs end there.
 
     With `streams_weights`, constants are copied to the fast memory before they are read. With `cuts_inputs`, an input that only Slices read
-    is never in the fast memory as a whole: each Slice copies its part.
+    is never in the fast memory as a whole: each Slice copies its part. `residence` has the tensors with a fixed memory.
     """
 
     layout: Layout
     facts: LayoutFacts
     streams_weights: bool
     cuts_inputs: bool = False
+    residence: Residence = NO_RESIDENCE
 
     @cached_property
     def kernels(self) -> dict[ir.Node, int]:
@@ -66,7 +68,8 @@ class TensorUses:
     def inputs(self) -> frozenset[ir.Value]:
         """The inputs of the graph that have bytes, and are copied as a whole."""
         given = (v for v in self.layout.scope.given if v in self.layout.roles.tensors and self.bytes(v))
-        return frozenset(v for v in given if not (self.cuts_inputs and self.is_cut(v)))
+        moved = (v for v in given if v.name not in self.residence.stay)
+        return frozenset(v for v in moved if not (self.cuts_inputs and self.is_cut(v)))
 
     @cached_property
     def part_copies(self) -> dict[ir.Node, None]:
@@ -80,7 +83,7 @@ class TensorUses:
         """Return whether all readers of the input `value` are Slices whose results are not graph outputs."""
         outputs = self.layout.scope.graph.outputs
         readers = self._readers.get(value, [])
-        is_whole = any(value is output for output in outputs)
+        is_whole = any(value is output for output in outputs) or value.name in self.residence.stay
         return bool(readers) and not is_whole and all(self._is_slice(node, value) for node in readers)
 
     @cached_property
@@ -99,12 +102,18 @@ class TensorUses:
 
     @cached_property
     def outputs(self) -> frozenset[ir.Value]:
-        """The outputs of the graph that kernels make, and that have bytes."""
+        """The outputs of the graph that kernels make, that have bytes, and that do not stay in the fast memory."""
+        outputs = (v for v in self.layout.scope.graph.outputs if v.name not in self.residence.stay)
         return frozenset(
-            v
-            for v in self.layout.scope.graph.outputs
-            if v in self.layout.roles.tensors and v.producer() is not None and self.bytes(v)
+            v for v in outputs if v in self.layout.roles.tensors and v.producer() is not None and self.bytes(v)
         )
+
+    @cached_property
+    def stored(self) -> dict[ir.Value, int]:
+        """The tensors that are copied to the slow memory because they have a place there, each with the place of its kernel."""
+        wanted = self.residence.stored
+        made = {value: self.kernels[node] for node in self.kernels for value in node.outputs if value.name in wanted}
+        return {v: place for v, place in made.items() if self.bytes(v) and v not in self.outputs}
 
     @cached_property
     def weights(self) -> dict[ir.Value, None]:
@@ -178,8 +187,35 @@ class TensorUses:
 
     @cached_property
     def gaps(self) -> tuple[GapOfTensor, ...]:
-        """The gaps between two uses of a tensor, with a kernel between them."""
-        return tuple(gap for tensor, uses in self._uses.items() for gap in self._gaps(tensor, uses))
+        """The gaps between two uses of a tensor, with a kernel between them, in which it may stay or leave."""
+        free = (tensor for tensor in self._uses if not self._stays(tensor) and not self._leaves(tensor))
+        return tuple(gap for tensor in free for gap in self._gaps(tensor, self._uses[tensor]))
+
+    @cached_property
+    def absences(self) -> tuple[GapOfTensor, ...]:
+        """The gaps in which a tensor leaves because its place is the slow memory."""
+        placed = [tensor for tensor in self._uses if self._leaves(tensor)]
+        return tuple(gap for tensor in placed for gap in self._gaps(tensor, self._uses[tensor]))
+
+    def _stays(self, tensor: ir.Value) -> bool:
+        return any(value.name in self.residence.stay for value in self._members[tensor])
+
+    def _leaves(self, tensor: ir.Value) -> bool:
+        return any(value.name in self.residence.leave for value in self._members[tensor])
+
+    @cached_property
+    def _waiting(self) -> tuple[int, ...]:
+        """The bytes in each step of tensors that stay in the fast memory, and that its kernel does not touch."""
+        found = [0] * len(self.layout.schedule.nodes)
+        graph = self.layout.scope.graph
+        for tensor in filter(self._stays, self._uses):
+            uses, members = self._uses[tensor], self._members[tensor]
+            is_held = any(value.name in self.residence.held for value in members)
+            first = 0 if is_held or any(value in graph.inputs for value in members) else uses[0]
+            last = len(found) if is_held or any(value in graph.outputs for value in members) else uses[-1]
+            for place in set(range(first, last)) - set(uses):
+                found[place] += align(self.bytes(tensor), self.layout.alignment)
+        return tuple(found)
 
     @cached_property
     def _stores(self) -> dict[tuple[ir.Value, ...], int]:
@@ -205,20 +241,20 @@ class TensorUses:
 
     def is_backed(self, value: ir.Value) -> bool:
         """Return whether the bytes of `value` are outside the fast memory as soon as it is made."""
-        return value in self.inputs or value in self.outputs or value in self.weights
+        return value in self.inputs or value in self.outputs or value in self.weights or value in self.stored
 
     @cached_property
     def needs(self) -> tuple[int, ...]:
-        """The bytes of the operands, results and workspaces of each node of the schedule."""
+        """The bytes of the operands, results and workspaces of each node of the schedule, and of tensors that stay meanwhile."""
         unit = self.layout.alignment
-        found = [0] * len(self.layout.schedule.nodes)
+        found = list(self._waiting)
         for node, place in self.kernels.items():
             spans: dict[int, list[tuple[int, int]]] = {}
             for value in self.touched[node]:
                 alias_set = self.layout.sharing.alias_sets.of.get(value)
                 size, start = self.bytes(value), 0 if alias_set is None else alias_set.start(value)
                 spans.setdefault(id(value if alias_set is None else alias_set), []).append((start, start + size))
-            found[place] = sum(_covered(of_one, unit) for of_one in spans.values())
+            found[place] += sum(_covered(of_one, unit) for of_one in spans.values())
         for workspace in self.layout.workspaces:
             for place in range(workspace.buffer.lower, workspace.buffer.upper):
                 found[place] += align(workspace.buffer.size, unit)
@@ -230,6 +266,13 @@ class TensorUses:
         read = [v for v in (*self.inputs, *self.weights) if v in self.reads]
         parts = [node.outputs[0] for node in self.part_copies]
         return sum(map(self.bytes, (*read, *parts, *self.outputs)))
+
+    @cached_property
+    def placed(self) -> int:
+        """The bytes copied for tensors whose place is the slow memory, apart from those of inputs and outputs."""
+        views = {value for gap in self.absences for value in gap.values if not self.is_backed(value)}
+        loaded = sum(self.bytes(value) for gap in self.absences for value in gap.values)
+        return loaded + sum(map(self.bytes, (*self.stored, *views)))
 
     def problem(self, capacity: int) -> MovementProblem:
         """Return the problem for a fast memory of `capacity` bytes. Raises Infeasible where a kernel needs more."""

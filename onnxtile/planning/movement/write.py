@@ -36,13 +36,15 @@ class WrittenCopies:
     """The copies in a graph.
 
     `places` has the place in the old schedule that each node of the new one belongs to. By result, `origin` has the value of the old graph
-    with the same bytes, and, by name, `tensor` its old name. `slow` are the names of values in the slow memory.
+    with the same bytes, and, by name, `tensor` its old name. `slow` are the names of values in the slow memory, `stored` those of them by
+    the old name of the tensor.
     """
 
     places: list[int] = field(default_factory=list)
     tensor: dict[str, str] = field(default_factory=dict)
     origin: dict[ir.Value, ir.Value] = field(default_factory=dict)
     slow: set[str] = field(default_factory=set)
+    stored: dict[str, str] = field(default_factory=dict)
 
 
 def write_copies(model: ir.Model, order: MovementOrder, fast: str, slow: str) -> WrittenCopies:
@@ -77,6 +79,7 @@ class _CopyWriter:
             for value in order.stores.get(place, ()):
                 copy = self._copy(self._inside.get(value, value), value, self._unique(value, self._slow), place)
                 self._stored[value] = copy
+                self._found.stored[value.name or ""] = copy.name or ""
                 self._found.slow.add(copy.name or "")
         graph.remove(list(graph))
         graph.extend(self._nodes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import ge
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from _csv import Reader
 
 _NEEDED = ("id", "lower", "upper", "size")
-_OWN = ("alignment", "moved")
+_OWN = ("alignment", "moved", "pin")
+_MEMORY = "memory"
 _OF_PARTS = ("part_of", "part_start")
-_OPTIONAL = (*_OWN, *_OF_PARTS)
+_OPTIONAL = (*_OWN, _MEMORY, *_OF_PARTS)
 _OTHER_NAMES = {"buffer": "id", "buffer_id": "id", "begin": "lower", "start": "lower", "end": "upper"}
 """Names that MiniMalloc takes for columns, too; an "end" is the last step of a live range, not the one after it."""
 _MOST = 2**53
@@ -36,7 +38,8 @@ _DIGITS = 30
 def read_problem(text: str, *, alignment: int = 1) -> Problem:
     """Return the problem in `text`; unknown columns are ignored.
 
-    The optional columns "alignment" and "moved" (bytes read and written in a run) apply to one buffer. Rows with a name in "part_of" are
+    The optional columns "alignment", "moved" (bytes read and written in a run), "pin" (the offset that it must have, in bytes) and "memory"
+    (the name of the one that it must be in) apply to one buffer. Rows with a name in "part_of" are
     the parts of one buffer with that name, from its byte "start" on. Raises UsageError with the line for a missing or repeated column, a
     cell that is not a whole number, a repeated id, a negative size, or an empty live range.
     """
@@ -127,14 +130,26 @@ def _moved_to_start(part: Buffer, cells: dict[str, str], line: int) -> Buffer:
     if start < 0 or not part.size:
         raise UsageError(f"line {line}: a part must have bytes, from a start of at least 0")
     outline = (LivePart(start, start + part.size, part.lower, part.upper),)
-    return Buffer(part.name, start + part.size, part.lower, part.upper, part.alignment, part.moved, outline)
+    pin = None if part.pin is None else part.pin - start
+    if pin is not None and pin < 0:
+        raise UsageError(f"line {line}: the pin of a part is at least its start {start}")
+    return replace(part, size=start + part.size, outline=outline, pin=pin)
 
 
 def _whole(name: str, parts: Sequence[Buffer]) -> Buffer:
-    """Return the buffer of `parts`, aligned as the first of them says."""
+    """Return the buffer of `parts`, aligned as the first of them says, with the pin and the memory of the first that has one.
+
+    Raises UsageError for parts with several.
+    """
     outline = union(live for part in parts for live in part.outline)
     lower, upper = min(part.lower for part in parts), max(part.upper for part in parts)
-    return Buffer(name, max(part.size for part in parts), lower, upper, parts[0].alignment, parts[0].moved, outline)
+    pins = {part.pin for part in parts if part.pin is not None}
+    memories = {part.memory for part in parts if part.memory is not None}
+    if len(pins) > 1 or len(memories) > 1:
+        raise UsageError(f"the parts of {name!r} have pins or memories that differ")
+    pin, memory = next(iter(pins), None), next(iter(memories), None)
+    size, first = max(part.size for part in parts), parts[0]
+    return Buffer(name, size, lower, upper, first.alignment, first.moved, outline, pin=pin, memory=memory)
 
 
 def _buffer(row: dict[str, str], line: int, is_last: bool) -> Buffer:
@@ -147,7 +162,11 @@ def _buffer(row: dict[str, str], line: int, is_last: bool) -> Buffer:
     if lower < 0 or upper > _MOST:
         raise UsageError(f"line {line}: steps must be between 0 and {_MOST:,}")
     try:
-        return Buffer(text_of(row["id"]), size, lower, upper, own.get("alignment"), own.get("moved"))
+        memory = row.get(_MEMORY, "").strip() or None
+        pin = own.get("pin")
+        return Buffer(
+            text_of(row["id"]), size, lower, upper, own.get("alignment"), own.get("moved"), pin=pin, memory=memory
+        )
     except UsageError as error:
         raise UsageError(f"line {line}: {error}") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -11,10 +12,10 @@ import onnx_ir as ir
 
 from onnxtile.errors import CheckFailed
 from onnxtile.model.bytes import tensor_bytes
-from onnxtile.model.infer import values
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.size_formula import SizeRanges
 from onnxtile.planning.proof.published.claims import NO_SHAPE, UNSAID, Claims
+from onnxtile.planning.proof.published.evidence import entered_bodies, names_of
 from onnxtile.planning.result import ArenaFormula, PlannedBody, PlannedBuffer, PlanResult
 
 BETWEEN = 5
@@ -66,7 +67,7 @@ def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Sh
     CheckFailed where one is larger than that.
     """
     arenas = {formula.name: formula for formula in plan.formulas}
-    terms = _RowsAtSizes(sizes, {value.name or "": value for value in values(model)}, shapes, scaled)
+    terms = _RowsAtSizes(sizes, model, model.graph, shapes, scaled)
     result = replace(
         plan,
         dims={**plan.dims, **sizes},
@@ -86,7 +87,7 @@ def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Sh
     unplanned = tuple(replace(reason, shape=NO_SHAPE) for reason in claims.unplanned or ())
     states = claims.states
     if any(sizes[name] < high for name, (_, high) in plan.ranges.items()):
-        states = tuple(replace(state, size=UNSAID, copied=UNSAID, moved=UNSAID) for state in states)
+        states = tuple(replace(state, size=UNSAID, copied=UNSAID) for state in states)
     left_out: dict[str, Any] = {**dict.fromkeys(figures, UNSAID), **dict.fromkeys(lists), "optimal_over": ""}
     return PlanAtSizes(result, replace(claims, **left_out, states=states, outside=outside, unplanned=unplanned))
 
@@ -99,12 +100,24 @@ def _figures(formula: ArenaFormula, sizes: SizeOfSymbols, *, scaled: bool) -> di
 
 @dataclass(frozen=True)
 class _RowsAtSizes:
-    """The sizes, and the values of the model by name."""
+    """The rows of one `graph` of a model at the sizes. Names of values return in sibling bodies, with other sizes."""
 
     sizes: SizeOfSymbols
-    known: Mapping[str, ir.Value]
+    model: ir.Model
+    graph: ir.Graph
     shapes: Shapes
     scaled: bool
+
+    @cached_property
+    def known(self) -> dict[str, ir.Value]:
+        """The values of the graph by name."""
+        made = (value for node in self.graph for value in node.outputs)
+        return {value.name or "": value for value in (*self.graph.inputs, *made)}
+
+    @cached_property
+    def nodes(self) -> dict[str, ir.Node]:
+        """The nodes of the graph by their names in a plan."""
+        return {name: node for node, name in names_of(self.graph).items()}
 
     def row(self, row: PlannedBuffer) -> PlannedBuffer:
         """Return `row` at the sizes."""
@@ -124,7 +137,9 @@ class _RowsAtSizes:
 
     def body(self, body: PlannedBody) -> PlannedBody:
         """Return the plan of a body at the sizes."""
-        buffers, inner = tuple(map(self.row, body.buffers)), tuple(map(self.body, body.bodies))
+        graph = entered_bodies(self.nodes[body.node], self.model)[body.attribute]
+        inside = replace(self, graph=graph)
+        buffers, inner = tuple(map(inside.row, body.buffers)), tuple(map(inside.body, body.bodies))
         return replace(body, buffers=buffers, bodies=inner, size=UNSAID)
 
 

@@ -48,7 +48,8 @@ class ArenaExecutor:
         self.blocks = blocks or {arena.name: ArenaMemory(arena.size, result.alignment) for arena in result.arenas}
         self._result = result
         self._context = RunContext(LayoutFacts(model, shapes, constants), self.blocks, self._kernels, repeats=repeats)
-        self._run = GraphRun(model.graph, self._context, result.buffers, result.schedule, result.steps, result.bodies)
+        parts = (result.buffers, result.schedule, result.steps, result.bodies, result.kept_states)
+        self._run = GraphRun(model.graph, self._context, *parts)
         states = {state.input for state in result.kept_states}
         inside = [value for value in model.graph.inputs if value in self._run.sites and value.name not in states]
         names = frozenset(result.keeps)
@@ -105,10 +106,12 @@ class ArenaExecutor:
         for value in graph.inputs:
             if value in run.sites and value.name not in carried:
                 run.sites[value].data[:] = reference[value].data
+                run.growing.write([value], paired.arena)
         places = [place for place in order if place in run.steps] if order is not None else list(run.steps)
         corruption = run.run(paired, places, self._last_reads(places))
         if corruption is not None:
             return corruption
+        run.growing.read(graph.outputs, paired)
         wrong = next((value for value in (*graph.outputs, *self._kept) if not paired.agree(value)), None)
         if wrong is not None:
             return Corruption(wrong.name or "", None)

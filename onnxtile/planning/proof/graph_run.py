@@ -15,12 +15,12 @@ import onnx_ir as ir
 from onnxtile.errors import CheckFailed, ModelError
 from onnxtile.graph import dependencies
 from onnxtile.model.unfold import inside_of
-from onnxtile.model.walk import has_body
 from onnxtile.planning.layout.aliases.byte_reads import spans_read
 from onnxtile.planning.layout.aliases.find import Alias, LayoutFacts, parts, views
 from onnxtile.planning.layout.bytes import tensor_bytes
 from onnxtile.planning.layout.ordering.schedule import named
 from onnxtile.planning.proof.draws import draws
+from onnxtile.planning.proof.growing_states import GrowingStates, begun_in_place, is_appended
 from onnxtile.planning.proof.kernel import Kernel, Kernels
 from onnxtile.planning.proof.memory import ArenaMemory, TensorMemory, same
 from onnxtile.planning.proof.places import planned_sites, workspaces
@@ -37,7 +37,7 @@ from onnxtile.planning.proof.prepared import (
     missing_ranges,
 )
 from onnxtile.planning.proof.repeat import other_values, placement, shares_bytes
-from onnxtile.planning.result import PlannedBody, PlannedBuffer
+from onnxtile.planning.result import PlannedBody, PlannedBuffer, PlannedState
 
 _UNWRITTEN = 0xA5
 """A byte that memory of a tensor alone, which is zero at first, does not have."""
@@ -69,7 +69,8 @@ class RunContext:
 class GraphRun:
     """The nodes of `graph`, prepared to run at the addresses of the plan.
 
-    `buffers` are its tensors, `schedule` and `numbers` its nodes and their steps, `bodies` the plans of their bodies. Raises CheckFailed
+    `buffers` are its tensors, `schedule` and `numbers` its nodes and their steps, `bodies` the plans of their bodies, `states` those kept
+    in the arena. Raises CheckFailed
     where the plan leaves the arena or gives a tensor another size, ModelError where onnxruntime has no kernel for a node.
     """
 
@@ -81,6 +82,7 @@ class GraphRun:
         schedule: Sequence[str],
         numbers: Sequence[int],
         bodies: Iterable[PlannedBody],
+        states: Iterable[PlannedState] = (),
     ) -> None:
         self.graph = graph
         self._context = context
@@ -88,6 +90,8 @@ class GraphRun:
         self._shapes = context.facts.shapes
         buffers = tuple(buffers)
         self.sites = planned_sites(graph, buffers, context.blocks, self._shapes)
+        self.growing = GrowingStates.of(graph, states, self.sites, context.blocks, self._facts)
+        self.sites.update({value: _new_like(self.sites[value]) for value in self.growing.rows})
         self._constants: dict[ir.Value, None] = {}
         self.steps: dict[int, PreparedNode] = {}
         self.numbers = numbers
@@ -142,16 +146,21 @@ class GraphRun:
         corruption = (
             self._lockstep(number, step, paired, self._spans.get(place, {}))
             if isinstance(step, Kernel | Moves | Draws | View)
-            else step.run(paired)
+            else self._control(step, paired)
         )
         return corruption or next(
             (Corruption(workspace.name, number) for workspace in used if not workspace.is_intact), None
         )
 
+    def _control(self, step: Controlled, paired: PairedValues) -> Corruption | None:
+        self.growing.read(step.reads, paired)
+        return step.run(paired)
+
     def _lockstep(
         self, number: int, step: Kernel | Moves | Draws | View, paired: PairedValues, spans: SpansRead
     ) -> Corruption | None:
         kernel = step if isinstance(step, Kernel) else step.kernel
+        self.growing.read(kernel.reads, paired)
         for _, value in kernel.inputs:
             if not paired.agree(value, spans.get(value)):
                 return Corruption(value.name or "", number)
@@ -171,6 +180,7 @@ class GraphRun:
         except ModelError:
             # The kernel has just run on the same inputs outside the arena, so the addresses are at fault.
             return Corruption(kernel.outputs[0][1].name or "", number)
+        self.growing.write((value for _, value in kernel.outputs), paired.arena)
         wrong = next((value for _, value in kernel.outputs if not paired.agree(value)), None)
         if wrong is None:
             return None
@@ -299,7 +309,7 @@ class GraphRun:
     def own_memory(self, value: ir.Value) -> TensorMemory | None:
         """Return new memory for `value`, if it has an address in the arena."""
         site = self.sites.get(value)
-        return TensorMemory.empty(site.dtype, site.shape, len(site.data), site.address) if site is not None else None
+        return None if site is None else _new_like(site)
 
     def _prepare(self, place: int, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
         """Prepare the run of `node`, unless it is computed before the run."""
@@ -324,7 +334,10 @@ class GraphRun:
             self.steps[place] = Draws(kernel)
         else:
             there = self._there(node)
-            self.steps[place] = Moves(kernel, there) if there or self._is_appended(node) else kernel
+            is_apart = is_appended(node, self.sites, self._shapes)
+            self.steps[place] = (
+                Moves(kernel, there or begun_in_place(node, self.sites)) if there or is_apart else kernel
+            )
 
     def _is_typed(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> bool:
         """Return whether all values in the bodies of `node` are tensors; otherwise it runs as one kernel."""
@@ -353,17 +366,6 @@ class GraphRun:
                 found[alias.value] = (*found.get(alias.value, ()), (start, end))
         return found
 
-    def _is_appended(self, node: ir.Node) -> bool:
-        """Return whether a result of `node` begins at the address of a shorter operand, a state that grows, or of one that its bodies read.
-
-        Kernels of onnxruntime do not move rows inside their operand. Such a node runs beside the arena, and its result is put there.
-        """
-        sites = self.sites
-        made = [sites[value] for value in node.outputs if value in sites and not self._shapes.is_bound(value)]
-        read = [sites[value] for value in dict.fromkeys(dependencies(node)) if value in sites]
-        together = [(one, other) for one in made for other in read if one.address == other.address and len(other.data)]
-        return any(len(one.data) > len(other.data) for one, other in together) or (bool(together) and has_body(node))
-
     def _shares(self, alias: Alias) -> bool:
         """Return whether the plan keeps the alias: both at matching addresses in the arena, or both outside."""
         sites = self.sites
@@ -382,3 +384,8 @@ def body_of(node: ir.Node, attribute: str | None) -> ir.Graph:
     graph = inside_of(node) if attribute is None else node.attributes[attribute].as_graph()
     assert graph is not None
     return graph
+
+
+def _new_like(site: TensorMemory) -> TensorMemory:
+    """Return new memory for the tensor of `site`, outside the arena."""
+    return TensorMemory.empty(site.dtype, site.shape, len(site.data), site.address)

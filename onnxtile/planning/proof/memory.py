@@ -95,6 +95,26 @@ class TensorMemory:
         return to_array(self.data, self.dtype, self.shape)
 
 
+@dataclass(frozen=True)
+class StateRows:
+    """The bytes of a state that grows, in an arena: `rows` rows that begin `pitch` bytes apart, at every length."""
+
+    data: ByteArray
+    rows: int
+    pitch: int
+
+    def read(self, memory: TensorMemory) -> None:
+        """Fill `memory`, which is contiguous, with the rows."""
+        length = len(memory.data) // self.rows
+        memory.data[:] = self.data.reshape(self.rows, self.pitch)[:, :length].reshape(-1)
+
+    def write(self, memory: TensorMemory, begin: int = 0) -> None:
+        """Write each row of the contiguous `memory`, from its byte `begin` on."""
+        length = len(memory.data) // self.rows
+        rows = self.data.reshape(self.rows, self.pitch)
+        rows[:, begin:length] = memory.data.reshape(self.rows, length)[:, begin:]
+
+
 def same(found: Any, expected: Any) -> bool:
     """Return whether two values, tensors in memory or ordinary ones, have the same bits."""
     if isinstance(found, TensorMemory) and isinstance(expected, TensorMemory):

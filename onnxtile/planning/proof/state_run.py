@@ -20,6 +20,7 @@ from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.proof.arena_run import differences
 from onnxtile.planning.proof.draws import Unsure
 from onnxtile.planning.proof.executor import ArenaExecutor, Corruption
+from onnxtile.planning.proof.growing_states import rows_of_state
 from onnxtile.planning.proof.memory import ArenaMemory, TensorMemory, same
 from onnxtile.planning.proof.plain import PlainRun
 from onnxtile.planning.result import PlannedState, PlanResult
@@ -27,6 +28,8 @@ from onnxtile.posix import return_free_memory
 from onnxtile.progress import Progress, silent
 from onnxtile.runtime import Array
 
+_FROM_DRAWN = 2
+"""Further runs from a random first state: zeros may be a state that no run changes."""
 _PATTERNS = (0xFF, 0xA5, 0x5A)
 """The bytes of the arena before a run, apart from states."""
 
@@ -44,7 +47,8 @@ class SizedPlan:
 class StateVerdict:
     """Whether runs in one arena, with the state kept in place, give the same bits as as many plain runs.
 
-    `runs` runs followed each other; they end with the first difference. `states` are the names of the inputs and outputs that are one
+    `runs` runs followed each other; they end with the first difference. After them, `drawn_runs` followed from a random first state.
+    `states` are the names of the inputs and outputs that are one
     state. `copied` bytes of states were copied after all runs together. `differing` is the first tensor with another bit, noticed in the
     step `step` of run number `at` (from 0). The other fields are as in ArenaVerdict.
     """
@@ -60,6 +64,7 @@ class StateVerdict:
     excused: Mapping[str, str] = field(default_factory=dict)
     sizes: tuple[Mapping[str, int], ...] = ()
     repeated: int = 0
+    drawn_runs: int = 0
 
     @property
     def equal(self) -> bool:
@@ -77,7 +82,7 @@ class StateVerdict:
 def state_run(plans: Iterator[SizedPlan], wanted: Wanted, *, progress: Progress = silent) -> StateVerdict:
     """Run each of `plans` once, all in the arena of the first; return whether all bits are those of plain runs.
 
-    All inputs are as `wanted`, with another seed for each run; the state is so in the first run alone. Raises
+    All inputs are as `wanted`, with another seed for each run. The first state is given, or zeros for one that does not grow. Raises
     ModelError where onnxruntime cannot run the model, CheckFailed where a plan leaves the arena.
     """
     chain = _StateRuns(wanted)
@@ -88,6 +93,7 @@ def state_run(plans: Iterator[SizedPlan], wanted: Wanted, *, progress: Progress 
             sizes.append(plan.sizes)
         if not chain.run(plan):
             break
+    chain.run_from_drawn()
     return chain.verdict(tuple(sizes))
 
 
@@ -102,22 +108,42 @@ class _StateRuns:
     corruption: Corruption | None = None
     is_intact: bool = True
     excused: dict[str, str] = field(default_factory=dict)
+    drawn_runs: int = 0
+    _begin: int = 0
     _plain: dict[str, Any] = field(default_factory=dict)
     _reference: dict[str, Any] = field(default_factory=dict)
     _last: tuple[SizedPlan, ArenaExecutor, PlainRun, Unsure] | None = None
+
+    def run_from_drawn(self) -> None:
+        """Run the last plan again, from a random first state, unless the runs began with another than zeros, or were not equal."""
+        plan = self._last[0] if self._last is not None else None
+        if plan is None or self.corruption is not None or not self.is_intact or self.wanted.given is not None:
+            return
+        states = plan.result.kept_states
+        if self.runs < 2 or any(state.axis is not None for state in states):
+            return
+        if all(_is_contributed(state, plan) for state in states):
+            return
+        self._begin = self.runs
+        self._plain, self._reference = {}, {}
+        while self.drawn_runs < _FROM_DRAWN:
+            self.drawn_runs += 1
+            if not self.run(plan):
+                return
 
     def run(self, plan: SizedPlan) -> bool:
         """Run `plan` once in the arena and beside it; return whether all bits are equal."""
         executor, plain, unsure = self._prepared(plan)
         states, number = plan.result.kept_states, self.runs
         feeds = dict(self.wanted.feeds(plan.opened.model, plan.opened.shapes.sizes, 1, seed=number)[0])
-        carried = {state.input for state in states} if number else set()
-        for state in () if number else states:
+        is_first = number == self._begin
+        carried = set() if is_first else {state.input for state in states}
+        for state in states if is_first else ():
             feeds[state.input] = self._first(state, plan, feeds[state.input])
         expected = plain.run({**feeds, **{name: _array(value) for name, value in self._plain.items()}})
         return_free_memory()
         pattern = _PATTERNS[number % len(_PATTERNS)]
-        self._overwrite(states, pattern, number)
+        self._overwrite(() if is_first else states, pattern)
         fed = {**feeds, **{name: _array(value) for name, value in self._reference.items()}}
         found = executor.run(fed, carried=carried)
         self.runs += 1
@@ -138,7 +164,8 @@ class _StateRuns:
         plan, executor = self._last[:2]
         wrong = self.corruption
         return StateVerdict(
-            runs=self.runs,
+            runs=self.runs - self.drawn_runs,
+            drawn_runs=self.drawn_runs,
             states=tuple((state.input, state.output) for state in plan.result.kept_states),
             outputs=tuple(value.name or "" for value in plan.opened.model.graph.outputs),
             copied=self.copied,
@@ -166,19 +193,18 @@ class _StateRuns:
         return self._last[1:]
 
     def _first(self, state: PlannedState, plan: SizedPlan, drawn: Array) -> Array:
-        """Return the value of `state` before the first run, which is given or `drawn`.
+        """Return the value of `state` before the first run: given, or zeros, from which a deployment starts.
 
-        Zeros for an operator of onnxruntime: it leaves bytes of a cache unwritten beyond its length.
+        Of a state that grows, the elements that are there are `drawn`; all are in runs from a random state. An operator of onnxruntime
+        always begins with zeros: it leaves bytes of a cache unwritten.
         """
-        outputs = {value.name: value.producer() for value in plan.opened.model.graph.outputs}
-        maker = outputs[state.output]
-        is_contributed = maker is not None and maker.domain == "com.microsoft"
-        return np.zeros_like(drawn) if is_contributed and self.wanted.given is None else drawn
+        is_zero = _is_contributed(state, plan) or (state.axis is None and not self.drawn_runs)
+        return np.zeros_like(drawn) if is_zero and self.wanted.given is None else drawn
 
-    def _overwrite(self, states: tuple[PlannedState, ...], pattern: int, number: int) -> None:
+    def _overwrite(self, states: tuple[PlannedState, ...], pattern: int) -> None:
         """Fill the arenas with `pattern`, apart from states that an earlier run left there."""
         for name, block in (self.blocks or {}).items():
-            kept = [state for state in states if state.arena == name] if number else []
+            kept = [state for state in states if state.arena == name]
             held = [(_bytes(block, state), _bytes(block, state).copy()) for state in kept]
             block.fill(pattern)
             for data, saved in held:
@@ -196,15 +222,24 @@ class _StateRuns:
     def _carry(self, after: Mapping[PlannedState, TensorMemory], expected: Mapping[str, Any]) -> None:
         """Make the outputs `after` the run the states of the next ones; in the arena they must be there by now."""
         for state, memory in after.items():
-            assert self.blocks is not None
-            held = _bytes(self.blocks[state.arena or ""], state)
-            size = min(len(held), len(memory.data))
-            if not np.array_equal(held[:size], memory.data[:size]):
+            if not self._is_there(state, memory):
                 raise CheckFailed(f"the state {state.output!r} is not at the address of {state.input!r} after a run")
             # A state whose bits may differ from those of a plain run goes on as it is in the arena.
             value, output = memory.array(), expected[state.output]
             self._reference[state.input] = value
             self._plain[state.input] = _array(output) if same(memory, output) else value
+
+    def _is_there(self, state: PlannedState, memory: TensorMemory) -> bool:
+        """Return whether the bytes of `state` hold `memory`, its output."""
+        assert self.blocks is not None
+        rows = rows_of_state(state, self.blocks, memory.shape)
+        if rows is not None:
+            held = replace(memory, data=np.empty_like(memory.data))
+            rows.read(held)
+            return np.array_equal(held.data, memory.data)
+        data = _bytes(self.blocks[state.arena or ""], state)
+        size = min(len(data), len(memory.data))
+        return np.array_equal(data[:size], memory.data[:size])
 
     def _copy(
         self, states: Iterable[PlannedState], after: Mapping[PlannedState, TensorMemory], found: Mapping[str, Any]
@@ -227,6 +262,12 @@ def _bytes(block: ArenaMemory, state: PlannedState) -> Any:
     if data is None:
         raise CheckFailed(f"the plan places the state {state.input!r} outside of the arena")
     return data
+
+
+def _is_contributed(state: PlannedState, plan: SizedPlan) -> bool:
+    outputs = {value.name: value.producer() for value in plan.opened.model.graph.outputs}
+    maker = outputs[state.output]
+    return maker is not None and maker.domain == "com.microsoft"
 
 
 def _array(value: Any) -> Any:

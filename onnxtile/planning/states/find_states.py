@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from onnxtile import keys
 from onnxtile.errors import UsageError
 from onnxtile.planning.layout.aliases.find import LayoutFacts
 from onnxtile.planning.layout.bytes import tensor_bytes
@@ -57,9 +58,20 @@ def states_of(facts: LayoutFacts, choice: StateChoice) -> States:
     return States(tuple(sorted((*taken, *ordered), key=lambda pair: places[pair.input])))
 
 
-def roots(pairs: Iterable[StatePair], facts: LayoutFacts) -> dict[ir.Value, ir.Value]:
-    """Return by the input of each of `pairs` the tensor that its output is a view of, or the output itself."""
-    return {pair.input: facts.root(pair.output) for pair in pairs}
+def _origin(value: ir.Value, facts: LayoutFacts) -> ir.Value:
+    """Return the tensor that `value` is a view or a copy in another memory of."""
+    value = facts.root(value)
+    while (maker := value.producer()) is not None and is_copy(maker, facts):
+        source = maker.inputs[0]
+        assert source is not None
+        value = facts.root(source)
+    return value
+
+
+def is_copy(node: ir.Node, facts: LayoutFacts) -> bool:
+    """Return whether `node` copies a whole tensor into another memory."""
+    function = facts.model.functions.get(node.op_identifier())
+    return function is not None and function.metadata_props.get(keys.COPY) == "Identity"
 
 
 def _given(facts: LayoutFacts, given: Mapping[str, str]) -> Iterator[StatePair]:
@@ -111,10 +123,10 @@ def _by_operators(facts: LayoutFacts) -> Iterator[StatePair]:
     """Yield the pairs of an output and the input that its operator makes it of, through views."""
     inputs = set(_inputs(facts).values())
     for output in _outputs(facts).values():
-        result = facts.root(output)
+        result = _origin(output, facts)
         node = result.producer()
         operand = None if node is None else _operand_of(node, result, facts)
-        source = None if operand is None else facts.root(operand)
+        source = None if operand is None else _origin(operand, facts)
         if source is None or source not in inputs or node is None:
             continue
         # A Concat of inputs is no cache where the run does not read the result.
@@ -130,7 +142,7 @@ def _is_read(value: ir.Value, facts: LayoutFacts) -> bool:
     todo = [value]
     while todo:
         for node in todo.pop().consumers():
-            shown = [result for result in node.outputs if facts.root(result) is facts.root(value)]
+            shown = [result for result in node.outputs if _origin(result, facts) is _origin(value, facts)]
             if not shown:
                 return True
             todo += shown
@@ -184,12 +196,12 @@ def _growing_axis(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> int 
     axes = [axis for axis, (one, other) in enumerate(zip(inner, outer, strict=True)) if one != other]
     if len(axes) != 1 or inner[axes[0]] > outer[axes[0]]:
         return None
-    result = facts.root(after)
+    result = _origin(after, facts)
     node = result.producer()
     if node is None or node.op_type not in GROWING:
         return None
     operand = _operand_of(node, result, facts)
-    return axes[0] if operand is not None and facts.root(operand) is before else None
+    return axes[0] if operand is not None and _origin(operand, facts) is before else None
 
 
 def _inputs(facts: LayoutFacts) -> dict[str, ir.Value]:

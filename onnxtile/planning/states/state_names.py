@@ -7,7 +7,13 @@ from collections.abc import Iterable, Iterator
 
 _BEFORE = frozenset({"past", "in", "input", "prev", "previous", "old", "init", "initial", "last"})
 _AFTER = frozenset({"present", "out", "output", "new", "next", "updated", "final", "cur", "current"})
+_EARLIER = frozenset({"past", "prev", "previous", "old"})
+"""Words that only a state has: without them, an output of the same words is its next value, and numbers suffice."""
 _FIRST, _LAST = "0", "n"
+_CELLS = {"hx": "hy", "cx": "cy"}
+"""Words of PyTorch for the state before and after."""
+_SAME = "="
+"""The first word of a key that an output has without a word that says after."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
@@ -50,18 +56,29 @@ def _words(name: str) -> tuple[str, ...]:
 
 
 def _keys_before(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the words that an output for the input of these `words` may have: without "past", or as h0 without the number."""
-    rest = tuple(word for word in words if word not in _BEFORE)
-    if any(map(str.isalpha, rest)):
+    """Yield the words that an output for the input of these `words` may have: without "past", with it, or as h0 without the number."""
+    short = words[:-1] if words[1:] and words[-1] == "i" else words
+    rest = tuple(_CELLS.get(word, word) for word in short if word not in _BEFORE)
+    is_earlier = not _EARLIER.isdisjoint(words)
+    if any(map(str.isalpha, rest)) or (rest and is_earlier):
         yield rest
+    if is_earlier and any(map(str.isalpha, rest)):
+        yield (_SAME, *rest)
+    # The word may be a part of the name, as in cache_last_channel.
+    kept = {words, tuple(word for word in words if word not in _BEFORE - {"last"})} - {rest}
+    yield from sorted(one for one in kept if len(one) > 1 and any(map(str.isalpha, one)))
     if len(words) > 1 and words[-1] == _FIRST and rest[:-1]:
         yield (*rest[:-1], _FIRST, _LAST)
 
 
 def _keys_after(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the words that an input for the output of these `words` may have. An output without a word that says after has none."""
-    rest = tuple(word for word in words if word not in _AFTER)
-    if any(map(str.isalpha, rest)) and len(rest) < len(words):
+    """Yield the words that an input for the output of these `words` may have. Most outputs without a word that says after have none."""
+    yield (_SAME, *words)
+    if words[:1] == ("r",) and words[2:]:
+        yield words[1:]
+    short = words[:-1] if words[1:] and words[-1] == "o" else words
+    rest = tuple(word for word in short if word not in _AFTER)
+    if rest and (len(rest) < len(words) or not set(_CELLS.values()).isdisjoint(words)):
         yield rest
     last = rest[-1] if rest else ""
     if last == _LAST and rest[:-1]:

@@ -31,11 +31,11 @@ CONTRIBUTED: Mapping[str, Mapping[int, int]] = {
 GROWING = frozenset({"Attention", "Concat", "GroupQueryAttention", "MultiHeadAttention"})
 """Operators whose result may be longer than the operand that it begins with."""
 
-OVER = GROWING
-"""Operators that write a state over its operand by their definition, where no other node reads the operand later.
+RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+"""Operators whose result is the value after the last time step: by then, that before the first one has been read."""
 
-The rows of the operand are moved to their places in the result from the last to the first, before new rows are written.
-"""
+OVER = GROWING | RECURRENT
+"""Operators that write a state over its operand by their definition, where no other node reads the operand later."""
 
 
 WITH_BODIES = frozenset({"If", "Loop", "Scan"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from onnxtile.planning.layout.aliases.find import LayoutFacts
@@ -10,6 +9,7 @@ from onnxtile.planning.layout.graph_layout import Layout
 from onnxtile.planning.result import PlannedState
 from onnxtile.planning.rows import Addresses
 from onnxtile.planning.states.find_states import States
+from onnxtile.planning.states.state_layout import strides
 from onnxtile.planning.states.state_pair import StatePair
 
 
@@ -39,14 +39,5 @@ def _kept(pair: StatePair, layout: Layout, facts: LayoutFacts, places: Addresses
         offset=place.offset + alias_sets.start(pair.input),
         size=max(sizes) if is_same else sizes[0],
         copied=0 if is_same else sizes[0],
-        moved=_moved(pair, sizes[0], facts) if is_same else 0,
+        strides=strides(pair, facts) if is_same else None,
     )
-
-
-def _moved(pair: StatePair, size: int, facts: LayoutFacts) -> int:
-    """Return the bytes that move where a state of `size` bytes grows: all rows before the growing axis, apart from the first."""
-    shape = facts.shapes.sizes(pair.input)
-    if pair.axis is None or shape is None:
-        return 0
-    rows = math.prod(shape[: pair.axis])
-    return size - size // rows if rows else 0

@@ -1,4 +1,4 @@
-"""The certificate of a plan, which onnxtile/planning/check_certificate.py accepts: no plan takes fewer bytes."""
+"""The certificate of a plan, which onnxtile/planning/check_account.py and check_bound.py accept: no plan takes fewer bytes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from onnxtile.report.format import Format, PlanDocument, PlanJson, RenderOptions
 
 
 def _write(plan: PlanJson, _options: RenderOptions) -> bytes:
+    if not plan["schedule"]:
+        from onnxtile.planning.certificate import problem_certificate
+
+        return as_json(problem_certificate(plan)).encode()
     if not isinstance(plan, PlanDocument) or plan.certificate is None:
         raise UsageError(
             "a plan alone does not hold the graph that a certificate is about",

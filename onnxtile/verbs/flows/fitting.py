@@ -18,7 +18,7 @@ from onnxtile.fitting.regions import FitSchedule, Regions
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.search import FitTarget, search
 from onnxtile.fitting.unblocking.editing import known_shapes
-from onnxtile.fitting.unblocking.unblock import ModelRewrite, UnblockedModel, token_cuts, unblock
+from onnxtile.fitting.unblocking.unblock import ModelRewrite, UnblockedModel, passed_twice, token_cuts, unblock
 from onnxtile.fitting.wrap import wrap
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
@@ -29,7 +29,7 @@ from onnxtile.model.plan_marks import clear_plan
 from onnxtile.model.quantising import is_quantised
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes, resolve
-from onnxtile.model.unfold import Unfolded, unfold
+from onnxtile.model.unfold import Unfolded, is_kernel, unfold
 from onnxtile.model.validity import check
 from onnxtile.planning.annotate import annotate
 from onnxtile.planning.model_plan import plan_model
@@ -83,8 +83,8 @@ class PlanSubject:
 class FitSubject:
     """The `original` of a model to fit, and the `model` with its calls written out: its shapes, regions, plan and costs.
 
-    `about` says how its plans call it, `wrap` whether regions become functions. Products of the result are tiled within the `limits`,
-    where there are any.
+    `about` says how its plans call it, `wrap` whether regions become functions, `fuses` whether their pieces are fused. Products of the
+    result are tiled within the `limits`, where there are any.
     """
 
     original: ir.Model
@@ -96,6 +96,7 @@ class FitSubject:
     before: ModelCost
     wrap: bool
     limits: Limits | None
+    fuses: bool = False
 
 
 def read_subject(options: CurveOptions) -> FitSubject:
@@ -109,10 +110,17 @@ def read_subject(options: CurveOptions) -> FitSubject:
     inline(model)
     separate(model)
     progress("inferring shapes")
-    shapes = resolve(model, run=options.verify)
+    shapes = resolve(model, run=True)
     _require_sizes(model, shapes)
+    return planned_subject(original, model, shapes, about, options)
+
+
+def planned_subject(
+    original: ir.Model, model: ir.Model, shapes: Shapes, about: PlanSubject, options: CurveOptions
+) -> FitSubject:
+    """Return a model that computes what the `original` does, planned as it is."""
     constants = Constants(model)
-    progress("planning")
+    options.progress("planning")
     planned = _plan(model, _opened(model, shapes), about)
     regions = _regions(model, shapes, constants, exact=options.exact)
     before = cost(FitSchedule(tuple(regions.whole)), planned, _running(model, constants))
@@ -125,16 +133,14 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         from onnxtile.verbs.flows.fitting_memories import attempt_moved
 
         return attempt_moved(options, subject)
-    memory, before = options.memory, subject.before
-    regions, rewrites = subject.regions, tuple[ModelRewrite, ...]()
-    result = as_it_is(subject, options.progress)
-    if memory is None or result.planned.plan.arena_size > memory[1]:
-        wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
-        edited, applied, found = cut(subject, wanted, options)
-        if found is not None and found.planned.plan.arena_size < result.planned.plan.arena_size:
-            result, regions, rewrites = found, edited.regions, applied
+    found = candidate(options, subject)
+    if options.fuse:
+        from onnxtile.verbs.flows.fitting_fused import with_fused
+
+        found = with_fused(options, subject, found)
+    memory, before, result = options.memory, subject.before, found.written
     chosen, fitted, planned = result.schedule, result.model, result.planned
-    after = cost(chosen, planned, result.nodes)
+    after = replace(cost(chosen, planned, result.nodes), macs=before.macs + found.extra_macs)
     fits = memory is None or after.arena <= memory[1]
     if fits and planned.plan.kernels is None:
         annotate(fitted, planned.plan)
@@ -147,13 +153,42 @@ def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         memory,
         before,
         after,
-        steps_before(rewrites) + steps_of(regions, chosen.regions),
-        None if fits else obstacle_of(regions, chosen.regions),
+        steps_before(found.rewrites) + steps_of(found.regions, chosen.regions) + steps_before(found.rewrites_after),
+        None if fits else obstacle_of(found.regions, chosen.regions),
         verdict,
         inside,
         tiled=result.tiled,
         source=file_of(options.model),
     )
+
+
+@dataclass(frozen=True)
+class FitCandidate:
+    """A model that was cut, its regions, and the rewrites of it before and after. `macs` are those before it was cut."""
+
+    regions: Regions
+    rewrites: tuple[ModelRewrite, ...]
+    written: WrittenSchedule
+    macs: int
+    rewrites_after: tuple[ModelRewrite, ...] = ()
+
+    @property
+    def extra_macs(self) -> int:
+        """The multiply-accumulates that are done again."""
+        return self.written.schedule.macs - self.macs
+
+
+def candidate(options: FitOptions, subject: FitSubject) -> FitCandidate:
+    """Return the cheapest way to cut a model that fits one memory, or the smallest that was reached."""
+    memory, macs = options.memory, subject.regions.network.macs
+    whole = FitCandidate(subject.regions, (), as_it_is(subject, options.progress), macs)
+    if memory is not None and whole.written.planned.plan.arena_size <= memory[1]:
+        return whole
+    wanted = FitTarget(None if memory is None else memory[1], float(options.max_extra_macs), options.max_nodes)
+    edited, rewrites, found = cut(subject, wanted, options)
+    if found is None or found.planned.plan.arena_size >= whole.written.planned.plan.arena_size:
+        return whole
+    return FitCandidate(edited.regions, rewrites, found, macs)
 
 
 def cut(
@@ -163,6 +198,8 @@ def cut(
     tokens = None if options.exact else _tokens_cut(subject, wanted)
     if tokens is None:
         edited, rewrites = unblocked_subject(subject, options)
+        if wanted.capacity is not None and not options.exact:
+            edited, rewrites = _passed_twice(subject, edited, rewrites, wanted.capacity, options)
         target = replace(wanted, extra_macs=max(extra_left(subject, edited, options), 0.0))
         return edited, rewrites, _fitted(edited, target, options.progress)
     edited = _edited(subject, tokens, exact=options.exact)
@@ -179,6 +216,17 @@ def unblocked_subject(subject: FitSubject, options: CurveOptions) -> tuple[FitSu
         if extra_left(subject, edited, options) >= -_NEGLIGIBLE:
             return edited, found.rewrites
     return subject, ()
+
+
+def _passed_twice(
+    subject: FitSubject, edited: FitSubject, rewrites: tuple[ModelRewrite, ...], capacity: int, options: CurveOptions
+) -> tuple[FitSubject, tuple[ModelRewrite, ...]]:
+    """Return the model with operands of reductions made twice that exceed the capacity, and all rewrites, where the budget allows it."""
+    most = extra_left(subject, edited, options) * edited.regions.network.macs
+    found = passed_twice(edited.model, edited.shapes, edited.regions, capacity, most)
+    if found is None:
+        return edited, rewrites
+    return _edited(edited, found, exact=False), rewrites + found.rewrites
 
 
 def extra_left(subject: FitSubject, edited: FitSubject, options: CurveOptions) -> float:
@@ -202,7 +250,10 @@ def _running(model: ir.Model, constants: Constants) -> int:
     """Return the number of nodes that run, in the functions of regions too; nodes that make constants do not."""
     made = {node for node in model.graph if all(value in constants for value in node.outputs)}
     inside = (model.functions.get(node.op_identifier()) for node in model.graph if node not in made)
-    bodies = [0 if body is None else sum(node.op_type != "Constant" for node in body) - 1 for body in inside]
+    bodies = [
+        0 if body is None or is_kernel(body) else sum(node.op_type != "Constant" for node in body) - 1
+        for body in inside
+    ]
     return len(bodies) + sum(bodies)
 
 
@@ -258,7 +309,7 @@ class WrittenSchedule:
 def as_it_is(subject: FitSubject, progress: Progress) -> WrittenSchedule:
     """Return the model without a region that is cut; with limits its products are tiled."""
     schedule = FitSchedule(tuple(subject.regions.whole))
-    if subject.limits is None:
+    if subject.limits is None and not subject.fuses:
         return WrittenSchedule(schedule, subject.model, subject.before.nodes, subject.planned)
     return written(subject, schedule, progress)
 
@@ -353,9 +404,14 @@ def drafted(subject: FitSubject, schedule: FitSchedule, progress: Progress) -> D
     pieces = write(model, schedule, _regions(model, copied, constants), copied, constants)
     if subject.wrap:
         wrap(model, pieces)
+    copied = known_shapes(model, copied)
+    if subject.fuses:
+        from onnxtile.verbs.flows.fitting_fused import fuse_pieces
+
+        copied = fuse_pieces(model, copied)
     tiled = None
     if subject.limits is not None:
-        model, copied, tiled = _tiled(model, known_shapes(model, copied), subject.limits, progress)
+        model, copied, tiled = _tiled(model, copied, subject.limits, progress)
     nodes = _running(model, Constants(model))
     return DraftedSchedule(schedule, model, nodes, _opened(model, known_shapes(model, copied)), tiled)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxtile.inspection.summary import Inspection, summarise
-from onnxtile.model.dims import bind, require_symbols
+from onnxtile.model.dims import bind, rename_symbols, require_symbols
 from onnxtile.model.load import load
 from onnxtile.verbs.flows.stage import Progress
 from onnxtile.verbs.flows.state import require_sizes_from_1
@@ -22,7 +22,8 @@ def inspect(options: InspectOptions) -> Inspection:
     progress("reading the model")
     graph = load(options.model)
     bind(graph, options.fixed_dims, options.whole_shapes)
-    require_symbols(graph, options.dim_ranges)
+    require_symbols(graph, (*options.dim_ranges, *options.dim_sums))
+    rename_symbols(graph, options.dim_sums)
     require_sizes_from_1(options.dim_ranges)
     trained = _as_trained(graph, progress) if options.training else None
     progress("resolving shapes")

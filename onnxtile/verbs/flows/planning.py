@@ -63,7 +63,7 @@ class PlannedModel(ModelResult):
         return PlanDocument(self.plan.to_dict(), self.constant_block, self.certificate)
 
     def certificate(self) -> dict[str, Any]:
-        """Return the certificate of the plan, which `planning/check_certificate.py` accepts. Raises ModelError."""
+        """Return the certificate of the plan, which `planning/check_account.py` and `check_bound.py` accept. Raises ModelError."""
         from onnxtile.planning.certificate import certificate
 
         return certificate(self.model, self.plan)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxtile.errors import Mismatch, ModelError, NoKernel, UsageError
+from onnxtile.errors import Infeasible, Mismatch, ModelError, NoKernel, UsageError
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind, formula_names, free_inputs, rename_symbols, require_symbols
 from onnxtile.model.infer import values
 from onnxtile.model.load import digest, file_name, load
 from onnxtile.model.shapes import resolve
+from onnxtile.model.size_formula import SizeRanges
 from onnxtile.model.unbound import missing_sizes
 from onnxtile.model.unfold import Unfolded, unfold
 from onnxtile.model.wanted import Wanted
@@ -88,7 +89,8 @@ def plan_range(options: PlanOptions) -> PlannedModel:
     planned = load(options.model)
     counted = choose_kernels(planned, options.kernels)
     bound = bind(planned, options.fixed_dims, options.whole_shapes)
-    require_symbols(planned, ranges)
+    require_symbols(planned, (*ranges, *options.dim_sums))
+    rename_symbols(planned, options.dim_sums)
     dims = {**bound, **{name: high for name, (_, high) in ranges.items()}}
     names = formula_names(planned)
     rename_symbols(planned, names)
@@ -103,7 +105,7 @@ def plan_range(options: PlanOptions) -> PlannedModel:
     opened = unfold(planned, known, Constants(planned))
     progress("planning")
     settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=dims, ranges=ranges)
-    result = _fitting(opened, settings)
+    result = _fitting(opened, settings, lambda ranges: _refusal(planned, ranges, settings, options))
     result = replace(result, kernels=None if counted is None else counted.to_dict())
     require_lengths(result, opened)
     verdict, not_run = _proved_or_checked(planned, result, opened, options)
@@ -112,19 +114,41 @@ def plan_range(options: PlanOptions) -> PlannedModel:
     return PlannedModel(planned, result, verdict, not_run, source=file_of(options.model))
 
 
-def _fitting(opened: Unfolded, settings: PlanSettings) -> PlanResult:
+def _refusal(model: ir.Model, ranges: SizeRanges, settings: PlanSettings, options: PlanOptions) -> Infeasible | None:
+    """Return the error of the plan of `model` over other `ranges`; None where there is one."""
+    from onnxtile.planning.model_plan import plan_model
+    from onnxtile.planning.offsets.problem import OverCapacity
+
+    options.progress(f"planning up to {' '.join(f'{name}={high}' for name, (_, high) in ranges.items())}")
+    known = resolve(model, run=True, bounds=options.bounds, ranges=ranges)
+    try:
+        plan_model(*unfold(model, known, Constants(model)), replace(settings, ranges=ranges))
+    except OverCapacity as error:
+        return error
+    return None
+
+
+def _fitting(
+    opened: Unfolded, settings: PlanSettings, refusal: Callable[[SizeRanges], Infeasible | None]
+) -> PlanResult:
     """Return the plan of the model. Raises Infeasible with the smallest sizes at which it exceeds the capacity."""
     from onnxtile.planning.model_plan import plan_model
     from onnxtile.planning.offsets.problem import OverCapacity
-    from onnxtile.planning.range_limits import does_not_fit
+    from onnxtile.planning.range_limits import does_not_fit, none_fits
 
     try:
         return plan_model(*opened, settings)
     except OverCapacity as error:
-        # Places name memories, which are then as large as any plan.
+        # Which memory a buffer is in depends on the capacities, so that the formulas of a plan without them say nothing.
+        if isinstance(settings.capacity, Mapping) and len(settings.capacity) > 1:
+            raise none_fits(settings.ranges, refusal, error) from None
+        # A place names the memory, which is then as large as any plan.
         memories = settings.capacity if settings.pins.places and isinstance(settings.capacity, Mapping) else None
         capacity = None if memories is None else dict.fromkeys(memories, LARGEST_COUNT)
         free = plan_model(*opened, replace(settings, capacity=capacity))
+        # With fixed offsets, or tensors without a formula, the arena of the least sizes is nearly that of the largest.
+        if any(arena.scaled is None or arena.peak is None for arena in free.formulas):
+            raise none_fits(settings.ranges, refusal, error) from None
         raise does_not_fit(free, settings.capacity, error) from None
 
 

@@ -65,6 +65,39 @@ def test_each_head_is_computed_alone(heads: int) -> None:
     assert onnxtile.verify(block(heads), made).equal
 
 
+def grouped(heads: int, shared: int) -> onnx.ModelProto:
+    """Return one block of a transformer with `heads` heads of queries, and `shared` heads of keys and values."""
+    text = BLOCK
+    for one in ("k", "v"):
+        after = f"{one} = Transpose"
+        text = text.replace(f"Reshape({one}0, split)", f"Reshape({one}0, few)").replace("Add(bv, v0)", "Identity(v0)")
+        text = text.replace(f"Reshape({one}1, split)", f"Reshape({one}1, few)")
+        more = f"{one}3 = Unsqueeze({one}2, behind) {one}4 = Expand({one}3, copies) {one}5 = Reshape({one}4, split) {after}"
+        text = text.replace(after, more).replace(f"({one}2)\n", f"({one}5)\n")
+    proto = block(heads)
+    made = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 17]>\n' + text)
+    made.graph.initializer.extend(one for one in proto.graph.initializer if one.name != "bv")
+    width = WIDTH // heads
+    for tensor in made.graph.initializer:
+        if tensor.name in {"wk", "wv"}:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:, : shared * width], tensor.name))
+    numbers = {"few": [1, TOKENS, shared, width], "behind": [3], "copies": [1, TOKENS, shared, heads // shared, width]}
+    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(n), name) for name, n in numbers.items())
+    return made
+
+
+def test_heads_that_share_keys_and_values_stay_together() -> None:
+    proto = grouped(4, 2)
+    made = load(proto)
+    edit = ModelEdit(made, resolve(made, run=False))
+    assert [node.name for node in heads_apart(edit)] == ["scores"]
+    edit.drop_unread()
+    shapes = known_shapes(made, edit.shapes)
+    scores = [shapes.sizes(node.outputs[0]) for node in made.graph if node.op_type == "Softmax"]
+    assert scores == [(1, 2, TOKENS, TOKENS)] * 2
+    assert onnxtile.verify(grouped(4, 2), made).equal
+
+
 def packed(is_split: bool) -> onnx.ModelProto:
     """Return an attention whose queries, keys and values come from one product."""
     if is_split:

@@ -33,7 +33,7 @@ def _moved(node: ir.Node, facts: LayoutFacts, sharing: Sharing) -> Iterator[tupl
         return
     results = [value for value in node.outputs if value in sharing.alias_sets.of]
     if node.op_type in JOINS and results:
-        there = [alias.source for alias in sharing.shares.get(results[0], ()) if alias.rule == "join"]
+        there = [alias.source for alias in sharing.shares.get(results[0], ()) if alias.rule != "view"]
         for value in node.inputs:
             if value is not None:
                 yield value, value in there

@@ -45,13 +45,15 @@ class Alias:
 class LayoutFacts:
     """A model with the facts that aliases depend on: shapes, element types, and constants.
 
-    `states` has by each input that is a state the tensor that its output is a view of, or the output itself.
+    `states` has by each input that is a state the tensor that its output is a view of, or the output itself. `spread` are the tensors whose
+    rows lie further apart in the bytes of a state than they are long, at lengths below the largest.
     """
 
     model: ir.Model
     shapes: Shapes
     constants: Constants
     states: Mapping[ir.Value, ir.Value] = field(default_factory=dict)
+    spread: Collection[ir.Value] = ()
     _lawful: dict[ir.Node, tuple[Alias, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -114,7 +116,9 @@ def views(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     if node.op_type == "Dropout" and not does_not_train(node, facts):
         return
     source, value = node.inputs[0], node.outputs[0]
-    if source is not None and value.name and facts.same_bytes(value, source):
+    if source is None or not value.name or not facts.same_bytes(value, source):
+        return
+    if source not in facts.spread or value in facts.spread:
         yield Alias(value, source, "view")
 
 
@@ -123,6 +127,8 @@ def parts(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
     moved = _moved(node, facts)
     if moved is None or moved.operands[0] is None:
         return
+    if facts.spread and not {*moved.operands, *moved.results}.isdisjoint(facts.spread):
+        return  # the rows are not contiguous
     if any(facts.shapes.is_bound(value) for value in (*node.inputs, *node.outputs) if value is not None):
         # The start of a part is known only in a run, apart from that of the first operand of a Concat.
         yield from _first_joined(moved, facts)
@@ -150,7 +156,7 @@ def cut_starts(node: ir.Node, facts: LayoutFacts) -> dict[ir.Value, list[int]]:
     moved = standard_move(node)
     if moved is None:
         return {}
-    return dict(_split(moved, facts) if node.op_type == "Split" else _sliced(node, facts))
+    return dict(_split(moved, facts) if node.op_type == "Split" else sliced(node, facts))
 
 
 def overwrites(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
@@ -288,7 +294,7 @@ def _split(moved: Move, facts: LayoutFacts) -> Iterator[tuple[ir.Value, list[int
         yield value, [start if place == axis else 0 for place in range(len(sizes))]
 
 
-def _sliced(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[ir.Value, list[int]]]:
+def sliced(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[ir.Value, list[int]]]:
     """Yield the result of a Slice whose steps are all 1, with its start on each axis."""
     assert node.inputs[0] is not None
     sizes = facts.shapes.sizes(node.inputs[0])

@@ -39,7 +39,8 @@ def ordering_problem(
     sizes = {value: tensor_bytes(value, facts.shapes) or 0 for value in tensors}
     found = [alias for node in schedule.nodes for alias in facts.lawful(node)]
     taken = [a for a in found if a.rule in rules and a.value in sizes and a.source in sizes]
-    units = _Units(schedule, facts, sizes, taken, alignment)
+    together = [(alias.value, alias.source) for alias in taken] + [(pair.output, pair.input) for pair in scope.states]
+    units = _Units(schedule, facts, sizes, taken, together, alignment)
     numbers = {node: number for number, node in enumerate(schedule.nodes)}
     after, touches = [], []
     for node in numbers:
@@ -75,7 +76,8 @@ def ordering_problem(
 class _Units:
     """The units of bytes of the tensors in `sizes`, with the aliases `taken`; unit n has `sizes[n]` bytes.
 
-    A unit holds bytes of one tensor, its origin: no other tensor and no read of a part has some of them and not the others.
+    A unit holds bytes of one tensor, its origin: no other tensor and no read of a part has some of them and not the others. The pairs
+    `together` may lie in one buffer, where a tensor need not be aligned once another has parts.
     """
 
     def __init__(
@@ -84,12 +86,14 @@ class _Units:
         facts: LayoutFacts,
         sizes: Mapping[ir.Value, int],
         taken: Iterable[Alias],
+        together: Iterable[tuple[ir.Value, ir.Value]],
         alignment: int,
     ) -> None:
         known: dict[ir.Value, list[Alias]] = {}
         groups = _Groups()
+        for one, other in together:
+            groups.join(one, other)
         for alias in taken:
-            groups.join(alias.value, alias.source)
             if alias.rule != "in place":
                 known.setdefault(alias.value, []).append(alias)
         self._contents = Contents(sizes)

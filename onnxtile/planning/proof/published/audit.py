@@ -26,9 +26,15 @@ from onnxtile.planning.proof.published.listing import ExpectedLists, compare, no
 from onnxtile.planning.proof.published.movement import wrong_movement
 from onnxtile.planning.proof.published.orders import disorders
 from onnxtile.planning.proof.published.overlaps import overlaps
-from onnxtile.planning.proof.published.placing import CheckTerms, Placing, placing
+from onnxtile.planning.proof.published.placing import CheckTerms, Placing, aligned_to_bodies, placing
 from onnxtile.planning.proof.published.replay import Shared, replay
-from onnxtile.planning.proof.published.states import CheckedStates, carried_states, found_states, wrong_states
+from onnxtile.planning.proof.published.states import (
+    CheckedStates,
+    carried_states,
+    found_states,
+    spread_tensors,
+    wrong_states,
+)
 from onnxtile.planning.proof.published.timeline import RunOrder, timeline
 from onnxtile.planning.result import PlanResult
 from onnxtile.result import VerbResult
@@ -87,6 +93,7 @@ def check(
         return Audit.refused(PlanFailure(f"inputs cannot be overwritten with io {claims.io!r}"))
     stated = found_states(claims.states, claims.buffers, known.model.graph)
     known = replace(known, next_states=dict(stated.states.next_of))
+    known = replace(known, spread=spread_tensors(stated.states, known))
     arenas = {arena.name: arena for arena in claims.arenas}
     terms = CheckTerms(known, claims.alignment, arenas, every_order=claims.order == "any")
     fixed = FixedPlaces.of(claims, known.model.graph)
@@ -163,6 +170,8 @@ class _Walk:
     aliases: int = 0
     workspaces: int = 0
     bodies: int = 0
+    units: dict[ir.Node, int] = field(default_factory=dict)
+    """The alignment of the bodies of each node, in bytes."""
 
     def graph(
         self,
@@ -201,6 +210,7 @@ class _Walk:
                 self._note(disorders(found.holders, shared.links, shared.rules, line), path)
         self._count(found)
         claimed = self._bodies(line, found, claim, path)
+        found = aligned_to_bodies(found, self.units)
         self._note(note(line, found, io, claimed, self.terms.known, self.listing), path)
         self._note(mislabelled(line, claim, self.terms.known), path)
         return _Seen(line, found, shared)
@@ -225,6 +235,7 @@ class _Walk:
                 if not open_.get((name, attribute)):
                     if attribute is not None or self.is_whole:
                         self._note([PlanFailure(f"the plan of {at!r} is missing", (name,))], path)
+                    self._align(node, self._unit_of(graph))
                     continue
                 planned.add(node)
                 self.bodies += 1
@@ -232,13 +243,25 @@ class _Walk:
                 self._note(_outside_workspace(inner, found.workspaces.get(node), self.terms.alignment), at)
                 states = carried_states(node, graph, inner.buffers)
                 self.terms.known.next_states.update(states.next_of)
-                self.graph(graph, inner, "inside", overwrite=False, path=at, states=states)
+                seen = self.graph(graph, inner, "inside", overwrite=False, path=at, states=states)
+                if seen is not None:
+                    self._align(node, max((holder.unit for holder in seen.placing.holders), default=1))
         for body in (body for left in open_.values() for body in left):
             reason = (
                 f"there is a plan of {body.attribute or 'the body'!r} of {body.node!r}, which has none, or only one"
             )
             self._note([PlanFailure(reason, (body.node,))], path)
         return planned
+
+    def _align(self, node: ir.Node, unit: int) -> None:
+        self.units[node] = max(unit, self.units.get(node, 1))
+
+    def _unit_of(self, graph: ir.Graph) -> int:
+        """Return the alignment of the tensors in `graph` and in its bodies, of which the plan says nothing."""
+        known = self.terms.known
+        made = (value for node in graph for value in node.outputs if value not in known.constants)
+        inner = (self._unit_of(body) for node in graph for body in entered_bodies(node, known.model).values())
+        return max((*map(known.alignment, made), *inner), default=1)
 
 
 def _outside_workspace(body: BodyClaim, workspace: ClaimedRow | None, alignment: int) -> Iterator[PlanFailure]:

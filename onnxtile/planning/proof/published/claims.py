@@ -134,7 +134,7 @@ class StateClaim:
     offset: int | None = None
     size: int | None = UNSAID
     copied: int | None = UNSAID
-    moved: int | None = UNSAID
+    strides: tuple[int, ...] | None = None
     axis: int | None = UNSAID
     source: str = ""
 
@@ -181,6 +181,8 @@ class MovementClaim:
     bytes: int = UNSAID
     forced: int = UNSAID
     lower_bound: int = UNSAID
+    parts_bound: int = UNSAID
+    any_order_bound: int = UNSAID
 
 
 @dataclass(frozen=True)
@@ -289,7 +291,8 @@ _FORMULAS = frozenset({"parts", "size_formula", "shape_formula", "scaled_offset"
 
 def _movement(planned: PlannedMovement) -> MovementClaim:
     copies = tuple(MemoryCopyClaim(**vars(copy)) for copy in planned.copies)
-    return MovementClaim(planned.fast, planned.slow, copies, planned.bytes, planned.forced, planned.lower_bound)
+    bounds = (planned.lower_bound, planned.parts_bound, planned.any_order_bound)
+    return MovementClaim(planned.fast, planned.slow, copies, planned.bytes, planned.forced, *bounds)
 
 
 def _rows(buffers: tuple[PlannedBuffer, ...]) -> tuple[ClaimedRow, ...]:

@@ -36,6 +36,8 @@ class GraphFacts:
     constants: Constants
     next_states: dict[ir.Value, ir.Value] = field(default_factory=dict)
     """The output by the input of each state of the model, and of each carried value with one address of the bodies checked so far."""
+    spread: frozenset[ir.Value] = frozenset()
+    """Tensors whose rows are further apart than they are long, in the bytes of a state that grows."""
 
     @cached_property
     def open_calls(self) -> frozenset[ir.Graph]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -23,8 +23,7 @@ def figures(
 ) -> Iterator[PlanFailure]:
     """Yield each wrong figure of `claims`. A missing figure is not checked, nor are aliases where `used` is not known."""
     yield from _arenas(claims, placing)
-    peaks = _peaks(placing.holders, claims.alignment)
-    peak, step = next((one for one in peaks if one == (claims.peak, claims.peak_step)), peaks[0])
+    peak, step = _peak(placing.holders, claims.alignment)
     tensors = sum(_rounded(row.size, claims.alignment) for row in placing.rows.values())
     yield from _unlike("peak", claims.peak, peak)
     yield from _unlike("peak_step", claims.peak_step, step)
@@ -72,28 +71,20 @@ def _arenas(claims: Claims, placing: Placing) -> Iterator[PlanFailure]:
                 f"the arena {arena.name!r} of {arena.size} bytes is larger than its capacity of {arena.capacity}"
             )
         inside = [holder for holder in placing.holders if holder.row.arena == arena.name]
-        peaks = [peak for peak, _ in _peaks(inside, claims.alignment)]
-        peak = peaks[0]
-        if arena.peak not in {UNSAID, *peaks}:
-            yield PlanFailure(f"peak of the arena {arena.name!r} is {arena.peak}, not {peak}")
+        peak, _ = _peak(inside, claims.alignment)
+        yield from _unlike(f"peak of the arena {arena.name!r}", arena.peak, peak)
         if arena.size < peak:
             yield PlanFailure(f"the arena {arena.name!r} of {arena.size} bytes is smaller than its peak of {peak}")
 
 
-def _peaks(holders: Sequence[Holder], alignment: int) -> list[tuple[int, int]]:
-    """Return the peak and its step; where all tensors are aligned to more than the plan's alignment, also with workspaces rounded so.
+def _peak(holders: Sequence[Holder], alignment: int) -> tuple[int, int]:
+    """Return the largest sum of live bytes in one step, and the first such step.
 
-    Where there are only workspaces, the elements of the bodies in them say the alignment.
+    The bytes are in whole blocks of the least alignment of `holders`, in bytes; without any, of the `alignment` of the plan.
     """
-    own = {holder.unit for holder in holders if holder.members}
-    units = [min(own)] if own else [2, 4, 8, 16]
-    return [_peak(holders, alignment), *(_peak(holders, unit) for unit in units if unit > alignment)]
-
-
-def _peak(holders: Iterable[Holder], alignment: int) -> tuple[int, int]:
-    """Return the largest sum of live bytes in one step, in whole blocks of the alignment, and the first such step."""
+    unit = min((holder.unit for holder in holders), default=alignment)
     change: dict[int, int] = {}
-    for piece in (piece for holder in holders for piece in in_blocks(holder.pieces, alignment)):
+    for piece in (piece for holder in holders for piece in in_blocks(holder.pieces, unit)):
         size = piece.end - piece.start
         change[piece.first] = change.get(piece.first, 0) + size
         change[piece.last + 1] = change.get(piece.last + 1, 0) - size
@@ -168,7 +159,7 @@ def _moved(node: ir.Node, placing: Placing, used: Links, known: GraphFacts) -> I
             if link.result not in placing.rows and link.operand not in known.constants:
                 yield link.result, True
     elif node.op_type in JOINS and results:
-        there = {link.operand for link in used.get(results[0], ()) if link.rule == "joined"}
+        there = {link.operand for link in used.get(results[0], ()) if link.rule in {"joined", "over"}}
         for value in node.inputs:
             if value is not None:
                 yield value, value in there

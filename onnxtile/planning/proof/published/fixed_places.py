@@ -27,7 +27,8 @@ class FixedPlaces:
     def of(cls, claims: Claims, graph: ir.Graph) -> FixedPlaces:
         """Return those in the metadata of the values of `graph`, and those of `claims`, which come first."""
         values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
-        marks = [(value.name or "", value.metadata_props) for value in values if value.metadata_props]
+        marked = ((value.name or "", value.metadata_props) for value in values if value.metadata_props)
+        marks = [(_row_of(name, found, claims), found) for name, found in marked]
         pins = {name: found[keys.PIN] for name, found in marks if keys.PIN in found}
         places = {name: found[keys.PLACE_IN] for name, found in marks if keys.PLACE_IN in found}
         keeps = {name for name, found in marks if found.get(keys.KEEP) == "true"}
@@ -50,3 +51,13 @@ class FixedPlaces:
             if row.alias is not None and not self.keeps.isdisjoint((row.name, row.alias)):
                 kept, other = (row.name, row.alias) if row.name in self.keeps else (row.alias, row.name)
                 yield PlanFailure(f"{other!r} shares the bytes of {kept!r}, which is kept", (kept, other))
+
+
+def _row_of(name: str, marks: Mapping[str, str], claims: Claims) -> str:
+    """Return the name of the row that `marks` of the tensor `name` are for: with copies, the one in its memory, by default the slow one."""
+    if claims.movement is None:
+        return name
+    place = marks.get(keys.PLACE_IN, claims.movement.slow)
+    copies = [copy.result for copy in claims.movement.copies or () if copy.tensor == name and copy.memory == place]
+    arenas = {row.name: row.arena for row in claims.buffers}
+    return next((found for found in (name, *copies) if arenas.get(found) == place), name)

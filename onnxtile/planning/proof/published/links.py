@@ -50,7 +50,18 @@ def links(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
 
 
 def held(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
-    """Yield the ways in which a result of `node` has the bytes of an operand, or a part of them."""
+    """Yield the ways in which a result of `node` has the bytes of an operand, or a part of them.
+
+    Rows that are further apart than they are long are no part of a contiguous tensor, only of a view with these rows.
+    """
+    for link in _contiguous(node, known):
+        spread = [value in known.spread for value in (link.operand, link.result)]
+        if not any(spread) or (all(spread) and link.rule == "view"):
+            yield link
+
+
+def _contiguous(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
+    """Yield what `held` yields where all tensors are contiguous."""
     if moves_quantised(node, known) and node.inputs[0] is not None:
         yield from _seen(node.outputs[0], node.inputs[0], known)
     is_open = known.is_bound((*node.inputs, *node.outputs))
@@ -151,26 +162,26 @@ def _appended(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
         result, operand = node.outputs[output], node.inputs[index]
         if operand is None or not result.name or sum(value is operand for value in node.inputs) > 1:
             continue
-        after = known.next_states.get(_shown_by(operand, known))
-        if after is not None and _shown_by(after, known) is result and _is_within(operand, result, known):
+        after = known.next_states.get(root_of(operand, known))
+        if after is not None and root_of(after, known) is result and _is_within(operand, result, known):
             yield Link(result, operand, "over")
 
 
 def _left_behind(node: ir.Node, known: GraphFacts) -> Iterator[Link]:
     """Yield the results of bodies, which leave them at their end, over a state that the bodies read: both are one state of the model."""
     for operand in reads(node):
-        after = known.next_states.get(_shown_by(operand, known))
+        after = known.next_states.get(root_of(operand, known))
         for result in node.outputs:
             if (
                 after is not None
                 and result.name
-                and _shown_by(after, known) is result
+                and root_of(after, known) is result
                 and _is_within(operand, result, known)
             ):
                 yield Link(result, operand, "over")
 
 
-def _shown_by(value: ir.Value, known: GraphFacts) -> ir.Value:
+def root_of(value: ir.Value, known: GraphFacts) -> ir.Value:
     """Return the tensor that `value` is a view of, at any depth."""
     seen = value
     while (maker := seen.producer()) is not None:

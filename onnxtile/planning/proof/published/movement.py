@@ -101,8 +101,9 @@ class _MovementCheck:
         if source is None or not self._is_copied(source, result, self._is_part(node)):
             yield PlanFailure(f"{name!r} does not copy all bytes of one tensor", (result.name or "",), step)
             return
-        ends = [self.memory(value)[0] == self.fast.name for value in (source, result)]
-        if ends[0] == ends[1]:
+        ends = [self.memory(value)[0] for value in (source, result)]
+        # An output that is constant is copied from the constants, wherever these are.
+        if ends.count(self.fast.name) != 1 and ends != ["constants", self.slow.name]:
             yield PlanFailure(f"{name!r} does not copy into or out of {self.fast.name!r}", (result.name or "",), step)
 
     def _is_part(self, node: ir.Node) -> bool:
@@ -174,17 +175,22 @@ class _MovementCheck:
         total = sum(self.known.bytes(node.outputs[0]) or 0 for node in copies)
         if movement.bytes not in {UNSAID, total}:
             yield PlanFailure(f"movement says {movement.bytes} bytes, and the copies have {total}")
-        if movement.lower_bound > total:
-            yield PlanFailure(f"lower_bound of the movement is {movement.lower_bound}, above its {total} bytes")
+        # Each bound holds for all plans of the one before, and for more.
+        limit, whose = total, "its"
+        for name in ("lower_bound", "parts_bound", "any_order_bound"):
+            bound = getattr(movement, name)
+            if bound > limit:
+                yield PlanFailure(f"{name} of the movement is {bound}, above {whose} {limit} bytes")
+            limit, whose = (bound, f"the {name} of") if bound != UNSAID else (limit, whose)
         if movement.forced != UNSAID and movement.forced != (forced := self._forced(copies)):
             yield PlanFailure(f"movement says that {movement.forced} bytes are forced, and {forced} are")
 
     def _forced(self, copies: Sequence[ir.Node]) -> int:
         """Return the bytes of inputs and weights that are copied, and of outputs."""
-        first = [node for node in copies if not self._is_made(node.inputs[0])]
+        outputs = [value for value in dict.fromkeys(self.line.graph.outputs) if self._is_handed_out(value)]
+        first = [node for node in copies if not self._is_made(node.inputs[0]) and node.outputs[0] not in outputs]
         parts = [node.outputs[0] for node in first if self._is_part(node)]
         given = dict.fromkeys([*parts, *(node.inputs[0] for node in first if not self._is_part(node))])
-        outputs = [value for value in dict.fromkeys(self.line.graph.outputs) if self._is_handed_out(value)]
         return sum(self.known.bytes(value) or 0 for value in (*given, *outputs) if value is not None)
 
     def _is_made(self, value: ir.Value | None) -> bool:

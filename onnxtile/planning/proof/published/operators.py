@@ -60,10 +60,13 @@ JOINS = frozenset({"Concat"})
 APPENDS: Mapping[str, Mapping[int, int]] = {
     "Attention": {1: 4, 2: 5},
     "Concat": {0: 0},
+    "GRU": {1: 5},
+    "LSTM": {1: 5, 2: 6},
+    "RNN": {1: 5},
     "com.microsoft::GroupQueryAttention": {1: 3, 2: 4},
     "com.microsoft::MultiHeadAttention": {1: 6, 2: 7},
 }
-"""By operator and output, the operand that the output begins with, along one axis. A state is written over it."""
+"""By operator and output, the operand that holds the state before: the output begins with it, or is made when it has been read."""
 
 STANDARD = frozenset({"", "ai.onnx"})
 """The domains of the operators above."""

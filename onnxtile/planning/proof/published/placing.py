@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -94,6 +94,18 @@ def placing(rows: Sequence[ClaimedRow], line: RunOrder, terms: CheckTerms) -> tu
     failures += _part_failures(tensors, (*holders, *workspace_holders), line, terms.known)
     failures += _address_failures(tensors, (*holders, *workspace_holders), terms)
     return Placing(tensors, (*holders, *workspace_holders), workspace_of), failures
+
+
+def aligned_to_bodies(found: Placing, units: Mapping[ir.Node, int]) -> Placing:
+    """Return `found` with the workspaces of nodes in `units` aligned to these bytes at least: their bodies lie in them."""
+
+    larger = {id(row): units[node] for node, row in found.workspaces.items() if node in units}
+
+    def aligned(holder: Holder) -> Holder:
+        unit = larger.get(id(holder.row), 1)
+        return replace(holder, unit=unit) if unit > holder.unit else holder
+
+    return replace(found, holders=tuple(map(aligned, found.holders)))
 
 
 def _holders(tensors: Mapping[ir.Value, ClaimedRow], line: RunOrder, terms: CheckTerms) -> Iterator[Holder]:

@@ -67,6 +67,7 @@ def from_marks(model: ir.Model, where: str) -> Claims:
             **{name: summary[name] for name in ("pins", "places", "keeps") if name in summary},
             "states": summary.get("states", ()),
             "movement": summary.get("movement"),
+            "kernels": summary.get("kernels"),
         }
         return _adapter().validate_python(whole)
     except (KeyError, TypeError, ValueError, RecursionError) as error:

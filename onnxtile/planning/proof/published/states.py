@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnxtile.planning.proof.failure import PlanFailure
 from onnxtile.planning.proof.published.claims import UNSAID, ClaimedRow, StateClaim
 from onnxtile.planning.proof.published.evidence import GraphFacts
+from onnxtile.planning.proof.published.links import held, root_of
 from onnxtile.planning.proof.published.operators import STANDARD
 
 
@@ -112,12 +113,12 @@ def wrong_states(
             yield PlanFailure(f"{claim.input!r} and {claim.output!r} have types or shapes that are no state", names)
             continue
         is_same = (row.arena, row.offset) == (other.arena, other.offset)
+        yield from _wrong_strides(claim, before, after, is_appended=is_same and bool(axes), known=known)
         if not is_same:
             yield from _lost(row, [rows[value] for value in kept if value is not before])
         right = {
             "size": max(row.size, other.size) if is_same else row.size,
             "copied": 0 if is_same else row.size,
-            "moved": _moved(before, axes, known) if is_same else 0,
         }
         for name, number in right.items():
             if getattr(claim, name) not in {UNSAID, number}:
@@ -141,8 +142,52 @@ def _longer_axes(before: ir.Value, after: ir.Value, known: GraphFacts) -> list[i
     return [axis for axis in range(len(inner)) if inner[axis] < outer[axis]]
 
 
-def _moved(before: ir.Value, axes: list[int], known: GraphFacts) -> int:
-    """Return the bytes of all rows of `before` but the first, which lie further behind in a longer tensor."""
-    shape, size = known.shapes.sizes(before) or (), known.bytes(before) or 0
-    count = math.prod(shape[: axes[0]]) if axes else 1
-    return size * (count - 1) // count if count else 0
+def _wrong_strides(
+    claim: StateClaim, before: ir.Value, after: ir.Value, *, is_appended: bool, known: GraphFacts
+) -> Iterator[PlanFailure]:
+    """Yield the fault of strides other than those of the largest size, or of strides that the output has not. None is contiguous."""
+    if claim.strides is None:
+        return
+    names = (claim.input, claim.output)
+    right = _strides(after, known) if is_appended else None
+    is_largest = claim.size != UNSAID
+    if is_largest and claim.strides != right:
+        yield PlanFailure(f"strides of the state {claim.input!r} are {claim.strides}, not {right}", names)
+    elif (before in known.spread) > (after in known.spread) and (known.is_bound((after,)) or claim.strides != right):
+        yield PlanFailure(
+            f"{claim.output!r} is contiguous, and has not the strides of the state {claim.input!r}", names
+        )
+
+
+def _strides(value: ir.Value, known: GraphFacts) -> tuple[int, ...] | None:
+    """Return the bytes from one element of the contiguous `value` to the next on each axis; None where an element is no whole bytes."""
+    shape, dtype = known.shapes.sizes(value), known.shapes.dtype(value)
+    if shape is None or dtype is None or dtype.bitwidth % 8:
+        return None
+    return tuple(math.prod(shape[axis + 1 :]) * dtype.bitwidth // 8 for axis in range(len(shape)))
+
+
+def spread_tensors(states: CheckedStates, known: GraphFacts) -> frozenset[ir.Value]:
+    """Return the tensors of growing states whose rows are further apart than they are long, and their views that have these rows."""
+    found: set[ir.Value] = set()
+    for claim, before, after in zip(states.claims, states.inputs, states.outputs, strict=True):
+        shape = known.shapes.sizes(before)
+        if claim.strides is None or shape is None or not 0 <= (claim.axis or 0) < len(shape):
+            continue
+        axes = _longer_axes(before, after, known)
+        rows = math.prod(shape[: axes[0]]) if axes else 1
+        todo = [before] if rows > 1 else []
+        if todo and (claim.strides != _strides(after, known) or known.is_bound((after,))):
+            todo.append(root_of(after, known))
+        while todo:
+            value = todo.pop()
+            found.add(value)
+            shown = (one for node in value.consumers() for one in held(node, known) if one.rule == "view")
+            todo += (one.result for one in shown if one.operand is value and _has_rows(one.result, rows, known))
+    return frozenset(found)
+
+
+def _has_rows(value: ir.Value, rows: int, known: GraphFacts) -> bool:
+    """Return whether the sizes of the first axes of `value` multiply to the number of `rows`."""
+    shape = known.shapes.sizes(value) or ()
+    return any(math.prod(shape[:count]) == rows for count in range(1, len(shape) + 1))

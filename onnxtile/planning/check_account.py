@@ -1,0 +1,273 @@
+"""Check who uses which bytes in a certificate of `onnxtile plan`: `python check_account.py MODEL.onnx CERTIFICATE.json`. It needs onnx.
+
+`check_bound.py` checks the bound; this script reads from the model what the bound adds up. A node needs the bytes of its operands and
+results while it runs. A view holds the bytes of its operand, and contiguous parts of a Concat or Split lie in the whole; a contiguous
+Slice counts nothing. A result may be written over an operand of its size that no later node reads, but for the operators in COPIES. Any
+other tensor has bytes of its own, aligned. Of a plan with rows, the tensors lie in each other's bytes as the certificate says.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+VIEW, IN_PLACE = "pkg.onnxtile.view", "pkg.onnxtile.in_place"
+VIEWS = {"Cast", "CastLike", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
+COPIES = re.compile(
+    "Conv|MatMul|QGemm|Pool|Attention|Transpose|Concat|Split|Slice|Gather|Resize|Upsample|LRN|Reduce|Expand|Tile|Pad|Einsum|RNN|LSTM|GRU|"
+    "ToSpace|ToDepth|ArgM|TopK|Hardmax|CumSum|Rotary|Embed|Col2Im|Unique|^If$|^Loop$|^Scan$|DFT|Quantize|NonMax|Roi|Grid"
+)
+WIDTH = {t: onnx.helper.tensor_dtype_to_np_dtype(t).itemsize for t in range(1, 17) if t != onnx.TensorProto.STRING}
+
+
+def types_of(graph: onnx.GraphProto, said: Mapping[str, list[int]]) -> tuple[dict[str, Any], int]:
+    """Return the shape, element width, element type and bytes of each tensor, and how many of them only the certificate says."""
+    found = {t.name: (tuple(t.dims), t.data_type) for t in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        kind = value.type.tensor_type
+        if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
+            found[value.name] = tuple(dim.dim_value for dim in kind.shape.dim), kind.elem_type
+    others = {name: (tuple(shape), code) for name, (code, *shape) in said.items() if name not in found}
+    known = {name: kind for name, kind in (found | others).items() if kind[1] in WIDTH}
+    return {v: (s, WIDTH[t], t, math.prod(s) * WIDTH[t]) for v, (s, t) in known.items()}, len(others)
+
+
+def reads(node: onnx.NodeProto) -> set[str]:
+    """Return the names that a node reads, in its bodies too."""
+    graphs = [g for a in node.attribute for g in (*a.graphs, *([a.g] if a.HasField("g") else []))]
+    return {*node.input, *(name for g in graphs for inner in g.node for name in reads(inner))} - {""}
+
+
+def moves(node: onnx.NodeProto, mark: Mapping[str, str], types: Mapping[str, Any]) -> str:
+    """Return how a node moves bytes: "view", "join" or "cut", "moved" where that is not known, "" for a node that computes or copies."""
+    made, of = node.output[0], [v for v in (node.input[2::3] if node.op_type == "QLinearConcat" else node.input) if v]
+    if VIEW not in mark and node.op_type not in {*VIEWS, "Concat", "QLinearConcat", "Split", "Slice"}:
+        return ""
+    if not {made, of[0]} <= types.keys():
+        return "moved"
+    if VIEW in mark or node.op_type in VIEWS:
+        return "view" if types[of[0]][2:] == types[made][2:] else "moved" if VIEW in mark else ""
+    outer, inner, others = types[of[0]][0], types[made][0], of if "Concat" in node.op_type else node.output
+    axis = next((a.i for a in node.attribute if a.name == "axis"), int("Concat" in node.op_type)) % max(len(outer), 1)
+    if node.op_type == "Slice" and outer == inner:
+        return "view"
+    if node.op_type == "Slice":
+        axis = next((at for at, length in enumerate(inner) if length != 1), len(inner))
+        return "cut" if outer[axis + 1 :] == inner[axis + 1 :] else ""
+    is_part = math.prod(outer[:axis]) == 1 or len(others) == 1
+    return "" if not is_part else "cut" if node.op_type == "Split" else "join"
+
+
+class ByteGraph:
+    """Tensors with bytes of their own: `users` has the nodes that touch each as bits, then the caller before and after the run."""
+
+    def __init__(self, model: onnx.ModelProto, said: Mapping[str, Any]) -> None:
+        self.nodes, graph, is_inside = list(model.graph.node), model.graph, said["io"] == "inside"
+        self.types, self.unsure = types_of(graph, said["types"])
+        self.marks = {(f.domain, f.name): {p.key: p.value for p in f.metadata_props} for f in model.functions}
+        self.outputs, self.constants = {v.name for v in graph.output}, {t.name for t in graph.initializer}
+        self.outside = self.outputs if said["io"] == "outside" else set()
+        kinds = [moves(node, self.marks.get((node.domain, node.op_type), {}), self.types) for node in self.nodes]
+        self.root: dict[str, str] = {}
+        for node, kind in zip(self.nodes, kinds, strict=True):
+            if kind == "view":
+                self.root[node.output[0]] = self.root.get(node.input[0], node.input[0])
+        splits = [
+            node for node, kind in zip(self.nodes, kinds, strict=True) if kind == "cut" and node.op_type == "Split"
+        ]
+        self.parts = {
+            self.root.get(n.input[0], n.input[0]): {*n.output} for n in splits if {*n.output} <= self.types.keys()
+        }
+        states = {pair[0] for pair in said["states"]}
+        self.outside -= {pair[1] for pair in said["states"]}
+        given = {
+            v.name for v in graph.input if (is_inside or v.name in states) and v.name in self.types
+        } - self.constants
+        self.held = {name: self.parts.get(name, {name}) for name in given}
+        self.pairs: list[tuple[str, str]] = []
+        self.loose: set[str] = set()
+        rows = [self.row(node, kind) for node, kind in zip(self.nodes, kinds, strict=True)]
+        self.given_names = given
+        self.kept_names = self.outputs - self.outside | (set() if said["overwrite_inputs"] else given - states)
+        self.number(rows, said["alignment"])
+        makers = {name: at for at, node in enumerate(self.nodes) for name in node.output}
+        self.waits = [{makers[name] for name in reads(node) if name in makers} for node in self.nodes]
+        # Readers keep the values of Constant nodes as initializers.
+        self.idle = {
+            name_of(node) for node in self.nodes if node.op_type == "Constant" and not {*node.output} & self.outputs
+        }
+
+    def row(self, node: onnx.NodeProto, kind: str) -> tuple[set[str], set[str], set[str]]:
+        """Return the bytes that a node touches, by tensor, the results that may be written over operands, and the bytes of these."""
+        mark, names = self.marks.get((node.domain, node.op_type)), reads(node)
+        made = [v for v in node.output if v in self.types and v not in self.outside]
+        if node.op_type == "Constant" or (names and names <= self.constants):
+            self.constants |= {*node.output}
+            made = [v for v in made if v in self.outputs]
+        first, held = node.input[0] if node.input else "", self.held
+        is_cut = kind == "cut" and held.get(first) == self.parts.get(self.root.get(first, first)) == {*node.output}
+        for name in made:
+            joined = {unit for x in node.input for unit in held.get(x, ())}
+            held[name] = {
+                "": self.parts.get(name, {name}),
+                "view": held.get(first, set()),
+                "join": joined,
+                "cut": {name} if is_cut else set(),
+                "moved": set(),
+            }[kind]
+        may = list(node.input) if mark is None else [node.input[at] for at in json.loads(mark.get(IN_PLACE, "[]"))]
+        may = (
+            [] if kind or (mark is None and COPIES.search(node.op_type)) else may[2:] if node.op_type == "Gemm" else may
+        )
+        alike = [(v, x) for v in made for x in may if x in held and self.types[x][:2] == self.types[v][:2]]
+        self.pairs += [*alike, *((v, x) for v in made for x in node.input if kind and x in held)]
+        self.loose |= {*node.output, first} if kind and kind != "view" else set()
+        names = names - {first} if kind == "cut" else set() if kind == "moved" else names
+        touched = {unit for x in (*made, *names) for unit in held.get(x, ())}
+        return touched, {v for v, _ in alike}, {unit for _, x in alike for unit in held[x]}
+
+    def number(self, rows: list[Any], unit: int) -> None:
+        """Find the bytes of the tensors with bytes of their own. A part of another may lie at any address, and so may all in its bytes."""
+        count = -1
+        while count < len(self.loose):
+            count = len(self.loose)
+            self.loose |= {name for pair in self.pairs if not self.loose.isdisjoint(pair) for name in pair}
+        size = {
+            v: self.types[v][3] if v in self.loose else -(-self.types[v][3] // unit) * unit
+            for v in set().union(*self.held.values())
+        }
+        used = set().union(*(touched for touched, _, _ in rows))
+        self.size, self.rows = size, rows
+        self.kept = {unit for v in self.kept_names for unit in self.held.get(v, ())}
+        self.given = {unit for v in self.given_names for unit in self.held[v]} & (used | self.kept)
+
+    def account(self, workspaces: Mapping[str, int]) -> dict[str, Any]:
+        """Return who uses which bytes, as a certificate lists it; `workspaces` has the bytes that nodes need beside, by name."""
+        names, nodes = [name_of(node) for node in self.nodes], []
+        for at, (uses, made, over) in enumerate(self.rows):
+            if names[at] not in self.idle:
+                waits = sorted({names[other] for other in self.waits[at]} - self.idle)
+                spares = sum(self.size[unit] for v in made for unit in self.held[v])
+                row = {"name": names[at], "waits": waits, "uses": sorted(uses), "over": sorted(over), "spares": spares}
+                nodes.append(row | {"workspace": workspaces.get(names[at], 0)})
+        return {"sizes": self.size, "before": sorted(self.given), "after": sorted(self.kept), "nodes": nodes}
+
+    def require_order(self, order: list[str]) -> None:
+        """Raise ValueError unless the nodes can run in this order."""
+        names = [name_of(node) for node in self.nodes]
+        place = {name: step for step, name in enumerate(order)}
+        if sorted(order) != sorted({*names} - self.idle):
+            raise ValueError("the order does not have each node once")
+        pairs = [(names[at], names[other]) for at, others in enumerate(self.waits) for other in others]
+        if any(place[other] > place[name] for name, other in pairs if {name, other} <= place.keys()):
+            raise ValueError("a node of the order runs before one that it reads")
+
+    def lives(self, said: Mapping[str, Any]) -> dict[str, range]:
+        """Return the steps in which each tensor lives, in the order of the certificate."""
+        step = dict(zip(said["order"], said["steps"], strict=True))
+        touched: dict[str, list[int]] = {name: [0] for name in self.given_names}
+        for node in self.nodes:
+            for name in {*reads(node), *node.output} if name_of(node) in step else ():
+                touched.setdefault(name, []).append(step[name_of(node)])
+        for name in self.kept_names:
+            touched.setdefault(name, []).append(max(step.values()))
+        return {name: range(min(steps), max(steps) + 1) for name, steps in touched.items()}
+
+    def held_steps(self, said: Mapping[str, Any], row: Mapping[str, Any], lives: Mapping[str, range]) -> list[int]:
+        """Return the steps of a row in which tensors hold all of its bytes."""
+        ends: dict[int, int] = {}
+        own = [(start, name) for name, (owner, start) in said["places"].items() if owner == row["owner"]]
+        for start, name in sorted(own):
+            for step in lives.get(name, ()) if name in self.types else ():
+                end = ends.get(step, row["start"])
+                ends[step] = max(end, start + self.types[name][3]) if start <= end else end
+        is_full = [ends.get(step, -1) >= row["start"] + row["size"] for step in range(row["first"], row["last"] + 1)]
+        return [row["first"] + at for at, full in enumerate(is_full) if full or row["workspace"]]
+
+    def unlike(self, said: Mapping[str, Any]) -> str:
+        """Return the first row whose bytes no tensors hold in one of its steps; "" where all are held."""
+        self.require_order(said["order"])
+        lives = self.lives(said)
+        steps = {name: len(self.held_steps(said, row, lives)) for name, row in said["rows"].items()}
+        return next((n for n, row in said["rows"].items() if steps[n] <= row["last"] - row["first"]), "")
+
+
+def name_of(node: onnx.NodeProto) -> str:
+    """Return the first result of a node, which names it."""
+    return next(name for name in node.output if name)
+
+
+def graph_of(model: onnx.ModelProto, said: Mapping[str, Any]) -> ByteGraph:
+    """Return the problem of a model with the dimensions and the types that the certificate says."""
+    for dim in (d for value in model.graph.input for d in value.type.tensor_type.shape.dim):
+        if dim.dim_param in said["dims"]:
+            dim.dim_value = said["dims"][dim.dim_param]
+    return ByteGraph(onnx.shape_inference.infer_shapes(model, data_prop=True), said)
+
+
+def refusal(problem: ByteGraph, said: Mapping[str, Any]) -> str:
+    """Return the reason why the account of a certificate is not that of the model; "" where it is."""
+    unit = said["alignment"]
+    for name, row in said["rows"].items():
+        # An owner lies at a multiple of the alignment. Rows that live at once cannot both hold the same such address.
+        first, end = -(-row["start"] // unit), -(-(row["start"] + row["size"]) // unit)
+        if row["bytes"] > (end - first) * unit:
+            return f"the row {name} holds {(end - first) * unit} bytes, not {row['bytes']}"
+        if "pin" in row and row["pin"] != said["pins"].get(row["owner"], -unit) + first * unit:
+            return f"the row {name} is not pinned to {row['pin']}"
+    if "account" not in said:
+        unlike = problem.unlike(said)
+        return f"not all bytes live that the certificate counts: {unlike}" if unlike else ""
+    account = problem.account(said["workspaces"])
+    differing = next((key for key in account if account[key] != said["account"].get(key)), None)
+    return f"the {differing} in the certificate are not those of the model" if differing else ""
+
+
+def refusal_of_problem(problem: Path, said: Mapping[str, Any]) -> str:
+    """Return the first row of a certificate that is none of the buffers of a bare problem in CSV; "" where all are."""
+    with problem.open(newline="", encoding="utf-8") as file:
+        buffers = {row.get("id") or row["buffer"]: row for row in csv.DictReader(file)}
+    if any(buffer.get(key) for buffer in buffers.values() for key in ("gaps", "alignment", "part_of")):
+        return "buffers with gaps, parts or an alignment of their own are not compared"
+    for name, row in said["rows"].items():
+        lower, upper, size = (int(buffers[row["owner"]][key]) for key in ("lower", "upper", "size"))
+        is_inside = row["start"] == 0 and row["size"] == size and lower <= row["first"] <= row["last"] < upper
+        if not is_inside or row["bytes"] > -(-size // said["alignment"]) * said["alignment"] or "pin" in row:
+            return f"the row {name} is not that of the problem"
+    return ""
+
+
+def main(model: str, certificate: str) -> str:
+    """Return a line that says whether the account is that of the model. Raises ValueError with the reason where it is not."""
+    said = json.loads(Path(certificate).read_text(encoding="utf-8"))
+    if said["proof"] is None:
+        raise ValueError(said["reason"])
+    if model.endswith(".csv"):
+        if reason := refusal_of_problem(Path(model), said):
+            raise ValueError(reason)
+        return "the rows are those of the problem"
+    problem = graph_of(onnx.load(model, load_external_data=False), said)
+    reason = refusal(problem, said)
+    if reason:
+        raise ValueError(reason)
+    spaces = len(said["workspaces"]) if "account" in said else sum(row["workspace"] for row in said["rows"].values())
+    taken = {"shapes": problem.unsure, "workspaces": spaces}
+    words = [f"{count} {kind}" for kind, count in taken.items() if count]
+    return "the account is that of the model" + (
+        f"; {' and '.join(words)} are those of the certificate" if words else ""
+    )
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{main(*sys.argv[1:])}\n")
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        sys.exit(f"refused: {error}")

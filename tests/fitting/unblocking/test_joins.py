@@ -1,0 +1,95 @@
+"""A join stands behind the nodes that treat each element of its axis alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+import onnxtile
+from onnxtile.fitting.unblocking.editing import ModelEdit
+from onnxtile.fitting.unblocking.joins import join_late
+from onnxtile.model.load import load
+from onnxtile.model.shapes import resolve
+from tests.fitting.networks import model
+
+
+def detector() -> onnx.ModelProto:
+    """Return three levels whose boxes and classes are joined along their pixels, with 16 bins for each side of a box."""
+    text = """
+g (float[1,4,32,32] x) => (float[1,14,1344] y) {
+    [down] l2 = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)
+    [downer] l3 = MaxPool<kernel_shape=[2,2], strides=[2,2]>(l2)
+    [head1] h1 = Conv(x, w1)
+    [head2] h2 = Conv(l2, w2)
+    [head3] h3 = Conv(l3, w3)
+    [flat1] f1 = Reshape(h1, s1)
+    [flat2] f2 = Reshape(h2, s2)
+    [flat3] f3 = Reshape(h3, s3)
+    [joined] j = Concat<axis=2>(f1, f2, f3)
+    sizes = Constant<value_ints=[64,10]>()
+    [parts] box, classes = Split<axis=1>(j, sizes)
+    [sides] b = Reshape(box, s4)
+    [turned] t = Transpose<perm=[0,2,1,3]>(b)
+    [bins] p = Softmax<axis=1>(t)
+    [mean] m = Conv(p, dfl)
+    [flat] n = Reshape(m, s5)
+    [corners] lt, rb = Split<axis=1>(n, halves)
+    [first] lo = Sub(anchors, lt)
+    [last] hi = Add(anchors, rb)
+    [corner] o = Concat<axis=1>(lo, hi)
+    [sure] q = Sigmoid(classes)
+    [all] y = Concat<axis=1>(o, q)
+}"""
+    made = model(text, w1=(74, 4, 1, 1), w2=(74, 4, 1, 1), w3=(74, 4, 1, 1), dfl=(1, 16, 1, 1), anchors=(2, 1344))
+    numbers = {
+        "s1": [1, 74, 1024],
+        "s2": [1, 74, 256],
+        "s3": [1, 74, 64],
+        "halves": [2, 2],
+        "s4": [1, 4, 16, -1],
+        "s5": [1, 4, -1],
+    }
+    for name, values in numbers.items():
+        made.graph.initializer.append(numpy_helper.from_array(np.asarray(values, np.int64), name))
+    return made
+
+
+def test_the_join_of_a_detection_head_stands_behind_its_tail() -> None:
+    fitted = onnxtile.fit(detector(), capacity="200KiB", max_extra_macs="0%")
+    assert "joined" in {name for step in fitted.steps if step.kind == "rewrite" for name in step.nodes}
+    assert fitted.before.arena > 700 * 1024
+    assert fitted.after.arena <= 200 * 1024
+    assert fitted.after.macs <= fitted.before.macs
+    assert fitted.verdict is not None and fitted.verdict.equal
+
+
+def test_with_exact_no_join_moves_below_a_product() -> None:
+    read = load(detector())
+    known = resolve(read)
+    assert not join_late(ModelEdit(read, known), exact=True)
+    assert [node.name for node in join_late(ModelEdit(read, known), exact=False)] == ["joined"]
+
+
+def test_a_join_stays_where_as_many_bytes_are_read_behind_it() -> None:
+    text = """
+g (float[1,4,8,8] x) => (float[1,4,8,16] y) {
+    [a] a = Relu(x)
+    [b] b = Sigmoid(x)
+    [joined] j = Concat<axis=3>(a, b)
+    [end] y = Tanh(j)
+}"""
+    read = load(model(text))
+    assert not join_late(ModelEdit(read, resolve(read)), exact=False)
+
+
+def test_operators_that_mix_the_parts_keep_the_join() -> None:
+    text = """
+g (float[1,4,8,8] x) => (float[1,4,8,1] y) {
+    [a] a = Relu(x)
+    [b] b = Sigmoid(x)
+    [joined] j = Concat<axis=3>(a, b)
+    [end] y = ReduceMax<axes=[3]>(j)
+}"""
+    read = load(model(text))
+    assert not join_late(ModelEdit(read, resolve(read)), exact=False)
