@@ -252,7 +252,7 @@ def _problem(run: Run, path: Path) -> Row:
     found: Row = {"capacity": int(capacity), "onnxtile": {"arena": size_of(ours) if ours else None, "seconds": seconds}}
     found["vela greedy"] = run.side("ethos-u-vela", "offsets", str(path), "greedy", capacity)
     found["vela hillclimb"] = run.side("ethos-u-vela", "offsets", str(path), "hillclimb", capacity)
-    program = run.peers.minimalloc(run.minimalloc)
+    program = str(run.minimalloc) if run.minimalloc else None
     with tempfile.TemporaryDirectory() as folder:
         command = [program or "", f"--capacity={capacity}", f"--input={path}", f"--output={folder}/out.csv"]
         command += [f"--timeout={_MINIMALLOC_TIMEOUT}"]
@@ -261,7 +261,7 @@ def _problem(run: Run, path: Path) -> Row:
     found["MiniMalloc"] = (
         {"arena": int(capacity), "seconds": used.seconds}
         if used and known
-        else {"failed": "not built" if not program else f"none found in {_MINIMALLOC_TIMEOUT}"}
+        else {"failed": "no program was given" if not program else f"none found in {_MINIMALLOC_TIMEOUT}"}
     )
     return found
 

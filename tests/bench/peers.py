@@ -17,7 +17,6 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "aidge": ("aidge-core", "aidge-onnx", "aidge-backend-cpu"),
 }
 """The packages of each peer; the version is that of the first."""
-MINIMALLOC = "https://github.com/google/minimalloc"
 _TIMEOUT = 1800
 
 
@@ -48,22 +47,6 @@ class Peers:
             return f"not installed: {self.missing[name]}"
         code = f"import importlib.metadata as m; print(m.version({PACKAGES[name][0]!r}))"
         return subprocess.run([program, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-
-    def minimalloc(self, given: Path | None) -> str | None:
-        """Return the program of MiniMalloc: the one that is given, or one that is built where git and cmake are at hand."""
-        source = self.folder / "minimalloc"
-        program = given or source / "build" / "minimalloc"
-        steps = [
-            ["git", "clone", "-q", "--recursive", MINIMALLOC, str(source)],
-            ["cmake", "-S", str(source), "-B", str(source / "build"), "-DCMAKE_BUILD_TYPE=Release"],
-            ["cmake", "--build", str(source / "build"), "-j2"],
-        ]
-        for step in [] if program.exists() else steps[source.exists() :]:
-            reason = self._failure(step)
-            if reason:
-                self.missing["MiniMalloc"] = f"{step[0]}: {reason}"
-                return None
-        return str(program)
 
     @staticmethod
     def _failure(command: list[str]) -> str:
