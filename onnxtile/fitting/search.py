@@ -6,6 +6,7 @@ depend on the edge alone. Where nothing fits so, regions may hand over pieces: s
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -149,7 +150,10 @@ class PathSearch:
         for place, whole in enumerate(self.regions.whole, start=1):
             is_stop = place in is_narrow
             is_reached = place - 1 in found and whole.peak <= self.capacity
-            if is_reached or (is_stop and any(self._is_worth(start, place) for start in narrow)):
+            if is_reached or (
+                is_stop
+                and any(self._is_worth(start, place) for start in narrow[bisect_left(narrow, place - _LONGEST) :])
+            ):
                 found[place] = is_stop
                 narrow += [place] if is_stop else []
         return {place: is_stop for place, is_stop in found.items() if place < len(self.regions.whole)}
@@ -173,9 +177,10 @@ class PathSearch:
     def _enter_cut(self, place: int, onward: list[WayOn | None]) -> None:
         """Enter the cheapest way that begins with a region from `place` on that is cut, where it is cheaper."""
         tried = fitting = 0
-        for stop in self.regions.narrow:
+        narrow = self.regions.narrow
+        for stop in narrow[bisect_right(narrow, place) : bisect_right(narrow, place + _LONGEST)]:
             here, after = onward[place], onward[stop]
-            if not place < stop <= place + _LONGEST or after is None:
+            if after is None:
                 continue
             # A region of two strips has at least twice the nodes.
             if here is not None and here.price <= after.price + self.prices.node * (stop - place):
