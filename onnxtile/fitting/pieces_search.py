@@ -25,6 +25,8 @@ _ENOUGH = 3
 """Ends of regions that fit, after which no further end is tried."""
 _CHEAPEST = 2
 """Ways to hold the tensors at a place that are followed, the cheapest first; beside these, that of whole tensors and the finest."""
+_EFFORT = 4000
+"""Regions whose costs are counted in one search, at most: networks of many branches have many ways to hold tensors in pieces."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,16 @@ class PiecesSearch:
         self.stops = self.regions.level
 
     def schedule(self) -> FitSchedule | None:
-        """Return the cheapest schedule; None where none fits, or no tensor can be handed over in pieces."""
+        """Return the cheapest schedule; None where none fits, no tensor can be handed over in pieces, or the effort does not suffice."""
         if not self.row_by_row:
             return None
-        count = len(self.network.kernels)
+        count, most = len(self.network.kernels), self.regions.costed + _EFFORT
         reached: list[dict[PiecesOfTensors, _Reached]] = [{} for _ in range(count + 1)]
         reached[0][()] = _Reached(0.0)
         for place in range(count):
             self.progress("searching", place, count)
+            if self.regions.costed > most:
+                return None
             for given, price in self._followed(reached[place]):
                 for one, left in self._edges(place, given):
                     total = price + self.prices.of(one, self.network)

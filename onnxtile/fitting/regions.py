@@ -91,6 +91,8 @@ class Regions:
     def __init__(self, network: Network, groups: Mapping[int, HiddenGroup] | None = None) -> None:
         self.network = network
         self.groups = groups or {}
+        self.costed = 0
+        """The regions whose costs were counted."""
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
         self._ranges: dict[tuple[int, int, Cut], RegionRanges] = {}
         self._uncut: dict[tuple[int, int], UncutRegion] = {}
@@ -248,6 +250,7 @@ class Regions:
 
     def _cost(self, start: int, stop: int, cut: Cut, capacity: int | None) -> RegionCost | int | None:
         """Return the costs of a region; None where it cannot be cut so; the bytes of a kernel that exceeds the capacity."""
+        self.costed += 1
         kernels, dying = self.network.kernels[start:stop], self.dying(start, stop)
         passing = self._passing(start, stop, cut)
         region = self._few_chunks(start, stop, cut)

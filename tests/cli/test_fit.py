@@ -145,9 +145,9 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys\n"
         "from onnxtile import cli\n"
-        "from onnxtile.verbs.flows import fitting\n"
+        "from onnxtile.verbs.flows import fit_drafts\n"
         "def interrupted(*_):\n    os.kill(os.getpid(), signal.SIGINT)\n    raise AssertionError('went on')\n"
-        "fitting.write = interrupted\n"
+        "fit_drafts.write = interrupted\n"
         "sys.argv = ['onnxtile', 'fit', 'm.onnx', '--capacity', '100KiB', '--emit', 'p.json', '--json', 'r.json']\n"
         "cli.main()\n"
     )

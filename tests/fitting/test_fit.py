@@ -14,15 +14,18 @@ import pytest
 import onnxtile
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.region import Cut
-from onnxtile.fitting.regions import FitSchedule
+from onnxtile.fitting.regions import FitSchedule, Regions
+from onnxtile.fitting.search import FitTarget, search
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
 from onnxtile.planning.proof.arena_run import ArenaVerdict
 from onnxtile.progress import Progress, silent
 from onnxtile.verbs.fit import FitOptions
+from onnxtile.verbs.flows import fitting
+from onnxtile.verbs.flows.fit_drafts import DraftedSchedule, drafted
 from onnxtile.verbs.flows.fitted_model import ModelPlan
-from onnxtile.verbs.flows.fitting import drafted, read_subject
+from onnxtile.verbs.flows.fitting import read_subject
 from onnxtile.verification import judge
 from tests.fitting.networks import branches, inverted_residuals, model
 from tests.fitting.test_quantised import quantised
@@ -192,6 +195,21 @@ def test_the_arena_is_that_of_the_defaults_of_plan_where_another_order_is_smalle
     fitted = onnxtile.fit(branches(), capacity=planned - 1)
     fitted.save(tmp_path / "out.onnx")
     assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena
+
+
+def test_a_schedule_with_gaps_is_planned_in_full_before_a_smaller_one_is_sought(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(DraftedSchedule, "arena", property(lambda self: self.allocation.size + (1 << 20)))
+    sought: list[int | None] = []
+
+    def counted(regions: Regions, wanted: FitTarget, progress: Progress) -> FitSchedule:
+        sought.append(wanted.capacity)
+        return search(regions, wanted, progress)
+
+    monkeypatch.setattr(fitting, "search", counted)
+    assert onnxtile.fit(inverted_residuals(), capacity="10KiB", verify=False).fits
+    assert sought == [10 << 10]
 
 
 def test_the_model_holds_the_plan_that_the_run_inside_the_arena_proves(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from onnxtile.fitting.strip_ranges import paced, shares
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
-from onnxtile.verbs.flows.fitting import _regions
+from onnxtile.verbs.flows.fit_drafts import regions_of
 from tests.bench.large_graphs import wide
 from tests.counted import calls
 from tests.fitting.networks import inverted_residuals
@@ -27,7 +27,7 @@ from tests.fitting.networks import inverted_residuals
 def regions(rows: int = 65) -> Regions:
     """Return the regions of a small network of inverted residuals."""
     made = load(inverted_residuals(rows))
-    return _regions(made, resolve(made, run=True), Constants(made))
+    return regions_of(made, resolve(made, run=True), Constants(made))
 
 
 @pytest.mark.parametrize("step", [1, 2, 4, 5, 8, 16, 33])

@@ -10,7 +10,8 @@ from onnxtile.fitting.result import ModelCost
 from onnxtile.fitting.search import FitTarget, search
 from onnxtile.progress import Progress
 from onnxtile.result import VerbResult
-from onnxtile.verbs.flows.fitting import FitSubject, cost, extra_left, read_subject, unblocked_subject, written
+from onnxtile.verbs.flows.fit_drafts import FitSubject, written
+from onnxtile.verbs.flows.fitting import cost, extra_left, read_subject, unblocked_subject
 
 if TYPE_CHECKING:
     from onnxtile.verbs.fit import CurveOptions

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from onnxtile.errors import Infeasible, Mismatch, ModelError
-from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.inline import inline
-from onnxtile.fitting.quantised import inside_islands, separate
-from onnxtile.fitting.read_network import read_network
+from onnxtile.fitting.quantised import separate
 from onnxtile.fitting.regions import FitSchedule, Regions
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
 from onnxtile.fitting.search import FitTarget, search
-from onnxtile.fitting.unblocking.editing import known_shapes
 from onnxtile.fitting.unblocking.unblock import (
     ModelRewrite,
     UnblockedModel,
@@ -27,45 +22,43 @@ from onnxtile.fitting.unblocking.unblock import (
     token_cuts,
     unblock,
 )
-from onnxtile.fitting.wrap import wrap
-from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.infer import values
 from onnxtile.model.load import file_name, load
 from onnxtile.model.plan_marks import clear_plan
-from onnxtile.model.quantising import is_quantised
-from onnxtile.model.save import raise_ir_version
 from onnxtile.model.shapes import Shapes, resolve
-from onnxtile.model.unfold import Unfolded, is_kernel, unfold
 from onnxtile.model.validity import check
 from onnxtile.planning.annotate import annotate
-from onnxtile.planning.model_plan import plan_model
-from onnxtile.planning.offsets.memories import Allocation
-from onnxtile.planning.proof.published.audit import require
-from onnxtile.planning.quick_arena import quick_allocation
-from onnxtile.tiling.options import TilingPolicy
-from onnxtile.tiling.rewrite import tile
-from onnxtile.tiling.tileable import none_known
 from onnxtile.verbs.flows.chain import file_of
+from onnxtile.verbs.flows.fit_drafts import (
+    DraftedSchedule,
+    FitSubject,
+    PlanSubject,
+    WrittenSchedule,
+    as_it_is,
+    drafted,
+    opened_model,
+    planned_model,
+    regions_of,
+    running_nodes,
+    written,
+)
 from onnxtile.verbs.flows.fitted_model import FittedModel, ModelPlan
-from onnxtile.verbs.flows.kernels import choose_kernels
-from onnxtile.verbs.flows.planning import require_equal, settings_of
-from onnxtile.verbs.flows.raising import raised_to_join
+from onnxtile.verbs.flows.planning import require_equal
 from onnxtile.verbs.flows.stage import Progress, agreeing
-from onnxtile.verbs.plan import PlanOptions
 from onnxtile.verification import Verdict, judge, within_one_step
 
 if TYPE_CHECKING:
     from onnxtile.planning.proof.arena_run import ArenaVerdict
-    from onnxtile.tiling.limits import Limits
-    from onnxtile.tiling.result import TileResult
     from onnxtile.verbs.fit import CurveOptions, FitOptions
 
 _NEGLIGIBLE = 1e-4
 """The share of its MACs by which rewrites of a model may exceed the budget: the product with one pixel more."""
 _ATTEMPTS = 6
 """Schedules that are written and planned, at most, until the plan of one fits."""
+_SOON_PLANNED = 2000
+"""Nodes of a schedule, at most, that is planned in full before a smaller one is looked for."""
 
 
 def fit(options: FitOptions) -> FittedModel:
@@ -77,34 +70,6 @@ def fit(options: FitOptions) -> FittedModel:
     if found.reason is not None:
         raise Infeasible(found.reason, hint="raise the capacity, or the budget of extra MACs")
     return found
-
-
-@dataclass(frozen=True)
-class PlanSubject:
-    """The name of a model's file (None for a model in memory), and the sizes that its symbolic dimensions are bound to."""
-
-    name: str | None
-    dims: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class FitSubject:
-    """The `original` of a model to fit, and the `model` with its calls written out: its shapes, regions, plan and costs.
-
-    `about` says how its plans call it, `wrap` whether regions become functions, `fuses` whether their pieces are fused. Products of the
-    result are tiled within the `limits`, where there are any.
-    """
-
-    original: ir.Model
-    model: ir.Model
-    shapes: Shapes
-    regions: Regions
-    about: PlanSubject
-    planned: ModelPlan
-    before: ModelCost
-    wrap: bool
-    limits: Limits | None
-    fuses: bool = False
 
 
 def read_subject(options: CurveOptions) -> FitSubject:
@@ -129,9 +94,9 @@ def planned_subject(
     """Return a model that computes what the `original` does, planned as it is."""
     constants = Constants(model)
     options.progress("planning")
-    planned = _plan(model, _opened(model, shapes), about)
-    regions = _regions(model, shapes, constants, exact=options.exact)
-    before = cost(FitSchedule(tuple(regions.whole)), planned, _running(model, constants))
+    planned = planned_model(model, opened_model(model, shapes), about)
+    regions = regions_of(model, shapes, constants, exact=options.exact)
+    before = cost(FitSchedule(tuple(regions.whole)), planned, running_nodes(model, constants))
     return FitSubject(original, model, shapes, regions, about, planned, before, options.wrap, options.limits)
 
 
@@ -259,7 +224,7 @@ def extra_left(subject: FitSubject, edited: FitSubject, options: CurveOptions) -
 
 
 def _edited(subject: FitSubject, edit: UnblockedModel, *, exact: bool) -> FitSubject:
-    regions = _regions(edit.model, edit.shapes, Constants(edit.model), exact=exact)
+    regions = regions_of(edit.model, edit.shapes, Constants(edit.model), exact=exact)
     return replace(subject, model=edit.model, shapes=edit.shapes, regions=regions)
 
 
@@ -267,17 +232,6 @@ def cost(schedule: FitSchedule, planned: ModelPlan, nodes: int) -> ModelCost:
     """Return the costs of a planned model of so many `nodes`, into which a schedule was written."""
     copied = sum(region.copied for region in schedule.regions)
     return ModelCost(planned.plan.arena_size, planned.plan.peak, schedule.macs, nodes, copied)
-
-
-def _running(model: ir.Model, constants: Constants) -> int:
-    """Return the number of nodes that run, in the functions of regions too; nodes that make constants do not."""
-    made = {node for node in model.graph if all(value in constants for value in node.outputs)}
-    inside = (model.functions.get(node.op_identifier()) for node in model.graph if node not in made)
-    bodies = [
-        0 if body is None or is_kernel(body) else sum(node.op_type != "Constant" for node in body) - 1
-        for body in inside
-    ]
-    return len(bodies) + sum(bodies)
 
 
 def judged(
@@ -300,17 +254,6 @@ def judged(
     return verdict, inside
 
 
-def _regions(model: ir.Model, shapes: Shapes, constants: Constants, *, exact: bool = False) -> Regions:
-    """Return the regions of a model; `exact` says that no sum may be added up in another order."""
-    inside = inside_islands(model, constants)
-    network = read_network(model, shapes, constants, inside, exact=exact)
-    # Sums of quantised products cannot be added up in parts without a wider type.
-    if exact or inside:
-        return Regions(network)
-    opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
-    return Regions(network, HiddenGroups(network, shapes, constants, opset).found())
-
-
 def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
     """Raise ModelError where the size of an input or a tensor is not known."""
     open_ = next((value for value in values(model) if value.name and shapes.sizes(value) is None), None)
@@ -318,31 +261,12 @@ def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
         raise ModelError(f"the size of {open_.name!r} is not known: {shapes.reason(open_)}")
 
 
-@dataclass(frozen=True)
-class WrittenSchedule:
-    """A schedule, the model that it was written into, and the plan of that."""
-
-    schedule: FitSchedule
-    model: ir.Model
-    nodes: int
-    planned: ModelPlan
-    tiled: TileResult | None = None
-
-
-def as_it_is(subject: FitSubject, progress: Progress) -> WrittenSchedule:
-    """Return the model without a region that is cut; with limits its products are tiled."""
-    schedule = FitSchedule(tuple(subject.regions.whole))
-    if subject.limits is None and not subject.fuses:
-        return WrittenSchedule(schedule, subject.model, subject.before.nodes, subject.planned)
-    return written(subject, schedule, progress)
-
-
 def _tokens_cut(subject: FitSubject, wanted: FitTarget) -> UnblockedModel | None:
     """Return the model with its heads apart and as few pieces of its tokens as fit; else those of the least peak, if below the arena."""
     best: UnblockedModel | None = None
     least = subject.before.arena
     for one in token_cuts(subject.model, subject.shapes):
-        whole = _regions(one.model, one.shapes, Constants(one.model), exact=True).whole
+        whole = regions_of(one.model, one.shapes, Constants(one.model), exact=True).whole
         peak = max(region.peak for region in whole)
         if wanted.nodes is not None and len(whole) > wanted.nodes:
             break
@@ -372,103 +296,12 @@ def _fitted(subject: FitSubject, wanted: FitTarget, progress: Progress) -> Writt
         over = 0 if wanted.capacity is None else max(found.arena - wanted.capacity, 0)
         if not (over or more) or schedule.peak > (target.capacity or schedule.peak):
             break
+        if wanted.capacity is not None and not more and found.peak <= wanted.capacity and found.nodes <= _SOON_PLANNED:
+            full = found.planned(subject, progress)
+            if full.planned.plan.arena_size <= wanted.capacity:
+                return full
         # Gaps between buffers took more than the capacity: look for a schedule with as many bytes less.
         less = None if target.capacity is None else max(target.capacity - over, 1)
         fewer = None if target.nodes is None else max(target.nodes - more, 1)
         target = replace(target, capacity=less, nodes=fewer)
     return None if best is None else best.planned(subject, progress)
-
-
-@dataclass(frozen=True)
-class DraftedSchedule:
-    """A schedule and the model that it was written into, opened, with the kernels of a quantised one counted; not planned yet."""
-
-    schedule: FitSchedule
-    model: ir.Model
-    nodes: int
-    opened: OpenedModel
-    tiled: TileResult | None
-
-    @property
-    def arena(self) -> int:
-        """The bytes of the arena in the order in which it was written, planned with little effort; the plan's is no larger."""
-        return self.allocation.size
-
-    @property
-    def peak(self) -> int:
-        """The most bytes that live at once in the order in which it was written."""
-        return self.allocation.arenas[0].problem.peak[0]
-
-    @cached_property
-    def allocation(self) -> Allocation:
-        """The offsets in the order in which it was written, planned with little effort."""
-        return quick_allocation(self.opened.unfolded, settings_of(PlanOptions(self.model)))
-
-    def planned(self, subject: FitSubject, progress: Progress) -> WrittenSchedule:
-        """Return the schedule with the plan of its model."""
-        progress("planning")
-        plan = _plan(self.model, self.opened, subject.about)
-        return WrittenSchedule(self.schedule, self.model, self.nodes, plan, self.tiled)
-
-
-def written(subject: FitSubject, schedule: FitSchedule, progress: Progress) -> WrittenSchedule:
-    """Return a copy of the model with the schedule written into it, and its plan, which has passed the check."""
-    return drafted(subject, schedule, progress).planned(subject, progress)
-
-
-def drafted(subject: FitSubject, schedule: FitSchedule, progress: Progress) -> DraftedSchedule:
-    """Return a copy of the model with the schedule written into it."""
-    progress("writing")
-    model = subject.model.clone()
-    copied = subject.shapes.of_copies(dict(zip(values(subject.model), values(model), strict=True)))
-    # Before IR version 4 constants are inputs, too: one that is no longer read must not become an input alone.
-    raise_ir_version(model)
-    constants = Constants(model)
-    pieces = write(model, schedule, _regions(model, copied, constants), copied, constants)
-    if subject.wrap:
-        wrap(model, pieces)
-    copied = known_shapes(model, copied)
-    if subject.fuses:
-        from onnxtile.verbs.flows.fitting_fused import fuse_pieces
-
-        copied = fuse_pieces(model, copied)
-    tiled = None
-    if subject.limits is not None:
-        model, copied, tiled = _tiled(model, copied, subject.limits, progress)
-    nodes = _running(model, Constants(model))
-    return DraftedSchedule(schedule, model, nodes, _opened(model, known_shapes(model, copied)), tiled)
-
-
-def _tiled(model: ir.Model, shapes: Shapes, limits: Limits, progress: Progress) -> tuple[ir.Model, Shapes, TileResult]:
-    """Return a model whose products are tiled within `limits`, its shapes, and the result of tiling."""
-    progress("tiling")
-    policy = TilingPolicy()
-    ready = raised_to_join(model, shapes, limits, policy, none_known, run=False)
-    result = tile(ready.model, limits, ready.known, ready.constants, policy, progress)
-    return ready.model, ready.known, result
-
-
-@dataclass(frozen=True)
-class OpenedModel:
-    """A model as it is planned: calls of functions are open, quantised islands are kernels, which are counted."""
-
-    unfolded: Unfolded
-    kernels: dict[str, Any] | None
-
-
-def _opened(model: ir.Model, known: Shapes) -> OpenedModel:
-    counted = None
-    if is_quantised(model):
-        model = model.clone()
-        counted = choose_kernels(model, PlanOptions(model).kernels)
-        known = resolve(model, run=True)
-    return OpenedModel(unfold(model, known, Constants(model)), None if counted is None else counted.to_dict())
-
-
-def _plan(model: ir.Model, about: OpenedModel, subject: PlanSubject) -> ModelPlan:
-    """Return the plan of a model as `plan` makes it with its defaults, which has passed the check."""
-    opened = about.unfolded
-    settings = replace(settings_of(PlanOptions(model)), name=subject.name, dims=subject.dims)
-    plan = replace(plan_model(*opened, settings), kernels=about.kernels)
-    require(opened.model, plan, opened.shapes, opened.constants)
-    return ModelPlan(opened, plan)

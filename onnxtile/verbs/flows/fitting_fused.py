@@ -14,7 +14,8 @@ from onnxtile.model.infer import values
 from onnxtile.model.shapes import Shapes, resolve
 from onnxtile.model.unfold import is_kernel
 from onnxtile.verbs.fit import FitOptions
-from onnxtile.verbs.flows.fitting import FitCandidate, FitSubject, candidate, planned_subject
+from onnxtile.verbs.flows.fit_drafts import FitSubject
+from onnxtile.verbs.flows.fitting import FitCandidate, candidate, planned_subject
 from onnxtile.verbs.flows.fusing import chosen_patterns
 
 

@@ -20,8 +20,9 @@ from onnxtile.planning.movement.plan import plan_with_movement
 from onnxtile.planning.proof.published.audit import require
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.chain import file_of
+from onnxtile.verbs.flows.fit_drafts import FitSubject, WrittenSchedule, as_it_is
 from onnxtile.verbs.flows.fitted_model import FittedModel, ModelPlan
-from onnxtile.verbs.flows.fitting import FitSubject, WrittenSchedule, as_it_is, cost, cut, judged
+from onnxtile.verbs.flows.fitting import cost, cut, judged
 from onnxtile.verbs.flows.kernels import choose_kernels
 from onnxtile.verbs.flows.planning import settings_of
 from onnxtile.verbs.plan import PlanOptions
