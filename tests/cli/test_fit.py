@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -102,7 +103,7 @@ def test_the_plan_is_written_beside_the_model_and_pictures_show_both(run: Run, t
     assert plan["model"] == "m"
     assert run("plan", "m.fitted.onnx", "--check", "p.json").code == 0
     page = (tmp_path / "p.html").read_text()
-    assert "before" in page and "stem/region0/piece0" in page
+    assert "before" in page and re.search(r"\w/region0/piece0", page)
     assert (tmp_path / "p.bin").stat().st_size > 0
 
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxtile.errors import Infeasible, Mismatch, ModelError
 from onnxtile.fitting.inline import inline
+from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.quantised import separate
 from onnxtile.fitting.regions import FitSchedule, Regions
 from onnxtile.fitting.result import ModelCost, obstacle_of, steps_before, steps_of
@@ -285,7 +286,7 @@ def _fitted(subject: FitSubject, wanted: FitTarget, progress: Progress) -> Writt
     A schedule is planned quickly first: another one is looked for where its arena is too large so.
     """
     best: DraftedSchedule | None = None
-    target = wanted
+    target, above = wanted, None
     for _ in range(_ATTEMPTS):
         schedule = search(subject.regions, target, progress)
         found = drafted(subject, schedule, progress)
@@ -294,14 +295,18 @@ def _fitted(subject: FitSubject, wanted: FitTarget, progress: Progress) -> Writt
         if not more and (best is None or found.arena < best.arena):
             best = found
         over = 0 if wanted.capacity is None else max(found.arena - wanted.capacity, 0)
-        if not (over or more) or schedule.peak > (target.capacity or schedule.peak):
+        is_least = schedule.peak > (target.capacity or schedule.peak)
+        if not (over or more) or (is_least and (above is None or above <= schedule.peak + ALIGNMENT)):
             break
         if wanted.capacity is not None and not more and found.peak <= wanted.capacity and found.nodes <= _SOON_PLANNED:
             full = found.planned(subject, progress)
             if full.planned.plan.arena_size <= wanted.capacity:
                 return full
-        # Gaps between buffers took more than the capacity: look for a schedule with as many bytes less.
-        less = None if target.capacity is None else max(target.capacity - over, 1)
+        less = None
+        if target.capacity is not None:
+            # Gaps between buffers took more than the capacity: look for a schedule with as many bytes less, or with half of them.
+            above = above if is_least else target.capacity
+            less = (schedule.peak + (above or 0)) // 2 if is_least else max(target.capacity - over, 1)
         fewer = None if target.nodes is None else max(target.nodes - more, 1)
         target = replace(target, capacity=less, nodes=fewer)
     return None if best is None else best.planned(subject, progress)
