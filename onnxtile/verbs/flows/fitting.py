@@ -286,6 +286,7 @@ def _fitted(subject: FitSubject, wanted: FitTarget, progress: Progress) -> Writt
     A schedule is planned quickly first: another one is looked for where its arena is too large so.
     """
     best: DraftedSchedule | None = None
+    full: WrittenSchedule | None = None
     target, above = wanted, None
     for _ in range(_ATTEMPTS):
         schedule = search(subject.regions, target, progress)
@@ -298,9 +299,9 @@ def _fitted(subject: FitSubject, wanted: FitTarget, progress: Progress) -> Writt
         is_least = schedule.peak > (target.capacity or schedule.peak)
         if not (over or more) or (is_least and (above is None or above <= schedule.peak + ALIGNMENT)):
             break
-        if wanted.capacity is not None and not more and found.peak <= wanted.capacity and found.nodes <= _SOON_PLANNED:
+        if full is None and not more and found.peak <= (wanted.capacity or 0) and found.nodes <= _SOON_PLANNED:
             full = found.planned(subject, progress)
-            if full.planned.plan.arena_size <= wanted.capacity:
+            if full.planned.plan.arena_size <= (wanted.capacity or 0):
                 return full
         less = None
         if target.capacity is not None:
@@ -309,4 +310,6 @@ def _fitted(subject: FitSubject, wanted: FitTarget, progress: Progress) -> Writt
             less = (schedule.peak + (above or 0)) // 2 if is_least else max(target.capacity - over, 1)
         fewer = None if target.nodes is None else max(target.nodes - more, 1)
         target = replace(target, capacity=less, nodes=fewer)
+    if full is not None and best is not None and full.schedule is best.schedule:
+        return full
     return None if best is None else best.planned(subject, progress)
