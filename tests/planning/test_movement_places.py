@@ -174,3 +174,27 @@ def test_a_growing_cache_is_copied_out_as_a_whole() -> None:
     assert (state.input, state.arena, state.axis, state.copied) == ("past_k", "dram", 1, 0)
     assert at(planned, "past_k") == at(planned, "present_k")
     assert equal(planned)
+
+
+EQUAL_NAMES = """
+<ir_version: 10, opset_import: ["" : 20, "local" : 1]>
+equal (float[4,16] x, bool c) => (float[4,8] y, float[4,16] z)
+<float[16,8] w = {WEIGHTS}> {
+  z = If (c) <
+    then_branch = one () => (float[4,16] a) { a = local.Double(x) },
+    else_branch = other () => (float[4,16] b) { b = Neg(x) }
+  >
+  y = MatMul(x, w)
+}
+<domain: "local", opset_import: ["" : 20]>
+Double (v) => (u) { w = Constant<value_float = 2.0>() u = Mul(v, w) }
+"""
+
+
+def test_a_weight_is_copied_from_its_own_address_where_a_function_has_a_constant_of_its_name(tmp_path: Path) -> None:
+    text = EQUAL_NAMES.replace("WEIGHTS", ", ".join("1" for _ in range(128)))
+    source = onnx.parser.parse_model(text)
+    found = onnxtile.plan(source, movement="weights", capacity={"sram": 2048, "dram": 1 << 16}, io="inside").plan
+    assert [one.size for one in found.constants if one.name == "w"] == [512, 4]
+    (copy,) = [one for one in found.movement.copies if one.tensor == "w"] if found.movement else []
+    assert copy.source_offset == found.constants[[one.name for one in found.constants].index("w")].offset

@@ -139,7 +139,9 @@ class PlacedCopies:
     def _copies(self) -> Iterator[MemoryCopy]:
         """Yield the copies in the order of the schedule."""
         result, tensor = self.plan.result, self.written.tensor
-        sites: dict[str, tuple[str, int | None]] = {row.name: (CONSTANTS, row.offset) for row in result.constants}
+        # The constants of the graph stand before those of its bodies, which may have equal names.
+        constants = reversed(result.constants)
+        sites: dict[str, tuple[str, int | None]] = {row.name: (CONSTANTS, row.offset) for row in constants}
         sites.update((row.name, (row.arena, row.offset)) for row in result.buffers)
         sizes = {row.name: row.size for row in result.buffers}
         readers: dict[str, int] = {}

@@ -68,7 +68,8 @@ class _MovementCheck:
         if row is not None:
             return row.arena, row.offset
         if value in self.known.constants:
-            listed = [one.offset for one in self.claims.constants or () if one.name == value.name]
+            told = (one for one in self.claims.constants or () if one.name == value.name)
+            listed = [one.offset for one in told if one.size == self.known.bytes(value)]
             return "constants", listed[0] if listed else None
         return _NOWHERE
 
