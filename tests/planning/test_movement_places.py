@@ -191,7 +191,7 @@ Double (v) => (u) { w = Constant<value_float = 2.0>() u = Mul(v, w) }
 """
 
 
-def test_a_weight_is_copied_from_its_own_address_where_a_function_has_a_constant_of_its_name(tmp_path: Path) -> None:
+def test_a_weight_is_copied_from_its_own_address_where_a_function_has_a_constant_of_its_name() -> None:
     text = EQUAL_NAMES.replace("WEIGHTS", ", ".join("1" for _ in range(128)))
     source = onnx.parser.parse_model(text)
     found = onnxtile.plan(source, movement="weights", capacity={"sram": 2048, "dram": 1 << 16}, io="inside").plan
