@@ -287,7 +287,7 @@ def _fitted(subject: FitSubject, wanted: FitTarget, progress: Progress) -> Writt
     """
     best: DraftedSchedule | None = None
     full: WrittenSchedule | None = None
-    target, above = wanted, None
+    target, above, least = wanted, wanted.capacity, None
     for _ in range(_ATTEMPTS):
         schedule = search(subject.regions, target, progress)
         found = drafted(subject, schedule, progress)
@@ -296,8 +296,11 @@ def _fitted(subject: FitSubject, wanted: FitTarget, progress: Progress) -> Writt
         if not more and (best is None or found.arena < best.arena):
             best = found
         over = 0 if wanted.capacity is None else max(found.arena - wanted.capacity, 0)
-        is_least = schedule.peak > (target.capacity or schedule.peak)
-        if not (over or more) or (is_least and (above is None or above <= schedule.peak + ALIGNMENT)):
+        if target.capacity is not None and schedule.peak > target.capacity:
+            least = schedule.peak
+        else:
+            above = target.capacity
+        if not (over or more) or (least is not None and (above is None or above <= least + ALIGNMENT)):
             break
         if full is None and not more and found.peak <= (wanted.capacity or 0) and found.nodes <= _SOON_PLANNED:
             full = found.planned(subject, progress)
@@ -305,9 +308,9 @@ def _fitted(subject: FitSubject, wanted: FitTarget, progress: Progress) -> Writt
                 return full
         less = None
         if target.capacity is not None:
-            # Gaps between buffers took more than the capacity: look for a schedule with as many bytes less, or with half of them.
-            above = above if is_least else target.capacity
-            less = (schedule.peak + (above or 0)) // 2 if is_least else max(target.capacity - over, 1)
+            # Gaps between buffers took more than the capacity: look for a schedule with as many bytes less, or between those known.
+            less = max(target.capacity - over, 1)
+            less = less if least is None or above is None or less > least else (least + above) // 2
         fewer = None if target.nodes is None else max(target.nodes - more, 1)
         target = replace(target, capacity=less, nodes=fewer)
     if full is not None and best is not None and full.schedule is best.schedule:
