@@ -12,12 +12,22 @@ from onnxtile.planning.result import PlanResult
 _HINT = "make a range smaller or the capacity larger"
 
 
-def does_not_fit(plan: PlanResult, capacity: Capacity, largest: Infeasible) -> Infeasible:
-    """Return the error for a `plan` over ranges, made without a limit, that exceeds `capacity`; `largest` is that of the largest sizes."""
+def does_not_fit(
+    plan: PlanResult, capacity: Capacity, refusal: Callable[[SizeRanges], Infeasible | None], largest: Infeasible
+) -> Infeasible:
+    """Return the error for a `plan` over ranges, made without a limit, that exceeds `capacity`; `largest` is that of the largest sizes.
+
+    `refusal` returns the error of a plan for smaller ranges. A plan up to the sizes that are named must be refused, too: sizes that have
+    bounds instead of formulas count with their maximum in a plan over larger ranges.
+    """
     limit = next(iter(capacity.values()), None) if isinstance(capacity, Mapping) else capacity
     found = [] if limit is None else list(smallest_over(plan, limit))
     if not found:
         return largest
+    if any(
+        refusal({name: (least, sizes[name]) for name, (least, _) in plan.ranges.items()}) is None for sizes in found
+    ):
+        return none_fits(plan.ranges, refusal, largest)
     listed = ", or ".join(map(_listed, found))
     needed = plan.arena_size_at(found[0])
     return Infeasible(

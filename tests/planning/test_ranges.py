@@ -26,7 +26,7 @@ from onnxtile.model.size_expression import read_sizes
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.proof.at_sizes import at_sizes, proved_sizes
 from onnxtile.planning.proof.published.audit import check, require
-from onnxtile.planning.range_limits import smallest_over
+from onnxtile.planning.range_limits import does_not_fit, smallest_over
 from onnxtile.planning.result import PlanResult
 from onnxtile.report.plan_tables import for_plan
 from tests.planning.conftest import Case
@@ -317,6 +317,16 @@ def test_where_a_size_has_no_formula_plans_are_made_for_smaller_ranges() -> None
     assert (
         free.arena_size == onnxtile.plan(parsed(FOLDED), dims=dims, capacity=8 * 64 * 4, verify=False).plan.arena_size
     )
+
+
+def test_sizes_that_are_named_have_no_plan_of_their_own() -> None:
+    """The formulas of the whole range say seq=505, where a plan up to these sizes fits: plans say which sizes have none."""
+    free = onnxtile.plan(parsed(ATTENTION), dims={"batch": (1, 8), "seq": (1, 512)}, verify=False).plan
+    limit = 1 << 20
+    refused = Infeasible("too large")
+    told = does_not_fit(free, limit, lambda ranges: refused if ranges["seq"][1] > 510 else None, refused)
+    assert str(told).startswith("DOES NOT FIT: at batch=1 seq=511, the smallest sizes without a plan, too large")
+    assert "at batch=1 seq=505, or batch=8 seq=174" in str(does_not_fit(free, limit, lambda _: refused, refused))
 
 
 def test_of_several_memories_each_has_its_own_limit() -> None:

@@ -149,7 +149,7 @@ def _fitting(
         # With fixed offsets, or tensors without a formula, the arena of the least sizes is nearly that of the largest.
         if any(arena.scaled is None or arena.peak is None for arena in free.formulas):
             raise none_fits(settings.ranges, refusal, error) from None
-        raise does_not_fit(free, settings.capacity, error) from None
+        raise does_not_fit(free, settings.capacity, refusal, error) from None
 
 
 def _proved_or_checked(
