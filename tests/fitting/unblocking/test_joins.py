@@ -1,4 +1,4 @@
-"""A join stands behind the nodes that treat each element of its axis alone."""
+"""Nodes behind a Concat that treat each element of its axis alone run on its operands; their results are joined."""
 
 from __future__ import annotations
 
