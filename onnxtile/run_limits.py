@@ -92,7 +92,7 @@ class Watch:
 
     def __init__(self, seconds: float, stop: Callable[[], object]) -> None:
         self._seconds = seconds
-        self._stop = stop
+        self.stop = stop
         self.is_over = False
 
     def __enter__(self) -> Watch:
@@ -109,7 +109,7 @@ class Watch:
         """Stop what is watched where its time is over at `now`."""
         if now >= self._due:
             self.is_over = True
-            self._stop()
+            self.stop()
 
 
 class Clock:
@@ -130,6 +130,11 @@ def too_long(seconds: float) -> OverLimit:
     return OverLimit(f"a run of the model was stopped after {seconds:g} s", hint="--run-seconds allows more")
 
 
+def stop_runs() -> None:
+    """Stop all runs that are under way in this process: each ends after its current kernel, with an error of onnxruntime."""
+    _WATCHDOG.stop_all()
+
+
 class _Watchdog:
     """One thread for all runs: they are many and short, and a thread for each would take longer than most of them."""
 
@@ -148,6 +153,11 @@ class _Watchdog:
     def remove(self, watch: Watch) -> None:
         with self._lock:
             self._running.discard(watch)
+
+    def stop_all(self) -> None:
+        with self._lock:
+            for watch in self._running:
+                watch.stop()
 
     def _look(self) -> None:
         idle = 0
