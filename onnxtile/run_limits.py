@@ -87,13 +87,14 @@ def seconds_of_a_run(*, iterates: bool) -> float:
 class Watch:
     """Stops a run when its time is over: used as `with Watch(seconds, stop):`. Leaving the block raises OverLimit where it did.
 
-    `stop` is called from another thread.
+    `stop` is called from another thread. Where `stop_runs` has been called, leaving the block raises SystemExit: the process is to end.
     """
 
     def __init__(self, seconds: float, stop: Callable[[], object]) -> None:
         self._seconds = seconds
-        self.stop = stop
+        self._stop = stop
         self.is_over = False
+        self.is_to_end = False
 
     def __enter__(self) -> Watch:
         self._due = time.monotonic() + self._seconds
@@ -102,6 +103,8 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         _WATCHDOG.remove(self)
+        if self.is_to_end:
+            raise SystemExit
         if self.is_over:
             raise too_long(self._seconds) from None
 
@@ -109,7 +112,12 @@ class Watch:
         """Stop what is watched where its time is over at `now`."""
         if now >= self._due:
             self.is_over = True
-            self.stop()
+            self._stop()
+
+    def end(self) -> None:
+        """Stop what is watched since the process is to end."""
+        self.is_to_end = True
+        self._stop()
 
 
 class Clock:
@@ -131,7 +139,7 @@ def too_long(seconds: float) -> OverLimit:
 
 
 def stop_runs() -> None:
-    """Stop all runs that are under way in this process: each ends after its current kernel, with an error of onnxruntime."""
+    """Stop all runs that are under way in this process, which is to end: each raises SystemExit after its current kernel."""
     _WATCHDOG.stop_all()
 
 
@@ -157,7 +165,7 @@ class _Watchdog:
     def stop_all(self) -> None:
         with self._lock:
             for watch in self._running:
-                watch.stop()
+                watch.end()
 
     def _look(self) -> None:
         idle = 0

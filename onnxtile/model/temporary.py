@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from threading import Event
 
 from onnxtile.posix import hold, open_entry, take
 
@@ -21,6 +22,8 @@ _PREFIX, _SUFFIX = ".onnxtile.", ".tmp"
 _NAME = re.compile(rf"{re.escape(_PREFIX)}\w{{8}}{re.escape(_SUFFIX)}")
 _PRESENT: set[Path] = set()
 """Temporary files and folders of this process."""
+_ENDING = Event()
+"""Set when this process is about to end without leaving its blocks: no thread makes further ones."""
 
 
 @contextmanager
@@ -47,7 +50,8 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def remove_temporary() -> None:
-    """Remove all temporary files and folders of this process, which is about to end without leaving its blocks."""
+    """Remove all temporary files and folders of this process, which is about to end without leaving its blocks, and let none be made."""
+    _ENDING.set()
     for path in tuple(_PRESENT):
         _remove(path)
 
@@ -57,6 +61,8 @@ def _locked_entry(folder: Path, make: Callable[[Path], tuple[int, Path]]) -> Ite
     lock, path = _made(folder, make)
     _PRESENT.add(path.absolute())
     try:
+        if _ENDING.is_set():
+            raise SystemExit
         yield path
     finally:
         _remove(path)
