@@ -379,7 +379,7 @@ quantised operator. `python docs/lowering_obligations.py` writes this page, and 
   lowering demands, and the function by which onnx defines the operator, or the formula in its documentation. Of quantised
   tensors, they are the product, sum, mean or move of stored elements, and the same of what is dequantised. Where the line
   says so, the formula is read from the documentation of onnxruntime's operator; else it defines the operator in words.
-- **tested**: `tests/lowering` compares both on random inputs. The line has the reason why there is no proof.
+- **tested**: `tests/lowering` compares both on random inputs. The line says why it is not proved.
 
 D(q) = s·(q - z) is what the element q of the scale s and the zero point z stands for, E is the mean. A constant such as
 0.70710677 counts as the number that it is rounded from.
