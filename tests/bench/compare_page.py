@@ -7,9 +7,9 @@ import statistics
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
-from tests.bench.compare_parts import RANGES, Row
+from tests.bench.compare_arenas import RANGES
+from tests.bench.compare_run import Row
 from tests.bench.quantised_models import HEAD
 
 BEGIN, END = "<!-- begin of compare.py -->\n", "<!-- end of compare.py -->\n"
@@ -244,28 +244,36 @@ PAGES: Mapping[str, tuple[str, Callable[[Mapping[str, Row]], Iterator[str]]]] = 
 }
 
 
-def page(rows: Mapping[str, Any]) -> str:
-    """Return the part of the page between its marks."""
-    about = rows["about"]
-    versions = "; ".join(f"{name} {version}" for name, version in about["versions"].items())
-    taken = [row["taken"] for part in PAGES for row in rows.get(part, {}).values()]
-    dates, commits = sorted({one["date"] for one in taken}), sorted({one["onnxtile"] for one in taken})
-    loads = [one["load"] for one in taken]
+def page(stored: Mapping[str, Row]) -> str:
+    """Return the part of the page between its marks, from the rows of each part and what is said about them."""
+    versions = {name: text for one in stored.values() for name, text in one["about"]["versions"].items()}
+    machine = next(one["about"]["machine"] for one in stored.values())
     lines = [
         "## Beside the peers",
         "",
-        f"`python -m tests.bench.compare` wrote this part. It measured on {' to '.join(dict.fromkeys((dates[0], dates[-1])))}, on"
-        f" {about['machine']}, at a load of {min(loads):.0f} to {max(loads):.0f}, with onnxtile at {', '.join(commits)}.",
-        f"Peers: {versions}.",
+        f"`python -m tests.bench.compare` wrote this part, on {machine}.",
+        f"Peers: {'; '.join(f'{name} {text}' for name, text in versions.items())}.",
         "",
-        "Processor time is of whole commands, all threads, once each. Ratios are of commands that ran one after the other.",
-        "A peer's number that is better than onnxtile's is bold, and so is a ratio above 1. `fuse` and `plan` verify what they write;"
-        " the times of peers are without a comparison of results.",
+        "Times are processor time (user and system, all threads) of whole commands: medians of three runs in turn, of one run"
+        " where a command takes more than 10 s. A ratio is of commands that took turns. All tools have their bytecode. A peer's"
+        " number that is better than onnxtile's is bold, and so is a ratio above 1. `fuse` and `plan` verify what they write,"
+        " unless the column says otherwise; no peer compares results in the time that is given.",
     ]
     for part, (title, write) in PAGES.items():
-        if rows.get(part):
-            lines += ["", f"### {title}", "", *write(rows[part])]
+        if part in stored and stored[part]["rows"]:
+            lines += ["", f"### {title}", "", _taken(stored[part]["rows"]), "", *write(stored[part]["rows"])]
     return "\n".join(_short(line) for line in "\n".join(lines).split("\n")) + "\n"
+
+
+def _taken(rows: Mapping[str, Row]) -> str:
+    """Return when the rows of a part were measured, and with what."""
+    taken = [row["taken"] for row in rows.values()]
+    dates, commits = sorted({one["date"] for one in taken}), list(dict.fromkeys(one["onnxtile"] for one in taken))
+    loads = [one["load"] for one in taken]
+    return (
+        f"{len(rows)} rows, measured on {' to '.join(dict.fromkeys((dates[0], dates[-1])))} with onnxtile at {', '.join(commits)},"
+        f" at a load of {min(loads):.0f} to {max(loads):.0f}."
+    )
 
 
 def _short(line: str) -> str:
