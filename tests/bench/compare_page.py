@@ -255,7 +255,7 @@ def page(stored: Mapping[str, Row]) -> str:
         f"Peers: {'; '.join(f'{name} {text}' for name, text in versions.items())}.",
         "",
         "Times are processor time (user and system, all threads) of whole commands: medians of three runs in turn, of one run"
-        " where a command takes more than 10 s. A ratio is of commands that took turns. All tools have their bytecode. A peer's"
+        " where a command takes more than 5 s. A ratio is of commands that took turns. All tools have their bytecode. A peer's"
         " number that is better than onnxtile's is bold, and so is a ratio above 1. `fuse` and `plan` verify what they write,"
         " unless the column says otherwise; no peer compares results in the time that is given.",
     ]

@@ -22,7 +22,7 @@ def quantised(run: Run) -> Iterator[tuple[str, Measure]]:
     """The table of tests.bench.quantised_models: of the OCR models, and of the float models in the folder that is given."""
     run.quantised.mkdir(parents=True, exist_ok=True)
     for name in [*OCR, *spread(path.stem for path in sorted(run.quantised.glob("*.onnx")) if path.stem not in OCR)]:
-        command = ["tests.bench.quantised_models", "measure", str(run.quantised), name, "--runs", "3", "--onnxsim"]
+        command = ["tests.bench.quantised_models", "measure", str(run.quantised), name, "--onnxsim"]
         yield name, partial(_lines, command, run.peers.python("onnxsim"))
 
 

@@ -16,7 +16,7 @@ import onnx
 
 from tests.bench.compare_run import ROOT, SIDE, TIMEOUT, Measure, Row, Run, answer, costs_in_turn, spread
 from tests.bench.fuse_time import commands
-from tests.bench.plan_time import Cost, installed
+from tests.bench.plan_time import Cost
 
 OPERATORS = {
     "layernorm": (
@@ -50,9 +50,6 @@ def fuse(run: Run) -> Iterator[tuple[str, Measure]]:
     truth = json.loads(told.read_text()) if told.exists() else {}
     for name in spread(name for name in truth if (run.zoo / f"{name}.onnx").exists()):
         yield name, partial(_rewritten, run, run.zoo / f"{name}.onnx", truth[name])
-    for subject in installed():
-        if not subject.shapes:
-            yield subject.path.stem, partial(_rewritten, run, subject.path, {})
 
 
 @dataclass(frozen=True)

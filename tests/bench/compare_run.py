@@ -20,7 +20,7 @@ SIDE = Path(__file__).parent / "peer_side.py"
 TIMEOUT = 120
 """Seconds, at most, of one command of a peer."""
 _RUNS = 3
-_LONG = 10.0
+_LONG = 5.0
 """Processor seconds: a command that takes more runs once."""
 
 Row: TypeAlias = dict[str, Any]
