@@ -32,7 +32,7 @@ def plan(run: Run) -> Iterator[tuple[str, Measure]]:
 def _subjects(run: Run) -> list[Subject]:
     zoo = spread(path.stem for path in sorted(run.zoo.glob("*.onnx")) if "dyn" not in path.stem)
     graphs = [Subject(path) for path in sorted((SHARED / "graphs").glob("*.onnx"))]
-    return [*installed(), *graphs, *(Subject(run.zoo / f"{name}.onnx") for name in zoo)]
+    return [*(Subject(run.zoo / f"{name}.onnx") for name in zoo), *graphs, *installed()]
 
 
 def _arenas(run: Run, subject: Subject) -> Row:
