@@ -11,6 +11,7 @@ from math import prod
 
 from onnxtile.fitting.axis_links import AxisLink, AxisLinks, OperatorFacts, Uncut
 from onnxtile.fitting.moved_axes import expanded, gathered, padded, reshaped, sliced, spread, stacked
+from onnxtile.fitting.resized_axes import resized
 from onnxtile.tiling.sliding import SlidingAxis
 
 AxisRule = Callable[[OperatorFacts, int], AxisLinks]
@@ -237,26 +238,6 @@ def _quantised(facts: OperatorFacts, axis: int) -> AxisLinks:
     return (AxisLink(axis), *(AxisLink(0) if per_axis else None for _ in facts.node.inputs[1:]))
 
 
-def _resized(facts: OperatorFacts, axis: int) -> AxisLinks:
-    """Nearest neighbours by a whole factor: each element is repeated."""
-    size, out = facts.operand(0)[axis], facts.result[axis]
-    if facts.node.attributes.get_string("mode", "nearest") != "nearest":
-        raise Uncut("it interpolates")
-    if size == out:
-        return _padded(facts, [AxisLink(axis)])
-    way = facts.node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
-    rounded = facts.node.attributes.get_string("nearest_mode", "round_prefer_floor")
-    plain = (way == "asymmetric" and rounded == "floor") or (
-        way in {"half_pixel", "pytorch_half_pixel"} and rounded.startswith("round")
-    )
-    if out % size or not (facts.node.op_type == "Upsample" or plain):
-        raise Uncut("it does not repeat each element a whole number of times")
-    scales = facts.numbers(2 if facts.opset >= 11 and facts.node.op_type == "Resize" else 1)
-    if scales and scales[axis] != out // size:
-        raise Uncut("its scale is not the ratio of its sizes")
-    return _padded(facts, [AxisLink(axis, factor=out // size)])
-
-
 _RULES: dict[str, AxisRule] = {
     **dict.fromkeys(_UNARY.split(), _unary),
     **dict.fromkeys(_BROADCAST.split(), _broadcast),
@@ -275,7 +256,7 @@ _RULES: dict[str, AxisRule] = {
     "SpaceToDepth": stacked,
     **dict.fromkeys(["LayerNormalization", "RMSNormalization"], _from_axis),
     **dict.fromkeys(["QuantizeLinear", "DequantizeLinear"], _quantised),
-    **dict.fromkeys(["Resize", "Upsample"], _resized),
+    **dict.fromkeys(["Resize", "Upsample"], resized),
     "BatchNormalization": _normalised_channels,
     "LRN": _over_channels,
     "Conv": _conv,

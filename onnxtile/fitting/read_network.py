@@ -201,7 +201,13 @@ class _NetworkReader:
         given = ((found[place], value) for place, value in self.reads(node) if place is not None)
         # Rows of the result that come from columns of an operand: one direction of both would have to be cut as another.
         is_turned = any(link is not None and link.axis != self.axes[value][direction] for link, value in given)
-        return None if is_turned else found
+        has_sources = any(link is not None and link.sources is not None for link in found)
+        is_blocked = is_turned or self._is_summed(found) or (has_sources and direction == COLUMNS)
+        return None if is_blocked else found
+
+    def _is_summed(self, found: AxisLinks) -> bool:
+        """Return whether rows of the result are sums that a matrix product of fewer rows may round differently."""
+        return self.exact and any(link is not None and link.sums for link in found)
 
     def _is_alike(self, node: ir.Node, direction: int) -> bool:
         """Return whether all results of a node have the same axis of rows, or of columns."""
@@ -225,9 +231,11 @@ class _NetworkReader:
         if self._may_round(node):
             return "a matrix product of fewer rows may round differently, which --exact does not allow"
         try:
-            links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
+            found = links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
         except Uncut as error:
             return str(error)
+        if self._is_summed(found):
+            return "sums of fewer rows may round differently, which --exact does not allow"
         return "it reads another axis of an operand than the one that is cut"
 
     def _windows(self, node: ir.Node) -> tuple[AxisLink, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxtile.fitting.network import ROWS
-from onnxtile.fitting.region import RegionTrace
+from onnxtile.fitting.region_tracer import RegionTrace
 from onnxtile.fitting.regions import RegionCost, Regions
 from onnxtile.fitting.unblocking.unblock import ModelRewrite
 
