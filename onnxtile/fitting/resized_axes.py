@@ -134,12 +134,13 @@ def _run(opset: int, mode: ResizeMode, rows: Array, out: int, scale: float | Non
         numpy_helper.from_array(np.asarray(wanted, np.float32), "scales"),
         *([numpy_helper.from_array(np.asarray(sizes, np.int64), "sizes")] if sizes else []),
     ]
-    node = helper.make_node("Resize", ["x", *(one.name for one in constants)], ["y"], **dict(mode))
+    node = helper.make_node("Resize", ["x", *(one.name for one in constants)], ["y"])
+    node.attribute.extend(helper.make_attribute(*one) for one in mode)
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in _ends(dims))
     graph = helper.make_graph([node], "resize", [x], [y], constants)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-    found: Array = Session(made.SerializeToString()).run({"x": rows.reshape(dims)})["y"]
-    return found[0, 0]
+    found: Array = Session(made.SerializeToString()).run({"x": rows.reshape(dims)})["y"][0, 0]
+    return found
 
 
 def _ends(dims: Sequence[int]) -> tuple[tuple[str, Sequence[int | str]], tuple[str, Sequence[int | str]]]:

@@ -33,7 +33,8 @@ class SourceRows:
         if self.places is not None:
             return self.places
         assert self.weights is not None
-        return np.argmax(self.weights != 0, axis=1)
+        found: Array = np.argmax(self.weights != 0, axis=1)
+        return found
 
     @cached_property
     def stops(self) -> Array:
@@ -41,7 +42,8 @@ class SourceRows:
         if self.places is not None:
             return self.places + 1
         assert self.weights is not None
-        return self.size - np.argmax(self.weights[:, ::-1] != 0, axis=1)
+        found: Array = self.size - np.argmax(self.weights[:, ::-1] != 0, axis=1)
+        return found
 
     @cached_property
     def overlap(self) -> int:
