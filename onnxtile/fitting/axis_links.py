@@ -64,9 +64,14 @@ class OperatorFacts:
     constants: Constants
     opset: int
 
+    @property
+    def inputs(self) -> Sequence[ir.Value | None]:
+        """The operands by their places."""
+        return self.node.inputs
+
     def sizes(self, place: int) -> tuple[int, ...] | None:
         """Return the sizes of the operand at `place`; None where it is not given or its sizes are not known."""
-        value = self.node.inputs[place] if place < len(self.node.inputs) else None
+        value = self.inputs[place] if place < len(self.inputs) else None
         return None if value is None else self.shapes.sizes(value)
 
     @property
@@ -94,7 +99,7 @@ class OperatorFacts:
 
     def numbers(self, place: int) -> list[float] | None:
         """Return the elements of the constant operand at `place`; None where it is not given. Raises Uncut for one that is computed."""
-        value = self.node.inputs[place] if place < len(self.node.inputs) else None
+        value = self.inputs[place] if place < len(self.inputs) else None
         if value is None:
             return None
         if value not in self.constants:

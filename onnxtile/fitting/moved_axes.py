@@ -25,7 +25,7 @@ class SliceRange(NamedTuple):
 
 def _with_whole(facts: OperatorFacts, link: AxisLink) -> AxisLinks:
     """Return the link of the first operand; the others are read whole."""
-    return (link, *(None for _ in facts.node.inputs[1:]))
+    return (link, *(None for _ in facts.inputs[1:]))
 
 
 def slice_ranges(facts: OperatorFacts) -> Mapping[int, SliceRange]:
@@ -78,24 +78,25 @@ def pad_sizes(facts: OperatorFacts) -> list[int]:
 
 
 def is_mirrored(facts: OperatorFacts) -> bool:
-    """Return whether a Pad repeats elements from within its operand: mirrored at the border, or from the other end."""
-    return facts.node.attributes.get_string("mode", "constant") in {"reflect", "wrap"}
+    """Return whether a Pad mirrors its operand at the border."""
+    return facts.node.attributes.get_string("mode", "constant") == "reflect"
 
 
 def padded(facts: OperatorFacts, axis: int) -> AxisLinks:
-    """Pad: element i reads element i less the padding before it; one that is mirrored or comes round reads another one."""
+    """Pad: element i reads element i less the padding before it; one that is mirrored reads another one."""
     pads, rank = pad_sizes(facts), len(facts.result)
     before, after = pads[axis], pads[axis + rank]
     if min(before, after) < 0:
         raise Uncut("its padding is negative")
     if not before and not after:
         return _with_whole(facts, AxisLink(axis))
+    if facts.node.attributes.get_string("mode", "") == "wrap":
+        raise Uncut("it pads this axis from its other end")
     if is_mirrored(facts):
         if any(pads[one] or pads[one + rank] for one in range(rank) if one != axis):
             raise Uncut("it pads several axes at once from within")
         size = facts.operand(0)[axis]
-        is_round = facts.node.attributes.get_string("mode", "") == "wrap"
-        places = np.pad(np.arange(size), (before, after), mode="wrap" if is_round else "reflect")
+        places = np.pad(np.arange(size), (before, after), mode="reflect")
         return _with_whole(facts, AxisLink(axis, sources=SourceRows(size, places=places)))
     return _with_whole(facts, AxisLink(axis, _window(facts, axis, before=before, after=after)))
 

@@ -83,7 +83,7 @@ def _is_nearest(facts: OperatorFacts) -> bool:
 
 
 def _first(facts: OperatorFacts, link: AxisLink) -> AxisLinks:
-    return (link, *(None for _ in facts.node.inputs[1:]))
+    return (link, *(None for _ in facts.inputs[1:]))
 
 
 def _is_repeated(facts: OperatorFacts, size: int, out: int) -> bool:

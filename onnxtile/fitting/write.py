@@ -14,7 +14,7 @@ from onnx_ir import convenience
 from onnxtile.fitting.axis_links import OperatorFacts
 from onnxtile.fitting.moved_axes import pad_sizes, slice_ranges
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
-from onnxtile.fitting.read_network import KernelSource
+from onnxtile.fitting.read_network import WINDOWED, KernelSource
 from onnxtile.fitting.region_tracer import Patch, PieceOp, RegionTrace
 from onnxtile.fitting.regions import FitSchedule, RegionCost, Regions
 from onnxtile.fitting.resized_axes import resize_scales
@@ -27,7 +27,6 @@ from onnxtile.tiling.names import Names
 from onnxtile.tiling.prune import prune
 from onnxtile.tiling.sliding import InputWindow
 
-_PADDED = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"})
 _OPEN = {"auto_pad", "pads", "output_padding", "output_shape", "ceil_mode"}
 _LAST = np.iinfo(np.int64).max
 
@@ -270,7 +269,7 @@ class _RegionWriter:
         if 1 in source.slices and node.op_type == "Conv" and node.attributes.get_int("group", 1) > 1:
             _, start, stop = source.slices[1]
             kept["group"] = ir.AttrInt64("group", stop - start)
-        if node.op_type not in _PADDED or source.links == (None, None):
+        if node.op_type not in WINDOWED or source.links == (None, None):
             return list(kept.values())
         for name in _OPEN:
             kept.pop(name, None)
