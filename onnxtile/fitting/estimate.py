@@ -11,7 +11,8 @@ from onnxtile.fitting.chunked_kernels import ChunkedKernels
 from onnxtile.fitting.given_pieces import GivenPieces
 from onnxtile.fitting.live_bytes import ALIGNMENT, LiveBytes, live_bytes
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel
-from onnxtile.fitting.region import Cut, RegionRanges, RegionTracer, StripTrace
+from onnxtile.fitting.region import Cut, RegionRanges
+from onnxtile.fitting.region_tracer import RegionTracer, StripTrace
 from onnxtile.fitting.strip_ranges import PatchRanges, RowNumbers
 
 _EMPTY = 1 << 40
