@@ -178,7 +178,7 @@ def cut(
     ordered = in_order_of_plan(subject.model, subject.shapes, subject.planned.plan.results)
     if ordered is not None:
         moved = _edited(subject, ordered, exact=options.exact)
-        if FitSchedule(tuple(moved.regions.whole)).peak < FitSchedule(tuple(subject.regions.whole)).peak:
+        if FitSchedule(tuple(moved.regions.whole)).peak <= FitSchedule(tuple(subject.regions.whole)).peak:
             subject, before = moved, before + ordered.rewrites
     items = None if options.exact else batch_apart(subject.model, subject.shapes)
     if items is not None:
