@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -27,7 +29,7 @@ def wide_branches() -> onnx.ModelProto:
     }
     nodes: list[onnx.NodeProto] = []
 
-    def add(op: str, inputs: str, result: str, **attributes: object) -> None:
+    def add(op: str, inputs: str, result: str, **attributes: Any) -> None:
         nodes.append(helper.make_node(op, inputs.split(), [result], name=f"make {result}", **attributes))
 
     def dequantise(name: str, zero: str = "z") -> str:
