@@ -283,7 +283,18 @@ class Regions:
     def _passing(self, start: int, stop: int, cut: Cut = WHOLE) -> int:
         """Return the bytes from before a region that live throughout it, without tensors in pieces."""
         apart = self.dying(start, stop).union(tensor for tensor, _ in cut.given)
+        if stop == start + 1:
+            apart |= self._shared_by_island(start)
         return self.live_sizes[start] - sum(map(self.size, apart))
+
+    def _shared_by_island(self, place: int) -> set[int]:
+        """Return the operands of an island whose bytes the result of its last node, at `place`, takes: they die there."""
+        kernel, last = self.network.kernels[place], self.network.last_reads
+        ending = {tensor for tensor in kernel.island_overwrites if last[tensor] == place}
+        if kernel.is_island_join:
+            return ending
+        size = self.size(kernel.makes[0])
+        return set(sorted(tensor for tensor in ending if self.size(tensor) == size)[:1])
 
     @cached_property
     def least(self) -> int:

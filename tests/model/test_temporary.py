@@ -101,6 +101,7 @@ def test_a_file_that_another_took_before_it_was_locked_is_made_again(
 
 
 FOLDER = """
+import tempfile
 import time
 from onnxtile.model.temporary import temporary_folder
 with temporary_folder() as path:

@@ -18,6 +18,7 @@ from onnxtile.fitting.unblocking.unblock import (
     ModelRewrite,
     UnblockedModel,
     batch_apart,
+    in_order_of_plan,
     passed_twice,
     sizes_written,
     token_cuts,
@@ -174,6 +175,11 @@ def cut(
     sizes = sizes_written(subject.model, subject.shapes)
     if sizes is not None:
         subject, before = _edited(subject, sizes, exact=options.exact), sizes.rewrites
+    ordered = in_order_of_plan(subject.model, subject.shapes, subject.planned.plan.results)
+    if ordered is not None:
+        moved = _edited(subject, ordered, exact=options.exact)
+        if FitSchedule(tuple(moved.regions.whole)).peak <= FitSchedule(tuple(subject.regions.whole)).peak:
+            subject, before = moved, before + ordered.rewrites
     items = None if options.exact else batch_apart(subject.model, subject.shapes)
     if items is not None:
         apart = _edited(subject, items, exact=False)
