@@ -36,8 +36,10 @@ def separate(model: ir.Model) -> None:
 
 def inside_islands(model: ir.Model, constants: Constants) -> frozenset[ir.Value]:
     """Return the values that are made and read inside of one quantised island."""
+    if not is_quantised(model):
+        return frozenset()
     rule = next((pattern.island for pattern in select(["quantised"]) if pattern.island is not None), None)
-    if rule is None or not is_quantised(model):
+    if rule is None:
         return frozenset()
     found: set[ir.Value] = set()
     for island in islands(model, model.graph, rule, constants):

@@ -58,6 +58,8 @@ class _NetworkReader:
         self.values = [v for v in self._values() if v not in constants or v in outputs]
         for value in self.values:
             self.numbers.setdefault(value, len(self.numbers))
+        self._linked: dict[tuple[ir.Node, int], AxisLinks | None] = {}
+        """The links of each node along each axis: a node with many operands is asked for each of them."""
         self.axes = self._axes()
 
     def _values(self) -> Iterable[ir.Value]:
@@ -124,10 +126,13 @@ class _NetworkReader:
     def _links(self, node: ir.Node, axis: int | None) -> AxisLinks | None:
         if axis is None:
             return None
-        try:
-            return links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
-        except Uncut:
-            return None
+        key = node, axis
+        if key not in self._linked:
+            try:
+                self._linked[key] = links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
+            except Uncut:
+                self._linked[key] = None
+        return self._linked[key]
 
     def network(self) -> Network:
         outputs = set(self.model.graph.outputs)
