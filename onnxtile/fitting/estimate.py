@@ -11,7 +11,8 @@ from onnxtile.fitting.chunked_kernels import ChunkedKernels
 from onnxtile.fitting.given_pieces import GivenPieces
 from onnxtile.fitting.live_bytes import ALIGNMENT, LiveBytes, live_bytes
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel
-from onnxtile.fitting.region import Cut, RegionTracer, StripTrace
+from onnxtile.fitting.region import Cut
+from onnxtile.fitting.region_tracer import RegionTracer, StripTrace
 from onnxtile.fitting.strip_ranges import PatchRanges, RowNumbers, StripRanges
 
 _EMPTY = 1 << 40

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
-from onnxtile.fitting.region import Patch, PieceOp, RegionTrace
+from onnxtile.fitting.region_tracer import Patch, PieceOp, RegionTrace
 
 ALIGNMENT = 64
 """Bytes: the default of plan."""

@@ -22,8 +22,10 @@ from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, VIEWS
 _DIRECTIONS = (ROWS, COLUMNS)
 _MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
 _STANDARD = {"", "ai.onnx"}
-_WINDOWED = {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"}
-"""Operators whose axes behind the channels are cut, also where there is one only."""
+WINDOWED = frozenset(
+    {"Conv", "ConvInteger", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "QLinearAveragePool", "QLinearConv"}
+)
+"""Operators with windows along the axes behind the channels, which are cut also where there is one only."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class _NetworkReader:
     ) -> tuple[int | None, int | None]:
         """Return the axes that come from rows and columns of an operand, given the axes of values before; else the last two axes."""
         rank, node = len(self.shapes.sizes(value) or ()), value.producer()
-        if rank == 3 and node is not None and node.op_type in _WINDOWED:
+        if rank == 3 and node is not None and node.op_type in WINDOWED:
             return 2, None
         for place, operand in self.reads(node) if node is not None and not has_body(node) else ():
             if node is None or place is None or known[operand][ROWS] is None:
@@ -193,12 +195,7 @@ class _NetworkReader:
 
     def _cut(self, node: ir.Node, direction: int) -> AxisLinks | None:
         """Return the links of a node whose results all have one axis in `direction`; None where it is not cut."""
-        if (
-            has_body(node)
-            or node.domain not in _STANDARD
-            or self._may_round(node)
-            or not self._is_alike(node, direction)
-        ):
+        if has_body(node) or self._may_round(node) or not self._is_alike(node, direction):
             return None
         found = self._links(node, self.axes[node.outputs[0]][direction])
         if found is None:
@@ -206,7 +203,13 @@ class _NetworkReader:
         given = ((found[place], value) for place, value in self.reads(node) if place is not None)
         # Rows of the result that come from columns of an operand: one direction of both would have to be cut as another.
         is_turned = any(link is not None and link.axis != self.axes[value][direction] for link, value in given)
-        return None if is_turned else found
+        has_sources = any(link is not None and link.sources is not None for link in found)
+        is_blocked = is_turned or self._is_summed(found) or (has_sources and direction == COLUMNS)
+        return None if is_blocked else found
+
+    def _is_summed(self, found: AxisLinks) -> bool:
+        """Return whether rows of the result are sums that a matrix product of fewer rows may round differently."""
+        return self.exact and any(link is not None and link.sums for link in found)
 
     def _is_alike(self, node: ir.Node, direction: int) -> bool:
         """Return whether all results of a node have the same axis of rows, or of columns."""
@@ -221,8 +224,6 @@ class _NetworkReader:
         axis = self.axes[node.outputs[0]][ROWS]
         if has_body(node):
             return "it has a body"
-        if node.domain not in _STANDARD:
-            return f"{node.domain}.{node.op_type} has no rule for cutting"
         if axis is None:
             return "its result has no rows"
         if not self._is_alike(node, ROWS):
@@ -230,13 +231,15 @@ class _NetworkReader:
         if self._may_round(node):
             return "a matrix product of fewer rows may round differently, which --exact does not allow"
         try:
-            links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
+            found = links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
         except Uncut as error:
             return str(error)
+        if self._is_summed(found):
+            return "sums of fewer rows may round differently, which --exact does not allow"
         return "it reads another axis of an operand than the one that is cut"
 
     def _windows(self, node: ir.Node) -> tuple[AxisLink, ...]:
-        if node.op_type not in _WINDOWED:
+        if node.op_type not in WINDOWED:
             return ()
         rank = len(self.shapes.sizes(node.outputs[0]) or ())
         found = (self._links(node, axis) for axis in range(2, rank))

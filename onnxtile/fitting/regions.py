@@ -13,8 +13,9 @@ from onnxtile.fitting.chunked_kernels import ChunkedKernels
 from onnxtile.fitting.estimate import LoadLimit, cut_cost
 from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.network import COLUMNS, ROWS, FitTensor, Network
-from onnxtile.fitting.region import Cut, RegionTrace, RegionTracer, UncutRegion, macs_of
+from onnxtile.fitting.region import Cut, UncutRegion, macs_of
 from onnxtile.fitting.region_bounds import BoundsByStart
+from onnxtile.fitting.region_tracer import RegionTrace, RegionTracer
 from onnxtile.fitting.strip_ranges import PaddingOnly, StripRanges, read_whole
 from onnxtile.fitting.whole_kernel import whole_kernel_bytes
 
@@ -349,9 +350,8 @@ class Regions:
                 for place, tensor in enumerate(kernel.reads):
                     links = kernel.links[ROWS]
                     link = None if links is None else links[place]
-                    if tensor in made and link is not None and link.window is not None:
-                        rows = max(link.window.reach - link.window.stride, 0)
-                        found[tensor] = max(found.get(tensor, 0), rows)
+                    if tensor in made and link is not None and (link.window or link.sources):
+                        found[tensor] = max(found.get(tensor, 0), link.overlap)
                 made.update(kernel.makes)
             self._kept_rows[key] = found
         return self._kept_rows[key]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from onnxtile.fitting.live_bytes import LiveBytes, live_bytes
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
-from onnxtile.fitting.region import Patch, PieceOp, RegionTrace
+from onnxtile.fitting.region_tracer import Patch, PieceOp, RegionTrace
 
 
 def whole_kernel_bytes(

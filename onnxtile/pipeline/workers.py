@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from logging import CRITICAL
 from typing import Any, TypeVar
 
 from onnxtile.errors import NAME_ONLY, UsageError, invalid
+from onnxtile.pipeline.cluster_processes import ended_with_this_process
 from onnxtile.pipeline.parent import end_with
 from onnxtile.quiet import silence_libraries
 
@@ -176,15 +179,27 @@ def _ray(workers: Workers) -> Iterator[Any]:
     _require_ray(workers.scheduler)
     own = {"address": "local", "num_cpus": workers.jobs, "include_dashboard": False}
     where = own if workers.scheduler is None else {"address": workers.scheduler}
-    try:
-        ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=CRITICAL, **where)
-    except Exception as error:  # noqa: BLE001 - also a bare one, where its servers did not come up in time
-        reason = " ".join(str(error).split())
-        raise UsageError(f"ray cannot be reached: {reason}", hint="start it: ray start --head") from None
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
+    with ended_with_this_process() if workers.scheduler is None else nullcontext():
+        try:
+            with _own_handlers():
+                ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=CRITICAL, **where)
+        except Exception as error:  # noqa: BLE001 - also a bare one, where its servers did not come up in time
+            reason = " ".join(str(error).split())
+            raise UsageError(f"ray cannot be reached: {reason}", hint="start it: ray start --head") from None
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Let signals do after the block as before it: Ray sets handlers of its own, which print a stack."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    if threading.current_thread() is threading.main_thread():  # no other may say what signals do, nor did Ray
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _keep_ray_to_this_machine() -> None:

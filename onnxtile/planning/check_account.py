@@ -149,16 +149,26 @@ class ByteGraph:
         self.kept = {unit for v in self.kept_names for unit in self.held.get(v, ())}
         self.given = {unit for v in self.given_names for unit in self.held[v]} & (used | self.kept)
 
-    def account(self, workspaces: Mapping[str, int]) -> dict[str, Any]:
-        """Return who uses which bytes, as a certificate lists it; `workspaces` has the bytes that nodes need beside, by name."""
-        names, nodes = [name_of(node) for node in self.nodes], []
-        for at, (uses, made, over) in enumerate(self.rows):
-            if names[at] not in self.idle:
-                waits = sorted({names[other] for other in self.waits[at]} - self.idle)
-                spares = sum(self.size[unit] for v in made for unit in self.held[v])
-                row = {"name": names[at], "waits": waits, "uses": sorted(uses), "over": sorted(over), "spares": spares}
-                nodes.append(row | {"workspace": workspaces.get(names[at], 0)})
-        return {"sizes": self.size, "before": sorted(self.given), "after": sorted(self.kept), "nodes": nodes}
+    def account(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Return who uses which bytes in the order of a certificate, after a node for the caller before the run, and before one after it.
+
+        In every order a node waits for those that it reads; in the scope "this order" it waits for the one before it.
+        """
+        self.require_order(said["order"])
+        place = {name: at for at, name in enumerate(said["order"], start=1)}
+        rows = {name_of(node): (*self.rows[at], self.waits[at]) for at, node in enumerate(self.nodes)}
+        nothing = {"over": [], "spares": 0, "workspace": 0}
+        nodes = [{"name": "", "waits": [], "uses": sorted(self.given), **nothing}]
+        for name in said["order"]:
+            uses, made, over, waits = rows[name]
+            before = {name_of(self.nodes[other]) for other in waits} - self.idle
+            row = {"name": name, "waits": sorted({0, *map(place.__getitem__, before)}), "uses": sorted(uses)}
+            row |= {"over": sorted(over), "spares": sum(self.size[unit] for v in made for unit in self.held[v])}
+            nodes.append(row | {"workspace": said["workspaces"].get(name, 0)})
+        nodes.append({"name": "", "waits": list(range(len(nodes))), "uses": sorted(self.kept), **nothing})
+        if said["scope"] != "any order":
+            nodes = [node | {"waits": [at - 1] if at else []} for at, node in enumerate(nodes)]
+        return {"bytes": self.size, "nodes": nodes}
 
     def require_order(self, order: list[str]) -> None:
         """Raise ValueError unless the nodes can run in this order."""
@@ -215,7 +225,15 @@ def graph_of(model: onnx.ModelProto, said: Mapping[str, Any]) -> ByteGraph:
 
 def refusal(problem: ByteGraph, said: Mapping[str, Any]) -> str:
     """Return the reason why the account of a certificate is not that of the model; "" where it is."""
-    unit = said["alignment"]
+    if said["claim"] == "any order" != said["scope"]:
+        return f"a proof for {said['scope']} is none for any order"
+    if "account" in said:
+        account = problem.account(said)
+        differing = next((key for key in account if account[key] != said["account"].get(key)), None)
+        return f"the {differing} in the certificate are not those of the model" if differing else ""
+    tree, unit = said["proof"]["tree"], said["alignment"]
+    if said["scope"] == "any order" and len(tree.get("chain", ())) != 1:
+        return "only one pinned row takes its bytes in any order"
     for name, row in said["rows"].items():
         # An owner lies at a multiple of the alignment. Rows that live at once cannot both hold the same such address.
         first, end = -(-row["start"] // unit), -(-(row["start"] + row["size"]) // unit)
@@ -223,12 +241,8 @@ def refusal(problem: ByteGraph, said: Mapping[str, Any]) -> str:
             return f"the row {name} holds {(end - first) * unit} bytes, not {row['bytes']}"
         if "pin" in row and row["pin"] != said["pins"].get(row["owner"], -unit) + first * unit:
             return f"the row {name} is not pinned to {row['pin']}"
-    if "account" not in said:
-        unlike = problem.unlike(said)
-        return f"not all bytes live that the certificate counts: {unlike}" if unlike else ""
-    account = problem.account(said["workspaces"])
-    differing = next((key for key in account if account[key] != said["account"].get(key)), None)
-    return f"the {differing} in the certificate are not those of the model" if differing else ""
+    unlike = problem.unlike(said)
+    return f"not all bytes live that the certificate counts: {unlike}" if unlike else ""
 
 
 def refusal_of_problem(problem: Path, said: Mapping[str, Any]) -> str:

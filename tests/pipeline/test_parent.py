@@ -93,3 +93,39 @@ def test_a_run_ends_with_all_its_workers(tmp_path: Path, transformer: Path, numb
         assert process.stderr is not None
         assert process.stderr.read().decode() == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "b.onnx", "p.toml"]
+
+
+CLUSTER = """
+import os, subprocess, sys, time
+from pathlib import Path
+from onnxtile.pipeline.cluster_processes import ended_with_this_process
+other = subprocess.Popen(["sleep", "60"])
+with ended_with_this_process():
+    # One that writes over its environment, as Ray's agents do, and is in a session of its own.
+    nested = "exec env -i setsid sleep 60 & echo $! > pids; sleep 60"
+    subprocess.Popen(["sh", "-c", nested], start_new_session=True)
+    while not Path("pids").exists() or not Path("pids").read_text().endswith("\\n"):
+        time.sleep(0.01)
+    time.sleep(1.2)  # two looks
+    print(Path("pids").read_text().strip(), other.pid, flush=True)
+    if sys.argv[1] == "wait":
+        time.sleep(60)
+other.kill()
+other.wait()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are not listed here")
+@pytest.mark.parametrize("way", ["wait", "leave"])
+def test_processes_of_a_cluster_end_with_the_one_that_began_it(tmp_path: Path, way: str) -> None:
+    command = [sys.executable, "-c", CLUSTER, way]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        nested, other = map(int, process.stdout.readline().split())
+        if way == "wait":
+            assert alive(nested)
+            process.kill()
+    assert until(lambda: not alive(nested), 5)
+    if way == "wait":  # it was started outside of the block
+        assert alive(other)
+        os.kill(other, signal.SIGKILL)

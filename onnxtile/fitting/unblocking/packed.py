@@ -90,7 +90,7 @@ class _PartMaker:
                 inputs.append(operand)
                 continue
             window = link.reads(start, stop)
-            if link.factor > 1 or window.before or window.after:
+            if link.sources is not None or link.factor > 1 or window.before or window.after:
                 raise _NotPacked
             own = (link.axis, window.start, window.stop)
             inputs.append(

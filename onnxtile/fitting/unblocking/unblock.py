@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.unblocking.axes_apart import axes_apart
 from onnxtile.fitting.unblocking.early import run_early
 from onnxtile.fitting.unblocking.editing import ModelEdit, known_shapes
 from onnxtile.fitting.unblocking.heads import heads_apart
@@ -64,6 +65,9 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool) -> UnblockedMode
             _note(found, "rewrite", "the mean is taken before the pointwise convolution", pool_early(edit))
             prune(set(all_values(model)), edit.constants)
             edit = ModelEdit(model, edit.shapes)
+        apart = axes_apart(edit, exact=exact)
+        _note(found, "rewrite", "rows are resized or mirrored before columns", apart)
+        edit = ModelEdit(model, known_shapes(model, edit.shapes)) if apart else edit
         joins = join_late(edit, exact=exact)
         _note(found, "rewrite", "its parts are joined behind the nodes that follow", joins)
         edit = ModelEdit(model, known_shapes(model, edit.shapes)) if joins else edit
