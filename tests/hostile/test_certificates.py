@@ -21,7 +21,7 @@ from onnxtile.planning import check_account, check_bound
 from onnxtile.planning.check_account import assumed, graph_of
 from onnxtile.registry import data_folder
 
-_GRAPHS: dict[str, tuple[str, dict[str, Any]]] = {
+_GRAPHS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "node": (
         "g (float[N, 16, 8, 8] x, float[16, 16, 1, 1] w) => (float[N, 16, 8, 8] y) "
         "{ a = Conv(x, w)  b = Relu(a)  c = Conv(b, w)  d = Add(b, c)  y = Conv(d, w) }",
@@ -174,7 +174,7 @@ def test_each_assumption_is_told() -> None:
     )
 
 
-_SPOILED: dict[str, Callable[[Mapping[str, Any]], str]] = {
+_SPOILED: Mapping[str, Callable[[Any], str]] = {
     "no JSON": lambda _: "{",
     "a list": lambda _: "[]",
     "deep": lambda _: "[" * 100_000,
