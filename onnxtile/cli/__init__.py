@@ -18,6 +18,7 @@ from onnxtile.cli.signals import Signals
 from onnxtile.cli.streams import leads_nowhere, open_streams, say
 from onnxtile.cli.warned import show_warnings
 from onnxtile.errors import OnnxtileError
+from onnxtile.model.temporary import remove_temporary
 from onnxtile.printable import MOST, capped, error_line, escaped
 from onnxtile.quiet import silence_libraries
 
@@ -46,6 +47,7 @@ def main() -> None:
     signals.heed()
     code = _run()
     if signals.code is not None:  # workers see that this process has gone, and need not be waited for
+        remove_temporary()
         os._exit(signals.code)
     signals.finish()
     sys.exit(code)

@@ -13,7 +13,8 @@ from onnxtile.fitting.chunked_kernels import ChunkedKernels
 from onnxtile.fitting.estimate import LoadLimit, cut_cost
 from onnxtile.fitting.live_bytes import ALIGNMENT
 from onnxtile.fitting.network import COLUMNS, ROWS, FitTensor, Network
-from onnxtile.fitting.region import Cut, RegionRanges, RegionTrace, RegionTracer, UncutRegion, macs_of
+from onnxtile.fitting.region import Cut, RegionRanges, UncutRegion, macs_of
+from onnxtile.fitting.region_tracer import RegionTrace, RegionTracer
 from onnxtile.fitting.strip_ranges import PaddingOnly, read_whole
 
 WHOLE = Cut()
@@ -91,6 +92,7 @@ class Regions:
     def __init__(self, network: Network, groups: Mapping[int, HiddenGroup] | None = None) -> None:
         self.network = network
         self.groups = groups or {}
+        self._tensors = list(network.tensors)
         self.costed = 0
         """The regions whose costs were counted."""
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
@@ -172,7 +174,7 @@ class Regions:
         """Return the kernels of a region, with hidden channels in chunks; without `all_chunks`, with three of each group at most."""
         kernels = self.network.kernels[start:stop]
         if not cut.chunks:
-            return ChunkedKernels.whole(kernels, self.network.tensors)
+            return ChunkedKernels.whole(kernels, self._tensors)
         return chunked(kernels, start, self.network.tensors, self.groups, cut.chunks, all_chunks=all_chunks)
 
     def ranges(self, start: int, stop: int, cut: Cut) -> RegionRanges:
@@ -282,7 +284,18 @@ class Regions:
     def _passing(self, start: int, stop: int, cut: Cut = WHOLE) -> int:
         """Return the bytes from before a region that live throughout it, without tensors in pieces."""
         apart = self.dying(start, stop).union(tensor for tensor, _ in cut.given)
+        if stop == start + 1:
+            apart |= self._shared_by_island(start)
         return self.live_sizes[start] - sum(map(self.size, apart))
+
+    def _shared_by_island(self, place: int) -> set[int]:
+        """Return the operands of an island whose bytes the result of its last node, at `place`, takes: they die there."""
+        kernel, last = self.network.kernels[place], self.network.last_reads
+        ending = {tensor for tensor in kernel.island_overwrites if last[tensor] == place}
+        if kernel.is_island_join:
+            return ending
+        size = self.size(kernel.makes[0])
+        return set(sorted(tensor for tensor in ending if self.size(tensor) == size)[:1])
 
     @cached_property
     def least(self) -> int:
@@ -327,9 +340,8 @@ class Regions:
                 for place, tensor in enumerate(kernel.reads):
                     links = kernel.links[ROWS]
                     link = None if links is None else links[place]
-                    if tensor in made and link is not None and link.window is not None:
-                        rows = max(link.window.reach - link.window.stride, 0)
-                        found[tensor] = max(found.get(tensor, 0), rows)
+                    if tensor in made and link is not None and (link.window or link.sources):
+                        found[tensor] = max(found.get(tensor, 0), link.overlap)
                 made.update(kernel.makes)
             self._kept_rows[key] = found
         return self._kept_rows[key]

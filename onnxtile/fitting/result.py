@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxtile.fitting.network import ROWS
-from onnxtile.fitting.region import RegionTrace
+from onnxtile.fitting.region_tracer import RegionTrace
 from onnxtile.fitting.regions import RegionCost, Regions
 from onnxtile.fitting.unblocking.unblock import ModelRewrite
 
@@ -101,12 +101,16 @@ def _hand_over(regions: Regions, one: RegionCost, found: RegionTrace) -> str:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """The reason why nothing smaller was found: the peak that is left, the kernels around it, and the tensors that live there."""
+    """The reason why nothing smaller was found: the peak that is left, the kernels around it, and the tensors that live there.
+
+    `outputs` are the bytes of the outputs of the model, which live to the end.
+    """
 
     peak: int
     nodes: tuple[str, ...]
     tensors: tuple[str, ...]
     reasons: tuple[str, ...]
+    outputs: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
@@ -124,4 +128,5 @@ def obstacle_of(regions: Regions, chosen: tuple[RegionCost, ...]) -> Obstacle:
         tuple(kernel.name for kernel in kernels),
         tuple(f"{tensors[tensor].name} ({regions.size_of(tensors[tensor]):,} bytes)" for tensor in alive),
         tuple(reasons),
+        sum(regions.size_of(about) for about in tensors if about.is_kept),
     )

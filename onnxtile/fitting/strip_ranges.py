@@ -241,6 +241,8 @@ def _result_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], ava
     if link is None:
         # Read whole: before its last row nothing can be computed, from then on all.
         return np.where(available >= tensors[kernel.reads[place]].extent(ROWS), inf, -inf)
+    if link.sources is not None:
+        return link.sources.results(available)
     if link.window is None:
         return available * link.factor
     slide = link.window
@@ -254,6 +256,8 @@ def _operand_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], en
     link, size = _link(kernel, place, tensors), tensors[kernel.reads[place]].extent(ROWS)
     if link is None:
         return np.where(end > 0, float(size), -inf)
+    if link.sources is not None:
+        return link.sources.operands(end)
     if link.window is None:
         return np.ceil(end / link.factor)
     slide = link.window
@@ -269,7 +273,7 @@ def reads(kernel: FitKernel, place: int, tensor: FitTensor, news: PatchRanges, d
     if link is None or link.axis != tensor.axes[direction]:
         zeros = np.zeros(len(news), np.int64)
         return PatchRanges(zeros, zeros + tensor.extent(direction)).where(news.some)
-    if link.window is None and link.factor == 1:
+    if link == AxisLink(link.axis):
         return news
     found = _gathered(link, news)
     if bool(np.any((found.starts >= found.stops) & news.some)):
@@ -278,10 +282,10 @@ def reads(kernel: FitKernel, place: int, tensor: FitTensor, news: PatchRanges, d
 
 
 def _gathered(link: AxisLink, news: PatchRanges) -> PatchRanges:
-    if link.window is None:
-        return PatchRanges(news.starts // link.factor, -(-news.stops // link.factor))
     slide = link.window
-    if slide.transposed or not isinstance(slide.size, int):
+    if slide is None and link.sources is None:
+        return PatchRanges(news.starts // link.factor, -(-news.stops // link.factor))
+    if slide is None or slide.transposed or not isinstance(slide.size, int):
         windows = [(0, 0) if new is None else _window(link, new) for new in news]
         return PatchRanges(*np.array(windows, np.int64).reshape(-1, 2).T)
     starts = news.starts * slide.stride - slide.before
