@@ -26,7 +26,7 @@ _MODELS = (
         "light_resnet50",
         "light_inception_v1",
     ),
-    *("ch_PP-OCRv4_rec_infer", "ch_PP-OCRv4_det_infer", "light_shufflenet", "light_densenet121"),
+    *("ch_PP-OCRv4_rec_infer", "light_shufflenet", "ch_PP-OCRv4_det_infer", "light_densenet121"),
 )
 """Models of installed packages, those that take less time first."""
 
