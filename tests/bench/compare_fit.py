@@ -76,7 +76,7 @@ def _quantised(run: Run, name: str, published: Published) -> Row:
             subprocess.run([*make, *MOBILENETS[name][0]], check=True, capture_output=True)
             quantise = [sys.executable, str(scripts / "make_quantised.py"), str(float_model), "qdq", str(model)]
             subprocess.run([*quantise, "--dim", "batch=1"], check=True, capture_output=True)
-    row = _smallest(model, f"{published.extra:g}%", "--dim", "batch=1")
+    row = _smallest(model, f"{published.extra:g}%")
     return row | {"published": vars(published)}
 
 
