@@ -1,7 +1,7 @@
 """Signals that ask the command to end: it ends as an error does, so that no temporary file stays, and says so by its exit code.
 
 Python calls a signal's handler between two of its own instructions: not before a call of a library ends, such as a run of a model, which
-may take minutes. So a thread hears of the signal too. It stops such runs at once, and ends the process where that has not helped.
+may take minutes. So a thread is told of the signal too. It stops such runs at once, and ends the process where that has not helped.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class Signals:
 
     def _listen(self, asked: set[int]) -> None:
         """Let a thread know of the signals `asked`. It ends when the pipe is closed."""
-        heard, self._pipe = os.pipe()
+        told, self._pipe = os.pipe()
         os.set_blocking(self._pipe, False)
         signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
-        threading.Thread(target=_end_in_time, args=(heard, asked), name="onnxtile signals", daemon=True).start()
+        threading.Thread(target=_end_in_time, args=(told, asked), name="onnxtile signals", daemon=True).start()
 
     def _end(self, number: int, _frame: FrameType | None) -> None:
         if self.done:
@@ -82,11 +82,11 @@ def _end_in_time(pipe: int, asked: set[int]) -> None:
     """Wait for one of the signals `asked`; then stop runs, and end the process where it has not ended after some seconds."""
     number = 0
     while number not in asked:
-        told = os.read(pipe, 1)
-        if not told:
+        sent = os.read(pipe, 1)
+        if not sent:
             os.close(pipe)
             return
-        number = told[0]
+        number = sent[0]
     stop_runs()
     time.sleep(_GRACE)
     if number == signal.SIGINT:

@@ -92,6 +92,7 @@ class Regions:
     def __init__(self, network: Network, groups: Mapping[int, HiddenGroup] | None = None) -> None:
         self.network = network
         self.groups = groups or {}
+        self._tensors = list(network.tensors)
         self.costed = 0
         """The regions whose costs were counted."""
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
@@ -173,7 +174,7 @@ class Regions:
         """Return the kernels of a region, with hidden channels in chunks; without `all_chunks`, with three of each group at most."""
         kernels = self.network.kernels[start:stop]
         if not cut.chunks:
-            return ChunkedKernels.whole(kernels, self.network.tensors)
+            return ChunkedKernels.whole(kernels, self._tensors)
         return chunked(kernels, start, self.network.tensors, self.groups, cut.chunks, all_chunks=all_chunks)
 
     def ranges(self, start: int, stop: int, cut: Cut) -> RegionRanges:

@@ -175,8 +175,8 @@ def _plan_words(rows: Sequence[Row]) -> Iterator[str]:
 def _problems_page(rows: Mapping[str, Row]) -> Iterator[str]:
     tools = ("onnxtile", "MiniMalloc", "vela greedy", "vela hillclimb")
     yield (
-        "The eleven problems of MiniMalloc (Moffitt, ASPLOS 2023), each to fit its capacity. Processor seconds of one run of the"
-        " whole command, of Vela those of the allocator alone. Its hill climb is stopped after 5 s, MiniMalloc after 60 s by the"
+        "The eleven problems of MiniMalloc (Moffitt, ASPLOS 2023), each to fit its capacity. Processor seconds of the whole"
+        " command, of Vela those of the allocator alone, once. Its hill climb is stopped after 5 s, MiniMalloc after 60 s by the"
         " clock, of which it has a part on a loaded machine. A time counts only where the arena fits the capacity.\n"
     )
     yield _table("problem", "capacity", *(part for tool in tools for part in (tool, "s")))

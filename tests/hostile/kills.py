@@ -145,7 +145,7 @@ class Kills:
             if name.startswith(".onnxtile."):
                 wrong += [] if may_leave else [f"{name} is left"]
             elif expected.files.get(name) != data:
-                wrong.append(f"{name} is not whole")
+                wrong.append(f"{name} is not whole: {data[-300:]!r}")
         left = sorted(path.name for path in (folder / "tmp").iterdir() if path.name not in _OF_CLUSTERS)
         if left and not may_leave:
             wrong.append(f"temporary files are left: {left}")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,6 +101,7 @@ def test_a_file_that_another_took_before_it_was_locked_is_made_again(
 
 
 FOLDER = """
+import tempfile
 import time
 from onnxtile.model.temporary import temporary_folder
 with temporary_folder() as path:
@@ -115,7 +117,7 @@ def test_a_folder_that_a_killed_process_left_is_removed(tmp_path: Path, monkeypa
     with subprocess.Popen([sys.executable, "-c", FOLDER], env=own, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         dead = process.stdout.readline().strip()
-        monkeypatch.setattr(temporary.tempfile, "tempdir", str(tmp_path))
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         with temporary_folder() as path:
             assert names(tmp_path) == sorted([dead, path.name])
         process.send_signal(signal.SIGKILL)

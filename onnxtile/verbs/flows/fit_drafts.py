@@ -134,7 +134,8 @@ def drafted(subject: FitSubject, schedule: FitSchedule, progress: Progress) -> D
     # Before IR version 4 constants are inputs, too: one that is no longer read must not become an input alone.
     raise_ir_version(model)
     constants = Constants(model)
-    pieces = write(model, schedule, regions_of(model, copied, constants), copied, constants)
+    is_cut = not schedule.is_whole
+    pieces = write(model, schedule, regions_of(model, copied, constants), copied, constants) if is_cut else []
     if subject.wrap:
         wrap(model, pieces)
     copied = known_shapes(model, copied)

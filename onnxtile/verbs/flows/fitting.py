@@ -24,6 +24,7 @@ from onnxtile.fitting.unblocking.unblock import (
     token_cuts,
     unblock,
 )
+from onnxtile.fitting.uncut_peak import uncut_peak
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.infer import values
@@ -196,9 +197,10 @@ def cut(
             edited, rewrites = _passed_twice(subject, edited, rewrites, wanted.capacity, options)
         target = replace(wanted, extra_macs=max(extra_left(subject, edited, options), 0.0))
         return edited, before + rewrites, _fitted(edited, target, options.progress)
-    edited = _edited(subject, tokens, exact=options.exact)
-    schedule = FitSchedule(tuple(edited.regions.whole))
-    return edited, before + tokens.rewrites, written(edited, schedule, options.progress)
+    edit, regions = tokens
+    edited = replace(subject, model=edit.model, shapes=edit.shapes, regions=regions)
+    schedule = FitSchedule(tuple(regions.whole))
+    return edited, before + edit.rewrites, written(edited, schedule, options.progress)
 
 
 def unblocked_subject(subject: FitSubject, options: CurveOptions) -> tuple[FitSubject, tuple[ModelRewrite, ...]]:
@@ -268,17 +270,22 @@ def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
         raise ModelError(f"the size of {open_.name!r} is not known: {shapes.reason(open_)}")
 
 
-def _tokens_cut(subject: FitSubject, wanted: FitTarget) -> UnblockedModel | None:
-    """Return the model with its heads apart and as few pieces of its tokens as fit; else those of the least peak, if below the arena."""
-    best: UnblockedModel | None = None
+def _tokens_cut(subject: FitSubject, wanted: FitTarget) -> tuple[UnblockedModel, Regions] | None:
+    """Return the model with its heads apart and as few pieces of its tokens as fit, and its kernels as regions, of which none is cut.
+
+    Where none fits, those of the least peak, if below the arena.
+    """
+    best: tuple[UnblockedModel, Regions] | None = None
     least = subject.before.arena
     for one in token_cuts(subject.model, subject.shapes):
-        whole = regions_of(one.model, one.shapes, Constants(one.model), exact=True).whole
-        peak = max(region.peak for region in whole)
-        if wanted.nodes is not None and len(whole) > wanted.nodes:
+        regions = regions_of(one.model, one.shapes, Constants(one.model), exact=True)
+        if wanted.nodes is not None and len(regions.network.kernels) > wanted.nodes:
             break
+        peak = uncut_peak(regions.network)
+        if wanted.capacity is None or peak <= wanted.capacity:
+            peak = max(region.peak for region in regions.whole)
         if peak < least:
-            best, least = one, peak
+            best, least = (one, regions), peak
         elif best is not None:
             break
         if wanted.capacity is not None and peak <= wanted.capacity:
