@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from onnxtile.fitting.live_bytes import live_bytes
 from onnxtile.fitting.network import Network
-from onnxtile.fitting.region import Cut, RegionTracer, UncutRegion
+from onnxtile.fitting.region import Cut, UncutRegion
+from onnxtile.fitting.region_tracer import RegionTracer
 
 
 def uncut_peak(network: Network) -> int:
