@@ -9,7 +9,9 @@ import time
 from types import FrameType
 from typing import NoReturn
 
+from onnxtile.model.temporary import remove_temporary
 from onnxtile.quiet import silence_finalisers
+from onnxtile.run_limits import stop_runs
 
 _EVERY = 0.5
 """Seconds between two looks."""
@@ -37,7 +39,9 @@ def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_EVERY)
     os.kill(os.getpid(), signal.SIGTERM)
+    stop_runs()
     time.sleep(_GRACE)
+    remove_temporary()
     os._exit(_CODE)
 
 

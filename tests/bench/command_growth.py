@@ -28,7 +28,7 @@ COMMANDS = {
     "fuse, no runs": ("fuse", "IN", "--no-verify", "-o", "FOLDER/fused.onnx"),
     "lower": ("fuse", "IN", "--lower", "ort", "-o", "FOLDER/lowered.onnx"),
     "unfuse": ("unfuse", "FOLDER/fused.onnx", "-o", "FOLDER/unfused.onnx"),
-    "tile": ("tile", "IN", "--max", "4", "-o", "FOLDER/tiled.onnx"),
+    "tile": ("tile", "IN", "--max", "4", "--conv", "-o", "FOLDER/tiled.onnx"),
     "plan": ("plan", "IN", "-o", "FOLDER/planned.onnx"),
     "plan, no runs": ("plan", "IN", "--no-verify", "-o", "FOLDER/planned.onnx"),
     "plan --order model": ("plan", "IN", "--no-verify", "--order", "model", "--dry-run"),

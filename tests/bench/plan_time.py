@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +145,7 @@ def measured(subject: Subject, onnxsim: str, runs: int) -> tuple[Cost, Cost, Cos
         target = f"{folder}/out.onnx"
         given = [part for shape in subject.shapes for part in ("--shape", shape)]
         plan = [sys.executable, "-m", "onnxtile", "plan", str(subject.path), "-o", target, "--force", *given]
-        commands = ([onnxsim, str(subject.path), target, *_for_onnxsim(subject.shapes)], plan, [*plan, "--no-verify"])
+        commands = ([onnxsim, str(subject.path), target, *for_onnxsim(subject.shapes)], plan, [*plan, "--no-verify"])
         turns = [[cost(command) for command in commands] for _ in range(runs)]
     theirs, ours, unproved = turns[0]
     for turn in turns[1:]:
@@ -152,16 +153,20 @@ def measured(subject: Subject, onnxsim: str, runs: int) -> tuple[Cost, Cost, Cos
     return theirs, ours, unproved
 
 
-def _for_onnxsim(shapes: Sequence[str]) -> list[str]:
+def for_onnxsim(shapes: Sequence[str]) -> list[str]:
+    """Return the options of onnxsim that bind inputs to `shapes`."""
     pairs = (shape.rsplit("=", 1) for shape in shapes)
     found = [f"{name}:{sizes.replace('x', ',')}" for name, sizes in pairs]
     return ["--overwrite-input-shape", *found] if found else []
 
 
-def cost(command: Sequence[str]) -> Cost:
-    """Return what one run of `command` takes."""
+def cost(command: Sequence[str], timeout: float | None = None) -> Cost:
+    """Return what one run of `command` takes; after `timeout` seconds by the clock it is ended, and has failed."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = threading.Timer(timeout or threading.TIMEOUT_MAX, process.kill)
+    end.start()
     _, status, used = os.wait4(process.pid, 0)
+    end.cancel()
     process.returncode = os.waitstatus_to_exitcode(status)
     return Cost(math.nan, math.nan) if status else Cost(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 

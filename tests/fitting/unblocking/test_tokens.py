@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,18 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
+from onnxtile.errors import Infeasible
+from onnxtile.fitting.network import Network
+from onnxtile.fitting.region import Cut
+from onnxtile.fitting.regions import RegionCost, Regions
 from onnxtile.fitting.unblocking.editing import ModelEdit, known_shapes
 from onnxtile.fitting.unblocking.heads import heads_apart
 from onnxtile.fitting.unblocking.packed import unpack_products
 from onnxtile.fitting.unblocking.tokens import tokens_in_pieces
+from onnxtile.fitting.uncut_peak import uncut_peak
 from onnxtile.model.load import load
 from onnxtile.model.shapes import resolve
+from onnxtile.verbs.flows import fitting
 from tests.fitting.networks import model
 
 TOKENS, WIDTH = 37, 24
@@ -168,3 +175,26 @@ def test_fit_takes_one_head_and_pieces_of_tokens_without_more_products(tmp_path:
 def test_exact_leaves_tokens_whole() -> None:
     fitted = onnxtile.fit(block(), smallest=True, exact=True)
     assert not {"heads", "tokens"} & {step.kind for step in fitted.steps}
+
+
+def test_only_pieces_whose_peak_may_fit_are_counted_kernel_by_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    capacity = 2 * TOKENS * WIDTH * 4
+    peaks: dict[int, int] = {}
+    counted: set[int] = set()
+    cost = Regions.cost
+
+    def noted(network: Network) -> int:
+        peaks[len(network.kernels)] = uncut_peak(network)
+        return peaks[len(network.kernels)]
+
+    def counting(self: Regions, start: int, stop: int, cut: Cut, capacity: int | None = None) -> RegionCost | None:
+        counted.add(len(self.network.kernels))
+        return cost(self, start, stop, cut, capacity)
+
+    monkeypatch.setattr(fitting, "uncut_peak", noted)
+    monkeypatch.setattr(Regions, "cost", counting)
+    with suppress(Infeasible):
+        onnxtile.fit(block(), capacity=capacity, max_extra_macs="0%", verify=False)
+    over = {kernels for kernels, peak in peaks.items() if peak > capacity}
+    # One of them is the result where nothing fits.
+    assert len(counted & over) <= 1 < len(over)
