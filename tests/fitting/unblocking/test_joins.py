@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 from onnx import numpy_helper
 
 import onnxtile
@@ -71,25 +72,17 @@ def test_with_exact_no_join_moves_below_a_product() -> None:
     assert [node.name for node in join_late(ModelEdit(read, known), exact=False)] == ["joined"]
 
 
-def test_a_join_stays_where_as_many_bytes_are_read_behind_it() -> None:
-    text = """
-g (float[1,4,8,8] x) => (float[1,4,8,16] y) {
+@pytest.mark.parametrize(
+    ("columns", "behind"),
+    [pytest.param(16, "Tanh(j)", id="as many bytes"), pytest.param(1, "ReduceMax<axes=[3]>(j)", id="mixed parts")],
+)
+def test_a_join_stays_where_no_fewer_bytes_are_joined_or_parts_are_mixed(columns: int, behind: str) -> None:
+    text = f"""
+g (float[1,4,8,8] x) => (float[1,4,8,{columns}] y) {{
     [a] a = Relu(x)
     [b] b = Sigmoid(x)
     [joined] j = Concat<axis=3>(a, b)
-    [end] y = Tanh(j)
-}"""
-    read = load(model(text))
-    assert not join_late(ModelEdit(read, resolve(read)), exact=False)
-
-
-def test_operators_that_mix_the_parts_keep_the_join() -> None:
-    text = """
-g (float[1,4,8,8] x) => (float[1,4,8,1] y) {
-    [a] a = Relu(x)
-    [b] b = Sigmoid(x)
-    [joined] j = Concat<axis=3>(a, b)
-    [end] y = ReduceMax<axes=[3]>(j)
-}"""
+    [end] y = {behind}
+}}"""
     read = load(model(text))
     assert not join_late(ModelEdit(read, resolve(read)), exact=False)
