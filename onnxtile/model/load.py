@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -128,6 +128,12 @@ def _free_negative_sizes(model: ir.Model) -> None:
                 value.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in shape])
 
 
+def _has_sparse_constant(nodes: Iterable[onnx.NodeProto]) -> bool:
+    """Return whether a Constant node among `nodes`, or in a body of one, holds a sparse tensor."""
+    attributes = (attribute for node in nodes for attribute in node.attribute)
+    return any(one.HasField("sparse_tensor") or _has_sparse_constant(one.g.node) for one in attributes)
+
+
 def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None = None) -> ir.Model:
     # Bytes of another format can parse as a message with nothing in it.
     if proto.ir_version < 1 or not proto.HasField("graph"):
@@ -145,6 +151,10 @@ def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None =
     except ModelError as error:
         raise ModelError(f"{name}: {error}", hint=error.hint) from None
     except (ArithmeticError, AttributeError, DecodeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        if any(_has_sparse_constant(nodes) for nodes in (proto.graph.node, *(one.node for one in proto.functions))):
+            raise ModelError(
+                f"{name}: the model has sparse constants, which onnxtile does not know", hint="store them densely"
+            ) from None
         cause = error.__cause__ or error
         raise ModelError(f"{name}: not a valid ONNX model ({' '.join(str(cause).split())})") from None
     return model

@@ -171,9 +171,8 @@ def _agreed(
     inputs = set(model.graph.inputs)
     merged: dict[ir.Value, Known] = {}
     disputed: dict[ir.Value, str] = {}
-    held = _optional_values(model)
     for (value, said), first, second in zip(from_file.items(), symbolic, from_onnx, strict=True):
-        if value in held:
+        if _is_optional(value):  # some engines take it for the tensor in it
             continue
         one = Known(first.dtype, None) if value in looped else first
         file = Known(said.dtype, None) if value in main else said
@@ -184,15 +183,6 @@ def _agreed(
     dims = {value: known.dims for value, known in merged.items() if known.dims is not None}
     doubtful = _downstream(model, disputed)
     return _ShapeFinding(_without(doubtful, disputed, _with_computed(model, Shapes(dtypes, dims))), doubtful)
-
-
-def _optional_values(model: ir.Model) -> set[ir.Value]:
-    """Return the optional values, which some engines take for the tensors in them."""
-    found = {value for value in model.graph.inputs if isinstance(value.type, ir.OptionalType)}
-    for node in model.graph.all_nodes():
-        if node.op_type == "Optional" or (node.op_type == "Identity" and node.inputs[0] in found):
-            found.update(node.outputs)
-    return found
 
 
 def _leaves_nothing_open(model: ir.Model, shapes: Shapes) -> bool:
@@ -388,4 +378,13 @@ def _is_open(value: ir.Value) -> bool:
 
 
 def _may_be_tensor(value: ir.Value) -> bool:
-    return value.type is None or isinstance(value.type, ir.TensorType)
+    return (value.type is None or isinstance(value.type, ir.TensorType)) and not _is_optional(value)
+
+
+def _is_optional(value: ir.Value) -> bool:
+    """Return whether `value` is an optional one: a run shows the tensor in it, and says no more."""
+    node = value.producer()
+    while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return isinstance(value.type, ir.OptionalType) or (node is not None and node.op_type == "Optional")

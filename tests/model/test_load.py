@@ -403,3 +403,11 @@ def test_texts_are_as_many_as_their_shape_asks_for(size: int, fits: bool) -> Non
         return
     with pytest.raises(ModelError, match=r"'t' of shape .* is truncated|tensor name: t"):
         load(model)
+
+
+def test_a_sparse_constant_of_a_node_is_refused_by_its_name(small: onnx.ModelProto) -> None:
+    values = helper.make_tensor("w", TensorProto.FLOAT, [1], [1.0])
+    sparse = helper.make_sparse_tensor(values, helper.make_tensor("i", TensorProto.INT64, [1], [2]), [3])
+    small.graph.node.insert(0, helper.make_node("Constant", [], ["dense"], sparse_value=sparse))
+    with pytest.raises(ModelError, match="the model has sparse constants, which onnxtile does not know"):
+        load(small)

@@ -135,7 +135,7 @@ class Site:
             return np.frombuffer(data, self.dtype).reshape(self.shape)
         held, bits = np.frombuffer(data, np.uint8), 8 // per_byte
         parts = np.stack([held >> bits * place & (1 << bits) - 1 for place in range(per_byte)], 1).reshape(-1)
-        return parts[: math.prod(self.shape)].astype(np.uint8).view(self.dtype).reshape(self.shape)
+        return np.asarray(parts[: math.prod(self.shape)].astype(np.uint8).view(self.dtype).reshape(self.shape))
 
     def meets(self, other: Site) -> bool:
         """Return whether both have bytes in common."""
@@ -181,7 +181,7 @@ class Run:
     def outputs(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return the outputs of the model. Raises Corrupted."""
         graph = self._model.graph
-        values = _constants(graph)
+        values: dict[str, Value] = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
         frame = self._frame(values, list(graph.node), self._plan)
         for name, array in {**values, **feeds}.items():
             if not isinstance(array, Site):
@@ -316,7 +316,7 @@ class Run:
     def _enter(
         self, frame: Frame, graph: onnx.GraphProto, body: Mapping[str, Any], given: Mapping[str, Array]
     ) -> Frame:
-        constants = _constants(graph)
+        constants: dict[str, Value] = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
         inner = self._frame({**frame.values, **constants}, list(graph.node), body)
         for name, array in given.items():
             self._store(inner, name, array)
@@ -408,16 +408,6 @@ def _stored(array: Array) -> Array:
     padded = np.concatenate([plain & (1 << bits) - 1, np.zeros(-len(plain) % per_byte, np.uint8)])
     rows = padded.reshape(-1, per_byte) << np.arange(0, 8, bits, dtype=np.uint8)
     return np.asarray(rows.sum(1), np.uint8)
-
-
-def _constants(graph: onnx.GraphProto) -> dict[str, Value]:
-    """Return the constants of a graph by name, those in sparse form, too."""
-    found: dict[str, Value] = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    for sparse in graph.sparse_initializer:
-        whole = np.zeros(math.prod(sparse.dims), np.float32)
-        whole[numpy_helper.to_array(sparse.indices)] = numpy_helper.to_array(sparse.values)
-        found[sparse.values.name] = whole.reshape(tuple(sparse.dims))
-    return found
 
 
 def _rank(info: onnx.ValueInfoProto, array: Array) -> tuple[int, ...]:

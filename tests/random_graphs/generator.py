@@ -15,7 +15,7 @@ from onnx import helper
 from tests.random_graphs.bodies import BODIES, info_of
 from tests.random_graphs.composites import COMPOSITES
 from tests.random_graphs.low_bits import LOW_BITS
-from tests.random_graphs.names import Names, make_sparse
+from tests.random_graphs.names import Names
 from tests.random_graphs.notes import Notes
 from tests.random_graphs.operators import STEPS
 from tests.random_graphs.other_kinds import OTHER_KINDS, STRING
@@ -79,7 +79,7 @@ class RandomModel:
 def random_model(seed: int, most: int = 18, opsets: Sequence[int] = OPSETS, *, further: bool = False) -> RandomModel:
     """Return the model of `seed` in one of the `opsets`, of up to `most` groups of nodes.
 
-    A `further` one has numbers of few bits, strings, sequences, optional values, sparse constants, unusual names, and deeper bodies, too.
+    A `further` one has numbers of few bits, strings, sequences, optional values, unusual names, and deeper bodies, too.
     """
     random = Random(seed)
     opset = random.choice(opsets)
@@ -101,7 +101,6 @@ def random_model(seed: int, most: int = 18, opsets: Sequence[int] = OPSETS, *, f
     Notes(random, random.choice([0, 0.2, 0.6]), metadata=shared.ir_version >= 10).write(model)
     named: dict[str, str] = {}
     if further:
-        make_sparse(model, random, random.choice([0, 0, 0.5]))
         named = Names(random, random.choice([0, 0.2, 0.8])).change(model)
     dims = {named.get(name, name): SIZES[name] for name in SIZES if any(name in one.dims for one in scope.inputs)}
     return RandomModel(seed, model, dims, _stepped(model), frozenset(shared.features))

@@ -8,7 +8,7 @@ from onnx import TensorProto
 from tests.random_graphs.picks import Step, is_float, picture
 from tests.random_graphs.scope import FLOAT, INT32, INT64, Scope, Tensor
 
-_QUANTISED = {
+_QUANTISED: dict[int, int] = {
     TensorProto.INT16: 21,
     TensorProto.UINT16: 21,
     TensorProto.INT4: 21,
@@ -18,7 +18,7 @@ _QUANTISED = {
     TensorProto.INT2: 25,
 }
 """The element types that QuantizeLinear takes besides 8-bit integers, and the first opset in which it does."""
-_MOST = {TensorProto.INT4: 7, TensorProto.UINT4: 15, TensorProto.INT2: 1, TensorProto.UINT16: 300}
+_MOST: dict[int, int] = {TensorProto.INT4: 7, TensorProto.UINT4: 15, TensorProto.INT2: 1, TensorProto.UINT16: 300}
 
 
 def _types(scope: Scope) -> list[int]:

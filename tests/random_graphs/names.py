@@ -1,4 +1,4 @@
-"""Unusual names of values, nodes, functions and sizes; and constants in sparse form."""
+"""Unusual names of values, nodes, functions and sizes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from random import Random
 from typing import Any
 
 import onnx
-from onnx import TensorProto, numpy_helper
 
 from tests.random_graphs.notes import graphs_of
-from tests.random_graphs.scope import sparse_tensor
 
 _FORMS = (
     "{}:0", "a b/{}", "größe.{}", "{}@sram", "{} (workspace)", "/{}/x", "'{}\"", "{}\\", "{}\n", "{},;=", "<{}>&amp;", "%s{}", "{}#1",
@@ -47,10 +45,9 @@ class Names:
         return self._sizes(model)
 
     def _graph(self, graph: onnx.GraphProto) -> None:
-        for one in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        named: tuple[Any, ...] = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
+        for one in named:
             one.name = self._value(one.name)
-        for sparse in graph.sparse_initializer:
-            sparse.values.name = self._value(sparse.values.name)
         for annotation in graph.quantization_annotation:
             annotation.tensor_name = self._value(annotation.tensor_name)
             for pair in annotation.quant_parameter_tensor_names:
@@ -105,16 +102,3 @@ def _tensors(described: onnx.TypeProto) -> list[Any]:
         if described.HasField(field):
             return _tensors(getattr(described, field).elem_type)
     return [described.tensor_type] if described.HasField("tensor_type") else []
-
-
-def make_sparse(model: onnx.ModelProto, random: Random, often: float) -> None:
-    """Write some of the main graph's constants of floats in sparse form."""
-    graph = model.graph
-    kept = {info.name for info in (*graph.input, *graph.output, *graph.value_info)}
-    for tensor in list(graph.initializer):
-        fits = tensor.data_type == TensorProto.FLOAT and len(tensor.dims) in (1, 2) and tensor.name not in kept
-        if fits and random.random() < often:
-            sparse = sparse_tensor(numpy_helper.to_array(tensor))
-            sparse.values.name = tensor.name
-            graph.sparse_initializer.append(sparse)
-            graph.initializer.remove(tensor)

@@ -67,7 +67,7 @@ class Shared:
     deepest: int = 2
     """The deepest body."""
     further: bool = False
-    """Whether there are numbers of few bits, strings, sequences, optional values and sparse constants, too."""
+    """Whether there are numbers of few bits, strings, sequences and optional values, too."""
     functions: list[onnx.FunctionProto] = field(default_factory=list)
     domains: set[str] = field(default_factory=set)
     features: set[str] = field(default_factory=set)
@@ -224,8 +224,6 @@ class Scope:
             one = "int" if code == INT64 else "float" if code == FLOAT else None
             if one is not None:
                 return {f"value_{one}" if array.ndim == 0 else f"value_{one}s": array.tolist()}
-        if self.shared.further and code == FLOAT and array.ndim in (1, 2) and self.opset >= 11 and self.chance(0.3):
-            return {"sparse_value": sparse_tensor(array)}
         proto.name = self.random.choice(["", "value"])
         return {"value": proto}
 
@@ -265,17 +263,10 @@ class Scope:
 def tensor_proto(array: NDArray[Any], code: int, *, typed: bool) -> onnx.TensorProto:
     """Return `array` as a tensor of the element type `code`, its numbers in the raw or in the typed field."""
     if code == TensorProto.STRING:
-        return helper.make_tensor("", code, array.shape, [str(one).encode() for one in array.flatten()])
+        words: Any = [str(one).encode() for one in array.flatten()]
+        return helper.make_tensor("", code, array.shape, words)
     kind = helper.tensor_dtype_to_np_dtype(code)
     held = np.ascontiguousarray(array).astype(kind).reshape(array.shape)
     if typed:
         return helper.make_tensor("", code, array.shape, held.flatten().tolist())
     return numpy_helper.from_array(held)
-
-
-def sparse_tensor(array: NDArray[Any]) -> onnx.SparseTensorProto:
-    """Return the numbers of `array` that are not zero, and where they are."""
-    flat = np.ascontiguousarray(array, np.float32).reshape(-1)
-    places = np.flatnonzero(flat)
-    values = numpy_helper.from_array(flat[places])
-    return helper.make_sparse_tensor(values, numpy_helper.from_array(places.astype(np.int64)), list(array.shape))
