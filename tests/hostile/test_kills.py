@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,6 +53,45 @@ def test_a_full_disk_leaves_nothing(folder: Path, line: str) -> None:
     )
     assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
     assert "File too large" in done.stderr
+    assert files(folder) == before
+
+
+def _can_mount() -> bool:
+    """Return whether this process may mount file systems in a namespace of its own, as root may on Linux."""
+    if shutil.which("unshare") is None:
+        return False
+    return not subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode
+
+
+MOUNTS = {"full": ("size=96k", "No space left on device"), "read only": ("ro", "Read-only file system")}
+
+
+@pytest.mark.skipif(not _can_mount(), reason="no file system can be mounted here")
+@pytest.mark.parametrize("kind", MOUNTS)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tile m.onnx --max 32 --no-verify -q -o disk/o.onnx",
+        "fit m.onnx --capacity 96KiB --no-verify -q -o disk/o.onnx",
+        "run p.toml m.onnx n.onnx --jobs 2 -q -o disk",
+    ],
+)
+def test_a_disk_that_is_full_or_read_only_gets_no_part_of_a_file(folder: Path, kind: str, line: str) -> None:
+    options, reason = MOUNTS[kind]
+    (folder / "disk").mkdir()
+    (folder / "n.onnx").write_bytes((folder / "m.onnx").read_bytes())
+    (folder / "p.toml").write_text('[[steps]]\ndo = "tile"\nmax = 32\nverify = false\n')
+    before = files(folder)
+    script = f"mount -t tmpfs -o {options} tmpfs disk && {sys.executable} -m onnxtile {line}; echo $?; ls -A disk"
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script], cwd=folder, capture_output=True, text=True, check=False
+    )
+    code, *left = done.stdout.split()
+    if line.startswith("run"):  # a report of a model says what was refused, where it has room
+        assert int(code) in {1, 2} and not [name for name in left if not name.endswith(".report.json")]
+    else:
+        assert (code, left) == ("2", []) and reason in done.stderr and done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr and "internal error" not in done.stderr
     assert files(folder) == before
 
 

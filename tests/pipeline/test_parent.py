@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.hostile.kills import patience
+
 WORKER = """
 import os, sys, time
 from pathlib import Path
@@ -111,8 +113,8 @@ def test_a_run_ends_with_all_its_workers(tmp_path: Path, transformer: Path, numb
         assert until(lambda: len(_group(process.pid)) >= 4, 60)
         time.sleep(1)
         process.send_signal(number)
-        assert process.wait(timeout=5) == (-number if number == signal.SIGKILL else 128 + number)
-        assert until(lambda: not _group(process.pid), 5)
+        assert process.wait(timeout=patience()) == (-number if number == signal.SIGKILL else 128 + number)
+        assert until(lambda: not _group(process.pid), patience())
         assert process.stderr is not None
         assert process.stderr.read().decode() == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "b.onnx", "p.toml"]
