@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from onnxtile.fitting.regions import Regions
 
-_KERNELS, _BASE = 400, 150_000
+_KERNELS, _BASE = 200, 60_000
 """The kernels that all searches may count for each kernel of the network, and for the network."""
 _PART = 2
 """The part of the effort left that one search may take."""
-_LEAST = 16
+_LEAST = 32
 """The part of all effort that every search may take."""
 _AHEAD = 4
 """The effort of one place, as a multiple of that left for each place."""
