@@ -83,8 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measure_part(run: Run, part: str, file: Path, count: int | None) -> None:
     """Measure the first `count` rows of a part, those that `file` does not have yet, and write each at once."""
     rows: Row = json.loads(file.read_text()) if file.exists() else {"rows": {}}
-    rows["about"] = about(run, part)
-    for name, measure in list(PARTS[part](run))[:count]:
+    measures = list(PARTS[part](run))
+    rows["about"] = about(run, part) | {"rows": len(measures)}
+    for name, measure in measures[:count]:
         if name not in rows["rows"]:
             sys.stderr.write(f"{part}: {name}\n")
             taken = {"date": datetime.date.today().isoformat(), "load": os.getloadavg()[0], "onnxtile": own_version()}

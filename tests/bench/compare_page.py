@@ -284,7 +284,7 @@ def _fit_page(rows: Mapping[str, Row]) -> Iterator[str]:
         " of activations without the input of the model, at an alignment of 64. No peer of this page rewrites an ONNX model for a"
         " memory. Published arenas are of the same network in int8, with the extra multiply-accumulates that the paper names:"
         " MCUNetV2 (arXiv:2110.15352) and msf-CNN; they count by their own rules, and were not measured here."
-        " The weights of these networks are random here.\n"
+        " The weights of these networks are random here. Seconds are processor time of one run.\n"
     )
     columns = ("arena before", "arena", "extra MACs", "nodes", "s", "published", "extra MACs there")
     yield _table("model", "budget", *columns, "by", words=2)
@@ -323,27 +323,28 @@ def page(stored: Mapping[str, Row]) -> str:
         f"`python -m tests.bench.compare` wrote this part, on {machine}.",
         f"Peers: {'; '.join(f'{name} {text}' for name, text in versions.items())}.",
         "",
-        "Times are processor time (user and system, all threads) of whole commands: medians of three runs in turn, of one run"
-        " where a command takes more than 5 s. A ratio is of commands that took turns. All tools have their bytecode. A peer's"
+        "Times are processor time (user and system, all threads) of whole commands: medians of three runs in turn; long"
+        " commands (above 5 s) may have run once. A ratio is of commands that took turns. All tools have their bytecode. A peer's"
         " number that is better than onnxtile's is bold, and so is a ratio above 1. `fuse` and `plan` verify what they write,"
         " unless the column says otherwise; no peer compares results in the time that is given.",
     ]
     for part, (title, write) in PAGES.items():
         if part in stored and stored[part]["rows"]:
-            lines += ["", f"### {title}", "", _taken(stored[part]["rows"]), "", *write(stored[part]["rows"])]
+            lines += ["", f"### {title}", "", _taken(stored[part]), "", *write(stored[part]["rows"])]
     return "\n".join(_short(line) for line in "\n".join(lines).split("\n")) + "\n"
 
 
-def _taken(rows: Mapping[str, Row]) -> str:
-    """Return when the rows of a part were measured, and with what."""
-    taken = [row["taken"] for row in rows.values()]
+def _taken(part: Row) -> str:
+    """Return how many rows of a part there are of those that it has in all, when they were measured, and with what."""
+    taken = [row["taken"] for row in part["rows"].values()]
+    count = f"{len(taken)} of {part['about']['rows']} rows" if "rows" in part["about"] else f"{len(taken)} rows"
     dates = sorted({one["date"] for one in taken})
     commits, pythons = (
         dict.fromkeys(words) for words in zip(*(one["onnxtile"].split(", ") for one in taken), strict=True)
     )
     loads = [one["load"] for one in taken]
     return (
-        f"{len(rows)} rows, measured on {' to '.join(dict.fromkeys((dates[0], dates[-1])))} with onnxtile at {', '.join(commits)} and"
+        f"{count}, measured on {' to '.join(dict.fromkeys((dates[0], dates[-1])))} with onnxtile at {', '.join(commits)} and"
         f" {', '.join(pythons)}, at a load of {min(loads):.0f} to {max(loads):.0f} (processes that want a core)."
     )
 

@@ -14,7 +14,7 @@ from tests.bench.compare_page import BEGIN, END, page, written
 from tests.bench.compare_rewriting import counted
 from tests.bench.compare_run import costs_in_turn, spread
 
-ABOUT = {"machine": "two cores", "versions": {"onnxsim": "0.8.1"}}
+ABOUT = {"rows": 60, "machine": "two cores", "versions": {"onnxsim": "0.8.1"}}
 TAKEN = {"date": "2026-11-22", "load": 7.2, "onnxtile": "abc, Python 3.11.7"}
 
 
@@ -41,7 +41,7 @@ def test_a_peer_that_wins_is_bold_and_one_that_does_not_is_not() -> None:
     assert "onnxsim 0.8.1" in text
     assert "wrote this part, on two cores." in text
     assert (
-        "3 rows, measured on 2026-11-22 with onnxtile at abc and Python 3.11.7, at a load of 7 to 7 (processes that want a core)."
+        "3 of 60 rows, measured on 2026-11-22 with onnxtile at abc and Python 3.11.7, at a load of 7 to 7 (processes that want a core)."
         in " ".join(text.split())
     )
     assert "| c | the command fails |" in text
