@@ -12,9 +12,10 @@ import threading
 import time
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import NoReturn
 
 from onnxtile.model.temporary import remove_temporary
-from onnxtile.quiet import silence_finalisers
+from onnxtile.quiet import imports_compiled, silence_finalisers
 from onnxtile.run_limits import stop_runs
 
 _ASKED = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -67,11 +68,13 @@ class Signals:
         signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
         threading.Thread(target=_end_in_time, args=(told, asked), name="onnxtile signals", daemon=True).start()
 
-    def _end(self, number: int, _frame: FrameType | None) -> None:
+    def _end(self, number: int, frame: FrameType | None) -> None:
         if self.done:
             os._exit(128 + number)
         if self.received:
             return
+        if imports_compiled(frame):
+            _leave(number)
         self.received.append(number)
         if number == signal.SIGINT:
             raise KeyboardInterrupt
@@ -89,6 +92,11 @@ def _end_in_time(pipe: int, asked: set[int]) -> None:
         number = sent[0]
     stop_runs()
     time.sleep(_GRACE)
+    _leave(number)
+
+
+def _leave(number: int) -> NoReturn:
+    """End the process at once, without leaving its blocks."""
     if number == signal.SIGINT:
         os.write(2, b"error: interrupted\n")
     remove_temporary()

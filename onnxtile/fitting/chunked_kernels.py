@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from onnxtile.fitting.network import FitKernel, FitTensor
-from onnxtile.fitting.region import RegionRanges
 from onnxtile.fitting.strip_ranges import StripRanges
 
 
@@ -44,11 +43,10 @@ class ChunkedKernels:
         self.origin[len(self.tensors) - 1] = origin
         return len(self.tensors) - 1
 
-    def ranges(self, whole: RegionRanges) -> RegionRanges:
+    def ranges(self, whole: list[StripRanges]) -> list[StripRanges]:
         """Return the ranges of these kernels, from those of the whole kernels."""
-        return RegionRanges(self._ranges(whole.rows), self._ranges(whole.columns)) if self.origin else whole
-
-    def _ranges(self, whole: Sequence[StripRanges]) -> list[StripRanges]:
+        if not self.origin:
+            return whole
         return [
             self._range(number, kernel, whole[base])
             for number, (kernel, base) in enumerate(zip(self.kernels, self.bases, strict=True))

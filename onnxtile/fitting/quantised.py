@@ -39,7 +39,7 @@ def separate(model: ir.Model) -> None:
 
 
 @dataclass(frozen=True)
-class IslandValues:
+class IslandTensors:
     """The values `inside` of quantised islands, and what their results share bytes with.
 
     `overwritten` has, for each result of an island, the stored operands that it may be written over, or that it joins without a
@@ -51,11 +51,13 @@ class IslandValues:
     joined: Mapping[ir.Value, ir.Node] = field(default_factory=dict)
 
 
-def island_values(model: ir.Model, constants: Constants) -> IslandValues:
+def island_tensors(model: ir.Model, constants: Constants) -> IslandTensors:
     """Return the values that are made and read inside of one quantised island, and those that its results are written over."""
+    if not is_quantised(model):
+        return IslandTensors()
     rule = next((pattern.island for pattern in select(["quantised"]) if pattern.island is not None), None)
-    if rule is None or not is_quantised(model):
-        return IslandValues()
+    if rule is None:
+        return IslandTensors()
     found: set[ir.Value] = set()
     over: dict[ir.Value, frozenset[ir.Value]] = {}
     joined: dict[ir.Value, ir.Node] = {}
@@ -71,4 +73,4 @@ def island_values(model: ir.Model, constants: Constants) -> IslandValues:
             over[part.outputs[0]] = frozenset(value for value in stored if value not in constants)
             joined.update({} if join is None else {part.outputs[0]: join})
     inside = frozenset(value for value in found if not value.is_graph_output())
-    return IslandValues(inside, over, joined)
+    return IslandTensors(inside, over, joined)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
 from onnxtile.fitting.moved_axes import slice_ranges
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
-from onnxtile.fitting.quantised import IslandValues
+from onnxtile.fitting.quantised import IslandTensors
 from onnxtile.graph import node_id
 from onnxtile.inspection.work import NotKnown, work_of
 from onnxtile.model.bytes import tensor_bytes
@@ -52,7 +52,7 @@ class KernelSource:
 
 class _NetworkReader:
     def __init__(
-        self, model: ir.Model, shapes: Shapes, constants: Constants, of_islands: IslandValues, exact: bool
+        self, model: ir.Model, shapes: Shapes, constants: Constants, of_islands: IslandTensors, exact: bool
     ) -> None:
         self.inside, self.of_islands, self.exact = of_islands.inside, of_islands, exact
         self.model, self.shapes, self.constants = model, shapes, constants
@@ -63,6 +63,8 @@ class _NetworkReader:
         self.values = [v for v in self._values() if v not in constants or v in outputs]
         for value in self.values:
             self.numbers.setdefault(value, len(self.numbers))
+        self._linked: dict[tuple[ir.Node, int], AxisLinks | None] = {}
+        """The links of each node along each axis: a node with many operands is asked for each of them."""
         self.axes = self._axes()
 
     def _values(self) -> Iterable[ir.Value]:
@@ -129,10 +131,13 @@ class _NetworkReader:
     def _links(self, node: ir.Node, axis: int | None) -> AxisLinks | None:
         if axis is None:
             return None
-        try:
-            return links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
-        except Uncut:
-            return None
+        key = node, axis
+        if key not in self._linked:
+            try:
+                self._linked[key] = links(OperatorFacts(node, self.shapes, self.constants, self.opset), axis)
+            except Uncut:
+                self._linked[key] = None
+        return self._linked[key]
 
     def network(self) -> Network:
         outputs = set(self.model.graph.outputs)
@@ -294,7 +299,7 @@ def read_network(
     model: ir.Model,
     shapes: Shapes,
     constants: Constants,
-    of_islands: IslandValues | None = None,
+    of_islands: IslandTensors | None = None,
     *,
     exact: bool = False,
 ) -> Network:
@@ -302,4 +307,4 @@ def read_network(
 
     With `exact`, only kernels are cut whose pieces are equal to the whole in the last bit.
     """
-    return _NetworkReader(model, shapes, constants, of_islands or IslandValues(), exact).network()
+    return _NetworkReader(model, shapes, constants, of_islands or IslandTensors(), exact).network()

@@ -1,4 +1,4 @@
-"""A run of kernels cut into strips and bands: the rows and columns that each kernel computes, and the multiply-accumulates."""
+"""A run of kernels cut into strips: the rows that each kernel computes, and the multiply-accumulates."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import cached_property
 from itertools import pairwise
 from math import prod
 
-from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
-from onnxtile.fitting.strip_ranges import PatchRange, PatchRanges, StripRanges, paced, shares, spans, uncut
+from onnxtile.fitting.network import ROWS, FitKernel, FitTensor
+from onnxtile.fitting.strip_ranges import PatchRange, PatchRanges, StripRanges, paced, spans, uncut
 
 PiecesOfTensors = tuple[tuple[int, tuple[int, ...]], ...]
 """Tensors that are not joined, in their order, each with the ends of the rows of its pieces."""
@@ -18,7 +18,7 @@ PiecesOfTensors = tuple[tuple[int, tuple[int, ...]], ...]
 
 @dataclass(frozen=True)
 class Cut:
-    """How a region is cut: strips of `step` rows of its largest operand (0: one strip), and `bands` of columns.
+    """How a region is cut: strips of `step` rows of its largest operand (0: one strip).
 
     `chunks` has the number of parts into which the hidden channels between two kernels, named by the first one's place, are cut.
     Rows of the tensors in `recomputed` are not kept from strip to strip, but computed again. Tensors in `eager` are computed as far as the
@@ -28,7 +28,6 @@ class Cut:
     """
 
     step: int = 0
-    bands: int = 1
     recomputed: frozenset[int] = frozenset()
     eager: frozenset[int] = frozenset()
     chunks: tuple[tuple[int, int], ...] = ()
@@ -38,16 +37,8 @@ class Cut:
 
     @property
     def plain(self) -> Cut:
-        """The cut without chunks and without pieces, which has the same ranges of rows and columns."""
+        """The cut without chunks and without pieces, which has the same ranges of rows."""
         return replace(self, chunks=(), given=(), parted=frozenset())
-
-
-@dataclass(frozen=True)
-class RegionRanges:
-    """The rows and columns that each kernel of a region computes in each strip and band."""
-
-    rows: list[StripRanges]
-    columns: list[StripRanges]
 
 
 @dataclass(frozen=True)
@@ -58,24 +49,19 @@ class UncutRegion:
     tensors: Sequence[FitTensor]
     results: Sequence[int]
 
-    def ranges(self, cut: Cut) -> RegionRanges:
-        """Return the rows and columns that the kernels compute in each strip and band. Raises PaddingOnly."""
-        rows = self._cut_rows(cut) if cut.step else self._whole_rows
-        return RegionRanges(rows, self._bands(cut.bands) if cut.bands > 1 else self._whole_columns)
+    def ranges(self, cut: Cut) -> list[StripRanges]:
+        """Return the rows that the kernels compute in each strip. Raises PaddingOnly."""
+        return self._cut_rows(cut) if cut.step else self._whole_rows
 
     @cached_property
     def _whole_rows(self) -> list[StripRanges]:
-        return uncut(self.kernels, self.tensors, ROWS)
-
-    @cached_property
-    def _whole_columns(self) -> list[StripRanges]:
-        return uncut(self.kernels, self.tensors, COLUMNS)
+        return uncut(self.kernels, self.tensors)
 
     @cached_property
     def _needed(self) -> dict[int, PatchRange]:
         """The rows of each made tensor that are read or wanted at all."""
         whole = {t: PatchRanges.of([(0, self.tensors[t].extent(ROWS))]) for t in self.results}
-        least = spans(self.kernels, self.tensors, whole, ROWS, keeps=False)
+        least = spans(self.kernels, self.tensors, whole, keeps=False)
         return {
             made: span.windows[0]
             for kernel, span in zip(self.kernels, least, strict=True)
@@ -88,23 +74,17 @@ class UncutRegion:
         pace = paced(self.kernels, self.tensors, eager, self._needed, cut.step, dict(cut.grains))
         again = {tensor for tensor in pace if self.tensors[tensor].is_inside} | cut.recomputed
         kept = {tensor: ranges for tensor, ranges in pace.items() if tensor in self.results or tensor not in again}
-        return spans(self.kernels, self.tensors, kept, ROWS, keeps=True)
-
-    def _bands(self, count: int) -> list[StripRanges]:
-        sizes = {tensor: self.tensors[tensor].extent(COLUMNS) for tensor in self.results}
-        bands = {tensor: PatchRanges.of(shares(size, count)) for tensor, size in sizes.items()}
-        return spans(self.kernels, self.tensors, bands, COLUMNS, keeps=False)
+        return spans(self.kernels, self.tensors, kept, keeps=True)
 
 
-def macs_of(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], ranges: RegionRanges) -> int:
-    """Return the multiply-accumulates of all strips and bands."""
+def macs_of(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], ranges: Sequence[StripRanges]) -> int:
+    """Return the multiply-accumulates of all strips."""
     total = 0
-    for kernel, rows, columns in zip(kernels, ranges.rows, ranges.columns, strict=True):
+    for kernel, rows in zip(kernels, ranges, strict=True):
+        made = tensors[kernel.makes[0]]
         if kernel.macs:
-            made = tensors[kernel.makes[0]]
-            area = int(rows.news.lengths.sum()) * int(columns.news.lengths.sum())
-            total += kernel.macs * area // (made.extent(ROWS) * made.extent(COLUMNS))
-        total += _weighted_macs(kernel, tensors[kernel.makes[0]], rows)
+            total += kernel.macs * int(rows.news.lengths.sum()) // made.extent(ROWS)
+        total += _weighted_macs(kernel, made, rows)
     return total
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
+import numpy as np
+
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor
-from onnxtile.fitting.region import Cut, RegionRanges, macs_of, overlapped, row_pieces
-from onnxtile.fitting.strip_ranges import PatchRange, shares
+from onnxtile.fitting.region import Cut, macs_of, overlapped, row_pieces
+from onnxtile.fitting.strip_ranges import PatchRange, RowNumbers, StripRanges
 
 
 class Patch(NamedTuple):
@@ -66,11 +69,11 @@ class RegionTracer:
         kernels: Sequence[FitKernel],
         tensors: Sequence[FitTensor],
         results: Sequence[int],
-        ranges: RegionRanges,
+        rows: list[StripRanges],
         cut: Cut,
     ) -> None:
         self.kernels, self.tensors, self.results, self.cut = kernels, tensors, frozenset(results), cut
-        self.rows, self.columns = ranges.rows, ranges.columns
+        self.rows = rows
         self.given = {tensor: row_pieces(ends) for tensor, ends in cut.given}
         self.found = RegionTrace()
         self.made = {made for kernel in kernels for made in kernel.makes}
@@ -79,8 +82,6 @@ class RegionTracer:
             for tensor in kernel.reads:
                 self.readers[tensor] = self.readers.get(tensor, 0) + 1
         self.makers = {made: number for number, kernel in enumerate(kernels) for made in kernel.makes}
-        self.row_news = [span.news.pairs for span in self.rows]
-        self.column_news = [span.news.pairs for span in self.columns]
         self.held: dict[int, int] = {}
         self.cuts: dict[Patch, int] = {}
         self.last_read: dict[int, int] = {}
@@ -88,44 +89,35 @@ class RegionTracer:
         self.given_patches: dict[int, dict[int, int]] = {}
 
     def trace(self) -> RegionTrace:
-        """Return the operations of all strips and bands."""
-        joined: dict[int, list[int]] = {tensor: [] for tensor in self.results}
-        for band in range(self.cut.bands):
-            parts: dict[int, list[int]] = {tensor: [] for tensor in self.results}
-            self.held = {}
-            for strip in range(len(self.rows[0].news)):
-                self._strip(strip, band, parts)
-                self._keep(strip)
-            for tensor, pieces in parts.items():
-                if tensor in self.cut.parted and len(pieces) > 1:
-                    self.found.pieces[tensor] = pieces
-                else:
-                    joined[tensor].append(self._join(tensor, pieces, ROWS))
-        for tensor, pieces in joined.items():
-            if pieces:
-                self.found.whole[tensor] = self._join(tensor, pieces, COLUMNS)
+        """Return the operations of all strips."""
+        parts: dict[int, list[int]] = {tensor: [] for tensor in self.results}
+        for strip in range(len(self.rows[0].news)):
+            self._strip(strip, parts)
+            self._keep(strip)
+        for tensor, pieces in parts.items():
+            if tensor in self.cut.parted and len(pieces) > 1:
+                self.found.pieces[tensor] = pieces
+            else:
+                self.found.whole[tensor] = self._join(tensor, pieces)
         self.found.pieces.update((tensor, list(self._given_all(tensor))) for tensor in self.given)
         self._put_tails()
-        self.found.macs = macs_of(self.kernels, self.tensors, RegionRanges(self.rows, self.columns))
+        self.found.macs = macs_of(self.kernels, self.tensors, self.rows)
         self.found.strips = len(self.rows[0].news)
         self.found.kept = len({op.makes for tails in self.tails.values() for op in tails})
         return self.found
 
     def strip(self, strip: int) -> StripTrace:
-        """Return the operations of one strip of the first band."""
+        """Return the operations of one strip."""
         self.found, self.held, self.cuts, self.last_read, self.tails = RegionTrace(), {}, {}, {}, {}
         self.given_patches = {}
         for number, rows in self._kept_before(strip) if strip else ():
-            columns = self.column_news[number][0]
-            if columns is None:
-                continue
             for made in self.kernels[number].makes:
                 if made in self.readers:
-                    self.held[made] = self._patch(Patch(made, rows, columns))
+                    self.held[made] = self._patch(self._patch_of(made, rows))
                     self.last_read[self.held[made]] = -1
         held = tuple(self.held.values())
         parts: dict[int, list[int]] = {tensor: [] for tensor in self.results}
-        self._strip(strip, 0, parts)
+        self._strip(strip, parts)
         self._keep(strip)
         self._put_tails()
         read = {(t, piece): patch for t, patches in self.given_patches.items() for piece, patch in patches.items()}
@@ -166,60 +158,56 @@ class RegionTracer:
             self.last_read[patch] = at
         self.found.ops.append(PieceOp(kernel, read, makes))
 
-    def _strip(self, strip: int, band: int, parts: dict[int, list[int]]) -> None:
+    def _strip(self, strip: int, parts: dict[int, list[int]]) -> None:
         self.cuts = {}
-        held, readers, row_news, column_news = self.held, self.readers, self.row_news, self.column_news
-        for number, kernel in enumerate(self.kernels):
-            rows, columns = row_news[number][strip], column_news[number][band]
-            if rows is None or columns is None:
+        held, readers = self.held, self.readers
+        for number, (kernel, (rows, *needs)) in enumerate(zip(self.kernels, self._rows_in(strip), strict=True)):
+            if rows is None:
                 continue
-            operands = self._operands(number, strip, band)
-            makes = tuple([self._patch(self._made(kernel, made, rows, columns)) for made in kernel.makes])
+            operands = tuple([self._operand(tensor, need) for tensor, need in zip(kernel.reads, needs, strict=True)])
+            makes = tuple([self._patch(self._made(kernel, made, rows)) for made in kernel.makes])
             self._op(number, operands, makes)
             for made, patch in zip(kernel.makes, makes, strict=True):
                 if made in self.results:
-                    parts[made].append(self._result(made, patch, columns, band))
+                    parts[made].append(patch)
                 if made in readers:
                     before = held.get(made)
-                    held[made] = patch if before is None else self._join(made, [before, patch], ROWS)
+                    held[made] = patch if before is None else self._join(made, [before, patch])
 
-    def _operands(self, number: int, strip: int, band: int) -> tuple[int, ...]:
-        wide, high = self.columns[number].needs, self.rows[number].needs
-        return tuple(
-            [
-                self._operand(tensor, high[place].pairs[strip], wide[place].pairs[band])
-                for place, tensor in enumerate(self.kernels[number].reads)
-            ]
+    def _rows_in(self, strip: int) -> Iterator[list[PatchRange | None]]:
+        """Yield the rows that each kernel computes in a strip, and those that it reads of each operand."""
+        starts, stops = (table[:, strip].tolist() for table in self._row_table)
+        pairs = ((start, stop) if start < stop else None for start, stop in zip(starts, stops, strict=True))
+        return (list(islice(pairs, 1 + len(span.needs))) for span in self.rows)
+
+    @cached_property
+    def _row_table(self) -> tuple[RowNumbers, RowNumbers]:
+        """The first rows, and the ends of the rows, that each kernel computes and reads: a column for each strip."""
+        ranges = [one for span in self.rows for one in (span.news, *span.needs)]
+        shape = len(ranges), len(self.rows[0].news)
+        return (
+            np.concatenate([one.starts for one in ranges]).reshape(shape),
+            np.concatenate([one.stops for one in ranges]).reshape(shape),
         )
 
-    def _made(self, kernel: FitKernel, tensor: int, rows: PatchRange, columns: PatchRange) -> Patch:
+    def _patch_of(self, tensor: int, rows: PatchRange) -> Patch:
+        """Return rows of a tensor, with all columns."""
+        return Patch(tensor, rows, (0, self.tensors[tensor].extent(COLUMNS)))
+
+    def _made(self, kernel: FitKernel, tensor: int, rows: PatchRange) -> Patch:
         """Return the patch of one result; the results of a kernel that is not cut may have different sizes."""
-        about = self.tensors[tensor]
-        return Patch(
-            tensor,
-            (0, about.extent(ROWS)) if kernel.links[ROWS] is None else rows,
-            (0, about.extent(COLUMNS)) if kernel.links[COLUMNS] is None else columns,
-        )
+        return self._patch_of(tensor, (0, self.tensors[tensor].extent(ROWS)) if kernel.links[ROWS] is None else rows)
 
-    def _result(self, tensor: int, patch: int, columns: PatchRange, band: int) -> int:
-        """Return the patch without columns that another band makes, too."""
-        bands = len(self.columns[0].news)
-        share = shares(self.tensors[tensor].extent(COLUMNS), bands)[band]
-        if share is None or share == columns:
-            return patch
-        return self._slice(patch, Patch(tensor, self.found.patches[patch].rows, share))
-
-    def _operand(self, tensor: int, rows: PatchRange | None, columns: PatchRange | None) -> int:
-        assert rows is not None and columns is not None
+    def _operand(self, tensor: int, rows: PatchRange | None) -> int:
+        assert rows is not None
         if tensor in self.given:
-            return self._assembled(Patch(tensor, rows, columns))
+            return self._assembled(self._patch_of(tensor, rows))
         source = self.held[tensor] if tensor in self.made else self._whole(tensor)
-        return self._slice(source, Patch(tensor, rows, columns))
+        return self._slice(source, self._patch_of(tensor, rows))
 
     def _whole(self, tensor: int) -> int:
         if tensor not in self.found.whole:
-            about = self.tensors[tensor]
-            self.found.whole[tensor] = self._patch(Patch(tensor, (0, about.extent(ROWS)), (0, about.extent(COLUMNS))))
+            self.found.whole[tensor] = self._patch(self._patch_of(tensor, (0, self.tensors[tensor].extent(ROWS))))
         return self.found.whole[tensor]
 
     def _assembled(self, wanted: Patch) -> int:
@@ -235,16 +223,14 @@ class RegionTracer:
             )
             for piece in overlapped(pieces, rows)
         ]
-        self.cuts[wanted] = self._join(tensor, parts, ROWS)
+        self.cuts[wanted] = self._join(tensor, parts)
         return self.cuts[wanted]
 
     def _given(self, tensor: int, piece: int) -> int:
         """Return the patch of a piece that was handed over."""
         patches = self.given_patches.setdefault(tensor, {})
         if piece not in patches:
-            patches[piece] = self._patch(
-                Patch(tensor, self.given[tensor][piece], (0, self.tensors[tensor].extent(COLUMNS)))
-            )
+            patches[piece] = self._patch(self._patch_of(tensor, self.given[tensor][piece]))
         return patches[piece]
 
     def _given_all(self, tensor: int) -> Iterator[int]:
@@ -258,14 +244,11 @@ class RegionTracer:
             self._op(None, (source,), (self.cuts[wanted],))
         return self.cuts[wanted]
 
-    def _join(self, tensor: int, pieces: Sequence[int], direction: int) -> int:
+    def _join(self, tensor: int, pieces: Sequence[int]) -> int:
         if len(pieces) == 1:
             return pieces[0]
         first, last = self.found.patches[pieces[0]], self.found.patches[pieces[-1]]
-        if direction == ROWS:
-            patch = self._patch(Patch(tensor, (first.rows[0], last.rows[1]), first.columns))
-        else:
-            patch = self._patch(Patch(tensor, first.rows, (first.columns[0], last.columns[1])))
+        patch = self._patch(self._patch_of(tensor, (first.rows[0], last.rows[1])))
         self._op(None, tuple(pieces), (patch,))
         return patch
 

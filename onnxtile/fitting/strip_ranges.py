@@ -125,7 +125,6 @@ def spans(
     kernels: Sequence[FitKernel],
     tensors: Sequence[FitTensor],
     wanted: Mapping[int, PatchRanges],
-    direction: int,
     keeps: bool,
 ) -> list[StripRanges]:
     """Return the span of each kernel's results, from the ranges `wanted` of results, and of kept tensors, in each strip.
@@ -138,28 +137,28 @@ def spans(
     found: list[StripRanges] = []
     for number in range(len(kernels) - 1, -1, -1):
         kernel = kernels[number]
-        size = max(tensors[made].extent(direction) for made in kernel.makes)
+        size = max(tensors[made].extent(ROWS) for made in kernel.makes)
         windows = _hull(count, [one for made in kernel.makes for one in demands.get(made, ())])
-        if kernel.links[direction] is None:
+        if kernel.links[ROWS] is None:
             windows = PatchRanges(np.zeros(count, np.int64), np.full(count, size)).where(windows.some)
         else:
-            windows = _rounded(windows, kernel.factor(direction), size)
+            windows = _rounded(windows, kernel.factor(ROWS), size)
         keep = keeps and (any(made in wanted for made in kernel.makes))
         span = _kept(windows) if keep else StripRanges(windows, windows)
         found.append(span)
         for place, tensor in enumerate(kernel.reads):
-            need = reads(kernel, place, tensors[tensor], span.news, direction)
+            need = _reads(kernel, place, tensors[tensor], span.news)
             span.needs.append(need)
             demands.setdefault(tensor, []).append(need)
     return found[::-1]
 
 
-def uncut(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], direction: int) -> list[StripRanges]:
-    """Return the ranges of kernels that run once, on all rows or columns of their operands."""
+def uncut(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> list[StripRanges]:
+    """Return the ranges of kernels that run once, on all rows of their operands."""
     found = []
     for kernel in kernels:
-        whole = _whole(max(tensors[made].extent(direction) for made in kernel.makes))
-        found.append(StripRanges(whole, whole, [_whole(tensors[tensor].extent(direction)) for tensor in kernel.reads]))
+        whole = _whole(max(tensors[made].extent(ROWS) for made in kernel.makes))
+        found.append(StripRanges(whole, whole, [_whole(tensors[tensor].extent(ROWS)) for tensor in kernel.reads]))
     return found
 
 
@@ -266,13 +265,13 @@ def _operand_end(kernel: FitKernel, place: int, tensors: Sequence[FitTensor], en
     return (end - 1) * slide.stride - slide.before + slide.reach
 
 
-def reads(kernel: FitKernel, place: int, tensor: FitTensor, news: PatchRanges, direction: int) -> PatchRanges:
-    """Return the rows or columns of an operand that the results `news` of a kernel read in each strip. Raises PaddingOnly."""
-    links = kernel.links[direction]
+def _reads(kernel: FitKernel, place: int, tensor: FitTensor, news: PatchRanges) -> PatchRanges:
+    """Return the rows of an operand that the results `news` of a kernel read in each strip. Raises PaddingOnly."""
+    links = kernel.links[ROWS]
     link = None if links is None else links[place]
-    if link is None or link.axis != tensor.axes[direction]:
+    if link is None or link.axis != tensor.axes[ROWS]:
         zeros = np.zeros(len(news), np.int64)
-        return PatchRanges(zeros, zeros + tensor.extent(direction)).where(news.some)
+        return PatchRanges(zeros, zeros + tensor.extent(ROWS)).where(news.some)
     if link == AxisLink(link.axis):
         return news
     found = _gathered(link, news)

@@ -17,11 +17,14 @@ def starting_workers() -> Iterator[None]:
 
     Else one of them, still importing modules, prints a traceback, or a report says that a worker died.
     """
-    _start_trackers()
     if not hasattr(signal, "pthread_sigmask"):  # Windows
+        _start_trackers()
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in _OF_TERMINALS])
+    blocked = [getattr(signal, name) for name in _OF_TERMINALS]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    _start_trackers()
+    signal.pthread_sigmask(signal.SIG_BLOCK, blocked)  # Python has let some through again
     try:
         yield
     finally:
@@ -31,7 +34,8 @@ def starting_workers() -> Iterator[None]:
 def _start_trackers() -> None:
     """Start the processes that remove shared memory and semaphores of workers without a stderr.
 
-    One prints a traceback where two processes that end at once both say that a semaphore is not needed.
+    One prints a traceback where two processes that end at once both say that a semaphore is not needed. One that a terminal's end has
+    killed is started again by Python, with stderr: so it must not see that.
     """
     from multiprocessing import resource_tracker
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.bench.compare_run import SHARED, TIMEOUT, Measure, Row, Run, costs_in_turn, spread
+from tests.bench.compare_run import RUNS, SHARED, TIMEOUT, Measure, Row, Run, costs_in_turn, spread
 from tests.bench.orders import plan as planned
 from tests.bench.orders import size_of
 from tests.bench.plan_time import Subject, for_onnxsim, installed
@@ -76,7 +76,7 @@ def _problem(run: Run, path: Path) -> Row:
     """Return a row. The first run of plan is not timed: numba compiles its search once, and keeps it in a file."""
     capacity = path.name.split(".")[1]
     ours, _ = plan_file(path, False, "--capacity", capacity)
-    found: Row = {"capacity": int(capacity), "onnxtile": {"arena": size_of(ours) if ours else None}}
+    found: Row = {"runs": RUNS, "capacity": int(capacity), "onnxtile": {"arena": size_of(ours) if ours else None}}
     found["vela greedy"] = run.side("ethos-u-vela", "offsets", str(path), "greedy", capacity)
     found["vela hillclimb"] = run.side("ethos-u-vela", "offsets", str(path), "hillclimb", capacity)
     own = [sys.executable, "-m", "onnxtile", "plan", str(path), "--capacity", capacity, "-q"]

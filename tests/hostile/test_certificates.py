@@ -8,7 +8,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from onnxtile.planning import check_account, check_bound
 from onnxtile.planning.check_account import assumed, graph_of
 from onnxtile.registry import data_folder
 
-_GRAPHS = {
+_GRAPHS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "node": (
         "g (float[N, 16, 8, 8] x, float[16, 16, 1, 1] w) => (float[N, 16, 8, 8] y) "
         "{ a = Conv(x, w)  b = Relu(a)  c = Conv(b, w)  d = Add(b, c)  y = Conv(d, w) }",
@@ -174,7 +174,7 @@ def test_each_assumption_is_told() -> None:
     )
 
 
-_SPOILED = {
+_SPOILED: Mapping[str, Callable[[Any], str]] = {
     "no JSON": lambda _: "{",
     "a list": lambda _: "[]",
     "deep": lambda _: "[" * 100_000,

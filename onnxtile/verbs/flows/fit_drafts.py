@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnxtile.fitting.channels import HiddenGroups
-from onnxtile.fitting.quantised import island_values
+from onnxtile.fitting.quantised import island_tensors
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import FitSchedule, Regions
 from onnxtile.fitting.result import ModelCost
@@ -188,7 +188,7 @@ def planned_model(model: ir.Model, about: OpenedModel, subject: PlanSubject) -> 
 
 def regions_of(model: ir.Model, shapes: Shapes, constants: Constants, *, exact: bool = False) -> Regions:
     """Return the regions of a model; `exact` says that no sum may be added up in another order."""
-    of_islands = island_values(model, constants)
+    of_islands = island_tensors(model, constants)
     network = read_network(model, shapes, constants, of_islands, exact=exact)
     # Sums of quantised products cannot be added up in parts without a wider type.
     if exact or of_islands.inside:

@@ -105,9 +105,15 @@ def test_heads_that_share_keys_and_values_stay_together() -> None:
     assert onnxtile.verify(grouped(4, 2), made).equal
 
 
-def packed(is_split: bool) -> onnx.ModelProto:
-    """Return an attention whose queries, keys and values come from one product."""
-    if is_split:
+def packed(form: str) -> onnx.ModelProto:
+    """Return an attention whose queries, keys and values come from one product, as a form of exporters takes them from it."""
+    if form == "squeezed":
+        # torch.nn.MultiheadAttention
+        middle = """r = Reshape(p, flat) u = Unsqueeze(r, zeros) t = Transpose<perm=[3,1,2,0,4]>(u) z = Squeeze(t, threes)
+        q0 = Gather<axis=0>(z, zero) k0 = Gather<axis=0>(z, one) v0 = Gather<axis=0>(z, two)
+        q1 = Reshape(q0, split) k1 = Reshape(k0, split) v1 = Reshape(v0, split)
+        q = Transpose<perm=[0,2,1,3]>(q1) k = Transpose<perm=[0,2,3,1]>(k1) v = Transpose<perm=[0,2,1,3]>(v1)"""
+    elif form == "split":
         middle = """q0, k0, v0 = Split<axis=2>(p) q1 = Reshape(q0, split) k1 = Reshape(k0, split) v1 = Reshape(v0, split)
         q = Transpose<perm=[0,2,1,3]>(q1) k = Transpose<perm=[0,2,3,1]>(k1) v = Transpose<perm=[0,2,1,3]>(v1)"""
     else:
@@ -125,6 +131,9 @@ def packed(is_split: bool) -> onnx.ModelProto:
         "split": [1, TOKENS, 3, 8],
         "join": [1, TOKENS, WIDTH],
         "packs": [1, TOKENS, 3, 3, 8],
+        "flat": [1, TOKENS, 3, WIDTH],
+        "zeros": [0],
+        "threes": [3],
         "zero": 0,
         "one": 1,
         "two": 2,
@@ -133,9 +142,9 @@ def packed(is_split: bool) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.parametrize("is_split", [True, False])
-def test_packed_queries_keys_and_values_are_products_of_their_own(is_split: bool) -> None:
-    made = load(packed(is_split))
+@pytest.mark.parametrize("form", ["split", "gathered", "squeezed"])
+def test_packed_queries_keys_and_values_are_products_of_their_own(form: str) -> None:
+    made = load(packed(form))
     edit = ModelEdit(made, resolve(made, run=False))
     assert unpack_products(edit)
     edit.drop_unread()
@@ -143,7 +152,7 @@ def test_packed_queries_keys_and_values_are_products_of_their_own(is_split: bool
     assert [node.name for node in heads_apart(edit)] == ["scores"]
     edit.drop_unread()
     assert not {"Split", "Gather"} & {node.op_type for node in made.graph}
-    assert onnxtile.verify(packed(is_split), made).equal
+    assert onnxtile.verify(packed(form), made).equal
 
 
 def test_a_tensor_without_independent_heads_stays() -> None:
