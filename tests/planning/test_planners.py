@@ -112,6 +112,22 @@ def test_rounds_of_the_skyline_that_ran_before_are_not_run_again(monkeypatch: py
     assert more == list(fillings(Problem(buffers), 12 * 200 * 11))
 
 
+@pytest.mark.parametrize(
+    ("is_kept", "can_keep", "least"), [(True, True, 10_000), (False, True, 100_000), (False, False, 500_000)]
+)
+def test_the_skyline_is_compiled_where_that_takes_less_time(
+    monkeypatch: pytest.MonkeyPatch, is_kept: bool, can_keep: bool, least: int
+) -> None:
+    fast = object()
+    answers = {"is_loaded": False, "is_available": True, "is_kept": is_kept, "can_keep": can_keep, "function": fast}
+    for name, answer in answers.items():
+        monkeypatch.setattr(compiled, name, lambda *_given, answer=answer: answer)
+    assert repeated_skyline._fill(least - 1) is skyline.fill
+    assert repeated_skyline._fill(least) is fast
+    monkeypatch.setattr(compiled, "is_available", lambda: False)
+    assert repeated_skyline._fill(least) is skyline.fill
+
+
 @given(problem=problems(40), weight=st.integers(1, 100), power=st.floats(-3, 3))
 def test_however_far_the_fullest_runs_ahead_the_filling_is_sound(problem: Problem, weight: int, power: float) -> None:
     strip = Strip.of(problem)

@@ -48,7 +48,7 @@ def function(module: ModuleType, name: str, *, allocates: bool = True) -> Any:
     for key, value in vars(module).items():
         if isinstance(value, FunctionType) and value.__module__ == module.__name__:
             plain = FunctionType(value.__code__, space, key)
-            space[key] = numba.njit(_nrt=allocates, cache=_can_keep(module))(plain)
+            space[key] = numba.njit(_nrt=allocates, cache=can_keep(module))(plain)
     _LOADED.add((module, name))
     return space[name]
 
@@ -66,6 +66,6 @@ def _drop_stale(module: ModuleType) -> None:
                 kept.unlink()
 
 
-def _can_keep(module: ModuleType) -> bool:
+def can_keep(module: ModuleType) -> bool:
     """Return whether numba can keep compiled code: in NUMBA_CACHE_DIR, or beside the module."""
     return bool(os.environ.get("NUMBA_CACHE_DIR")) or os.access(Path(module.__file__ or "").parent, os.W_OK)

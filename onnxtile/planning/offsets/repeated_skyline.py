@@ -18,9 +18,11 @@ from onnxtile.planning.offsets.skyline import Floats, Strip
 STEPS_OF_A_PLACING = 12
 """The steps of an effort that placing one buffer takes."""
 
-_COMPILE_FROM, _LOAD_FROM = 200_000, 10_000
-"""Placements from which compiling pays, and loading what was compiled: plain code takes four seconds for the former. After as many as the
-latter, a plan places the buffers with more effort, as a rule."""
+_LOAD_FROM, _COMPILE_FROM, _COMPILE_ONCE_FROM = 10_000, 100_000, 500_000
+"""Placements from which loading compiled code pays; compiling it, where it is kept for later plans; compiling it for this process alone.
+
+Plain code takes about two seconds for 100,000 placements, loading half a second, compiling ten.
+"""
 _PRIORITY_GROWTH = 1.5
 _SLACK = 1.002
 """A buffer that ends above this multiple of the peak has ended too high."""
@@ -129,9 +131,14 @@ class SkylineRounds:
 
 
 def _fill(placings: int) -> Callable[..., Ints]:
-    if not compiled.is_loaded(skyline, "fill"):
-        least = _LOAD_FROM if placings >= _LOAD_FROM and compiled.is_kept(skyline, "fill") else _COMPILE_FROM
-        if placings < least or not compiled.is_available():
-            return skyline.fill
+    if not compiled.is_loaded(skyline, "fill") and (placings < _least() or not compiled.is_available()):
+        return skyline.fill
     fill: Callable[..., Ints] = compiled.function(skyline, "fill")
     return fill
+
+
+def _least() -> int:
+    """Return the placements from which compiled code is used."""
+    if compiled.is_kept(skyline, "fill"):
+        return _LOAD_FROM
+    return _COMPILE_FROM if compiled.can_keep(skyline) else _COMPILE_ONCE_FROM
