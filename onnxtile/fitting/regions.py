@@ -222,6 +222,7 @@ class Regions:
 
     def macs(self, start: int, stop: int, cut: Cut) -> int | None:
         """Return the multiply-accumulates of a region; None where it cannot be cut so."""
+        self.counted += 0 if (start, stop, cut.plain) in self._ranges else stop - start
         try:
             return macs_of(self.network.kernels[start:stop], self.network.tensors, self.ranges(start, stop, cut))
         except PaddingOnly:

@@ -201,7 +201,10 @@ class PathSearch:
         The ends of regions are tried until `most` kernels were counted.
         """
         tried = fitting = 0
+        self.cuts.most = most
         for stop in ends_from(self.regions.narrow, place):
+            if self.cuts.is_spent:
+                return
             here, after = onward[place], onward[stop]
             if after is None:
                 continue
@@ -216,7 +219,7 @@ class PathSearch:
                     price = after.price + self.price(one)
                     if here is None or price < here.price:
                         here = onward[place] = WayOn(price, one)
-                if tried >= _STOPS or fitting >= _ENOUGH or self.regions.counted >= most:
+                if tried >= _STOPS or fitting >= _ENOUGH:
                     return
 
     def _is_worth(self, start: int, stop: int) -> bool:

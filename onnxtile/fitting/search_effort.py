@@ -29,8 +29,9 @@ class SearchEffort:
         self._end = regions.counted + max((all_effort - regions.counted) // _PART, all_effort // _LEAST)
 
     def next_share(self) -> int:
-        """Return the number of counted kernels at which the next place ends; at least one region may be tried there."""
+        """Return the number of counted kernels at which the next place ends; one region may be tried there unless no effort is left."""
         counted = self.regions.counted
-        share = max(self._end - counted, 0) * _AHEAD // max(self.places, 1)
+        left = max(self._end - counted, 0)
+        share = max(left * _AHEAD // max(self.places, 1), min(left, 1))
         self.places -= 1
-        return counted + max(share, 1)
+        return counted + share
