@@ -84,6 +84,12 @@ def seconds_of_a_run(*, iterates: bool) -> float:
     return LOOP_SECONDS if iterates else SECONDS
 
 
+def memory_of_runs() -> int | None:
+    """Return the bytes that limits allow runs to take; None where limits say nothing of memory."""
+    limits = _CURRENT.get()
+    return None if limits is None else limits.memory
+
+
 class Watch:
     """Stops a run when its time is over: used as `with Watch(seconds, stop):`. Leaving the block raises OverLimit where it did.
 

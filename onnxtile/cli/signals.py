@@ -1,7 +1,7 @@
 """Signals that ask the command to end: it ends as an error does, so that no temporary file stays, and says so by its exit code.
 
 Python calls a signal's handler between two of its own instructions: not before a call of a library ends, such as a run of a model, which
-may take minutes. So a thread hears of the signal too. It stops such runs at once, and ends the process where that has not helped.
+may take minutes. So a thread is told of the signal too. It stops such runs at once, and ends the process where that has not helped.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import threading
 import time
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import NoReturn
 
 from onnxtile.model.temporary import remove_temporary
-from onnxtile.quiet import silence_finalisers
+from onnxtile.quiet import imports_compiled, silence_finalisers
 from onnxtile.run_limits import stop_runs
 
 _ASKED = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -62,16 +63,18 @@ class Signals:
 
     def _listen(self, asked: set[int]) -> None:
         """Let a thread know of the signals `asked`. It ends when the pipe is closed."""
-        heard, self._pipe = os.pipe()
+        told, self._pipe = os.pipe()
         os.set_blocking(self._pipe, False)
         signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
-        threading.Thread(target=_end_in_time, args=(heard, asked), name="onnxtile signals", daemon=True).start()
+        threading.Thread(target=_end_in_time, args=(told, asked), name="onnxtile signals", daemon=True).start()
 
-    def _end(self, number: int, _frame: FrameType | None) -> None:
+    def _end(self, number: int, frame: FrameType | None) -> None:
         if self.done:
             os._exit(128 + number)
         if self.received:
             return
+        if imports_compiled(frame):
+            _leave(number)
         self.received.append(number)
         if number == signal.SIGINT:
             raise KeyboardInterrupt
@@ -82,13 +85,18 @@ def _end_in_time(pipe: int, asked: set[int]) -> None:
     """Wait for one of the signals `asked`; then stop runs, and end the process where it has not ended after some seconds."""
     number = 0
     while number not in asked:
-        told = os.read(pipe, 1)
-        if not told:
+        sent = os.read(pipe, 1)
+        if not sent:
             os.close(pipe)
             return
-        number = told[0]
+        number = sent[0]
     stop_runs()
     time.sleep(_GRACE)
+    _leave(number)
+
+
+def _leave(number: int) -> NoReturn:
+    """End the process at once, without leaving its blocks."""
     if number == signal.SIGINT:
         os.write(2, b"error: interrupted\n")
     remove_temporary()

@@ -27,9 +27,9 @@ class ChunkedKernels:
     partial: set[int] = field(default_factory=set)
 
     @staticmethod
-    def whole(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> ChunkedKernels:
-        """Return kernels of which none is cut into chunks."""
-        return ChunkedKernels(list(kernels), list(tensors), bases=list(range(len(kernels))), weights=[1] * len(kernels))
+    def whole(kernels: Sequence[FitKernel], tensors: list[FitTensor]) -> ChunkedKernels:
+        """Return kernels of which none is cut into chunks; `tensors` are not copied, since no part is added to them."""
+        return ChunkedKernels(list(kernels), tensors, bases=list(range(len(kernels))), weights=[1] * len(kernels))
 
     def add(self, kernel: FitKernel, base: int, weight: int = 1) -> None:
         """Append a kernel."""

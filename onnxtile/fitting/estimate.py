@@ -98,7 +98,8 @@ class _StripCosts:
         if limit is not None and limit.exceeding(self.loads):
             return limit.exceeding(self.loads)
         kinds: dict[bytes, list[int]] = {}
-        for strip, outline in enumerate(_outlines(kernels, ranges)):
+        outlines = _outlines(kernels, ranges) if self.count > 1 else np.zeros((1, 0), np.int64)
+        for strip, outline in enumerate(outlines):
             kinds.setdefault(outline.tobytes() + self.pieces.places[strip], []).append(strip)
         for strips in sorted(kinds.values(), key=lambda strips: -(strips[-1] % (self.count - 1 or 1))):
             # Of equal strips the last has most results beside it, unless pieces that were handed over die before.

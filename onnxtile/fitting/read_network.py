@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -11,13 +11,16 @@ import onnx_ir as ir
 from onnxtile.fitting.axis_maps import AxisLink, AxisLinks, OperatorFacts, Uncut, links
 from onnxtile.fitting.moved_axes import slice_ranges
 from onnxtile.fitting.network import COLUMNS, ROWS, FitKernel, FitTensor, Network
+from onnxtile.fitting.quantised import IslandTensors
 from onnxtile.graph import node_id
 from onnxtile.inspection.work import NotKnown, work_of
 from onnxtile.model.bytes import tensor_bytes
 from onnxtile.model.constants import Constants
+from onnxtile.model.quantising import OWN_DOMAINS
 from onnxtile.model.shapes import Shapes
 from onnxtile.model.walk import dependencies, has_body
-from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, VIEWS
+from onnxtile.planning.layout.aliases.lawful import CUTS, IN_PLACE, JOINS, QUANTISED_IN_PLACE, VIEWS
+from onnxtile.planning.layout.aliases.moving import joins_quantised
 
 _DIRECTIONS = (ROWS, COLUMNS)
 _MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
@@ -49,9 +52,9 @@ class KernelSource:
 
 class _NetworkReader:
     def __init__(
-        self, model: ir.Model, shapes: Shapes, constants: Constants, inside: frozenset[ir.Value], exact: bool
+        self, model: ir.Model, shapes: Shapes, constants: Constants, of_islands: IslandTensors, exact: bool
     ) -> None:
-        self.inside, self.exact = inside, exact
+        self.inside, self.of_islands, self.exact = of_islands.inside, of_islands, exact
         self.model, self.shapes, self.constants = model, shapes, constants
         self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
         self.nodes = [n for n in model.graph if not all(v in constants for v in n.outputs if v.name)]
@@ -168,7 +171,8 @@ class _NetworkReader:
             for one in links_of
         )
         standard = node.domain in _STANDARD
-        allowed = IN_PLACE.get(node.op_type, frozenset()) if standard and len(made) == 1 else frozenset()
+        table = IN_PLACE if standard else QUANTISED_IN_PLACE if node.domain in OWN_DOMAINS else {}
+        allowed = table.get(node.op_type, frozenset()) if len(made) == 1 else frozenset()
         overwrites = {
             number
             for number, (place, value) in enumerate(read)
@@ -187,10 +191,12 @@ class _NetworkReader:
             self._macs(node),
             frozenset(overwrites),
             is_view,
-            standard and node.op_type == "Concat" and self._is_contiguous(node),
+            self._is_join(node) and self._is_contiguous(node),
             standard and node.op_type in CUTS and read[0][1] not in self.inside and self._is_part(node),
             KernelSource(node, tuple(place for place, _ in read), links_of, windows=self._windows(node)),
             "" if links_of[ROWS] is not None else self._reason(node),
+            self._overwritten_by_island(made[0]),
+            made[0] in self.of_islands.joined and self._is_contiguous(self.of_islands.joined[made[0]]),
         )
 
     def _cut(self, node: ir.Node, direction: int) -> AxisLinks | None:
@@ -245,6 +251,20 @@ class _NetworkReader:
         found = (self._links(node, axis) for axis in range(2, rank))
         return tuple(one[0] for one in found if one is not None and one[0] is not None)
 
+    def _overwritten_by_island(self, made: ir.Value) -> frozenset[int]:
+        """Return the operands of the island of a value whose bytes the value may take, or joins."""
+        sizes, islands = self.shapes.sizes(made), self.of_islands
+        stored = (value for value in islands.overwritten.get(made, ()) if value in self.numbers)
+        return frozenset(
+            self.numbers[value] for value in stored if made in islands.joined or self.shapes.sizes(value) == sizes
+        )
+
+    def _is_join(self, node: ir.Node) -> bool:
+        """Return whether a node joins its operands without a computation."""
+        if node.op_type == "Concat":
+            return node.domain in _STANDARD
+        return joins_quantised(node, self.model, self.constants) is not None
+
     def _is_contiguous(self, node: ir.Node) -> bool:
         sizes = self.shapes.sizes(node.outputs[0]) or ()
         axis = node.attributes.get_int("axis", 1)
@@ -279,12 +299,12 @@ def read_network(
     model: ir.Model,
     shapes: Shapes,
     constants: Constants,
-    inside: Collection[ir.Value] = (),
+    of_islands: IslandTensors | None = None,
     *,
     exact: bool = False,
 ) -> Network:
-    """Return the kernels of the main graph of `model` and the tensors between them; values of `inside` take no bytes.
+    """Return the kernels of the main graph of `model` and the tensors between them; values inside of islands take no bytes.
 
     With `exact`, only kernels are cut whose pieces are equal to the whole in the last bit.
     """
-    return _NetworkReader(model, shapes, constants, frozenset(inside), exact).network()
+    return _NetworkReader(model, shapes, constants, of_islands or IslandTensors(), exact).network()

@@ -104,6 +104,7 @@ class Regions:
     def __init__(self, network: Network, groups: Mapping[int, HiddenGroup] | None = None) -> None:
         self.network = network
         self.groups = groups or {}
+        self._tensors = list(network.tensors)
         self.counted = 0
         """The kernels of the regions whose costs were counted: the work that was done."""
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
@@ -185,7 +186,7 @@ class Regions:
         """Return the kernels of a region, with hidden channels in chunks; without `all_chunks`, with three of each group at most."""
         kernels = self.network.kernels[start:stop]
         if not cut.chunks:
-            return ChunkedKernels.whole(kernels, self.network.tensors)
+            return ChunkedKernels.whole(kernels, self._tensors)
         return chunked(kernels, start, self.network.tensors, self.groups, cut.chunks, all_chunks=all_chunks)
 
     def ranges(self, start: int, stop: int, cut: Cut) -> list[StripRanges]:
@@ -300,7 +301,18 @@ class Regions:
     def _passing(self, start: int, stop: int, cut: Cut = WHOLE) -> int:
         """Return the bytes from before a region that live throughout it, without tensors in pieces."""
         apart = self.dying(start, stop).union(tensor for tensor, _ in cut.given)
+        if stop == start + 1:
+            apart |= self._shared_by_island(start)
         return self.live_sizes[start] - sum(map(self.size, apart))
+
+    def _shared_by_island(self, place: int) -> set[int]:
+        """Return the operands of an island whose bytes the result of its last node, at `place`, takes: they die there."""
+        kernel, last = self.network.kernels[place], self.network.last_reads
+        ending = {tensor for tensor in kernel.island_overwrites if last[tensor] == place}
+        if kernel.is_island_join:
+            return ending
+        size = self.size(kernel.makes[0])
+        return set(sorted(tensor for tensor in ending if self.size(tensor) == size)[:1])
 
     @cached_property
     def least(self) -> int:

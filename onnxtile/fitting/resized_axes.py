@@ -127,14 +127,14 @@ def _measured(opset: int, mode: ResizeMode, size: int, out: int, scale: float | 
 def _run(opset: int, mode: ResizeMode, rows: Array, out: int, scale: float | None) -> Array:
     """Return `rows` resized to `out` rows by onnxruntime."""
     dims = (1, 1, *rows.shape)
-    wanted = [] if scale is None else [1.0, 1.0, scale, 1.0]
-    sizes = [1, 1, out, rows.shape[1]] if scale is None else []
-    constants = [
-        numpy_helper.from_array(np.zeros(0, np.float32), "roi"),
-        numpy_helper.from_array(np.asarray(wanted, np.float32), "scales"),
-        *([numpy_helper.from_array(np.asarray(sizes, np.int64), "sizes")] if sizes else []),
-    ]
-    node = helper.make_node("Resize", ["x", *(one.name for one in constants)], ["y"])
+    by_size = numpy_helper.from_array(np.asarray([1, 1, out, rows.shape[1]], np.int64), "sizes")
+    by_scale = numpy_helper.from_array(np.asarray([1, 1, scale or 1, 1], np.float32), "scales")
+    none = numpy_helper.from_array(np.zeros(0, np.float32), "none")
+    # Before opset 13 operands that are not given are empty tensors.
+    empty = "" if opset > 12 else "none"
+    constants = [none, by_size if scale is None else by_scale]
+    inputs = ["x", empty, *([empty, "sizes"] if scale is None else ["scales"])]
+    node = helper.make_node("Resize", inputs, ["y"])
     node.attribute.extend(helper.make_attribute(*one) for one in mode)
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in _ends(dims))
     graph = helper.make_graph([node], "resize", [x], [y], constants)

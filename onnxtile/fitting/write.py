@@ -295,7 +295,7 @@ class _RegionWriter:
         about, cut, first = self.tensors[patch.tensor], dict[int, InputWindow](), dict[int, int]()
         for direction, wanted, held in ((ROWS, patch.rows, given.rows), (COLUMNS, patch.columns, given.columns)):
             found, axis = source.links[direction], about.axes[direction]
-            if found is not None and axis is not None and found[0] is not None:
+            if found is not None and axis is not None and found[0] is not None and found[0].sources is None:
                 cut[axis], first[axis] = found[0].reads(*wanted), held[0]
         if node.op_type == "Slice":
             ranges = {
@@ -345,11 +345,13 @@ class _RegionWriter:
     def _scaled(self, node: ir.Node, patch: Patch, inputs: list[ir.Value | None]) -> list[ir.Value | None]:
         """Return the operands of a Resize of fewer rows: the scales of the model, or the sizes of the patch where it gives sizes."""
         scales = resize_scales(OperatorFacts(node, self.shapes, self.constants_of, self.opset))
+        # Before opset 13 operands that are not given are empty tensors.
+        none = None if self.opset > 12 else self._scales(())
         if scales is None:
-            return [inputs[0], inputs[1] or self._scales(()), self._scales(()), self._sizes(self._dims(patch))]
+            return [inputs[0], inputs[1] or none, none, self._sizes(self._dims(patch))]
         if node.op_type == "Upsample" or self.opset < 11:
             return [inputs[0], self._scales(scales)]
-        return [inputs[0], inputs[1] or self._scales(()), self._scales(scales)]
+        return [inputs[0], inputs[1] or none, self._scales(scales)]
 
     def _scales(self, scales: Sequence[float]) -> ir.Value:
         key = ("scales", *scales)

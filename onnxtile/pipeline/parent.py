@@ -10,7 +10,7 @@ from types import FrameType
 from typing import NoReturn
 
 from onnxtile.model.temporary import remove_temporary
-from onnxtile.quiet import silence_finalisers
+from onnxtile.quiet import imports_compiled, silence_finalisers
 from onnxtile.run_limits import stop_runs
 
 _EVERY = 0.5
@@ -45,5 +45,8 @@ def _watch(parent: int) -> None:
     os._exit(_CODE)
 
 
-def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
+def _end(_signal: int, frame: FrameType | None) -> NoReturn:
+    if imports_compiled(frame):
+        remove_temporary()
+        os._exit(_CODE)
     raise SystemExit(_CODE)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from onnxtile.errors import NAME_ONLY, UsageError, invalid
 from onnxtile.pipeline.cluster_processes import ended_with_this_process
 from onnxtile.pipeline.parent import end_with
+from onnxtile.pipeline.starting import starting_workers
 from onnxtile.quiet import silence_libraries
 
 T = TypeVar("T")
@@ -81,7 +82,9 @@ class Workers:
         own = {"initializer": _begin, "initargs": (os.getpid(),)} if self.backend == "loky" else {}
         with joblib.parallel_config(backend=self.backend, **own):
             parallel = joblib.Parallel(n_jobs=self.jobs, return_as="generator_unordered")
-            yield from parallel(joblib.delayed(work)(item) for item in items)
+            with starting_workers():
+                results = parallel(joblib.delayed(work)(item) for item in items)
+            yield from results
 
 
 def _begin(parent: int) -> None:
@@ -117,7 +120,7 @@ def _client(workers: Workers) -> Iterator[Any]:
         _require_answer(workers.scheduler)
         own = {"n_workers": workers.jobs, "threads_per_worker": 1, "silence_logs": CRITICAL, **_ON_LOOPBACK}
         where = own if workers.scheduler is None else {"address": workers.scheduler}
-        with dask.config.set(_WITHOUT_PAGES):
+        with dask.config.set(_WITHOUT_PAGES), starting_workers():
             client = Client(timeout=_PATIENCE, **where)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TimeoutError) as error:
         address = workers.scheduler or "this machine"
@@ -181,7 +184,7 @@ def _ray(workers: Workers) -> Iterator[Any]:
     where = own if workers.scheduler is None else {"address": workers.scheduler}
     with ended_with_this_process() if workers.scheduler is None else nullcontext():
         try:
-            with _own_handlers():
+            with _own_handlers(), starting_workers():
                 ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=CRITICAL, **where)
         except Exception as error:  # noqa: BLE001 - also a bare one, where its servers did not come up in time
             reason = " ".join(str(error).split())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_SETS = 20_000
+SCOPES = {"any order", "this order", "this order and its aliases"}
 
 
 class Account:
@@ -82,19 +83,34 @@ def is_too_high(tree: Any, rows: Mapping[str, Any], limit: int, below: frozenset
 
 
 def is_proved(said: Mapping[str, Any]) -> bool:
-    """Return whether more bytes are needed than the largest size below that of the arena."""
-    proof, limit = said["proof"], said["arena"] - said["alignment"]
+    """Return whether more bytes are needed than the largest size below that of the arena: sizes are multiples of the alignment."""
+    proof, arena, unit = said["proof"], said["arena"], said["alignment"]
+    if type(arena) is not int or type(unit) is not int or min(arena, unit) < 1:
+        raise ValueError("the size of the arena or the alignment is no positive whole number")
+    limit = (arena - 1) // unit * unit
     if "tree" in proof:
         return is_too_high(proof["tree"], said["rows"], limit, frozenset())
     account = Account(said["account"])
-    return account.always(proof["node"]) > limit if "node" in proof else account.is_exceeded(limit, **proof)
+    if "node" in proof:
+        return account.always(proof["node"]) > limit
+    most = min(proof.get("most", MOST_SETS), MOST_SETS)
+    return account.is_exceeded(limit, backward=proof["backward"], most=most)
 
 
 if __name__ == "__main__":
     try:
         certificate = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-        if certificate["proof"] is None or not is_proved(certificate):
+        if certificate["scope"] not in SCOPES or certificate["proof"] is None or not is_proved(certificate):
             raise ValueError(certificate["reason"] or "the proof does not hold")
         sys.stdout.write(f"accepted: no plan of {certificate['scope']} takes fewer than {certificate['arena']} bytes\n")
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-        sys.exit(f"refused: {error}")
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        OSError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
+        sys.exit(f"refused: {ascii(str(error))[1:-1][:300]}")

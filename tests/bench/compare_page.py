@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tests.bench.compare_arenas import RANGES
+from tests.bench.compare_rewriting import NO_FILE
 from tests.bench.compare_run import Row
 from tests.bench.quantised_models import HEAD
 
@@ -59,10 +60,12 @@ def _fuse_page(rows: Mapping[str, Row]) -> Iterator[str]:
     tools = list(dict.fromkeys(tool for row in rows.values() for tool in row["tools"]))
     yield (
         "Each tool rewrites each model of the zoo. *Equal* compares the outputs of its file with those of the model, in onnxruntime on"
-        " random inputs (`onnxtile.verify`). The columns of operators are those found of those there (truth.json of the zoo). The ratio"
-        " is the processor time of onnxtile over that of the tool, model by model. onnxsim folds and removes nodes and fuses"
-        " nothing. onnxruntime is its own optimizer up to the extended level. Aidge fuses with the queries that it publishes, has none"
-        " for RMS norms, and writes no file that runs, so its results are not compared.\n"
+        " random inputs (`onnxtile.verify`). The columns of operators are those found of those there (truth.json of the zoo); what is"
+        " found beyond those is behind a +, such as SiLU that onnxruntime writes as QuickGelu. Exports of dynamo (dy20) hold some as"
+        " operators of ONNX already, which count as found where a tool keeps them. The ratio is the processor time of onnxtile over"
+        " that of the tool, model by model. onnxsim folds and removes nodes and fuses nothing. onnxruntime is its own optimizer up to"
+        " the extended level. Of Aidge the operators count that the queries fuse which it publishes; it has none for RMS norms. It"
+        " writes no file that runs, so its results are not compared.\n"
     )
     yield _table("tool", "models", "equal", "not equal or failed", *_TITLES.values(), "median time ratio", "MB, median")
     for tool in tools:
@@ -101,7 +104,9 @@ def _tool_line(tool: str, rows: Mapping[str, Row]) -> str:
     counts = []
     for key in _TITLES:
         known = [(there[key], one["counts"][key]) for there, one, _ in done if key in there]
-        counts.append(f"{sum(found for _, found in known)} of {sum(there for there, _ in known)}")
+        beyond = sum(max(0, found - there) for there, found in known)
+        right = f"{sum(map(min, known))} of {sum(there for there, _ in known)}"
+        counts.append(right + (f" + {beyond}" if beyond else ""))
     ratios = [own["seconds"] / one["seconds"] for _, one, own in done if "failed" not in own]
     memory = statistics.median(one["memory"] for _, one, _ in done) / 1e6 if done else math.nan
     return _line(tool, len(pairs), words["equal"], bad, *counts, _spread(ratios), f"{memory:.0f}")
@@ -112,7 +117,8 @@ def _tool_cell(one: Row, own: Row) -> str:
         return str(one["failed"])
     counts = "/".join(str(one["counts"][key]) for key in _TITLES)
     seconds = _bold(["", f"{one['seconds']:.2f}"], [own.get("seconds"), one["seconds"]])[1]
-    return f"{counts}; {seconds}" + ("" if one["verdict"] == "equal" else f"; {one['verdict']}")
+    verdict = one["verdict"].partition(":")[0]
+    return f"{counts}; {seconds}" + ("" if verdict in {"equal", NO_FILE} else f"; {verdict}")
 
 
 def _plan_page(rows: Mapping[str, Row]) -> Iterator[str]:
@@ -145,7 +151,8 @@ def _plan_page(rows: Mapping[str, Row]) -> Iterator[str]:
 
 def _plan_line(name: str, row: Row) -> str:
     sim, vela = row["onnxsim"], row["vela"]
-    arenas = _bold([f"{row['arena']:,}", _cell(sim, "arena")], [row["arena"], sim.get("arena")])
+    theirs = "fails" if "failed" in sim else _cell(sim, "arena")
+    arenas = _bold([f"{row['arena']:,}", theirs], [row["arena"], sim.get("arena")])
     left = f" ({sim['left_out']})" if "left_out" in sim else ""
     same = [row["same buffers"], *(one.get("arena") for one in vela.values())]
     offsets = _bold([f"{same[0]:,}", *(_cell(one, "arena") for one in vela.values())], same)
@@ -175,12 +182,15 @@ def _plan_words(rows: Sequence[Row]) -> Iterator[str]:
 def _problems_page(rows: Mapping[str, Row]) -> Iterator[str]:
     tools = ("onnxtile", "MiniMalloc", "vela greedy", "vela hillclimb")
     yield (
-        "The eleven problems of MiniMalloc (Moffitt, ASPLOS 2023), each to fit its capacity. Processor seconds of one run of the"
-        " whole command, of Vela those of the allocator alone. Its hill climb is stopped after 5 s, MiniMalloc after 60 s by the"
+        "The eleven problems of MiniMalloc (Moffitt, ASPLOS 2023), each to fit its capacity. Processor seconds of the whole"
+        " command, of Vela those of the allocator alone, once. Its hill climb is stopped after 5 s, MiniMalloc after 60 s by the"
         " clock, of which it has a part on a loaded machine. A time counts only where the arena fits the capacity.\n"
     )
+    once = sum(row.get("runs", 1) == 1 for row in rows.values())
+    if once:
+        yield f"In {once} rows the times are of one run.\n"
     yield _table("problem", "capacity", *(part for tool in tools for part in (tool, "s")))
-    for name, row in rows.items():
+    for name, row in sorted(rows.items()):
         arenas = [_cell(row[tool], "arena") for tool in tools]
         times = _bold(
             [_cell(row[tool], "seconds", ".2f") if "failed" not in row[tool] else "" for tool in tools],
@@ -269,13 +279,14 @@ def _micro_page(rows: Mapping[str, Row]) -> Iterator[str]:
 
 def _fit_page(rows: Mapping[str, Row]) -> Iterator[str]:
     yield (
-        "`onnxtile fit MODEL --smallest --max-extra-macs BUDGET`, with both models run and the result run inside its arena. Bytes are"
+        "`onnxtile fit MODEL --max-extra-macs BUDGET`, with `--capacity` where the name has bytes and `--smallest` else. Both models"
+        " run and are compared, and the result runs inside its arena. Bytes are"
         " of activations without the input of the model, at an alignment of 64. No peer of this page rewrites an ONNX model for a"
         " memory. Published arenas are of the same network in int8, with the extra multiply-accumulates that the paper names:"
         " MCUNetV2 (arXiv:2110.15352) and msf-CNN; they count by their own rules, and were not measured here."
         " The weights of these networks are random here.\n"
     )
-    columns = ("arena before", "smallest", "extra MACs", "nodes", "s", "published", "extra MACs there")
+    columns = ("arena before", "arena", "extra MACs", "nodes", "s", "published", "extra MACs there")
     yield _table("model", "budget", *columns, "by", words=2)
     for name, row in rows.items():
         told = row.get("published")
@@ -298,7 +309,7 @@ PAGES: Mapping[str, tuple[str, Callable[[Mapping[str, Row]], Iterator[str]]]] = 
     "quantised": ("Quantised models", _quantised_page),
     "queries": ("Queries, beside Aidge", _queries_page),
     "micro": ("TensorFlow Lite Micro's planner", _micro_page),
-    "fit": ("The smallest arenas of fit", _fit_page),
+    "fit": ("Arenas of fit", _fit_page),
 }
 
 
@@ -326,11 +337,14 @@ def page(stored: Mapping[str, Row]) -> str:
 def _taken(rows: Mapping[str, Row]) -> str:
     """Return when the rows of a part were measured, and with what."""
     taken = [row["taken"] for row in rows.values()]
-    dates, commits = sorted({one["date"] for one in taken}), list(dict.fromkeys(one["onnxtile"] for one in taken))
+    dates = sorted({one["date"] for one in taken})
+    commits, pythons = (
+        dict.fromkeys(words) for words in zip(*(one["onnxtile"].split(", ") for one in taken), strict=True)
+    )
     loads = [one["load"] for one in taken]
     return (
-        f"{len(rows)} rows, measured on {' to '.join(dict.fromkeys((dates[0], dates[-1])))} with onnxtile at {', '.join(commits)},"
-        f" at a load of {min(loads):.0f} to {max(loads):.0f}."
+        f"{len(rows)} rows, measured on {' to '.join(dict.fromkeys((dates[0], dates[-1])))} with onnxtile at {', '.join(commits)} and"
+        f" {', '.join(pythons)}, at a load of {min(loads):.0f} to {max(loads):.0f} (processes that want a core)."
     )
 
 

@@ -40,6 +40,8 @@ OPERATORS = {
     "attention": ("ScaledDotProductAttention", "Attention", "MultiHeadAttention", "GroupQueryAttention"),
 }
 """The operators that count as found, of each tool."""
+NO_FILE = "writes no file"
+"""The verdict of a tool whose result is no file."""
 AIDGE_PATTERNS = {"layer_norm": "layernorm", "gelu": "gelu", "scaled_dot_product_attention": "attention"}
 """The queries that Aidge publishes, in patterns/aidge, and the operators that they find. None finds an RMS norm."""
 
@@ -102,7 +104,7 @@ def _outcome(tool: Tool, used: Cost | None) -> Row:
         told = answer(tool.command)
         counts = told.get("counts", [])
         named = dict.fromkeys(OPERATORS, 0) | dict(zip(AIDGE_PATTERNS.values(), counts, strict=False))
-        return told if "failed" in told else {"counts": named, "verdict": "writes no file", **vars(used)}
+        return told if "failed" in told else {"counts": named, "verdict": NO_FILE, **vars(used)}
     model = onnx.load(tool.after, load_external_data=False)
     return {"counts": counted(model), "nodes": len(model.graph.node), **vars(used)}
 

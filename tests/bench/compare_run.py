@@ -19,7 +19,7 @@ SHARED = ROOT.parent / "shared"
 SIDE = Path(__file__).parent / "peer_side.py"
 TIMEOUT = 120
 """Seconds, at most, of one command of a peer."""
-_RUNS = 3
+RUNS = 3
 _LONG = 5.0
 """Processor seconds: a command that takes more runs once."""
 
@@ -69,7 +69,7 @@ def costs_in_turn(commands: Mapping[str, Sequence[str]]) -> dict[str, Cost]:
     """Return the median processor time and the most memory of each command: of three runs in turn, of one run where it is long."""
     runs: dict[str, list[Cost]] = {name: [cost(command, TIMEOUT)] for name, command in commands.items()}
     again = {name: commands[name] for name, (first,) in runs.items() if first.seconds <= _LONG}
-    for _ in range(1, _RUNS):
+    for _ in range(1, RUNS):
         for name, command in again.items():
             runs[name].append(cost(command, TIMEOUT))
     return {

@@ -1,11 +1,11 @@
 """Processor time of `onnxtile plan`, with and without its proof, beside onnxsim's simplification of the same file: a table in Markdown.
 
-    python -m tests.bench.plan_time [--onnxsim COMMAND] [--runs N] [--docs] [MODEL.onnx[,INPUT=1x3x224x224]... ...]
+    python -m tests.bench.plan_time [--onnxsim COMMAND] [--runs N] [MODEL.onnx[,INPUT=1x3x224x224]... ...]
 
 COMMAND is `onnxsim` of the environment by default. Without models, those of the installed packages onnx, rapidocr-onnxruntime, silero-vad,
 magika and ddddocr are measured, and the small one of `models/`. Both commands are given the sizes of open inputs. Times are user and system
 seconds of the whole command, its children included; the runs of the commands alternate, and the least counts. Memory is the high-water
-mark in MB (10**6 bytes). With --docs the table replaces the one in docs/benchmarks.md.
+mark in MB (10**6 bytes).
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-DOCS = ROOT / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- begin of the table of plan_time.py -->\n", "<!-- end of the table of plan_time.py -->\n"
 PACKAGES = {
     "onnx": "backend/test/data/light/*.onnx",
     "rapidocr_onnxruntime": "models/*.onnx",
@@ -80,27 +78,20 @@ class Cost:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table, or write it."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", type=Subject.of)
     parser.add_argument("--onnxsim", metavar="COMMAND", default=shutil.which("onnxsim"))
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--docs", action="store_true")
     given = parser.parse_args(arguments)
     if given.onnxsim is None:
         parser.error("no onnxsim in this environment: give --onnxsim COMMAND")
-    lines = []
     # An installed command has its bytecode already: it is made by the first run of each here, so give two runs at least.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as bytecode:
         os.environ["PYTHONPYCACHEPREFIX"] = bytecode
         for line in table(given.models or list(installed()), given.onnxsim, given.runs):
             print(line, flush=True)
-            lines.append(line)
-    if given.docs:
-        text = DOCS.read_text("utf-8")
-        before, after = text.split(BEGIN)[0], text.split(END)[1]
-        DOCS.write_text(f"{before}{BEGIN}{chr(10).join(lines)}\n{END}{after}", "utf-8")
 
 
 def installed() -> Iterator[Subject]:

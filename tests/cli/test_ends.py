@@ -290,3 +290,25 @@ def test_a_signal_ends_a_call_of_a_library_that_takes_minutes(tmp_path: Path, wo
     assert process.returncode == 128 + getattr(signal, name)
     assert said in {b"", b"error: interrupted\n"}
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_raises_nothing_while_a_compiled_module_is_imported(tmp_path: Path, name: str) -> None:
+    """It would pass through C++, as of nanobind, which ends the process by std::terminate."""
+    done = python(
+        "import os, signal\n"
+        "from importlib.machinery import ExtensionFileLoader\n"
+        "from pathlib import Path\n"
+        "from onnxtile.cli.signals import Signals\n"
+        "from onnxtile.model.temporary import temporary_file\n"
+        "class Compiled(ExtensionFileLoader):\n"
+        "    def create_module(self, spec):\n"
+        f"        try: os.kill(os.getpid(), signal.{name})\n"
+        "        except BaseException: os.write(2, b'raised')\n"
+        "Signals().heed()\n"
+        f"with temporary_file(Path({str(tmp_path)!r})):\n"
+        "    Compiled('m', 'm').create_module(None)\n"
+    )
+    assert done.returncode == 128 + getattr(signal, name)
+    assert done.stderr == ("error: interrupted\n" if name == "SIGINT" else "")
+    assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,7 @@ from tests.bench.compare_rewriting import counted
 from tests.bench.compare_run import costs_in_turn, spread
 
 ABOUT = {"machine": "two cores", "versions": {"onnxsim": "0.8.1"}}
-TAKEN = {"date": "2026-11-22", "load": 7.2, "onnxtile": "abc"}
+TAKEN = {"date": "2026-11-22", "load": 7.2, "onnxtile": "abc, Python 3.11.7"}
 
 
 def _page(part: str, rows: dict[str, Any]) -> str:
@@ -40,7 +40,10 @@ def test_a_peer_that_wins_is_bold_and_one_that_does_not_is_not() -> None:
     assert "onnxsim's: less in 1, equal in 0, more in 1." in text
     assert "onnxsim 0.8.1" in text
     assert "wrote this part, on two cores." in text
-    assert "3 rows, measured on 2026-11-22 with onnxtile at abc, at a load of 7 to 7." in " ".join(text.split())
+    assert (
+        "3 rows, measured on 2026-11-22 with onnxtile at abc and Python 3.11.7, at a load of 7 to 7 (processes that want a core)."
+        in " ".join(text.split())
+    )
     assert "| c | the command fails |" in text
 
 
@@ -66,6 +69,15 @@ def test_a_wrong_result_is_said() -> None:
     assert "| gone | 2 | 0 | fails 2 |" in text
     assert "| m | 1/0/2/? | 1/0/2/3; 1.00 | 1/0/2/3; **0.50**; WRONG | not installed |" in text
     assert "| n | unknown |" in text
+    assert "| x | 1 | 1 | none | 1 of 1 | 0 of 0 | 1 of 1 + 2 | 0 of 0 |" in _page(
+        "fuse",
+        {
+            "m": {
+                "there": {"layernorm": 1, "gelu": 1, "rmsnorm": 0},
+                "tools": {"x": own | {"counts": {**counts, "gelu": 3}}, **tools},
+            }
+        },
+    )
     assert "--certify says of its own results, model by model: proved 2." in " ".join(text.split())
     assert "Quicker than onnxtile on most models: onnxsim (in 2 of 2)." in text
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import onnxruntime
 from onnx import numpy_helper
 
+from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.region import Cut
 from onnxtile.fitting.regions import FitSchedule, RegionCost, Regions
@@ -94,14 +95,21 @@ def run(proto: onnx.ModelProto, x: Any) -> Any:
     return session.run(None, {proto.graph.input[0].name: x})[0]
 
 
-def cut_into_strips(proto: onnx.ModelProto, step: int, *, exact: bool) -> tuple[onnx.ModelProto, RegionCost]:
-    """Return a model cut into strips of `step` rows of its first operand from end to end, and what the cut costs."""
+def cut_into_strips(
+    proto: onnx.ModelProto, step: int, *, exact: bool, chunks: tuple[tuple[int, int], ...] = ()
+) -> tuple[onnx.ModelProto, RegionCost]:
+    """Return a model cut into strips of `step` rows of its first operand from end to end, and what the cut costs.
+
+    `chunks` has numbers of chunks of hidden channels by the first kernel.
+    """
     made = load(proto)
     shapes = resolve(made, run=True)
     edited = unblock(made, shapes, exact=exact) or UnblockedModel(made, shapes, ())
     constants = Constants(edited.model)
-    regions = Regions(read_network(edited.model, edited.shapes, constants, exact=exact))
-    cost = regions.cost(0, len(regions.network.kernels), Cut(step))
+    network = read_network(edited.model, edited.shapes, constants, exact=exact)
+    groups = HiddenGroups(network, edited.shapes, constants, edited.model.graph.opset_imports[""]).found()
+    regions = Regions(network, groups)
+    cost = regions.cost(0, len(regions.network.kernels), Cut(step, chunks=chunks))
     assert cost is not None
     write(edited.model, FitSchedule((cost,)), regions, edited.shapes, constants)
     return ir.to_proto(edited.model), cost

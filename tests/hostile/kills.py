@@ -54,6 +54,8 @@ verify = false
 VERIFIED = f"{PIPELINE}[[steps]]\ndo = 'verify'\nruns = 40\n"
 _OF_CLUSTERS = {"dask-scratch-space", "ray"}
 """Folders of locks and logs that Dask and Ray make, which all their programs on a machine share and leave there."""
+_BEFORE = ("Could not import runpy module", "Failed to import the site module")
+"""Messages of Python where a signal comes before it has begun with the program."""
 _END = 5.0
 """Seconds in which all processes have to end, where no other work makes them wait for a processor."""
 
@@ -96,7 +98,8 @@ class Kills:
         if line not in self.known:
             folder = self._folder()
             start = time.monotonic()
-            _start(line, folder, self.nice).wait(timeout=600)
+            if _start(line, folder, self.nice).wait(timeout=600):
+                sys.exit(f"{line} fails by itself: {(folder / 'stderr').read_text()}")
             self.known[line] = Finished(_files(folder / "out"), time.monotonic() - start)
         return self.known[line]
 
@@ -124,6 +127,9 @@ class Kills:
             wrong.append(f"exit {code}")
         if said.count("\n") > 1 or "Traceback" in said:
             wrong.append(f"stderr: {said[:300]!r}")
+        if any(one in said for one in _BEFORE) and "onnxtile/" not in said:
+            self.moments["while Python itself started"] += 1  # no code of onnxtile has run
+            wrong = []
         wrong += self._of_files(folder, expected, may_leave=number == signal.SIGKILL)
         for one in left:
             os.kill(one, signal.SIGKILL)
@@ -145,7 +151,7 @@ class Kills:
             if name.startswith(".onnxtile."):
                 wrong += [] if may_leave else [f"{name} is left"]
             elif expected.files.get(name) != data:
-                wrong.append(f"{name} is not whole")
+                wrong.append(f"{name} is not whole: {data[-300:]!r}")
         left = sorted(path.name for path in (folder / "tmp").iterdir() if path.name not in _OF_CLUSTERS)
         if left and not may_leave:
             wrong.append(f"temporary files are left: {left}")

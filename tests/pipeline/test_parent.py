@@ -77,6 +77,29 @@ def _group(number: int) -> set[int]:
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="its processes are not listed here")
+@pytest.mark.parametrize("moment", [0.0, 0.2, 0.4, 0.6])
+def test_workers_that_are_being_started_say_nothing_of_ctrl_c(tmp_path: Path, moment: float) -> None:
+    """A terminal sends it to all of them, also while they import modules."""
+    (tmp_path / "p.toml").write_text(PIPELINE)
+    script = (
+        "import os, threading, time\nfrom onnxtile.cli.signals import Signals\n"
+        "from onnxtile.pipeline.workers import Workers\nsignals = Signals()\nsignals.heed()\n"
+        "threading.Timer(0.1, print, ['started'], {'flush': True}).start()\n"
+        "try:\n    list(Workers(2).each(time.sleep, [60, 60]))\nexcept KeyboardInterrupt:\n    os._exit(130)\n"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(
+        command, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"started\n"
+        assert until(lambda: len(_group(process.pid)) >= 3, 60)
+        time.sleep(moment)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+    assert (process.returncode, said) == (130, b"")
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="its processes are not listed here")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_a_run_ends_with_all_its_workers(tmp_path: Path, transformer: Path, number: signal.Signals) -> None:
     (tmp_path / "p.toml").write_text(PIPELINE)

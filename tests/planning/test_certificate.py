@@ -291,7 +291,10 @@ def test_a_bare_problem_has_a_certificate(tmp_path: Path) -> None:
     assert plan.optimal_over == "order"
     said = problem_certificate(json.loads(json.dumps(plan.to_dict())))
     file.write_text(json.dumps(said))
-    assert check_account.main(str(problem), str(file)) == "the rows are those of the problem"
+    assert (
+        check_account.main(str(problem), str(file))
+        == "the rows are those of the problem; the certificate says: alignment 1"
+    )
     assert (said["scope"], said["arena"]) == ("this order and its aliases", plan.arena_size)
     assert is_proved(said)
     name = next(iter(said["rows"]))
@@ -380,7 +383,10 @@ def test_the_checkers_run_by_themselves(tmp_path: Path) -> None:
         return done.returncode, done.stdout + done.stderr
 
     account, bound = CHECKERS
-    assert run(account, planned, file) == (0, "the account is that of the model\n")
+    assert run(account, planned, file) == (
+        0,
+        "the account is that of the model; the certificate says: alignment 64, io outputs, overwrite_inputs False\n",
+    )
     assert run(bound, file) == (0, "accepted: no plan of any order takes fewer than 8192 bytes\n")
     said = json.loads(file.read_text())
     file.write_text(json.dumps(said | {"arena": 8256}))

@@ -83,7 +83,8 @@ def _padding(edit: ModelEdit, facts: OperatorFacts, axes: Sequence[int], _sizes:
 def _scaling(edit: ModelEdit, facts: OperatorFacts, axes: Sequence[int], sizes: Sequence[int]) -> list[ir.Value | None]:
     """Return the operands behind the first of a Resize along `axes` alone: scales or sizes, as the node has them."""
     scales = resize_scales(facts)
-    none = edit.constant("none", np.zeros(0, np.float32))
+    # Before opset 13 operands that are not given are empty tensors.
+    none = None if edit.opset > 12 else edit.constant("none", np.zeros(0, np.float32))
     if scales is None:
         return [none, none, edit.numbers(sizes)]
     wanted = [scale if axis in axes else 1.0 for axis, scale in enumerate(scales)]

@@ -11,7 +11,7 @@ from onnxtile.model.walk import has_body
 
 _DEEPEST = 12
 """Nodes between a product and the node that takes a part of its result, at most."""
-_MOVING = frozenset({"Add", "Mul", "Reshape", "Transpose"})
+_MOVING = frozenset({"Add", "Flatten", "Mul", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 class _NotPacked(Exception):

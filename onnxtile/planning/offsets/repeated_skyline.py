@@ -18,8 +18,9 @@ from onnxtile.planning.offsets.skyline import Floats, Strip
 STEPS_OF_A_PLACING = 12
 """The steps of an effort that placing one buffer takes."""
 
-_COMPILE_FROM, _LOAD_FROM = 200_000, 20_000
-"""Placements from which compiling pays, and loading what was compiled: plain code takes four seconds, and half a second, for them."""
+_COMPILE_FROM, _LOAD_FROM = 200_000, 10_000
+"""Placements from which compiling pays, and loading what was compiled: plain code takes four seconds for the former. After as many as the
+latter, a plan places the buffers with more effort, as a rule."""
 _PRIORITY_GROWTH = 1.5
 _SLACK = 1.002
 """A buffer that ends above this multiple of the peak has ended too high."""

@@ -17,11 +17,13 @@ from onnxtile.fitting.unblocking.unblock import (
     ModelRewrite,
     UnblockedModel,
     batch_apart,
+    in_order_of_plan,
     passed_twice,
     sizes_written,
     token_cuts,
     unblock,
 )
+from onnxtile.fitting.uncut_peak import uncut_peak
 from onnxtile.model.constants import Constants
 from onnxtile.model.dims import bind
 from onnxtile.model.infer import values
@@ -168,6 +170,11 @@ def cut(
     sizes = sizes_written(subject.model, subject.shapes)
     if sizes is not None:
         subject, before = _edited(subject, sizes, exact=options.exact), sizes.rewrites
+    ordered = in_order_of_plan(subject.model, subject.shapes, subject.planned.plan.results)
+    if ordered is not None:
+        moved = _edited(subject, ordered, exact=options.exact)
+        if FitSchedule(tuple(moved.regions.whole)).peak <= FitSchedule(tuple(subject.regions.whole)).peak:
+            subject, before = moved, before + ordered.rewrites
     items = None if options.exact else batch_apart(subject.model, subject.shapes)
     if items is not None:
         apart = _edited(subject, items, exact=False)
@@ -184,9 +191,10 @@ def cut(
             edited, rewrites = _passed_twice(subject, edited, rewrites, wanted.capacity, options)
         target = replace(wanted, extra_macs=max(extra_left(subject, edited, options), 0.0))
         return edited, before + rewrites, FitAttempts(edited, target, options.progress).result()
-    edited = _edited(subject, tokens, exact=options.exact)
-    schedule = FitSchedule(tuple(edited.regions.whole))
-    return edited, before + tokens.rewrites, written(edited, schedule, options.progress)
+    edit, regions = tokens
+    edited = replace(subject, model=edit.model, shapes=edit.shapes, regions=regions)
+    schedule = FitSchedule(tuple(regions.whole))
+    return edited, before + edit.rewrites, written(edited, schedule, options.progress)
 
 
 def unblocked_subject(subject: FitSubject, options: CurveOptions) -> tuple[FitSubject, tuple[ModelRewrite, ...]]:
@@ -256,17 +264,22 @@ def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
         raise ModelError(f"the size of {open_.name!r} is not known: {shapes.reason(open_)}")
 
 
-def _tokens_cut(subject: FitSubject, wanted: FitTarget) -> UnblockedModel | None:
-    """Return the model with its heads apart and as few pieces of its tokens as fit; else those of the least peak, if below the arena."""
-    best: UnblockedModel | None = None
+def _tokens_cut(subject: FitSubject, wanted: FitTarget) -> tuple[UnblockedModel, Regions] | None:
+    """Return the model with its heads apart and as few pieces of its tokens as fit, and its kernels as regions, of which none is cut.
+
+    Where none fits, those of the least peak, if below the arena.
+    """
+    best: tuple[UnblockedModel, Regions] | None = None
     least = subject.before.arena
     for one in token_cuts(subject.model, subject.shapes):
-        whole = regions_of(one.model, one.shapes, Constants(one.model), exact=True).whole
-        peak = max(region.peak for region in whole)
-        if wanted.nodes is not None and len(whole) > wanted.nodes:
+        regions = regions_of(one.model, one.shapes, Constants(one.model), exact=True)
+        if wanted.nodes is not None and len(regions.network.kernels) > wanted.nodes:
             break
+        peak = uncut_peak(regions.network)
+        if wanted.capacity is None or peak <= wanted.capacity:
+            peak = max(region.peak for region in regions.whole)
         if peak < least:
-            best, least = one, peak
+            best, least = (one, regions), peak
         elif best is not None:
             break
         if wanted.capacity is not None and peak <= wanted.capacity:

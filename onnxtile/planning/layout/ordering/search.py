@@ -33,6 +33,8 @@ _SHARES = (4096, 256)
 """Units smaller than these shares of the bound, as 1/n, are left out where the search of the whole problem does not end quickly."""
 _CLOSE = 2048
 """A peak above the bound by this share of it, as 1/n, at most, is not searched further."""
+_LARGE = 1000
+"""Nodes of a graph, at most, of which a last and longest search begins although those before it have found nothing."""
 _STEPS_OF_A_NODE = 4
 """Steps for each node of the graph, at least, that a search may take: with fewer it would not reach the end."""
 _LEVELS = 8
@@ -70,15 +72,18 @@ def search(problem: OrderingProblem, budget: int = BUDGET) -> FoundOrder:
         return best
     if len(given) > WIDEST:
         return replace(best, order=_in_stretches(problem, budget))
-    best = first = _both_ways(problem, best, budget // 4)
+    known, best = best, _both_ways(problem, best, budget // 4)
+    first = best
     for share in _SHARES:
         if _is_close(best):
             return best
         best = _roughly(problem, best, best.bound // share, budget // 4)
     if _is_close(best):
         return best
-    # Searches with fewer steps ended without an order before: they would again, from the same bound.
-    rounds = 1 if best == first else _ROUNDS
+    rounds = _ROUNDS
+    if best == first:
+        # Searches with fewer steps ended without an order before: they would again, from the same bound.
+        rounds = 0 if first.steps and first == known and len(given) > _LARGE else 1
     return _both_ways(problem, best, budget, rounds, to_the_end=True)
 
 
