@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from onnxtile.fitting.pieces_search import PiecesSearch
 from onnxtile.fitting.region_cuts import RegionCuts
-from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost, Regions, ends_from
-from onnxtile.fitting.search_effort import SearchEffort
+from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost, Regions
+from onnxtile.fitting.search_effort import SearchEffort, ends_from
 from onnxtile.progress import Progress, silent
 
 _STOPS = 8
