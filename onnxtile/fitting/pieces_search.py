@@ -14,8 +14,8 @@ from functools import cached_property
 from onnxtile.fitting.network import ROWS
 from onnxtile.fitting.region import Cut, PiecesOfTensors, row_pieces
 from onnxtile.fitting.region_cuts import RegionCuts
-from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost, ends_from
-from onnxtile.fitting.search_effort import SearchEffort
+from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost
+from onnxtile.fitting.search_effort import SearchEffort, ends_from
 from onnxtile.fitting.strip_ranges import read_whole
 from onnxtile.progress import Progress, silent
 
@@ -97,7 +97,10 @@ class PiecesSearch:
         if place not in self.stops:
             return
         tried = fitting = 0
+        self.cuts.most = most
         for stop in ends_from(self.regions.level, place):
+            if self.cuts.is_spent:
+                return
             ways: list[RegionCost] = []
             choices = [parted for parted in self.choices(place, stop) if self._is_worth(place, stop, given, parted)]
             for parted in choices:
@@ -105,7 +108,7 @@ class PiecesSearch:
             yield from ((way, self.left(way)) for way in ways)
             tried += bool(choices)
             fitting += bool(ways)
-            if tried >= _STOPS or fitting >= _ENOUGH or self.regions.counted >= most:
+            if tried >= _STOPS or fitting >= _ENOUGH:
                 return
 
     def choices(self, start: int, stop: int) -> list[frozenset[int]]:

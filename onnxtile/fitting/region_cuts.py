@@ -5,6 +5,7 @@ Chunks of one group change the bytes of no other kernel. So the chunks of each g
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -49,7 +50,14 @@ class RegionCuts:
 
     def __init__(self, regions: Regions, capacity: int, *, recomputes: bool) -> None:
         self.regions, self.capacity, self.recomputes = regions, capacity, recomputes
+        self.most = sys.maxsize
+        """The number of counted kernels from which on no better way to cut a region is looked for."""
         self._found: dict[tuple[int, int, Cut], list[RegionCost]] = {}
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the effort is used up."""
+        return self.regions.counted >= self.most
 
     def of(self, start: int, stop: int, handed: Cut = WHOLE) -> list[RegionCost]:
         """Return the ways to cut a region, none of which costs more than another in each respect.
@@ -98,11 +106,13 @@ class RegionCuts:
             return []
         found = list(self._longest(start, stop, steps, replace(cut, recomputed=recomputed)))
         if not found:
-            one = self._more_recomputed(start, stop, replace(cut, step=steps[0])) if steps else None
+            one = (
+                self._more_recomputed(start, stop, replace(cut, step=steps[0])) if steps and not self.is_spent else None
+            )
             return [] if one is None else [one]
         found.append(self._fewer_recomputed(found[-1]))
         least = sum(kernel.macs for kernel in self.regions.network.kernels[start:stop])
-        if found[-1].macs - least < _LITTLE * self.regions.network.macs:
+        if found[-1].macs - least < _LITTLE * self.regions.network.macs or self.is_spent:
             return found
         checkpoints = self.regions.checkpoints(start, stop)
         for step in [step for step in reversed(steps) if step <= found[-1].cut.step][:_FINER]:
@@ -193,7 +203,7 @@ class RegionCuts:
         for _ in range(_ROUNDS):
             if one is None or one.peak <= self.capacity:
                 return one
-            if one.peak > _FAR * self.capacity:
+            if one.peak > _FAR * self.capacity or self.is_spent:
                 return None
             one = self._one_more_recomputed(one)
         return None
@@ -227,14 +237,14 @@ class RegionCuts:
             if kept is not None and kept < one.macs:
                 gains[tensor] = (one.macs - kept) / max(rows[tensor] * regions.row_bytes(tensor), 1)
         for tensor in sorted(gains, key=lambda tensor: (-gains[tensor], tensor)):
-            found = self._fitted(one.start, one.stop, self._keeping(one, tensor))
+            found = None if self.is_spent else self._fitted(one.start, one.stop, self._keeping(one, tensor))
             one = one if found is None else found
         return one
 
     def _coarser(self, one: RegionCost) -> RegionCost:
         """Return the region with more rows at a time of tensors whose operands are computed again, as long as that fits."""
         grown = True
-        while grown:
+        while grown and not self.is_spent:
             grown = False
             for cut in self._grains(one):
                 found = self._fitted(one.start, one.stop, cut)

@@ -20,10 +20,6 @@ from onnxtile.fitting.strip_ranges import PaddingOnly, StripRanges, read_whole
 from onnxtile.fitting.whole_kernel import whole_kernel_bytes
 
 WHOLE = Cut()
-_LONGEST = 400
-"""Kernels of a region, at most."""
-_ENDS = 64
-"""Ends of regions from one place, at most."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +86,6 @@ class FitSchedule:
     def is_whole(self) -> bool:
         """Whether nothing is cut."""
         return all(region.is_whole for region in self.regions)
-
-
-def ends_from(places: list[int], start: int) -> list[int]:
-    """Return those of `places` at which a region from `start` on may end, the nearest first."""
-    first = bisect_right(places, start)
-    return places[first : min(first + _ENDS, bisect_right(places, start + _LONGEST))]
 
 
 class Regions:
@@ -223,6 +213,7 @@ class Regions:
 
     def macs(self, start: int, stop: int, cut: Cut) -> int | None:
         """Return the multiply-accumulates of a region; None where it cannot be cut so."""
+        self.counted += 0 if (start, stop, cut.plain) in self._ranges else stop - start
         try:
             return macs_of(self.network.kernels[start:stop], self.network.tensors, self.ranges(start, stop, cut))
         except PaddingOnly:

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from onnxtile.fitting.pieces_search import PiecesSearch
 from onnxtile.fitting.region_cuts import RegionCuts
-from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost, Regions, ends_from
-from onnxtile.fitting.search_effort import SearchEffort
+from onnxtile.fitting.regions import FitSchedule, Prices, RegionCost, Regions
+from onnxtile.fitting.search_effort import SearchEffort, ends_from
 from onnxtile.progress import Progress, silent
 
 _STOPS = 8
@@ -201,7 +201,10 @@ class PathSearch:
         The ends of regions are tried until `most` kernels were counted.
         """
         tried = fitting = 0
+        self.cuts.most = most
         for stop in ends_from(self.regions.narrow, place):
+            if self.cuts.is_spent:
+                return
             here, after = onward[place], onward[stop]
             if after is None:
                 continue
@@ -216,7 +219,7 @@ class PathSearch:
                     price = after.price + self.price(one)
                     if here is None or price < here.price:
                         here = onward[place] = WayOn(price, one)
-                if tried >= _STOPS or fitting >= _ENOUGH or self.regions.counted >= most:
+                if tried >= _STOPS or fitting >= _ENOUGH:
                     return
 
     def _is_worth(self, start: int, stop: int) -> bool:

@@ -5,8 +5,14 @@ It is a number, not a time, so the same model gives the same result on every mac
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from onnxtile.fitting.regions import Regions
 
+_LONGEST = 400
+"""Kernels of a region, at most."""
+_ENDS = 64
+"""Ends of regions from one place, at most."""
 _KERNELS, _BASE = 200, 60_000
 """The kernels that all searches may count for each kernel of the network, and for the network."""
 _PART = 2
@@ -15,6 +21,12 @@ _LEAST = 32
 """The part of all effort that every search may take."""
 _AHEAD = 4
 """The effort of one place, as a multiple of that left for each place."""
+
+
+def ends_from(places: list[int], start: int) -> list[int]:
+    """Return those of `places` at which a region from `start` on may end, the nearest first."""
+    first = bisect_right(places, start)
+    return places[first : min(first + _ENDS, bisect_right(places, start + _LONGEST))]
 
 
 class SearchEffort:
@@ -29,8 +41,9 @@ class SearchEffort:
         self._end = regions.counted + max((all_effort - regions.counted) // _PART, all_effort // _LEAST)
 
     def next_share(self) -> int:
-        """Return the number of counted kernels at which the next place ends; at least one region may be tried there."""
+        """Return the number of counted kernels at which the next place ends; one region may be tried there unless no effort is left."""
         counted = self.regions.counted
-        share = max(self._end - counted, 0) * _AHEAD // max(self.places, 1)
+        left = max(self._end - counted, 0)
+        share = max(left * _AHEAD // max(self.places, 1), min(left, 1))
         self.places -= 1
-        return counted + max(share, 1)
+        return counted + share

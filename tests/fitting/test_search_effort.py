@@ -52,7 +52,7 @@ def test_a_search_ends_where_its_effort_does_not_suffice(
     monkeypatch.setattr(search_effort, "_BASE", 0)
     monkeypatch.setattr(search_effort, "_KERNELS", 0)
     way(RegionCuts(bound, capacity, recomputes=False), Prices(1e6)).schedule()
-    assert 0 < bound.counted < free.counted / 2
+    assert bound.counted == 0 < free.counted
 
 
 def test_a_place_has_what_places_before_it_left() -> None:
@@ -62,7 +62,7 @@ def test_a_place_has_what_places_before_it_left() -> None:
     second = effort.next_share() - about.counted
     assert first < second
     about.counted += 10**9
-    assert effort.next_share() == about.counted + 1, "one region may be tried where nothing is left"
+    assert effort.next_share() == about.counted, "nothing is tried where no effort is left"
 
 
 def test_later_searches_take_less_and_some() -> None:
@@ -92,3 +92,12 @@ def test_the_ends_of_regions_of_a_wide_network_are_bounded() -> None:
         return calls(way._starts)
 
     assert counted(1200) < 4.8 * counted(300)
+
+
+def test_no_better_cut_is_looked_for_where_the_effort_is_used_up() -> None:
+    about, other = regions(), regions()
+    capacity = 8 * 1024
+    free, spent = (RegionCuts(one, capacity, recomputes=True) for one in (about, other))
+    spent.most = 0
+    assert free.of(0, 12) and spent.of(0, 12)
+    assert other.counted < about.counted / 2
