@@ -77,7 +77,9 @@ def _print(
     for name, seconds in sorted(large.items(), key=lambda item: -item[1]):
         growth = seconds / (ratio * max(small.get(name, 0.0), 1e-3))
         if name == "all" or (seconds >= options.least and growth >= options.growth):
-            sys.stdout.write(f"{what}: {small.get(name, 0.0):.2f} to {seconds:.2f} s, {growth:.2f} for a node, {name}\n")
+            sys.stdout.write(
+                f"{what}: {small.get(name, 0.0):.2f} to {seconds:.2f} s, {growth:.2f} for a node, {name}\n"
+            )
     sys.stdout.flush()
 
 
